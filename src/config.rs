@@ -1,0 +1,369 @@
+//! A recipe's settings: what a script's table and `key=value` on the command line may set, typed, with defaults.
+//!
+//! Everything here is plain data read with serde; unknown keys are refused. Functions of a recipe (reset, step,
+//! context, reward, row generators) stay in the script's VM and are not seen here.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::mdp::Sampling;
+
+/// All settings of a recipe.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Run name; the script's file stem when empty.
+    pub name: String,
+    /// Root of every random stream.
+    pub seed: u64,
+    pub policy: PolicySettings,
+    pub data: DataSettings,
+    pub sampling: Sampling,
+    pub env: EnvSettings,
+    pub rollout: RolloutSettings,
+    pub trainer: Trainer,
+    pub eval: EvalSettings,
+    pub checkpoint: CheckpointSettings,
+    pub limits: Limits,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            seed: 0,
+            policy: PolicySettings::default(),
+            data: DataSettings::default(),
+            sampling: Sampling::default(),
+            env: EnvSettings::default(),
+            rollout: RolloutSettings::default(),
+            trainer: Trainer::Grpo(Grpo::default()),
+            eval: EvalSettings::default(),
+            checkpoint: CheckpointSettings::default(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// Which model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PolicySettings {
+    /// A directory in Hugging Face layout, a hub id (`Qwen/Qwen2.5-1.5B-Instruct`), or `r1-nano`, the embedded model.
+    pub model: String,
+    /// `auto` (f32 on CPU, bf16 on CUDA), `f32` or `bf16`.
+    pub dtype: Dtype,
+    /// `auto`, `cpu` or `cuda`.
+    pub device: DeviceChoice,
+    /// Longest prompt plus reply; 0 is the model's own limit.
+    pub max_context: usize,
+    /// Makes a new model instead of loading one (supervised training from nothing).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub init: Option<InitModel>,
+}
+
+impl Default for PolicySettings {
+    fn default() -> Self {
+        Self { model: "r1-nano".to_owned(), dtype: Dtype::Auto, device: DeviceChoice::Auto, max_context: 0, init: None }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    Auto,
+    F32,
+    Bf16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceChoice {
+    Auto,
+    Cpu,
+    Cuda,
+}
+
+/// A Qwen2 model with fresh weights and a tokenizer trained on the recipe's own text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct InitModel {
+    pub hidden_size: usize,
+    pub intermediate_size: usize,
+    pub num_hidden_layers: usize,
+    pub num_attention_heads: usize,
+    pub num_key_value_heads: usize,
+    pub max_position_embeddings: usize,
+    pub rope_theta: f64,
+    /// Byte-level BPE vocabulary, special tokens included.
+    pub vocab_size: usize,
+    /// Extra special tokens, one id each, besides ChatML's.
+    pub special_tokens: Vec<String>,
+    /// Rows of `data.train` the tokenizer is trained on.
+    pub tokenizer_rows: usize,
+}
+
+impl Default for InitModel {
+    fn default() -> Self {
+        Self {
+            hidden_size: 192,
+            intermediate_size: 512,
+            num_hidden_layers: 4,
+            num_attention_heads: 4,
+            num_key_value_heads: 2,
+            max_position_embeddings: 1024,
+            rope_theta: 10_000.0,
+            vocab_size: 512,
+            special_tokens: Vec::new(),
+            tokenizer_rows: 4000,
+        }
+    }
+}
+
+/// Where tasks come from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DataSettings {
+    pub train: Option<Source>,
+    pub eval: Option<Source>,
+}
+
+/// A dataset. A plain string is the path of a JSONL file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "SourceForm")]
+pub enum Source {
+    /// One JSON object a line. `columns` renames: what the script calls a column -> what the file calls it.
+    Jsonl { path: PathBuf, columns: std::collections::BTreeMap<String, String> },
+    /// Rows made by a Lua function of the recipe: `row(index)` with `math.random` seeded from (seed, index).
+    Generated { count: u64, seed: u64 },
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum SourceForm {
+    Path(PathBuf),
+    Jsonl(JsonlForm),
+    Generated(GeneratedForm),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonlForm {
+    path: PathBuf,
+    #[serde(default)]
+    columns: std::collections::BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GeneratedForm {
+    count: u64,
+    #[serde(default)]
+    seed: u64,
+}
+
+impl From<SourceForm> for Source {
+    fn from(form: SourceForm) -> Self {
+        match form {
+            SourceForm::Path(path) => Self::Jsonl { path, columns: std::collections::BTreeMap::new() },
+            SourceForm::Jsonl(JsonlForm { path, columns }) => Self::Jsonl { path, columns },
+            SourceForm::Generated(GeneratedForm { count, seed }) => Self::Generated { count, seed },
+        }
+    }
+}
+
+/// Settings of `r1.env` that are data; its functions stay in the VM.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EnvSettings {
+    /// How tool calls are written: `retool` or `hermes`.
+    pub format: String,
+    /// Reaching it truncates the trajectory.
+    pub max_steps: usize,
+    /// System prompt the default `reset` puts first; empty for none.
+    pub system: String,
+}
+
+impl Default for EnvSettings {
+    fn default() -> Self {
+        Self { format: "hermes".to_owned(), max_steps: 8, system: String::new() }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RolloutSettings {
+    /// Trajectories in flight at once.
+    pub concurrency: usize,
+    /// Script worker threads; 0 picks one for every four cores.
+    pub workers: usize,
+    /// Failed trajectories are tried again this often in a fresh environment.
+    pub retries: usize,
+    /// Share of failed trajectories in a step above which the run stops.
+    pub max_failure_rate: f64,
+}
+
+impl Default for RolloutSettings {
+    fn default() -> Self {
+        Self { concurrency: 128, workers: 0, retries: 1, max_failure_rate: 0.5 }
+    }
+}
+
+/// How to train. In Lua: `r1.grpo { … }` or `r1.sft { … }`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "algorithm", rename_all = "lowercase")]
+pub enum Trainer {
+    Grpo(Grpo),
+    Sft(Sft),
+}
+
+/// Group-relative policy optimisation (arXiv:2402.03300) with the PPO-clip loss.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Grpo {
+    pub steps: usize,
+    /// Trajectories per task.
+    pub group_size: usize,
+    /// Tasks per step.
+    pub groups_per_step: usize,
+    pub lr: f64,
+    /// Steps over which the learning rate rises from 0.
+    pub warmup: usize,
+    pub weight_decay: f64,
+    /// `{ eps_low, eps_high }` of the ratio clip.
+    pub clip: (f64, f64),
+    /// Divide by the group's standard deviation (GRPO) or not (Dr. GRPO).
+    pub normalize: Normalize,
+    pub loss_agg: LossAgg,
+    /// Passes over each rollout.
+    pub epochs: usize,
+    /// Optimiser steps a pass.
+    pub mini_batches: usize,
+    /// Global gradient norm above which gradients are scaled down; 0 is off.
+    pub max_grad_norm: f64,
+    /// Most tokens computed at once; changes memory and speed, never the result beyond rounding.
+    pub tokens_per_batch: usize,
+    /// Stop when sampler and learner log-probabilities differ by more than this; 0 is off.
+    pub max_mismatch: f64,
+}
+
+impl Default for Grpo {
+    fn default() -> Self {
+        Self {
+            steps: 100,
+            group_size: 8,
+            groups_per_step: 16,
+            lr: 1e-6,
+            warmup: 0,
+            weight_decay: 0.0,
+            clip: (0.2, 0.2),
+            normalize: Normalize::Std,
+            loss_agg: LossAgg::TokenMean,
+            epochs: 1,
+            mini_batches: 1,
+            max_grad_norm: 1.0,
+            tokens_per_batch: 4096,
+            max_mismatch: 0.0,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Normalize {
+    Std,
+    None,
+}
+
+/// How token losses become one number; 'seq' is a trajectory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LossAgg {
+    TokenMean,
+    SeqMeanTokenSum,
+    SeqMeanTokenMean,
+}
+
+/// Supervised fine-tuning on the assistant tokens of messages.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Sft {
+    pub steps: usize,
+    /// Conversations per optimiser step.
+    pub batch_size: usize,
+    pub lr: f64,
+    pub warmup: usize,
+    /// The learning rate falls along a cosine to this share of `lr`.
+    pub final_lr: f64,
+    pub weight_decay: f64,
+    pub max_grad_norm: f64,
+    pub tokens_per_batch: usize,
+}
+
+impl Default for Sft {
+    fn default() -> Self {
+        Self {
+            steps: 1000,
+            batch_size: 64,
+            lr: 1e-5,
+            warmup: 20,
+            final_lr: 0.1,
+            weight_decay: 0.0,
+            max_grad_norm: 1.0,
+            tokens_per_batch: 8192,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EvalSettings {
+    /// Steps between evaluations; 0 evaluates before and after only.
+    pub every: usize,
+    /// Rows of `data.eval` used; 0 is all.
+    pub limit: usize,
+    /// Sampling temperature; 0 is greedy.
+    pub temperature: f64,
+    /// Named reward part that counts as accuracy; empty: total reward > 0.
+    pub accuracy: String,
+}
+
+impl Default for EvalSettings {
+    fn default() -> Self {
+        Self { every: 0, limit: 128, temperature: 0.0, accuracy: String::new() }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CheckpointSettings {
+    /// Steps between checkpoints; 0 writes only the last.
+    pub every: usize,
+    /// How many to keep; 0 keeps all.
+    pub keep: usize,
+}
+
+impl Default for CheckpointSettings {
+    fn default() -> Self {
+        Self { every: 20, keep: 2 }
+    }
+}
+
+/// Limits of one call into the script.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// CPU time, seconds.
+    pub cpu: f64,
+    /// Time in tools and other waits, seconds.
+    pub wait: f64,
+    /// Memory of one script worker, MiB.
+    pub memory: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { cpu: 1.0, wait: 60.0, memory: 512 }
+    }
+}

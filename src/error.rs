@@ -1,0 +1,228 @@
+//! The error type, exit codes and hints.
+//!
+//! Every failure a person can meet says what happened, where, and how to mend it. The kind decides the exit code;
+//! the table in README.md lists them.
+
+use std::fmt;
+use std::path::Path;
+
+/// Shorthand used across the crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What kind of thing went wrong; one exit code each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A fault of r1 itself.
+    Internal,
+    /// The command line: unknown flag, unknown `key=value`.
+    Usage,
+    /// The script: syntax, unknown field, wrong type, contract broken at load time.
+    Script,
+    /// A dataset: missing file, bad row, missing column.
+    Data,
+    /// A model directory: missing or damaged weights, unsupported architecture, tokenizer, template.
+    Model,
+    /// The environment or reward failed for too many trajectories to go on.
+    Env,
+    /// A tool could not be set up (no interpreter, no sandbox).
+    Tool,
+    /// The run directory: disk full, no permission, damaged file.
+    Store,
+    /// NaN or infinity where a number is needed.
+    Numeric,
+    /// The device: not there, out of memory.
+    Device,
+    /// Stopped by Ctrl-C or a signal.
+    Interrupted,
+}
+
+impl Kind {
+    /// Every kind, in the order of the table in README.md.
+    pub const ALL: [Self; 11] = [
+        Self::Internal,
+        Self::Usage,
+        Self::Script,
+        Self::Data,
+        Self::Model,
+        Self::Env,
+        Self::Tool,
+        Self::Store,
+        Self::Numeric,
+        Self::Device,
+        Self::Interrupted,
+    ];
+
+    /// The process exit code.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Internal => 1,
+            Self::Usage => 2,
+            Self::Script => 3,
+            Self::Data => 4,
+            Self::Model => 5,
+            Self::Env => 6,
+            Self::Tool => 7,
+            Self::Store => 8,
+            Self::Numeric => 9,
+            Self::Device => 10,
+            Self::Interrupted => 130,
+        }
+    }
+
+    /// The name used in `--json` output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Internal => "internal",
+            Self::Usage => "usage",
+            Self::Script => "script",
+            Self::Data => "data",
+            Self::Model => "model",
+            Self::Env => "env",
+            Self::Tool => "tool",
+            Self::Store => "store",
+            Self::Numeric => "numeric",
+            Self::Device => "device",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// One failure: what, where, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    pub kind: Kind,
+    /// One sentence, no full stop.
+    pub message: String,
+    /// `file:line`, a path, a tensor, a trajectory: wherever it happened.
+    pub place: Option<String>,
+    /// How to mend it.
+    pub hint: Option<String>,
+}
+
+impl Error {
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), place: None, hint: None }
+    }
+
+    /// Adds the place, unless a closer one is already known.
+    #[must_use]
+    pub fn at(mut self, place: impl fmt::Display) -> Self {
+        self.place.get_or_insert_with(|| place.to_string());
+        self
+    }
+
+    /// Adds the path as the place, unless a closer one is already known.
+    #[must_use]
+    pub fn at_path(self, path: impl AsRef<Path>) -> Self {
+        self.at(path.as_ref().display())
+    }
+
+    /// Adds the hint, unless there is one.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint.get_or_insert_with(|| hint.into());
+        self
+    }
+
+    /// An I/O failure while doing `what` to `path`; a full disk is named as such.
+    pub fn io(kind: Kind, what: &str, path: impl AsRef<Path>, error: &std::io::Error) -> Self {
+        let new = Self::new(kind, format!("can't {what}: {}", io_reason(error))).at_path(path);
+        match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                new.hint("free some space; what was written before is intact, and --resume goes on from the last checkpoint")
+            }
+            std::io::ErrorKind::PermissionDenied => new.hint("check the permissions of the path"),
+            _ => new,
+        }
+    }
+}
+
+/// The operating system's words, without the error number.
+fn io_reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let short = text.split(" (os error").next().unwrap_or(&text);
+    let mut letters = short.chars();
+    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.message)?;
+        if let Some(place) = &self.place {
+            write!(f, "\n  --> {place}")?;
+        }
+        if let Some(hint) = &self.hint {
+            write!(f, "\n  hint: {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<tch::TchError> for Error {
+    fn from(error: tch::TchError) -> Self {
+        let text = error.to_string();
+        let short = text.lines().next().unwrap_or("libtorch failed").to_owned();
+        if text.contains("out of memory") || text.contains("not enough memory") {
+            return Self::new(Kind::Device, short).hint("lower the batch (trainer.tokens_per_batch, rollout.concurrency) or the lengths");
+        }
+        Self::new(Kind::Internal, short)
+    }
+}
+
+/// The names nearest to `name` among `known`, best first; at most three, none if all are far.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut scored: Vec<(f64, &str)> = known
+        .into_iter()
+        .map(|candidate| {
+            let last = candidate.rsplit('.').next().unwrap_or(candidate);
+            let own = name.rsplit('.').next().unwrap_or(name);
+            let whole = strsim::jaro_winkler(name, candidate);
+            (whole.max(strsim::jaro_winkler(own, last) * 0.97), candidate)
+        })
+        .filter(|(similarity, _)| *similarity > 0.8)
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    scored.into_iter().take(3).map(|(_, candidate)| candidate).collect()
+}
+
+/// ``did you mean `x` or `y`?``, or the whole list when nothing is near.
+pub fn suggest<'a>(name: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
+    let quote = |names: Vec<&str>, word: &str| {
+        let quoted: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
+        quoted.join(word)
+    };
+    let near = nearest(name, known.clone());
+    if near.is_empty() {
+        let mut all: Vec<&str> = known.into_iter().collect();
+        all.sort_unstable();
+        return format!("known: {}", quote(all, ", "));
+    }
+    format!("did you mean {}?", quote(near, " or "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_distinct() {
+        let codes: std::collections::HashSet<u8> = Kind::ALL.iter().map(|k| k.exit_code()).collect();
+        assert_eq!(codes.len(), Kind::ALL.len());
+    }
+
+    #[test]
+    fn the_closer_place_wins() {
+        let error = Error::new(Kind::Script, "x").at("inner:1").at("outer:2");
+        assert_eq!(error.to_string(), "x\n  --> inner:1");
+    }
+
+    #[test]
+    fn nearest_finds_typos_and_last_segments() {
+        let known = ["trainer.group_size", "trainer.lr", "sampling.temperature"];
+        assert_eq!(nearest("trainer.goup_size", known), ["trainer.group_size"]);
+        assert_eq!(nearest("temprature", known), ["sampling.temperature"]);
+        assert!(nearest("zzz", known).is_empty());
+    }
+}

@@ -1,0 +1,80 @@
+//! What is asked of a policy and what it answers: sampling settings, request, completion.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// How to sample. Defaults are the plain distribution: temperature 1, nothing cut.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Sampling {
+    /// 0 is greedy.
+    pub temperature: f64,
+    /// 0 is off.
+    pub top_k: usize,
+    /// 1 is off.
+    pub top_p: f64,
+    /// Most tokens one reply may have.
+    pub max_new_tokens: usize,
+    /// Strings that end a reply; the reply keeps them.
+    pub stop: Vec<String>,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self { temperature: 1.0, top_k: 0, top_p: 1.0, max_new_tokens: 256, stop: Vec::new() }
+    }
+}
+
+/// Names the random stream of one reply. The generator is counter-based (seed, trajectory, step, token), so a
+/// reply does not depend on what else is in the batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct StreamSeed {
+    pub seed: u64,
+    pub trajectory: u64,
+    pub step: u32,
+}
+
+/// One reply asked of a policy.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub prompt_ids: Vec<u32>,
+    pub sampling: Arc<Sampling>,
+    /// Token ids that end the reply (end of turn); kept as its last id.
+    pub stop_ids: Arc<Vec<u32>>,
+    pub seed: StreamSeed,
+    /// Requests of one conversation carry the same number, so that its key-value cache is found again.
+    pub conversation: u64,
+}
+
+/// Why a reply ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// A stop id was sampled.
+    Stop,
+    /// A stop string was completed.
+    StopString,
+    /// `max_new_tokens` was reached, or the context was full.
+    Length,
+}
+
+impl FinishReason {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::StopString => "stop_string",
+            Self::Length => "length",
+        }
+    }
+}
+
+/// One reply: the exact ids, and the log-probability of each under the distribution it was drawn from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Completion {
+    pub token_ids: Vec<u32>,
+    pub logprobs: Vec<f32>,
+    pub finish_reason: FinishReason,
+    /// Prompt tokens whose keys and values were computed for this request; the rest came from the cache.
+    pub prefilled: usize,
+}

@@ -1,0 +1,160 @@
+//! Messages, observations and actions, in the shape of the OpenAI chat API.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Who wrote a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    System,
+    User,
+    Assistant,
+    /// The environment's answer to a tool call.
+    Tool,
+}
+
+impl Role {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::Tool => "tool",
+        }
+    }
+}
+
+/// A message's content: a string, or parts when it holds more than text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+/// A part of a message. Images are kept once, by the SHA-256 of their bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Part {
+    Text { text: String },
+    Image { hash: String },
+}
+
+impl Content {
+    /// All text, parts joined; images leave nothing.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Parts(parts) => parts
+                .iter()
+                .map(|part| match part {
+                    Part::Text { text } => text.as_str(),
+                    Part::Image { .. } => "",
+                })
+                .collect(),
+        }
+    }
+
+    /// The first image's hash, if any: what a policy that can't see refuses by name.
+    pub fn first_image(&self) -> Option<&str> {
+        match self {
+            Self::Text(_) => None,
+            Self::Parts(parts) => parts.iter().find_map(|part| match part {
+                Part::Image { hash } => Some(hash.as_str()),
+                Part::Text { .. } => None,
+            }),
+        }
+    }
+}
+
+impl Default for Content {
+    fn default() -> Self {
+        Self::Text(String::new())
+    }
+}
+
+impl From<&str> for Content {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Content {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+/// A call of a tool as the policy wrote it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolCall {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    pub name: String,
+    /// A JSON object; formats without named arguments put their text under `code`.
+    pub arguments: Value,
+}
+
+/// One message of a conversation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Message {
+    pub role: Role,
+    #[serde(default)]
+    pub content: Content,
+    /// What a thinking model wrote before its answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// Calls in an assistant message.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+    /// The tool that answered, in a tool message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+}
+
+impl Message {
+    pub fn new(role: Role, content: impl Into<Content>) -> Self {
+        Self { role, content: content.into(), reasoning_content: None, tool_calls: Vec::new(), name: None, tool_call_id: None }
+    }
+
+    pub fn system(content: impl Into<Content>) -> Self {
+        Self::new(Role::System, content)
+    }
+
+    pub fn user(content: impl Into<Content>) -> Self {
+        Self::new(Role::User, content)
+    }
+
+    pub fn assistant(content: impl Into<Content>) -> Self {
+        Self::new(Role::Assistant, content)
+    }
+
+    pub fn tool(content: impl Into<Content>) -> Self {
+        Self::new(Role::Tool, content)
+    }
+}
+
+/// What the environment shows the policy at a step: exactly one of the three.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Observation {
+    Messages(Vec<Message>),
+    Text(String),
+    TokenIds(Vec<u32>),
+}
+
+/// The policy's whole reply at a step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Action {
+    /// The reply as text, without the end-of-turn token.
+    pub text: String,
+    pub token_ids: Vec<u32>,
+    pub tool_calls: Vec<ToolCall>,
+    /// What was wrong with calls that could not be parsed; shown to the policy as error observations.
+    pub errors: Vec<String>,
+    pub finish_reason: super::FinishReason,
+}

@@ -1,0 +1,9 @@
+//! Plain data of the step-level decision process. No I/O, no tensors, no scripts.
+
+mod generation;
+mod message;
+mod trajectory;
+
+pub use generation::{Completion, FinishReason, Request, Sampling, StreamSeed};
+pub use message::{Action, Content, Message, Observation, Part, Role, ToolCall};
+pub use trajectory::{Status, Step, ToolRecord, Trajectory};

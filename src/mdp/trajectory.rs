@@ -1,0 +1,136 @@
+//! Steps and trajectories: what is stored, trained on and replayed.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{FinishReason, Message};
+
+/// How a trajectory ended. Everything but the first two is a failure: recorded, counted, and by default left out
+/// of the advantage statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// The environment ended the task.
+    Terminated,
+    /// A limit cut the task: `max_steps`, or a reply cut at its longest.
+    Truncated,
+    /// The script raised an error or broke its contract.
+    EnvError,
+    /// A tool or another wait took too long.
+    ToolTimeout,
+    /// The script ran into its CPU or memory limit.
+    ScriptLimit,
+    /// The prompt left no room for a reply.
+    ContextOverflow,
+    /// Stopped from outside.
+    Aborted,
+}
+
+impl Status {
+    pub const ALL: [Self; 7] = [
+        Self::Terminated,
+        Self::Truncated,
+        Self::EnvError,
+        Self::ToolTimeout,
+        Self::ScriptLimit,
+        Self::ContextOverflow,
+        Self::Aborted,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Terminated => "terminated",
+            Self::Truncated => "truncated",
+            Self::EnvError => "env_error",
+            Self::ToolTimeout => "tool_timeout",
+            Self::ScriptLimit => "script_limit",
+            Self::ContextOverflow => "context_overflow",
+            Self::Aborted => "aborted",
+        }
+    }
+
+    /// Whether the trajectory says anything about the policy.
+    pub fn is_failure(self) -> bool {
+        !matches!(self, Self::Terminated | Self::Truncated)
+    }
+}
+
+/// One tool call and its result, as the environment made it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolRecord {
+    pub name: String,
+    pub arguments: Value,
+    /// What the policy was shown.
+    pub output: String,
+    /// False for an unknown tool, bad arguments, a failed program or a timeout.
+    pub ok: bool,
+    /// Process reward of the call.
+    pub reward: f64,
+    pub seconds: f64,
+}
+
+/// One transition.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// The exact ids the policy saw.
+    pub prompt_ids: Vec<u32>,
+    /// The exact ids it sampled, end-of-turn token included.
+    pub response_ids: Vec<u32>,
+    /// Behaviour log-probability of each response id.
+    pub logprobs: Vec<f32>,
+    /// The reply as text (for people; never tokenised again).
+    pub text: String,
+    pub finish_reason: FinishReason,
+    /// Environment step reward plus process rewards; the outcome reward is added to the last step.
+    pub reward: f64,
+    pub terminated: bool,
+    pub truncated: bool,
+    pub tools: Vec<ToolRecord>,
+    /// Prompt tokens that were computed, not found in the cache.
+    pub prefilled: u32,
+    /// True when this prompt does not extend the last step's prompt and reply: it starts a new training row.
+    pub new_row: bool,
+}
+
+/// The steps of one try at one task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trajectory {
+    /// Unique within the run: `step-group-sample`.
+    pub id: String,
+    /// Which dataset row.
+    pub task_index: u64,
+    pub task: Value,
+    /// Trajectories with the same number try the same task in the same step.
+    pub group: u64,
+    pub sample: u32,
+    pub seed: u64,
+    /// SHA-256 of the script (and the modules it required) that made it.
+    pub script_hash: String,
+    pub status: Status,
+    /// Why it failed, with file and line, when it did.
+    pub error: Option<String>,
+    pub steps: Vec<Step>,
+    /// Outcome reward; already inside the last step's reward.
+    pub outcome_reward: f64,
+    /// Named parts of the reward, for the logs.
+    pub reward_parts: BTreeMap<String, f64>,
+    /// The conversation at the end, for people.
+    pub messages: Vec<Message>,
+}
+
+impl Trajectory {
+    /// Sum of step rewards.
+    pub fn total_reward(&self) -> f64 {
+        self.steps.iter().map(|step| step.reward).sum()
+    }
+
+    pub fn tool_calls(&self) -> usize {
+        self.steps.iter().map(|step| step.tools.len()).sum()
+    }
+
+    pub fn response_tokens(&self) -> usize {
+        self.steps.iter().map(|step| step.response_ids.len()).sum()
+    }
+}

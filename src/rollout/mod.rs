@@ -1,0 +1,1 @@
+//! Drives trajectories: environment on one side, policy on the other.

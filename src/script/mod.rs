@@ -1,0 +1,1 @@
+//! The only module that knows Lua: VM, limits, sandbox, the r1 API.

@@ -1,0 +1,1 @@
+//! Run directory, trajectories in Parquet, checkpoints. The only module that knows parquet.

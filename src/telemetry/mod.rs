@@ -1,0 +1,1 @@
+//! Metric names, progress bars, JSONL and TensorBoard.

@@ -1,0 +1,1 @@
+//! Text to ids and back: tokenizer, chat templates (minijinja), tool-call formats.

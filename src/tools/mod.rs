@@ -1,0 +1,1 @@
+//! Host tools: interpreters and their sandbox.

@@ -1,0 +1,1 @@
+//! The training loops, read top to bottom.
