@@ -128,9 +128,9 @@ impl Error {
     pub fn io(kind: Kind, what: &str, path: impl AsRef<Path>, error: &std::io::Error) -> Self {
         let new = Self::new(kind, format!("can't {what}: {}", io_reason(error))).at_path(path);
         match error.kind() {
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                new.hint("free some space; what was written before is intact, and --resume goes on from the last checkpoint")
-            }
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => new.hint(
+                "free some space; what was written before is intact, and --resume goes on from the last checkpoint",
+            ),
             std::io::ErrorKind::PermissionDenied => new.hint("check the permissions of the path"),
             _ => new,
         }
@@ -165,7 +165,8 @@ impl From<tch::TchError> for Error {
         let text = error.to_string();
         let short = text.lines().next().unwrap_or("libtorch failed").to_owned();
         if text.contains("out of memory") || text.contains("not enough memory") {
-            return Self::new(Kind::Device, short).hint("lower the batch (trainer.tokens_per_batch, rollout.concurrency) or the lengths");
+            return Self::new(Kind::Device, short)
+                .hint("lower the batch (trainer.tokens_per_batch, rollout.concurrency) or the lengths");
         }
         Self::new(Kind::Internal, short)
     }

@@ -118,7 +118,14 @@ pub struct Message {
 
 impl Message {
     pub fn new(role: Role, content: impl Into<Content>) -> Self {
-        Self { role, content: content.into(), reasoning_content: None, tool_calls: Vec::new(), name: None, tool_call_id: None }
+        Self {
+            role,
+            content: content.into(),
+            reasoning_content: None,
+            tool_calls: Vec::new(),
+            name: None,
+            tool_call_id: None,
+        }
     }
 
     pub fn system(content: impl Into<Content>) -> Self {
