@@ -1,1 +1,27 @@
-//! Run directory, trajectories in Parquet, checkpoints. The only module that knows parquet.
+//! The run directory: what ran, trajectories in Parquet, checkpoints. The only module that knows Parquet.
+//!
+//! ```text
+//! runs/<name>/
+//!   recipe.lua, config.json          what ran: the script, its hash, the resolved settings, the versions
+//!   trajectories/step-000123.parquet one file a training step, one row a step of a trajectory
+//!   checkpoints/step-000120/         a model in Hugging Face layout, optimizer.safetensors, state.json
+//!   checkpoints/latest               the name of the newest checkpoint, as text
+//!   metrics.jsonl, tb/               written by `telemetry`
+//! ```
+//!
+//! Whatever is written appears whole or not at all: it is made under a temporary name (`.….part`), synced to the
+//! disk, and renamed. Files that belong to one process of several carry its rank; rank 0 has the plain name
+//! (`step-000123.parquet`, `state.json`) and rank N adds `-rankN` before the extension.
+//!
+//! Every failure here is [`Kind::Store`](crate::Kind::Store) and names the path.
+
+mod checkpoint;
+mod files;
+mod read;
+mod run_dir;
+mod trajectories;
+
+pub use checkpoint::{State, find_model, latest_checkpoint};
+pub use files::write_atomic;
+pub use read::read_trajectories;
+pub use run_dir::{Recipe, RunDir};

@@ -1,0 +1,150 @@
+//! Files that appear whole or not at all: temporary name, sync, rename, sync of the directory.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+use crate::error::{Error, Kind, Result};
+
+/// What unfinished files and directories end with; [`remove_unfinished`] clears them away.
+pub(super) const UNFINISHED: &str = ".part";
+
+pub(super) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
+    Error::io(Kind::Store, what, path, error)
+}
+
+/// Makes a directory and whatever is missing above it.
+pub(super) fn make_dir(path: &Path) -> Result<()> {
+    fs::create_dir_all(path).map_err(|e| failed("make the directory", path, &e))
+}
+
+/// A builder of hidden temporary names beside `name`, with the permissions that the user's umask gives.
+pub(super) fn unfinished<R>(name: &str, mode: u32, make: impl FnOnce(&tempfile::Builder<'_, '_>) -> R) -> R {
+    let prefix = format!(".{name}-");
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(&prefix).suffix(UNFINISHED);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        builder.permissions(fs::Permissions::from_mode(mode));
+    }
+    #[cfg(not(unix))]
+    let _ = mode;
+    make(&builder)
+}
+
+/// Writes a file through `fill`; until it is complete and on the disk, `path` keeps what it had.
+pub fn write_atomic(path: &Path, fill: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>) -> Result<()> {
+    let failed = |e: &io::Error| failed("write the file", path, e);
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let file = unfinished(&name, 0o666, |builder| builder.tempfile_in(directory)).map_err(|e| failed(&e))?;
+    let mut writer = io::BufWriter::new(file);
+    fill(&mut writer).map_err(|e| e.at_path(path))?;
+    let file = writer.into_inner().map_err(|e| failed(e.error()))?;
+    file.as_file().sync_all().map_err(|e| failed(&e))?;
+    file.persist(path).map_err(|e| failed(&e.error))?;
+    sync_dir(directory)
+}
+
+/// Writes bytes as [`write_atomic`] does.
+pub(super) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_atomic(path, |file| file.write_all(bytes).map_err(|e| failed("write the file", path, &e)))
+}
+
+/// Makes a rename in `path` durable.
+pub(super) fn sync_dir(path: &Path) -> Result<()> {
+    // Some network file systems can't sync a directory; there the rename itself is all there is.
+    match File::open(path).and_then(|dir| dir.sync_all()) {
+        Err(e) if !matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
+            Err(failed("sync the directory", path, &e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Syncs every file and directory below `path`, and `path` itself.
+pub(super) fn sync_tree(path: &Path) -> Result<()> {
+    for entry in list(path)? {
+        if entry.is_dir() {
+            sync_tree(&entry)?;
+        } else {
+            File::open(&entry).and_then(|file| file.sync_all()).map_err(|e| failed("sync the file", &entry, &e))?;
+        }
+    }
+    sync_dir(path)
+}
+
+/// The paths in a directory, sorted; empty when there is no such directory.
+pub(super) fn list(path: &Path) -> Result<Vec<std::path::PathBuf>> {
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(failed("list the directory", path, &e)),
+    };
+    let paths: io::Result<Vec<_>> = entries.map(|entry| entry.map(|e| e.path())).collect();
+    let mut paths = paths.map_err(|e| failed("list the directory", path, &e))?;
+    paths.sort();
+    Ok(paths)
+}
+
+pub(super) fn remove(path: &Path) -> Result<()> {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    removed.map_err(|e| failed("remove", path, &e))
+}
+
+/// Removes what a killed process left unfinished in `path`.
+pub(super) fn remove_unfinished(path: &Path) -> Result<()> {
+    for entry in list(path)? {
+        let name = entry.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with('.') && name.ends_with(UNFINISHED) {
+            remove(&entry)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_failed_write_keeps_the_old_file_and_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        write_bytes(&path, b"old").unwrap();
+        let error = write_atomic(&path, |file| {
+            file.write_all(b"half").unwrap();
+            Err(Error::new(Kind::Store, "stopped"))
+        })
+        .unwrap_err();
+        assert_eq!(error.place.as_deref(), path.to_str());
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(list(dir.path()).unwrap(), [path]);
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_made_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        write_bytes(&file, b"").unwrap();
+        let error = make_dir(&file.join("below")).unwrap_err();
+        assert_eq!(error.kind, Kind::Store);
+        assert_eq!(error.message, "can't make the directory: not a directory");
+        let error = write_bytes(&dir.path().join("missing/x"), b"").unwrap_err();
+        assert!(error.place.unwrap().ends_with("missing/x"));
+    }
+
+    #[test]
+    fn only_unfinished_names_are_cleared() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in [".a-1.part", "b.part", ".hidden"] {
+            fs::write(dir.path().join(name), "x").unwrap();
+        }
+        fs::create_dir(dir.path().join(".c.part")).unwrap();
+        remove_unfinished(dir.path()).unwrap();
+        let left: Vec<_> = list(dir.path()).unwrap();
+        assert_eq!(left, [dir.path().join(".hidden"), dir.path().join("b.part")]);
+    }
+}

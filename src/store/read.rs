@@ -1,0 +1,343 @@
+//! Trajectories back from Parquet, exactly as they were written.
+
+use std::fs::File;
+use std::path::Path;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float32Type, Float64Type, UInt32Type, UInt64Type};
+use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray, RecordBatch};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::files::failed;
+use super::trajectories::{FORMAT, FORMAT_KEY, parquet_failed};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{FinishReason, Status, Step, ToolRecord, Trajectory};
+
+/// Reads a file of trajectories. Files of another format version, without a column, or damaged are refused.
+pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
+    let what = "read trajectories";
+    let file = File::open(path).map_err(|e| failed(what, path, &e))?;
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|e| parquet_failed(what, path, &e))?;
+    let format = builder
+        .metadata()
+        .file_metadata()
+        .key_value_metadata()
+        .and_then(|all| all.iter().find(|pair| pair.key == FORMAT_KEY))
+        .and_then(|pair| pair.value.as_deref());
+    if format != Some(FORMAT) {
+        return Err(Error::new(Kind::Store, "not a file of trajectories that this r1 reads").at_path(path));
+    }
+    let reader = builder.build().map_err(|e| parquet_failed(what, path, &e))?;
+    let mut trajectories = Vec::new();
+    let mut last = None;
+    for batch in reader {
+        let batch = batch.map_err(|e| Error::new(Kind::Store, format!("can't {what}: {e}")).at_path(path))?;
+        append(&batch, &mut trajectories, &mut last).map_err(|e| e.at_path(path))?;
+    }
+    Ok(trajectories)
+}
+
+/// Adds the rows of a batch; `last` is the place in the file of the trajectory that the next row may go on with.
+fn append(batch: &RecordBatch, trajectories: &mut Vec<Trajectory>, last: &mut Option<u32>) -> Result<()> {
+    let columns = Columns(batch);
+    for row in 0..batch.num_rows() {
+        let position: u32 = columns.required::<UInt32Type>("trajectory", row)?;
+        if *last != Some(position) {
+            trajectories.push(columns.trajectory(row)?);
+            *last = Some(position);
+        }
+        if let (Some(trajectory), Some(_)) = (trajectories.last_mut(), columns.value::<UInt32Type>("step", row)?) {
+            trajectory.steps.push(columns.step(row)?);
+        }
+    }
+    Ok(())
+}
+
+/// Typed access to the columns of a batch by name.
+struct Columns<'a>(&'a RecordBatch);
+
+impl Columns<'_> {
+    fn trajectory(&self, row: usize) -> Result<Trajectory> {
+        let status = self.text("status", row)?;
+        let parts: std::collections::BTreeMap<String, Option<f64>> = self.json("reward_parts", row)?;
+        Ok(Trajectory {
+            id: self.text("id", row)?.to_owned(),
+            task_index: self.required::<UInt64Type>("task_index", row)?,
+            task: self.json("task", row)?,
+            group: self.required::<UInt64Type>("group", row)?,
+            sample: self.required::<UInt32Type>("sample", row)?,
+            seed: self.required::<UInt64Type>("seed", row)?,
+            script_hash: self.text("script_hash", row)?.to_owned(),
+            status: Status::ALL
+                .into_iter()
+                .find(|known| known.name() == status)
+                .ok_or_else(|| damaged(format!("unknown status `{status}`")))?,
+            error: self.optional_text("error", row)?.map(str::to_owned),
+            steps: Vec::new(),
+            outcome_reward: self.required::<Float64Type>("outcome_reward", row)?,
+            reward_parts: parts.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::NAN))).collect(),
+            messages: self.json("messages", row)?,
+        })
+    }
+
+    fn step(&self, row: usize) -> Result<Step> {
+        let tools: Vec<ToolRow> = self.json("tools", row)?;
+        Ok(Step {
+            prompt_ids: self.list::<UInt32Type>("prompt_ids", row)?,
+            response_ids: self.list::<UInt32Type>("response_ids", row)?,
+            logprobs: self.list::<Float32Type>("logprobs", row)?,
+            text: self.text("text", row)?.to_owned(),
+            finish_reason: match self.text("finish_reason", row)? {
+                "stop" => FinishReason::Stop,
+                "stop_string" => FinishReason::StopString,
+                "length" => FinishReason::Length,
+                other => return Err(damaged(format!("unknown finish_reason `{other}`"))),
+            },
+            reward: self.required::<Float64Type>("reward", row)?,
+            terminated: self.flag("terminated", row)?,
+            truncated: self.flag("truncated", row)?,
+            tools: tools.into_iter().map(ToolRecord::from).collect(),
+            prefilled: self.required::<UInt32Type>("prefilled", row)?,
+            new_row: self.flag("new_row", row)?,
+        })
+    }
+
+    fn column(&self, name: &str) -> Result<&ArrayRef> {
+        self.0.column_by_name(name).ok_or_else(|| damaged(format!("no column `{name}`")))
+    }
+
+    /// A number, or `None` where it is null.
+    fn value<T: ArrowPrimitiveType>(&self, name: &str, row: usize) -> Result<Option<T::Native>> {
+        let column: &PrimitiveArray<T> = self.column(name)?.as_primitive_opt().ok_or_else(|| wrong_type(name))?;
+        Ok(column.is_valid(row).then(|| column.value(row)))
+    }
+
+    fn required<T: ArrowPrimitiveType>(&self, name: &str, row: usize) -> Result<T::Native> {
+        self.value::<T>(name, row)?.ok_or_else(|| null(name, row))
+    }
+
+    fn flag(&self, name: &str, row: usize) -> Result<bool> {
+        let column = self.column(name)?.as_boolean_opt().ok_or_else(|| wrong_type(name))?;
+        column.is_valid(row).then(|| column.value(row)).ok_or_else(|| null(name, row))
+    }
+
+    fn optional_text(&self, name: &str, row: usize) -> Result<Option<&str>> {
+        let column = self.column(name)?.as_string_opt::<i32>().ok_or_else(|| wrong_type(name))?;
+        Ok(column.is_valid(row).then(|| column.value(row)))
+    }
+
+    fn text(&self, name: &str, row: usize) -> Result<&str> {
+        self.optional_text(name, row)?.ok_or_else(|| null(name, row))
+    }
+
+    fn json<T: DeserializeOwned>(&self, name: &str, row: usize) -> Result<T> {
+        serde_json::from_str(self.text(name, row)?).map_err(|e| damaged(format!("column `{name}`, row {row}: {e}")))
+    }
+
+    fn list<T: ArrowPrimitiveType>(&self, name: &str, row: usize) -> Result<Vec<T::Native>> {
+        let column = self.column(name)?.as_list_opt::<i32>().ok_or_else(|| wrong_type(name))?;
+        if !column.is_valid(row) {
+            return Err(null(name, row));
+        }
+        let values = column.value(row);
+        let values: &PrimitiveArray<T> = values.as_primitive_opt().ok_or_else(|| wrong_type(name))?;
+        Ok(values.values().to_vec())
+    }
+}
+
+/// A tool record as JSON has it: numbers that are not finite are null there.
+#[derive(Deserialize)]
+struct ToolRow {
+    name: String,
+    arguments: Value,
+    output: String,
+    ok: bool,
+    reward: Option<f64>,
+    seconds: Option<f64>,
+}
+
+impl From<ToolRow> for ToolRecord {
+    fn from(row: ToolRow) -> Self {
+        Self {
+            name: row.name,
+            arguments: row.arguments,
+            output: row.output,
+            ok: row.ok,
+            reward: row.reward.unwrap_or(f64::NAN),
+            seconds: row.seconds.unwrap_or(f64::NAN),
+        }
+    }
+}
+
+fn damaged(what: impl std::fmt::Display) -> Error {
+    Error::new(Kind::Store, format!("damaged file of trajectories: {what}"))
+}
+
+fn wrong_type(name: &str) -> Error {
+    damaged(format!("column `{name}` has another type"))
+}
+
+fn null(name: &str, row: usize) -> Error {
+    damaged(format!("column `{name}`, row {row} is null"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs;
+
+    use proptest::collection::{btree_map, vec};
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::mdp::{Message, ToolCall};
+    use crate::store::RunDir;
+
+    fn value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<f64>().prop_filter("JSON has no NaN", |x| x.is_finite()).prop_map(Value::from),
+            ".*".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(2, 8, 3, |inner| {
+            prop_oneof![
+                vec(inner.clone(), 0..3).prop_map(Value::from),
+                btree_map(".*", inner, 0..3).prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    fn finite() -> impl Strategy<Value = f64> {
+        any::<f64>().prop_filter("finite", |x| x.is_finite())
+    }
+
+    prop_compose! {
+        fn tool()(name in ".*", arguments in value(), output in ".*", ok: bool, reward in finite(), seconds in finite())
+            -> ToolRecord {
+            ToolRecord { name, arguments, output, ok, reward, seconds }
+        }
+    }
+
+    prop_compose! {
+        fn step()(
+            prompt_ids in vec(any::<u32>(), 0..20),
+            sampled in vec((any::<u32>(), any::<f32>().prop_filter("finite", |x| x.is_finite())), 0..20),
+            text in ".*",
+            finish_reason in prop_oneof![
+                Just(FinishReason::Stop), Just(FinishReason::StopString), Just(FinishReason::Length)
+            ],
+            reward in finite(),
+            (terminated, truncated, new_row) in any::<(bool, bool, bool)>(),
+            tools in vec(tool(), 0..3),
+            prefilled: u32,
+        ) -> Step {
+            let (response_ids, logprobs) = sampled.into_iter().unzip();
+            Step {
+                prompt_ids, response_ids, logprobs, text, finish_reason, reward, terminated, truncated, tools,
+                prefilled, new_row,
+            }
+        }
+    }
+
+    fn message() -> impl Strategy<Value = Message> {
+        (".*", value(), proptest::option::of(".*")).prop_map(|(text, arguments, reasoning_content)| Message {
+            tool_calls: vec![ToolCall { id: None, name: text.clone(), arguments }],
+            reasoning_content,
+            ..Message::assistant(text)
+        })
+    }
+
+    prop_compose! {
+        fn trajectory()(
+            (id, script_hash) in (".*", ".*"),
+            (task_index, group, seed, sample) in any::<(u64, u64, u64, u32)>(),
+            task in value(),
+            status in proptest::sample::select(Status::ALL.to_vec()),
+            error in proptest::option::of(".*"),
+            steps in vec(step(), 0..4),
+            outcome_reward in finite(),
+            reward_parts in btree_map(".*", finite(), 0..3),
+            messages in vec(message(), 0..3),
+        ) -> Trajectory {
+            Trajectory {
+                id, task_index, task, group, sample, seed, script_hash, status, error, steps, outcome_reward,
+                reward_parts, messages,
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+        #[test]
+        fn what_is_written_comes_back(trajectories in vec(trajectory(), 0..6)) {
+            let root = tempfile::tempdir().unwrap();
+            let run = RunDir::create(root.path(), "demo").unwrap();
+            let path = run.write_trajectories(3, 2, &trajectories, &[]).unwrap();
+            prop_assert_eq!(read_trajectories(&path).unwrap(), trajectories);
+        }
+    }
+
+    fn plain(id: &str, steps: usize) -> Trajectory {
+        let step = Step {
+            prompt_ids: vec![1, 2],
+            response_ids: vec![3],
+            logprobs: vec![-0.5],
+            text: "x".to_owned(),
+            finish_reason: FinishReason::Stop,
+            reward: 1.0,
+            terminated: true,
+            truncated: false,
+            tools: Vec::new(),
+            prefilled: 2,
+            new_row: false,
+        };
+        Trajectory {
+            id: id.to_owned(),
+            task_index: 0,
+            task: json!({"problem": "1+1"}),
+            group: 0,
+            sample: 0,
+            seed: 0,
+            script_hash: String::new(),
+            status: Status::Terminated,
+            error: None,
+            steps: vec![step; steps],
+            outcome_reward: 1.0,
+            reward_parts: std::collections::BTreeMap::new(),
+            messages: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn many_batches_equal_ids_and_no_steps_survive() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), "demo").unwrap();
+        let mut trajectories: Vec<Trajectory> = (0..120).map(|n| plain("same", n % 5)).collect();
+        trajectories[7].reward_parts.insert("odd".to_owned(), f64::NAN);
+        let path = run.write_trajectories(1, 0, &trajectories, &vec![Some(0.5); 120]).unwrap();
+        let back = read_trajectories(&path).unwrap();
+        assert!(back[7].reward_parts["odd"].is_nan());
+        assert_eq!(back.len(), 120);
+        assert!(back.iter().zip(&trajectories).all(|(a, b)| a.steps == b.steps));
+    }
+
+    #[test]
+    fn damaged_and_foreign_files_are_refused_with_their_path() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), "demo").unwrap();
+        let path = run.write_trajectories(1, 0, &[plain("a", 2)], &[]).unwrap();
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+        let error = read_trajectories(&path).unwrap_err();
+        assert_eq!((error.kind, error.place.as_deref()), (Kind::Store, path.to_str()));
+        let error = read_trajectories(&root.path().join("none.parquet")).unwrap_err();
+        assert!(error.message.contains("no such file"), "{error}");
+    }
+}

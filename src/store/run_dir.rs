@@ -1,0 +1,227 @@
+//! One run's directory: found or made, locked against a second writer, and told what runs in it.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::files::{self, failed};
+use crate::config::Settings;
+use crate::error::{Error, Kind, Result};
+
+/// The directory of one run, open for writing. Other processes may read it meanwhile; a second writer is refused.
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+    /// An advisory lock on the directory itself, held as long as this lives.
+    _lock: Option<File>,
+}
+
+/// What runs: written to `recipe.lua` and `config.json`.
+#[derive(Clone, Copy, Debug)]
+pub struct Recipe<'a> {
+    /// Where the script was read.
+    pub script: &'a Path,
+    pub source: &'a str,
+    /// SHA-256 of the script and the modules it required, as every trajectory records it.
+    pub hash: &'a str,
+    /// The settings in effect, defaults and command line included.
+    pub settings: &'a Settings,
+    /// `key=value` as typed.
+    pub overrides: &'a [String],
+    pub libtorch: &'a str,
+}
+
+impl RunDir {
+    /// Makes `root/name`. If that exists and is not empty, `root/name-2`, `root/name-3`… so that nothing is
+    /// overwritten.
+    pub fn create(root: &Path, name: &str) -> Result<Self> {
+        if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '\0']) {
+            return Err(Error::new(Kind::Usage, format!("`{name}` can't be the name of a run"))
+                .hint("a run's name is the name of its directory: no slashes, no dot at the start"));
+        }
+        files::make_dir(root)?;
+        for number in 1_u64.. {
+            let path = if number == 1 { root.join(name) } else { root.join(format!("{name}-{number}")) };
+            match fs::create_dir(&path) {
+                Ok(()) => {}
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                    if !path.is_dir() || !files::list(&path)?.is_empty() {
+                        continue;
+                    }
+                }
+                Err(e) => return Err(failed("make the directory", &path, &e)),
+            }
+            // Two runs may have found the same empty directory; the lock decides.
+            let Ok(lock) = lock(&path)? else { continue };
+            let run = Self { path, _lock: lock };
+            run.make_parts()?;
+            return Ok(run);
+        }
+        Err(Error::new(Kind::Store, "no free name for the run").at_path(root))
+    }
+
+    /// Opens an existing run to go on with it, and clears away what was left unfinished.
+    pub fn open(path: &Path) -> Result<Self> {
+        if !path.join("config.json").is_file() {
+            return Err(Error::new(Kind::Store, "not a run directory: it has no config.json")
+                .at_path(path)
+                .hint("name a directory that `r1 run` or `r1 sft` made, such as runs/NAME"));
+        }
+        let Ok(lock) = lock(path)? else {
+            return Err(Error::new(Kind::Store, "another r1 process is writing to this run")
+                .at_path(path)
+                .hint("wait for it to end, or stop it"));
+        };
+        let run = Self { path: path.to_owned(), _lock: lock };
+        run.make_parts()?;
+        for part in [run.path.clone(), run.trajectories(), run.checkpoints()] {
+            files::remove_unfinished(&part)?;
+        }
+        Ok(run)
+    }
+
+    fn make_parts(&self) -> Result<()> {
+        files::make_dir(&self.trajectories())?;
+        files::make_dir(&self.checkpoints())
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn trajectories(&self) -> PathBuf {
+        self.path.join("trajectories")
+    }
+
+    pub(super) fn checkpoints(&self) -> PathBuf {
+        self.path.join("checkpoints")
+    }
+
+    /// Where the trajectories of a training step are kept.
+    pub fn trajectories_path(&self, step: u64) -> PathBuf {
+        self.trajectories().join(format!("step-{step:06}.parquet"))
+    }
+
+    /// Writes `recipe.lua` and `config.json`. A resumed run whose script or settings have changed keeps the old
+    /// ones as `recipe-HASH.lua` and `config-HASH.json`, with the first twelve letters of the old script's hash.
+    pub fn write_recipe(&self, recipe: &Recipe<'_>) -> Result<()> {
+        let config = json!({
+            "r1": env!("CARGO_PKG_VERSION"),
+            "libtorch": recipe.libtorch,
+            "script": { "path": recipe.script, "hash": recipe.hash },
+            "overrides": recipe.overrides,
+            "seed": recipe.settings.seed,
+            "settings": recipe.settings,
+        });
+        let mut text = serde_json::to_string_pretty(&config)
+            .map_err(|e| Error::new(Kind::Internal, format!("can't write the settings as JSON: {e}")))?;
+        text.push('\n');
+        let old = self.config()?.and_then(|old| old["script"]["hash"].as_str().map(str::to_owned));
+        for (file, new) in [("recipe.lua", recipe.source), ("config.json", text.as_str())] {
+            let path = self.path.join(file);
+            if let Some(hash) = &old {
+                if fs::read(&path).is_ok_and(|bytes| bytes == new.as_bytes()) {
+                    continue;
+                }
+                let short: String = hash.chars().take(12).collect();
+                let kept = self.path.join(file.replace('.', &format!("-{short}.")));
+                if !kept.exists() {
+                    fs::copy(&path, &kept).map_err(|e| failed("keep the old recipe as", &kept, &e))?;
+                }
+            }
+            files::write_bytes(&path, new.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// What `config.json` says; `None` before it is written.
+    pub fn config(&self) -> Result<Option<Value>> {
+        let path = self.path.join("config.json");
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(failed("read the file", &path, &e)),
+        };
+        serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|e| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(path))
+    }
+}
+
+/// Takes the lock of a directory; the inner error means that another process has it. File systems without locks
+/// give none.
+fn lock(path: &Path) -> Result<std::result::Result<Option<File>, ()>> {
+    let directory = File::open(path).map_err(|e| failed("open the directory", path, &e))?;
+    Ok(match directory.try_lock() {
+        Ok(()) => Ok(Some(directory)),
+        Err(TryLockError::WouldBlock) => Err(()),
+        Err(TryLockError::Error(_)) => Ok(None),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn recipe<'a>(source: &'a str, hash: &'a str, settings: &'a Settings) -> Recipe<'a> {
+        Recipe { script: Path::new("a.lua"), source, hash, settings, overrides: &[], libtorch: "2.11.0" }
+    }
+
+    #[test]
+    fn nothing_is_overwritten() {
+        let root = tempfile::tempdir().unwrap();
+        let first = RunDir::create(root.path(), "demo").unwrap();
+        let second = RunDir::create(root.path(), "demo").unwrap();
+        assert_eq!(first.path(), root.path().join("demo"));
+        assert_eq!(second.path(), root.path().join("demo-2"));
+        // An empty directory that the user made is taken.
+        fs::create_dir(root.path().join("mine")).unwrap();
+        assert_eq!(RunDir::create(root.path(), "mine").unwrap().path(), root.path().join("mine"));
+        // A file in the way is not.
+        fs::write(root.path().join("x"), "").unwrap();
+        assert_eq!(RunDir::create(root.path(), "x").unwrap().path(), root.path().join("x-2"));
+    }
+
+    #[test]
+    fn names_that_leave_the_root_are_refused() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["", "..", "a/b", ".hidden"] {
+            assert_eq!(RunDir::create(root.path(), name).unwrap_err().kind, Kind::Usage);
+        }
+    }
+
+    #[test]
+    fn a_second_writer_is_refused_and_leftovers_go() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), "demo").unwrap();
+        let path = run.path().to_owned();
+        assert!(RunDir::open(&path).unwrap_err().message.starts_with("not a run directory"));
+        run.write_recipe(&recipe("return 1", "aa", &Settings::default())).unwrap();
+        assert!(RunDir::open(&path).unwrap_err().message.contains("another r1 process"));
+        drop(run);
+        fs::write(path.join("trajectories/.step-000001.parquet-x.part"), "half").unwrap();
+        let run = RunDir::open(&path).unwrap();
+        assert!(files::list(&run.trajectories()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_changed_script_keeps_the_old_one() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), "demo").unwrap();
+        let settings = Settings { seed: 7, ..Settings::default() };
+        run.write_recipe(&recipe("return 1", "aaaaaaaaaaaaaaaa", &settings)).unwrap();
+        let config = run.config().unwrap().unwrap();
+        assert_eq!(config["seed"], 7);
+        let back: Settings = serde_json::from_value(config["settings"].clone()).unwrap();
+        assert_eq!(back, settings);
+        run.write_recipe(&recipe("return 1", "aaaaaaaaaaaaaaaa", &settings)).unwrap();
+        assert!(!run.path().join("recipe-aaaaaaaaaaaa.lua").exists());
+        run.write_recipe(&recipe("return 2", "bbbb", &settings)).unwrap();
+        assert_eq!(fs::read_to_string(run.path().join("recipe-aaaaaaaaaaaa.lua")).unwrap(), "return 1");
+        assert_eq!(fs::read_to_string(run.path().join("recipe.lua")).unwrap(), "return 2");
+        assert!(run.path().join("config-aaaaaaaaaaaa.json").exists());
+    }
+}

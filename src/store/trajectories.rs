@@ -1,0 +1,216 @@
+//! Trajectories to Parquet: one file a training step, one row a step of a trajectory.
+//!
+//! What belongs to the whole trajectory is repeated on each of its rows (Parquet keeps it once, by dictionary). A
+//! trajectory that failed before its first step has one row whose step columns are null. Structured values (task,
+//! messages, tools, reward parts) are JSON text, so that pandas, DuckDB and Polars read everything without help.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow_array::types::{Float32Type, UInt32Type};
+use arrow_array::{
+    ArrayRef, BooleanArray, Float64Array, ListArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
+};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use serde::Serialize;
+
+use super::RunDir;
+use super::files::{failed, write_atomic};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Step, Trajectory};
+
+/// Version of the columns, in the file's metadata; it grows when a column changes its meaning.
+pub(super) const FORMAT: &str = "1";
+pub(super) const FORMAT_KEY: &str = "r1.format";
+
+/// Rows turned into columns at once. Small, because the text of a batch must stay under 2 GiB.
+const BATCH: usize = 128;
+/// Encoded bytes after which a row group is closed.
+const ROW_GROUP_BYTES: usize = 64 << 20;
+
+impl RunDir {
+    /// Writes `trajectories/step-STEP.parquet` and returns where it is. `advantages` has one value a trajectory,
+    /// `None` for those left out of the statistics, or is empty; `policy_version` counts the changes of the weights
+    /// that sampled them.
+    pub fn write_trajectories(
+        &self,
+        step: u64,
+        policy_version: u64,
+        trajectories: &[Trajectory],
+        advantages: &[Option<f64>],
+    ) -> Result<PathBuf> {
+        if !advantages.is_empty() && advantages.len() != trajectories.len() {
+            let (wrong, right) = (advantages.len(), trajectories.len());
+            return Err(Error::new(Kind::Internal, format!("{wrong} advantages for {right} trajectories")));
+        }
+        let path = self.trajectories_path(step);
+        write_atomic(&path, |file| encode(file, policy_version, trajectories, advantages, &path))?;
+        Ok(path)
+    }
+}
+
+/// One row of the file.
+#[derive(Clone, Copy)]
+struct Row<'a> {
+    /// Place of the trajectory in the file.
+    position: u32,
+    trajectory: &'a Trajectory,
+    advantage: Option<f64>,
+    /// `None` for a trajectory without steps.
+    step: Option<(u32, &'a Step)>,
+}
+
+fn encode(
+    file: &mut (dyn Write + Send),
+    policy_version: u64,
+    trajectories: &[Trajectory],
+    advantages: &[Option<f64>],
+    path: &Path,
+) -> Result<()> {
+    let rows: Vec<Row<'_>> = trajectories
+        .iter()
+        .zip(0_u32..)
+        .flat_map(|(trajectory, position)| {
+            let advantage = advantages.get(position as usize).copied().flatten();
+            let row = move |step| Row { position, trajectory, advantage, step };
+            let steps = trajectory.steps.iter().zip(0_u32..).map(move |(step, number)| row(Some((number, step))));
+            let empty = trajectory.steps.is_empty().then(|| row(None));
+            steps.chain(empty)
+        })
+        .collect();
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_created_by(format!("r1 {}", env!("CARGO_PKG_VERSION")))
+        .set_key_value_metadata(Some(vec![KeyValue::new(FORMAT_KEY.to_owned(), FORMAT.to_owned())]))
+        .build();
+    let store = |e: ParquetError| parquet_failed("write trajectories", path, &e);
+    let schema = columns(&[], policy_version)?.schema();
+    let mut writer = ArrowWriter::try_new(file, Arc::clone(&schema), Some(properties)).map_err(store)?;
+    for chunk in rows.chunks(BATCH) {
+        writer.write(&columns(chunk, policy_version)?).map_err(store)?;
+        if writer.in_progress_size() > ROW_GROUP_BYTES {
+            writer.flush().map_err(store)?;
+        }
+    }
+    writer.close().map_err(store)?;
+    Ok(())
+}
+
+/// The columns of the file, in order.
+fn columns(rows: &[Row<'_>], policy_version: u64) -> Result<RecordBatch> {
+    let text = |f: fn(&Trajectory) -> &str| -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(rows.iter().map(|row| f(row.trajectory))))
+    };
+    let count = |f: fn(&Trajectory) -> u64| -> ArrayRef {
+        Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| f(row.trajectory))))
+    };
+    let number = |f: fn(&Trajectory) -> f64| -> ArrayRef {
+        Arc::new(Float64Array::from_iter_values(rows.iter().map(|row| f(row.trajectory))))
+    };
+    let small = |f: fn(&Row<'_>) -> Option<u32>| -> ArrayRef { Arc::new(rows.iter().map(f).collect::<UInt32Array>()) };
+    let flag = |f: fn(&Step) -> bool| -> ArrayRef {
+        Arc::new(rows.iter().map(|row| row.step.map(|(_, step)| f(step))).collect::<BooleanArray>())
+    };
+    let step_text = |f: fn(&Step) -> &str| -> ArrayRef {
+        Arc::new(rows.iter().map(|row| row.step.map(|(_, step)| f(step))).collect::<StringArray>())
+    };
+    let ids = |f: fn(&Step) -> &[u32]| -> ArrayRef {
+        let lists = rows.iter().map(|row| row.step.map(|(_, step)| f(step).iter().copied().map(Some)));
+        Arc::new(ListArray::from_iter_primitive::<UInt32Type, _, _>(lists))
+    };
+    let logprobs = rows.iter().map(|row| row.step.map(|(_, step)| step.logprobs.iter().copied().map(Some)));
+    let tools: Result<StringArray> =
+        rows.iter().map(|row| row.step.map(|(_, step)| json(&step.tools)).transpose()).collect();
+
+    let columns: Vec<(&str, ArrayRef, bool)> = vec![
+        ("trajectory", small(|row| Some(row.position)), false),
+        ("id", text(|t| &t.id), false),
+        ("group", count(|t| t.group), false),
+        ("sample", small(|row| Some(row.trajectory.sample)), false),
+        ("task_index", count(|t| t.task_index), false),
+        ("task", json_column(rows, |t| json(&t.task))?, false),
+        ("seed", count(|t| t.seed), false),
+        ("policy_version", Arc::new(UInt64Array::from(vec![policy_version; rows.len()])), false),
+        ("script_hash", text(|t| &t.script_hash), false),
+        ("status", text(|t| t.status.name()), false),
+        ("error", Arc::new(rows.iter().map(|r| r.trajectory.error.as_deref()).collect::<StringArray>()), true),
+        ("total_reward", number(Trajectory::total_reward), false),
+        ("outcome_reward", number(|t| t.outcome_reward), false),
+        ("reward_parts", json_column(rows, |t| json(&t.reward_parts))?, false),
+        ("advantage", Arc::new(rows.iter().map(|row| row.advantage).collect::<Float64Array>()), true),
+        ("messages", json_column(rows, |t| json(&t.messages))?, false),
+        ("step", small(|row| row.step.map(|(number, _)| number)), true),
+        ("prompt_ids", ids(|step| &step.prompt_ids), true),
+        ("response_ids", ids(|step| &step.response_ids), true),
+        ("logprobs", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(logprobs)), true),
+        ("text", step_text(|step| &step.text), true),
+        ("finish_reason", step_text(|step| step.finish_reason.name()), true),
+        ("reward", Arc::new(rows.iter().map(|r| r.step.map(|(_, s)| s.reward)).collect::<Float64Array>()), true),
+        ("terminated", flag(|step| step.terminated), true),
+        ("truncated", flag(|step| step.truncated), true),
+        ("tools", Arc::new(tools?), true),
+        ("prefilled", small(|row| row.step.map(|(_, step)| step.prefilled)), true),
+        ("new_row", flag(|step| step.new_row), true),
+    ];
+    RecordBatch::try_from_iter_with_nullable(columns)
+        .map_err(|e| Error::new(Kind::Internal, format!("can't make a table of trajectories: {e}")))
+}
+
+/// A JSON column of whole trajectories; each value is made once and repeated over the trajectory's rows.
+fn json_column(rows: &[Row<'_>], of: impl Fn(&Trajectory) -> Result<String>) -> Result<ArrayRef> {
+    let mut last: Option<(u32, String)> = None;
+    let mut values = Vec::with_capacity(rows.len());
+    for row in rows {
+        let value = match last.take() {
+            Some((position, value)) if position == row.position => value,
+            _ => of(row.trajectory)?,
+        };
+        values.push(value.clone());
+        last = Some((row.position, value));
+    }
+    Ok(Arc::new(StringArray::from_iter_values(values)))
+}
+
+fn json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| Error::new(Kind::Internal, format!("can't write JSON: {e}")))
+}
+
+/// Parquet's error as ours; an I/O error inside (a full disk) keeps its own words and hint.
+pub(super) fn parquet_failed(what: &str, path: &Path, error: &ParquetError) -> Error {
+    if let ParquetError::External(inner) = error
+        && let Some(io) = inner.downcast_ref::<io::Error>()
+    {
+        return failed(what, path, io);
+    }
+    Error::new(Kind::Store, format!("can't {what}: {error}")).at_path(path)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_named() {
+        let Ok(mut full) = File::options().write(true).open("/dev/full") else { return };
+        let error = encode(&mut full, 0, &[], &[], Path::new("runs/x/step.parquet")).unwrap_err();
+        assert_eq!(error.kind, Kind::Store);
+        assert_eq!(error.message, "can't write trajectories: no space left on device");
+        assert_eq!(error.place.as_deref(), Some("runs/x/step.parquet"));
+        assert!(error.hint.unwrap().contains("--resume"));
+    }
+
+    #[test]
+    fn advantages_must_match() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), "demo").unwrap();
+        assert_eq!(run.write_trajectories(1, 0, &[], &[None]).unwrap_err().kind, Kind::Internal);
+    }
+}
