@@ -1,0 +1,205 @@
+//! AdamW (arXiv:1711.05101) over named tensors, in place, with global-norm clipping.
+//!
+//! Moments are f32 (f64 for f64 weights); weights in bf16 or f16 have an f32 master copy, so that updates smaller than
+//! their last bit add up. The arithmetic is that of `torch.optim.AdamW`. The same gradients give the same bits.
+
+use std::collections::HashMap;
+
+use tch::{Kind as Dtype, Tensor, no_grad_guard};
+
+use crate::error::{Error, Kind, Result};
+
+/// Constants of a run; the learning rate comes with every step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// Decay rates of the first and second moment.
+    pub betas: (f64, f64),
+    pub eps: f64,
+    /// Weights shrink by `lr * weight_decay` a step.
+    pub weight_decay: f64,
+    /// Leaves gains and biases (tensors of fewer than two dimensions) alone.
+    pub decay_matrices_only: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0, decay_matrices_only: true }
+    }
+}
+
+/// The optimiser. Tensors are shared with the model, which sees every update.
+#[derive(Debug)]
+pub struct AdamW {
+    options: Options,
+    slots: Vec<Slot>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    name: String,
+    /// What the model uses; its gradient is what `backward` left there.
+    weight: Tensor,
+    /// For weights of less precision than the moments.
+    master: Option<Tensor>,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    /// Updates so far.
+    step: i64,
+}
+
+impl AdamW {
+    /// Tracks every tensor that requires a gradient; frozen ones are left out.
+    pub fn new(parameters: Vec<(String, Tensor)>, options: Options) -> Result<Self> {
+        let _guard = no_grad_guard();
+        let mut slots = Vec::new();
+        for (name, weight) in parameters.into_iter().filter(|(_, weight)| weight.requires_grad()) {
+            let dtype = if weight.kind() == Dtype::Double { Dtype::Double } else { Dtype::Float };
+            let master = if weight.kind() == dtype { None } else { Some(weight.f_detach()?.f_to_kind(dtype)?) };
+            let zeros = || Tensor::f_zeros(weight.size(), (dtype, weight.device()));
+            let (exp_avg, exp_avg_sq) = (zeros()?, zeros()?);
+            slots.push(Slot { name, weight, master, exp_avg, exp_avg_sq, step: 0 });
+        }
+        Ok(Self { options, slots })
+    }
+
+    /// Forgets all gradients.
+    pub fn zero_grad(&mut self) {
+        for slot in &mut self.slots {
+            slot.weight.zero_grad();
+        }
+    }
+
+    /// One update from the accumulated gradients, which are first scaled down together to a norm of `max_norm` at most
+    /// (0 is off) and stay untouched. Returns the norm before that. A tensor without a gradient is passed over.
+    ///
+    /// # Errors
+    /// [`Kind::Numeric`] names the first tensor whose gradient holds NaN or infinity. Nothing has changed then: forget the
+    /// gradients and go on, or stop.
+    pub fn step(&mut self, lr: f64, max_norm: f64) -> Result<f64> {
+        let _guard = no_grad_guard();
+        let norm = self.grad_norm()?;
+        // As in torch.nn.utils.clip_grad_norm_.
+        let scale = if max_norm > 0.0 { (max_norm / (norm + 1e-6)).min(1.0) } else { 1.0 };
+        for slot in &mut self.slots {
+            slot.update(lr, scale, &self.options)?;
+        }
+        Ok(norm)
+    }
+
+    /// The norm of all gradients together.
+    ///
+    /// # Errors
+    /// [`Kind::Numeric`] names the first tensor whose gradient holds NaN or infinity.
+    pub fn grad_norm(&self) -> Result<f64> {
+        let _guard = no_grad_guard();
+        let with_grad: Vec<(&Slot, Tensor)> =
+            self.slots.iter().map(|slot| (slot, slot.weight.grad())).filter(|(_, grad)| grad.defined()).collect();
+        if with_grad.is_empty() {
+            return Ok(0.0);
+        }
+        let mut norms = Vec::with_capacity(with_grad.len());
+        for (slot, grad) in &with_grad {
+            norms.push(grad.f_norm_scalaropt_dtype(2.0, slot.exp_avg.kind())?);
+        }
+        // One transfer from the device for all tensors.
+        let norms = Vec::<f64>::try_from(Tensor::f_stack(&norms, 0)?.f_to_kind(Dtype::Double)?)?;
+        for ((slot, _), norm) in with_grad.iter().zip(&norms) {
+            if !norm.is_finite() {
+                return Err(Error::new(Kind::Numeric, "a gradient holds NaN or infinity")
+                    .at(format!("tensor {}", slot.name))
+                    .hint("lower the learning rate, or check the rewards; the weights have not been changed"));
+            }
+        }
+        Ok(norms.iter().map(|norm| norm * norm).sum::<f64>().sqrt())
+    }
+
+    /// Everything but the weights, as tensors to be saved: `NAME.exp_avg`, `NAME.exp_avg_sq`, `NAME.step` and, for weights
+    /// of low precision, `NAME.master`. Shallow copies: write them before the next step.
+    pub fn state(&self) -> Vec<(String, Tensor)> {
+        let mut state = Vec::with_capacity(self.slots.len() * 4);
+        for slot in &self.slots {
+            state.push((format!("{}.exp_avg", slot.name), slot.exp_avg.shallow_clone()));
+            state.push((format!("{}.exp_avg_sq", slot.name), slot.exp_avg_sq.shallow_clone()));
+            state.push((format!("{}.step", slot.name), Tensor::from_slice(&[slot.step])));
+            if let Some(master) = &slot.master {
+                state.push((format!("{}.master", slot.name), master.shallow_clone()));
+            }
+        }
+        state
+    }
+
+    /// Takes over a saved [`AdamW::state`]; going on is then going on, to the bit.
+    ///
+    /// # Errors
+    /// [`Kind::Store`] names a tensor that is missing, too many, or has another shape or type. Nothing has changed then.
+    pub fn load_state(&mut self, mut state: HashMap<String, Tensor>) -> Result<()> {
+        let _guard = no_grad_guard();
+        let mut loaded = Vec::with_capacity(self.slots.len());
+        for slot in &self.slots {
+            let mut take = |part: &str, like: &Tensor| take(&mut state, &format!("{}.{part}", slot.name), like);
+            let exp_avg = take("exp_avg", &slot.exp_avg)?;
+            let exp_avg_sq = take("exp_avg_sq", &slot.exp_avg_sq)?;
+            let step = take("step", &Tensor::from_slice(&[0_i64]))?;
+            let master = slot.master.as_ref().map(|master| take("master", master)).transpose()?;
+            loaded.push((exp_avg, exp_avg_sq, step.f_int64_value(&[0])?, master));
+        }
+        if let Some(name) = state.keys().min() {
+            return Err(damaged(name, "is not one of this model's"));
+        }
+        for (slot, (exp_avg, exp_avg_sq, step, master)) in self.slots.iter_mut().zip(loaded) {
+            slot.exp_avg.f_copy_(&exp_avg)?;
+            slot.exp_avg_sq.f_copy_(&exp_avg_sq)?;
+            slot.step = step;
+            if let (Some(own), Some(master)) = (&mut slot.master, master) {
+                own.f_copy_(&master)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Slot {
+    fn update(&mut self, lr: f64, scale: f64, options: &Options) -> Result<()> {
+        let grad = self.weight.grad();
+        if !grad.defined() {
+            return Ok(());
+        }
+        let mut grad = grad.f_to_kind(self.exp_avg.kind())?;
+        if scale < 1.0 {
+            grad = grad.f_mul_scalar(scale)?;
+        }
+        self.step += 1;
+        let (beta1, beta2) = options.betas;
+        let updates = self.step as f64;
+        let (correction1, correction2) = (1.0 - beta1.powf(updates), 1.0 - beta2.powf(updates));
+        let mut weight = self.master.as_ref().unwrap_or(&self.weight).shallow_clone();
+        if options.weight_decay > 0.0 && (!options.decay_matrices_only || weight.dim() > 1) {
+            let _ = weight.f_mul_scalar_(1.0 - lr * options.weight_decay)?;
+        }
+        let _ = self.exp_avg.f_lerp_(&grad, 1.0 - beta1)?;
+        let _ = self.exp_avg_sq.f_mul_scalar_(beta2)?.f_add_(&grad.f_square()?.f_mul_scalar_(1.0 - beta2)?)?;
+        let mut root = self.exp_avg_sq.f_sqrt()?;
+        let _ = root.f_div_scalar_(correction2.sqrt())?.f_add_scalar_(options.eps)?;
+        let change = self.exp_avg.f_div(&root)?.f_mul_scalar_(lr / correction1)?;
+        let _ = weight.f_sub_(&change)?;
+        if self.master.is_some() {
+            self.weight.f_copy_(&weight)?;
+        }
+        Ok(())
+    }
+}
+
+/// Removes `name` from a saved state and checks that it looks like `like`.
+fn take(state: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> Result<Tensor> {
+    let tensor = state.remove(name).ok_or_else(|| damaged(name, "is missing"))?;
+    if tensor.size() != like.size() || tensor.kind() != like.kind() {
+        let found = format!("is {:?} {:?}, not {:?} {:?}", tensor.kind(), tensor.size(), like.kind(), like.size());
+        return Err(damaged(name, &found));
+    }
+    Ok(tensor)
+}
+
+fn damaged(name: &str, what: &str) -> Error {
+    Error::new(Kind::Store, format!("the saved optimiser state does not fit: `{name}` {what}"))
+        .hint("resume with the model and the trainer settings of the checkpoint")
+}

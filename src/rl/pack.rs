@@ -1,0 +1,277 @@
+//! Packing: the steps of a trajectory merged into rows, rows put into micro-batches, and the tensors of one.
+//!
+//! Consecutive steps whose prompts extend each other token by token become one row, so that an append-only environment
+//! costs O(T) and not O(T^2); a rewritten context starts a new row. No padding and no tokenising: the ids are those that
+//! the policy saw and sampled.
+
+use tch::{Device, Tensor};
+
+use crate::error::{Error, Kind, Result};
+use crate::mdp::Trajectory;
+
+/// One training sequence. All vectors have one entry per token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    pub ids: Vec<u32>,
+    /// True on sampled tokens.
+    pub loss_mask: Vec<bool>,
+    /// Behaviour log-probability of each sampled token; 0 elsewhere.
+    pub logprobs: Vec<f32>,
+    /// The step that sampled the token, or whose prompt showed it first.
+    pub steps: Vec<u32>,
+    /// The caller's number of the trajectory.
+    pub trajectory: usize,
+}
+
+impl Row {
+    fn new(trajectory: usize) -> Self {
+        Self { ids: Vec::new(), loss_mask: Vec::new(), logprobs: Vec::new(), steps: Vec::new(), trajectory }
+    }
+
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// How many tokens the policy sampled.
+    pub fn sampled(&self) -> usize {
+        self.loss_mask.iter().filter(|sampled| **sampled).count()
+    }
+
+    fn push(&mut self, ids: &[u32], logprobs: Option<&[f32]>, step: usize) {
+        self.ids.extend_from_slice(ids);
+        self.loss_mask.resize(self.ids.len(), logprobs.is_some());
+        match logprobs {
+            Some(logprobs) => self.logprobs.extend_from_slice(logprobs),
+            None => self.logprobs.resize(self.ids.len(), 0.0),
+        }
+        self.steps.resize(self.ids.len(), step as u32);
+    }
+}
+
+/// The rows of one trajectory: a step whose prompt starts with all of the current row goes on in it, any other step
+/// starts a new one. Rows without a sampled token are left out.
+///
+/// # Errors
+/// [`Kind::Internal`] if a step has no prompt (its first token could not be predicted), or a different number of ids and
+/// log-probabilities.
+pub fn merge(trajectory: &Trajectory, index: usize) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    let mut row = Row::new(index);
+    for (step, transition) in trajectory.steps.iter().enumerate() {
+        let problem = if transition.logprobs.len() != transition.response_ids.len() {
+            Some(format!(
+                "a step has {} log-probabilities for {} sampled tokens",
+                transition.logprobs.len(),
+                transition.response_ids.len()
+            ))
+        } else if transition.prompt_ids.is_empty() {
+            Some("a step has an empty prompt".to_owned())
+        } else {
+            None
+        };
+        if let Some(problem) = problem {
+            return Err(Error::new(Kind::Internal, problem).at(format!("trajectory {} step {step}", trajectory.id)));
+        }
+        let new = if let Some(new) = transition.prompt_ids.strip_prefix(row.ids.as_slice()) {
+            new
+        } else {
+            rows.push(std::mem::replace(&mut row, Row::new(index)));
+            transition.prompt_ids.as_slice()
+        };
+        row.push(new, None, step);
+        row.push(&transition.response_ids, Some(&transition.logprobs), step);
+    }
+    rows.push(row);
+    rows.retain(|row| row.sampled() > 0);
+    Ok(rows)
+}
+
+/// Splits rows into micro-batches of at most `tokens` tokens (a longer row is alone), as few as that needs and about
+/// equally full. Each micro-batch lists places in `rows`, in ascending order. The same rows always give the same split.
+pub fn micro_batches(rows: &[Row], tokens: usize) -> Vec<Vec<usize>> {
+    let total: usize = rows.iter().map(Row::len).sum();
+    let fewest = total.div_ceil(tokens.max(1)).clamp(1, rows.len().max(1));
+    let mut loads = vec![0; fewest];
+    let mut batches = vec![Vec::new(); fewest];
+    // Longest first, each into the emptiest batch: the classic rule for equal loads.
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by_key(|&i| (std::cmp::Reverse(rows[i].len()), i));
+    for i in order {
+        let emptiest = (0..loads.len()).min_by_key(|&batch| (loads[batch], batch)).unwrap_or(0);
+        let fits = loads[emptiest] == 0 || loads[emptiest] + rows[i].len() <= tokens;
+        let batch = if fits { emptiest } else { loads.len() };
+        if !fits {
+            loads.push(0);
+            batches.push(Vec::new());
+        }
+        loads[batch] += rows[i].len();
+        batches[batch].push(i);
+    }
+    batches.retain(|batch| !batch.is_empty());
+    for batch in &mut batches {
+        batch.sort_unstable();
+    }
+    batches
+}
+
+/// The tensors of one micro-batch: T tokens of packed rows, of which N are sampled.
+#[derive(Debug)]
+pub struct MicroBatch {
+    /// `[T]` i64, rows one after the other.
+    pub ids: Tensor,
+    /// `[T]` i64, counted from 0 in each row.
+    pub positions: Tensor,
+    /// Row lengths; they add up to T.
+    pub lengths: Vec<i64>,
+    /// `[N]` i64: where in T the hidden state is that predicts each sampled token (the token before it).
+    pub predict: Tensor,
+    /// `[N]` i64: the sampled tokens.
+    pub targets: Tensor,
+    /// `[N]` f32: their behaviour log-probabilities.
+    pub logp_old: Tensor,
+    /// `[N]` f32: their advantages.
+    pub advantages: Tensor,
+    /// `[N]` i64: the trajectory of each.
+    pub sequence: Tensor,
+}
+
+impl MicroBatch {
+    /// Packs `rows[members]`. `advantage` gives the advantage of a sampled token from its row and its place in it:
+    /// `|row, _| per_trajectory[row.trajectory]`, or by step `|row, i| per_step[row.trajectory][row.steps[i] as usize]`.
+    pub fn new(
+        rows: &[Row],
+        members: &[usize],
+        advantage: impl Fn(&Row, usize) -> f64,
+        device: Device,
+    ) -> Result<Self> {
+        let total: usize = members.iter().map(|&i| rows[i].len()).sum();
+        let (mut ids, mut positions) = (Vec::with_capacity(total), Vec::with_capacity(total));
+        let mut lengths = Vec::with_capacity(members.len());
+        let (mut predict, mut targets, mut sequence) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut logp_old, mut advantages) = (Vec::new(), Vec::new());
+        for row in members.iter().map(|&i| &rows[i]) {
+            let start = ids.len() as i64;
+            ids.extend(row.ids.iter().map(|&id| i64::from(id)));
+            positions.extend(0..row.len() as i64);
+            lengths.push(row.len() as i64);
+            for i in (0..row.len()).filter(|&i| row.loss_mask[i]) {
+                predict.push(start + i as i64 - 1);
+                targets.push(i64::from(row.ids[i]));
+                sequence.push(row.trajectory as i64);
+                logp_old.push(row.logprobs[i]);
+                advantages.push(advantage(row, i) as f32);
+            }
+        }
+        let integers = |data: &[i64]| -> Result<Tensor> { Ok(Tensor::f_from_slice(data)?.f_to_device(device)?) };
+        let floats = |data: &[f32]| -> Result<Tensor> { Ok(Tensor::f_from_slice(data)?.f_to_device(device)?) };
+        Ok(Self {
+            ids: integers(&ids)?,
+            positions: integers(&positions)?,
+            lengths,
+            predict: integers(&predict)?,
+            targets: integers(&targets)?,
+            logp_old: floats(&logp_old)?,
+            advantages: floats(&advantages)?,
+            sequence: integers(&sequence)?,
+        })
+    }
+
+    /// N, the number of sampled tokens.
+    pub fn sampled(&self) -> usize {
+        self.targets.numel()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use proptest::prelude::*;
+
+    use super::super::tests::{step, trajectory};
+    use super::*;
+
+    #[test]
+    fn prompts_that_extend_merge_and_others_start_a_row() {
+        let steps = vec![step(&[1, 2], &[3, 4]), step(&[1, 2, 3, 4, 5], &[6]), step(&[1, 9], &[7])];
+        let rows = merge(&trajectory(steps), 4).unwrap();
+        assert_eq!(rows.len(), 2);
+        assert_eq!(rows[0].ids, [1, 2, 3, 4, 5, 6]);
+        assert_eq!(rows[0].loss_mask, [false, false, true, true, false, true]);
+        assert_eq!(rows[0].logprobs, [0.0, 0.0, -3.0, -4.0, 0.0, -6.0]);
+        assert_eq!(rows[0].steps, [0, 0, 0, 0, 1, 1]);
+        assert_eq!((&rows[1].ids, &rows[1].steps, rows[1].trajectory), (&vec![1, 9, 7], &vec![2; 3], 4));
+    }
+
+    #[test]
+    fn a_prompt_that_cuts_the_reply_starts_a_row() {
+        let rows = merge(&trajectory(vec![step(&[1], &[2, 3]), step(&[1, 2], &[4])]), 0).unwrap();
+        assert_eq!(rows.iter().map(Row::len).collect::<Vec<_>>(), [3, 3]);
+    }
+
+    #[test]
+    fn rows_without_samples_vanish_and_bad_steps_are_named() {
+        assert!(merge(&trajectory(vec![step(&[1, 2], &[])]), 0).unwrap().is_empty());
+        assert!(merge(&trajectory(vec![]), 0).unwrap().is_empty());
+        let mut bad = trajectory(vec![step(&[1], &[2])]);
+        bad.steps[0].logprobs.clear();
+        let error = merge(&bad, 0).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "a step has 0 log-probabilities for 1 sampled tokens\n  --> trajectory 0-0-0 step 0"
+        );
+        assert!(merge(&trajectory(vec![step(&[], &[2])]), 0).is_err());
+    }
+
+    #[test]
+    fn gather_indices_point_at_the_token_before() {
+        let rows =
+            merge(&trajectory(vec![step(&[1, 2], &[3]), step(&[1, 2, 3, 5], &[6]), step(&[8], &[9])]), 2).unwrap();
+        let batch = MicroBatch::new(&rows, &[0, 1], |row, i| f64::from(row.steps[i]), Device::Cpu).unwrap();
+        let integers = |tensor: &Tensor| Vec::<i64>::try_from(tensor).unwrap();
+        assert_eq!(integers(&batch.ids), [1, 2, 3, 5, 6, 8, 9]);
+        assert_eq!(integers(&batch.positions), [0, 1, 2, 3, 4, 0, 1]);
+        assert_eq!(batch.lengths, [5, 2]);
+        assert_eq!(integers(&batch.predict), [1, 3, 5]);
+        assert_eq!(integers(&batch.targets), [3, 6, 9]);
+        assert_eq!(integers(&batch.sequence), [2, 2, 2]);
+        assert_eq!(Vec::<f32>::try_from(&batch.logp_old).unwrap(), [-3.0, -6.0, -9.0]);
+        assert_eq!(Vec::<f32>::try_from(&batch.advantages).unwrap(), [0.0, 1.0, 2.0]);
+        assert_eq!(batch.sampled(), 3);
+    }
+
+    fn row_of(length: usize) -> Row {
+        let mut row = Row::new(0);
+        row.push(&vec![0; length], None, 0);
+        row
+    }
+
+    #[test]
+    fn the_split_is_balanced() {
+        let rows: Vec<Row> = [5, 5, 5, 5, 20, 3].map(row_of).into();
+        assert_eq!(micro_batches(&rows, 12), [vec![4], vec![0, 3], vec![1, 5], vec![2]]);
+        assert_eq!(micro_batches(&rows, 1000), [vec![0, 1, 2, 3, 4, 5]]);
+        assert!(micro_batches(&[], 12).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn the_split_holds_every_row_once_within_the_budget(
+            lengths in prop::collection::vec(1..50_usize, 0..60), tokens in 0..120_usize,
+        ) {
+            let rows: Vec<Row> = lengths.iter().map(|&n| row_of(n)).collect();
+            let batches = micro_batches(&rows, tokens);
+            let mut seen: Vec<usize> = batches.concat();
+            seen.sort_unstable();
+            prop_assert_eq!(seen, (0..rows.len()).collect::<Vec<_>>());
+            for batch in &batches {
+                let load: usize = batch.iter().map(|&i| lengths[i]).sum();
+                prop_assert!(load <= tokens || batch.len() == 1);
+            }
+        }
+    }
+}
