@@ -1,0 +1,38 @@
+//! What goes into a model: rows laid end to end for learning, spans of sequences for generation.
+
+use tch::Tensor;
+
+/// Rows laid end to end, without padding. No row sees another.
+#[derive(Debug)]
+pub struct Packed {
+    /// [T] i64 token ids.
+    pub ids: Tensor,
+    /// [T] i64 rotary positions; 0, 1, 2, … in every row for ordinary rows.
+    pub positions: Tensor,
+    /// Tokens of each row, in order; they sum to T.
+    pub lengths: Vec<i64>,
+}
+
+impl Packed {
+    /// Packs rows of ids, with positions counted from 0 in each.
+    pub fn from_rows<R: AsRef<[u32]>>(rows: &[R], device: tch::Device) -> Self {
+        let ids: Vec<i64> = rows.iter().flat_map(|row| row.as_ref().iter().map(|&id| i64::from(id))).collect();
+        let positions: Vec<i64> = rows.iter().flat_map(|row| 0..row.as_ref().len() as i64).collect();
+        Self {
+            ids: Tensor::from_slice(&ids).to_device(device),
+            positions: Tensor::from_slice(&positions).to_device(device),
+            lengths: rows.iter().map(|row| row.as_ref().len() as i64).collect(),
+        }
+    }
+}
+
+/// A piece of one sequence: `ids` at positions `start..` of the cache slot. One id is a decode step, more a prefill.
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'a> {
+    /// The cache slot of the sequence; at most one span a slot in a call.
+    pub slot: usize,
+    /// Tokens of the sequence already in the slot.
+    pub start: usize,
+    /// At least one id.
+    pub ids: &'a [u32],
+}

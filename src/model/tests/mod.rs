@@ -1,0 +1,56 @@
+//! Tests of the whole model: against numbers of transformers, the cache against the packed batch, files.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::float_cmp, clippy::print_stdout)]
+
+mod golden;
+mod parity;
+
+use tch::{Device, Kind, Tensor};
+
+use super::{Config, Packed, Qwen2};
+
+/// A model small enough to compute in a moment, with every feature: grouped queries, odd sizes.
+fn tiny(tied: bool, kind: Kind) -> Qwen2 {
+    let config = Config {
+        vocab_size: 53,
+        hidden_size: 24,
+        intermediate_size: 40,
+        num_hidden_layers: 2,
+        num_attention_heads: 6,
+        num_key_value_heads: 2,
+        head_dim: 4,
+        tie_word_embeddings: tied,
+        initializer_range: 0.3,
+        ..Config::default()
+    };
+    let model = Qwen2::init(config, Device::Cpu, kind, 7).unwrap();
+    // Fresh biases and norms are constants, which would hide mistakes in them.
+    tch::no_grad(|| {
+        for (index, (name, mut tensor)) in model.parameters().into_iter().enumerate() {
+            if tensor.dim() == 1 {
+                let ramp = Tensor::arange(tensor.numel() as i64, (Kind::Float, Device::Cpu));
+                let offset = if name.ends_with("norm.weight") { 1.0 } else { 0.0 };
+                tensor.copy_(&(((ramp * 0.7 + index as f64).sin() * 0.3) + offset));
+            }
+        }
+    });
+    model
+}
+
+/// Ids that look random.
+fn ids(seed: u64, count: usize, vocab: u64) -> Vec<u32> {
+    (0..count as u64).map(|at| ((seed * 7919 + at * 104_729 + at * at * 31) % vocab) as u32).collect()
+}
+
+fn rows(lengths: &[usize], vocab: u64) -> Vec<Vec<u32>> {
+    lengths.iter().enumerate().map(|(row, &length)| ids(row as u64 + 1, length, vocab)).collect()
+}
+
+fn pack(rows: &[Vec<u32>]) -> Packed {
+    Packed::from_rows(rows, Device::Cpu)
+}
+
+/// Largest absolute difference.
+fn distance(a: &Tensor, b: &Tensor) -> f64 {
+    assert_eq!(a.size(), b.size());
+    (a.to_kind(Kind::Double) - b.to_kind(Kind::Double)).abs().max().double_value(&[])
+}

@@ -1,0 +1,183 @@
+//! Checkpoints in safetensors: one file, or shards with an index. Knows names, shapes and files, not what they mean.
+
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, View};
+use tch::Tensor;
+
+use crate::error::{Error, Kind, Result};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Fills every parameter from the checkpoint in `dir`, converting to the parameter's type and device.
+///
+/// `ignored` says which names in the checkpoint may stay unread. Errors are `Kind::Model` and name the file and
+/// every missing, unexpected or misshapen tensor.
+pub(super) fn read(dir: &Path, parameters: &[(String, Tensor)], ignored: impl Fn(&str) -> bool) -> Result<()> {
+    let _guard = tch::no_grad_guard();
+    let mut wanted: HashMap<&str, &Tensor> = parameters.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    let (mut extra, mut misshapen) = (Vec::new(), Vec::new());
+    let files = files(dir)?;
+    for path in &files {
+        let file = File::open(path).map_err(|error| Error::io(Kind::Model, "open the weights", path, &error))?;
+        // SAFETY: the map is read only while this call runs; a file cut short by another process in this moment
+        // would end the program, as it would for every reader of mapped checkpoints.
+        let map = unsafe { memmap2::Mmap::map(&file) }
+            .map_err(|error| Error::io(Kind::Model, "read the weights", path, &error))?;
+        let tensors = SafeTensors::deserialize(&map).map_err(|error| damaged(path, &error))?;
+        for (name, view) in tensors.iter() {
+            if let Some(parameter) = wanted.remove(name) {
+                if shape(&view) == parameter.size() {
+                    copy(name, &view, parameter).map_err(|error| error.at_path(path))?;
+                } else {
+                    misshapen.push(format!("{name} is {:?}, not {:?}", shape(&view), parameter.size()));
+                }
+            } else if !ignored(name) {
+                extra.push(name.to_owned());
+            }
+        }
+    }
+    let missing: Vec<String> =
+        parameters.iter().map(|(name, _)| name).filter(|name| wanted.contains_key(name.as_str())).cloned().collect();
+    let problems: Vec<String> = [("missing", missing), ("not part of the model", extra), ("misshapen", misshapen)]
+        .into_iter()
+        .filter(|(_, names)| !names.is_empty())
+        .map(|(what, names)| format!("{what}: {}", shortened(names)))
+        .collect();
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Model, format!("weights and config.json disagree; {}", problems.join("; ")))
+        .at_path(files.first().map_or(dir, PathBuf::as_path))
+        .hint("config.json and the weights must come from the same model"))
+}
+
+/// Writes the tensors to `model.safetensors` in `dir`, under a temporary name until complete.
+pub(super) fn write(dir: &Path, parameters: &[(String, Tensor)]) -> Result<()> {
+    let views = parameters
+        .iter()
+        .map(|(name, tensor)| Ok((name.as_str(), Held::new(name, tensor)?)))
+        .collect::<Result<Vec<_>>>()?;
+    let path = dir.join(SINGLE);
+    let part = dir.join(format!("{SINGLE}.part"));
+    let failed = |error: &std::io::Error| Error::io(Kind::Store, "write the weights", &path, error);
+    // What transformers looks for before it reads the file.
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    safetensors::serialize_to_file(views, Some(metadata), &part).map_err(|error| match error {
+        safetensors::SafeTensorError::IoError(error) => failed(&error),
+        other => Error::new(Kind::Store, format!("can't write the weights: {other}")).at_path(&path),
+    })?;
+    publish(&part, &path).map_err(|error| failed(&error))
+}
+
+/// Makes `part` durable and gives it its name.
+pub(super) fn publish(part: &Path, path: &Path) -> std::io::Result<()> {
+    File::open(part)?.sync_all()?;
+    std::fs::rename(part, path)
+}
+
+/// The checkpoint's files: the single one, or every shard the index names.
+fn files(dir: &Path) -> Result<Vec<PathBuf>> {
+    let single = dir.join(SINGLE);
+    if single.exists() {
+        return Ok(vec![single]);
+    }
+    let path = dir.join(INDEX);
+    if !path.exists() {
+        return Err(Error::new(Kind::Model, format!("no {SINGLE} and no {INDEX}"))
+            .at_path(dir)
+            .hint("weights in other formats (pytorch_model.bin, gguf) are not read; convert them to safetensors"));
+    }
+    let text =
+        std::fs::read_to_string(&path).map_err(|error| Error::io(Kind::Model, "read the index", &path, &error))?;
+    let bad = |why: String| Error::new(Kind::Model, format!("the index of the shards {why}")).at_path(&path);
+    let index: serde_json::Value = serde_json::from_str(&text).map_err(|error| bad(format!("is not JSON: {error}")))?;
+    let map = index["weight_map"].as_object().ok_or_else(|| bad("has no `weight_map`".to_owned()))?;
+    let mut names = BTreeSet::new();
+    for (tensor, file) in map {
+        let name = file.as_str().filter(|name| Path::new(name).file_name().is_some_and(|last| last == *name));
+        names.insert(name.ok_or_else(|| bad(format!("gives {file} as the file of {tensor}")))?);
+    }
+    Ok(names.into_iter().map(|name| dir.join(name)).collect())
+}
+
+fn damaged(path: &Path, error: &safetensors::SafeTensorError) -> Error {
+    Error::new(Kind::Model, format!("the weights are damaged or cut short: {error}"))
+        .at_path(path)
+        .hint("fetch or copy the file again")
+}
+
+/// At most eight names, and how many more.
+fn shortened(mut names: Vec<String>) -> String {
+    names.sort();
+    let more = names.len().saturating_sub(8);
+    names.truncate(8);
+    let text = names.join(", ");
+    if more == 0 { text } else { format!("{text} and {more} more") }
+}
+
+fn shape(view: &TensorView<'_>) -> Vec<i64> {
+    view.shape().iter().map(|&size| size as i64).collect()
+}
+
+fn copy(name: &str, view: &TensorView<'_>, parameter: &Tensor) -> Result<()> {
+    let kind = match view.dtype() {
+        Dtype::F32 => tch::Kind::Float,
+        Dtype::BF16 => tch::Kind::BFloat16,
+        Dtype::F16 => tch::Kind::Half,
+        Dtype::F64 => tch::Kind::Double,
+        other => {
+            return Err(Error::new(Kind::Model, format!("{name} is stored as {other:?}, which is not read"))
+                .hint("f32, bf16 and f16 checkpoints are"));
+        }
+    };
+    let loaded = Tensor::f_from_data_size(view.data(), &parameter.size(), kind)?;
+    parameter.shallow_clone().f_copy_(&loaded)?;
+    Ok(())
+}
+
+/// A parameter on its way to the file.
+struct Held {
+    tensor: Tensor,
+    dtype: Dtype,
+    shape: Vec<usize>,
+}
+
+impl Held {
+    fn new(name: &str, tensor: &Tensor) -> Result<Self> {
+        let dtype = match tensor.kind() {
+            tch::Kind::Float => Dtype::F32,
+            tch::Kind::BFloat16 => Dtype::BF16,
+            tch::Kind::Half => Dtype::F16,
+            tch::Kind::Double => Dtype::F64,
+            other => return Err(Error::new(Kind::Internal, format!("{name} is held as {other:?}"))),
+        };
+        let shape = tensor.size().iter().map(|&size| size as usize).collect();
+        Ok(Self { tensor: tensor.f_detach()?, dtype, shape })
+    }
+}
+
+impl View for Held {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        let tensor = self.tensor.contiguous().to_device(tch::Device::Cpu);
+        let mut bytes = vec![0; self.data_len()];
+        tensor.copy_data_u8(&mut bytes, tensor.numel());
+        Cow::Owned(bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.tensor.numel() * self.tensor.kind().elt_size_in_bytes()
+    }
+}
