@@ -1,1 +1,20 @@
-//! Metric names, progress bars, JSONL and TensorBoard.
+//! What a run tells: metric names, `metrics.jsonl`, TensorBoard events, progress bars, lines and charts.
+//!
+//! Besides `cli` this is the only module that prints. Logs and bars go to stderr, results to stdout.
+
+mod bar;
+mod chart;
+mod format;
+mod interrupt;
+mod metrics;
+pub mod names;
+mod reporter;
+mod table;
+mod tensorboard;
+
+pub use bar::Bar;
+pub use chart::{plot, sparkline};
+pub use format::{compact, duration, percent, thousands};
+pub use interrupt::{Interrupt, ctrl_c};
+pub use metrics::{Metrics, MetricsLog};
+pub use reporter::{Mode, Reporter};

@@ -1,0 +1,151 @@
+//! Progress of one phase: a bar on a terminal, a line now and then elsewhere.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use serde_json::json;
+
+use super::format::{duration, thousands};
+use super::reporter::{Inner, Mode};
+
+/// Time between two lines about a phase where there are no bars.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// Progress of one phase. Clones share it, and any thread may move it on. It goes away when it is finished or the
+/// last clone is dropped.
+#[derive(Clone)]
+pub struct Bar(Arc<State>);
+
+struct State {
+    reporter: Arc<Inner>,
+    phase: String,
+    unit: String,
+    /// 0 when it is not known.
+    total: u64,
+    done: AtomicU64,
+    /// Tokens so far, for the rate; phases without tokens show none.
+    tokens: Arc<AtomicU64>,
+    started: Instant,
+    drawn: Option<ProgressBar>,
+    /// When the last line was written; `None` before the first.
+    line: Mutex<Option<Instant>>,
+}
+
+impl Bar {
+    pub(super) fn new(reporter: &Arc<Inner>, phase: &str, total: u64, unit: &str) -> Self {
+        let tokens = Arc::new(AtomicU64::new(0));
+        let started = Instant::now();
+        let drawn = (reporter.mode == Mode::Bars).then(|| {
+            let bar = reporter.bars.add(if total > 0 { ProgressBar::new(total) } else { ProgressBar::no_length() });
+            bar.set_style(style(total > 0, reporter.unicode, Arc::clone(&tokens), started));
+            bar.set_prefix(phase.to_owned());
+            bar.set_message(unit.to_owned());
+            bar.enable_steady_tick(Duration::from_millis(150));
+            bar
+        });
+        Self(Arc::new(State {
+            reporter: Arc::clone(reporter),
+            phase: phase.to_owned(),
+            unit: unit.to_owned(),
+            total,
+            done: AtomicU64::new(0),
+            tokens,
+            started,
+            drawn,
+            line: Mutex::new(None),
+        }))
+    }
+
+    /// `n` more units are done.
+    pub fn inc(&self, n: u64) {
+        let done = self.0.done.fetch_add(n, Ordering::Relaxed) + n;
+        match &self.0.drawn {
+            Some(bar) => bar.inc(n),
+            None => self.0.maybe_line(done),
+        }
+    }
+
+    /// `n` more tokens were sampled or computed; they make the rate that is shown.
+    pub fn tokens(&self, n: u64) {
+        self.0.tokens.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// The phase is over; its bar goes away.
+    pub fn finish(&self) {
+        self.0.finish();
+    }
+}
+
+impl State {
+    fn maybe_line(&self, done: u64) {
+        let mut last = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.unwrap_or(self.started).elapsed() < LINE_EVERY {
+            return;
+        }
+        *last = Some(Instant::now());
+        let seconds = self.started.elapsed().as_secs_f64();
+        let rate = rate(&self.tokens, seconds);
+        let left = (self.total > done && done > 0).then(|| seconds * (self.total - done) as f64 / done as f64);
+        match self.reporter.mode {
+            Mode::Json => self.reporter.event(
+                "progress",
+                &json!({
+                    "phase": self.phase, "done": done, "total": self.total, "unit": self.unit,
+                    "tokens_per_s": rate, "seconds_left": left,
+                }),
+            ),
+            Mode::Plain => {
+                let total = if self.total > 0 { format!("/{}", self.total) } else { String::new() };
+                let rate = rate.map_or_else(String::new, |rate| format!(", {} tokens/s", thousands(rate)));
+                let left = left.map_or_else(String::new, |left| format!(", {} left", duration(left)));
+                self.reporter.error_line(&format!("  {}: {done}{total} {}{rate}{left}", self.phase, self.unit));
+            }
+            Mode::Bars | Mode::Quiet => {}
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.drawn {
+            bar.finish_and_clear();
+            self.reporter.bars.remove(bar);
+        }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// Tokens a second; `None` where no tokens are counted.
+fn rate(tokens: &AtomicU64, seconds: f64) -> Option<f64> {
+    let tokens = tokens.load(Ordering::Relaxed);
+    (tokens > 0 && seconds > 0.0).then(|| tokens as f64 / seconds)
+}
+
+fn style(known_total: bool, unicode: bool, tokens: Arc<AtomicU64>, started: Instant) -> ProgressStyle {
+    let template = if known_total {
+        "  {prefix:<11} {bar:28} {pos:>6}/{len} {msg}{rate}  {left}"
+    } else {
+        "  {prefix:<11} {spinner} {pos} {msg}{rate}  {elapsed}"
+    };
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style =
+        if unicode { style.progress_chars("━╸ ") } else { style.progress_chars("=> ").tick_chars("|/-\\ ") };
+    style
+        .with_key("rate", move |_: &ProgressState, w: &mut dyn fmt::Write| {
+            if let Some(rate) = rate(&tokens, started.elapsed().as_secs_f64()) {
+                // A line that can't be written is a line that is not shown.
+                let _ = write!(w, "  {} tokens/s", thousands(rate));
+            }
+        })
+        .with_key("left", |state: &ProgressState, w: &mut dyn fmt::Write| {
+            if state.pos() > 0 && state.len().is_some_and(|len| len > state.pos()) {
+                let _ = write!(w, "{} left", duration(state.eta().as_secs_f64()));
+            }
+        })
+}

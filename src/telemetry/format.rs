@@ -1,0 +1,89 @@
+//! Numbers as people read them.
+
+/// Rounded, with thousands apart: `8,412`.
+pub fn thousands(value: f64) -> String {
+    if !value.is_finite() {
+        return value.to_string();
+    }
+    let digits = format!("{:.0}", value.abs());
+    let mut text = if value <= -0.5 { "-".to_owned() } else { String::new() };
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `41%`; one decimal below 10% where it says something.
+pub fn percent(share: f64) -> String {
+    let value = share * 100.0;
+    if value > 0.0 && value < 9.95 && value.fract() > 0.05 { format!("{value:.1}%") } else { format!("{value:.0}%") }
+}
+
+/// Seconds as `0.4 s`, `12 s`, `2 min 03 s`, `1 h 05 min`.
+pub fn duration(seconds: f64) -> String {
+    if !seconds.is_finite() || seconds < 0.0 {
+        return "-".to_owned();
+    }
+    if seconds < 9.95 {
+        return format!("{seconds:.1} s");
+    }
+    let whole = seconds.round() as u64;
+    match whole {
+        0..60 => format!("{whole} s"),
+        60..3600 => format!("{} min {:02} s", whole / 60, whole % 60),
+        _ => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+/// A number of unknown size in at most about eight characters: `0.412`, `-12.3`, `3.1e-5`.
+pub fn compact(value: f64) -> String {
+    let size = value.abs();
+    if value == 0.0 {
+        "0".to_owned()
+    } else if !value.is_finite() {
+        value.to_string()
+    } else if !(1e-3..1e6).contains(&size) {
+        format!("{value:.1e}")
+    } else if size < 10.0 {
+        format!("{value:.3}")
+    } else if size < 1000.0 {
+        format!("{value:.1}")
+    } else {
+        thousands(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(thousands(8412.3), "8,412");
+        assert_eq!(thousands(999.6), "1,000");
+        assert_eq!(thousands(12.0), "12");
+        assert_eq!(thousands(-1234.0), "-1,234");
+        assert_eq!(thousands(-0.2), "0");
+        assert_eq!(thousands(f64::NAN), "NaN");
+        assert_eq!(percent(0.41), "41%");
+        assert_eq!(percent(0.034), "3.4%");
+        assert_eq!(percent(1.0), "100%");
+        assert_eq!(percent(0.0), "0%");
+        assert_eq!(compact(0.4123), "0.412");
+        assert_eq!(compact(3.14e-5), "3.1e-5");
+        assert_eq!(compact(-12.34), "-12.3");
+        assert_eq!(compact(0.0), "0");
+    }
+
+    #[test]
+    fn durations_read_well() {
+        assert_eq!(duration(0.43), "0.4 s");
+        assert_eq!(duration(59.7), "1 min 00 s");
+        assert_eq!(duration(12.2), "12 s");
+        assert_eq!(duration(123.0), "2 min 03 s");
+        assert_eq!(duration(3900.0), "1 h 05 min");
+    }
+}

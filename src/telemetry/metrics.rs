@@ -1,0 +1,169 @@
+//! Metrics of a step, and their log: `metrics.jsonl` and TensorBoard events.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value};
+
+use super::tensorboard::EventFile;
+use crate::error::{Error, Kind, Result};
+
+/// Named numbers, sorted by name. The names are those of [`names`](super::names).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Metrics(BTreeMap<String, f64>);
+
+impl Metrics {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets a metric, replacing what it was.
+    pub fn set(&mut self, name: impl Into<String>, value: f64) {
+        self.0.insert(name.into(), value);
+    }
+
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.get(name).copied()
+    }
+
+    /// Takes over all metrics of `other`.
+    pub fn extend(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// As a JSON object; what is not finite is null.
+    pub fn to_json(&self) -> Map<String, Value> {
+        self.iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect()
+    }
+}
+
+/// Writes the metrics of each step to `metrics.jsonl` and `tb/` in a run directory.
+#[derive(Debug)]
+pub struct MetricsLog {
+    path: PathBuf,
+    file: File,
+    /// Bytes of whole lines.
+    length: u64,
+    events: EventFile,
+}
+
+impl MetricsLog {
+    /// Opens the logs of a run. `resume_after` is the step of the checkpoint that a resumed run goes on from: what
+    /// was logged after it is dropped, since those steps are done again.
+    pub fn open(run: &Path, resume_after: Option<u64>) -> Result<Self> {
+        let path = run.join("metrics.jsonl");
+        let failed = |e: &io::Error| Error::io(Kind::Store, "write metrics", &path, e);
+        let mut file =
+            File::options().create(true).read(true).write(true).truncate(false).open(&path).map_err(|e| failed(&e))?;
+        let length = kept(&file, resume_after.unwrap_or(u64::MAX)).map_err(|e| failed(&e))?;
+        file.set_len(length).and_then(|()| file.seek(SeekFrom::End(0))).map_err(|e| failed(&e))?;
+        let events = EventFile::create(&run.join("tb"), now(), resume_after)?;
+        Ok(Self { path, file, length, events })
+    }
+
+    /// Adds the metrics of a step.
+    pub fn log(&mut self, step: u64, metrics: &Metrics) -> Result<()> {
+        let time = now();
+        let mut object = Map::new();
+        object.insert("step".to_owned(), Value::from(step));
+        object.insert("time".to_owned(), Value::from((time * 1e3).round() / 1e3));
+        object.extend(metrics.to_json());
+        let line = format!("{}\n", Value::Object(object));
+        if let Err(e) = self.file.write_all(line.as_bytes()) {
+            // No half line stays behind; if this fails too, reading skips it.
+            let _ = self.file.set_len(self.length).and_then(|()| self.file.seek(SeekFrom::End(0)));
+            return Err(Error::io(Kind::Store, "write metrics", &self.path, &e));
+        }
+        self.length += line.len() as u64;
+        self.events.scalars(time, step, metrics.iter())
+    }
+}
+
+/// Bytes of the leading whole lines whose step is at most `last`.
+fn kept(file: &File, last: u64) -> io::Result<u64> {
+    let mut reader = BufReader::new(file);
+    let mut kept = 0;
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = reader.read_until(b'\n', &mut line)? as u64;
+        let step = serde_json::from_slice::<Value>(&line).ok().and_then(|object| object["step"].as_u64());
+        if read == 0 || !line.ends_with(b"\n") || step.is_none_or(|step| step > last) {
+            return Ok(kept);
+        }
+        kept += read;
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn lines(run: &Path) -> Vec<Value> {
+        let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn one(value: f64) -> Metrics {
+        let mut metrics = Metrics::new();
+        metrics.set("reward/mean", value);
+        metrics
+    }
+
+    #[test]
+    fn one_object_a_step_and_null_for_nan() {
+        let run = tempfile::tempdir().unwrap();
+        let mut log = MetricsLog::open(run.path(), None).unwrap();
+        log.log(1, &one(0.5)).unwrap();
+        log.log(2, &one(f64::NAN)).unwrap();
+        let lines = lines(run.path());
+        assert_eq!(lines[0]["step"], 1);
+        assert_eq!(lines[0]["reward/mean"], 0.5);
+        assert!(lines[0]["time"].as_f64().unwrap() > 1e9);
+        assert_eq!(lines[1]["reward/mean"], Value::Null);
+    }
+
+    #[test]
+    fn a_resumed_run_drops_what_it_does_again() {
+        let run = tempfile::tempdir().unwrap();
+        let mut log = MetricsLog::open(run.path(), None).unwrap();
+        for step in 1..=5 {
+            log.log(step, &one(0.0)).unwrap();
+        }
+        drop(log);
+        // Killed in the middle of a line.
+        let path = run.path().join("metrics.jsonl");
+        File::options().append(true).open(&path).unwrap().write_all(b"{\"step\": 6, \"rew").unwrap();
+        let mut log = MetricsLog::open(run.path(), Some(3)).unwrap();
+        log.log(4, &one(1.0)).unwrap();
+        let steps: Vec<u64> = lines(run.path()).iter().map(|line| line["step"].as_u64().unwrap()).collect();
+        assert_eq!(steps, [1, 2, 3, 4]);
+        assert_eq!(lines(run.path())[3]["reward/mean"], 1.0);
+    }
+
+    #[test]
+    fn a_directory_in_the_way_is_named() {
+        let run = tempfile::tempdir().unwrap();
+        std::fs::create_dir(run.path().join("metrics.jsonl")).unwrap();
+        let error = MetricsLog::open(run.path(), None).unwrap_err();
+        assert_eq!(error.kind, Kind::Store);
+        assert!(error.place.unwrap().ends_with("metrics.jsonl"));
+    }
+}

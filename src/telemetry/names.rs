@@ -1,0 +1,192 @@
+//! Every metric by name, with what it means. `docs/metrics.md` is this list; a test keeps it current.
+
+use std::fmt::Write;
+
+/// A metric: its name, where `<…>` stands for one word that the recipe chooses, and what it means.
+#[derive(Clone, Copy, Debug)]
+pub struct Name {
+    pub name: &'static str,
+    pub meaning: &'static str,
+}
+
+/// Metrics that belong together, with a sentence on when they are written.
+#[derive(Clone, Copy, Debug)]
+pub struct Section {
+    pub title: &'static str,
+    pub when: &'static str,
+    pub names: &'static [Name],
+}
+
+const fn name(name: &'static str, meaning: &'static str) -> Name {
+    Name { name, meaning }
+}
+
+/// All metrics, in the order of the page.
+pub const SECTIONS: &[Section] = &[
+    Section {
+        title: "Reward",
+        when: "Every step of reinforcement learning, over the trajectories sampled in it that did not fail.",
+        names: &[
+            name("reward/mean", "Mean over trajectories of the sum of step rewards, outcome reward included"),
+            name("reward/std", "Standard deviation of the same sum"),
+            name("reward/min", "Smallest of the same sum"),
+            name("reward/max", "Largest of the same sum"),
+            name("reward/<part>", "Mean of a named part that the recipe's reward function returned, unweighted"),
+            name(
+                "reward/uniform_groups",
+                "Share of groups whose trajectories all have the same reward: they teach nothing",
+            ),
+        ],
+    },
+    Section {
+        title: "Rollout",
+        when: "Every step of reinforcement learning, over the trajectories sampled in it.",
+        names: &[
+            name(
+                "rollout/accuracy",
+                "Share of trajectories that count as right (`eval.accuracy`, or total reward > 0)",
+            ),
+            name("rollout/tool_call_share", "Share of trajectories with at least one tool call"),
+            name("rollout/tool_calls", "Mean tool calls a trajectory"),
+            name("rollout/tool_ok_share", "Share of tool calls that succeeded"),
+            name("rollout/steps", "Mean steps a trajectory"),
+            name("rollout/response_tokens", "Mean sampled tokens a trajectory, over all its steps"),
+            name("rollout/response_tokens_max", "Most sampled tokens in one trajectory"),
+            name("rollout/cut_share", "Share of replies cut at `sampling.max_new_tokens` or at the end of the context"),
+            name("rollout/truncated_share", "Share of trajectories that a limit ended, not the environment"),
+            name("rollout/failed_share", "Share of trajectories that failed; left out of the advantages"),
+            name("rollout/failed/<status>", "Trajectories that failed with this status; written when there are any"),
+            name(
+                "rollout/rewrites",
+                "Mean steps a trajectory whose prompt did not extend the last one: each starts a new row",
+            ),
+            name("rollout/cached_share", "Share of prompt tokens whose keys and values were found in the cache"),
+        ],
+    },
+    Section {
+        title: "Policy",
+        when: "Every step of reinforcement learning, over the sampled tokens of the trained rows; a mean over optimiser steps.",
+        names: &[
+            name("policy/loss", "The PPO-clip loss that was minimised, under the recipe's `loss_agg`"),
+            name("policy/entropy", "Mean entropy of the next-token distribution at sampled positions, in nats"),
+            name(
+                "policy/approx_kl",
+                "Estimate of KL(behaviour || current): mean of (r - 1) - ln r with r the probability ratio",
+            ),
+            name("policy/clip_frac", "Share of tokens whose ratio was clipped"),
+            name("policy/ratio_max", "Largest probability ratio of a token"),
+            name("policy/grad_norm", "Global gradient norm before clipping"),
+            name("policy/lr", "Learning rate"),
+            name("policy/version", "Times the weights have changed since the run began"),
+        ],
+    },
+    Section {
+        title: "Mismatch",
+        when: "Every step of reinforcement learning, before the first update: the same weights, seen by the sampler and by the learner.",
+        names: &[
+            name("mismatch/max_abs", "Largest difference of a sampled token's log-probability"),
+            name("mismatch/kl", "Mean of sampler minus learner log-probability: an estimate of the KL divergence"),
+        ],
+    },
+    Section {
+        title: "Supervised fine-tuning",
+        when: "Every step of `r1 sft`.",
+        names: &[
+            name("sft/loss", "Mean negative log-likelihood of a trained (assistant) token, in nats"),
+            name("sft/accuracy", "Share of trained tokens that the model finds most likely"),
+            name("sft/tokens", "Trained tokens in the step"),
+            name("sft/eval_loss", "The loss on `data.eval`; written when it is measured"),
+        ],
+    },
+    Section {
+        title: "Evaluation",
+        when: "Before the first step, after the last, and every `eval.every` steps, on `data.eval`.",
+        names: &[
+            name("eval/accuracy", "Share of tasks whose trajectory counts as right"),
+            name("eval/reward", "Mean total reward"),
+            name("eval/<part>", "Mean of a named part of the reward, unweighted"),
+            name("eval/tool_call_share", "Share of trajectories with at least one tool call"),
+            name("eval/response_tokens", "Mean sampled tokens a trajectory"),
+            name("eval/failed_share", "Share of trajectories that failed; they count as wrong"),
+        ],
+    },
+    Section {
+        title: "Time and throughput",
+        when: "Every step. Seconds of wall clock.",
+        names: &[
+            name("time/step", "The whole step"),
+            name("time/sampling", "Producing the trajectories: policy, environment and tools"),
+            name("time/training", "Forward, backward and optimiser"),
+            name("time/evaluation", "Evaluation; written when there is one"),
+            name("time/checkpoint", "Writing a checkpoint; written when there is one"),
+            name("time/tools", "Sum over tool calls; they overlap with each other and with sampling"),
+            name("throughput/tokens_per_s", "Sampled tokens a second of sampling"),
+            name("throughput/train_tokens_per_s", "Tokens of trained rows, prompts included, a second of training"),
+        ],
+    },
+];
+
+/// What a metric means; `None` for a name that is not on the list.
+pub fn meaning(metric: &str) -> Option<&'static str> {
+    let all = || SECTIONS.iter().flat_map(|section| section.names);
+    let exact = all().find(|known| known.name == metric);
+    exact.or_else(|| all().find(|known| matches_pattern(known.name, metric))).map(|known| known.meaning)
+}
+
+fn matches_pattern(pattern: &str, metric: &str) -> bool {
+    pattern.split_once('<').is_some_and(|(fixed, _)| {
+        metric.strip_prefix(fixed).is_some_and(|chosen| !chosen.is_empty() && !chosen.contains('/'))
+    })
+}
+
+/// Whether a metric lies between 0 and 1, so that a plot shows that range.
+pub(super) fn is_share(metric: &str) -> bool {
+    meaning(metric).is_some_and(|meaning| meaning.starts_with("Share"))
+}
+
+/// The page `docs/metrics.md`.
+pub fn page() -> String {
+    let mut page = String::from(
+        "# Metrics\n\n\
+         <!-- Made from src/telemetry/names.rs: `R1_UPDATE=1 cargo test metrics_page` writes it again. -->\n\n\
+         Every metric of a run is in `metrics.jsonl` (one JSON object a step, `null` where a number is not finite) and in \
+         `tb/` (`tensorboard --logdir runs`) under the same name.\n",
+    );
+    for section in SECTIONS {
+        // Writing to a string can't fail.
+        let _ = write!(page, "\n## {}\n\n{}\n\n| metric | meaning |\n|---|---|\n", section.title, section.when);
+        for Name { name, meaning } in section.names {
+            let _ = writeln!(page, "| `{name}` | {} |", meaning.replace('|', "\\|"));
+        }
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn metrics_page_is_current() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
+        if std::env::var_os("R1_UPDATE").is_some() {
+            std::fs::write(&path, page()).unwrap();
+        }
+        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(written == page(), "docs/metrics.md is out of date; `R1_UPDATE=1 cargo test metrics_page` writes it");
+    }
+
+    #[test]
+    fn names_are_unique_and_patterns_match_one_word() {
+        let mut seen = std::collections::HashSet::new();
+        for Name { name, .. } in SECTIONS.iter().flat_map(|section| section.names) {
+            assert!(seen.insert(name), "{name} twice");
+        }
+        assert!(meaning("reward/mean").unwrap().starts_with("Mean over trajectories"));
+        assert!(meaning("reward/format").unwrap().starts_with("Mean of a named part"));
+        assert!(meaning("reward/").is_none());
+        assert!(meaning("reward/a/b").is_none());
+        assert!(meaning("loss").is_none());
+    }
+}

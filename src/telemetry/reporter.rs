@@ -1,0 +1,327 @@
+//! The one who prints during a run.
+//!
+//! Results (section titles, step lines, tables, charts) go to stdout; notes, warnings and bars go to stderr. With
+//! `--json` stdout has one JSON object a line instead; with `--quiet` only warnings are left. A closed pipe silences
+//! that stream and never stops a run: everything is in the run directory as well.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use console::Style;
+use indicatif::{MultiProgress, ProgressDrawTarget};
+use serde_json::{Value, json};
+
+use super::bar::Bar;
+use super::metrics::Metrics;
+use super::table::{StepTable, align};
+use super::{chart, names};
+
+/// How much is said, and in which form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Progress bars and lines, for a person at a terminal.
+    Bars,
+    /// Lines only, for a log file.
+    Plain,
+    /// Warnings only.
+    Quiet,
+    /// One JSON object a line on stdout, for programs.
+    Json,
+}
+
+/// Prints. Clones share one state, and any thread may use one.
+#[derive(Clone)]
+pub struct Reporter(Arc<Inner>);
+
+pub(super) struct Inner {
+    pub(super) mode: Mode,
+    pub(super) bars: MultiProgress,
+    pub(super) unicode: bool,
+    out: Mutex<Stream>,
+    err: Mutex<Stream>,
+    table: Mutex<StepTable>,
+}
+
+struct Stream {
+    /// `None` once the other end was closed.
+    writer: Option<Box<dyn Write + Send>>,
+    colour: bool,
+}
+
+impl Reporter {
+    /// Prints to this process's stdout and stderr. Colour needs a terminal, no `NO_COLOR`, and `colour`.
+    pub fn new(quiet: bool, json: bool, colour: bool) -> Self {
+        let (out, err) = (io::stdout(), io::stderr());
+        let mode = match (json, quiet) {
+            (true, _) => Mode::Json,
+            (_, true) => Mode::Quiet,
+            _ if err.is_terminal() && !dumb_terminal() => Mode::Bars,
+            _ => Mode::Plain,
+        };
+        let colour = colour && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && !dumb_terminal();
+        let (out_colour, err_colour) = (colour && out.is_terminal(), colour && err.is_terminal());
+        let out = Stream { writer: Some(Box::new(out)), colour: out_colour };
+        let err = Stream { writer: Some(Box::new(err)), colour: err_colour };
+        Self::build(mode, out, err, speaks_unicode())
+    }
+
+    /// Prints nothing at all, for programs that use the crate.
+    pub fn silent() -> Self {
+        let sink = || Stream { writer: None, colour: false };
+        Self::build(Mode::Quiet, sink(), sink(), false)
+    }
+
+    fn build(mode: Mode, out: Stream, err: Stream, unicode: bool) -> Self {
+        let target = if mode == Mode::Bars { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        Self(Arc::new(Inner {
+            mode,
+            bars: MultiProgress::with_draw_target(target),
+            unicode,
+            out: Mutex::new(out),
+            err: Mutex::new(err),
+            table: Mutex::new(StepTable::default()),
+        }))
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.0.mode
+    }
+
+    /// Starts a phase of `total` units (0: not known).
+    pub fn bar(&self, phase: &str, total: u64, unit: &str) -> Bar {
+        Bar::new(&self.0, phase, total, unit)
+    }
+
+    /// A new part of the run begins.
+    pub fn section(&self, title: &str) {
+        match self.0.mode {
+            Mode::Json => self.0.event("section", &json!({ "title": title })),
+            Mode::Quiet => {}
+            Mode::Bars | Mode::Plain => {
+                let title = styled(&self.0.out, &Style::new().bold(), title);
+                self.0.out_line(&format!("\n{title}"));
+            }
+        }
+    }
+
+    /// A note on what is being done.
+    pub fn info(&self, message: &str) {
+        match self.0.mode {
+            Mode::Json => self.0.event("info", &json!({ "message": message })),
+            Mode::Quiet => {}
+            Mode::Bars | Mode::Plain => self.0.error_line(&format!("  {message}")),
+        }
+    }
+
+    /// Something is not as it should be, and the run goes on.
+    pub fn warn(&self, message: &str) {
+        if self.0.mode == Mode::Json {
+            return self.0.event("warning", &json!({ "message": message }));
+        }
+        let word = styled(&self.0.err, &Style::new().yellow().bold(), "warning");
+        self.0.error_line(&format!("{word}: {message}"));
+    }
+
+    /// The line that sums up a step.
+    pub fn step(&self, step: u64, total: u64, metrics: &Metrics) {
+        match self.0.mode {
+            Mode::Json => {
+                self.0.event("step", &json!({ "step": step, "total": total, "metrics": metrics.to_json() }));
+            }
+            Mode::Quiet => {}
+            Mode::Bars | Mode::Plain => {
+                let (heading, row) = lock(&self.0.table).row(step, total, metrics);
+                if let Some(heading) = heading {
+                    self.0.out_line(&styled(&self.0.out, &Style::new().dim(), &heading));
+                }
+                self.0.out_line(&row);
+            }
+        }
+    }
+
+    /// A result for people, such as a trajectory shown in full; may have several lines.
+    pub fn text(&self, text: &str) {
+        if matches!(self.0.mode, Mode::Bars | Mode::Plain) {
+            self.0.out_line(text);
+        }
+    }
+
+    /// Rows in aligned columns; the first row is the heading.
+    pub fn table(&self, rows: &[Vec<String>]) {
+        if matches!(self.0.mode, Mode::Bars | Mode::Plain) {
+            for (number, line) in align(rows).into_iter().enumerate() {
+                let line = if number == 0 { styled(&self.0.out, &Style::new().dim(), &line) } else { line };
+                self.0.out_line(&line);
+            }
+        }
+    }
+
+    /// A plot of a metric over the steps of the run; nothing for fewer than two steps.
+    pub fn plot(&self, metric: &str, values: &[f64]) {
+        if matches!(self.0.mode, Mode::Bars | Mode::Plain) && values.len() > 1 {
+            let bounds = names::is_share(metric).then_some((0.0, 1.0));
+            let drawn = chart::plot(metric, values, bounds, (60, 6), self.0.unicode);
+            drawn.lines().for_each(|line| self.0.out_line(&format!("  {line}")));
+        }
+    }
+
+    /// Something that only programs want to know; people are told in other words.
+    pub fn event(&self, name: &str, fields: &Value) {
+        if self.0.mode == Mode::Json {
+            self.0.event(name, fields);
+        }
+    }
+}
+
+impl Inner {
+    pub(super) fn event(&self, name: &str, fields: &Value) {
+        let mut object = serde_json::Map::new();
+        object.insert("event".to_owned(), Value::from(name));
+        if let Value::Object(fields) = fields {
+            object.extend(fields.clone());
+        }
+        self.out_line(&Value::Object(object).to_string());
+    }
+
+    fn out_line(&self, line: &str) {
+        self.bars.suspend(|| lock(&self.out).line(line));
+    }
+
+    pub(super) fn error_line(&self, line: &str) {
+        self.bars.suspend(|| lock(&self.err).line(line));
+    }
+}
+
+fn styled(stream: &Mutex<Stream>, style: &Style, text: &str) -> String {
+    style.clone().force_styling(lock(stream).colour).apply_to(text).to_string()
+}
+
+impl Stream {
+    fn line(&mut self, line: &str) {
+        if let Some(writer) = &mut self.writer
+            && writer.write_all(format!("{line}\n").as_bytes()).and_then(|()| writer.flush()).is_err()
+        {
+            self.writer = None;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn dumb_terminal() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
+}
+
+/// Whether the locale can show block characters. Containers often name no locale at all; their terminals can.
+fn speaks_unicode() -> bool {
+    let named = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| std::env::var(name).ok());
+    let locale = named.into_iter().find(|value| !value.is_empty());
+    !dumb_terminal()
+        && locale.is_none_or(|locale| {
+            let locale = locale.to_ascii_lowercase();
+            locale.contains("utf-8") || locale.contains("utf8")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a test's reporter printed.
+    #[derive(Clone, Default)]
+    struct Printed(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Printed {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            lock(&self.0).extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Printed {
+        fn text(&self) -> String {
+            String::from_utf8_lossy(&lock(&self.0)).into_owned()
+        }
+    }
+
+    /// Says one of everything; returns stdout and stderr.
+    fn said(mode: Mode, colour: bool) -> (String, String) {
+        let (out, err) = (Printed::default(), Printed::default());
+        let stream = |printed: &Printed| Stream { writer: Some(Box::new(printed.clone())), colour };
+        let reporter = Reporter::build(mode, stream(&out), stream(&err), false);
+        reporter.section("Training");
+        reporter.info("loading the model");
+        reporter.warn("slow");
+        let bar = reporter.bar("sampling", 4, "trajectories");
+        bar.inc(1);
+        bar.tokens(100);
+        bar.finish();
+        let mut metrics = Metrics::new();
+        metrics.set("reward/mean", 0.5);
+        metrics.set("policy/loss", f64::NAN);
+        reporter.step(3, 10, &metrics);
+        reporter.text("done");
+        reporter.event("summary", &json!({ "accuracy": 1.0 }));
+        (out.text(), err.text())
+    }
+
+    #[test]
+    fn lines_for_people() {
+        let (out, err) = said(Mode::Plain, false);
+        assert_eq!(out, "\nTraining\n   step   reward\n   3/10   +0.500\ndone\n");
+        assert_eq!(err, "  loading the model\nwarning: slow\n");
+    }
+
+    #[test]
+    fn quiet_keeps_warnings() {
+        assert_eq!(said(Mode::Quiet, false), (String::new(), "warning: slow\n".to_owned()));
+    }
+
+    #[test]
+    fn json_is_one_object_a_line_on_stdout() {
+        let (out, err) = said(Mode::Json, false);
+        assert_eq!(err, "");
+        assert_eq!(
+            out.lines().collect::<Vec<_>>(),
+            [
+                r#"{"event":"section","title":"Training"}"#,
+                r#"{"event":"info","message":"loading the model"}"#,
+                r#"{"event":"warning","message":"slow"}"#,
+                r#"{"event":"step","step":3,"total":10,"metrics":{"policy/loss":null,"reward/mean":0.5}}"#,
+                r#"{"event":"summary","accuracy":1.0}"#,
+            ]
+        );
+    }
+
+    #[test]
+    fn colour_only_adds() {
+        let (plain, coloured) = (said(Mode::Plain, false), said(Mode::Plain, true));
+        assert_ne!(plain, coloured);
+        assert_eq!(console::strip_ansi_codes(&coloured.0), plain.0);
+        assert_eq!(console::strip_ansi_codes(&coloured.1), plain.1);
+    }
+
+    #[test]
+    fn a_closed_pipe_is_silence() {
+        struct Closed;
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let closed = || Stream { writer: Some(Box::new(Closed)), colour: false };
+        let reporter = Reporter::build(Mode::Plain, closed(), closed(), false);
+        reporter.warn("x");
+        reporter.text("y");
+        assert!(lock(&reporter.0.out).writer.is_none());
+    }
+}
