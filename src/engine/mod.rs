@@ -1,5 +1,29 @@
 //! Continuous-batching generation: scheduler, sampler, prefix reuse.
+//!
+//! [`channel`] gives an [`EngineClient`] (a [`Policy`], for the threads that run trajectories) and the [`Queue`] that
+//! [`Engine::serve`] answers on the thread that owns the tensors. [`Scripted`] is a policy without a model.
+//!
+//! A reply depends on its request and the weights, not on what else is in the batch: random numbers are counter-based
+//! and every sequence sees its own slot only. What remains is rounding: libtorch's matrix products may sum in another
+//! order for another number of rows, so that logits, and once in many tokens a choice, can differ in the last bits.
 
+mod client;
+#[allow(clippy::module_inception)]
+mod engine;
+mod options;
 mod policy;
+mod sampler;
+mod scripted;
+mod slots;
+mod stats;
+mod stop;
+#[cfg(test)]
+mod tests;
 
+pub use client::{EngineClient, Queue, channel};
+pub use engine::Engine;
+pub use options::EngineOptions;
 pub use policy::Policy;
+pub use scripted::Scripted;
+pub use stats::{Progress, Stats};
+pub use stop::TokenBytes;

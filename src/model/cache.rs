@@ -45,12 +45,13 @@ impl KvCache {
         2 * self.keys.len() * self.slots * self.heads * self.capacity * self.head_dim * element
     }
 
-    /// Makes room for `tokens` in every slot, keeping what is there. Grows by half at least, so that growth stays rare.
+    /// Makes room for `tokens` in every slot (rounded up to 16), keeping what is there. Everything is copied: whoever
+    /// grows token by token should ask for more at once.
     pub fn reserve(&mut self, tokens: usize) -> Result<()> {
         if tokens <= self.capacity {
             return Ok(());
         }
-        let capacity = tokens.max(self.capacity + self.capacity / 2).next_multiple_of(16);
+        let capacity = tokens.next_multiple_of(16);
         let _guard = tch::no_grad_guard();
         for tensor in self.keys.iter_mut().chain(&mut self.values) {
             let shape = [self.slots as i64, self.heads as i64, capacity as i64, self.head_dim as i64];

@@ -1,0 +1,476 @@
+//! The scheduler: continuous batching over the slots of one key-value cache.
+//!
+//! Every iteration takes what arrived, seats requests in free slots (first come, first served; the rest waits), and
+//! makes one call of the model that mixes the next token of every reply under way with pieces of new prompts. A
+//! request leaves as soon as its reply ends. Prompts that share a prefix are computed once: what another slot already
+//! holds is copied, and a request whose prefix is just being computed for another one waits for it.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use rand_chacha::ChaCha8Rng;
+use tokio::sync::oneshot;
+
+use super::client::{Call, Queue, Reply};
+use super::sampler::{self, Draw, Sampler};
+use super::slots::{Slots, shared};
+use super::stats::{add, add_time};
+use super::stop::StopMatcher;
+use super::{EngineOptions, Progress, Stats, TokenBytes};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Completion, FinishReason, Request};
+use crate::model::{KvCache, Qwen2, Span};
+
+/// Prefixes shorter than this are computed again rather than copied.
+const WORTH_COPYING: usize = 8;
+
+/// Tokens every slot has room for at first.
+const FIRST_CAPACITY: usize = 256;
+
+/// Generates replies for many requests at once. Lives on the thread that owns the tensors.
+pub struct Engine {
+    model: Rc<Qwen2>,
+    vocab: Arc<TokenBytes>,
+    options: EngineOptions,
+    cache: KvCache,
+    slots: Slots,
+    sampler: Sampler,
+    /// Logits on the host, [requests that sample, V].
+    logits: Vec<f32>,
+    waiting: VecDeque<Pending>,
+    /// In the order they were seated.
+    running: Vec<Running>,
+    progress: Arc<Progress>,
+}
+
+/// A request that waits for a slot.
+struct Pending {
+    request: Request,
+    reply: Reply,
+}
+
+/// A request in a slot.
+struct Running {
+    request: Request,
+    reply: Reply,
+    slot: usize,
+    /// Prompt and reply so far.
+    sequence: Vec<u32>,
+    logprobs: Vec<f32>,
+    /// Prompt tokens computed for this request.
+    prefilled: usize,
+    /// Whether its prefix was looked for; from then on the slot is only written by this request.
+    started: bool,
+    rng: ChaCha8Rng,
+    stop: StopMatcher,
+}
+
+impl Engine {
+    /// An engine for `model`; `vocab` gives the bytes of its tokens.
+    ///
+    /// Errors: `Kind::Device` with the numbers if the cache would be larger than `options.memory`, `Kind::Usage` for
+    /// sizes without meaning.
+    pub fn new(model: Rc<Qwen2>, vocab: Arc<TokenBytes>, options: EngineOptions) -> Result<Self> {
+        options.check(&model.config, model.kind())?;
+        let cache = model.new_cache(options.slots, options.rows().min(FIRST_CAPACITY));
+        Ok(Self {
+            slots: Slots::new(options.slots),
+            cache,
+            model,
+            vocab,
+            options,
+            sampler: Sampler::default(),
+            logits: Vec::new(),
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            progress: Arc::default(),
+        })
+    }
+
+    /// Most tokens of prompt and reply together.
+    pub fn capacity(&self) -> usize {
+        self.options.capacity
+    }
+
+    /// Memory of the cache now, bytes; [`EngineOptions::bytes`] is what it may grow to.
+    pub fn cache_bytes(&self) -> usize {
+        self.cache.bytes()
+    }
+
+    /// Counters of the serve under way (or of the last one), for other threads to read.
+    pub fn progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.progress)
+    }
+
+    /// Forgets all keys and values; to be called whenever the weights have changed.
+    pub fn clear_cache(&mut self) {
+        self.slots.clear();
+    }
+
+    /// Answers requests until every client is dropped and nothing is in flight.
+    ///
+    /// A bad request, or one whose logits are not finite, fails alone. Errors: `Kind::Numeric` if that befell every
+    /// request; whatever the model fails with (out of memory), after all requests in flight got the same error.
+    pub fn serve(&mut self, queue: Queue) -> Result<Stats> {
+        let begin = Instant::now();
+        self.progress.reset();
+        let mut outcome = Outcome::default();
+        let mut open = true;
+        let served = loop {
+            if open && self.idle() {
+                let wait = Instant::now();
+                match queue.wait() {
+                    Some(call) => self.accept(call),
+                    None => open = false,
+                }
+                add_time(&self.progress.idle_nanoseconds, wait.elapsed());
+            }
+            // All that is here starts together.
+            while open {
+                match queue.poll() {
+                    Ok(Some(call)) => self.accept(call),
+                    Ok(None) => break,
+                    Err(_) => open = false,
+                }
+            }
+            if self.idle() {
+                if open {
+                    continue;
+                }
+                break Ok(());
+            }
+            if let Err(error) = self.iterate(&mut outcome, &mut |_| true) {
+                self.abort(&error);
+                break Err(error);
+            }
+            self.progress.nanoseconds.store(begin.elapsed().as_nanos() as u64, Relaxed);
+        };
+        self.progress.nanoseconds.store(begin.elapsed().as_nanos() as u64, Relaxed);
+        // After a failure, what is still in the queue counts as aborted.
+        drop(queue);
+        served.and_then(|()| outcome.into_result()).map(|()| self.progress.stats())
+    }
+
+    /// Answers one request, for a chat. `on_token` sees every token as it is sampled, the last one included; false
+    /// ends the reply there, with [`FinishReason::Length`].
+    pub fn generate(&mut self, request: Request, on_token: &mut dyn FnMut(u32) -> bool) -> Result<Completion> {
+        let (reply, mut receiver) = oneshot::channel();
+        self.accept(Call::Generate { request, reply });
+        let mut outcome = Outcome::default();
+        while !self.idle() {
+            if let Err(error) = self.iterate(&mut outcome, on_token) {
+                self.abort(&error);
+            }
+        }
+        receiver.try_recv().map_err(|_| Error::new(Kind::Internal, "the engine lost a request"))?
+    }
+
+    fn idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    fn accept(&mut self, call: Call) {
+        match call {
+            Call::Generate { request, reply } => {
+                add(&self.progress.requests, 1);
+                match self.check(&request) {
+                    Ok(()) => self.waiting.push_back(Pending { request, reply }),
+                    Err(error) => self.answer(reply, Err(error)),
+                }
+            }
+            Call::Release { conversation } => self.slots.release(conversation),
+        }
+        self.progress.waiting.store(self.waiting.len() as u64, Relaxed);
+    }
+
+    /// What would fail later, or hurt the others, is refused at the door.
+    fn check(&self, request: &Request) -> Result<()> {
+        let (length, capacity) = (request.prompt_ids.len(), self.options.capacity);
+        if length == 0 {
+            return Err(Error::new(Kind::Env, "the prompt is empty"));
+        }
+        if length >= capacity {
+            return Err(Error::new(
+                Kind::Env,
+                format!("the prompt has {length} tokens and leaves no room for a reply in a context of {capacity}"),
+            )
+            .hint("show less of the conversation, or raise policy.max_context if the model allows it"));
+        }
+        let vocab = self.model.config.vocab_size;
+        if let Some(id) = request.prompt_ids.iter().find(|&&id| id as usize >= vocab) {
+            return Err(Error::new(
+                Kind::Model,
+                format!("the prompt holds token id {id}, outside the model's vocabulary of {vocab}"),
+            )
+            .hint("the tokenizer belongs to another model"));
+        }
+        sampler::check(&request.sampling)
+    }
+
+    /// One round: seat, one call of the model, sample, let go.
+    fn iterate(&mut self, outcome: &mut Outcome, on_token: &mut dyn FnMut(u32) -> bool) -> Result<()> {
+        self.drop_cancelled();
+        self.seat();
+        let plan = self.plan()?;
+        if !plan.is_empty() {
+            self.compute(&plan)?;
+            self.sample(&plan, outcome, on_token);
+        }
+        self.progress.in_flight.store(self.running.len() as u64, Relaxed);
+        self.progress.waiting.store(self.waiting.len() as u64, Relaxed);
+        Ok(())
+    }
+
+    /// Requests whose receiver is gone leave; what was computed for them stays warm.
+    fn drop_cancelled(&mut self) {
+        let before = self.waiting.len() + self.running.len();
+        self.waiting.retain(|pending| !pending.reply.is_closed());
+        let slots = &mut self.slots;
+        self.running.retain(|running| {
+            let cancelled = running.reply.is_closed();
+            if cancelled {
+                slots.park(running.slot);
+            }
+            !cancelled
+        });
+        add(&self.progress.finished, (before - self.waiting.len() - self.running.len()) as u64);
+    }
+
+    /// Gives slots to those who wait, in order, until none is left.
+    fn seat(&mut self) {
+        while let Some(pending) = self.waiting.front() {
+            let request = &pending.request;
+            let Some(slot) = self.slots.seat(request.conversation, &request.prompt_ids) else { break };
+            let Some(Pending { request, reply }) = self.waiting.pop_front() else { break };
+            self.running.push(Running {
+                reply,
+                slot,
+                sequence: request.prompt_ids.clone(),
+                logprobs: Vec::new(),
+                prefilled: 0,
+                started: false,
+                rng: sampler::stream(request.seed),
+                stop: StopMatcher::new(&request.sampling.stop),
+                request,
+            });
+        }
+    }
+
+    /// What this round computes: (place in `running`, number of tokens). The token of every reply under way, and
+    /// prompt tokens as far as the allowance goes.
+    fn plan(&mut self) -> Result<Vec<(usize, usize)>> {
+        let mut allowance = self.options.prefill_tokens;
+        let mut plan = Vec::with_capacity(self.running.len());
+        for place in 0..self.running.len() {
+            if !self.running[place].started {
+                if allowance == 0 || self.awaits_prefix(place) {
+                    continue;
+                }
+                self.copy_prefix(place)?;
+                self.running[place].started = true;
+            }
+            let running = &self.running[place];
+            let missing = running.sequence.len() - self.slots.ids(running.slot).len();
+            if running.replying() {
+                plan.push((place, missing));
+            } else if allowance > 0 {
+                let piece = missing.min(allowance);
+                allowance -= piece;
+                plan.push((place, piece));
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Whether a request ahead is computing a prefix that spares this one at least half of its prompt.
+    fn awaits_prefix(&self, place: usize) -> bool {
+        let prompt = self.running[place].cacheable();
+        let ahead = self.running[..place].iter();
+        // Those that reply have their whole prompt in the cache already.
+        let coming = ahead.filter(|other| !other.replying()).map(|other| shared(other.cacheable(), prompt)).max();
+        let Some(coming) = coming.filter(|&coming| coming >= WORTH_COPYING) else { return false };
+        let here = self.slots.longest_prefix(prompt).1;
+        coming >= here + WORTH_COPYING && 2 * (coming - here) >= prompt.len() - here
+    }
+
+    /// Takes over the longest prefix that any slot holds.
+    fn copy_prefix(&mut self, place: usize) -> Result<()> {
+        let running = &self.running[place];
+        let own = self.slots.ids(running.slot).len();
+        let (from, length) = self.slots.longest_prefix(running.cacheable());
+        if length >= own + WORTH_COPYING {
+            self.cache.copy_prefix(from, running.slot, length)?;
+            self.slots.copy(from, running.slot, length);
+        }
+        Ok(())
+    }
+
+    /// The call of the model; logits of those that sample are then on the host, in plan order.
+    fn compute(&mut self, plan: &[(usize, usize)]) -> Result<()> {
+        let begin = Instant::now();
+        let spans: Vec<Span<'_>> = plan
+            .iter()
+            .map(|&(place, count)| {
+                let running = &self.running[place];
+                let start = self.slots.ids(running.slot).len();
+                Span { slot: running.slot, start, ids: &running.sequence[start..start + count] }
+            })
+            .collect();
+        let longest = spans.iter().map(|span| span.start + span.ids.len()).max().unwrap_or(0);
+        if longest > self.cache.capacity() {
+            self.cache.reserve(longest.max(self.cache.capacity() * 3 / 2).min(self.options.rows()))?;
+        }
+        let logits = self.model.step(&mut self.cache, &spans)?.f_to_device(tch::Device::Cpu)?;
+        self.logits.resize(logits.numel(), 0.0);
+        logits.f_copy_data(&mut self.logits, logits.numel())?;
+        add_time(&self.progress.model_nanoseconds, begin.elapsed());
+        add(&self.progress.decode_steps, 1);
+        self.progress.max_batch.fetch_max(spans.len() as u64, Relaxed);
+        for &(place, count) in plan {
+            let running = &mut self.running[place];
+            let start = self.slots.ids(running.slot).len();
+            if !running.replying() {
+                running.prefilled += count;
+                add(&self.progress.prefilled_tokens, count as u64);
+            }
+            self.slots.extend(running.slot, &running.sequence[start..start + count]);
+        }
+        Ok(())
+    }
+
+    /// Samples for every request whose sequence is computed to its end, and answers those that are done.
+    fn sample(&mut self, plan: &[(usize, usize)], outcome: &mut Outcome, on_token: &mut dyn FnMut(u32) -> bool) {
+        let vocab = self.logits.len() / plan.len();
+        let mut ended: Vec<(usize, Result<FinishReason>)> = Vec::new();
+        for (logits, &(place, _)) in self.logits.chunks_exact(vocab).zip(plan) {
+            let running = &mut self.running[place];
+            if self.slots.ids(running.slot).len() < running.sequence.len() {
+                continue;
+            }
+            if !running.replying() {
+                let cached = running.request.prompt_ids.len() - running.prefilled;
+                add(&self.progress.cached_tokens, cached as u64);
+            }
+            let Some(draw) = self.sampler.draw(logits, &running.request.sampling, &mut running.rng) else {
+                ended.push((place, Err(running.not_finite())));
+                continue;
+            };
+            add(&self.progress.sampled_tokens, 1);
+            let reason = running.push(draw, self.vocab.get(draw.id), self.options.capacity);
+            let reason = if on_token(draw.id) { reason } else { reason.or(Some(FinishReason::Length)) };
+            if let Some(reason) = reason {
+                ended.push((place, Ok(reason)));
+            }
+        }
+        // From the back, so that places stay true.
+        let mut leaving: Vec<(Running, Result<FinishReason>)> = Vec::with_capacity(ended.len());
+        for (place, reason) in ended.into_iter().rev() {
+            leaving.push((self.running.remove(place), reason));
+        }
+        for (running, reason) in leaving.into_iter().rev() {
+            outcome.count(reason.as_ref().err());
+            if reason.is_ok() {
+                self.slots.park(running.slot);
+            } else {
+                self.slots.discard(running.slot);
+            }
+            let (reply, completion) = running.finish(reason);
+            self.answer(reply, completion);
+        }
+    }
+
+    fn answer(&self, reply: Reply, completion: Result<Completion>) {
+        add(&self.progress.finished, 1);
+        // A receiver dropped in this very moment has cancelled its request: nobody to tell.
+        let _ = reply.send(completion);
+    }
+
+    /// Everything in flight fails with `error`; nothing in the cache is trusted any more.
+    fn abort(&mut self, error: &Error) {
+        let running = self.running.drain(..).map(|running| running.reply);
+        let replies: Vec<Reply> = running.chain(self.waiting.drain(..).map(|pending| pending.reply)).collect();
+        for reply in replies {
+            self.answer(reply, Err(error.clone()));
+        }
+        self.slots.clear();
+    }
+}
+
+impl Running {
+    fn replying(&self) -> bool {
+        self.sequence.len() > self.request.prompt_ids.len()
+    }
+
+    /// The prompt without its last token, which is always computed for its logits.
+    fn cacheable(&self) -> &[u32] {
+        let prompt = &self.request.prompt_ids;
+        &prompt[..prompt.len().saturating_sub(1)]
+    }
+
+    /// Adds a sampled token; says why, if it is the last one.
+    fn push(&mut self, draw: Draw, bytes: &[u8], capacity: usize) -> Option<FinishReason> {
+        self.sequence.push(draw.id);
+        self.logprobs.push(draw.logprob);
+        if self.request.stop_ids.contains(&draw.id) {
+            Some(FinishReason::Stop)
+        } else if self.stop.push(bytes) {
+            Some(FinishReason::StopString)
+        } else if self.logprobs.len() >= self.request.sampling.max_new_tokens || self.sequence.len() >= capacity {
+            Some(FinishReason::Length)
+        } else {
+            None
+        }
+    }
+
+    fn not_finite(&self) -> Error {
+        let Request { conversation, seed, .. } = &self.request;
+        Error::new(Kind::Numeric, "the model's logits are not finite")
+            .at(format!(
+                "conversation {conversation}, trajectory {}, step {}, token {} of the reply",
+                seed.trajectory,
+                seed.step,
+                self.logprobs.len() + 1
+            ))
+            .hint("the weights have gone to NaN or infinity: lower trainer.lr and go on from an earlier checkpoint")
+    }
+
+    fn finish(mut self, reason: Result<FinishReason>) -> (Reply, Result<Completion>) {
+        let token_ids = self.sequence.split_off(self.request.prompt_ids.len());
+        let completion = reason.map(|finish_reason| Completion {
+            token_ids,
+            logprobs: self.logprobs,
+            finish_reason,
+            prefilled: self.prefilled,
+        });
+        (self.reply, completion)
+    }
+}
+
+/// How the requests of one serve ended.
+#[derive(Default)]
+struct Outcome {
+    replied: bool,
+    numeric: Option<Error>,
+}
+
+impl Outcome {
+    fn count(&mut self, error: Option<&Error>) {
+        match error {
+            None => self.replied = true,
+            Some(error) => {
+                self.numeric.get_or_insert_with(|| error.clone());
+            }
+        }
+    }
+
+    /// A model that gave finite logits to nobody is broken.
+    fn into_result(self) -> Result<()> {
+        match self.numeric {
+            Some(error) if !self.replied => Err(error),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! How large the engine is: requests at once, tokens each, memory of the cache.
+
+use tch::Kind;
+
+use crate::error::{self, Error, Result};
+use crate::model::Config;
+
+/// Memory the cache may take when nothing else is said and the machine does not tell: 8 GiB.
+const FALLBACK_MEMORY: u64 = 8 << 30;
+
+/// Size of an [`Engine`](super::Engine).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Most requests in flight; each has a slot of the key-value cache.
+    pub slots: usize,
+    /// Most tokens of prompt and reply together; at most the model's `max_position_embeddings`.
+    pub capacity: usize,
+    /// Most prompt tokens computed in one call of the model, so that replies under way are not held up.
+    pub prefill_tokens: usize,
+    /// Most memory the cache may grow to, bytes. It starts small and grows with the sequences.
+    pub memory: u64,
+}
+
+impl EngineOptions {
+    /// The usual size for a model: 128 slots of its whole context, fewer slots where half of the free memory does not hold them.
+    pub fn for_model(config: &Config, kind: Kind) -> Self {
+        Self::sized(config, kind, 128, 0)
+    }
+
+    /// As [`for_model`](Self::for_model), for `concurrency` requests at once and `max_context` tokens each
+    /// (0: the model's limit). Fewer slots are taken where memory asks for it; [`Engine::new`](super::Engine::new)
+    /// refuses if there is no room for one.
+    pub fn sized(config: &Config, kind: Kind, concurrency: usize, max_context: usize) -> Self {
+        let limit = config.max_position_embeddings;
+        let capacity = if max_context == 0 { limit } else { max_context.min(limit) };
+        let mut options = Self { slots: 1, capacity, prefill_tokens: 2048, memory: usable_memory() };
+        let fitting = options.memory / options.bytes(config, kind).max(1);
+        options.slots = concurrency.min(usize::try_from(fitting).unwrap_or(usize::MAX)).max(1);
+        options
+    }
+
+    /// What the cache takes at its largest, bytes.
+    pub fn bytes(&self, config: &Config, kind: Kind) -> u64 {
+        let token =
+            2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * kind.elt_size_in_bytes();
+        token as u64 * self.slots as u64 * self.rows() as u64
+    }
+
+    /// Tokens a slot has room for at its largest: capacity rounded up to what the cache allocates.
+    pub(super) fn rows(&self) -> usize {
+        self.capacity.next_multiple_of(16)
+    }
+
+    /// Refuses a size that can't work, with the numbers.
+    pub(super) fn check(&self, config: &Config, kind: Kind) -> Result<()> {
+        let refuse = |message: String| Error::new(error::Kind::Usage, message);
+        for (name, value) in [("slots", self.slots), ("prefill tokens", self.prefill_tokens)] {
+            if value == 0 {
+                return Err(refuse(format!("an engine with 0 {name} can't generate")));
+            }
+        }
+        if self.capacity < 2 || self.capacity > config.max_position_embeddings {
+            return Err(refuse(format!(
+                "a context of {} tokens is outside 2 to {}, the model's max_position_embeddings",
+                self.capacity, config.max_position_embeddings
+            )));
+        }
+        let bytes = self.bytes(config, kind);
+        if bytes > self.memory {
+            return Err(Error::new(
+                error::Kind::Device,
+                format!(
+                    "the key-value cache of {} slots x {} tokens takes {}, more than the {} it may have",
+                    self.slots,
+                    self.capacity,
+                    megabytes(bytes),
+                    megabytes(self.memory)
+                ),
+            )
+            .hint("lower rollout.concurrency or policy.max_context"));
+        }
+        Ok(())
+    }
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
+}
+
+/// Half of what the system says is free.
+fn usable_memory() -> u64 {
+    let free = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    });
+    free.map_or(FALLBACK_MEMORY, |kilobytes| kilobytes * 1024 / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn bytes_are_keys_and_values_of_every_layer() {
+        let config = Config::default();
+        let options = EngineOptions { slots: 10, capacity: 100, prefill_tokens: 1, memory: u64::MAX };
+        // 2 x 4 layers x 2 heads x 48 x 4 bytes, 10 slots of 112 tokens (100 rounded up to 16s)
+        assert_eq!(options.bytes(&config, Kind::Float), 2 * 4 * 2 * 48 * 4 * 10 * 112);
+        assert_eq!(options.bytes(&config, Kind::BFloat16), 2 * 4 * 2 * 48 * 2 * 10 * 112);
+    }
+
+    #[test]
+    fn too_large_is_refused_with_the_numbers() {
+        let config = Config::default();
+        let options = EngineOptions { slots: 1000, capacity: 1024, prefill_tokens: 2048, memory: 1 << 30 };
+        let error = options.check(&config, Kind::Float).unwrap_err();
+        assert_eq!(error.kind, error::Kind::Device);
+        assert_eq!(
+            error.message,
+            "the key-value cache of 1000 slots x 1024 tokens takes 3000 MiB, more than the 1024 MiB it may have"
+        );
+        let long = EngineOptions { slots: 1, capacity: 2000, ..options };
+        assert!(long.check(&config, Kind::Float).unwrap_err().message.contains("2000 tokens is outside 2 to 1024"));
+    }
+
+    #[test]
+    fn the_usual_size_fits_and_keeps_to_the_model() {
+        let config = Config { max_position_embeddings: 1 << 20, num_hidden_layers: 80, ..Config::default() };
+        let options = EngineOptions::sized(&config, Kind::Float, 100_000, 0);
+        assert!(options.slots < 100_000 && options.capacity == 1 << 20);
+        if options.slots > 1 {
+            options.check(&config, Kind::Float).unwrap();
+        }
+        assert_eq!(EngineOptions::sized(&config, Kind::Float, 8, 500).capacity, 500);
+        assert_eq!(EngineOptions::sized(&Config::default(), Kind::Float, 8, 5000).capacity, 1024);
+    }
+}

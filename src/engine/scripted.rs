@@ -1,0 +1,91 @@
+//! A policy without a model: a closure answers. For tests, and for trying an environment before there are weights.
+
+use tokio::sync::oneshot;
+
+use super::Policy;
+use crate::error::Result;
+use crate::mdp::{Completion, FinishReason, Request};
+
+/// Answers every request at once with the ids that a closure gives, each with log-probability 0.
+pub struct Scripted {
+    reply: Box<Answer>,
+}
+
+type Answer = dyn Fn(&Request) -> Vec<u32> + Send + Sync;
+
+impl Scripted {
+    /// `reply` gives the reply's ids, the stop id included. Ids after a stop id or past `max_new_tokens` are cut.
+    pub fn new(reply: impl Fn(&Request) -> Vec<u32> + Send + Sync + 'static) -> Self {
+        Self { reply: Box::new(reply) }
+    }
+
+    fn complete(&self, request: &Request) -> Completion {
+        let mut token_ids = (self.reply)(request);
+        if let Some(end) = token_ids.iter().position(|id| request.stop_ids.contains(id)) {
+            token_ids.truncate(end + 1);
+        }
+        token_ids.truncate(request.sampling.max_new_tokens);
+        let finish_reason = if token_ids.last().is_some_and(|id| request.stop_ids.contains(id)) {
+            FinishReason::Stop
+        } else if token_ids.len() == request.sampling.max_new_tokens {
+            FinishReason::Length
+        } else if request.sampling.stop.is_empty() {
+            FinishReason::Stop
+        } else {
+            FinishReason::StopString
+        };
+        Completion {
+            logprobs: vec![0.0; token_ids.len()],
+            token_ids,
+            finish_reason,
+            prefilled: request.prompt_ids.len(),
+        }
+    }
+}
+
+impl Policy for Scripted {
+    fn submit(&self, request: Request) -> oneshot::Receiver<Result<Completion>> {
+        let (sender, receiver) = oneshot::channel();
+        // The receiver is in this very function's hands: it can't be gone.
+        let _ = sender.send(Ok(self.complete(&request)));
+        receiver
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::mdp::Sampling;
+
+    fn ask(ids: &'static [u32], max_new_tokens: usize) -> Completion {
+        let policy = Scripted::new(move |request| [&request.prompt_ids[..1], ids].concat());
+        let request = Request {
+            prompt_ids: vec![5, 6],
+            sampling: Arc::new(Sampling { max_new_tokens, ..Sampling::default() }),
+            stop_ids: Arc::new(vec![9]),
+            seed: crate::mdp::StreamSeed::default(),
+            conversation: 0,
+        };
+        policy.submit(request).blocking_recv().unwrap().unwrap()
+    }
+
+    #[test]
+    fn answers_with_the_closure_ids() {
+        let completion = ask(&[1, 9], 8);
+        assert_eq!(completion.token_ids, [5, 1, 9]);
+        assert_eq!(completion.logprobs, [0.0; 3]);
+        assert_eq!(completion.finish_reason, FinishReason::Stop);
+    }
+
+    #[test]
+    fn ends_where_an_engine_would() {
+        let stopped = ask(&[9, 1, 2], 8);
+        assert_eq!((stopped.token_ids, stopped.finish_reason), (vec![5, 9], FinishReason::Stop));
+        let cut = ask(&[1, 2, 3], 2);
+        assert_eq!((cut.token_ids, cut.finish_reason), (vec![5, 1], FinishReason::Length));
+    }
+}

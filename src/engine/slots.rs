@@ -1,0 +1,252 @@
+//! The slot table: which tokens every cache slot holds, whose they are, and which slot a new request gets.
+//!
+//! Plain bookkeeping without tensors. A slot is busy while a request runs in it; afterwards it stays warm for the next
+//! request of the same conversation, until that conversation is released or the slot is the least recently used one
+//! and needed. What a released slot holds may still serve as a prefix for others.
+
+/// Slots of the key-value cache.
+#[derive(Debug)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    /// Counts the requests seated; the order of use.
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// Tokens whose keys and values are in the cache, from position 0.
+    ids: Vec<u32>,
+    hold: Hold,
+    used: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hold {
+    Free,
+    /// Kept for the conversation's next request.
+    Warm(u64),
+    Busy {
+        conversation: u64,
+        released: bool,
+    },
+}
+
+impl Slots {
+    pub(super) fn new(count: usize) -> Self {
+        let slots = (0..count).map(|_| Slot { ids: Vec::new(), hold: Hold::Free, used: 0 }).collect();
+        Self { slots, clock: 0 }
+    }
+
+    /// Tokens computed in a slot.
+    pub(super) fn ids(&self, slot: usize) -> &[u32] {
+        &self.slots[slot].ids
+    }
+
+    /// Seats a request: its conversation's warm slot, else the free slot that shares most with the prompt, else the
+    /// warm slot used longest ago; none when all are busy. The slot keeps what it shares with the prompt, without the
+    /// prompt's last token, whose logits have to be computed.
+    pub(super) fn seat(&mut self, conversation: u64, prompt: &[u32]) -> Option<usize> {
+        let own = |slot: &Slot| slot.hold == Hold::Warm(conversation);
+        let free = |slot: &Slot| slot.hold == Hold::Free;
+        let place = self
+            .most_shared(prompt, own)
+            .or_else(|| self.most_shared(prompt, free))
+            .or_else(|| self.least_recent(|slot| matches!(slot.hold, Hold::Warm(_))))?;
+        self.clock += 1;
+        let slot = &mut self.slots[place];
+        let keep = shared(&slot.ids, prompt).min(prompt.len().saturating_sub(1));
+        slot.ids.truncate(keep);
+        slot.hold = Hold::Busy { conversation, released: false };
+        slot.used = self.clock;
+        Some(place)
+    }
+
+    /// The slot that holds the longest prefix of `prompt`, and how long it is.
+    pub(super) fn longest_prefix(&self, prompt: &[u32]) -> (usize, usize) {
+        let lengths = self.slots.iter().map(|slot| shared(&slot.ids, prompt)).enumerate();
+        lengths.fold((0, 0), |best, (place, length)| if length > best.1 { (place, length) } else { best })
+    }
+
+    /// Notes that the cache now holds `ids` after what the slot held.
+    pub(super) fn extend(&mut self, slot: usize, ids: &[u32]) {
+        self.slots[slot].ids.extend_from_slice(ids);
+    }
+
+    /// Notes that the first `length` tokens of `from` were copied to `to`, over what was there.
+    pub(super) fn copy(&mut self, from: usize, to: usize, length: usize) {
+        let ids = self.slots[from].ids[..length].to_vec();
+        self.slots[to].ids = ids;
+    }
+
+    /// The request is over: the slot stays warm, or is free if its conversation is over too.
+    pub(super) fn park(&mut self, slot: usize) {
+        let slot = &mut self.slots[slot];
+        if let Hold::Busy { conversation, released } = slot.hold {
+            slot.hold = if released { Hold::Free } else { Hold::Warm(conversation) };
+        }
+    }
+
+    /// The request failed: what the slot holds is not to be trusted.
+    pub(super) fn discard(&mut self, slot: usize) {
+        self.slots[slot].ids.clear();
+        self.slots[slot].hold = Hold::Free;
+    }
+
+    /// The conversation is over.
+    pub(super) fn release(&mut self, conversation: u64) {
+        for slot in &mut self.slots {
+            match &mut slot.hold {
+                Hold::Warm(owner) if *owner == conversation => slot.hold = Hold::Free,
+                Hold::Busy { conversation: owner, released } if *owner == conversation => *released = true,
+                _ => {}
+            }
+        }
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        for slot in &mut self.slots {
+            slot.ids.clear();
+            slot.hold = Hold::Free;
+            slot.used = 0;
+        }
+    }
+
+    /// Among the slots that pass, the one that shares most with the prompt; of equals the least recently used.
+    fn most_shared(&self, prompt: &[u32], pass: impl Fn(&Slot) -> bool) -> Option<usize> {
+        let mut best: Option<(usize, usize)> = None;
+        for (place, slot) in self.slots.iter().enumerate().filter(|(_, slot)| pass(slot)) {
+            let length = shared(&slot.ids, prompt);
+            let better = best
+                .is_none_or(|(rival, most)| length > most || (length == most && slot.used < self.slots[rival].used));
+            if better {
+                best = Some((place, length));
+            }
+        }
+        best.map(|(place, _)| place)
+    }
+
+    fn least_recent(&self, pass: impl Fn(&Slot) -> bool) -> Option<usize> {
+        let passing = self.slots.iter().enumerate().filter(|(_, slot)| pass(slot));
+        passing.min_by_key(|(_, slot)| slot.used).map(|(place, _)| place)
+    }
+}
+
+/// Length of the longest common prefix.
+pub(super) fn shared(a: &[u32], b: &[u32]) -> usize {
+    // Blocks compare as memory; only the block that differs is looked at id by id.
+    const BLOCK: usize = 64;
+    let equal = a.chunks_exact(BLOCK).zip(b.chunks_exact(BLOCK)).take_while(|(a, b)| a == b).count() * BLOCK;
+    equal + a[equal..].iter().zip(&b[equal..]).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn run(slots: &mut Slots, conversation: u64, ids: &[u32]) -> (usize, usize) {
+        let place = slots.seat(conversation, ids).unwrap();
+        let cached = slots.ids(place).len();
+        slots.extend(place, &ids[cached..]);
+        slots.park(place);
+        (place, cached)
+    }
+
+    #[test]
+    fn a_conversation_finds_its_slot_again() {
+        let mut slots = Slots::new(3);
+        let (first, cached) = run(&mut slots, 1, &[1, 2, 3]);
+        assert_eq!(cached, 0);
+        run(&mut slots, 2, &[9, 9]);
+        assert_eq!(run(&mut slots, 1, &[1, 2, 3, 4]), (first, 3));
+        assert_eq!(run(&mut slots, 1, &[1, 7, 8]), (first, 1), "a rewritten context keeps the common prefix");
+    }
+
+    #[test]
+    fn the_last_prompt_token_is_always_computed() {
+        let mut slots = Slots::new(1);
+        run(&mut slots, 1, &[1, 2, 3]);
+        assert_eq!(run(&mut slots, 1, &[1, 2, 3]).1, 2);
+        assert_eq!(run(&mut slots, 1, &[1, 2]).1, 1);
+    }
+
+    #[test]
+    fn the_least_recently_used_warm_slot_goes() {
+        let mut slots = Slots::new(2);
+        let (a, _) = run(&mut slots, 1, &[1, 1]);
+        let (b, _) = run(&mut slots, 2, &[2, 2]);
+        run(&mut slots, 1, &[1, 1, 1]);
+        assert_eq!(run(&mut slots, 3, &[3]).0, b);
+        assert_eq!(run(&mut slots, 1, &[1, 1, 1, 1]), (a, 3));
+    }
+
+    #[test]
+    fn busy_slots_are_never_given_away() {
+        let mut slots = Slots::new(1);
+        let place = slots.seat(1, &[1]).unwrap();
+        assert_eq!(slots.seat(1, &[1]), None);
+        slots.release(1);
+        assert_eq!(slots.seat(2, &[1]), None);
+        slots.park(place);
+        assert_eq!(slots.seat(2, &[1]), Some(place));
+    }
+
+    #[test]
+    fn a_released_slot_is_taken_before_a_warm_one_and_still_shares() {
+        let mut slots = Slots::new(2);
+        let (a, _) = run(&mut slots, 1, &[1, 2, 3]);
+        let (b, _) = run(&mut slots, 2, &[4, 5, 6]);
+        slots.release(2);
+        assert_eq!(slots.longest_prefix(&[4, 5, 9]), (b, 2));
+        assert_eq!(run(&mut slots, 3, &[4, 5, 9]), (b, 2));
+        assert_eq!(run(&mut slots, 1, &[1, 2, 3, 4]), (a, 3));
+    }
+
+    #[test]
+    fn shared_counts_across_blocks() {
+        let a: Vec<u32> = (0..200).collect();
+        for length in [0, 1, 63, 64, 65, 128, 199] {
+            let mut b = a.clone();
+            b[length] = 1000;
+            assert_eq!(shared(&a, &b), length);
+        }
+        assert_eq!((shared(&a, &a), shared(&a, &a[..70])), (200, 70));
+    }
+
+    proptest! {
+        /// Whatever happens, a slot's ids are what was computed in it, and a busy slot belongs to one request.
+        #[test]
+        fn a_seat_is_exclusive_and_its_ids_are_a_prefix_of_the_prompt(
+            moves in prop::collection::vec((0u8..4, 0u64..5, prop::collection::vec(0u32..3, 1..6)), 0..60),
+        ) {
+            let mut slots = Slots::new(3);
+            let mut busy: Vec<(usize, Vec<u32>)> = Vec::new();
+            for (kind, conversation, ids) in moves {
+                match kind {
+                    0 | 1 => if let Some(place) = slots.seat(conversation, &ids) {
+                        prop_assert!(busy.iter().all(|(taken, _)| *taken != place));
+                        prop_assert!(slots.ids(place).len() < ids.len());
+                        prop_assert!(ids.starts_with(slots.ids(place)));
+                        busy.push((place, ids));
+                    } else {
+                        prop_assert_eq!(busy.len(), 3);
+                    },
+                    2 => if let Some((place, ids)) = busy.pop() {
+                        let (from, length) = slots.longest_prefix(&ids[..ids.len() - 1]);
+                        prop_assert_eq!(&slots.ids(from)[..length], &ids[..length]);
+                        prop_assert!(length >= slots.ids(place).len());
+                        slots.copy(from, place, length);
+                        slots.extend(place, &ids[length..]);
+                        prop_assert_eq!(slots.ids(place), &ids[..]);
+                        slots.park(place);
+                    },
+                    _ => slots.release(conversation),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What the engine did: counters that other threads may read while it works.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Counters of one [`Engine::serve`](super::Engine::serve), readable from any thread while it runs: hand the `Arc` of
+/// [`Engine::progress`](super::Engine::progress) to a progress bar.
+#[derive(Debug, Default)]
+pub struct Progress {
+    pub(super) requests: AtomicU64,
+    pub(super) finished: AtomicU64,
+    pub(super) in_flight: AtomicU64,
+    pub(super) waiting: AtomicU64,
+    pub(super) sampled_tokens: AtomicU64,
+    pub(super) prefilled_tokens: AtomicU64,
+    pub(super) cached_tokens: AtomicU64,
+    pub(super) decode_steps: AtomicU64,
+    pub(super) max_batch: AtomicU64,
+    pub(super) nanoseconds: AtomicU64,
+    pub(super) model_nanoseconds: AtomicU64,
+    pub(super) idle_nanoseconds: AtomicU64,
+}
+
+/// A reading of [`Progress`], or the totals of one serve.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Requests taken from the queue.
+    pub requests: u64,
+    /// Requests answered, failures and cancelled ones included.
+    pub finished: u64,
+    /// Requests that hold a slot now.
+    pub in_flight: u64,
+    /// Requests that wait for a slot now.
+    pub waiting: u64,
+    /// Reply tokens.
+    pub sampled_tokens: u64,
+    /// Prompt tokens whose keys and values were computed.
+    pub prefilled_tokens: u64,
+    /// Prompt tokens whose keys and values were found in the cache.
+    pub cached_tokens: u64,
+    /// Calls of the model.
+    pub decode_steps: u64,
+    /// Most requests in one call of the model.
+    pub max_batch: u64,
+    /// Wall time since the serve began (of the whole serve once it is over).
+    pub seconds: f64,
+    /// Of that, inside the model.
+    pub model_seconds: f64,
+    /// Of that, with nothing to do.
+    pub idle_seconds: f64,
+}
+
+impl Stats {
+    /// Reply tokens per second of work, waits for trajectories left out; 0 before any work.
+    pub fn tokens_per_second(&self) -> f64 {
+        let busy = self.seconds - self.idle_seconds;
+        if busy > 0.0 { self.sampled_tokens as f64 / busy } else { 0.0 }
+    }
+
+    /// Share of prompt tokens found in the cache.
+    pub fn cache_hit_rate(&self) -> f64 {
+        let prompt = self.cached_tokens + self.prefilled_tokens;
+        if prompt > 0 { self.cached_tokens as f64 / prompt as f64 } else { 0.0 }
+    }
+}
+
+impl Progress {
+    /// The counters now. Each is exact; together they may be a step apart.
+    pub fn stats(&self) -> Stats {
+        let seconds = |counter: &AtomicU64| Duration::from_nanos(counter.load(Relaxed)).as_secs_f64();
+        Stats {
+            requests: self.requests.load(Relaxed),
+            finished: self.finished.load(Relaxed),
+            in_flight: self.in_flight.load(Relaxed),
+            waiting: self.waiting.load(Relaxed),
+            sampled_tokens: self.sampled_tokens.load(Relaxed),
+            prefilled_tokens: self.prefilled_tokens.load(Relaxed),
+            cached_tokens: self.cached_tokens.load(Relaxed),
+            decode_steps: self.decode_steps.load(Relaxed),
+            max_batch: self.max_batch.load(Relaxed),
+            seconds: seconds(&self.nanoseconds),
+            model_seconds: seconds(&self.model_nanoseconds),
+            idle_seconds: seconds(&self.idle_nanoseconds),
+        }
+    }
+
+    pub(super) fn reset(&self) {
+        for counter in [
+            &self.requests,
+            &self.finished,
+            &self.in_flight,
+            &self.waiting,
+            &self.sampled_tokens,
+            &self.prefilled_tokens,
+            &self.cached_tokens,
+            &self.decode_steps,
+            &self.max_batch,
+            &self.nanoseconds,
+            &self.model_nanoseconds,
+            &self.idle_nanoseconds,
+        ] {
+            counter.store(0, Relaxed);
+        }
+    }
+}
+
+/// Adds to a counter that only the engine writes.
+pub(super) fn add(counter: &AtomicU64, amount: u64) {
+    counter.fetch_add(amount, Relaxed);
+}
+
+/// Adds a duration.
+pub(super) fn add_time(counter: &AtomicU64, duration: Duration) {
+    add(counter, u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+}

@@ -1,0 +1,419 @@
+//! The engine over a tiny random model, as trajectories see it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use tch::{Device, Kind, Tensor};
+use tokio::sync::oneshot;
+
+use super::{Engine, EngineClient, EngineOptions, Policy, Stats, TokenBytes, channel};
+use crate::error::{self, Result};
+use crate::mdp::{Completion, FinishReason, Request, Sampling, StreamSeed};
+use crate::model::{Config, Packed, Qwen2};
+
+const VOCAB: usize = 50;
+
+fn config() -> Config {
+    Config {
+        vocab_size: VOCAB,
+        hidden_size: 32,
+        intermediate_size: 48,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        head_dim: 8,
+        max_position_embeddings: 96,
+        tie_word_embeddings: false,
+        // Large enough for logits that differ.
+        initializer_range: 0.3,
+        ..Config::default()
+    }
+}
+
+fn model() -> Rc<Qwen2> {
+    Rc::new(Qwen2::init(config(), Device::Cpu, Kind::Float, 1).unwrap())
+}
+
+/// Token 0 writes `a`, 1 `b`, …; 26 and up are the bytes of `é` in turn.
+fn vocab() -> Arc<TokenBytes> {
+    let e = "é".as_bytes();
+    let bytes = (0..VOCAB).map(|id| if id < 26 { vec![b'a' + id as u8] } else { vec![e[id % 2]] }).collect();
+    Arc::new(TokenBytes::new(bytes))
+}
+
+fn options(slots: usize) -> EngineOptions {
+    EngineOptions { slots, ..EngineOptions::for_model(&config(), Kind::Float) }
+}
+
+fn engine(slots: usize) -> Engine {
+    Engine::new(model(), vocab(), options(slots)).unwrap()
+}
+
+fn request(prompt: &[u32], trajectory: u64, sampling: Sampling) -> Request {
+    Request {
+        prompt_ids: prompt.to_vec(),
+        sampling: Arc::new(sampling),
+        stop_ids: Arc::new(Vec::new()),
+        seed: StreamSeed { seed: 5, trajectory, step: 0 },
+        conversation: trajectory,
+    }
+}
+
+fn sampled(tokens: usize) -> Sampling {
+    Sampling { max_new_tokens: tokens, ..Sampling::default() }
+}
+
+fn greedy(tokens: usize) -> Sampling {
+    Sampling { temperature: 0.0, ..sampled(tokens) }
+}
+
+/// A prompt of `length` ids that belongs to `which`.
+fn prompt(which: u32, length: u32) -> Vec<u32> {
+    (0..length).map(|at| (which * 7 + at * 3 + at * at) % VOCAB as u32).collect()
+}
+
+/// Serves requests that all wait in the queue when the engine starts.
+fn serve(engine: &mut Engine, requests: Vec<Request>) -> (Vec<Result<Completion>>, Result<Stats>) {
+    let (client, queue) = channel();
+    let receivers: Vec<_> = requests.into_iter().map(|request| client.submit(request)).collect();
+    drop(client);
+    let stats = engine.serve(queue);
+    (receivers.into_iter().map(|receiver| receiver.blocking_recv().unwrap()).collect(), stats)
+}
+
+fn replies(engine: &mut Engine, requests: Vec<Request>) -> (Vec<Completion>, Stats) {
+    let (completions, stats) = serve(engine, requests);
+    (completions.into_iter().map(Result::unwrap).collect(), stats.unwrap())
+}
+
+/// Log-probabilities [V] after `ids`, from the learner's forward pass.
+fn naive(model: &Qwen2, ids: &[u32]) -> Vec<f32> {
+    let _guard = tch::no_grad_guard();
+    let hidden = model.forward(&Packed::from_rows(&[ids], Device::Cpu)).unwrap();
+    let logits: Tensor = model.logits(&hidden.narrow(0, ids.len() as i64 - 1, 1)).unwrap();
+    logits.log_softmax(-1, Kind::Float).view(-1).try_into().unwrap()
+}
+
+#[test]
+fn greedy_replies_are_those_of_a_full_forward_each_token() {
+    let mut engine = engine(3);
+    let requests: Vec<Request> = (0..5).map(|n| request(&prompt(n, 4 + 3 * n), u64::from(n), greedy(12))).collect();
+    let (completions, _) = replies(&mut engine, requests.clone());
+    let model = model();
+    for (request, completion) in requests.iter().zip(completions) {
+        let mut ids = request.prompt_ids.clone();
+        assert_eq!(completion.token_ids.len(), 12);
+        for (&id, logprob) in completion.token_ids.iter().zip(completion.logprobs) {
+            let expected = naive(&model, &ids);
+            let best = (0..VOCAB).max_by(|&a, &b| expected[a].total_cmp(&expected[b])).unwrap();
+            assert_eq!(id as usize, best);
+            assert!((logprob - expected[best]).abs() < 1e-4);
+            ids.push(id);
+        }
+    }
+}
+
+#[test]
+fn a_seeded_reply_does_not_depend_on_the_batch_or_the_slot() {
+    let asked = request(&prompt(3, 20), 42, sampled(24));
+    let (alone, _) = replies(&mut engine(1), vec![asked.clone()]);
+    let others = |range: std::ops::Range<u32>| {
+        range.map(|n| request(&prompt(n % 5, 10 + n), u64::from(n), sampled(5 + n as usize)))
+    };
+    for (slots, prefill_tokens) in [(16, 2048), (4, 2048), (16, 7)] {
+        let options = EngineOptions { prefill_tokens, ..options(slots) };
+        let mut engine = Engine::new(model(), vocab(), options).unwrap();
+        let requests = others(0..6).chain([asked.clone()]).chain(others(6..12)).collect();
+        let (crowd, stats) = replies(&mut engine, requests);
+        assert_eq!(crowd[6].token_ids, alone[0].token_ids);
+        for (a, b) in crowd[6].logprobs.iter().zip(&alone[0].logprobs) {
+            assert!((a - b).abs() < 1e-4);
+        }
+        assert!(stats.max_batch > 1);
+    }
+}
+
+#[test]
+fn different_seeds_give_different_replies() {
+    let requests = (0..4).map(|n| request(&prompt(1, 12), n, sampled(16))).collect();
+    let (completions, _) = replies(&mut engine(4), requests);
+    assert!((1..4).all(|n| completions[n].token_ids != completions[0].token_ids));
+}
+
+#[test]
+fn a_group_prompt_is_prefilled_once() {
+    let requests = (0..8).map(|n| request(&prompt(1, 40), n, sampled(4))).collect();
+    let (completions, stats) = replies(&mut engine(8), requests);
+    assert_eq!(completions.iter().map(|c| c.prefilled).collect::<Vec<_>>(), [40, 1, 1, 1, 1, 1, 1, 1]);
+    assert_eq!((stats.prefilled_tokens, stats.cached_tokens), (47, 7 * 39));
+    assert_eq!(stats.sampled_tokens, 32);
+    // The leader's prompt, then the others beside its reply: one step more than the longest reply.
+    assert_eq!((stats.decode_steps, stats.max_batch), (5, 8));
+}
+
+#[test]
+fn a_group_wider_than_the_engine_still_shares_its_prompt() {
+    let requests = (0..8).map(|n| request(&prompt(1, 40), n, sampled(4))).collect();
+    let (_, stats) = replies(&mut engine(3), requests);
+    assert_eq!(stats.prefilled_tokens, 47);
+    assert_eq!(stats.max_batch, 3);
+}
+
+#[test]
+fn a_long_group_prompt_is_shared_once_its_pieces_are_done() {
+    let options = EngineOptions { prefill_tokens: 16, ..options(4) };
+    let mut engine = Engine::new(model(), vocab(), options).unwrap();
+    let requests = (0..4).map(|n| request(&prompt(1, 44), n, greedy(4))).collect();
+    let (completions, stats) = replies(&mut engine, requests);
+    assert_eq!(stats.prefilled_tokens, 47);
+    assert!(completions.iter().all(|completion| completion.token_ids == completions[0].token_ids));
+}
+
+#[test]
+fn the_next_step_prefills_only_new_tokens() {
+    let mut engine = engine(4);
+    let first = prompt(2, 10);
+    let (completions, _) = replies(&mut engine, vec![request(&first, 1, greedy(6))]);
+    let second = [&first[..], &completions[0].token_ids, &[7, 8, 9]].concat();
+    let (again, stats) = replies(&mut engine, vec![request(&second, 1, greedy(6))]);
+    // The last sampled token was never fed to the model.
+    assert_eq!((again[0].prefilled, stats.cached_tokens), (4, 15));
+    let (fresh, _) = replies(&mut self::engine(1), vec![request(&second, 1, greedy(6))]);
+    assert_eq!((fresh[0].prefilled, &fresh[0].token_ids), (19, &again[0].token_ids));
+}
+
+#[test]
+fn changed_weights_need_a_cleared_cache() {
+    let mut engine = engine(4);
+    replies(&mut engine, vec![request(&prompt(2, 20), 1, greedy(2))]);
+    engine.clear_cache();
+    let (completions, _) = replies(&mut engine, vec![request(&prompt(2, 20), 1, greedy(2))]);
+    assert_eq!(completions[0].prefilled, 20);
+}
+
+#[test]
+fn more_requests_than_slots_are_all_answered_in_order() {
+    let mut engine = engine(2);
+    let requests: Vec<Request> = (0..9).map(|n| request(&prompt(n, 6 + n), u64::from(n), greedy(5))).collect();
+    let (completions, stats) = replies(&mut engine, requests.clone());
+    assert_eq!((stats.requests, stats.finished, stats.max_batch), (9, 9, 2));
+    for (asked, completion) in requests.into_iter().zip(completions) {
+        let (alone, _) = replies(&mut self::engine(1), vec![asked]);
+        assert_eq!(completion.token_ids, alone[0].token_ids);
+    }
+}
+
+#[test]
+fn a_dropped_receiver_cancels_its_request() {
+    let mut engine = engine(1);
+    let (client, queue) = channel();
+    drop(client.submit(request(&prompt(1, 5), 1, greedy(80))));
+    let kept = client.submit(request(&prompt(2, 5), 2, greedy(3)));
+    drop(client);
+    let stats = engine.serve(queue).unwrap();
+    assert_eq!(kept.blocking_recv().unwrap().unwrap().token_ids.len(), 3);
+    assert_eq!((stats.finished, stats.sampled_tokens), (2, 3));
+}
+
+#[test]
+fn a_request_cancelled_while_it_runs_gives_its_slot_back() {
+    let mut engine = engine(1);
+    let (client, queue) = channel();
+    let progress = engine.progress();
+    let trajectories = std::thread::spawn(move || {
+        let running = client.submit(request(&prompt(1, 5), 1, sampled(80)));
+        while progress.stats().sampled_tokens == 0 {
+            std::thread::yield_now();
+        }
+        drop(running);
+        client.submit(request(&prompt(2, 5), 2, greedy(3))).blocking_recv().unwrap().unwrap()
+    });
+    let stats = engine.serve(queue).unwrap();
+    assert_eq!(trajectories.join().unwrap().token_ids.len(), 3);
+    assert_eq!(stats.finished, 2);
+}
+
+#[test]
+fn trajectories_come_and_go_while_the_engine_serves() {
+    let mut engine = engine(3);
+    let (client, queue) = channel();
+    let talk = |client: EngineClient, n: u32| {
+        let mut ids = prompt(n, 8);
+        for step in 0..4 {
+            let mut asked = request(&ids, u64::from(n), sampled(5));
+            asked.seed.step = step;
+            let completion = client.submit(asked).blocking_recv().unwrap().unwrap();
+            ids.extend(completion.token_ids);
+            ids.push(1);
+        }
+        client.release(u64::from(n));
+        ids
+    };
+    let threads: Vec<_> = (0..6)
+        .map(|n| {
+            let client = client.clone();
+            std::thread::spawn(move || talk(client, n))
+        })
+        .collect();
+    drop(client);
+    let stats = engine.serve(queue).unwrap();
+    for (n, thread) in (0..).zip(threads) {
+        let (alone, queue) = channel();
+        let again = std::thread::spawn(move || talk(alone, n));
+        self::engine(1).serve(queue).unwrap();
+        assert_eq!(thread.join().unwrap(), again.join().unwrap());
+    }
+    assert_eq!((stats.finished, stats.sampled_tokens), (24, 120));
+}
+
+#[test]
+fn a_stop_id_ends_the_reply_and_is_kept() {
+    let mut asked = request(&prompt(3, 9), 1, greedy(20));
+    let (free, _) = replies(&mut engine(1), vec![asked.clone()]);
+    let stop = free[0].token_ids[4];
+    let end = free[0].token_ids.iter().position(|&id| id == stop).unwrap();
+    asked.stop_ids = Arc::new(vec![VOCAB as u32 + 3, stop]);
+    let (stopped, _) = replies(&mut engine(1), vec![asked]);
+    assert_eq!(stopped[0].finish_reason, FinishReason::Stop);
+    assert_eq!(stopped[0].token_ids, free[0].token_ids[..=end]);
+    assert_eq!(free[0].finish_reason, FinishReason::Length);
+}
+
+#[test]
+fn a_stop_string_across_tokens_ends_the_reply_with_the_token_that_completes_it() {
+    let asked = request(&prompt(3, 9), 1, sampled(40));
+    let (free, _) = replies(&mut engine(1), vec![asked]);
+    let ids = &free[0].token_ids;
+    let bytes: Vec<u8> = ids.iter().flat_map(|&id| vocab().get(id).to_vec()).collect();
+    // Every token is one byte: a cut character, and letters, both spanning tokens.
+    let cut = bytes.windows(2).position(|pair| pair == "é".as_bytes()).unwrap();
+    let letters = bytes.windows(2).position(|pair| pair.iter().all(u8::is_ascii)).unwrap();
+    let word = String::from_utf8(bytes[letters..letters + 2].to_vec()).unwrap();
+    for (stop, place) in [("é".to_owned(), cut), (word, letters)] {
+        let sampling = Sampling { stop: vec!["zzzz".to_owned(), stop], ..sampled(40) };
+        let (stopped, _) = replies(&mut engine(1), vec![request(&prompt(3, 9), 1, sampling)]);
+        assert_eq!(stopped[0].finish_reason, FinishReason::StopString);
+        assert_eq!(stopped[0].token_ids, ids[..place + 2]);
+        assert_eq!(stopped[0].logprobs.len(), place + 2);
+    }
+}
+
+#[test]
+fn a_full_context_ends_the_reply() {
+    let (completions, _) = replies(&mut engine(1), vec![request(&prompt(1, 90), 1, greedy(50))]);
+    assert_eq!((completions[0].token_ids.len(), completions[0].finish_reason), (6, FinishReason::Length));
+}
+
+#[test]
+fn requests_that_cannot_work_fail_alone_with_the_numbers() {
+    let mut engine = engine(4);
+    let requests = vec![
+        request(&prompt(1, 96), 1, greedy(4)),
+        request(&[], 2, greedy(4)),
+        request(&[3, 50], 3, greedy(4)),
+        request(&[3], 4, Sampling { top_p: 2.0, ..greedy(4) }),
+        request(&[3], 5, greedy(4)),
+    ];
+    let (completions, stats) = serve(&mut engine, requests);
+    let messages: Vec<String> = completions
+        .iter()
+        .filter_map(|completion| completion.as_ref().err())
+        .map(|error| error.message.clone())
+        .collect();
+    assert_eq!(
+        messages,
+        [
+            "the prompt has 96 tokens and leaves no room for a reply in a context of 96",
+            "the prompt is empty",
+            "the prompt holds token id 50, outside the model's vocabulary of 50",
+            "sampling.top_p is 2; it must be above 0 and at most 1 (off)",
+        ]
+    );
+    assert_eq!(completions[4].as_ref().unwrap().token_ids.len(), 4);
+    assert_eq!(stats.unwrap().finished, 5);
+}
+
+/// A model that gives NaN to whoever holds token 49.
+fn poisoned() -> Rc<Qwen2> {
+    let model = model();
+    let _guard = tch::no_grad_guard();
+    let (_, embedding) = model.parameters().into_iter().find(|(name, _)| name.contains("embed_tokens")).unwrap();
+    let _ = embedding.get(49).fill_(f64::NAN);
+    model
+}
+
+#[test]
+fn logits_that_are_not_finite_fail_their_request_alone() {
+    let mut engine = Engine::new(poisoned(), vocab(), options(4)).unwrap();
+    let clean = request(&[1, 2, 3], 1, Sampling { top_k: 1, ..sampled(1) });
+    let (completions, stats) = serve(&mut engine, vec![clean, request(&[1, 49, 3], 77, sampled(4))]);
+    assert!(completions[0].is_ok() && stats.is_ok());
+    let error = completions[1].as_ref().unwrap_err();
+    assert_eq!(error.kind, error::Kind::Numeric);
+    assert!(error.place.as_ref().unwrap().contains("conversation 77"), "{error}");
+}
+
+#[test]
+fn a_model_that_is_finite_for_nobody_ends_the_serve() {
+    let mut engine = Engine::new(poisoned(), vocab(), options(4)).unwrap();
+    let requests = (0..3).map(|n| request(&[1, 49, 3], n, sampled(4))).collect();
+    let (completions, stats) = serve(&mut engine, requests);
+    assert!(completions.iter().all(Result::is_err));
+    assert_eq!(stats.unwrap_err().kind, error::Kind::Numeric);
+}
+
+#[test]
+fn generate_hands_out_tokens_and_can_be_stopped() {
+    let mut engine = engine(2);
+    let asked = request(&prompt(4, 10), 1, greedy(12));
+    let mut seen = Vec::new();
+    let whole = engine
+        .generate(asked.clone(), &mut |id| {
+            seen.push(id);
+            true
+        })
+        .unwrap();
+    assert_eq!(whole.token_ids, seen);
+    let mut left = 3;
+    let cut = engine
+        .generate(asked, &mut |_| {
+            left -= 1;
+            left > 0
+        })
+        .unwrap();
+    assert_eq!(cut.token_ids, seen[..3]);
+    assert_eq!(engine.generate(request(&[], 1, greedy(1)), &mut |_| true).unwrap_err().kind, error::Kind::Env);
+}
+
+#[test]
+fn a_queue_without_clients_closes_at_once() {
+    let (client, queue) = channel();
+    drop(client);
+    assert_eq!(engine(1).serve(queue).unwrap().requests, 0);
+}
+
+#[test]
+fn a_client_without_an_engine_sees_an_aborted_request() {
+    let (client, queue) = channel();
+    drop(queue);
+    let receiver: oneshot::Receiver<_> = client.submit(request(&[1], 1, greedy(1)));
+    assert!(receiver.blocking_recv().is_err());
+    client.release(1);
+}
+
+#[test]
+fn the_cache_grows_to_what_was_predicted_and_no_further() {
+    let config = Config { max_position_embeddings: 700, ..config() };
+    let model = Rc::new(Qwen2::init(config.clone(), Device::Cpu, Kind::Float, 1).unwrap());
+    let options = EngineOptions { slots: 2, capacity: 600, ..EngineOptions::for_model(&config, Kind::Float) };
+    let largest = options.bytes(&config, Kind::Float) as usize;
+    let mut engine = Engine::new(model, vocab(), options).unwrap();
+    assert!(engine.cache_bytes() < largest);
+    let (completions, _) = replies(&mut engine, vec![request(&prompt(1, 598), 1, greedy(9))]);
+    assert_eq!(completions[0].token_ids.len(), 2);
+    assert_eq!(engine.cache_bytes(), largest);
+    assert_eq!(engine.progress().in_flight.load(Relaxed), 0);
+}
