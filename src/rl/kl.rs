@@ -48,3 +48,53 @@ pub fn kl_straight_through(logp: &Tensor, logp_ref: &Tensor, kind: KlKind) -> Re
     let gradient = kl(logp, logp_ref, KlKind::K2)?;
     Ok(gradient.f_sub(&gradient.f_detach()?)?.f_add(&value)?)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::float_cmp)]
+
+    use super::*;
+
+    const KINDS: [KlKind; 4] = [KlKind::K1, KlKind::Abs, KlKind::K2, KlKind::K3];
+
+    /// Value and gradient at the difference `d`.
+    fn at(d: f64, estimate: impl Fn(&Tensor, &Tensor) -> Result<Tensor>) -> (f64, f64) {
+        let logp = Tensor::from_slice(&[d]).set_requires_grad(true);
+        let value = estimate(&logp, &Tensor::from_slice(&[0.0])).unwrap();
+        value.backward();
+        (value.double_value(&[0]), logp.grad().double_value(&[0]))
+    }
+
+    #[test]
+    fn gradients_are_those_of_finite_differences() {
+        for kind in KINDS {
+            for d in [-1.3, -0.2, 0.4, 1.7] {
+                let estimate = |logp: &Tensor, logp_ref: &Tensor| kl(logp, logp_ref, kind);
+                let numeric = (at(d + 1e-6, estimate).0 - at(d - 1e-6, estimate).0) / 2e-6;
+                assert!((at(d, estimate).1 - numeric).abs() < 1e-8, "{kind:?} {d}");
+            }
+        }
+    }
+
+    #[test]
+    fn equal_policies_have_none() {
+        for kind in KINDS {
+            assert_eq!(at(0.0, |logp, logp_ref| kl(logp, logp_ref, kind)).0, 0.0, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn k3_stays_bounded() {
+        let (value, gradient) = at(-500.0, |logp, logp_ref| kl(logp, logp_ref, KlKind::K3));
+        assert_eq!((value, gradient), (10.0, 0.0));
+    }
+
+    #[test]
+    fn straight_through_has_the_value_of_one_and_the_gradient_of_k2() {
+        for kind in KINDS {
+            let (value, gradient) = at(0.4, |logp, logp_ref| kl_straight_through(logp, logp_ref, kind));
+            assert_eq!(value, at(0.4, |logp, logp_ref| kl(logp, logp_ref, kind)).0, "{kind:?}");
+            assert_eq!(gradient, 0.4, "{kind:?}");
+        }
+    }
+}

@@ -1,12 +1,14 @@
 //! Advantage estimators: pure functions from rewards (and values) to advantages, in f64, without tensors.
 //!
-//! An estimator sees either whole trajectories ([`grpo`], [`rloo`]: one return each) or a sequence of decisions
-//! ([`gae`]: steps or sampled tokens). Spreading the result over sampled tokens is the packer's work
-//! ([`super::pack::MicroBatch::new`]).
+//! An estimator sees either whole trajectories of one return each ([`grpo`], [`rloo`], [`opo`],
+//! [`reinforce_pp_baseline`]) or sequences of decisions, which are steps or sampled tokens ([`gae`], [`reinforce_pp`]).
+//! Spreading the result over sampled tokens is the packer's work ([`super::pack::MicroBatch::new`]).
 
 mod group;
+mod sequence;
 
-pub use group::{grpo, rloo};
+pub use group::{grpo, opo, reinforce_pp_baseline, rloo};
+pub use sequence::{discounted_returns, gae, reinforce_pp, whiten};
 
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;

@@ -1,0 +1,185 @@
+//! What holds across packing, loss and aggregation together, whatever the trajectories.
+
+use proptest::prelude::*;
+use tch::{Device, Kind, Tensor};
+
+use super::{step, trajectory};
+use crate::config::{LossAgg, Normalize};
+use crate::mdp::Trajectory;
+use crate::rl::advantages::{excluding_failures, grpo};
+use crate::rl::aggregate::{Denominators, aggregate};
+use crate::rl::loss::{Clip, ppo_clip};
+use crate::rl::pack::{MicroBatch, Row, merge, micro_batches};
+
+const CLIP: Clip = Clip { low: 0.2, high: 0.28, dual: None };
+const AGGREGATIONS: [LossAgg; 3] = [LossAgg::TokenMean, LossAgg::SeqMeanTokenSum, LossAgg::SeqMeanTokenMean];
+
+/// Stands in for a model: the log-probability of a token is a parameter found by everything before it and itself,
+/// as for any causal model. Returns that number for every token of `ids`.
+fn contexts(ids: &[u32], vocabulary: &mut Vec<Vec<u32>>) -> Vec<i64> {
+    (0..ids.len())
+        .map(|i| {
+            let context = &ids[..=i];
+            let known = vocabulary.iter().position(|known| known == context);
+            known.unwrap_or_else(|| {
+                vocabulary.push(context.to_vec());
+                vocabulary.len() - 1
+            }) as i64
+        })
+        .collect()
+}
+
+/// Loss and its gradient with respect to the log-probability of every context.
+fn loss_and_gradient(
+    rows: &[Row],
+    split: &[Vec<usize>],
+    advantages: &[f64],
+    loss_agg: LossAgg,
+    vocabulary: &mut Vec<Vec<u32>>,
+) -> (f64, Vec<f64>) {
+    let gathers: Vec<Vec<i64>> = rows.iter().map(|row| contexts(&row.ids, vocabulary)).collect();
+    let table: Vec<f64> = (0..vocabulary.len()).map(|i| -0.3 - 0.07 * ((i * 7) % 31) as f64).collect();
+    let table = Tensor::from_slice(&table).set_requires_grad(true);
+    let denominators = Denominators::of(rows);
+    let mut total = 0.0;
+    for members in split {
+        let batch = MicroBatch::new(rows, members, |row, _| advantages[row.trajectory], Device::Cpu).unwrap();
+        let gather: Vec<i64> = members.iter().flat_map(|&i| gathers[i].clone()).collect();
+        let all = table.index_select(0, &Tensor::from_slice(&gather)); // [T]: token i given those before it
+        let logp = all.index_select(0, &(&batch.predict + 1));
+        let (loss, _) = ppo_clip(&logp, &batch.logp_old, &batch.advantages.to_kind(Kind::Double), CLIP).unwrap();
+        let share = aggregate(&loss, &batch.sequence, loss_agg, &denominators).unwrap();
+        share.backward();
+        total += share.double_value(&[]);
+    }
+    (total, Vec::try_from(table.grad()).unwrap())
+}
+
+/// Trajectories with random rewards whose steps extend, rewrite or cut the context.
+fn trajectories() -> impl Strategy<Value = Vec<Trajectory>> {
+    let ids = |most: usize| prop::collection::vec(0..4_u32, 1..=most);
+    let steps = prop::collection::vec((ids(3), ids(3), 0..4_u32, -1.0..1.0_f64), 1..4);
+    prop::collection::vec((steps, 0..3_u64), 1..6).prop_map(|all| {
+        all.into_iter()
+            .map(|(steps, group)| {
+                let mut context: Vec<u32> = Vec::new();
+                let mut made = trajectory(Vec::new());
+                made.group = group;
+                for (new, reply, way, reward) in steps {
+                    if way == 0 {
+                        context.clear();
+                    }
+                    context.extend(&new);
+                    let mut step = step(&context, &reply);
+                    step.logprobs = reply.iter().map(|&id| -0.4 - 0.3 * id as f32).collect();
+                    step.reward = reward;
+                    context.extend(&reply);
+                    if way == 1 {
+                        context.pop();
+                    }
+                    made.steps.push(step);
+                }
+                made
+            })
+            .collect()
+    })
+}
+
+fn advantages_of(trajectories: &[Trajectory]) -> Vec<f64> {
+    let all = excluding_failures(trajectories, |returns, groups| grpo(returns, groups, Normalize::Std)).unwrap();
+    all.into_iter().flatten().collect()
+}
+
+fn rows_of(trajectories: &[Trajectory]) -> Vec<Row> {
+    trajectories.iter().enumerate().flat_map(|(i, trajectory)| merge(trajectory, i).unwrap()).collect()
+}
+
+fn whole(rows: &[Row]) -> Vec<Vec<usize>> {
+    vec![(0..rows.len()).collect()]
+}
+
+fn close(a: &(f64, Vec<f64>), b: &(f64, Vec<f64>)) -> bool {
+    let near = |a: f64, b: f64| (a - b).abs() <= 1e-12 * (1.0 + a.abs());
+    // A context that only the longer vocabulary has must have no gradient.
+    let at = |list: &[f64], i: usize| list.get(i).copied().unwrap_or(0.0);
+    near(a.0, b.0) && (0..a.1.len().max(b.1.len())).all(|i| near(at(&a.1, i), at(&b.1, i)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn micro_batches_add_up_to_the_whole_batch(all in trajectories(), tokens in 1..40_usize) {
+        let (rows, advantages) = (rows_of(&all), advantages_of(&all));
+        for loss_agg in AGGREGATIONS {
+            let mut vocabulary = Vec::new();
+            let once = loss_and_gradient(&rows, &whole(&rows), &advantages, loss_agg, &mut vocabulary);
+            let split = micro_batches(&rows, tokens);
+            let parts = loss_and_gradient(&rows, &split, &advantages, loss_agg, &mut vocabulary);
+            prop_assert!(close(&once, &parts), "{loss_agg:?} {once:?} {parts:?}");
+        }
+    }
+
+    #[test]
+    fn merged_rows_are_worth_the_same_as_separate_steps(all in trajectories()) {
+        let (merged, advantages) = (rows_of(&all), advantages_of(&all));
+        let separate: Vec<Row> = all.iter().enumerate().flat_map(|(i, whole)| {
+            whole.steps.iter().flat_map(move |step| {
+                let alone = Trajectory { steps: vec![step.clone()], ..whole.clone() };
+                merge(&alone, i).unwrap()
+            })
+        }).collect();
+        prop_assert_eq!(Denominators::of(&merged), Denominators::of(&separate));
+        for loss_agg in AGGREGATIONS {
+            let mut vocabulary = Vec::new();
+            let a = loss_and_gradient(&merged, &whole(&merged), &advantages, loss_agg, &mut vocabulary);
+            let b = loss_and_gradient(&separate, &whole(&separate), &advantages, loss_agg, &mut vocabulary);
+            prop_assert!(close(&a, &b), "{loss_agg:?} {a:?} {b:?}");
+        }
+    }
+
+    #[test]
+    fn the_order_of_trajectories_changes_nothing(
+        (all, shuffled) in trajectories().prop_flat_map(|all| (Just(all.clone()), Just(all).prop_shuffle())),
+    ) {
+        for loss_agg in AGGREGATIONS {
+            let mut vocabulary = Vec::new();
+            let [a, b] = [&all, &shuffled].map(|all| {
+                let rows = rows_of(all);
+                // Both must see the same table, so the first one's contexts are found again.
+                loss_and_gradient(&rows, &whole(&rows), &advantages_of(all), loss_agg, &mut vocabulary)
+            });
+            prop_assert!(close(&a, &b), "{loss_agg:?} {a:?} {b:?}");
+        }
+    }
+
+    #[test]
+    fn tokens_that_were_not_sampled_have_no_gradient(all in trajectories()) {
+        let (rows, advantages) = (rows_of(&all), advantages_of(&all));
+        let batch =
+            MicroBatch::new(&rows, &whole(&rows)[0], |row, _| advantages[row.trajectory] + 1.0, Device::Cpu).unwrap();
+        let all = Tensor::full([batch.ids.size()[0]], -0.5, (Kind::Double, Device::Cpu)).set_requires_grad(true);
+        let logp = all.index_select(0, &(&batch.predict + 1));
+        let (loss, _) = ppo_clip(&logp, &batch.logp_old, &batch.advantages, CLIP).unwrap();
+        aggregate(&loss, &batch.sequence, LossAgg::SeqMeanTokenMean, &Denominators::of(&rows)).unwrap().backward();
+        let gradient = Vec::<f64>::try_from(all.grad()).unwrap();
+        let sampled: Vec<bool> = rows.iter().flat_map(|row| row.loss_mask.clone()).collect();
+        for (gradient, sampled) in gradient.iter().zip(sampled) {
+            prop_assert!(sampled || *gradient == 0.0);
+        }
+    }
+}
+
+#[test]
+fn failures_are_left_out_and_a_broken_reward_is_named() {
+    let mut all: Vec<Trajectory> = (0..3).map(|_| trajectory(vec![step(&[1], &[2])])).collect();
+    all[0].steps[0].reward = 1.0;
+    all[1].steps[0].reward = 100.0;
+    all[1].status = crate::mdp::Status::EnvError;
+    let estimate = |returns: &[f64], groups: &[u64]| grpo(returns, groups, Normalize::None);
+    assert_eq!(excluding_failures(&all, estimate).unwrap(), [Some(0.5), None, Some(-0.5)]);
+    all[2].steps[0].reward = f64::NAN;
+    all[2].id = "3-1-2".to_owned();
+    let error = excluding_failures(&all, estimate).unwrap_err();
+    assert!(error.to_string().contains("trajectory 3-1-2"), "{error}");
+}

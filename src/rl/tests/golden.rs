@@ -1,0 +1,236 @@
+//! Agreement with verl, TRL and PyTorch: `tests/golden/rl/golden.json` (made by `make.py` beside it), in f64.
+
+use serde::Deserialize;
+use tch::{Kind, Tensor};
+
+use crate::config::{LossAgg, Normalize};
+use crate::rl::adamw::{AdamW, Options};
+use crate::rl::advantages::{gae, grpo, opo, reinforce_pp, reinforce_pp_baseline, rloo, whiten};
+use crate::rl::aggregate::{Denominators, aggregate};
+use crate::rl::kl::{KlKind, kl, kl_straight_through};
+use crate::rl::loss::{Clip, ppo_clip};
+use crate::rl::pack::Row;
+
+/// Trajectories by tokens, as the peers pad them.
+type Padded = Vec<Vec<f64>>;
+
+#[derive(Deserialize)]
+struct Golden {
+    batch: Batch,
+    advantages: Advantages,
+    ppo_clip: Vec<PpoCase>,
+    kl: Vec<KlCase>,
+    adamw: AdamWCase,
+}
+
+#[derive(Deserialize)]
+struct Batch {
+    mask: Padded,
+    groups: Vec<u64>,
+    logp_old: Padded,
+    logp: Padded,
+    logp_ref: Padded,
+    advantages: Padded,
+    rewards: Padded,
+    values: Padded,
+}
+
+#[derive(Deserialize)]
+struct Advantages {
+    gamma: f64,
+    lambda: f64,
+    grpo: Padded,
+    grpo_mean: Padded,
+    rloo: Padded,
+    opo: Padded,
+    reinforce_pp: Padded,
+    reinforce_pp_baseline: Padded,
+    gae: Padded,
+}
+
+#[derive(Deserialize)]
+struct PpoCase {
+    by: String,
+    low: f64,
+    high: f64,
+    dual: Option<f64>,
+    loss_agg: LossAgg,
+    loss: f64,
+    gradient: Padded,
+    clipfrac: Option<f64>,
+    clipfrac_dual: Option<f64>,
+    kl_k1: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct KlCase {
+    kind: String,
+    kl: Padded,
+    gradient: Padded,
+}
+
+#[derive(Deserialize)]
+struct AdamWCase {
+    start: (Padded, Vec<f64>),
+    steps: Vec<AdamWStep>,
+}
+
+#[derive(Deserialize)]
+struct AdamWStep {
+    lr: f64,
+    gradients: (Padded, Vec<f64>),
+    norm: f64,
+    after: (Padded, Vec<f64>),
+}
+
+fn golden() -> Golden {
+    serde_json::from_str(include_str!("../../../tests/golden/rl/golden.json")).unwrap()
+}
+
+impl Batch {
+    /// The entries at sampled tokens, trajectory by trajectory.
+    fn sampled(&self, values: &Padded) -> Padded {
+        values
+            .iter()
+            .zip(&self.mask)
+            .map(|(values, mask)| values.iter().zip(mask).filter(|(_, m)| **m > 0.0).map(|(v, _)| *v).collect())
+            .collect()
+    }
+
+    fn gathered(&self, values: &Padded) -> Tensor {
+        Tensor::from_slice(&self.sampled(values).concat())
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let row = |(trajectory, mask): (usize, &Vec<f64>)| Row {
+            ids: vec![0; mask.len()],
+            loss_mask: mask.iter().map(|m| *m > 0.0).collect(),
+            logprobs: vec![0.0; mask.len()],
+            steps: vec![0; mask.len()],
+            trajectory,
+        };
+        self.mask.iter().enumerate().map(row).collect()
+    }
+
+    fn sequence(&self) -> Tensor {
+        let numbers = |(i, own): (usize, Vec<f64>)| vec![i as i64; own.len()];
+        let all: Vec<i64> = self.sampled(&self.mask).into_iter().enumerate().flat_map(numbers).collect();
+        Tensor::from_slice(&all)
+    }
+}
+
+#[track_caller]
+fn assert_close(what: &str, got: &[f64], want: &[f64], tolerance: f64) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    for (got, want) in got.iter().zip(want) {
+        assert!((got - want).abs() <= tolerance * (1.0 + want.abs()), "{what}: {got} for {want}");
+    }
+}
+
+fn floats(tensor: &Tensor) -> Vec<f64> {
+    Vec::try_from(tensor.detach().flatten(0, -1)).unwrap()
+}
+
+#[test]
+fn advantages_are_verls() {
+    let Golden { batch, advantages: golden, .. } = golden();
+    let rewards = batch.sampled(&batch.rewards);
+    let returns: Vec<f64> = rewards.iter().map(|own| own.iter().sum()).collect();
+    let tokens: Vec<usize> = rewards.iter().map(Vec::len).collect();
+    let per_token = |advantages: &[f64]| -> Vec<f64> {
+        advantages.iter().zip(&tokens).flat_map(|(advantage, &n)| vec![*advantage; n]).collect()
+    };
+    let check = |name: &str, got: &[f64], want: &Padded, tolerance: f64| {
+        assert_close(name, got, &batch.sampled(want).concat(), tolerance);
+    };
+    let groups = &batch.groups;
+    check("grpo", &per_token(&grpo(&returns, groups, Normalize::Std)), &golden.grpo, 1e-12);
+    check("grpo without std", &per_token(&grpo(&returns, groups, Normalize::None)), &golden.grpo_mean, 1e-12);
+    check("rloo", &per_token(&rloo(&returns, groups)), &golden.rloo, 1e-12);
+    check("opo", &per_token(&opo(&returns, groups, &tokens)), &golden.opo, 1e-12);
+    // verl whitens with sqrt(variance + 1e-8) and a mean over n + 1e-8, we with deviation + 1e-8 and n.
+    let whitened = reinforce_pp_baseline(&returns, groups, &tokens);
+    check("reinforce_pp_baseline", &per_token(&whitened), &golden.reinforce_pp_baseline, 1e-7);
+    check("reinforce_pp", &reinforce_pp(&rewards, golden.gamma).concat(), &golden.reinforce_pp, 1e-7);
+    let raw: Padded = rewards
+        .iter()
+        .zip(batch.sampled(&batch.values))
+        .map(|(rewards, values)| gae(rewards, &values, 0.0, golden.gamma, golden.lambda))
+        .collect();
+    check("gae", &whiten(&raw.concat()), &golden.gae, 1e-7);
+}
+
+#[test]
+fn ppo_clip_is_verls_and_trls() {
+    let Golden { batch, ppo_clip: cases, .. } = golden();
+    let denominators = Denominators::of(&batch.rows());
+    for case in &cases {
+        let what = format!("{} {:?} {:?}", case.by, case.loss_agg, (case.low, case.high, case.dual));
+        // verl divides the sum over a trajectory by its length + 1e-8.
+        let tolerance = if case.by == "verl" && case.loss_agg == LossAgg::SeqMeanTokenMean { 1e-8 } else { 1e-12 };
+        let logp = batch.gathered(&batch.logp).set_requires_grad(true);
+        let clip = Clip { low: case.low, high: case.high, dual: case.dual };
+        let (loss, stats) =
+            ppo_clip(&logp, &batch.gathered(&batch.logp_old), &batch.gathered(&batch.advantages), clip).unwrap();
+        let loss = aggregate(&loss, &batch.sequence(), case.loss_agg, &denominators).unwrap();
+        loss.backward();
+        assert_close(&what, &floats(&loss), &[case.loss], tolerance);
+        assert_close(&what, &floats(&logp.grad()), &batch.sampled(&case.gradient).concat(), tolerance);
+        for (name, got, want) in [
+            ("clipfrac", stats.clipfrac_low() + stats.clipfrac_high(), case.clipfrac),
+            ("clipfrac_dual", stats.clipfrac_dual(), case.clipfrac_dual),
+            ("kl", stats.approx_kl_k1(), case.kl_k1),
+        ] {
+            // verl's fractions are f32.
+            if let Some(want) = want {
+                assert_close(&format!("{what} {name}"), &[got], &[want], 1e-6);
+            }
+        }
+    }
+    assert_eq!(cases.len(), 11);
+}
+
+#[test]
+fn kl_is_verls() {
+    let Golden { batch, kl: cases, .. } = golden();
+    for case in &cases {
+        let logp = batch.gathered(&batch.logp).set_requires_grad(true);
+        let logp_ref = batch.gathered(&batch.logp_ref);
+        let value = match case.kind.as_str() {
+            "k1" => kl(&logp, &logp_ref, KlKind::K1),
+            "abs" => kl(&logp, &logp_ref, KlKind::Abs),
+            "k2" => kl(&logp, &logp_ref, KlKind::K2),
+            "k3" => kl(&logp, &logp_ref, KlKind::K3),
+            "k1+" => kl_straight_through(&logp, &logp_ref, KlKind::K1),
+            "k3+" => kl_straight_through(&logp, &logp_ref, KlKind::K3),
+            other => panic!("the fixture has a new kind {other}"),
+        }
+        .unwrap();
+        value.sum(Kind::Double).backward();
+        assert_close(&case.kind, &floats(&value), &batch.sampled(&case.kl).concat(), 1e-12);
+        assert_close(&case.kind, &floats(&logp.grad()), &batch.sampled(&case.gradient).concat(), 1e-12);
+    }
+}
+
+#[test]
+fn adamw_is_pytorchs() {
+    let AdamWCase { start, steps } = golden().adamw;
+    for (kind, tolerance) in [(Kind::Double, 1e-12), (Kind::Float, 1e-6)] {
+        let tensor = |values: &[f64], size: &[i64]| Tensor::from_slice(values).view(size).to_kind(kind);
+        let matrix = tensor(&start.0.concat(), &[3, 4]).set_requires_grad(true);
+        let vector = tensor(&start.1, &[5]).set_requires_grad(true);
+        let options = Options { betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.1, decay_matrices_only: false };
+        let parameters =
+            vec![("matrix".to_owned(), matrix.shallow_clone()), ("vector".to_owned(), vector.shallow_clone())];
+        let mut optimizer = AdamW::new(parameters, options).unwrap();
+        for step in &steps {
+            optimizer.zero_grad();
+            let gradients = (tensor(&step.gradients.0.concat(), &[3, 4]), tensor(&step.gradients.1, &[5]));
+            ((&matrix * &gradients.0).sum(kind) + (&vector * &gradients.1).sum(kind)).backward();
+            let norm = optimizer.step(step.lr, 1.0).unwrap();
+            assert_close("norm", &[norm], &[step.norm], tolerance);
+            assert_close("matrix", &floats(&matrix), &step.after.0.concat(), tolerance);
+            assert_close("vector", &floats(&vector), &step.after.1, tolerance);
+        }
+    }
+}
