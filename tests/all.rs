@@ -1,1 +1,4 @@
 //! Every integration test, in one binary so that libtorch is linked once.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod cli;

@@ -1,6 +1,60 @@
-//! The command line: one file per subcommand.
+//! The command line: one file a subcommand. What was typed becomes options here and nowhere else.
 
-/// Parses the arguments, runs the subcommand, turns its result into an exit code.
-pub fn main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+mod args;
+mod failure;
+mod version;
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{ColorChoice, CommandFactory, FromArgMatches};
+
+use crate::error::{Error, Kind, Result};
+use args::{Cli, Command};
+use failure::Voice;
+
+/// Runs the command line of this process and says how it ended.
+pub fn main() -> ExitCode {
+    let typed: Vec<OsString> = std::env::args_os().collect();
+    let has = |flag: &str| typed.iter().take_while(|arg| *arg != "--").any(|arg| arg == flag);
+    // Before parsing, because a line that can't be parsed is answered in the same voice.
+    let voice = Voice::new(has("--json"), !has("--no-color"));
+    let done = failure::catch(|| run(&typed, voice));
+    match done {
+        Ok(code) => code,
+        Err(error) => voice.fail(&error),
+    }
+}
+
+fn run(typed: &[OsString], voice: Voice) -> Result<ExitCode> {
+    let color = if voice.colour { ColorChoice::Auto } else { ColorChoice::Never };
+    let parsed =
+        Cli::command().color(color).try_get_matches_from(typed).and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(error) if !error.use_stderr() => {
+            // Help and version are results.
+            return printed(error.print()).map(|()| ExitCode::SUCCESS);
+        }
+        Err(error) => return Ok(voice.refuse(&error)),
+    };
+    match cli.command {
+        Command::Version => version::run(cli.output.json)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a result to stdout.
+fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    printed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// What came of writing to stdout. A closed pipe means that the reader has enough.
+fn printed(written: io::Result<()>) -> Result<()> {
+    match written {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Error::io(Kind::Store, "write to stdout", "stdout", &e)),
+        _ => Ok(()),
+    }
 }

@@ -1,0 +1,137 @@
+//! How a failure is told: an `error:` block on stderr, or one JSON object on stdout; exit codes; caught panics.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::{self, IsTerminal, Write};
+use std::panic::{self, PanicHookInfo};
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+
+use console::Style;
+use serde_json::json;
+
+use crate::error::{Error, Kind, Result};
+
+/// The form in which this process speaks of failures.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Voice {
+    json: bool,
+    /// Whether colour is wanted; it also needs a terminal.
+    pub(super) colour: bool,
+}
+
+impl Voice {
+    pub(super) fn new(json: bool, colour: bool) -> Self {
+        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self { json, colour: colour && !refused }
+    }
+
+    /// Tells why the process ends, and gives the exit code.
+    pub(super) fn fail(self, error: &Error) -> ExitCode {
+        if self.json {
+            Self::object(error);
+        } else {
+            let style = |style: Style, word: &str| {
+                style.force_styling(self.colour && io::stderr().is_terminal()).apply_to(word).to_string()
+            };
+            let text = error.to_string().replace("\n  hint:", &format!("\n  {}:", style(Style::new().cyan(), "hint")));
+            say(io::stderr(), &format!("{}: {text}\n", style(Style::new().red().bold(), "error")));
+        }
+        ExitCode::from(error.kind.exit_code())
+    }
+
+    /// Tells what clap did not understand.
+    pub(super) fn refuse(self, error: &clap::Error) -> ExitCode {
+        if self.json {
+            let text = error.render().to_string();
+            let mut lines = text.lines().map(str::trim);
+            let message = lines.next().unwrap_or_default().trim_start_matches("error: ");
+            let mut told = Error::new(Kind::Usage, message);
+            if let Some(tip) = lines.find_map(|line| line.strip_prefix("tip: ")) {
+                told = told.hint(tip);
+            }
+            Self::object(&told);
+        } else {
+            // A stderr that can't be written to leaves the exit code to tell.
+            let _ = error.print();
+        }
+        ExitCode::from(Kind::Usage.exit_code())
+    }
+
+    fn object(error: &Error) {
+        let object = json!({
+            "event": "error",
+            "kind": error.kind.name(),
+            "exit_code": error.kind.exit_code(),
+            "message": error.message,
+            "place": error.place,
+            "hint": error.hint,
+        });
+        say(io::stdout(), &format!("{object}\n"));
+    }
+}
+
+/// The last words; nobody is left to tell if they can't be written.
+fn say(mut stream: impl Write, text: &str) {
+    let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
+}
+
+/// What the main thread last panicked with, and where.
+static PANIC: Mutex<Option<(String, String)>> = Mutex::new(None);
+
+/// Runs `body`; a panic becomes an internal error that asks to be reported.
+pub(super) fn catch<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    panic::set_hook(Box::new(note_panic));
+    if let Ok(done) = panic::catch_unwind(panic::AssertUnwindSafe(body)) {
+        return done;
+    }
+    let (message, place) = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
+    Err(told_panic(&message, place))
+}
+
+/// libtorch's failures arrive as panics where tch has no other way; running out of memory is not a fault of r1.
+fn told_panic(message: &str, place: String) -> Error {
+    let first = message.lines().next().unwrap_or_default();
+    if message.contains("out of memory") || message.contains("not enough memory") {
+        return Error::new(Kind::Device, format!("out of memory: {first}"))
+            .hint("lower the batch (trainer.tokens_per_batch, rollout.concurrency) or the lengths");
+    }
+    Error::new(Kind::Internal, format!("r1 came upon a fault of its own: {first}")).at(place).hint(concat!(
+        "please report it, with the command and this message, at ",
+        env!("CARGO_PKG_REPOSITORY"),
+        "/issues; RUST_BACKTRACE=1 shows more"
+    ))
+}
+
+fn note_panic(info: &PanicHookInfo<'_>) {
+    let payload = info.payload();
+    let text = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let message = text.unwrap_or("a panic without a message").to_owned();
+    let place = info.location().map(ToString::to_string).unwrap_or_default();
+    let backtrace = Backtrace::capture();
+    if backtrace.status() == BacktraceStatus::Captured {
+        say(io::stderr(), &format!("{backtrace}\n"));
+    }
+    let thread = std::thread::current();
+    if thread.name() == Some("main") {
+        *PANIC.lock().unwrap_or_else(PoisonError::into_inner) = Some((message, place));
+    } else {
+        // Whoever waits for the thread decides what follows from it.
+        let name = thread.name().unwrap_or("without a name");
+        say(io::stderr(), &format!("warning: the thread {name} panicked at {place}: {message}\n"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panics_are_told_as_faults_and_memory_is_not() {
+        let error = told_panic("index out of bounds\nmore", "src/x.rs:1:2".to_owned());
+        assert_eq!(error.kind, Kind::Internal);
+        assert_eq!(error.message, "r1 came upon a fault of its own: index out of bounds");
+        assert!(error.hint.is_some_and(|hint| hint.contains("report")));
+        let error = told_panic("Torch(\"CUDA out of memory. Tried to …\")", String::new());
+        assert_eq!(error.kind, Kind::Device);
+    }
+}

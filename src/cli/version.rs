@@ -1,0 +1,25 @@
+//! `r1 version` and `r1 --version`.
+
+use std::sync::LazyLock;
+
+use serde_json::json;
+
+use super::print;
+use crate::error::Result;
+use crate::native;
+
+const R1: &str = env!("CARGO_PKG_VERSION");
+
+/// What follows `r1` in the answer to `--version`.
+pub(super) fn line() -> &'static str {
+    static LINE: LazyLock<String> = LazyLock::new(|| format!("{R1} (libtorch {})", native::libtorch_version()));
+    &LINE
+}
+
+pub(super) fn run(json: bool) -> Result<()> {
+    if json {
+        let versions = json!({ "event": "version", "r1": R1, "libtorch": native::libtorch_version() });
+        return print(&format!("{versions}\n"));
+    }
+    print(&format!("r1 {}\n", line()))
+}

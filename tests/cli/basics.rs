@@ -1,0 +1,68 @@
+//! Help, version, and lines that can't be parsed.
+
+use super::cli_snapshot;
+
+#[test]
+fn version() {
+    cli_snapshot!(["--version"], @"
+    exit: 0
+    --- stdout
+    r1 [version] (libtorch [version])
+    ");
+    cli_snapshot!(["version"], @"
+    exit: 0
+    --- stdout
+    r1 [version] (libtorch [version])
+    ");
+}
+
+#[test]
+fn help() {
+    cli_snapshot!(["--help"], @"
+    exit: 0
+    --- stdout
+    Train and run LLM agents with reinforcement learning, scripted in Lua
+
+    Usage: r1 [OPTIONS] <COMMAND>
+
+    Commands:
+      version  Print the versions of r1 and libtorch
+      help     Print this message or the help of the given subcommand(s)
+
+    Options:
+      -h, --help     Print help
+      -V, --version  Print version
+
+    Output:
+      -q, --quiet     Print warnings and errors only
+          --json      Print one JSON object a line on stdout, for programs
+          --no-color  Print without colour (NO_COLOR does the same)
+
+    Examples:
+      r1 run scripts/retool.lua                    train the embedded model to use a tool
+      r1 run scripts/retool.lua trainer.lr=2e-6    the same with another learning rate
+      r1 infer --model runs/retool                 talk to what was trained
+    ");
+}
+
+#[test]
+fn unknown_subcommand() {
+    cli_snapshot!(["rnu"], @"
+    exit: 2
+    --- stderr
+    error: unrecognized subcommand 'rnu'
+
+    Usage: r1 [OPTIONS] <COMMAND>
+
+    For more information, try '--help'.
+    ");
+}
+
+#[test]
+fn unknown_flag_as_json() {
+    cli_snapshot!(["version", "--json", "--colour"], @r#"
+    exit: 2
+    --- stdout
+    {"event":"error","kind":"usage","exit_code":2,"message":"unexpected argument '--colour' found","place":null,"hint":null}
+    "#);
+}
