@@ -3,16 +3,13 @@
 use serde::Deserialize;
 use tch::{Kind, Tensor};
 
+use super::padded::{Mask, Padded, assert_close, floats};
 use crate::config::{LossAgg, Normalize};
 use crate::rl::adamw::{AdamW, Options};
 use crate::rl::advantages::{gae, grpo, opo, reinforce_pp, reinforce_pp_baseline, rloo, whiten};
 use crate::rl::aggregate::{Denominators, aggregate};
 use crate::rl::kl::{KlKind, kl, kl_straight_through};
 use crate::rl::loss::{Clip, ppo_clip};
-use crate::rl::pack::Row;
-
-/// Trajectories by tokens, as the peers pad them.
-type Padded = Vec<Vec<f64>>;
 
 #[derive(Deserialize)]
 struct Golden {
@@ -25,7 +22,7 @@ struct Golden {
 
 #[derive(Deserialize)]
 struct Batch {
-    mask: Padded,
+    mask: Mask,
     groups: Vec<u64>,
     logp_old: Padded,
     logp: Padded,
@@ -87,61 +84,15 @@ fn golden() -> Golden {
     serde_json::from_str(include_str!("../../../tests/golden/rl/golden.json")).unwrap()
 }
 
-impl Batch {
-    /// The entries at sampled tokens, trajectory by trajectory.
-    fn sampled(&self, values: &Padded) -> Padded {
-        values
-            .iter()
-            .zip(&self.mask)
-            .map(|(values, mask)| values.iter().zip(mask).filter(|(_, m)| **m > 0.0).map(|(v, _)| *v).collect())
-            .collect()
-    }
-
-    fn gathered(&self, values: &Padded) -> Tensor {
-        Tensor::from_slice(&self.sampled(values).concat())
-    }
-
-    fn rows(&self) -> Vec<Row> {
-        let row = |(trajectory, mask): (usize, &Vec<f64>)| Row {
-            ids: vec![0; mask.len()],
-            loss_mask: mask.iter().map(|m| *m > 0.0).collect(),
-            logprobs: vec![0.0; mask.len()],
-            steps: vec![0; mask.len()],
-            trajectory,
-        };
-        self.mask.iter().enumerate().map(row).collect()
-    }
-
-    fn sequence(&self) -> Tensor {
-        let numbers = |(i, own): (usize, Vec<f64>)| vec![i as i64; own.len()];
-        let all: Vec<i64> = self.sampled(&self.mask).into_iter().enumerate().flat_map(numbers).collect();
-        Tensor::from_slice(&all)
-    }
-}
-
-#[track_caller]
-fn assert_close(what: &str, got: &[f64], want: &[f64], tolerance: f64) {
-    assert_eq!(got.len(), want.len(), "{what}");
-    for (got, want) in got.iter().zip(want) {
-        assert!((got - want).abs() <= tolerance * (1.0 + want.abs()), "{what}: {got} for {want}");
-    }
-}
-
-fn floats(tensor: &Tensor) -> Vec<f64> {
-    Vec::try_from(tensor.detach().flatten(0, -1)).unwrap()
-}
-
 #[test]
 fn advantages_are_verls() {
     let Golden { batch, advantages: golden, .. } = golden();
-    let rewards = batch.sampled(&batch.rewards);
+    let rewards = batch.mask.sampled(&batch.rewards);
     let returns: Vec<f64> = rewards.iter().map(|own| own.iter().sum()).collect();
-    let tokens: Vec<usize> = rewards.iter().map(Vec::len).collect();
-    let per_token = |advantages: &[f64]| -> Vec<f64> {
-        advantages.iter().zip(&tokens).flat_map(|(advantage, &n)| vec![*advantage; n]).collect()
-    };
+    let tokens = batch.mask.tokens();
+    let per_token = |advantages: &[f64]| batch.mask.per_token(advantages);
     let check = |name: &str, got: &[f64], want: &Padded, tolerance: f64| {
-        assert_close(name, got, &batch.sampled(want).concat(), tolerance);
+        assert_close(name, got, &batch.mask.sampled(want).concat(), tolerance);
     };
     let groups = &batch.groups;
     check("grpo", &per_token(&grpo(&returns, groups, Normalize::Std)), &golden.grpo, 1e-12);
@@ -154,7 +105,7 @@ fn advantages_are_verls() {
     check("reinforce_pp", &reinforce_pp(&rewards, golden.gamma).concat(), &golden.reinforce_pp, 1e-7);
     let raw: Padded = rewards
         .iter()
-        .zip(batch.sampled(&batch.values))
+        .zip(batch.mask.sampled(&batch.values))
         .map(|(rewards, values)| gae(rewards, &values, 0.0, golden.gamma, golden.lambda))
         .collect();
     check("gae", &whiten(&raw.concat()), &golden.gae, 1e-7);
@@ -163,19 +114,20 @@ fn advantages_are_verls() {
 #[test]
 fn ppo_clip_is_verls_and_trls() {
     let Golden { batch, ppo_clip: cases, .. } = golden();
-    let denominators = Denominators::of(&batch.rows());
+    let denominators = Denominators::of(&batch.mask.rows());
     for case in &cases {
         let what = format!("{} {:?} {:?}", case.by, case.loss_agg, (case.low, case.high, case.dual));
         // verl divides the sum over a trajectory by its length + 1e-8.
         let tolerance = if case.by == "verl" && case.loss_agg == LossAgg::SeqMeanTokenMean { 1e-8 } else { 1e-12 };
-        let logp = batch.gathered(&batch.logp).set_requires_grad(true);
+        let logp = batch.mask.gathered(&batch.logp).set_requires_grad(true);
         let clip = Clip { low: case.low, high: case.high, dual: case.dual };
         let (loss, stats) =
-            ppo_clip(&logp, &batch.gathered(&batch.logp_old), &batch.gathered(&batch.advantages), clip).unwrap();
-        let loss = aggregate(&loss, &batch.sequence(), case.loss_agg, &denominators).unwrap();
+            ppo_clip(&logp, &batch.mask.gathered(&batch.logp_old), &batch.mask.gathered(&batch.advantages), clip)
+                .unwrap();
+        let loss = aggregate(&loss, &batch.mask.sequence(), case.loss_agg, &denominators).unwrap();
         loss.backward();
         assert_close(&what, &floats(&loss), &[case.loss], tolerance);
-        assert_close(&what, &floats(&logp.grad()), &batch.sampled(&case.gradient).concat(), tolerance);
+        assert_close(&what, &floats(&logp.grad()), &batch.mask.sampled(&case.gradient).concat(), tolerance);
         for (name, got, want) in [
             ("clipfrac", stats.clipfrac_low() + stats.clipfrac_high(), case.clipfrac),
             ("clipfrac_dual", stats.clipfrac_dual(), case.clipfrac_dual),
@@ -194,8 +146,8 @@ fn ppo_clip_is_verls_and_trls() {
 fn kl_is_verls() {
     let Golden { batch, kl: cases, .. } = golden();
     for case in &cases {
-        let logp = batch.gathered(&batch.logp).set_requires_grad(true);
-        let logp_ref = batch.gathered(&batch.logp_ref);
+        let logp = batch.mask.gathered(&batch.logp).set_requires_grad(true);
+        let logp_ref = batch.mask.gathered(&batch.logp_ref);
         let value = match case.kind.as_str() {
             "k1" => kl(&logp, &logp_ref, KlKind::K1),
             "abs" => kl(&logp, &logp_ref, KlKind::Abs),
@@ -207,8 +159,8 @@ fn kl_is_verls() {
         }
         .unwrap();
         value.sum(Kind::Double).backward();
-        assert_close(&case.kind, &floats(&value), &batch.sampled(&case.kl).concat(), 1e-12);
-        assert_close(&case.kind, &floats(&logp.grad()), &batch.sampled(&case.gradient).concat(), 1e-12);
+        assert_close(&case.kind, &floats(&value), &batch.mask.sampled(&case.kl).concat(), 1e-12);
+        assert_close(&case.kind, &floats(&logp.grad()), &batch.mask.sampled(&case.gradient).concat(), 1e-12);
     }
 }
 

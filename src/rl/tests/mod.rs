@@ -3,6 +3,8 @@
 
 mod chain;
 mod golden;
+mod padded;
+mod verl_cases;
 
 use std::collections::BTreeMap;
 

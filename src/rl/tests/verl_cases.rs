@@ -1,0 +1,139 @@
+//! Agreement with verl on a larger set of cases in f32, kept outside the repository (`R1_SHARED`, or `shared/data` beside
+//! it); skipped without it.
+#![allow(clippy::print_stderr)]
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde_json::{Value, from_value};
+use tch::{Kind, Tensor};
+
+use super::padded::{Mask, Padded, assert_close, floats};
+use crate::config::{LossAgg, Normalize};
+use crate::rl::advantages::{gae, grpo, opo, reinforce_pp, reinforce_pp_baseline, rloo, whiten};
+use crate::rl::aggregate::{Denominators, aggregate};
+use crate::rl::kl::{KlKind, kl};
+use crate::rl::loss::{Clip, ppo_clip};
+
+/// Inputs are printed to 7 decimals.
+const TOLERANCE: f64 = 1e-5;
+
+#[derive(Deserialize)]
+struct Case {
+    id: String,
+    #[serde(rename = "fn")]
+    function: String,
+    input: Value,
+    output: Value,
+}
+
+impl Case {
+    fn read<T: serde::de::DeserializeOwned>(&self, name: &str) -> T {
+        from_value(self.input[name].clone()).unwrap_or_else(|error| panic!("{} {name}: {error}", self.id))
+    }
+
+    fn want(&self, name: &str) -> Padded {
+        from_value(self.output[name].clone()).unwrap()
+    }
+}
+
+#[test]
+fn estimators_losses_and_kl_are_verls() {
+    let shared = std::env::var_os("R1_SHARED")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/data"), PathBuf::from);
+    let Ok(text) = std::fs::read_to_string(shared.join("rl-math/rl_cases.jsonl")) else {
+        eprintln!("skipped: no rl-math/rl_cases.jsonl");
+        return;
+    };
+    let mut checked: BTreeMap<String, usize> = BTreeMap::new();
+    for line in text.lines() {
+        let case: Case = serde_json::from_str(line).unwrap();
+        let done = match case.function.as_str() {
+            "policy_loss" => policy_loss(&case),
+            "kl" => kl_case(&case),
+            _ => advantages(&case),
+        };
+        *checked.entry(case.function).or_default() += usize::from(done);
+    }
+    let expected = [
+        ("gae", 11),
+        ("grpo", 7),
+        ("gspo_loss", 0), // not ours yet
+        ("kl", 16),
+        ("opo", 5),
+        ("policy_loss", 31), // without seq-mean-token-sum-norm
+        ("reinforce_pp", 5),
+        ("reinforce_pp_baseline", 6),
+        ("rloo", 5),
+        ("value_loss", 0), // not ours yet
+    ];
+    assert_eq!(checked, expected.map(|(name, n)| (name.to_owned(), n)).into());
+}
+
+/// Whether the case is one of an estimator we have; it then agrees.
+fn advantages(case: &Case) -> bool {
+    if !case.input["token_level_rewards"].is_array() {
+        return false;
+    }
+    let mask: Mask = case.read("response_mask");
+    let rewards = mask.sampled(&case.read("token_level_rewards"));
+    let returns: Vec<f64> = rewards.iter().map(|own| own.iter().sum()).collect();
+    let groups = || -> Vec<u64> { case.read("index") };
+    let got = match case.function.as_str() {
+        "grpo" => {
+            let normalize = if case.read("norm_by_std") { Normalize::Std } else { Normalize::None };
+            mask.per_token(&grpo(&returns, &groups(), normalize))
+        }
+        "rloo" => mask.per_token(&rloo(&returns, &groups())),
+        "opo" => mask.per_token(&opo(&returns, &groups(), &mask.tokens())),
+        "reinforce_pp_baseline" => mask.per_token(&reinforce_pp_baseline(&returns, &groups(), &mask.tokens())),
+        "reinforce_pp" => reinforce_pp(&rewards, case.read("gamma")).concat(),
+        "gae" => {
+            let values = mask.sampled(&case.read("values"));
+            let own = |(rewards, values): (&Vec<f64>, &Vec<f64>)| {
+                gae(rewards, values, 0.0, case.read("gamma"), case.read("lam"))
+            };
+            whiten(&rewards.iter().zip(&values).map(own).collect::<Padded>().concat())
+        }
+        _ => return false,
+    };
+    assert_close(&case.id, &got, &mask.sampled(&case.want("advantages")).concat(), TOLERANCE);
+    true
+}
+
+fn policy_loss(case: &Case) -> bool {
+    let Ok(loss_agg) = from_value::<LossAgg>(case.input["agg"].clone()) else { return false };
+    let mask: Mask = case.read("response_mask");
+    let gathered = |name: &str| -> Tensor { mask.gathered(&case.read(name)) };
+    let clip = Clip { low: case.read("clip_low"), high: case.read("clip_high"), dual: Some(case.read("dual_clip_c")) };
+    let logp = gathered("log_prob").set_requires_grad(true);
+    let (loss, stats) = ppo_clip(&logp, &gathered("old_log_prob"), &gathered("advantages"), clip).unwrap();
+    let loss = aggregate(&loss, &mask.sequence(), loss_agg, &Denominators::of(&mask.rows())).unwrap();
+    loss.backward();
+    let number = |name: &str| case.output[name].as_f64().unwrap();
+    let got = [
+        loss.double_value(&[]),
+        stats.clipfrac_low() + stats.clipfrac_high(),
+        stats.clipfrac_dual(),
+        stats.approx_kl_k1(),
+    ];
+    let want = ["loss", "pg_clipfrac", "pg_clipfrac_lower", "ppo_kl"].map(number);
+    assert_close(&case.id, &got, &want, TOLERANCE);
+    assert_close(&case.id, &floats(&logp.grad()), &mask.sampled(&case.want("grad_log_prob")).concat(), TOLERANCE);
+    true
+}
+
+fn kl_case(case: &Case) -> bool {
+    let kind = match case.read::<String>("kind").as_str() {
+        "k1" => KlKind::K1,
+        "abs" => KlKind::Abs,
+        "k2" => KlKind::K2,
+        "k3" => KlKind::K3,
+        _ => return false,
+    };
+    let whole = |name: &str| Tensor::from_slice(&case.read::<Padded>(name).concat());
+    let got = kl(&whole("logprob"), &whole("ref_logprob"), kind).unwrap();
+    assert_close(&case.id, &floats(&got.to_kind(Kind::Double)), &case.want("kl").concat(), TOLERANCE);
+    true
+}
