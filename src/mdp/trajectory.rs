@@ -123,7 +123,8 @@ pub struct Trajectory {
 impl Trajectory {
     /// Sum of step rewards.
     pub fn total_reward(&self) -> f64 {
-        self.steps.iter().map(|step| step.reward).sum()
+        // Not `sum()`: of nothing it is -0.0.
+        self.steps.iter().fold(0.0, |sum, step| sum + step.reward)
     }
 
     pub fn tool_calls(&self) -> usize {

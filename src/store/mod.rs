@@ -24,4 +24,4 @@ mod trajectories;
 pub use checkpoint::{State, find_model, latest_checkpoint};
 pub use files::write_atomic;
 pub use read::read_trajectories;
-pub use run_dir::{Recipe, RunDir};
+pub use run_dir::{Recipe, RunDir, newest_run};

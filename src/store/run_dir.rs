@@ -64,8 +64,9 @@ impl RunDir {
 
     /// Opens an existing run to go on with it, and clears away what was left unfinished.
     pub fn open(path: &Path) -> Result<Self> {
-        if !path.join("config.json").is_file() {
-            return Err(Error::new(Kind::Store, "not a run directory: it has no config.json")
+        // A model directory has a config.json as well, without a script.
+        if !read_config(path)?.is_some_and(|config| config["script"].is_object()) {
+            return Err(Error::new(Kind::Store, "not a run directory: it has no config.json that names a script")
                 .at_path(path)
                 .hint("name a directory that `r1 run` or `r1 sft` made, such as runs/NAME"));
         }
@@ -118,7 +119,7 @@ impl RunDir {
         let mut text = serde_json::to_string_pretty(&config)
             .map_err(|e| Error::new(Kind::Internal, format!("can't write the settings as JSON: {e}")))?;
         text.push('\n');
-        let old = self.config()?.and_then(|old| old["script"]["hash"].as_str().map(str::to_owned));
+        let old = read_config(&self.path)?.and_then(|old| old["script"]["hash"].as_str().map(str::to_owned));
         for (file, new) in [("recipe.lua", recipe.source), ("config.json", text.as_str())] {
             let path = self.path.join(file);
             if let Some(hash) = &old {
@@ -135,19 +136,31 @@ impl RunDir {
         }
         Ok(())
     }
+}
 
-    /// What `config.json` says; `None` before it is written.
-    pub fn config(&self) -> Result<Option<Value>> {
-        let path = self.path.join("config.json");
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(failed("read the file", &path, &e)),
-        };
-        serde_json::from_slice(&bytes)
-            .map(Some)
-            .map_err(|e| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(path))
-    }
+/// What `config.json` of a run says; `None` before it is written.
+fn read_config(run: &Path) -> Result<Option<Value>> {
+    let path = run.join("config.json");
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(failed("read the file", &path, &e)),
+    };
+    serde_json::from_slice(&bytes)
+        .map(Some)
+        .map_err(|e| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(path))
+}
+
+/// The newest run called `name` below `root` (`name`, `name-2`, …) that has begun; `None` when there is none.
+pub fn newest_run(root: &Path, name: &str) -> Result<Option<PathBuf>> {
+    let number = |path: &Path| -> Option<u64> {
+        match path.file_name()?.to_str()?.strip_prefix(name)? {
+            "" => Some(1),
+            rest => rest.strip_prefix('-')?.parse().ok().filter(|number| *number > 1),
+        }
+    };
+    let runs = files::list(root)?.into_iter().filter(|path| path.join("config.json").is_file());
+    Ok(runs.filter_map(|path| Some((number(&path)?, path))).max().map(|(_, path)| path))
 }
 
 /// Takes the lock of a directory; the inner error means that another process has it. File systems without locks
@@ -199,6 +212,9 @@ mod tests {
         let run = RunDir::create(root.path(), "demo").unwrap();
         let path = run.path().to_owned();
         assert!(RunDir::open(&path).unwrap_err().message.starts_with("not a run directory"));
+        fs::write(path.join("config.json"), r#"{"model_type": "qwen2"}"#).unwrap();
+        assert!(RunDir::open(&path).unwrap_err().message.starts_with("not a run directory"));
+        fs::remove_file(path.join("config.json")).unwrap();
         run.write_recipe(&recipe("return 1", "aa", &Settings::default())).unwrap();
         assert!(RunDir::open(&path).unwrap_err().message.contains("another r1 process"));
         drop(run);
@@ -208,12 +224,28 @@ mod tests {
     }
 
     #[test]
+    fn the_newest_run_of_a_name_is_found() {
+        let root = tempfile::tempdir().unwrap();
+        let newest = |name| newest_run(root.path(), name).unwrap();
+        assert_eq!(newest("demo"), None);
+        for name in ["demo", "demo-2", "demo-10", "demo-x", "demo-extra"] {
+            let run = RunDir::create(root.path(), name).unwrap();
+            run.write_recipe(&recipe("return 1", "aa", &Settings::default())).unwrap();
+        }
+        // Killed before it began.
+        fs::create_dir(root.path().join("demo-11")).unwrap();
+        assert_eq!(newest("demo"), Some(root.path().join("demo-10")));
+        assert_eq!(newest("other"), None);
+        assert_eq!(newest_run(&root.path().join("none"), "demo").unwrap(), None);
+    }
+
+    #[test]
     fn a_changed_script_keeps_the_old_one() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
         let settings = Settings { seed: 7, ..Settings::default() };
         run.write_recipe(&recipe("return 1", "aaaaaaaaaaaaaaaa", &settings)).unwrap();
-        let config = run.config().unwrap().unwrap();
+        let config = read_config(run.path()).unwrap().unwrap();
         assert_eq!(config["seed"], 7);
         let back: Settings = serde_json::from_value(config["settings"].clone()).unwrap();
         assert_eq!(back, settings);

@@ -121,10 +121,10 @@ impl Drop for State {
     }
 }
 
-/// Tokens a second; `None` where no tokens are counted.
+/// Tokens a second; `None` where no tokens are counted, and while it is too early to say.
 fn rate(tokens: &AtomicU64, seconds: f64) -> Option<f64> {
     let tokens = tokens.load(Ordering::Relaxed);
-    (tokens > 0 && seconds > 0.0).then(|| tokens as f64 / seconds)
+    (tokens > 0 && seconds > 0.3).then(|| tokens as f64 / seconds)
 }
 
 fn style(known_total: bool, unicode: bool, tokens: Arc<AtomicU64>, started: Instant) -> ProgressStyle {
@@ -144,7 +144,8 @@ fn style(known_total: bool, unicode: bool, tokens: Arc<AtomicU64>, started: Inst
             }
         })
         .with_key("left", |state: &ProgressState, w: &mut dyn fmt::Write| {
-            if state.pos() > 0 && state.len().is_some_and(|len| len > state.pos()) {
+            let known = state.pos() > 0 && state.elapsed().as_secs_f64() > 0.3;
+            if known && state.len().is_some_and(|len| len > state.pos()) {
                 let _ = write!(w, "{} left", duration(state.eta().as_secs_f64()));
             }
         })

@@ -22,7 +22,7 @@ const COLUMNS: &[Column] = &[
     column("sft/loss", "loss", compact, 8),
     column("sft/accuracy", "accuracy", percent, 8),
     column("policy/lr", "lr", compact, 8),
-    column("reward/mean", "reward", |v| format!("{v:+.3}"), 7),
+    column("reward/mean", "reward", |v| format!("{:+.3}", v + 0.0), 7),
     column("rollout/accuracy", "accuracy", percent, 8),
     column("rollout/tool_call_share", "tool calls", percent, 10),
     column("rollout/response_tokens", "tokens", |v| format!("{v:.1}"), 7),
