@@ -1,1 +1,31 @@
 //! Text to ids and back: tokenizer, chat templates (minijinja), tool-call formats.
+//!
+//! - [`Tokenizer`]: Hugging Face's `tokenizer.json`; [`train_tokenizer`] makes a small one from raw text
+//! - `template`: chat templates as transformers renders them; `python` is Python's spelling of values
+//! - `format`: how a policy writes calls ([`Format`]); one file per format
+//! - `turns`: what a template prints between two messages, learnt once, so that a conversation grows by its new text only
+//! - [`Renderer`]: messages to prompt ids, replies to calls, and conversations extended token in / token out
+//! - `supervised`: conversations to ids and a loss mask, in the same pieces as rollouts
+
+#[cfg(test)]
+mod conversations;
+mod format;
+mod hermes;
+mod pieces;
+mod python;
+mod renderer;
+mod retool;
+mod supervised;
+mod template;
+#[cfg(test)]
+mod testing;
+mod tokenizer;
+mod train;
+mod turns;
+
+pub use format::{Format, Reply};
+pub use renderer::{Extension, Renderer};
+pub use supervised::Supervised;
+pub use template::Template;
+pub use tokenizer::Tokenizer;
+pub use train::train_tokenizer;

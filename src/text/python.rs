@@ -1,0 +1,319 @@
+//! Python's spelling of values, where templates and prompts must match what transformers prints: `json.dumps`,
+//! `repr`, `str`, and the string methods that minijinja's pycompat lacks.
+
+use std::fmt::Write;
+
+use minijinja::value::{Kwargs, ValueKind, from_args};
+use minijinja::{ErrorKind, State, Value as Jinja};
+use serde_json::Value;
+
+/// How `json.dumps` lays a value out.
+pub(super) struct Layout {
+    /// Spaces a level; `None` is one line.
+    pub indent: Option<usize>,
+    pub item: String,
+    pub key: String,
+    pub ascii: bool,
+    pub sort: bool,
+}
+
+impl Default for Layout {
+    /// `json.dumps(value, ensure_ascii=False)`, which is what transformers' `tojson` does.
+    fn default() -> Self {
+        Self { indent: None, item: ", ".to_owned(), key: ": ".to_owned(), ascii: false, sort: false }
+    }
+}
+
+/// `json.dumps(value, ensure_ascii=False)`.
+pub(super) fn dumps(value: &Value) -> String {
+    let mut out = String::new();
+    write_json(&mut out, value, &Layout::default(), 0);
+    out
+}
+
+fn write_json(out: &mut String, value: &Value, layout: &Layout, depth: usize) {
+    let line = |out: &mut String, depth: usize| {
+        if let Some(indent) = layout.indent {
+            out.push('\n');
+            out.extend(std::iter::repeat_n(' ', indent * depth));
+        }
+    };
+    match value {
+        Value::Null => out.push_str("null"),
+        Value::Bool(true) => out.push_str("true"),
+        Value::Bool(false) => out.push_str("false"),
+        Value::Number(number) => out.push_str(&python_number(number)),
+        Value::String(text) => write_string(out, text, layout.ascii),
+        Value::Array(items) if items.is_empty() => out.push_str("[]"),
+        Value::Array(items) => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push_str(&layout.item);
+                }
+                line(out, depth + 1);
+                write_json(out, item, layout, depth + 1);
+            }
+            line(out, depth);
+            out.push(']');
+        }
+        Value::Object(map) if map.is_empty() => out.push_str("{}"),
+        Value::Object(map) => {
+            let mut entries: Vec<_> = map.iter().collect();
+            if layout.sort {
+                entries.sort_by(|a, b| a.0.cmp(b.0));
+            }
+            out.push('{');
+            for (index, (key, item)) in entries.into_iter().enumerate() {
+                if index > 0 {
+                    out.push_str(&layout.item);
+                }
+                line(out, depth + 1);
+                write_string(out, key, layout.ascii);
+                out.push_str(&layout.key);
+                write_json(out, item, layout, depth + 1);
+            }
+            line(out, depth);
+            out.push('}');
+        }
+    }
+}
+
+fn write_string(out: &mut String, text: &str, ascii: bool) {
+    out.push('"');
+    for letter in text.chars() {
+        match letter {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            letter if letter < ' ' || (ascii && !letter.is_ascii()) => {
+                for unit in letter.encode_utf16(&mut [0; 2]) {
+                    // Writing to a string can't fail.
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
+            }
+            letter => out.push(letter),
+        }
+    }
+    out.push('"');
+}
+
+fn python_number(number: &serde_json::Number) -> String {
+    match number.as_f64() {
+        Some(float) if number.is_f64() => python_float(float),
+        _ => number.to_string(),
+    }
+}
+
+/// `repr` of a float: the shortest digits, with an exponent from 1e16 up and below 1e-4.
+fn python_float(float: f64) -> String {
+    if !float.is_finite() {
+        return if float.is_nan() {
+            "nan".to_owned()
+        } else if float > 0.0 {
+            "inf".to_owned()
+        } else {
+            "-inf".to_owned()
+        };
+    }
+    let scientific = format!("{float:e}");
+    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if float != 0.0 && !(-4..16).contains(&exponent) {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        return format!("{digits}e{sign}{:02}", exponent.abs());
+    }
+    let plain = format!("{float}");
+    if plain.contains('.') { plain } else { plain + ".0" }
+}
+
+#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
+/// The `tojson` filter of transformers: `json.dumps` with `ensure_ascii=False` unless told otherwise.
+pub(super) fn tojson(value: &Jinja, indent: Option<Jinja>, options: Kwargs) -> Result<Jinja, minijinja::Error> {
+    let mut layout = Layout::default();
+    let named: Option<Jinja> = options.get("indent")?;
+    if let Some(indent) = indent.or(named).filter(|indent| !indent.is_none() && !indent.is_undefined()) {
+        layout.indent = Some(usize::try_from(indent)?);
+        ",".clone_into(&mut layout.item);
+    }
+    if let Some([item, key]) = options.get::<Option<Vec<String>>>("separators")?.as_deref() {
+        layout.item.clone_from(item);
+        layout.key.clone_from(key);
+    }
+    layout.ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
+    layout.sort = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
+    options.assert_all_used()?;
+    if value.is_undefined() {
+        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, "Undefined is not JSON serializable"));
+    }
+    let json = serde_json::to_value(value).map_err(|error| {
+        minijinja::Error::new(ErrorKind::InvalidOperation, "this value is not JSON serializable").with_source(error)
+    })?;
+    let mut out = String::new();
+    write_json(&mut out, &json, &layout, 0);
+    Ok(Jinja::from(out))
+}
+
+/// `str(value)`: what `{{ value }}` prints.
+pub(super) fn write_str(out: &mut impl Write, value: &Jinja) -> std::fmt::Result {
+    match value.as_str() {
+        Some(text) => out.write_str(text),
+        None => write_repr(out, value),
+    }
+}
+
+/// The `string` filter.
+pub(super) fn str(value: &Jinja) -> String {
+    let mut out = String::new();
+    // Writing to a string can't fail.
+    let _ = write_str(&mut out, value);
+    out
+}
+
+/// The `trim` filter: `str(value).strip(chars)`.
+pub(super) fn trim(value: &Jinja, chars: Option<&str>) -> String {
+    let text = str(value);
+    match chars {
+        Some(chars) => text.trim_matches(|letter| chars.contains(letter)).to_owned(),
+        None => text.trim().to_owned(),
+    }
+}
+
+/// The `join` filter: `separator.join(map(str, values))`, of an attribute if one is named.
+#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
+pub(super) fn join(value: &Jinja, separator: Option<&str>, options: Kwargs) -> Result<String, minijinja::Error> {
+    let named: Option<String> = options.get("d")?;
+    let attribute: Option<String> = options.get("attribute")?;
+    options.assert_all_used()?;
+    let items: Result<Vec<String>, minijinja::Error> = value
+        .try_iter()?
+        .map(|item| match &attribute {
+            Some(name) => item.get_attr(name).map(|value| str(&value)),
+            None => Ok(str(&item)),
+        })
+        .collect();
+    Ok(items?.join(separator.or(named.as_deref()).unwrap_or_default()))
+}
+
+/// `repr(value)`: what stands inside printed lists and dictionaries.
+fn write_repr(out: &mut impl Write, value: &Jinja) -> std::fmt::Result {
+    match value.kind() {
+        ValueKind::Undefined => Ok(()),
+        ValueKind::None => out.write_str("None"),
+        ValueKind::Bool => out.write_str(if value.is_true() { "True" } else { "False" }),
+        ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
+            Ok(float) => out.write_str(&python_float(float)),
+            Err(_) => write!(out, "{value}"),
+        },
+        ValueKind::String => write_quoted(out, value.as_str().unwrap_or_default()),
+        ValueKind::Seq | ValueKind::Iterable => {
+            out.write_char('[')?;
+            for (index, item) in value.try_iter().into_iter().flatten().enumerate() {
+                if index > 0 {
+                    out.write_str(", ")?;
+                }
+                write_repr(out, &item)?;
+            }
+            out.write_char(']')
+        }
+        ValueKind::Map => {
+            out.write_char('{')?;
+            for (index, key) in value.try_iter().into_iter().flatten().enumerate() {
+                if index > 0 {
+                    out.write_str(", ")?;
+                }
+                write_repr(out, &key)?;
+                out.write_str(": ")?;
+                write_repr(out, &value.get_item(&key).unwrap_or_default())?;
+            }
+            out.write_char('}')
+        }
+        _ => write!(out, "{value}"),
+    }
+}
+
+fn write_quoted(out: &mut impl Write, text: &str) -> std::fmt::Result {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    out.write_char(quote)?;
+    for letter in text.chars() {
+        match letter {
+            '\n' => out.write_str("\\n")?,
+            '\r' => out.write_str("\\r")?,
+            '\t' => out.write_str("\\t")?,
+            '\\' => out.write_str("\\\\")?,
+            letter if letter == quote => write!(out, "\\{quote}")?,
+            letter if letter.is_control() && (letter as u32) < 0x100 => write!(out, "\\x{:02x}", letter as u32)?,
+            letter => out.write_char(letter)?,
+        }
+    }
+    out.write_char(quote)
+}
+
+/// Methods of Python's strings, lists and dictionaries: minijinja's own set and a few that templates use besides.
+pub(super) fn method(state: &State, value: &Jinja, name: &str, args: &[Jinja]) -> Result<Jinja, minijinja::Error> {
+    if let Some(text) = value.as_str() {
+        match name {
+            "removeprefix" | "removesuffix" => {
+                let (affix,): (&str,) = from_args(args)?;
+                let short = if name == "removeprefix" { text.strip_prefix(affix) } else { text.strip_suffix(affix) };
+                return Ok(Jinja::from(short.unwrap_or(text)));
+            }
+            "rsplit" => {
+                let (separator, most): (&str, Option<usize>) = from_args(args)?;
+                let mut parts: Vec<Jinja> = match most {
+                    Some(most) => text.rsplitn(most + 1, separator).map(Jinja::from).collect(),
+                    None => text.rsplit(separator).map(Jinja::from).collect(),
+                };
+                parts.reverse();
+                return Ok(Jinja::from(parts));
+            }
+            "partition" | "rpartition" => {
+                let (separator,): (&str,) = from_args(args)?;
+                let first = name == "partition";
+                let found = if first { text.split_once(separator) } else { text.rsplit_once(separator) };
+                let parts = match found {
+                    Some((before, after)) => [before, separator, after],
+                    None if first => [text, "", ""],
+                    None => ["", "", text],
+                };
+                return Ok(parts.into_iter().map(Jinja::from).collect());
+            }
+            _ => {}
+        }
+    }
+    minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn dumps_like_python() {
+        let value: Value = serde_json::from_str(
+            r#"{"b": [1, 2.0, -0.5, 1e16, 1e-5, 123456789.125, 0.0001, 1e22], "a": {"é": "\"\\\n\u0001</x>"}, "e": [{}, []], "n": null}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            dumps(&value),
+            r#"{"b": [1, 2.0, -0.5, 1e+16, 1e-05, 123456789.125, 0.0001, 1e+22], "a": {"é": "\"\\\n\u0001</x>"}, "e": [{}, []], "n": null}"#
+        );
+        let mut out = String::new();
+        let layout = Layout { indent: Some(2), item: ",".to_owned(), ascii: true, sort: true, ..Layout::default() };
+        write_json(&mut out, &serde_json::json!({"z": ["é", "👋"], "a": []}), &layout, 0);
+        assert_eq!(out, "{\n  \"a\": [],\n  \"z\": [\n    \"\\u00e9\",\n    \"\\ud83d\\udc4b\"\n  ]\n}");
+    }
+
+    #[test]
+    fn prints_like_python() {
+        let value = Jinja::from_serialize(serde_json::json!({"a": [1, 2.5, true, null, "it's", "say \"x\"\n"]}));
+        let mut out = String::new();
+        write_str(&mut out, &value).unwrap();
+        assert_eq!(out, r#"{'a': [1, 2.5, True, None, "it's", 'say "x"\n']}"#);
+    }
+}

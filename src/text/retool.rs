@@ -1,0 +1,269 @@
+//! ReTool (arXiv:2504.11536): the policy writes `<code>…</code>`, generation stops there, and the environment goes on
+//! in the same turn with `<interpreter>…</interpreter>`; then the policy goes on. One assistant turn holds it all.
+
+use serde_json::json;
+
+use super::format::{Reply, Turn, split_reasoning};
+use crate::mdp::{Message, Role, ToolCall};
+
+const OPEN: &str = "<code>";
+pub(super) const CLOSE: &str = "</code>";
+const RESULT_OPEN: &str = "<interpreter>";
+const RESULT_CLOSE: &str = "</interpreter>";
+
+/// Whether a reply (not ended by an end-of-turn token) waits for a result.
+pub(super) fn waits(reply: &str) -> bool {
+    reply.trim_end().ends_with(CLOSE)
+}
+
+/// A conversation's turns: results behind `</code>` join the policy's turn, and so does the reply behind them.
+/// A result that answers no code (the policy ended its turn without closing the block) is a user's turn.
+pub(super) fn turns(messages: &[Message], open: bool) -> Vec<Turn> {
+    let mut turns: Vec<Turn> = Vec::new();
+    // Whether the policy's last turn waits for a result, and whether it has one already.
+    let (mut waiting, mut answered) = (open, false);
+    // Whether the last turn holds results that answer no code.
+    let mut stray = false;
+    for message in messages {
+        let text = message.content.text();
+        match message.role {
+            Role::Tool if waiting => {
+                if turns.last().is_none_or(|turn| turn.role != Role::Assistant) {
+                    let parts = Vec::new();
+                    turns.push(Turn {
+                        parts,
+                        ended: false,
+                        continued: true,
+                        ..Turn::new(Role::Assistant, String::new())
+                    });
+                }
+                let line = if answered { "" } else { "\n" };
+                let result = format!("{line}{}\n", result(&text));
+                if let Some(turn) = turns.last_mut() {
+                    turn.parts.push((result, false));
+                }
+                answered = true;
+            }
+            Role::Tool if stray => {
+                if let Some((content, _)) = turns.last_mut().and_then(|turn| turn.parts.last_mut()) {
+                    content.push('\n');
+                    content.push_str(&result(&text));
+                }
+            }
+            Role::Tool => {
+                turns.push(Turn::new(Role::User, result(&text)));
+                stray = true;
+            }
+            Role::Assistant => {
+                let parts = split(&written(message, text));
+                waiting = parts.last().is_some_and(|(text, sampled)| *sampled && waits(text));
+                let ended = !waiting && parts.last().is_none_or(|(_, sampled)| *sampled);
+                match turns.last_mut() {
+                    Some(turn) if answered => {
+                        turn.parts.extend(parts);
+                        turn.ended = ended;
+                    }
+                    _ => {
+                        let reasoning = message.reasoning_content.clone().filter(|reasoning| !reasoning.is_empty());
+                        turns.push(Turn { parts, reasoning, ended, ..Turn::new(Role::Assistant, String::new()) });
+                    }
+                }
+                (answered, stray) = (false, false);
+            }
+            Role::System | Role::User => {
+                turns.push(Turn::new(message.role, text));
+                (waiting, answered, stray) = (false, false, false);
+            }
+        }
+    }
+    turns
+}
+
+/// `<interpreter>` around a tool's output.
+fn result(output: &str) -> String {
+    format!("{RESULT_OPEN}\n{}\n{RESULT_CLOSE}", output.trim_end_matches('\n'))
+}
+
+/// An assistant's text, with its calls where the text lacks them.
+fn written(message: &Message, mut text: String) -> String {
+    if !text.contains(OPEN) {
+        for call in &message.tool_calls {
+            if !text.is_empty() && !text.ends_with('\n') {
+                text.push('\n');
+            }
+            let code = call.arguments.get("code").and_then(|code| code.as_str()).unwrap_or_default();
+            text = format!("{text}{OPEN}\n{code}\n{CLOSE}");
+        }
+    }
+    text
+}
+
+/// Finds the results inside one assistant's text, as published ReTool data has them: an interpreter block right
+/// behind `</code>` was written by the environment, the rest by the policy.
+fn split(text: &str) -> Vec<(String, bool)> {
+    let mut parts = Vec::new();
+    let (mut own, mut rest) = (0, text);
+    while let Some(close) = rest.find(CLOSE) {
+        let behind = &rest[close + CLOSE.len()..];
+        let start = text.len() - behind.len();
+        rest = behind;
+        if !behind.trim_start().starts_with(RESULT_OPEN) {
+            continue;
+        }
+        let Some(end) = behind.find(RESULT_CLOSE) else { continue };
+        let end = end + RESULT_CLOSE.len();
+        let line = usize::from(behind[end..].starts_with('\n'));
+        parts.push((text[own..start].to_owned(), true));
+        parts.push((behind[..end + line].to_owned(), false));
+        rest = &behind[end + line..];
+        own = text.len() - rest.len();
+    }
+    if own < text.len() || parts.is_empty() {
+        parts.push((text[own..].to_owned(), true));
+    }
+    parts
+}
+
+/// Reads a reply: its last code block is one call of `tool`. Never fails: what can't be read is told in `errors`.
+pub(super) fn parse(text: &str, tool: &str, thinking: bool) -> Reply {
+    // Code is run while thinking goes on, so a thought that is not finished is text like any other.
+    let finished = text.contains("</think>");
+    let (reasoning, answer) = if finished { split_reasoning(text, thinking) } else { (None, text) };
+    let mut reply =
+        Reply { content: answer.trim().to_owned(), reasoning: reasoning.map(str::to_owned), ..Reply::default() };
+    let (open, close) = (text.rfind(OPEN), text.rfind(CLOSE));
+    match (open, close) {
+        (Some(open), Some(close)) if open < close => {
+            let code = without_fence(&text[open + OPEN.len()..close]);
+            if code.trim().is_empty() {
+                reply.errors.push(format!("The {OPEN} block is empty."));
+            } else {
+                let arguments = json!({ "code": code });
+                reply.tool_calls.push(ToolCall { id: None, name: tool.to_owned(), arguments });
+            }
+        }
+        (Some(_), _) => reply.errors.push(format!("{OPEN} was not closed with {CLOSE}, so nothing was run.")),
+        (None, Some(_)) => reply.errors.push(format!("{CLOSE} stands without {OPEN}, so nothing was run.")),
+        (None, None) => {}
+    }
+    reply
+}
+
+/// The program between the tags: without a Markdown fence, without the line breaks around it.
+fn without_fence(code: &str) -> String {
+    let code = code.trim_matches(['\n', '\r']).trim_end();
+    let inner = code.trim_start();
+    let Some(fenced) = inner.strip_prefix("```") else { return code.to_owned() };
+    let fenced = fenced.strip_suffix("```").unwrap_or(fenced);
+    // ```python\n…: what stands on the fence's own line is the language.
+    let (language, body) = fenced.split_once('\n').unwrap_or(("", fenced));
+    let body = if language.trim().chars().all(char::is_alphanumeric) { body } else { fenced };
+    body.trim_matches(['\n', '\r']).trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(reply: &Reply) -> Vec<&str> {
+        reply.tool_calls.iter().filter_map(|call| call.arguments["code"].as_str()).collect()
+    }
+
+    #[test]
+    fn the_last_code_block_is_the_call() {
+        for (text, expected) in [
+            ("Let me see. <code>\nprint(1)\n</code>", "print(1)"),
+            ("<code>a</code> and <code>b</code>", "b"),
+            ("<code>```python\nx = 1\n\nprint(x)\n```</code>", "x = 1\n\nprint(x)"),
+            ("<code>\n```py\nprint(1)```\n</code>", "print(1)"),
+            ("<code>\n```\nprint(1)\n</code>", "print(1)"),
+            ("<code>\nif x:\n    y()\n</code>\n", "if x:\n    y()"),
+            ("<think>still <code>1</code>", "1"),
+            ("<think>done</think><code>1</code>", "1"),
+            ("<code><code>1</code>", "1"),
+        ] {
+            let reply = parse(text, "python", false);
+            assert_eq!(code(&reply), [expected], "{text}");
+            assert!(reply.errors.is_empty(), "{text}");
+            assert_eq!(reply.tool_calls[0].name, "python");
+        }
+        let reply = parse("<think>done</think> so <code>1</code>", "calc", false);
+        assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("done"), "so <code>1</code>"));
+        assert_eq!(reply.tool_calls[0].name, "calc");
+    }
+
+    #[test]
+    fn malformed_code_is_told_in_words() {
+        for (text, error) in [
+            ("a <code>print(1)", "<code> was not closed with </code>, so nothing was run."),
+            ("<code>1</code> <code>2", "<code> was not closed with </code>, so nothing was run."),
+            ("print(1)</code>", "</code> stands without <code>, so nothing was run."),
+            ("<code>\n \n</code>", "The <code> block is empty."),
+            ("<code>```python\n```</code>", "The <code> block is empty."),
+        ] {
+            let reply = parse(text, "python", false);
+            assert_eq!(reply.errors, [error], "{text}");
+            assert!(reply.tool_calls.is_empty(), "{text}");
+        }
+        assert_eq!(parse("no code", "python", false).errors, Vec::<String>::new());
+    }
+
+    fn show(turns: &[Turn]) -> Vec<String> {
+        turns
+            .iter()
+            .map(|turn| {
+                let parts = turn.parts.iter().map(|(text, own)| if *own { text.clone() } else { format!("[{text}]") });
+                let mut text = format!("{}: {}", turn.role.name(), parts.collect::<String>());
+                text.push_str(if turn.ended { " END" } else { "" });
+                text
+            })
+            .collect()
+    }
+
+    #[test]
+    fn results_join_the_turn_of_the_policy() {
+        let user = |text: &str| Message::user(text);
+        let assistant = |text: &str| Message::assistant(text);
+        let tool = |text: &str| Message::tool(text);
+        let messages =
+            [user("q"), assistant("a<code>1</code>"), tool("42\n"), tool("x"), assistant("so 42"), user("r")];
+        let joined = "assistant: a<code>1</code>[\n<interpreter>\n42\n</interpreter>\n][<interpreter>\nx\n</interpreter>\n]so 42 END";
+        assert_eq!(show(&turns(&messages, false)), ["user: [q]", joined, "user: [r]"]);
+        // The policy ended its turn without closing the block: the answer is a turn of its own.
+        let messages = [assistant("a<code>1"), tool("not closed"), tool("again"), assistant("b")];
+        let answer = "user: [<interpreter>\nnot closed\n</interpreter>\n<interpreter>\nagain\n</interpreter>]";
+        assert_eq!(show(&turns(&messages, false)), ["assistant: a<code>1 END", answer, "assistant: b END"]);
+        // The environment cut in before the result, or behind it.
+        let messages =
+            [assistant("<code>1</code>"), user("stop"), assistant("<code>2</code>"), tool("2"), user("stop")];
+        let last = "assistant: <code>2</code>[\n<interpreter>\n2\n</interpreter>\n]";
+        assert_eq!(show(&turns(&messages, false)), ["assistant: <code>1</code>", "user: [stop]", last, "user: [stop]"]);
+        let rest = [tool("2"), assistant("done")];
+        assert_eq!(show(&turns(&rest, true)), ["assistant: [\n<interpreter>\n2\n</interpreter>\n]done END"]);
+    }
+
+    #[test]
+    fn results_inside_one_text_are_found() {
+        let text =
+            "t <code>1</code>\n<interpreter>\n1\n</interpreter>\nso <code>2</code>, <interpreter>mine</interpreter>";
+        let expected = [
+            ("t <code>1</code>", true),
+            ("\n<interpreter>\n1\n</interpreter>\n", false),
+            ("so <code>2</code>, <interpreter>mine</interpreter>", true),
+        ];
+        assert_eq!(split(text), expected.map(|(text, own)| (text.to_owned(), own)));
+        assert_eq!(split(""), [(String::new(), true)]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read(text in "(<code>|</code>|<interpreter>|</interpreter>|<think>|</think>|```|python|\\PC|\n){0,40}") {
+            for thinking in [false, true] {
+                let reply = parse(&text, "python", thinking);
+                proptest::prop_assert!(reply.tool_calls.len() + reply.errors.len() <= 1);
+            }
+            let parts = split(&text);
+            proptest::prop_assert_eq!(parts.iter().map(|(text, _)| text.as_str()).collect::<String>(), text);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What the tests of this module share: a small tokenizer, and the place of recorded data.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use super::{Format, Renderer, Tokenizer, train_tokenizer};
+
+/// A folder of recorded data, or `None` (said aloud) where there is none.
+pub(super) fn shared(folder: &str) -> Option<PathBuf> {
+    let root = std::env::var_os("R1_SHARED")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"), PathBuf::from);
+    let path = root.join(folder);
+    if !path.is_dir() {
+        eprintln!("skipped: {} is not here (set R1_SHARED)", path.display());
+        return None;
+    }
+    Some(path)
+}
+
+/// A few hundred words to learn merges from.
+pub(super) fn corpus() -> impl Iterator<Item = String> {
+    const WORDS: &str = "question answer think number total apples each price wrote because therefore python print \
+        result value while return import function string length between before after remaining altogether";
+    (0..60).map(|n| {
+        let word = |at: usize| WORDS.split_whitespace().nth((n * 7 + at * 5) % 27).unwrap_or_default();
+        format!(
+            "Question {n}: what is the {} of the {}?\nthe answer is {}. {}({}, {}) # the {}\n\n",
+            word(0),
+            word(1),
+            n * 8,
+            word(2),
+            word(3),
+            word(4),
+            word(5),
+        )
+    })
+}
+
+/// A tokenizer with the tokens of both formats.
+pub(super) fn small_tokenizer() -> &'static Tokenizer {
+    static TOKENIZER: OnceLock<Tokenizer> = OnceLock::new();
+    TOKENIZER.get_or_init(|| {
+        let extra = ["<code>", "</code>", "<interpreter>", "</interpreter>", "<tool_call>", "</tool_call>"];
+        train_tokenizer(corpus(), 360, &extra.map(str::to_owned)).unwrap()
+    })
+}
+
+/// A renderer with the small tokenizer and its own ChatML template.
+pub(super) fn renderer(format: Format) -> Renderer {
+    let dir = tempfile::tempdir().unwrap();
+    small_tokenizer().save(dir.path()).unwrap();
+    Renderer::load(dir.path(), format).unwrap()
+}
+
+/// Ids as text, with « » around those of the mask.
+pub(super) fn show(renderer: &Renderer, ids: &[u32], mask: &[bool]) -> String {
+    let mut runs = Vec::new();
+    let mut at = 0;
+    while at < ids.len() {
+        let run = mask[at..].iter().take_while(|sampled| **sampled == mask[at]).count();
+        let text = renderer.tokenizer().decode(&ids[at..at + run], false);
+        runs.push(if mask[at] { format!("«{text}»") } else { text });
+        at += run;
+    }
+    runs.concat()
+}

@@ -1,0 +1,328 @@
+//! A tokenizer in Hugging Face layout (`tokenizer.json` and the small files beside it), over the `tokenizers` crate.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::error::{Error, Kind, Result};
+
+/// The files that belong to a tokenizer; kept as they were read, and written again by [`Tokenizer::save`].
+const FILES: [&str; 6] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "generation_config.json",
+];
+
+/// A tokenizer with the files it came from.
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    files: BTreeMap<String, Vec<u8>>,
+    /// Where it came from, for error messages.
+    origin: String,
+    vocab_size: usize,
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json` and what stands beside it in a model directory.
+    pub fn load(dir: &Path) -> Result<Self> {
+        let mut files = BTreeMap::new();
+        for name in FILES {
+            let path = dir.join(name);
+            match std::fs::read(&path) {
+                Ok(bytes) => {
+                    files.insert(name.to_owned(), bytes);
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(Error::io(Kind::Model, "read the tokenizer", &path, &error)),
+            }
+        }
+        if !files.contains_key("tokenizer.json") {
+            return Err(Error::new(Kind::Model, "there is no tokenizer.json").at_path(dir).hint(
+                "older models have only vocab.json or tokenizer.model: load them once with transformers' \
+                 AutoTokenizer and save_pretrained, which writes tokenizer.json",
+            ));
+        }
+        Self::from_files(files, dir.display().to_string())
+    }
+
+    /// A tokenizer from the contents of its files, by name.
+    pub(super) fn from_files(files: BTreeMap<String, Vec<u8>>, origin: String) -> Result<Self> {
+        let place = |name: &str| format!("{origin}/{name}");
+        let json = files
+            .get("tokenizer.json")
+            .ok_or_else(|| Error::new(Kind::Model, "there is no tokenizer.json").at(&origin))?;
+        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(|error| {
+            Error::new(Kind::Model, format!("can't read the tokenizer: {error}")).at(place("tokenizer.json"))
+        })?;
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(|error| {
+            Error::new(Kind::Model, format!("can't read the tokenizer: {error}")).at(place("tokenizer.json"))
+        })?;
+        let last = inner.get_vocab(true).into_values().max();
+        let vocab_size = last.map_or(0, |id| id as usize + 1);
+        let new = Self { inner, files, origin, vocab_size };
+        // A damaged side file is an error now, not at the first prompt.
+        new.json("tokenizer_config.json")?;
+        new.json("generation_config.json")?;
+        Ok(new)
+    }
+
+    /// The ids of a text. Special tokens written in it become their ids; nothing is added in front or behind.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        if text.is_empty() {
+            return Ok(Vec::new());
+        }
+        let encoding = self.inner.encode_fast(text, false).map_err(|error| {
+            Error::new(Kind::Model, format!("can't encode a text of {} bytes: {error}", text.len())).at(&self.origin)
+        })?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of ids. Bytes that are not UTF-8 (a character cut in the middle) become U+FFFD; unknown ids nothing.
+    /// With `skip_special`, tokens marked special (`<|im_end|>`) are left out; added tokens that are not marked so
+    /// (`<tool_call>`) stay.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        self.inner.decode(ids, skip_special).unwrap_or_default()
+    }
+
+    /// The bytes each id stands for, `[vocab_size]`; ids without a token are empty. The concatenation over the ids
+    /// of a text is that text (but for the space that SentencePiece models put in front of a text).
+    pub fn token_bytes(&self) -> Vec<Vec<u8>> {
+        let spelling = Spelling::of(&self.inner);
+        let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
+        let mut bytes = vec![Vec::new(); self.vocab_size];
+        for (token, id) in self.inner.get_vocab(true) {
+            let Some(slot) = bytes.get_mut(id as usize) else { continue };
+            *slot = match added.get(&id) {
+                Some(added) => added.content.as_bytes().to_vec(),
+                None => spelling.bytes(&token),
+            };
+        }
+        bytes
+    }
+
+    /// One past the largest id. A model's own `vocab_size` may be larger (padding), never smaller.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// The id of a token as it is spelled in the vocabulary.
+    pub fn id_of(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// The text of `id` when it is an added token (special or not).
+    pub(super) fn added_token(&self, id: u32) -> Option<String> {
+        self.inner.get_added_vocabulary().get_added_tokens_decoder().get(&id).map(|token| token.content.clone())
+    }
+
+    /// Writes the files into a model directory, byte for byte as they were read.
+    pub fn save(&self, dir: &Path) -> Result<()> {
+        std::fs::create_dir_all(dir).map_err(|error| Error::io(Kind::Store, "make the directory", dir, &error))?;
+        for (name, bytes) in &self.files {
+            let path = dir.join(name);
+            std::fs::write(&path, bytes)
+                .map_err(|error| Error::io(Kind::Store, "write the tokenizer", &path, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Where it came from: a directory, or words.
+    pub(super) fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// A side file's text, if there is one.
+    pub(super) fn file(&self, name: &str) -> Option<String> {
+        self.files.get(name).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    /// A side file read as JSON; `Null` if there is none.
+    pub(super) fn json(&self, name: &str) -> Result<Value> {
+        match self.files.get(name) {
+            None => Ok(Value::Null),
+            Some(bytes) => serde_json::from_slice(bytes).map_err(|error| {
+                Error::new(Kind::Model, format!("not valid JSON: {error}")).at(format!("{}/{name}", self.origin))
+            }),
+        }
+    }
+
+    /// A token named in tokenizer_config.json (`eos_token`, `bos_token`): a string, or an object with `content`.
+    pub(super) fn named_token(&self, name: &str) -> Result<Option<String>> {
+        let config = self.json("tokenizer_config.json")?;
+        let token = config.get(name);
+        let content = token.and_then(|token| token.as_str().or_else(|| token.get("content")?.as_str()));
+        Ok(content.map(str::to_owned))
+    }
+}
+
+/// How a vocabulary spells bytes.
+enum Spelling {
+    /// GPT-2's printable alphabet, one letter a byte.
+    Bytes(HashMap<char, u8>),
+    /// SentencePiece: `▁` is a space, `<0x0A>` a byte.
+    SentencePiece,
+    /// As written.
+    Plain,
+}
+
+impl Spelling {
+    fn of(tokenizer: &tokenizers::Tokenizer) -> Self {
+        // The decoder says it; its JSON form is the crate's stable face.
+        let decoder = serde_json::to_value(tokenizer.get_decoder()).unwrap_or_default();
+        let pre_tokenizer = serde_json::to_value(tokenizer.get_pre_tokenizer()).unwrap_or_default();
+        if has_type(&decoder, "ByteLevel") || (decoder.is_null() && has_type(&pre_tokenizer, "ByteLevel")) {
+            return Self::Bytes(byte_alphabet());
+        }
+        if has_type(&decoder, "ByteFallback") || has_type(&decoder, "Metaspace") {
+            return Self::SentencePiece;
+        }
+        Self::Plain
+    }
+
+    fn bytes(&self, token: &str) -> Vec<u8> {
+        match self {
+            Self::Bytes(alphabet) => {
+                let bytes: Option<Vec<u8>> = token.chars().map(|letter| alphabet.get(&letter).copied()).collect();
+                bytes.unwrap_or_else(|| token.as_bytes().to_vec())
+            }
+            Self::SentencePiece => match fallback_byte(token) {
+                Some(byte) => vec![byte],
+                None => token.replace('\u{2581}', " ").into_bytes(),
+            },
+            Self::Plain => token.as_bytes().to_vec(),
+        }
+    }
+}
+
+/// Whether a decoder or pre-tokenizer, or one inside its sequence, is of this type.
+fn has_type(value: &Value, name: &str) -> bool {
+    if value.get("type").and_then(Value::as_str) == Some(name) {
+        return true;
+    }
+    ["decoders", "pretokenizers"]
+        .iter()
+        .filter_map(|key| value.get(key)?.as_array())
+        .flatten()
+        .any(|inner| has_type(inner, name))
+}
+
+/// `<0x0A>` -> 10.
+fn fallback_byte(token: &str) -> Option<u8> {
+    let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
+    if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
+}
+
+/// GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes for the letters from U+0100 on.
+fn byte_alphabet() -> HashMap<char, u8> {
+    let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    let mut next = 0x100;
+    (0..=255u8)
+        .filter_map(|byte| {
+            let letter = if printable(byte) {
+                char::from(byte)
+            } else {
+                next += 1;
+                char::from_u32(next - 1)?
+            };
+            Some((letter, byte))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::text::testing::{shared, small_tokenizer};
+
+    #[test]
+    fn every_text_comes_back() {
+        let tokenizer = small_tokenizer();
+        for text in [
+            "",
+            "Hello, world!\n\n  x = [1, 23];\t\r\n",
+            "日本語 é é 👋🏽\u{0}\u{7f}\u{a0}",
+            "<|im_start|>user\n<code>a</code><|im_end|>",
+            "< |im_end|> <code",
+        ] {
+            let ids = tokenizer.encode(text).unwrap();
+            assert_eq!(tokenizer.decode(&ids, false), text);
+        }
+    }
+
+    #[test]
+    fn added_tokens_have_one_id_and_only_special_ones_are_skipped() {
+        let tokenizer = small_tokenizer();
+        let ids = tokenizer.encode("<|im_start|><code>1</code><|im_end|>").unwrap();
+        let spelled: Vec<String> = ids.iter().map(|&id| tokenizer.decode(&[id], false)).collect();
+        assert_eq!(spelled, ["<|im_start|>", "<code>", "1", "</code>", "<|im_end|>"]);
+        assert_eq!(tokenizer.decode(&ids, true), "<code>1</code>");
+        assert_eq!(tokenizer.id_of("<|im_end|>"), Some(2));
+        assert_eq!(tokenizer.id_of("no such token"), None);
+    }
+
+    #[test]
+    fn bytes_of_tokens_add_up_to_the_text() {
+        let tokenizer = small_tokenizer();
+        let bytes = tokenizer.token_bytes();
+        assert_eq!(bytes.len(), tokenizer.vocab_size());
+        assert!(bytes.iter().all(|bytes| !bytes.is_empty()));
+        proptest::proptest!(|(text in "(\\PC|[ \\n\\t\\x00-\\x7f]|<code>|</code>|<\\|im_end\\|>|é|👋🏽){0,40}")| {
+            let ids = tokenizer.encode(&text).unwrap();
+            let joined: Vec<u8> = ids.iter().flat_map(|&id| bytes[id as usize].clone()).collect();
+            proptest::prop_assert_eq!(String::from_utf8(joined).unwrap(), text);
+        });
+    }
+
+    #[test]
+    fn sentencepiece_spells_spaces_and_bytes() {
+        let spelling = Spelling::SentencePiece;
+        assert_eq!(spelling.bytes("<0x0A>"), b"\n");
+        assert_eq!(spelling.bytes("<0xE2>"), [0xE2]);
+        assert_eq!(spelling.bytes("\u{2581}a"), b" a");
+        assert_eq!(spelling.bytes("<0xZZ>"), b"<0xZZ>");
+    }
+
+    #[test]
+    fn files_are_saved_as_they_were_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokenizer = small_tokenizer();
+        tokenizer.save(dir.path()).unwrap();
+        let again = Tokenizer::load(dir.path()).unwrap();
+        assert_eq!(again.files, tokenizer.files);
+        let text = "Same ids 123 <code>";
+        assert_eq!(again.encode(text).unwrap(), tokenizer.encode(text).unwrap());
+        std::fs::write(dir.path().join("tokenizer_config.json"), "{\"eos_token\": ").unwrap();
+        let error = Tokenizer::load(dir.path()).err().unwrap();
+        assert_eq!(error.kind, Kind::Model);
+        assert!(error.to_string().contains("tokenizer_config.json"), "{error}");
+        std::fs::remove_file(dir.path().join("tokenizer.json")).unwrap();
+        let error = Tokenizer::load(dir.path()).err().unwrap();
+        assert!(error.to_string().starts_with("there is no tokenizer.json"), "{error}");
+    }
+
+    /// Texts and their ids under Qwen's tokenizer, from tiktoken and from transformers' own.
+    #[test]
+    fn real_tokenizers_agree_with_recorded_ids() {
+        let Some(dir) = shared("tokenizers-configs") else { return };
+        let tokenizer = Tokenizer::load(&dir.join("qwen3")).unwrap();
+        let bytes = tokenizer.token_bytes();
+        let mut checked = 0;
+        for line in std::fs::read_to_string(dir.join("token_goldens.jsonl")).unwrap().lines() {
+            let row: Value = serde_json::from_str(line).unwrap();
+            let text = row["text"].as_str().unwrap();
+            let with_added = row.get("qwen3_with_added_tokens").filter(|ids| !ids.is_null());
+            let expected: Vec<u32> = serde_json::from_value(with_added.unwrap_or(&row["qwen_plain"]).clone()).unwrap();
+            assert_eq!(tokenizer.encode(text).unwrap(), expected, "{text:?}");
+            let joined: Vec<u8> = expected.iter().flat_map(|&id| bytes[id as usize].clone()).collect();
+            assert_eq!(String::from_utf8_lossy(&joined), tokenizer.decode(&expected, false));
+            checked += 1;
+        }
+        assert!(checked > 100, "{checked}");
+    }
+}
