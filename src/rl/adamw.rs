@@ -27,11 +27,16 @@ impl Default for Options {
     }
 }
 
+/// Name of the update count in a saved state.
+const STEP: &str = "step";
+
 /// The optimiser. Tensors are shared with the model, which sees every update.
 #[derive(Debug)]
 pub struct AdamW {
     options: Options,
     slots: Vec<Slot>,
+    /// Updates so far.
+    step: i64,
 }
 
 #[derive(Debug)]
@@ -43,8 +48,6 @@ struct Slot {
     master: Option<Tensor>,
     exp_avg: Tensor,
     exp_avg_sq: Tensor,
-    /// Updates so far.
-    step: i64,
 }
 
 impl AdamW {
@@ -57,9 +60,9 @@ impl AdamW {
             let master = if weight.kind() == dtype { None } else { Some(weight.f_detach()?.f_to_kind(dtype)?) };
             let zeros = || Tensor::f_zeros(weight.size(), (dtype, weight.device()));
             let (exp_avg, exp_avg_sq) = (zeros()?, zeros()?);
-            slots.push(Slot { name, weight, master, exp_avg, exp_avg_sq, step: 0 });
+            slots.push(Slot { name, weight, master, exp_avg, exp_avg_sq });
         }
-        Ok(Self { options, slots })
+        Ok(Self { options, slots, step: 0 })
     }
 
     /// Forgets all gradients.
@@ -70,7 +73,10 @@ impl AdamW {
     }
 
     /// One update from the accumulated gradients, which are first scaled down together to a norm of `max_norm` at most
-    /// (0 is off) and stay untouched. Returns the norm before that. A tensor without a gradient is passed over.
+    /// (0 is off) and stay untouched. Returns the norm before that.
+    ///
+    /// A tensor that no gradient has reached counts as one whose gradient is 0, so it still decays and follows its momentum:
+    /// an update must not depend on whether there was a gradient before the last resume.
     ///
     /// # Errors
     /// [`Kind::Numeric`] names the first tensor whose gradient holds NaN or infinity. Nothing has changed then: forget the
@@ -80,8 +86,9 @@ impl AdamW {
         let norm = self.grad_norm()?;
         // As in torch.nn.utils.clip_grad_norm_.
         let scale = if max_norm > 0.0 { (max_norm / (norm + 1e-6)).min(1.0) } else { 1.0 };
+        self.step += 1;
         for slot in &mut self.slots {
-            slot.update(lr, scale, &self.options)?;
+            slot.update(lr, scale, self.step, &self.options)?;
         }
         Ok(norm)
     }
@@ -113,14 +120,13 @@ impl AdamW {
         Ok(norms.iter().map(|norm| norm * norm).sum::<f64>().sqrt())
     }
 
-    /// Everything but the weights, as tensors to be saved: `NAME.exp_avg`, `NAME.exp_avg_sq`, `NAME.step` and, for weights
-    /// of low precision, `NAME.master`. Shallow copies: write them before the next step.
+    /// Everything but the weights, as tensors to be saved: `step` and, for each weight, `NAME.exp_avg`, `NAME.exp_avg_sq`
+    /// and, where it has low precision, `NAME.master`. Shallow copies: write them before the next step.
     pub fn state(&self) -> Vec<(String, Tensor)> {
-        let mut state = Vec::with_capacity(self.slots.len() * 4);
+        let mut state = vec![(STEP.to_owned(), Tensor::from_slice(&[self.step]))];
         for slot in &self.slots {
             state.push((format!("{}.exp_avg", slot.name), slot.exp_avg.shallow_clone()));
             state.push((format!("{}.exp_avg_sq", slot.name), slot.exp_avg_sq.shallow_clone()));
-            state.push((format!("{}.step", slot.name), Tensor::from_slice(&[slot.step])));
             if let Some(master) = &slot.master {
                 state.push((format!("{}.master", slot.name), master.shallow_clone()));
             }
@@ -134,22 +140,22 @@ impl AdamW {
     /// [`Kind::Store`] names a tensor that is missing, too many, or has another shape or type. Nothing has changed then.
     pub fn load_state(&mut self, mut state: HashMap<String, Tensor>) -> Result<()> {
         let _guard = no_grad_guard();
+        let step = take(&mut state, STEP, &Tensor::from_slice(&[self.step]))?.f_int64_value(&[0])?;
         let mut loaded = Vec::with_capacity(self.slots.len());
         for slot in &self.slots {
             let mut take = |part: &str, like: &Tensor| take(&mut state, &format!("{}.{part}", slot.name), like);
             let exp_avg = take("exp_avg", &slot.exp_avg)?;
             let exp_avg_sq = take("exp_avg_sq", &slot.exp_avg_sq)?;
-            let step = take("step", &Tensor::from_slice(&[0_i64]))?;
             let master = slot.master.as_ref().map(|master| take("master", master)).transpose()?;
-            loaded.push((exp_avg, exp_avg_sq, step.f_int64_value(&[0])?, master));
+            loaded.push((exp_avg, exp_avg_sq, master));
         }
         if let Some(name) = state.keys().min() {
             return Err(damaged(name, "is not one of this model's"));
         }
-        for (slot, (exp_avg, exp_avg_sq, step, master)) in self.slots.iter_mut().zip(loaded) {
+        self.step = step;
+        for (slot, (exp_avg, exp_avg_sq, master)) in self.slots.iter_mut().zip(loaded) {
             slot.exp_avg.f_copy_(&exp_avg)?;
             slot.exp_avg_sq.f_copy_(&exp_avg_sq)?;
-            slot.step = step;
             if let (Some(own), Some(master)) = (&mut slot.master, master) {
                 own.f_copy_(&master)?;
             }
@@ -159,18 +165,15 @@ impl AdamW {
 }
 
 impl Slot {
-    fn update(&mut self, lr: f64, scale: f64, options: &Options) -> Result<()> {
+    fn update(&mut self, lr: f64, scale: f64, step: i64, options: &Options) -> Result<()> {
         let grad = self.weight.grad();
-        if !grad.defined() {
-            return Ok(());
-        }
-        let mut grad = grad.f_to_kind(self.exp_avg.kind())?;
+        let mut grad =
+            if grad.defined() { grad.f_to_kind(self.exp_avg.kind())? } else { self.exp_avg.f_zeros_like()? };
         if scale < 1.0 {
             grad = grad.f_mul_scalar(scale)?;
         }
-        self.step += 1;
         let (beta1, beta2) = options.betas;
-        let updates = self.step as f64;
+        let updates = step as f64;
         let (correction1, correction2) = (1.0 - beta1.powf(updates), 1.0 - beta2.powf(updates));
         let mut weight = self.master.as_ref().unwrap_or(&self.weight).shallow_clone();
         if options.weight_decay > 0.0 && (!options.decay_matrices_only || weight.dim() > 1) {
@@ -318,14 +321,33 @@ mod tests {
     }
 
     #[test]
-    fn frozen_tensors_and_those_without_a_gradient_stay() {
+    fn frozen_tensors_stay() {
         let mut parameters = parameters(Dtype::Float);
         parameters.push(("frozen".to_owned(), Tensor::ones([3], (Dtype::Float, Device::Cpu))));
-        let before = bits(&parameters);
         let mut optimizer = optimizer(&parameters);
-        assert_eq!(optimizer.state().len(), 2 * 3);
-        assert_eq!(optimizer.step(0.01, 1.0).unwrap(), 0.0);
-        assert_eq!(bits(&parameters), before);
+        run(&mut optimizer, &parameters[..2], 0..2);
+        assert_eq!(parameters[2].1, Tensor::ones([3], (Dtype::Float, Device::Cpu)));
+        assert_eq!(optimizer.state().len(), 1 + 2 * 2);
+    }
+
+    #[test]
+    fn no_gradient_is_a_gradient_of_zero() {
+        // A mini-batch without a signal, in a run that goes on and in one that was resumed right before it.
+        let straight = parameters(Dtype::Float);
+        let mut first = optimizer(&straight);
+        run(&mut first, &straight, 0..3);
+        let resumed: Vec<(String, Tensor)> = straight
+            .iter()
+            .map(|(name, tensor)| (name.clone(), tensor.detach().copy().set_requires_grad(true)))
+            .collect();
+        let mut second = optimizer(&resumed);
+        let state = first.state().into_iter().map(|(name, tensor)| (name, tensor.copy()));
+        second.load_state(state.collect()).unwrap();
+        first.zero_grad();
+        for optimizer in [&mut first, &mut second] {
+            assert_eq!(optimizer.step(0.01, 1.0).unwrap(), 0.0);
+        }
+        assert_eq!(bits(&resumed), bits(&straight));
     }
 
     #[test]

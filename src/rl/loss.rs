@@ -210,18 +210,20 @@ mod tests {
 
     #[test]
     fn statistics_are_those_of_all_micro_batches() {
-        let tokens = [(0.5, 1.0), (-0.5, -1.0), (1.5, -1.0), (-0.5, 1.0), (0.0, 1.0)];
+        // One low clip, two high, one dual, and four that are none (two of them because of the sign).
+        let tokens =
+            [(-0.5, -1.0), (0.5, 1.0), (0.5, 2.0), (1.5, -1.0), (-0.5, 1.0), (0.5, -1.0), (0.0, 1.0), (0.2, 1.0)];
         let (_, _, whole) = at(&tokens, CLIP);
-        assert_eq!([whole.clipfrac_low(), whole.clipfrac_high(), whole.clipfrac_dual()], [0.2, 0.2, 0.2]);
-        assert!((whole.approx_kl_k1() + 0.2).abs() < 1e-14);
-        let k3: f64 = tokens.iter().map(|(d, _)| d.exp() - 1.0 - d).sum::<f64>() / 5.0;
+        assert_eq!([whole.clipfrac_low(), whole.clipfrac_high(), whole.clipfrac_dual()], [0.125, 0.25, 0.125]);
+        assert!((whole.approx_kl_k1() + 2.2 / 8.0).abs() < 1e-14);
+        let k3: f64 = tokens.iter().map(|(d, _)| d.exp() - 1.0 - d).sum::<f64>() / 8.0;
         assert!((whole.approx_kl_k3() - k3).abs() < 1e-14);
         assert_eq!((whole.ratio_min, whole.ratio_max), (f64::exp(-0.5), f64::exp(1.5)));
         let mut sum = RatioStats::default();
         for part in [&tokens[..0], &tokens[..2], &tokens[2..], &tokens[..0]] {
             sum.add(&at(part, CLIP).2);
         }
-        assert_eq!(sum.tokens, 5);
+        assert_eq!(sum.tokens, 8);
         assert_eq!((sum.ratio_min, sum.ratio_max), (whole.ratio_min, whole.ratio_max));
         assert!((sum.approx_kl_k3() - whole.approx_kl_k3()).abs() < 1e-14);
     }
