@@ -11,14 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use rand_chacha::ChaCha8Rng;
 use tokio::sync::oneshot;
 
 use super::client::{Call, Queue, Reply};
-use super::sampler::{self, Draw, Sampler};
+use super::running::Running;
+use super::sampler::{self, Sampler};
 use super::slots::{Slots, shared};
 use super::stats::{add, add_time};
-use super::stop::StopMatcher;
 use super::{EngineOptions, Progress, Stats, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, FinishReason, Request};
@@ -38,8 +37,8 @@ pub struct Engine {
     cache: KvCache,
     slots: Slots,
     sampler: Sampler,
-    /// Logits on the host, [requests that sample, V].
-    logits: Vec<f32>,
+    /// Probabilities on the host, [N, V].
+    probabilities: Vec<f32>,
     waiting: VecDeque<Pending>,
     /// In the order they were seated.
     running: Vec<Running>,
@@ -50,22 +49,6 @@ pub struct Engine {
 struct Pending {
     request: Request,
     reply: Reply,
-}
-
-/// A request in a slot.
-struct Running {
-    request: Request,
-    reply: Reply,
-    slot: usize,
-    /// Prompt and reply so far.
-    sequence: Vec<u32>,
-    logprobs: Vec<f32>,
-    /// Prompt tokens computed for this request.
-    prefilled: usize,
-    /// Whether its prefix was looked for; from then on the slot is only written by this request.
-    started: bool,
-    rng: ChaCha8Rng,
-    stop: StopMatcher,
 }
 
 impl Engine {
@@ -83,7 +66,7 @@ impl Engine {
             vocab,
             options,
             sampler: Sampler::default(),
-            logits: Vec::new(),
+            probabilities: Vec::new(),
             waiting: VecDeque::new(),
             running: Vec::new(),
             progress: Arc::default(),
@@ -245,17 +228,7 @@ impl Engine {
             let request = &pending.request;
             let Some(slot) = self.slots.seat(request.conversation, &request.prompt_ids) else { break };
             let Some(Pending { request, reply }) = self.waiting.pop_front() else { break };
-            self.running.push(Running {
-                reply,
-                slot,
-                sequence: request.prompt_ids.clone(),
-                logprobs: Vec::new(),
-                prefilled: 0,
-                started: false,
-                rng: sampler::stream(request.seed),
-                stop: StopMatcher::new(&request.sampling.stop),
-                request,
-            });
+            self.running.push(Running::new(request, reply, slot));
         }
     }
 
@@ -308,9 +281,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The call of the model; logits of those that sample are then on the host, in plan order.
+    /// The call of the model; a row of probabilities for each of the plan is on the host then.
     fn compute(&mut self, plan: &[(usize, usize)]) -> Result<()> {
-        let begin = Instant::now();
         let spans: Vec<Span<'_>> = plan
             .iter()
             .map(|&(place, count)| {
@@ -323,10 +295,13 @@ impl Engine {
         if longest > self.cache.capacity() {
             self.cache.reserve(longest.max(self.cache.capacity() * 3 / 2).min(self.options.rows()))?;
         }
-        let logits = self.model.step(&mut self.cache, &spans)?.f_to_device(tch::Device::Cpu)?;
-        self.logits.resize(logits.numel(), 0.0);
-        logits.f_copy_data(&mut self.logits, logits.numel())?;
+        let begin = Instant::now();
+        let logits = self.model.step(&mut self.cache, &spans)?;
         add_time(&self.progress.model_nanoseconds, begin.elapsed());
+        let sampling = plan.iter().map(|&(place, _)| &*self.running[place].request.sampling);
+        let probabilities = sampler::probabilities(&logits, sampling)?;
+        self.probabilities.resize(probabilities.numel(), 0.0);
+        probabilities.f_copy_data(&mut self.probabilities, probabilities.numel())?;
         add(&self.progress.decode_steps, 1);
         self.progress.max_batch.fetch_max(spans.len() as u64, Relaxed);
         for &(place, count) in plan {
@@ -343,9 +318,9 @@ impl Engine {
 
     /// Samples for every request whose sequence is computed to its end, and answers those that are done.
     fn sample(&mut self, plan: &[(usize, usize)], outcome: &mut Outcome, on_token: &mut dyn FnMut(u32) -> bool) {
-        let vocab = self.logits.len() / plan.len();
+        let vocab = self.probabilities.len() / plan.len();
         let mut ended: Vec<(usize, Result<FinishReason>)> = Vec::new();
-        for (logits, &(place, _)) in self.logits.chunks_exact(vocab).zip(plan) {
+        for (row, &(place, _)) in self.probabilities.chunks_exact(vocab).zip(plan) {
             let running = &mut self.running[place];
             if self.slots.ids(running.slot).len() < running.sequence.len() {
                 continue;
@@ -354,9 +329,12 @@ impl Engine {
                 let cached = running.request.prompt_ids.len() - running.prefilled;
                 add(&self.progress.cached_tokens, cached as u64);
             }
-            let Some(draw) = self.sampler.draw(logits, &running.request.sampling, &mut running.rng) else {
-                ended.push((place, Err(running.not_finite())));
-                continue;
+            let draw = match running.draw(&mut self.sampler, row) {
+                Ok(draw) => draw,
+                Err(error) => {
+                    ended.push((place, Err(error)));
+                    continue;
+                }
             };
             add(&self.progress.sampled_tokens, 1);
             let reason = running.push(draw, self.vocab.get(draw.id), self.options.capacity);
@@ -396,56 +374,6 @@ impl Engine {
             self.answer(reply, Err(error.clone()));
         }
         self.slots.clear();
-    }
-}
-
-impl Running {
-    fn replying(&self) -> bool {
-        self.sequence.len() > self.request.prompt_ids.len()
-    }
-
-    /// The prompt without its last token, which is always computed for its logits.
-    fn cacheable(&self) -> &[u32] {
-        let prompt = &self.request.prompt_ids;
-        &prompt[..prompt.len().saturating_sub(1)]
-    }
-
-    /// Adds a sampled token; says why, if it is the last one.
-    fn push(&mut self, draw: Draw, bytes: &[u8], capacity: usize) -> Option<FinishReason> {
-        self.sequence.push(draw.id);
-        self.logprobs.push(draw.logprob);
-        if self.request.stop_ids.contains(&draw.id) {
-            Some(FinishReason::Stop)
-        } else if self.stop.push(bytes) {
-            Some(FinishReason::StopString)
-        } else if self.logprobs.len() >= self.request.sampling.max_new_tokens || self.sequence.len() >= capacity {
-            Some(FinishReason::Length)
-        } else {
-            None
-        }
-    }
-
-    fn not_finite(&self) -> Error {
-        let Request { conversation, seed, .. } = &self.request;
-        Error::new(Kind::Numeric, "the model's logits are not finite")
-            .at(format!(
-                "conversation {conversation}, trajectory {}, step {}, token {} of the reply",
-                seed.trajectory,
-                seed.step,
-                self.logprobs.len() + 1
-            ))
-            .hint("the weights have gone to NaN or infinity: lower trainer.lr and go on from an earlier checkpoint")
-    }
-
-    fn finish(mut self, reason: Result<FinishReason>) -> (Reply, Result<Completion>) {
-        let token_ids = self.sequence.split_off(self.request.prompt_ids.len());
-        let completion = reason.map(|finish_reason| Completion {
-            token_ids,
-            logprobs: self.logprobs,
-            finish_reason,
-            prefilled: self.prefilled,
-        });
-        (self.reply, completion)
     }
 }
 

@@ -12,6 +12,7 @@ mod client;
 mod engine;
 mod options;
 mod policy;
+mod running;
 mod sampler;
 mod scripted;
 mod slots;

@@ -1,4 +1,4 @@
-//! Draws the next token from logits, on the host.
+//! Draws the next token from logits: the softmax of the whole batch in libtorch, the draw itself on the host.
 //!
 //! Randomness is counter-based: the ChaCha8 key is (seed, trajectory), its stream is the step, and token `n` of the
 //! reply uses 64-bit word `n`. A draw depends on the request and its logits alone, never on the batch or the slot.
@@ -7,10 +7,9 @@
 //! The log-probability is of the distribution the token was drawn from: temperature applied, and with top-k or
 //! top-p taken over the tokens kept. Greedy sampling (temperature 0) reports it under temperature 1.
 
-use std::cmp::Ordering;
-
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
+use tch::{Device, Tensor};
 
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Sampling, StreamSeed};
@@ -45,6 +44,21 @@ pub(super) fn check(sampling: &Sampling) -> Result<()> {
     Ok(())
 }
 
+/// Probabilities [N, V], on the host, of logits [N, V] at the temperature of each request; at temperature 1 where it is
+/// greedy. A row with a NaN or +infinite logit is NaN all over.
+pub(super) fn probabilities<'a>(logits: &Tensor, sampling: impl Iterator<Item = &'a Sampling>) -> Result<Tensor> {
+    let temperatures: Vec<f32> =
+        sampling.map(|s| if s.temperature == 0.0 { 1.0 } else { s.temperature as f32 }).collect();
+    #[allow(clippy::float_cmp)] // Exactly 1 is the usual case and needs no pass over the logits.
+    let scaled = if temperatures.iter().all(|&temperature| temperature == 1.0) {
+        logits.shallow_clone()
+    } else {
+        let column = Tensor::f_from_slice(&temperatures)?.f_to_device(logits.device())?.f_unsqueeze(1)?;
+        logits.f_div(&column)?
+    };
+    Ok(scaled.f_softmax(-1, tch::Kind::Float)?.f_to_device(Device::Cpu)?)
+}
+
 /// One sampled token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Draw {
@@ -55,64 +69,61 @@ pub(super) struct Draw {
 /// The sampler's memory, kept between draws so that a draw allocates nothing.
 #[derive(Default)]
 pub(super) struct Sampler {
-    /// `exp((logit - max) / temperature)` of every token.
-    weights: Vec<f32>,
+    /// Mass of every [`BLOCK`] tokens.
+    blocks: Vec<f64>,
     /// Token ids, sorted as far as needed.
     order: Vec<u32>,
 }
 
+/// Tokens whose mass is summed first, so that a draw walks over V / BLOCK sums and one block.
+const BLOCK: usize = 32;
+
 impl Sampler {
-    /// Draws from `logits` [V]; none if one of them is NaN or infinite.
-    pub(super) fn draw(&mut self, logits: &[f32], sampling: &Sampling, rng: &mut ChaCha8Rng) -> Option<Draw> {
-        let (best, finite) = largest(logits);
-        if !finite {
+    /// Draws from `probabilities` [V]; none if the logits were not finite.
+    pub(super) fn draw(&mut self, probabilities: &[f32], sampling: &Sampling, rng: &mut ChaCha8Rng) -> Option<Draw> {
+        if probabilities.first().is_none_or(|p| p.is_nan()) {
             return None;
         }
-        let top = logits[best];
-        let greedy = sampling.temperature == 0.0;
-        let scale = if greedy { 1.0 } else { (1.0 / sampling.temperature) as f32 };
-        let mut total = 0.0;
-        self.weights.clear();
-        self.weights.extend(logits.iter().map(|&logit| {
-            let weight = ((logit - top) * scale).exp();
-            total += f64::from(weight);
-            weight
-        }));
-        let (id, mass) = if greedy {
-            (best as u32, total)
+        self.blocks.clear();
+        self.blocks.extend(probabilities.chunks(BLOCK).map(sum));
+        // 1 up to rounding; the division below makes up for it.
+        let total: f64 = self.blocks.iter().sum();
+        let (id, mass) = if sampling.temperature == 0.0 {
+            (largest(probabilities), total)
         } else {
             // 53 random bits: uniform in [0, 1).
-            let uniform = (rng.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64);
-            let cut_k = sampling.top_k > 0 && sampling.top_k < logits.len();
-            if cut_k || sampling.top_p < 1.0 {
-                let mass = self.keep(if cut_k { sampling.top_k } else { logits.len() }, sampling.top_p, total);
-                let target = uniform * mass;
-                (walk(self.order.iter().map(|&id| (id, self.weights[id as usize])), target)?, mass)
+            let uniform = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+            let top_k = if sampling.top_k == 0 { usize::MAX } else { sampling.top_k };
+            if top_k < probabilities.len() || sampling.top_p < 1.0 {
+                let mass = self.keep(probabilities, top_k, sampling.top_p, total);
+                let kept = self.order.iter().map(|&id| f64::from(probabilities[id as usize]));
+                (self.order[walk(kept, uniform * mass).0], mass)
             } else {
-                let target = uniform * total;
-                (walk(self.weights.iter().enumerate().map(|(id, &weight)| (id as u32, weight)), target)?, total)
+                let (block, rest) = walk(self.blocks.iter().copied(), uniform * total);
+                let inside = probabilities[block * BLOCK..].iter().take(BLOCK);
+                ((block * BLOCK + walk(inside.map(|&p| f64::from(p)), rest).0) as u32, total)
             }
         };
-        let logprob = f64::from((logits[id as usize] - top) * scale) - mass.ln();
+        let logprob = (f64::from(probabilities[id as usize]) / mass).ln();
         Some(Draw { id, logprob: logprob as f32 })
     }
 
     /// Leaves in `order` the tokens that top-k then top-p keep, most likely first (equal ones by id), and returns
     /// their mass. Top-p keeps the smallest set that holds at least that share of what top-k kept.
-    fn keep(&mut self, top_k: usize, top_p: f64, total: f64) -> f64 {
-        let weights = &self.weights;
-        let by_weight =
-            |a: &u32, b: &u32| -> Ordering { weights[*b as usize].total_cmp(&weights[*a as usize]).then(a.cmp(b)) };
+    fn keep(&mut self, probabilities: &[f32], top_k: usize, top_p: f64, total: f64) -> f64 {
+        let p = |id: u32| probabilities[id as usize];
+        let likelier = |a: &u32, b: &u32| p(*b).total_cmp(&p(*a)).then(a.cmp(b));
+        let mass_of = |ids: &[u32]| ids.iter().map(|&id| f64::from(p(id))).sum::<f64>();
         self.order.clear();
-        self.order.extend(0..weights.len() as u32);
+        self.order.extend(0..probabilities.len() as u32);
+        let mut mass = total;
         if top_k < self.order.len() {
-            self.order.select_nth_unstable_by(top_k - 1, by_weight);
+            self.order.select_nth_unstable_by(top_k - 1, likelier);
             self.order.truncate(top_k);
+            self.order.sort_unstable_by(likelier);
+            mass = mass_of(&self.order);
         }
-        let mass_of = |ids: &[u32]| ids.iter().map(|&id| f64::from(weights[id as usize])).sum::<f64>();
-        let mass = if top_k < weights.len() { mass_of(&self.order) } else { total };
         if top_p >= 1.0 {
-            self.order.sort_unstable_by(by_weight);
             return mass;
         }
         // Few tokens hold most of the mass: sort only as many as the share needs.
@@ -121,11 +132,11 @@ impl Sampler {
             let rest = &mut self.order[sorted..];
             let piece = (sorted * 3).max(32).min(rest.len());
             if piece < rest.len() {
-                rest.select_nth_unstable_by(piece - 1, by_weight);
+                rest.select_nth_unstable_by(piece - 1, likelier);
             }
-            rest[..piece].sort_unstable_by(by_weight);
+            rest[..piece].sort_unstable_by(likelier);
             for place in sorted..sorted + piece {
-                kept += f64::from(weights[self.order[place] as usize]);
+                kept += f64::from(p(self.order[place]));
                 if kept >= top_p * mass {
                     self.order.truncate(place + 1);
                     return kept;
@@ -137,31 +148,37 @@ impl Sampler {
     }
 }
 
-/// Place of the largest logit (the first of equal ones), and whether all are finite.
-fn largest(logits: &[f32]) -> (usize, bool) {
-    let (mut best, mut top, mut finite) = (0, f32::NEG_INFINITY, !logits.is_empty());
-    for (id, &logit) in logits.iter().enumerate() {
-        finite &= logit.is_finite();
-        if logit > top {
-            (best, top) = (id, logit);
-        }
-    }
-    (best, finite)
+/// The first of the largest.
+fn largest(probabilities: &[f32]) -> u32 {
+    let first = (0, f32::NEG_INFINITY);
+    (0..).zip(probabilities).fold(first, |best, (id, &p)| if p > best.1 { (id, p) } else { best }).0
 }
 
-/// Inverse of the cumulative distribution: the first token whose running sum passes `target`. Rounding may leave the
-/// target just above the whole sum; the last token with any weight is the answer then.
-fn walk(tokens: impl Iterator<Item = (u32, f32)>, target: f64) -> Option<u32> {
-    let mut sum = 0.0;
-    let mut last = None;
-    for (id, weight) in tokens {
-        if weight > 0.0 {
-            sum += f64::from(weight);
-            if sum > target {
-                return Some(id);
-            }
-            last = Some(id);
+/// Sum in four lanes, which do not wait for each other.
+fn sum(values: &[f32]) -> f64 {
+    let mut lanes = [0.0; 4];
+    let (fours, rest) = values.as_chunks::<4>();
+    for four in fours {
+        for (lane, &value) in lanes.iter_mut().zip(four) {
+            *lane += f64::from(value);
         }
+    }
+    lanes.iter().sum::<f64>() + rest.iter().map(|&value| f64::from(value)).sum::<f64>()
+}
+
+/// Inverse of a cumulative distribution: the first place whose running sum passes `target`, and what is left of the
+/// target there. Rounding may leave the target just above the whole sum; the last place with any mass is it then.
+fn walk(masses: impl Iterator<Item = f64>, target: f64) -> (usize, f64) {
+    let mut left = target;
+    let mut last = (0, 0.0);
+    for (place, mass) in masses.enumerate() {
+        if mass > left {
+            return (place, left);
+        }
+        if mass > 0.0 {
+            last = (place, left);
+        }
+        left -= mass;
     }
     last
 }
@@ -180,10 +197,17 @@ mod tests {
         weights.iter().map(|weight| weight / total).collect()
     }
 
+    /// What the engine does with one row of logits.
+    fn softmax(logits: &[f32], sampling: &Sampling) -> Vec<f32> {
+        let row = Tensor::from_slice(logits).unsqueeze(0);
+        super::probabilities(&row, [sampling].into_iter()).unwrap().view(-1).try_into().unwrap()
+    }
+
     fn draws(sampling: &Sampling, count: u32) -> Vec<Draw> {
         let mut sampler = Sampler::default();
+        let row = softmax(&LOGITS, sampling);
         let seed = |step| StreamSeed { seed: 7, trajectory: 3, step };
-        (0..count).map(|step| sampler.draw(&LOGITS, sampling, &mut stream(seed(step))).unwrap()).collect()
+        (0..count).map(|step| sampler.draw(&row, sampling, &mut stream(seed(step))).unwrap()).collect()
     }
 
     /// Chi-square of the draws against probabilities over the tokens that are likely enough to be expected 5 times.
@@ -214,8 +238,9 @@ mod tests {
     #[test]
     fn the_words_of_one_stream_are_independent_draws() {
         let (mut sampler, sampling) = (Sampler::default(), Sampling::default());
+        let row = softmax(&LOGITS, &sampling);
         let mut rng = stream(StreamSeed { seed: 1, trajectory: 2, step: 3 });
-        let draws: Vec<Draw> = (0..20_000).map(|_| sampler.draw(&LOGITS, &sampling, &mut rng).unwrap()).collect();
+        let draws: Vec<Draw> = (0..20_000).map(|_| sampler.draw(&row, &sampling, &mut rng).unwrap()).collect();
         assert!(chi_square(&draws, &probabilities(1.0)).0 < 18.47);
         assert_eq!(rng.get_word_pos(), 40_000, "a draw takes one 64-bit word");
     }
@@ -271,10 +296,9 @@ mod tests {
     fn top_p_over_many_tokens_keeps_the_smallest_sufficient_set() {
         // Weights fall slowly, so that the sorting goes on for several pieces.
         let logits: Vec<f32> = (0..1000).map(|id| ((id * 7919) % 1000) as f32 * -0.004).collect();
+        let sampling = Sampling { top_p: 0.8, ..Sampling::default() };
         let mut sampler = Sampler::default();
-        sampler
-            .draw(&logits, &Sampling { top_p: 0.8, ..Sampling::default() }, &mut stream(StreamSeed::default()))
-            .unwrap();
+        sampler.draw(&softmax(&logits, &sampling), &sampling, &mut stream(StreamSeed::default())).unwrap();
         let mut sorted: Vec<f64> = logits.iter().map(|&logit| f64::from(logit).exp()).collect();
         sorted.sort_by(|a, b| b.total_cmp(a));
         let total: f64 = sorted.iter().sum();
@@ -305,24 +329,49 @@ mod tests {
     }
 
     #[test]
+    fn every_token_of_a_large_vocabulary_can_be_drawn() {
+        // Equal probabilities over more than a few blocks, the last one short, some tokens impossible.
+        let possible = |id: usize| id % 3 != 1;
+        let logits: Vec<f32> = (0..101).map(|id| if possible(id) { 1.0 } else { f32::NEG_INFINITY }).collect();
+        let sampling = Sampling::default();
+        let (mut sampler, row) = (Sampler::default(), softmax(&logits, &sampling));
+        let mut rng = stream(StreamSeed::default());
+        let draws: Vec<Draw> = (0..10_000).map(|_| sampler.draw(&row, &sampling, &mut rng).unwrap()).collect();
+        let count = (0..101).filter(|&id| possible(id)).count() as f64;
+        let expected: Vec<f64> = (0..101).map(|id| if possible(id) { 1.0 / count } else { 0.0 }).collect();
+        let (statistic, terms) = chi_square(&draws, &expected);
+        // 99.9th percentile with 66 degrees of freedom
+        assert!(terms == 67 && statistic < 107.3, "chi-square {statistic} over {terms}");
+        assert!(draws.iter().all(|draw| possible(draw.id as usize)));
+    }
+
+    #[test]
+    fn a_target_past_the_sum_gives_the_last_possible_token() {
+        assert_eq!(walk([0.5, 0.25, 0.0].into_iter(), 0.75).0, 1);
+        assert_eq!(walk([0.0, 0.5].into_iter(), 0.0).0, 1);
+    }
+
+    #[test]
     fn logits_that_are_not_finite_give_nothing() {
         let mut sampler = Sampler::default();
-        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            for temperature in [0.0, 1.0] {
+        for bad in [f32::NAN, f32::INFINITY] {
+            for temperature in [0.0, 0.5, 1.0] {
                 let mut logits = LOGITS;
                 logits[2] = bad;
                 let sampling = Sampling { temperature, ..Sampling::default() };
-                assert_eq!(sampler.draw(&logits, &sampling, &mut stream(StreamSeed::default())), None);
+                let row = softmax(&logits, &sampling);
+                assert_eq!(sampler.draw(&row, &sampling, &mut stream(StreamSeed::default())), None);
             }
         }
     }
 
     #[test]
-    fn extreme_logits_stay_finite() {
-        let mut sampler = Sampler::default();
-        let sampling = Sampling { temperature: 1e-3, ..Sampling::default() };
-        let draw = sampler.draw(&[3e38, -3e38, 0.0], &sampling, &mut stream(StreamSeed::default())).unwrap();
-        assert_eq!(draw, Draw { id: 0, logprob: 0.0 });
+    fn rows_have_their_own_temperatures() {
+        let all = Tensor::from_slice(&[LOGITS, LOGITS, LOGITS].concat()).view([3, 6]);
+        let sampling = [0.0, 0.5, 1.0].map(|temperature| Sampling { temperature, ..Sampling::default() });
+        let together: Vec<f32> = super::probabilities(&all, sampling.iter()).unwrap().view(-1).try_into().unwrap();
+        assert_eq!(together, sampling.map(|sampling| softmax(&LOGITS, &sampling)).concat());
+        assert_eq!(together[..6], together[12..]);
     }
 
     #[test]

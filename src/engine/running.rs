@@ -1,0 +1,96 @@
+//! A request in a slot: its sequence so far, and when it is over.
+
+use rand_chacha::ChaCha8Rng;
+
+use super::client::Reply;
+use super::sampler::{self, Draw, Sampler};
+use super::stop::StopMatcher;
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Completion, FinishReason, Request};
+
+/// A request in a slot.
+pub(super) struct Running {
+    pub(super) request: Request,
+    pub(super) reply: Reply,
+    pub(super) slot: usize,
+    /// Prompt and reply so far.
+    pub(super) sequence: Vec<u32>,
+    logprobs: Vec<f32>,
+    /// Prompt tokens computed for this request.
+    pub(super) prefilled: usize,
+    /// Whether its prefix was looked for; from then on the slot is only written by this request.
+    pub(super) started: bool,
+    rng: ChaCha8Rng,
+    stop: StopMatcher,
+}
+
+impl Running {
+    pub(super) fn new(request: Request, reply: Reply, slot: usize) -> Self {
+        Self {
+            reply,
+            slot,
+            sequence: request.prompt_ids.clone(),
+            logprobs: Vec::new(),
+            prefilled: 0,
+            started: false,
+            rng: sampler::stream(request.seed),
+            stop: StopMatcher::new(&request.sampling.stop),
+            request,
+        }
+    }
+
+    /// Draws the next token; `Kind::Numeric` if the logits were not finite.
+    pub(super) fn draw(&mut self, sampler: &mut Sampler, probabilities: &[f32]) -> Result<Draw> {
+        sampler.draw(probabilities, &self.request.sampling, &mut self.rng).ok_or_else(|| self.not_finite())
+    }
+
+    /// Whether a token was sampled: the prompt is computed.
+    pub(super) fn replying(&self) -> bool {
+        self.sequence.len() > self.request.prompt_ids.len()
+    }
+
+    /// The prompt without its last token, which is always computed for its logits.
+    pub(super) fn cacheable(&self) -> &[u32] {
+        let prompt = &self.request.prompt_ids;
+        &prompt[..prompt.len().saturating_sub(1)]
+    }
+
+    /// Adds a sampled token; says why, if it is the last one.
+    pub(super) fn push(&mut self, draw: Draw, bytes: &[u8], capacity: usize) -> Option<FinishReason> {
+        self.sequence.push(draw.id);
+        self.logprobs.push(draw.logprob);
+        if self.request.stop_ids.contains(&draw.id) {
+            Some(FinishReason::Stop)
+        } else if self.stop.push(bytes) {
+            Some(FinishReason::StopString)
+        } else if self.logprobs.len() >= self.request.sampling.max_new_tokens || self.sequence.len() >= capacity {
+            Some(FinishReason::Length)
+        } else {
+            None
+        }
+    }
+
+    fn not_finite(&self) -> Error {
+        let Request { conversation, seed, .. } = &self.request;
+        Error::new(Kind::Numeric, "the model's logits are not finite")
+            .at(format!(
+                "conversation {conversation}, trajectory {}, step {}, token {} of the reply",
+                seed.trajectory,
+                seed.step,
+                self.logprobs.len() + 1
+            ))
+            .hint("the weights have gone to NaN or infinity: lower trainer.lr and go on from an earlier checkpoint")
+    }
+
+    /// The way back, and what goes there.
+    pub(super) fn finish(mut self, reason: Result<FinishReason>) -> (Reply, Result<Completion>) {
+        let token_ids = self.sequence.split_off(self.request.prompt_ids.len());
+        let completion = reason.map(|finish_reason| Completion {
+            token_ids,
+            logprobs: self.logprobs,
+            finish_reason,
+            prefilled: self.prefilled,
+        });
+        (self.reply, completion)
+    }
+}
