@@ -1,1 +1,31 @@
-//! Host tools: interpreters and their sandbox.
+//! Host tools: interpreters for programs that a policy wrote, each in a sandbox of its own.
+//!
+//! - [`Python`]: CPython in separate, confined processes (Linux)
+//! - [`Rhai`]: an embedded interpreter that needs nothing installed (everywhere)
+//!
+//! A policy optimises against these tools, so every program counts as hostile: it may loop, allocate, fork, print
+//! without end, read what it should not, or try to forge its own result. A failing program is an ordinary result
+//! ([`Output`] with `ok: false`), never an [`Error`](crate::Error); an error means that the tool can't be set up.
+
+mod capture;
+pub mod python;
+pub mod rhai;
+#[cfg(target_os = "linux")]
+mod sandbox;
+
+pub use python::{Python, PythonOptions, Traceback};
+pub use rhai::{Rhai, RhaiOptions};
+
+/// What a program left behind, ready to be shown to the policy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output {
+    /// What was printed, then the error if there is one; without the last line break. If nothing was printed and
+    /// the last statement is an expression whose value is not nothing, that value.
+    pub text: String,
+    /// The program ended by itself and without an error.
+    pub ok: bool,
+    /// The program was stopped because it ran too long.
+    pub timed_out: bool,
+    /// Wall time of the program in seconds, without waiting for a free interpreter.
+    pub seconds: f64,
+}

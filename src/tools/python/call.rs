@@ -1,0 +1,179 @@
+//! One call: the command goes out, what is printed and the report come in, until something ends it.
+
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Notify;
+
+use super::PythonOptions;
+use super::protocol::{Malformed, Report, command};
+use super::server::{Child, Exit};
+use crate::tools::Output;
+use crate::tools::capture::Capture;
+
+/// Printed bytes after which a program is stopped, because it will not end by itself.
+const ENDLESS: u64 = 16 << 20;
+
+/// How long a killed child may take to disappear.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Why the host stopped listening.
+#[derive(Debug)]
+enum End {
+    Report(Report),
+    Malformed,
+    Exit(Exit),
+    TimedOut,
+    Endless,
+    SessionEnded,
+    ServerDied,
+}
+
+/// Runs one program in a child. The output and whether the child can run another; nothing if the server died.
+pub(super) async fn exchange(
+    child: &mut Child,
+    options: &PythonOptions,
+    only: bool,
+    code: &str,
+    prelude: &str,
+    ended: Option<&Notify>,
+) -> Option<(Output, bool)> {
+    let start = Instant::now();
+    let mut capture = Capture::new(options.output_bytes);
+    let end = listen(child, options, &command(only, code, prelude), &mut capture, ended).await;
+    let seconds = start.elapsed().as_secs_f64();
+    if matches!(end, End::TimedOut | End::Endless | End::SessionEnded) {
+        child.signal(libc::SIGKILL);
+        let _ = tokio::time::timeout(GRACE, &mut child.exit).await;
+    }
+    drain(child, &mut capture);
+    let alive = matches!(end, End::Report(_));
+    conclude(end, &capture, options, seconds).map(|output| (output, alive))
+}
+
+async fn listen(
+    child: &mut Child,
+    options: &PythonOptions,
+    command_bytes: &[u8],
+    capture: &mut Capture,
+    ended: Option<&Notify>,
+) -> End {
+    let Child { out, report, command, decoder, exit, .. } = child;
+    let deadline = tokio::time::sleep(Duration::from_secs_f64(options.timeout));
+    tokio::pin!(deadline);
+    let ended = async {
+        match ended {
+            Some(ended) => ended.notified().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(ended);
+    let write = command.write_all(command_bytes);
+    tokio::pin!(write);
+    let (mut writing, mut printing, mut reporting) = (true, true, true);
+    let (mut printed, mut reported) = (vec![0; 1 << 16], vec![0; 1 << 12]);
+    let endless = ENDLESS.max(64 * options.output_bytes as u64);
+    loop {
+        tokio::select! {
+            // A child that reads no more is about to exit or to run out of time.
+            _ = &mut write, if writing => writing = false,
+            result = out.read(&mut printed), if printing => match result {
+                Ok(size) if size > 0 => {
+                    capture.push(&printed[..size]);
+                    if capture.total() > endless {
+                        return End::Endless;
+                    }
+                }
+                _ => printing = false,
+            },
+            result = report.read(&mut reported), if reporting => match result {
+                Ok(size) if size > 0 => match decoder.push(&reported[..size]) {
+                    Ok(None) => {}
+                    Ok(Some(report)) => return End::Report(report),
+                    Err(Malformed) => return End::Malformed,
+                },
+                // The program has shut the pipe: only its exit tells more.
+                _ => reporting = false,
+            },
+            result = &mut *exit => {
+                // A report that was written just before counts.
+                while let Ok(size @ 1..) = report.try_read(&mut reported) {
+                    match decoder.push(&reported[..size]) {
+                        Ok(None) => {}
+                        Ok(Some(report)) => return End::Report(report),
+                        Err(Malformed) => return End::Malformed,
+                    }
+                }
+                return result.map_or(End::ServerDied, End::Exit);
+            }
+            () = &mut deadline => return End::TimedOut,
+            () = &mut ended => return End::SessionEnded,
+        }
+    }
+}
+
+/// Takes what is still in the pipe, at most as much as a pipe holds.
+fn drain(child: &Child, capture: &mut Capture) {
+    let mut buffer = vec![0; 1 << 16];
+    let mut left: usize = 1 << 20;
+    while let Ok(size @ 1..) = child.out.try_read(&mut buffer) {
+        capture.push(&buffer[..size]);
+        left = left.saturating_sub(size);
+        if left == 0 {
+            break;
+        }
+    }
+}
+
+fn conclude(end: End, capture: &Capture, options: &PythonOptions, seconds: f64) -> Option<Output> {
+    let mut text = capture.text();
+    let (mut ok, mut timed_out) = (false, false);
+    let error = match end {
+        End::ServerDied => return None,
+        End::Report(Report::Done(value)) => {
+            ok = true;
+            if text.is_empty() { value } else { String::new() }
+        }
+        End::Report(Report::Error(error)) => error,
+        End::Report(Report::Unconfined(why)) => format!("SystemError: the sandbox could not be completed: {why}"),
+        End::Report(Report::Ready) | End::Malformed => {
+            "SystemError: the program has damaged its interpreter".to_owned()
+        }
+        End::Exit(Exit::Code(0)) => {
+            ok = true;
+            String::new()
+        }
+        // The second is the limit on CPU time.
+        End::TimedOut | End::Exit(Exit::Signal(libc::SIGXCPU)) => {
+            timed_out = true;
+            format!("TimeoutError: the program ran longer than {} s", options.timeout)
+        }
+        End::Exit(Exit::Code(code)) => format!("SystemExit: {code}"),
+        End::Exit(Exit::Signal(signal)) => crash(signal, options),
+        End::Exit(Exit::NotStarted(_)) => "SystemError: no process for the program".to_owned(),
+        End::Endless => format!("OutputError: the program printed more than {} MiB", capture.total() >> 20),
+        End::SessionEnded => "SystemError: the session was ended while the program ran".to_owned(),
+    };
+    if !error.is_empty() {
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        let mut cut = Capture::new(options.output_bytes);
+        cut.push(error.as_bytes());
+        text.push_str(&cut.text());
+    }
+    if text.ends_with('\n') {
+        text.pop();
+    }
+    Some(Output { text, ok, timed_out, seconds })
+}
+
+fn crash(signal: i32, options: &PythonOptions) -> String {
+    let what = match signal {
+        libc::SIGSEGV | libc::SIGBUS => "the interpreter crashed, as it does when recursion goes too deep (SIGSEGV)",
+        libc::SIGABRT | libc::SIGILL | libc::SIGTRAP => "the interpreter aborted (SIGABRT)",
+        libc::SIGKILL => return format!("MemoryError: the program was killed; it may use {} MiB", options.memory_mb),
+        _ => return format!("SystemError: the program was killed by signal {signal}"),
+    };
+    format!("SystemError: {what}")
+}

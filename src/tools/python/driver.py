@@ -1,0 +1,310 @@
+# The server interpreter and the children it forks. Runs inside the confinement of src/tools/sandbox.
+#
+# The server knows no programs: it takes 13-byte orders (op, id, argument) on its control socket, forks, signals and
+# reaps. A child confines itself further, then runs programs that come through its command pipe. Everything after
+# the first program byte counts as hostile, so a child that forks off keeps its three pipes and nothing else.
+# Python 3.8 or later.
+
+import ast, ctypes, gc, io, json, linecache, os, random, resource, select, shutil, signal, socket, struct, sys
+import threading, time, traceback, types
+import bisect, collections, datetime, decimal, fractions, functools, heapq, itertools, math, re, statistics, string
+
+ORDER = struct.Struct("<cQi")
+REPORT, COMMAND = 200, 201  # above the number of files that a program may open
+SETUP_FAILED = 125
+
+
+def server(config):
+    control = socket.socket(fileno=os.dup(0))
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
+    libc = ctypes.CDLL(None, use_errno=True)
+    for name in config["preload"]:
+        __import__(name)
+    wake, wake_write = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(wake_write, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    # Collected once and set aside, so that children don't touch (and copy) every page in their first collection.
+    gc.collect()
+    gc.freeze()
+
+    me = os.getpid()
+    children = {}  # process id -> id
+    processes = {}  # id -> process id
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    poll.register(wake, select.POLLIN)
+
+    def tell(op, number, argument):
+        control.sendall(ORDER.pack(op, number, argument))
+
+    def reap():
+        while children:
+            process, status = os.waitpid(-1, os.WNOHANG)
+            if process == 0:
+                return
+            number = children.pop(process, None)
+            if number is not None:
+                del processes[number]
+                clear(os.path.join(config["scratch"], str(number)))
+                tell(b"X", number, status)
+
+    tell(b"R", 0, 0)
+    while True:
+        ready = [fd for fd, _ in poll.poll()]
+        if wake in ready:
+            try:
+                os.read(wake, 4096)
+            except BlockingIOError:
+                pass
+            reap()
+        if control.fileno() not in ready:
+            continue
+        order, ancillary, _, _ = control.recvmsg(ORDER.size, socket.CMSG_SPACE(3 * 4))
+        fds = []
+        for _, _, data in ancillary:
+            fds.extend(struct.unpack("=%di" % (len(data) // 4), data[: len(data) // 4 * 4]))
+        while 0 < len(order) < ORDER.size:
+            piece = control.recv(ORDER.size - len(order))
+            order = order + piece if piece else b""
+        if not order:
+            return  # the host is gone
+        op, number, argument = ORDER.unpack(order)
+        if op == b"F":
+            try:
+                process = os.fork()
+            except OSError as error:
+                process = None
+                tell(b"N", number, error.errno)
+            if process == 0:
+                child(config, libc, me, number, *fds)
+            if process is not None:
+                children[process] = number
+                processes[number] = process
+            for fd in fds:
+                os.close(fd)
+        elif number in processes:
+            os.kill(processes[number], argument)
+
+
+def clear(path):
+    """Removes a scratch directory, whatever a program made of it."""
+    try:
+        os.rmdir(path)
+        return
+    except FileNotFoundError:
+        return
+    except OSError:
+        pass
+
+    def unlock(function, name, _):
+        try:
+            os.chmod(os.path.dirname(name), 0o700)
+            os.chmod(name, 0o700)
+            function(name)
+        except OSError:
+            pass
+
+    try:
+        shutil.rmtree(path, onerror=unlock)
+    except (OSError, RecursionError):
+        pass
+
+
+def child(config, libc, parent, number, out, report, command):
+    """Never returns, and never raises into the server's loop."""
+    try:
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        os.dup2(report, REPORT)
+        os.dup2(command, COMMAND)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.closerange(3, REPORT)
+        os.closerange(COMMAND + 1, 1024)
+        try:
+            confine(config, libc, parent, number)
+        except BaseException as error:
+            send(b"U", "%s: %s" % (type(error).__name__, error))
+            os._exit(SETUP_FAILED)
+        serve(config)
+    finally:
+        os._exit(SETUP_FAILED)
+
+
+def confine(config, libc, parent, number):
+    def check(result, what):
+        if result < 0:
+            raise OSError(ctypes.get_errno(), what)
+        return result
+
+    # Dies with the server, also if the server died before this line.
+    check(libc.prctl(1, signal.SIGKILL, 0, 0, 0), "prctl")
+    if os.getppid() != parent:
+        os._exit(SETUP_FAILED)
+    scratch = config["scratch"]
+    if config["disk"]:
+        scratch = os.path.join(scratch, str(number))
+        os.mkdir(scratch, 0o700)
+    os.chdir(scratch)
+    os.environ.update(HOME=scratch, TMPDIR=scratch)
+    # From here on no files of other children: a second landlock layer that knows only this scratch directory.
+    # Reads are allowed generously, because the server's layer is still in force.
+    landlock = config["landlock"]
+    if landlock:
+        attribute = struct.pack("=Q", landlock["handled"])
+        ruleset = check(libc.syscall(444, attribute, ctypes.c_size_t(len(attribute)), 0), "landlock_create_ruleset")
+        rules = [(path, landlock["read"]) for path in landlock["paths"]]
+        if config["disk"]:
+            rules.append((scratch, landlock["write"]))
+        for path, access in rules:
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            rule = struct.pack("=Qi", access, fd)
+            check(libc.syscall(445, ruleset, 1, rule, 0), "landlock_add_rule")
+            os.close(fd)
+        check(libc.syscall(446, ruleset, 0), "landlock_restrict_self")
+        os.close(ruleset)
+    for name, value in config["rlimits"].items():
+        resource.setrlimit(getattr(resource, "RLIMIT_" + name), (value, value))
+    # Last, since it forbids most of the above: no processes, no signals, no sockets.
+    for program in config["seccomp"]:
+        code = ctypes.create_string_buffer(bytes.fromhex(program))
+        header = struct.pack("@HP", len(code) // 8, ctypes.addressof(code))
+        check(libc.prctl(22, 2, header, 0, 0), "seccomp")
+
+
+def send(kind, text, _write=os.write):
+    data = text.encode("utf-8", "backslashreplace")[:MAX_REPORT]
+    data = kind + len(data).to_bytes(4, "little") + data
+    while data:
+        data = data[_write(REPORT, data) :]
+
+
+def receive(size):
+    pieces = []
+    while size:
+        piece = os.read(COMMAND, min(size, 1 << 20))
+        if not piece:
+            os._exit(0)
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
+def serve(config):
+    """Runs programs until the host closes the command pipe; the first one in a new `__main__`."""
+    # A program may break every module it can reach. What is used after it ran is kept here.
+    exit_, join, enumerate_, current = os._exit, threading.Thread.join, threading.enumerate, threading.current_thread
+    module = types.ModuleType("__main__")
+    module.__builtins__ = __builtins__
+    sys.modules["__main__"] = module
+    sys.argv = [""]
+    sys.path_importer_cache.clear()
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
+    sys.stdout = sys.__stdout__ = writer(1)
+    sys.stderr = sys.__stderr__ = writer(2)
+    if hasattr(sys, "set_int_max_str_digits"):
+        sys.set_int_max_str_digits(0)
+    random.seed(0)
+    stdout, stderr = sys.stdout, sys.stderr
+    send(b"R", "")
+    while True:
+        mode, prelude_size, code_size = struct.unpack("<cII", receive(9))
+        prelude = receive(prelude_size).decode()
+        code = receive(code_size).decode()
+        seconds = int(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) + config["cpu"])
+        hard = seconds if mode == b"O" else resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, hard))
+        kind, text = b"D", ""
+        try:
+            if prelude:
+                kind, text = quietly(prelude, module.__dict__, config)
+            if kind == b"D":
+                kind, text = run(code, "<program>", module.__dict__, config)
+            for thread in enumerate_():
+                if thread is not current() and not thread.daemon:
+                    join(thread)
+        except BaseException as error:  # raised by an overridden hook, or by memory that is gone
+            kind, text = b"E", "%s: the interpreter was damaged by the program" % type(error).__name__
+        for stream in {sys.stdout, stdout, stderr}:
+            try:
+                stream.flush()
+            except BaseException:
+                pass
+        try:
+            send(kind, text)
+        except BaseException:
+            exit_(SETUP_FAILED)
+
+
+def writer(fd):
+    # Line by line, so that what was printed before a time-out or a crash is not lost.
+    raw = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+
+
+def quietly(prelude, namespace, config):
+    sys.stdout.flush()
+    sys.stderr.flush()
+    saved = os.dup(1)
+    try:
+        os.dup2(0, 1)  # /dev/null
+        os.dup2(0, 2)
+        kind, text = run(prelude, "<prelude>", namespace, config)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os.dup2(saved, 1)
+        os.dup2(saved, 2)
+        os.close(saved)
+    return (kind, "") if kind == b"D" else (kind, "prelude: " + text)
+
+
+def run(code, name, namespace, config):
+    """Runs a program; b"D" and the last expression's value, or b"E" and the error."""
+    # For tracebacks.
+    linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+    try:
+        tree = ast.parse(code, name)
+        last = None
+        if tree.body and isinstance(tree.body[-1], ast.Expr):
+            last = ast.Expression(tree.body.pop().value)
+        if tree.body:
+            exec(compile(tree, name, "exec"), namespace)
+        if last is not None:
+            value = eval(compile(last, name, "eval"), namespace)
+            if value is not None and name == "<program>":
+                return b"D", repr(value)
+        return b"D", ""
+    except SystemExit as error:
+        if error.code is None or error.code == 0:
+            return b"D", ""
+        return b"E", "SystemExit: %s" % (error.code,)
+    except BaseException as error:
+        return b"E", describe(error, name, config)
+
+
+def describe(error, name, config):
+    try:
+        if config["traceback"] == "full":
+            trace = error.__traceback__
+            while trace is not None and trace.tb_frame.f_code.co_filename != name:
+                trace = trace.tb_next
+            return "".join(traceback.format_exception(type(error), error, trace)).rstrip("\n")
+        if isinstance(error, SyntaxError):
+            text = "%s: %s" % (type(error).__name__, error.msg)
+            return text if error.lineno is None else "%s (line %d)" % (text, error.lineno)
+        return "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
+    except BaseException:
+        return type(error).__name__
+
+
+if __name__ == "__main__":
+    config = json.loads(sys.argv[1])
+    MAX_REPORT = config["max_report"]
+    sys.path = config["path"]
+    server(config)

@@ -1,0 +1,53 @@
+# Describes an interpreter to the host: where it really is and which files it needs. Runs unconfined, before any
+# program does, and imports every extension module to learn which shared libraries they pull in.
+
+import ctypes, importlib, json, os, sys, sysconfig
+
+executable = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+sys.path = [path for path in sys.path if path]
+library = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
+library.add(os.path.dirname(os.path.realpath(os.__file__)))
+# The library without the packages that are installed inside it.
+read = {os.path.join(path, name) for path in library for name in os.listdir(path) if not name.endswith("-packages")}
+read.update(os.path.realpath(path) for path in sys.path if os.path.realpath(path) not in library)
+zones = sysconfig.get_config_var("TZPATH") or "/usr/share/zoneinfo"
+read.update(zones.split(os.pathsep))
+
+problem = None
+for directory in sys.path:
+    if os.path.basename(directory) != "lib-dynload":
+        continue
+    for file in sorted(os.listdir(directory)):
+        name = file.split(".")[0]
+        if name.startswith(("_test", "xx", "_xx", "_tkinter", "_curses", "readline")):
+            continue
+        try:
+            importlib.import_module(name)
+        except Exception:
+            pass
+for name in json.loads(sys.argv[1]):
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        problem = problem or "can't import `%s`: %s: %s" % (name, type(error).__name__, error)
+try:
+    ctypes.CDLL("libgcc_s.so.1")  # loaded by glibc when a thread is cancelled
+except OSError:
+    pass
+
+read.update((executable, "/etc/ld.so.cache"))
+with open("/proc/self/maps") as maps:
+    for line in maps:
+        path = line.split(None, 5)[5:]
+        if path and path[0].startswith("/"):
+            read.add(path[0].rstrip("\n"))
+
+print(json.dumps({
+    "executable": executable,
+    "version": list(sys.version_info[:3]),
+    "implementation": sys.implementation.name,
+    "read": sorted(filter(os.path.exists, map(os.path.realpath, read))),
+    "list": sorted(library),
+    "path": sys.path,
+    "problem": problem,
+}))

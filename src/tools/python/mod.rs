@@ -1,0 +1,221 @@
+//! Python programs in confined CPython processes, about a millisecond a call.
+//!
+//! One warm *server* interpreter ([`driver.py`](driver.rs), confined by [`sandbox`](super::sandbox)) has the common
+//! modules imported and does nothing but fork. Each call gets a forked child that confines itself further, reads
+//! the program from a pipe of its own, runs it, and is killed. The host ([`pool`]) reads what the child prints,
+//! counts time and bytes, and decides what the caller sees. The server never sees a program or its output, so a
+//! child has inherited nothing of other calls; a child holds its own three pipes and nothing else, so a program
+//! that writes to them can forge only its own result.
+
+#[cfg(target_os = "linux")]
+mod call;
+#[cfg(target_os = "linux")]
+mod interpreter;
+#[cfg(target_os = "linux")]
+mod pool;
+#[cfg(target_os = "linux")]
+mod probe;
+#[cfg(target_os = "linux")]
+mod protocol;
+#[cfg(target_os = "linux")]
+mod server;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::Output;
+use crate::error::{Error, Kind, Result};
+
+/// Settings of [`Python`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PythonOptions {
+    /// Wall time of one call in seconds; CPU time is limited to the same, rounded up.
+    pub timeout: f64,
+    /// Address space of a program, MiB. The interpreter itself takes about 40.
+    pub memory_mb: u64,
+    /// Printed bytes that are kept; of more, the beginning and the end are shown.
+    pub output_bytes: usize,
+    /// Programs that run at once; 0 is the number of cores.
+    pub pool: usize,
+    /// Bytes that a program may keep in its scratch directory (also the largest file), MiB; 0 forbids writing.
+    pub disk_mb: u64,
+    /// Sessions that may be open at once.
+    pub max_sessions: usize,
+    /// Seconds after which an unused session is ended.
+    pub session_idle: f64,
+    /// The interpreter to run; `python3` on the PATH when empty.
+    pub interpreter: PathBuf,
+    /// Lets programs import what is installed for the interpreter (numpy, sympy), not only the standard library.
+    pub site_packages: bool,
+    /// Modules to import before the first call, besides the common ones of the standard library.
+    pub preload: Vec<String>,
+    /// How an error is shown.
+    pub traceback: Traceback,
+}
+
+impl Default for PythonOptions {
+    fn default() -> Self {
+        Self {
+            timeout: 5.0,
+            memory_mb: 512,
+            output_bytes: 8192,
+            pool: 0,
+            disk_mb: 16,
+            max_sessions: 256,
+            session_idle: 600.0,
+            interpreter: PathBuf::new(),
+            site_packages: false,
+            preload: Vec::new(),
+            traceback: Traceback::Short,
+        }
+    }
+}
+
+/// How an error is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Traceback {
+    /// The last line: `NameError: name 'x' is not defined`.
+    #[default]
+    Short,
+    /// As Python prints it, with the program's lines.
+    Full,
+}
+
+impl PythonOptions {
+    fn check(&self) -> Result<()> {
+        let bad = |what: &str| Err(Error::new(Kind::Tool, format!("python: {what}")));
+        if !(self.timeout > 0.0 && self.timeout <= 86_400.0) {
+            return bad("timeout must be more than 0 and at most 86400 seconds");
+        }
+        if !(self.session_idle > 0.0 && self.session_idle <= 1e9) {
+            return bad("session_idle must be more than 0 seconds");
+        }
+        if self.memory_mb < 64 || self.memory_mb > 1 << 20 {
+            return bad("memory_mb must be at least 64 and at most 1048576");
+        }
+        if self.output_bytes < 64 || self.output_bytes > 1 << 28 {
+            return bad("output_bytes must be at least 64 and at most 268435456");
+        }
+        if self.pool > 4096 {
+            return bad("pool must be at most 4096");
+        }
+        if self.disk_mb > 1 << 20 {
+            return bad("disk_mb must be at most 1048576");
+        }
+        if let Some(name) = self.preload.iter().find(|name| !is_module_name(name)) {
+            return bad(&format!("preload: `{name}` is not a module name"));
+        }
+        Ok(())
+    }
+}
+
+fn is_module_name(name: &str) -> bool {
+    name.split('.').all(|part| {
+        !part.is_empty()
+            && !part.starts_with(|c: char| c.is_ascii_digit())
+            && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+    })
+}
+
+/// Sandboxed Python interpreters. Cheap to clone; clones share the interpreters and their limits. The interpreters
+/// end when the last clone is dropped.
+///
+/// Futures may be awaited on any runtime, and dropping one stops its program.
+#[derive(Clone, Debug)]
+pub struct Python {
+    #[cfg(target_os = "linux")]
+    pool: std::sync::Arc<pool::Pool>,
+    #[cfg(not(target_os = "linux"))]
+    never: std::convert::Infallible,
+}
+
+#[cfg(target_os = "linux")]
+impl Python {
+    /// Starts the server and proves, by running hostile probes, that files, processes and the network are out of
+    /// reach. Takes a few hundred milliseconds; blocks.
+    ///
+    /// # Errors
+    /// [`Kind::Tool`] if there is no usable Python or the sandbox can't be set up. Nothing ever runs unconfined.
+    pub fn new(options: PythonOptions) -> Result<Self> {
+        options.check()?;
+        let pool = pool::Pool::start(options)?;
+        Ok(Self { pool: std::sync::Arc::new(pool) })
+    }
+
+    /// Runs `prelude`, then `code`, in one namespace of a fresh interpreter.
+    ///
+    /// What the prelude prints is discarded; an error in it is reported as `prelude: …`. Line numbers are those of
+    /// `code`. Standard input is empty, `random` starts from seed 0, hashes are the same every time. As in a
+    /// notebook, the value of a last expression is shown if nothing was printed.
+    pub async fn run(&self, code: &str, prelude: &str) -> Output {
+        self.pool.run(None, code, prelude).await
+    }
+
+    /// Like [`Python::run`], but names, imports and files stay for the next call with the same `session`.
+    ///
+    /// Calls of one session wait for each other. A session whose program is stopped, crashes or exits starts afresh
+    /// at the next call, as does one that was not used for [`PythonOptions::session_idle`] seconds.
+    pub async fn run_in_session(&self, session: u64, code: &str, prelude: &str) -> Output {
+        self.pool.run(Some(session), code, prelude).await
+    }
+
+    /// Ends a session and whatever runs in it. Does nothing if there is none.
+    pub fn end_session(&self, session: u64) {
+        self.pool.end_session(session);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+#[allow(clippy::unused_async)]
+impl Python {
+    /// Refuses: the sandbox is made of Linux's own means.
+    ///
+    /// # Errors
+    /// Always, with [`Kind::Tool`].
+    pub fn new(options: PythonOptions) -> Result<Self> {
+        options.check()?;
+        Err(Error::new(Kind::Tool, "the Python tool needs Linux: its sandbox is made of landlock and seccomp")
+            .hint("use the rhai tool, which works everywhere, or run in a Linux container or virtual machine"))
+    }
+
+    /// Runs a program.
+    pub async fn run(&self, _code: &str, _prelude: &str) -> Output {
+        match self.never {}
+    }
+
+    /// Runs a program in a session.
+    pub async fn run_in_session(&self, _session: u64, _code: &str, _prelude: &str) -> Output {
+        match self.never {}
+    }
+
+    /// Ends a session.
+    pub fn end_session(&self, _session: u64) {
+        match self.never {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn options_refuse_unknown_keys_and_bad_values() {
+        let parse = |text: &str| serde_json::from_str::<PythonOptions>(text);
+        assert_eq!(parse("{}").unwrap(), PythonOptions::default());
+        assert!(parse(r#"{"time_out": 1}"#).unwrap_err().to_string().contains("unknown field `time_out`"));
+        for text in [
+            r#"{"timeout": 0}"#,
+            r#"{"memory_mb": 1}"#,
+            r#"{"output_bytes": 0}"#,
+            r#"{"preload": ["os; evil"]}"#,
+            r#"{"session_idle": -1}"#,
+        ] {
+            let error = parse(text).unwrap().check().unwrap_err();
+            assert_eq!(error.kind, Kind::Tool, "{text}");
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Runs calls: waits for a place, hands the program to a child, collects what it prints, and puts an end to it.
+//!
+//! Everything happens on one thread with a runtime of its own, so that callers may await on any runtime. A child
+//! takes a millisecond or two to fork, so a few wait ready-made. If the server dies, the next call starts another,
+//! and a program that was lost with it is run once more.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
+
+use super::call::exchange;
+use super::interpreter::Interpreter;
+use super::protocol::MAX_CODE;
+use super::server::{Child, Server};
+use super::{PythonOptions, probe};
+use crate::error::{Error, Kind, Result};
+use crate::tools::Output;
+
+enum Job {
+    Run { session: Option<u64>, code: String, prelude: String, reply: oneshot::Sender<Output> },
+    End(u64),
+}
+
+/// The handle that callers hold.
+#[derive(Debug)]
+pub(super) struct Pool {
+    jobs: Option<mpsc::UnboundedSender<Job>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Pool {
+    /// Starts the thread and the server and runs the probe.
+    pub(super) fn start(options: PythonOptions) -> Result<Self> {
+        let interpreter = Interpreter::find(&options)?;
+        let (jobs, queue) = mpsc::unbounded_channel();
+        let (report, reported) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("r1-python".to_owned())
+            .spawn(move || serve(options, interpreter, queue, &report))
+            .map_err(|e| Error::new(Kind::Tool, format!("can't start the Python tool's thread: {e}")))?;
+        let pool = Self { jobs: Some(jobs), thread: Some(thread) };
+        match reported.recv() {
+            Ok(result) => result.map(|()| pool),
+            Err(_) => Err(Error::new(Kind::Tool, "the Python tool's thread ended unexpectedly")),
+        }
+    }
+
+    pub(super) async fn run(&self, session: Option<u64>, code: &str, prelude: &str) -> Output {
+        if code.len().max(prelude.len()) > MAX_CODE {
+            return failure(format!("SyntaxError: the program is longer than {} MiB", MAX_CODE >> 20));
+        }
+        let (reply, answer) = oneshot::channel();
+        let job = Job::Run { session, code: code.to_owned(), prelude: prelude.to_owned(), reply };
+        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        match answer.await {
+            Ok(output) if sent => output,
+            _ => failure("SystemError: the Python tool has stopped".to_owned()),
+        }
+    }
+
+    pub(super) fn end_session(&self, session: u64) {
+        if let Some(jobs) = &self.jobs {
+            let _ = jobs.send(Job::End(session));
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        // No process and no directory is left behind.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn failure(text: String) -> Output {
+    Output { text, ok: false, timed_out: false, seconds: 0.0 }
+}
+
+/// The thread.
+fn serve(
+    options: PythonOptions,
+    interpreter: Interpreter,
+    mut queue: mpsc::UnboundedReceiver<Job>,
+    report: &std::sync::mpsc::Sender<Result<()>>,
+) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let _ = report.send(Err(Error::new(Kind::Tool, format!("can't start the Python tool: {error}"))));
+            return;
+        }
+    };
+    let tasks = tokio::task::LocalSet::new();
+    let host = Rc::new(Host::new(options, interpreter));
+    tasks.block_on(&runtime, async {
+        let probed = probe::probe(&host).await;
+        let failed = probed.is_err();
+        let _ = report.send(probed);
+        if !failed {
+            let sweeper = tokio::task::spawn_local(sweep(host.clone()));
+            while let Some(job) = queue.recv().await {
+                match job {
+                    Job::End(session) => host.end_session(session),
+                    Job::Run { session, code, prelude, reply } => {
+                        tokio::task::spawn_local(answer(host.clone(), session, code, prelude, reply));
+                    }
+                }
+            }
+            sweeper.abort();
+        }
+        host.stop().await;
+    });
+}
+
+async fn answer(
+    host: Rc<Host>,
+    session: Option<u64>,
+    code: String,
+    prelude: String,
+    mut reply: oneshot::Sender<Output>,
+) {
+    let output = tokio::select! {
+        output = host.run(session, &code, &prelude) => output,
+        // The caller has dropped its future, so this drops the child and with it the process.
+        () = reply.closed() => return,
+    };
+    let _ = reply.send(output);
+}
+
+/// Ends sessions that nobody has used for long.
+async fn sweep(host: Rc<Host>) {
+    let idle = Duration::from_secs_f64(host.options.session_idle);
+    loop {
+        tokio::time::sleep((idle / 4).max(Duration::from_millis(50))).await;
+        host.sessions
+            .borrow_mut()
+            .retain(|_, session| session.child.try_lock().is_err() || session.used.get().elapsed() < idle);
+    }
+}
+
+/// What the thread holds.
+#[derive(Debug)]
+pub(super) struct Host {
+    options: PythonOptions,
+    interpreter: Interpreter,
+    places: Semaphore,
+    /// Children that are kept ready.
+    spare_target: usize,
+    server: Mutex<Option<Server>>,
+    spares: RefCell<VecDeque<Child>>,
+    sessions: RefCell<HashMap<u64, Rc<Session>>>,
+}
+
+#[derive(Debug)]
+struct Session {
+    child: Mutex<Option<Child>>,
+    used: Cell<Instant>,
+    ended: Notify,
+}
+
+impl Host {
+    fn new(options: PythonOptions, interpreter: Interpreter) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let pool = if options.pool == 0 { cores } else { options.pool };
+        Self {
+            options,
+            interpreter,
+            places: Semaphore::new(pool),
+            spare_target: pool.min(4),
+            server: Mutex::new(None),
+            spares: RefCell::default(),
+            sessions: RefCell::default(),
+        }
+    }
+
+    /// A confined child that waits for its first program.
+    async fn child(&self) -> Result<Child, String> {
+        let mut problem = String::new();
+        for _ in 0..3 {
+            let mut server = self.server.lock().await;
+            if server.as_ref().is_none_or(|server| !server.alive()) {
+                self.spares.borrow_mut().clear();
+                if let Some(mut dead) = server.take() {
+                    dead.stop().await;
+                }
+                let started = Server::start(&self.interpreter, &self.options).await;
+                *server = Some(started.map_err(|error| error.message)?);
+            }
+            let Some(server) = server.as_ref() else { continue };
+            let spare = self.spares.borrow_mut().pop_front();
+            let fork = || server.fork().map_err(|error| format!("can't make a pipe: {error}"));
+            let mut child = spare.map_or_else(fork, Ok)?;
+            while self.spares.borrow().len() < self.spare_target {
+                let spare = fork()?;
+                self.spares.borrow_mut().push_back(spare);
+            }
+            match tokio::time::timeout(Duration::from_secs(30), child.ready()).await {
+                Ok(Ok(())) => return Ok(child),
+                Ok(Err(why)) => problem = why,
+                Err(_) => "the interpreter did not get ready".clone_into(&mut problem),
+            }
+        }
+        Err(problem)
+    }
+
+    /// Runs a program to its end.
+    pub(super) async fn run(&self, session: Option<u64>, code: &str, prelude: &str) -> Output {
+        if let Some(session) = session {
+            return self.run_in_session(session, code, prelude).await;
+        }
+        let _place = self.places.acquire().await;
+        for _ in 0..2 {
+            let mut child = match self.child().await {
+                Ok(child) => child,
+                Err(why) => return failure(format!("SystemError: no Python interpreter: {why}")),
+            };
+            if let Some((output, _)) = exchange(&mut child, &self.options, true, code, prelude, None).await {
+                return output;
+            }
+        }
+        failure("SystemError: the Python interpreter was killed from outside".to_owned())
+    }
+
+    async fn run_in_session(&self, number: u64, code: &str, prelude: &str) -> Output {
+        let known = self.sessions.borrow().get(&number).cloned();
+        let session = match known {
+            Some(session) => session,
+            None if self.sessions.borrow().len() >= self.options.max_sessions => {
+                let limit = self.options.max_sessions;
+                return failure(format!("SystemError: {limit} Python sessions are open, which is the limit"));
+            }
+            None => {
+                let (child, used, ended) = (Mutex::new(None), Cell::new(Instant::now()), Notify::new());
+                let session = Rc::new(Session { child, used, ended });
+                self.sessions.borrow_mut().insert(number, session.clone());
+                session
+            }
+        };
+        let mut slot = session.child.lock().await;
+        let _place = self.places.acquire().await;
+        let mut child = match slot.take() {
+            Some(child) if child.server_alive() => {
+                child.signal(libc::SIGCONT);
+                child
+            }
+            _ => match self.child().await {
+                Ok(child) => child,
+                Err(why) => return failure(format!("SystemError: no Python interpreter: {why}")),
+            },
+        };
+        let output = exchange(&mut child, &self.options, false, code, prelude, Some(&session.ended)).await;
+        session.used.set(Instant::now());
+        match output {
+            None => {
+                failure("SystemError: the Python interpreter was killed from outside, the session is lost".to_owned())
+            }
+            Some((output, alive)) => {
+                if alive {
+                    // Threads that the program left behind get no time between calls.
+                    child.signal(libc::SIGSTOP);
+                    *slot = Some(child);
+                }
+                output
+            }
+        }
+    }
+
+    fn end_session(&self, number: u64) {
+        if let Some(session) = self.sessions.borrow_mut().remove(&number) {
+            session.ended.notify_one();
+        }
+    }
+
+    pub(super) fn writable(&self) -> bool {
+        self.options.disk_mb > 0
+    }
+
+    async fn stop(&self) {
+        self.sessions.borrow_mut().clear();
+        self.spares.borrow_mut().clear();
+        if let Some(mut server) = self.server.lock().await.take() {
+            server.stop().await;
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Proof that the sandbox holds, before the first call: programs that try to get out.
+
+use std::io::Write;
+
+use super::pool::Host;
+use crate::error::{Error, Kind, Result};
+
+/// Tries what must fail; prints what did not.
+const ATTACKS: &str = r"
+import os, socket
+
+def attempt(what, action):
+    try:
+        action()
+    except OSError:
+        return
+    print(what)
+
+attempt('files outside can be read', lambda: open(canary).read())
+attempt('files outside can be written', lambda: open(canary, 'a'))
+attempt('files outside can be made', lambda: open(canary + '.new', 'w'))
+attempt('files outside can be removed', lambda: os.remove(canary))
+attempt('directories outside can be listed', lambda: os.listdir(os.path.dirname(canary)))
+attempt('/etc can be listed', lambda: os.listdir('/etc'))
+attempt('/proc can be listed', lambda: os.listdir('/proc'))
+attempt('other processes can be read', lambda: open('/proc/%d/maps' % os.getppid()))
+attempt('other processes can be signalled', lambda: os.kill(os.getppid(), 0))
+attempt('processes can be started', lambda: os.fork() or os._exit(0))
+attempt('programs can be run', lambda: os.execv('/bin/true', ['true']))
+attempt('the network can be reached', lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+attempt('the network can be reached over IPv6', lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM))
+attempt('local sockets can be reached', lambda: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+";
+
+/// Does what must work.
+const WORK: &str = r"
+import decimal, threading, json
+if writable:
+    with open('probe', 'w') as file:
+        file.write('x')
+    open('probe').read()
+thread = threading.Thread(target=lambda: print(json.dumps(6 * 7)))
+thread.start()
+thread.join()
+";
+
+/// Runs both.
+///
+/// # Errors
+/// [`Kind::Tool`] with what got through or what did not work.
+pub(super) async fn probe(host: &Host) -> Result<()> {
+    let canary = tempfile::NamedTempFile::new()
+        .and_then(|mut file| file.write_all(b"secret").map(|()| file))
+        .map_err(|e| Error::io(Kind::Tool, "make a temporary file", std::env::temp_dir(), &e))?;
+    let path = canary.path().to_string_lossy();
+    let path = serde_json::to_string(&path).unwrap_or_default();
+    let attacks = host.run(None, ATTACKS, &format!("canary = {path}")).await;
+    if !attacks.ok {
+        return Err(unusable(&attacks.text));
+    }
+    if !attacks.text.is_empty() {
+        let holes = attacks.text.lines().collect::<Vec<_>>().join(", ");
+        return Err(Error::new(Kind::Tool, format!("the Python sandbox does not hold here: {holes}"))
+            .hint("a kernel with landlock and seccomp is needed; the rhai tool needs neither"));
+    }
+    let writable = if host.writable() { "True" } else { "False" };
+    let work = host.run(None, WORK, &format!("writable = {writable}")).await;
+    if !work.ok || work.text != "42" {
+        return Err(unusable(&work.text));
+    }
+    Ok(())
+}
+
+fn unusable(said: &str) -> Error {
+    let last = said.lines().last().unwrap_or("nothing was printed");
+    Error::new(Kind::Tool, format!("Python does not work inside the sandbox: {last}"))
+        .hint("raise memory_mb and timeout if they are low, or name another interpreter with `interpreter`")
+}

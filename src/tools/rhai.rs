@@ -1,0 +1,335 @@
+//! Programs in Rhai, a small scripting language whose interpreter is part of the binary: no processes, no
+//! installation, every system. Nothing outside the program is reachable from it, because the interpreter has no
+//! functions that reach outside.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rhai::{AST, Dynamic, Engine, EvalAltResult, Position, Scope};
+use serde::{Deserialize, Serialize};
+
+use super::Output;
+use super::capture::Capture;
+use crate::error::{Error, Kind, Result};
+
+/// Settings of [`Rhai`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RhaiOptions {
+    /// Wall time of one call in seconds. `operations` is the limit that gives the same result on every machine.
+    pub timeout: f64,
+    /// Operations of one call; a million take about 50 ms.
+    pub operations: u64,
+    /// Calls inside calls.
+    pub call_depth: usize,
+    /// Expressions inside expressions.
+    pub expression_depth: usize,
+    /// Bytes of a string.
+    pub string_bytes: usize,
+    /// Elements of an array, with those of arrays inside it.
+    pub array_length: usize,
+    /// Entries of an object map, with those of maps inside it.
+    pub map_length: usize,
+    /// Printed bytes that are kept; the rest is left out.
+    pub output_bytes: usize,
+}
+
+impl Default for RhaiOptions {
+    fn default() -> Self {
+        Self {
+            timeout: 1.0,
+            operations: 2_000_000,
+            call_depth: 64,
+            expression_depth: 64,
+            string_bytes: 1 << 18,
+            array_length: 10_000,
+            map_length: 10_000,
+            output_bytes: 8192,
+        }
+    }
+}
+
+impl RhaiOptions {
+    fn check(&self) -> Result<()> {
+        let bad = |what: &str| Err(Error::new(Kind::Tool, format!("rhai: {what}")));
+        if !(self.timeout > 0.0 && self.timeout <= 86_400.0) {
+            return bad("timeout must be more than 0 and at most 86400 seconds");
+        }
+        // A limit of 0 would mean no limit to the engine.
+        let limits = [
+            (self.operations as usize, usize::MAX, "operations"),
+            (self.call_depth, 1000, "call_depth"),
+            (self.expression_depth, 1000, "expression_depth"),
+            (self.string_bytes, 1 << 26, "string_bytes"),
+            (self.array_length, 1 << 16, "array_length"),
+            (self.map_length, 1 << 16, "map_length"),
+        ];
+        for (value, most, name) in limits {
+            if value == 0 || value > most {
+                return bad(&format!("{name} must be at least 1 and at most {most}"));
+            }
+        }
+        if self.output_bytes < 64 || self.output_bytes > 1 << 28 {
+            return bad("output_bytes must be at least 64 and at most 268435456");
+        }
+        Ok(())
+    }
+}
+
+/// The Rhai interpreter. Cheap to clone.
+#[derive(Clone)]
+pub struct Rhai {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    options: RhaiOptions,
+    engine: Engine,
+}
+
+impl std::fmt::Debug for Rhai {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rhai").field("options", &self.inner.options).finish_non_exhaustive()
+    }
+}
+
+/// Variables that a program may have at once; with the limits of each it bounds memory.
+const VARIABLES: usize = 64;
+
+/// Parsing, running, copying and dropping nested values recurse; the limits keep them inside this.
+const STACK: usize = 64 << 20;
+
+impl Rhai {
+    /// # Errors
+    /// [`Kind::Tool`] if a limit makes no sense.
+    pub fn new(options: RhaiOptions) -> Result<Self> {
+        options.check()?;
+        let mut engine = Engine::new();
+        engine
+            .set_max_operations(options.operations)
+            .set_max_call_levels(options.call_depth)
+            .set_max_expr_depths(options.expression_depth, options.expression_depth)
+            .set_max_string_size(options.string_bytes)
+            .set_max_array_size(options.array_length)
+            .set_max_map_size(options.map_length)
+            .set_max_variables(VARIABLES)
+            .set_max_functions(256)
+            .disable_symbol("eval");
+        // The only library functions that wait.
+        engine.register_fn("sleep", |_: i64| -> std::result::Result<(), Box<EvalAltResult>> { no_sleep() });
+        engine.register_fn("sleep", |_: f64| -> std::result::Result<(), Box<EvalAltResult>> { no_sleep() });
+        engine.on_print(|text| CALL.with_borrow_mut(|call| call.print(text)));
+        engine.on_debug(|text, _, _| CALL.with_borrow_mut(|call| call.print(text)));
+        engine.on_progress(|operations| {
+            // Reading the clock costs more than most operations.
+            let late = operations % 256 == 0 && CALL.with_borrow(|call| Instant::now() >= call.deadline);
+            late.then_some(Dynamic::UNIT)
+        });
+        Ok(Self { inner: Arc::new(Inner { options, engine }) })
+    }
+
+    /// Runs `prelude`, then `code`, in one scope; functions of the prelude can be called, what it prints is discarded,
+    /// and an error in it is reported as `prelude: …`. Line numbers are those of `code`. Blocks for at most the
+    /// time-out, or as long as the operations limit lets a program run.
+    pub fn run(&self, code: &str, prelude: &str) -> Output {
+        let start = Instant::now();
+        let result = std::thread::scope(|scope| {
+            std::thread::Builder::new()
+                .name("r1-rhai".to_owned())
+                .stack_size(STACK)
+                .spawn_scoped(scope, || self.inner.run(code, prelude))
+                .map_err(|error| format!("SystemError: no thread for the program: {error}"))
+                .and_then(|thread| thread.join().map_err(|_| "SystemError: the interpreter failed".to_owned()))
+        });
+        let seconds = start.elapsed().as_secs_f64();
+        match result {
+            Ok((text, ok, timed_out)) => Output { text, ok, timed_out, seconds },
+            Err(text) => Output { text, ok: false, timed_out: false, seconds },
+        }
+    }
+}
+
+fn no_sleep() -> std::result::Result<(), Box<EvalAltResult>> {
+    Err("sleep is not available".into())
+}
+
+/// What the engine's hooks need of the program that runs on this thread.
+struct Call {
+    printed: Capture,
+    quiet: bool,
+    deadline: Instant,
+}
+
+impl Call {
+    fn print(&mut self, text: &str) {
+        if !self.quiet {
+            self.printed.push(text.as_bytes());
+            self.printed.push(b"\n");
+        }
+    }
+}
+
+thread_local! {
+    static CALL: RefCell<Call> =
+        RefCell::new(Call { printed: Capture::new(0), quiet: false, deadline: Instant::now() });
+}
+
+impl Inner {
+    /// The text, whether it went well, whether it took too long.
+    fn run(&self, code: &str, prelude: &str) -> (String, bool, bool) {
+        CALL.with_borrow_mut(|call| {
+            *call = Call {
+                printed: Capture::new(self.options.output_bytes),
+                quiet: true,
+                deadline: Instant::now() + Duration::from_secs_f64(self.options.timeout),
+            };
+        });
+        let mut scope = Scope::new();
+        let functions = match self.evaluate(prelude, None, &mut scope) {
+            Ok((ast, _)) => ast.clone_functions_only(),
+            Err((error, late)) => return (format!("prelude: {error}"), false, late),
+        };
+        CALL.with_borrow_mut(|call| call.quiet = false);
+        let result = self.evaluate(code, Some(&functions), &mut scope);
+        let mut text = CALL.with_borrow(|call| call.printed.text());
+        let (last, ok, late) = match result {
+            Ok((_, value)) if text.is_empty() && !value.is_unit() => (value.to_string(), true, false),
+            Ok(_) => (String::new(), true, false),
+            Err((error, late)) => (error, false, late),
+        };
+        let mut cut = Capture::new(self.options.output_bytes);
+        cut.push(last.as_bytes());
+        text.push_str(&cut.text());
+        if text.ends_with('\n') {
+            text.pop();
+        }
+        (text, ok, late)
+    }
+
+    /// Compiles and runs one piece. The error is one line; the flag says that it took too long.
+    fn evaluate(
+        &self,
+        code: &str,
+        functions: Option<&AST>,
+        scope: &mut Scope<'static>,
+    ) -> std::result::Result<(AST, Dynamic), (String, bool)> {
+        let ast = self.engine.compile_with_scope(scope, code).map_err(|error| (one_line(&error.to_string()), false))?;
+        let ast = functions.map_or_else(|| ast.clone(), |functions| functions.merge(&ast));
+        match self.engine.eval_ast_with_scope::<Dynamic>(scope, &ast) {
+            Ok(value) => Ok((ast, value)),
+            Err(error) => Err(self.describe(&error)),
+        }
+    }
+
+    fn describe(&self, error: &EvalAltResult) -> (String, bool) {
+        match error.unwrap_inner() {
+            EvalAltResult::ErrorTerminated(..) => {
+                (format!("TimeoutError: the program ran longer than {} s", self.options.timeout), true)
+            }
+            EvalAltResult::ErrorTooManyOperations(at) => {
+                let (limit, line) = (self.options.operations, line(*at));
+                (format!("TimeoutError: the program needs more than {limit} operations{line}"), true)
+            }
+            inner => (one_line(&inner.to_string()), false),
+        }
+    }
+}
+
+fn line(at: Position) -> String {
+    at.line().map_or_else(String::new, |line| format!(" (line {line})"))
+}
+
+/// The engine's message; its positions already read `(line 1, position 5)`.
+fn one_line(message: &str) -> String {
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn run(code: &str) -> (String, bool, bool) {
+        run_with(code, "")
+    }
+
+    fn run_with(code: &str, prelude: &str) -> (String, bool, bool) {
+        let output = Rhai::new(RhaiOptions::default()).unwrap().run(code, prelude);
+        (output.text, output.ok, output.timed_out)
+    }
+
+    #[test]
+    fn what_is_printed_is_the_output_and_else_the_last_value() {
+        assert_eq!(run("print(6 * 7); 1"), ("42".to_owned(), true, false));
+        assert_eq!(run("let x = 6; x * 7"), ("42".to_owned(), true, false));
+        assert_eq!(run("let x = 6;"), (String::new(), true, false));
+        assert_eq!(run(""), (String::new(), true, false));
+        assert_eq!(run("print(\"a\"); print(\"\")"), ("a\n".to_owned(), true, false));
+    }
+
+    #[test]
+    fn a_prelude_gives_names_and_functions_and_is_quiet() {
+        let prelude = "let tax = 2; fn twice(x) { x * 2 } print(\"hidden\");";
+        assert_eq!(run_with("twice(20) + tax", prelude), ("42".to_owned(), true, false));
+        let (text, ok, _) = run_with("1", "let x = y;");
+        assert!(text.starts_with("prelude: Variable not found: y") && !ok, "{text}");
+    }
+
+    #[test]
+    fn errors_are_one_line_with_the_place() {
+        assert_eq!(run("print(1);\nfoo"), ("1\nVariable not found: foo (line 2, position 1)".to_owned(), false, false));
+        let (text, ok, _) = run("let x = ;");
+        assert!(text.contains("line 1") && !ok && !text.contains('\n'), "{text}");
+        let (text, _, _) = run("fn f() {\n throw \"a\nb\" }\nf()");
+        assert!(!text.contains('\n') && text.contains("line 2"), "{text}");
+    }
+
+    #[test]
+    fn hostile_programs_are_stopped() {
+        for (code, what) in [
+            ("loop {}", "TimeoutError"),
+            ("loop { try { throw 1 } catch {} }", "TimeoutError"),
+            ("fn f() { f() } f()", "Stack overflow"),
+            ("let s = \"x\"; loop { s += s; }", "too large"),
+            ("let a = []; loop { a.push(a); }", "too large"),
+            // Copying what is nested deeply takes long, so either limit may be met first.
+            ("let a = []; loop { a = [a]; }", ""),
+            ("let m = #{}; loop { m = #{a: m}; }", ""),
+            ("let a = []; a.pad(1000000000, 0);", "too large"),
+            ("blob(1000000000)", "too large"),
+            ("let s = \"\"; s.pad(1000000000, 'x');", "too large"),
+            ("eval(\"1\")", "eval"),
+            ("sleep(1000)", "not available"),
+            ("sleep(1000.0)", "not available"),
+            ("import \"x\" as y;", "import"),
+            ("open(\"/etc/passwd\")", "Function not found"),
+            ("1 / 0", "Division by zero"),
+            ("9223372036854775807 + 1", "overflow"),
+            ("for x in 0..9223372036854775807 {}", "TimeoutError"),
+            ("let x = 1; let f = || x + 1; f.call() + no", "no"),
+        ] {
+            let start = Instant::now();
+            let (text, ok, timed_out) = run(code);
+            assert!(!ok && text.contains(what), "{code}: {text}");
+            assert!(what.is_empty() || timed_out == (what == "TimeoutError"), "{code}");
+            assert!(start.elapsed() < Duration::from_secs(20), "{code}");
+        }
+        let nested = format!("{}1{}", "(".repeat(5000), ")".repeat(5000));
+        assert!(run(&nested).0.contains("complex"), "{}", run(&nested).0);
+    }
+
+    #[test]
+    fn long_output_is_cut_and_results_are_the_same_every_time() {
+        let (text, ok, _) = run("for i in 0..10000 { print(i); }");
+        assert!(ok && text.contains("bytes left out") && text.ends_with("9999"), "{text}");
+        let code = "let m = #{b: 1, a: 2}; let out = []; for k in m.keys() { out.push(k); } out";
+        assert_eq!(run(code), run(code));
+    }
+
+    #[test]
+    fn limits_without_sense_are_refused() {
+        let options = RhaiOptions { operations: 0, ..RhaiOptions::default() };
+        assert_eq!(Rhai::new(options).unwrap_err().kind, Kind::Tool);
+    }
+}
