@@ -131,7 +131,7 @@ pub struct DataSettings {
 
 /// A dataset. A plain string is the path of a JSONL file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(from = "SourceForm")]
+#[serde(from = "SourceForm", untagged)]
 pub enum Source {
     /// One JSON object a line. `columns` renames: what the script calls a column -> what the file calls it.
     Jsonl { path: PathBuf, columns: std::collections::BTreeMap<String, String> },

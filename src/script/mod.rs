@@ -1,1 +1,40 @@
-//! The only module that knows Lua: VM, limits, sandbox, the r1 API.
+//! Scripts: the only module that knows Lua (Luau through `mlua`).
+//!
+//! - [`Script`] (`load`): a script read once: settings, hash, sources. Plain data.
+//! - [`Worker`]: one virtual machine on one thread; rows, reset, observe, step, reward
+//! - [`State`]: a trajectory's plain data; snapshot, restore, fork
+//! - `vm`, `limits`, `host`: calls in and out under CPU, wait and memory limits
+//! - `sandbox`, `require`: what a script can see
+//! - `settings`: from a recipe's data and `key=value` to [`crate::config::Settings`]
+//! - `dataset`: JSONL rows
+//! - `convert`, `failure`, `schema`, `answers`, `interpreters`: values, errors, tool arguments, answers, tool pools
+//! - `api`: the global `r1`, one file per part; what is better written in Lua lies in `lua/`
+//!
+//! What lasts is the state, never a function: `reset(task) -> state`, `step(state, action) -> result`,
+//! `context(state, budget) -> observation`, `reward(state, outcome) -> number | parts`.
+
+mod answers;
+mod api;
+mod convert;
+mod dataset;
+mod failure;
+mod host;
+mod interpreters;
+mod limits;
+mod load;
+mod require;
+mod sandbox;
+mod schema;
+mod settings;
+mod state;
+mod vm;
+mod worker;
+
+pub use failure::Failure;
+pub use host::LogLine;
+pub use load::Script;
+pub use state::State;
+pub use worker::{Outcome, Reward, Split, StepResult, Worker};
+
+#[cfg(test)]
+mod tests;

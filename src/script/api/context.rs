@@ -1,0 +1,48 @@
+//! `r1.context(messages)`: what to show of a conversation. The policy itself is in `lua/context.lua`; here is the
+//! counting of tokens.
+
+use std::rc::Rc;
+
+use mlua::{Lua, Table};
+
+use super::args::{fail, raise};
+use crate::script::convert;
+use crate::script::host::Host;
+
+/// Upper bound of what a chat template adds around one message, and around all.
+const TEMPLATE_BYTES: usize = 64;
+
+/// Name of the registry entry that holds the metatable of contexts.
+const META: &str = "r1.context";
+
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let own = host.clone();
+    let fits = lua.create_function(move |lua, (messages, tokens): (Table, usize)| {
+        let messages = convert::messages(&messages, "messages").map_err(|why| fail(lua, "r1.context", why))?;
+        let Some(renderer) = &own.renderer else {
+            return Err(fail(lua, "r1.context", "tokens can be counted only where a model is loaded"));
+        };
+        let tools = own.schemas.borrow();
+        // No token is shorter than a byte, so most prompts fit without being counted.
+        let bytes: usize = messages.iter().map(|message| message.content.text().len() + TEMPLATE_BYTES).sum();
+        let tool_bytes: usize = tools.iter().map(|tool| tool.to_string().len()).sum::<usize>() * 2;
+        let reasoning: usize = messages.iter().filter_map(|m| m.reasoning_content.as_ref()).map(String::len).sum();
+        let calls = messages.iter().any(|message| !message.tool_calls.is_empty());
+        let system = if tools.is_empty() { 0 } else { 1024 };
+        if !calls && bytes + reasoning + tool_bytes + system + TEMPLATE_BYTES * 4 <= tokens {
+            return Ok(true);
+        }
+        let count = renderer.count(&messages, &tools).map_err(raise)?;
+        Ok(count <= tokens)
+    })?;
+    let (context, meta): (mlua::Function, Table) =
+        lua.load(include_str!("../../../lua/context.lua")).set_name("=[r1]").call(fits)?;
+    lua.set_named_registry_value(META, meta)?;
+    r1.raw_set("context", context)
+}
+
+/// The messages of a context that a script returned; `None` if the table is something else.
+pub(crate) fn messages_of(lua: &Lua, table: &Table) -> mlua::Result<Option<Table>> {
+    let Some(meta) = table.metatable() else { return Ok(None) };
+    if meta == lua.named_registry_value::<Table>(META)? { table.raw_get("messages").map(Some) } else { Ok(None) }
+}

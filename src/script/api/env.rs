@@ -1,0 +1,70 @@
+//! `r1.env { … }`: tools, format, and the functions `reset` and `step` (with defaults).
+
+use std::rc::Rc;
+
+use mlua::{Function, Lua, Table, UserData, Value};
+use serde_json::Value as Json;
+
+use super::args::{Fields, fail, fail_with};
+use super::tool::{Tool, ToolHandle};
+use crate::config::EnvSettings;
+use crate::script::convert::kind;
+use crate::script::settings;
+use crate::text::Format;
+
+/// An environment.
+#[derive(Clone)]
+pub(crate) struct Env {
+    pub(crate) settings: Json,
+    pub(crate) tools: Vec<Rc<Tool>>,
+    pub(crate) reset: Option<Function>,
+    pub(crate) step: Option<Function>,
+}
+
+impl UserData for Env {}
+
+pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
+    r1.raw_set("env", lua.create_function(env)?)
+}
+
+fn env(lua: &Lua, value: Value) -> mlua::Result<Env> {
+    const NAME: &str = "r1.env";
+    let known = ["tools", "format", "max_steps", "system", "reset", "step"];
+    let fields = Fields::new(lua, NAME, &value, &known)?;
+    let tools = tools(lua, &fields)?;
+    let (reset, step) = (fields.function("reset")?, fields.function("step")?);
+    let settings = Json::Object(fields.rest(&["tools", "reset", "step"])?);
+    let read: EnvSettings = settings::section("env", &settings).map_err(|error| fail_with(lua, NAME, error))?;
+    Format::from_name(&read.format).map_err(|error| fail_with(lua, NAME, error))?;
+    if reset.is_some() && !read.system.is_empty() {
+        return Err(fail(lua, NAME, "`system` is for the default reset; with a `reset` of your own, put r1.system(…) first in its messages"));
+    }
+    Ok(Env { settings, tools, reset, step })
+}
+
+fn tools(lua: &Lua, fields: &Fields<'_>) -> mlua::Result<Vec<Rc<Tool>>> {
+    let list = match fields.get("tools")? {
+        Value::Nil => return Ok(Vec::new()),
+        Value::Table(list) => list,
+        other => return Err(fields.refuse("tools", "a list of tools", &other)),
+    };
+    let mut tools: Vec<Rc<Tool>> = Vec::new();
+    let mut seen = 0;
+    list.for_each(|_: Value, item: Value| {
+        seen += 1;
+        let handle = item.as_userdata().and_then(|data| data.borrow::<ToolHandle>().ok());
+        let Some(handle) = handle else {
+            let why = format!("`tools` holds {}; tools are made by r1.tool, r1.tools.python or r1.tools.rhai", kind(&item));
+            return Err(fail(lua, "r1.env", why));
+        };
+        if tools.iter().any(|tool| tool.name == handle.0.name) {
+            return Err(fail(lua, "r1.env", format!("two tools are called `{}`", handle.0.name)));
+        }
+        tools.push(handle.0.clone());
+        Ok(())
+    })?;
+    if list.raw_len() != seen {
+        return Err(fail(lua, "r1.env", "`tools` must be a list: { python, search }"));
+    }
+    Ok(tools)
+}

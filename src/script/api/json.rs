@@ -1,0 +1,31 @@
+//! `r1.json.encode`, `r1.json.decode`, `r1.json.null`.
+
+use mlua::{Lua, Table, Value};
+
+use super::args::{fail, text};
+use crate::script::convert::{Odd, from_json, to_json};
+
+pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
+    let json = lua.create_table()?;
+    json.raw_set("null", Value::NULL)?;
+    json.raw_set(
+        "encode",
+        lua.create_function(|lua, value: Value| {
+            let json = to_json(&value, "value", Odd::Refuse).map_err(|why| fail(lua, "r1.json.encode", why))?;
+            Ok(json.to_string())
+        })?,
+    )?;
+    // Text that is no JSON is an expected failure: nil and the reason.
+    json.raw_set(
+        "decode",
+        lua.create_function(|lua, value: Value| {
+            let text = text(lua, "r1.json.decode", "text", &value)?;
+            match serde_json::from_str::<serde_json::Value>(&text) {
+                Ok(json) => Ok((from_json(lua, &json)?, None)),
+                Err(error) => Ok((Value::Nil, Some(error.to_string()))),
+            }
+        })?,
+    )?;
+    super::seal(lua, "r1.json", &json)?;
+    r1.raw_set("json", json)
+}

@@ -1,0 +1,67 @@
+//! The read-only global `r1`: one file per part, bindings only.
+
+mod answers;
+pub(crate) mod args;
+pub(crate) mod context;
+pub(crate) mod data;
+pub(crate) mod env;
+mod json;
+pub(crate) mod recipe;
+pub(crate) mod tool;
+mod trainer;
+
+use std::rc::Rc;
+
+use mlua::{Lua, Table, Value, Variadic};
+
+use super::host::{Host, misuse};
+use super::sandbox;
+use crate::error::suggest;
+
+/// Builds `r1` into the environment.
+pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let r1 = lua.create_table()?;
+    r1.raw_set("version", env!("CARGO_PKG_VERSION"))?;
+    messages(lua, &r1)?;
+    answers::install(lua, &r1)?;
+    json::install(lua, &r1)?;
+    recipe::install(lua, &r1)?;
+    trainer::install(lua, &r1)?;
+    data::install(lua, &r1)?;
+    env::install(lua, &r1)?;
+    tool::install(lua, &r1, host)?;
+    context::install(lua, &r1, host)?;
+    let log = host.clone();
+    r1.raw_set("log", lua.create_function(move |lua, values: Variadic<Value>| sandbox::write_log(lua, &log, values))?)?;
+    seal(lua, "r1", &r1)?;
+    environment.raw_set("r1", r1)
+}
+
+/// The part of `r1` that is written in Lua.
+fn messages(lua: &Lua, r1: &Table) -> mlua::Result<()> {
+    let functions: Table = lua.load(include_str!("../../../lua/messages.lua")).set_name("=[r1]").call(())?;
+    functions.for_each(|name: String, function: Value| r1.raw_set(name, function))
+}
+
+/// Makes a namespace read-only; asking for a name it does not have is an error with the nearest ones.
+pub(crate) fn seal(lua: &Lua, name: &'static str, table: &Table) -> mlua::Result<()> {
+    let mut names = Vec::new();
+    table.for_each(|name: String, _: Value| {
+        names.push(name);
+        Ok(())
+    })?;
+    let meta = lua.create_table()?;
+    meta.raw_set(
+        "__index",
+        lua.create_function(move |lua, (_, key): (Value, Value)| -> mlua::Result<Value> {
+            let key = key.to_string()?;
+            let error = misuse(lua, format!("`{name}.{key}` does not exist"));
+            Err(mlua::Error::external(error.hint(suggest(&key, names.iter().map(String::as_str)))))
+        })?,
+    )?;
+    meta.raw_set("__metatable", false)?;
+    meta.set_readonly(true);
+    table.set_metatable(Some(meta))?;
+    table.set_readonly(true);
+    Ok(())
+}

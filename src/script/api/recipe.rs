@@ -1,0 +1,89 @@
+//! `r1.recipe { … }`: what a script returns.
+
+use mlua::{Function, Lua, Table, UserData, Value};
+use serde_json::{Map, Value as Json};
+
+use super::args::{Fields, fail, fail_with};
+use super::data::Dataset;
+use super::env::Env;
+use super::trainer::Trainer;
+use crate::script::convert::kind;
+use crate::script::settings;
+
+/// A recipe: settings as plain data, and the functions that stay in the VM.
+#[derive(Clone)]
+pub(crate) struct Recipe {
+    pub(crate) settings: Json,
+    pub(crate) env: Option<Env>,
+    pub(crate) context: Option<Function>,
+    pub(crate) reward: Option<Function>,
+    /// Row functions of `data.train` and `data.eval`.
+    pub(crate) rows: [Option<Function>; 2],
+}
+
+impl UserData for Recipe {}
+
+const FIELDS: [&str; 13] = [
+    "name", "seed", "env", "context", "reward", "policy", "data", "sampling", "rollout", "trainer", "eval",
+    "checkpoint", "limits",
+];
+
+pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
+    r1.raw_set("recipe", lua.create_function(recipe)?)
+}
+
+fn recipe(lua: &Lua, value: Value) -> mlua::Result<Recipe> {
+    const NAME: &str = "r1.recipe";
+    let fields = Fields::new(lua, NAME, &value, &FIELDS)?;
+    let (context, reward) = (fields.function("context")?, fields.function("reward")?);
+    let mut settings = Map::new();
+    for name in ["name", "seed", "policy", "sampling", "rollout", "eval", "checkpoint", "limits"] {
+        if !fields.get(name)?.is_nil() {
+            settings.insert(name.to_owned(), fields.json(name)?);
+        }
+    }
+    let env = match fields.get("env")? {
+        Value::Nil => None,
+        Value::UserData(data) if data.is::<Env>() => Some(data.borrow::<Env>()?.clone()),
+        other => return Err(fields.refuse("env", "what r1.env { … } gives", &other)),
+    };
+    if let Some(env) = &env {
+        settings.insert("env".to_owned(), env.settings.clone());
+    }
+    match fields.get("trainer")? {
+        Value::Nil => {}
+        Value::UserData(data) if data.is::<Trainer>() => {
+            settings.insert("trainer".to_owned(), data.borrow::<Trainer>()?.0.clone());
+        }
+        other => return Err(fields.refuse("trainer", "what r1.grpo { … } or r1.sft { … } gives", &other)),
+    }
+    let mut rows = [None, None];
+    if let Value::Table(data) = fields.get("data")? {
+        let data = Fields::new(lua, "r1.recipe: data", &Value::Table(data), &["train", "eval"])?;
+        let mut sources = Map::new();
+        for (name, row) in ["train", "eval"].into_iter().zip(&mut rows) {
+            let source = match data.get(name)? {
+                Value::Nil => continue,
+                Value::UserData(own) if own.is::<Dataset>() => own.borrow::<Dataset>()?.clone(),
+                Value::String(_) | Value::Table(_) => Dataset { settings: data.json(name)?, row: None },
+                other => return Err(data.refuse(name, "a path or what r1.data.… gives", &other)),
+            };
+            if source.row.is_none() && source.settings.get("count").is_some() {
+                return Err(fail(lua, NAME, format!("`data.{name}` has `count` but no rows: use r1.data.generate {{ count =, row = }}")));
+            }
+            sources.insert(name.to_owned(), source.settings);
+            *row = source.row;
+        }
+        settings.insert("data".to_owned(), Json::Object(sources));
+    } else if !fields.get("data")?.is_nil() {
+        return Err(fail(lua, NAME, format!("`data` must be {{ train =, eval = }}, got {}", kind(&fields.get("data")?))));
+    }
+    let settings = Json::Object(settings);
+    settings::read(&settings).map_err(|error| fail_with(lua, NAME, error))?;
+    let trains = settings.get("trainer").and_then(|trainer| trainer.get("algorithm")).and_then(Json::as_str);
+    let own_step = env.as_ref().is_some_and(|env| env.step.is_some());
+    if trains == Some("grpo") && reward.is_none() && !own_step {
+        return Err(fail(lua, NAME, "r1.grpo needs a `reward` function, or an env whose `step` gives rewards"));
+    }
+    Ok(Recipe { settings, env, context, reward, rows })
+}

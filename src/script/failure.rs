@@ -1,0 +1,138 @@
+//! From an error inside the VM to one a person can act on: message, `file:line`, traceback of the script's own frames.
+
+use mlua::Error as LuaError;
+
+use crate::error::{Error, Kind};
+use crate::mdp::Status;
+
+/// A call into the script that did not work out.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What it is recorded as.
+    pub status: Status,
+    pub error: Error,
+    /// The script's frames, innermost first: `scripts/retool.lua:12 in step`. Empty when there are none.
+    pub traceback: Vec<String>,
+}
+
+impl Failure {
+    pub(crate) fn new(status: Status, error: Error) -> Self {
+        Self { status, error, traceback: Vec::new() }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.error)?;
+        for frame in self.traceback.iter().skip(1) {
+            write!(f, "\n  from {frame}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What an error of the VM comes down to.
+pub(crate) struct Described {
+    pub(crate) error: Error,
+    pub(crate) traceback: Vec<String>,
+}
+
+/// Digs out the innermost cause. An [`Error`] that a host function raised keeps its kind, place and hint.
+pub(crate) fn describe(error: &LuaError) -> Described {
+    match error {
+        LuaError::CallbackError { traceback, cause } => {
+            let mut inner = describe(cause);
+            if inner.traceback.is_empty() {
+                inner.traceback = frames(traceback);
+            }
+            inner.located()
+        }
+        LuaError::WithContext { cause, .. } => describe(cause),
+        LuaError::ExternalError(external) => {
+            let error = external
+                .downcast_ref::<Error>()
+                .cloned()
+                .unwrap_or_else(|| Error::new(Kind::Script, external.to_string()));
+            Described { error, traceback: Vec::new() }
+        }
+        LuaError::RuntimeError(text) | LuaError::SyntaxError { message: text, .. } => {
+            let (message, traceback) = text.split_once("\nstack traceback:").unwrap_or((text, ""));
+            let (place, message) = split_place(message);
+            let mut error = Error::new(Kind::Script, message);
+            if let Some(place) = place {
+                error = error.at(place);
+            }
+            Described { error, traceback: frames(traceback) }.located()
+        }
+        LuaError::MemoryError(_) => {
+            Described { error: Error::new(Kind::Script, "not enough memory"), traceback: Vec::new() }
+        }
+        other => Described { error: Error::new(Kind::Script, other.to_string()), traceback: Vec::new() },
+    }
+}
+
+/// Whether the VM ran out of memory somewhere below.
+pub(crate) fn is_memory(error: &LuaError) -> bool {
+    match error {
+        LuaError::MemoryError(_) => true,
+        LuaError::CallbackError { cause, .. } | LuaError::WithContext { cause, .. } => is_memory(cause),
+        LuaError::RuntimeError(text) => text.starts_with("not enough memory"),
+        _ => false,
+    }
+}
+
+impl Described {
+    /// The innermost frame is the place, unless a closer one is known.
+    fn located(mut self) -> Self {
+        if let Some(frame) = self.traceback.first() {
+            let place = frame.split_once(" in ").map_or(frame.as_str(), |(place, _)| place).to_owned();
+            self.error = self.error.at(place);
+        }
+        self
+    }
+}
+
+/// `scripts/x.lua:3: message` -> place and message.
+fn split_place(text: &str) -> (Option<&str>, &str) {
+    for (colon, _) in text.match_indices(':') {
+        let rest = &text[colon + 1..];
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        if digits > 0 && rest[digits..].starts_with(": ") {
+            let place = &text[..colon + 1 + digits];
+            if is_script(place) {
+                return (Some(place), &rest[digits + 2..]);
+            }
+        }
+    }
+    (None, text)
+}
+
+/// The script's frames of a traceback; frames of the host, of the embedded library and of C are left out.
+fn frames(traceback: &str) -> Vec<String> {
+    traceback.lines().filter_map(frame).collect()
+}
+
+/// `scripts/x.lua:3: in function 'step'` and `scripts/x.lua:3 function step` -> `scripts/x.lua:3 in step`.
+fn frame(line: &str) -> Option<String> {
+    let line = line.trim();
+    let (colon, digits) = line.match_indices(':').find_map(|(colon, _)| {
+        let rest = &line[colon + 1..];
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        (digits > 0).then_some((colon, digits))
+    })?;
+    let (place, rest) = line.split_at(colon + 1 + digits);
+    if !is_script(place) {
+        return None;
+    }
+    let name = rest.rsplit("function ").next().filter(|_| rest.contains("function "));
+    let name = name.map(|name| name.trim_matches(['\'', '`', '"', '<', '>', ' '])).filter(|name| !name.is_empty());
+    Some(match name {
+        Some(name) if !name.contains(':') => format!("{place} in {name}"),
+        _ => place.to_owned(),
+    })
+}
+
+/// Chunks of the host are named `[r1]…`, mlua's own start with `__mlua` or `[string`.
+fn is_script(place: &str) -> bool {
+    !place.starts_with('[') && !place.starts_with("__mlua") && !place.contains('\n')
+}

@@ -1,0 +1,176 @@
+//! What the host functions of one virtual machine share: the call that is running, the log, the renderer.
+//!
+//! Many calls of different trajectories wait at the same time on one thread. Whichever is being polled is the
+//! *current* one: host functions read it when they start, so tool records and random numbers go to the right
+//! trajectory however calls interleave.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mlua::Lua;
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
+
+use super::api::tool::Tool;
+use super::state::Session;
+use crate::config::Limits;
+use crate::error::{Error, Kind};
+use crate::mdp::ToolRecord;
+use crate::text::Renderer;
+
+/// Lines kept between two calls of [`Host::take_log`]; older ones are dropped and counted.
+const LOG_LINES: usize = 1000;
+
+/// Which entry point of the script is running; also names its random stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    Load,
+    Row,
+    Reset,
+    Observe,
+    Step,
+    Reward,
+}
+
+impl Entry {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Load => "script",
+            Self::Row => "row",
+            Self::Reset => "reset",
+            Self::Observe => "context",
+            Self::Step => "step",
+            Self::Reward => "reward",
+        }
+    }
+}
+
+/// One call into the script.
+pub(crate) struct Call {
+    pub(crate) entry: Entry,
+    /// The trajectory's seed (or the dataset's), and the step (or row) within it.
+    seed: (u64, u64),
+    rng: RefCell<Option<ChaCha8Rng>>,
+    /// CPU nanoseconds left.
+    pub(crate) cpu_left: Cell<u64>,
+    pub(crate) cpu_hit: Cell<bool>,
+    /// What tools were asked and answered, in order.
+    pub(crate) tools: RefCell<Vec<ToolRecord>>,
+    /// Stateful tools of the trajectory, if there is one.
+    pub(crate) session: Option<Rc<Session>>,
+}
+
+impl Call {
+    pub(crate) fn new(entry: Entry, seed: (u64, u64), limits: &Limits, session: Option<Rc<Session>>) -> Rc<Self> {
+        Rc::new(Self {
+            entry,
+            seed,
+            rng: RefCell::new(None),
+            cpu_left: Cell::new((limits.cpu.max(0.0) * 1e9) as u64),
+            cpu_hit: Cell::new(false),
+            tools: RefCell::new(Vec::new()),
+            session,
+        })
+    }
+
+    /// 64 random bits from this call's own stream. The stream is a pure function of (seed, step, entry point), so
+    /// a step replays to the same numbers whatever ran before it.
+    pub(crate) fn random(&self) -> u64 {
+        self.rng
+            .borrow_mut()
+            .get_or_insert_with(|| {
+                let mut key = [0; 32];
+                key[..8].copy_from_slice(&self.seed.0.to_le_bytes());
+                key[8..16].copy_from_slice(&self.seed.1.to_le_bytes());
+                key[16] = self.entry as u8;
+                ChaCha8Rng::from_seed(key)
+            })
+            .next_u64()
+    }
+
+    /// `math.randomseed`: another stream of the same call.
+    pub(crate) fn reseed(&self, seed: u64) {
+        *self.rng.borrow_mut() = Some(ChaCha8Rng::seed_from_u64(seed));
+    }
+}
+
+/// One line a script logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogLine {
+    /// `scripts/retool.lua:12`
+    pub place: String,
+    pub text: String,
+}
+
+pub(crate) struct Host {
+    current: RefCell<Rc<Call>>,
+    /// Counts tokens for context policies; none while only settings are wanted.
+    pub(crate) renderer: Option<Arc<Renderer>>,
+    /// The tools of the env, and their schemas for the chat template.
+    pub(crate) tools: RefCell<Vec<Rc<Tool>>>,
+    pub(crate) schemas: RefCell<Vec<serde_json::Value>>,
+    log: RefCell<VecDeque<LogLine>>,
+    dropped: Cell<u64>,
+}
+
+impl Host {
+    pub(crate) fn new(renderer: Option<Arc<Renderer>>) -> Rc<Self> {
+        let load = Call::new(Entry::Load, (0, 0), &Limits::default(), None);
+        Rc::new(Self {
+            current: RefCell::new(load),
+            renderer,
+            tools: RefCell::default(),
+            schemas: RefCell::default(),
+            log: RefCell::default(),
+            dropped: Cell::new(0),
+        })
+    }
+
+    pub(crate) fn current(&self) -> Rc<Call> {
+        self.current.borrow().clone()
+    }
+
+    /// Makes `call` the current one; gives back the one before.
+    pub(crate) fn swap(&self, call: Rc<Call>) -> Rc<Call> {
+        self.current.replace(call)
+    }
+
+    pub(crate) fn log(&self, place: String, text: String) {
+        let mut log = self.log.borrow_mut();
+        if log.len() == LOG_LINES {
+            log.pop_front();
+            self.dropped.set(self.dropped.get() + 1);
+        }
+        log.push_back(LogLine { place, text });
+    }
+
+    /// The lines logged since the last call; the first says how many were lost, if any were.
+    pub(crate) fn take_log(&self) -> Vec<LogLine> {
+        let dropped = self.dropped.replace(0);
+        let lost = (dropped > 0).then(|| LogLine {
+            place: String::new(),
+            text: format!("{dropped} earlier lines were dropped: the script logs too much"),
+        });
+        lost.into_iter().chain(self.log.borrow_mut().drain(..)).collect()
+    }
+}
+
+/// Where the script called the host: the nearest frame of a script file, as `path:line`.
+pub(crate) fn place(lua: &Lua) -> Option<String> {
+    // A level past the end gives None; host and library frames in between do not start with `@`.
+    (1..64).map_while(|level| lua.inspect_stack(level, |frame| {
+        let source = frame.source().source?.strip_prefix('@')?.to_owned();
+        Some(format!("{source}:{}", frame.current_line()?))
+    })).flatten().next()
+}
+
+/// The error of a script that uses the host wrongly, at the place where it does.
+pub(crate) fn misuse(lua: &Lua, message: impl Into<String>) -> Error {
+    let error = Error::new(Kind::Script, message);
+    match place(lua) {
+        Some(place) => error.at(place),
+        None => error,
+    }
+}

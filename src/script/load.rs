@@ -1,0 +1,133 @@
+//! Loading a script: its recipe's settings, its hash, the files it is made of.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use sha2::{Digest, Sha256};
+
+use super::api::recipe::Recipe;
+use super::convert::kind;
+use super::dataset::Jsonl;
+use super::settings;
+use super::vm::{Module, Sources, Vm};
+use super::worker::Split;
+use crate::config::{Limits, Settings, Source};
+use crate::error::{Error, Kind, Result};
+
+/// A script that was read and whose recipe is sound. Plain data: workers make virtual machines of it.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// As it was given.
+    pub path: PathBuf,
+    /// SHA-256 (hex) over the main file and every file it required.
+    pub hash: String,
+    /// The main file.
+    pub source: String,
+    /// The recipe's settings with the command line's on top.
+    pub settings: Settings,
+    pub(crate) modules: Arc<BTreeMap<String, Module>>,
+    /// The datasets, indexed once for all workers.
+    datasets: Arc<[OnceLock<Result<Jsonl>>; 2]>,
+}
+
+impl Script {
+    /// Reads and runs `path`, which must return a recipe, and applies `overrides` (`trainer.lr=2e-6`).
+    ///
+    /// # Errors
+    /// [`Kind::Script`] for what is wrong in the script, with file and line; [`Kind::Usage`] for an override that
+    /// names no setting or does not fit it. Datasets and tools are not touched yet.
+    pub fn load(path: &Path, overrides: &[String]) -> Result<Self> {
+        let source = std::fs::read_to_string(path).map_err(|error| {
+            if error.kind() == std::io::ErrorKind::InvalidData {
+                return Error::new(Kind::Script, "the script is not valid UTF-8").at_path(path);
+            }
+            Error::io(Kind::Script, "read the script", path, &error)
+        })?;
+        let vm = Vm::new(Limits::default(), Sources::Disk(directory(path)), None)?;
+        let recipe = run(&vm, path, &source)?;
+        let mut data = recipe.settings;
+        settings::override_with(&mut data, overrides)?;
+        let mut settings = settings::read(&data).map_err(|error| error.at_path(path))?;
+        if settings.name.is_empty() {
+            settings.name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        }
+        for (name, source, row) in
+            [("train", &settings.data.train, &recipe.rows[0]), ("eval", &settings.data.eval, &recipe.rows[1])]
+        {
+            if matches!(source, Some(Source::Generated { .. })) && row.is_none() {
+                return Err(Error::new(Kind::Usage, format!("`data.{name}` has no row function to make rows with"))
+                    .at_path(path)
+                    .hint(format!("give a file: data.{name}=tasks.jsonl")));
+            }
+        }
+        let modules = vm.modules();
+        Ok(Self {
+            path: path.to_owned(),
+            hash: hash(&source, &modules),
+            source,
+            settings,
+            modules: Arc::new(modules),
+            datasets: Arc::default(),
+        })
+    }
+
+    /// Every file the script is made of, for a watcher: the main one first.
+    pub fn files(&self) -> Vec<PathBuf> {
+        std::iter::once(self.path.clone()).chain(self.modules.values().map(|module| (&module.path).into())).collect()
+    }
+
+    /// The JSONL file of a split, opened and indexed when first asked for.
+    pub(crate) fn jsonl(&self, split: Split) -> Result<Option<&Jsonl>> {
+        let Some(Source::Jsonl { path, columns }) = self.source_of(split) else { return Ok(None) };
+        self.datasets[split as usize]
+            .get_or_init(|| {
+                Jsonl::open(path, &directory(&self.path), columns).map_err(|error| {
+                    error.hint(format!("data.{} of {} names it", split.name(), self.path.display()))
+                })
+            })
+            .as_ref()
+            .map(Some)
+            .map_err(Clone::clone)
+    }
+
+    pub(crate) fn source_of(&self, split: Split) -> Option<&Source> {
+        match split {
+            Split::Train => self.settings.data.train.as_ref(),
+            Split::Eval => self.settings.data.eval.as_ref(),
+        }
+    }
+}
+
+/// Runs the main file and takes its recipe.
+pub(crate) fn run(vm: &Vm, path: &Path, source: &str) -> Result<Recipe> {
+    let value = vm.load(path, source)?;
+    if let Some(recipe) = value.as_userdata().and_then(|data| data.borrow::<Recipe>().ok()) {
+        return Ok(recipe.clone());
+    }
+    let got = if value.is_nil() { "nothing".to_owned() } else { kind(&value) };
+    Err(Error::new(Kind::Script, format!("the script returns {got}; it must return r1.recipe {{ … }}")).at_path(path))
+}
+
+/// Where a script lies.
+pub(crate) fn directory(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn hash(source: &str, modules: &BTreeMap<String, Module>) -> String {
+    let mut hash = Sha256::new();
+    let mut part = |text: &str| {
+        // The length keeps two files from running into each other.
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    };
+    part(source);
+    for (name, module) in modules {
+        part(name);
+        part(&module.source);
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}

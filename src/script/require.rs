@@ -1,0 +1,102 @@
+//! `require("lib/x")`: modules from the script's own directory, and nowhere else.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use mlua::{Lua, Table, Value};
+
+use super::host::misuse;
+use super::vm::{Module, Sources};
+
+/// Finds, reads and remembers modules. It is open only while the script loads, so that the hash of a script covers
+/// every line it can run.
+pub(crate) struct Loader {
+    sources: Sources,
+    loaded: BTreeMap<String, Loaded>,
+    open: bool,
+}
+
+struct Loaded {
+    module: Module,
+    /// None while the module is being run: a second `require` of it is a cycle.
+    value: Option<Value>,
+}
+
+impl Loader {
+    pub(crate) fn new(sources: Sources) -> Self {
+        Self { sources, loaded: BTreeMap::new(), open: true }
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.open = false;
+    }
+
+    pub(crate) fn modules(&self) -> BTreeMap<String, Module> {
+        self.loaded.iter().map(|(name, loaded)| (name.clone(), loaded.module.clone())).collect()
+    }
+
+    fn find(&self, name: &str) -> Result<Module, String> {
+        match &self.sources {
+            Sources::Kept(modules) => {
+                modules.get(name).cloned().ok_or_else(|| format!("require: `{name}` was not there when the script was loaded"))
+            }
+            Sources::Disk(root) => read(root, name),
+        }
+    }
+}
+
+/// The global `require`.
+pub(crate) fn require(
+    lua: &Lua,
+    loader: &std::cell::RefCell<Loader>,
+    environment: &Table,
+    name: &Value,
+) -> mlua::Result<Value> {
+    let fail = |message: String| mlua::Error::external(misuse(lua, message));
+    let Value::String(name) = name else {
+        return Err(fail(format!("require takes the name of a module, got {}", name.type_name())));
+    };
+    let name = name.to_string_lossy();
+    let name = name.strip_suffix(".lua").unwrap_or(&name).trim_start_matches("./").to_owned();
+    let module = {
+        let loader = loader.borrow();
+        if let Some(loaded) = loader.loaded.get(&name) {
+            return loaded.value.clone().ok_or_else(|| fail(format!("require: `{name}` requires itself")));
+        }
+        if !loader.open {
+            return Err(fail(format!("require(\"{name}\") after loading: require modules at the top of the script")));
+        }
+        loader.find(&name).map_err(fail)?
+    };
+    let chunk = lua
+        .load(module.source.as_str())
+        .set_name(format!("@{}", module.path))
+        .set_mode(mlua::chunk::ChunkMode::Text)
+        .set_environment(environment.clone());
+    loader.borrow_mut().loaded.insert(name.clone(), Loaded { module: module.clone(), value: None });
+    let value: Value = chunk.into_function()?.call(())?;
+    if value.is_nil() {
+        return Err(fail(format!("require: module `{name}` returns nothing")));
+    }
+    if let Some(loaded) = loader.borrow_mut().loaded.get_mut(&name) {
+        loaded.value = Some(value.clone());
+    }
+    Ok(value)
+}
+
+fn read(root: &Path, name: &str) -> Result<Module, String> {
+    let relative = PathBuf::from(format!("{name}.lua"));
+    let plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
+    if name.is_empty() || !plain {
+        return Err(format!("require: `{name}` is not inside the script's directory"));
+    }
+    let path = root.join(&relative);
+    let missing = || format!("require: no file {}", path.display());
+    let real = path.canonicalize().map_err(|_| missing())?;
+    let real_root = root.canonicalize().map_err(|_| missing())?;
+    if !real.starts_with(&real_root) {
+        return Err(format!("require: {} leads outside the script's directory", path.display()));
+    }
+    let source = std::fs::read_to_string(&real).map_err(|error| format!("require: can't read {}: {error}", path.display()))?;
+    Ok(Module { path: path.display().to_string(), source })
+}

@@ -1,0 +1,161 @@
+//! What a script can see: an allow-list of globals, all read-only, and nothing that reaches outside.
+//!
+//! Withheld on purpose: raw coroutines (they would see the host's own suspension marks), `loadstring`, `getfenv`,
+//! `setfenv`, `collectgarbage`, `debug`, `os`, `newproxy`, `_G`. `math.random` draws from the call's own stream.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use mlua::{Lua, Table, Value, Variadic};
+
+use super::host::{Host, misuse, place};
+use super::require::{self, Loader};
+use crate::error::suggest;
+
+/// Globals taken over from Luau as they are.
+const ALLOWED: [&str; 25] = [
+    "assert", "getmetatable", "ipairs", "next", "pairs", "pcall", "rawequal", "rawget", "rawlen", "rawset", "select",
+    "setmetatable", "tonumber", "tostring", "type", "typeof", "unpack", "xpcall", "_VERSION", "bit32", "buffer",
+    "string", "table", "utf8", "vector",
+];
+
+/// The table that script chunks run in.
+pub(crate) fn environment(lua: &Lua, host: &Rc<Host>, loader: &Rc<RefCell<Loader>>) -> mlua::Result<Table> {
+    let globals = lua.globals();
+    let environment = lua.create_table()?;
+    for name in ALLOWED {
+        environment.raw_set(name, globals.raw_get::<Value>(name)?)?;
+    }
+    environment.raw_set("math", math(lua, host, &globals.raw_get("math")?)?)?;
+    environment.raw_set("error", error_function(lua)?)?;
+    let log = host.clone();
+    environment.raw_set("print", lua.create_function(move |lua, values| write_log(lua, &log, values))?)?;
+    let loader = loader.clone();
+    let inside = environment.clone();
+    environment.raw_set(
+        "require",
+        lua.create_function(move |lua, name: Value| require::require(lua, &loader, &inside, &name))?,
+    )?;
+    Ok(environment)
+}
+
+/// Makes everything read-only; reading or writing an unknown global is an error that names it.
+pub(crate) fn seal(lua: &Lua, environment: &Table) -> mlua::Result<()> {
+    let mut names = Vec::new();
+    environment.for_each(|name: String, _: Value| {
+        names.push(name);
+        Ok(())
+    })?;
+    let meta = lua.create_table()?;
+    meta.raw_set(
+        "__index",
+        lua.create_function(move |lua, (_, name): (Value, Value)| -> mlua::Result<Value> {
+            let name = name.to_string()?;
+            let error = misuse(lua, format!("undefined global `{name}`"));
+            let known: Vec<&str> = names.iter().map(String::as_str).collect();
+            let near = crate::error::nearest(&name, known.iter().copied());
+            Err(mlua::Error::external(if near.is_empty() { error } else { error.hint(suggest(&name, known)) }))
+        })?,
+    )?;
+    meta.raw_set(
+        "__newindex",
+        lua.create_function(|lua, (_, name, _): (Value, Value, Value)| -> mlua::Result<()> {
+            let error = misuse(lua, format!("assignment to global `{}`", name.to_string()?));
+            Err(mlua::Error::external(error.hint("write `local` before it; what must last goes into the env's state")))
+        })?,
+    )?;
+    meta.raw_set("__metatable", false)?;
+    meta.set_readonly(true);
+    environment.set_metatable(Some(meta))?;
+    environment.set_readonly(true);
+    environment.set_safeenv(true);
+    lua.sandbox(true)
+}
+
+/// `print` and `r1.log`: a line for the host's log, never for stdout.
+pub(crate) fn write_log(lua: &Lua, host: &Host, values: Variadic<Value>) -> mlua::Result<()> {
+    let mut text = String::new();
+    for (index, value) in values.iter().enumerate() {
+        if index > 0 {
+            text.push(' ');
+        }
+        match value {
+            Value::Table(table) if table.metatable().is_none() => text.push_str(&super::convert::show(value)),
+            _ => text.push_str(&value.to_string()?),
+        }
+    }
+    host.log(place(lua).unwrap_or_default(), text);
+    Ok(())
+}
+
+/// `error`, as in Lua, except that a plain table gets a text to be shown by: raw, it prints as an address.
+fn error_function(lua: &Lua) -> mlua::Result<Value> {
+    let show = lua.create_function(|lua, table: Value| {
+        let text = super::convert::show(&table);
+        Ok(match place(lua) {
+            Some(place) => format!("{place}: {text}"),
+            None => text,
+        })
+    })?;
+    lua.load(include_str!("../../lua/error.lua")).set_name("=[r1]").call(show)
+}
+
+fn math(lua: &Lua, host: &Rc<Host>, builtin: &Table) -> mlua::Result<Table> {
+    let math = lua.create_table()?;
+    builtin.for_each(|name: String, value: Value| math.raw_set(name, value))?;
+    let own = host.clone();
+    math.raw_set("random", lua.create_function(move |lua, bounds: Variadic<Value>| random(lua, &own, &bounds))?)?;
+    let own = host.clone();
+    math.raw_set(
+        "randomseed",
+        lua.create_function(move |lua, seed: Value| match seed {
+            Value::Integer(seed) => {
+                own.current().reseed(seed as u64);
+                Ok(())
+            }
+            Value::Number(seed) => {
+                own.current().reseed(seed.to_bits());
+                Ok(())
+            }
+            other => Err(mlua::Error::external(misuse(
+                lua,
+                format!("math.randomseed takes a number, got {}", other.type_name()),
+            ))),
+        })?,
+    )?;
+    math.set_readonly(true);
+    Ok(math)
+}
+
+/// `math.random()` in [0, 1), `math.random(n)` in 1..n, `math.random(m, n)` in m..n.
+fn random(lua: &Lua, host: &Host, bounds: &[Value]) -> mlua::Result<Value> {
+    let fail = |message: String| mlua::Error::external(misuse(lua, message));
+    let whole = |value: &Value| match value {
+        Value::Integer(whole) => Ok(*whole),
+        other => Err(fail(format!("math.random takes whole numbers, got {}", super::convert::show(other)))),
+    };
+    let call = host.current();
+    let (low, high) = match bounds {
+        [] => return Ok(Value::Number((call.random() >> 11) as f64 / (1_u64 << 53) as f64)),
+        [high] => (1, whole(high)?),
+        [low, high] => (whole(low)?, whole(high)?),
+        _ => return Err(fail("math.random takes at most two numbers".to_owned())),
+    };
+    if low > high {
+        return Err(fail(format!("math.random: nothing lies between {low} and {high}")));
+    }
+    let span = high.abs_diff(low);
+    if span == u64::MAX {
+        return Ok(Value::Integer(call.random() as i64));
+    }
+    // Rejection keeps every value equally likely.
+    let span = span + 1;
+    let zone = u64::MAX - u64::MAX % span;
+    let draw = loop {
+        let bits = call.random();
+        if bits < zone {
+            break bits % span;
+        }
+    };
+    Ok(Value::Integer(low.wrapping_add_unsigned(draw)))
+}

@@ -1,0 +1,286 @@
+//! From a recipe's plain data and `key=value` arguments to typed [`Settings`]; every refusal names the field.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value as Json};
+
+use crate::config::{
+    CheckpointSettings, DataSettings, EnvSettings, EvalSettings, Grpo, InitModel, Limits, PolicySettings,
+    RolloutSettings, Settings, Sft, Source, Trainer,
+};
+use crate::error::{Error, Kind, Result, suggest};
+use crate::mdp::Sampling;
+
+/// Reads one section; a missing one is all defaults. `at` is its dotted name.
+pub(crate) fn section<T>(at: &str, json: &Json) -> Result<T>
+where
+    T: Serialize + DeserializeOwned + Default,
+{
+    let fields = fields_of(at, json)?;
+    let known = names_of::<T>();
+    let defaults = to_json(&T::default());
+    let mut fixed = Map::new();
+    for (name, value) in fields {
+        if !known.iter().any(|known| known == name) {
+            return Err(unknown(at, name, known.iter().map(String::as_str)));
+        }
+        // An empty Lua table says neither list nor object; the default knows.
+        let empty = value.as_object().is_some_and(Map::is_empty);
+        let list = empty && defaults.get(name).is_some_and(Json::is_array);
+        fixed.insert(name.clone(), if list { Json::Array(Vec::new()) } else { value.clone() });
+    }
+    // One field at a time, so that the message can name the one that does not fit.
+    for (name, value) in &fixed {
+        let alone = Json::Object(Map::from_iter([(name.clone(), value.clone())]));
+        if let Err(error) = serde_json::from_value::<T>(alone) {
+            return Err(misfit(&join(at, name), value, &error.to_string()));
+        }
+    }
+    serde_json::from_value(Json::Object(fixed)).map_err(|error| misfit(at, json, &error.to_string()))
+}
+
+/// All settings from a recipe's data.
+pub(crate) fn read(json: &Json) -> Result<Settings> {
+    let recipe = fields_of("", json)?;
+    let null = Json::Null;
+    let get = |name: &str| recipe.get(name).unwrap_or(&null);
+    Ok(Settings {
+        name: match get("name") {
+            Json::Null => String::new(),
+            Json::String(name) => name.clone(),
+            other => return Err(misfit("name", other, "expected a string")),
+        },
+        seed: match get("seed") {
+            Json::Null => 0,
+            other => other.as_u64().ok_or_else(|| misfit("seed", other, "expected u64"))?,
+        },
+        policy: policy(get("policy"))?,
+        data: DataSettings { train: source("data.train", get("data"))?, eval: source("data.eval", get("data"))? },
+        sampling: section::<Sampling>("sampling", get("sampling"))?,
+        env: section::<EnvSettings>("env", get("env"))?,
+        rollout: section::<RolloutSettings>("rollout", get("rollout"))?,
+        trainer: trainer(get("trainer"))?,
+        eval: section::<EvalSettings>("eval", get("eval"))?,
+        checkpoint: section::<CheckpointSettings>("checkpoint", get("checkpoint"))?,
+        limits: section::<Limits>("limits", get("limits"))?,
+    })
+}
+
+/// `policy`, with `policy.init` checked as a section of its own.
+pub(crate) fn policy(json: &Json) -> Result<PolicySettings> {
+    let mut fields = fields_of("policy", json)?.clone();
+    let init = match fields.get("init") {
+        None | Some(Json::Null) => None,
+        Some(init) => Some(section::<InitModel>("policy.init", init)?),
+    };
+    if init.is_some() {
+        fields.remove("init");
+    }
+    Ok(PolicySettings { init, ..section("policy", &Json::Object(fields))? })
+}
+
+/// `trainer`: an object with `algorithm`, as `r1.grpo` and `r1.sft` make it.
+fn trainer(json: &Json) -> Result<Trainer> {
+    let mut fields = fields_of("trainer", json)?.clone();
+    let algorithm = fields.remove("algorithm").unwrap_or_else(|| Json::from("grpo"));
+    let fields = Json::Object(fields);
+    match algorithm.as_str() {
+        Some("grpo") => Ok(Trainer::Grpo(section::<Grpo>("trainer", &fields)?)),
+        Some("sft") => Ok(Trainer::Sft(section::<Sft>("trainer", &fields)?)),
+        _ => Err(misfit("trainer.algorithm", &algorithm, "expected `grpo` or `sft`")),
+    }
+}
+
+fn source(at: &str, data: &Json) -> Result<Option<Source>> {
+    let fields = fields_of("data", data)?;
+    if let Some(name) = fields.keys().find(|name| !["train", "eval"].contains(&name.as_str())) {
+        return Err(unknown("data", name, ["train", "eval"]));
+    }
+    let own = at.strip_prefix("data.").unwrap_or(at);
+    match fields.get(own) {
+        None | Some(Json::Null) => Ok(None),
+        Some(json) => dataset(at, json).map(Some),
+    }
+}
+
+/// A dataset: a path, `{ path =, columns = }`, or `{ count =, seed = }` for rows that the script makes.
+pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
+    if let Json::String(path) = json {
+        return Ok(Source::Jsonl { path: path.into(), columns: BTreeMap::new() });
+    }
+    let fields = fields_of(at, json)?;
+    let known: [&str; 2] = if fields.contains_key("count") { ["count", "seed"] } else { ["path", "columns"] };
+    if let Some(name) = fields.keys().find(|name| !known.contains(&name.as_str())) {
+        return Err(unknown(at, name, known));
+    }
+    if let Some(count) = fields.get("count") {
+        let whole = |name: &str, value: &Json| value.as_u64().ok_or_else(|| misfit(&join(at, name), value, "expected u64"));
+        let seed = fields.get("seed").map_or(Ok(0), |seed| whole("seed", seed))?;
+        return Ok(Source::Generated { count: whole("count", count)?, seed });
+    }
+    let path = match fields.get("path") {
+        Some(Json::String(path)) => path.into(),
+        Some(other) => return Err(misfit(&join(at, "path"), other, "expected a string")),
+        None => return Err(Error::new(Kind::Script, format!("`{at}` needs `path`, the file to read"))),
+    };
+    let mut columns = BTreeMap::new();
+    if let Some(renames) = fields.get("columns") {
+        let at = join(at, "columns");
+        for (name, column) in fields_of(&at, renames)? {
+            let Json::String(column) = column else { return Err(misfit(&join(&at, name), column, "expected a string")) };
+            columns.insert(name.clone(), column.clone());
+        }
+    }
+    Ok(Source::Jsonl { path, columns })
+}
+
+/// Applies `a.b.c=value` arguments to a recipe's data, in order. The value is JSON if it parses, else text.
+pub(crate) fn override_with(recipe: &mut Json, arguments: &[String]) -> Result<()> {
+    for argument in arguments {
+        let usage = |message: String| Error::new(Kind::Usage, message).at(argument);
+        let Some((key, text)) = argument.split_once('=') else {
+            return Err(usage(format!("`{argument}` is not a setting")).hint("write settings as key=value: trainer.lr=2e-6"));
+        };
+        let key = key.trim();
+        let known = keys(recipe);
+        let column = key.starts_with("data.train.columns.") || key.starts_with("data.eval.columns.");
+        if !known.iter().any(|known| known == key) && !column {
+            return Err(usage(format!("unknown setting `{key}`")).hint(suggest(key, known.iter().map(String::as_str))));
+        }
+        // `name=7` is the text "7" where the number 7 does not fit.
+        let parsed = serde_json::from_str::<Json>(text).ok();
+        let candidates = parsed.into_iter().chain([Json::String(text.to_owned())]);
+        let mut refused = None;
+        let mut fitting = None;
+        for candidate in candidates {
+            let mut changed = recipe.clone();
+            put(&mut changed, key, candidate);
+            match read(&changed) {
+                Ok(_) => {
+                    fitting = Some(changed);
+                    break;
+                }
+                Err(error) => _ = refused.get_or_insert(error),
+            }
+        }
+        match (fitting, refused) {
+            (Some(changed), _) => *recipe = changed,
+            (None, Some(error)) => return Err(Error { kind: Kind::Usage, ..error }.at(argument)),
+            (None, None) => {}
+        }
+    }
+    Ok(())
+}
+
+fn put(recipe: &mut Json, key: &str, value: Json) {
+    let mut place = recipe;
+    for name in key.split('.') {
+        // A dataset given as a path is the object `{ path = … }` in short.
+        if let Json::String(path) = place {
+            *place = Json::Object(Map::from_iter([("path".to_owned(), Json::String(path.clone()))]));
+        }
+        if !place.is_object() {
+            *place = Json::Object(Map::new());
+        }
+        let Json::Object(fields) = place else { return };
+        place = fields.entry(name).or_insert(Json::Null);
+    }
+    *place = value;
+}
+
+/// Every dotted key that may be set for this recipe (the trainer decides about its own).
+pub(crate) fn keys(recipe: &Json) -> Vec<String> {
+    let defaults = Settings {
+        trainer: trainer(recipe.get("trainer").unwrap_or(&Json::Null)).unwrap_or(Trainer::Grpo(Grpo::default())),
+        ..Settings::default()
+    };
+    let mut keys = Vec::new();
+    flatten("", &to_json(&defaults), &mut keys);
+    keys.retain(|key| key != "trainer.algorithm");
+    flatten("policy.init", &to_json(&InitModel::default()), &mut keys);
+    for split in ["data.train", "data.eval"] {
+        keys.extend(["path", "columns", "count", "seed"].map(|name| join(split, name)));
+    }
+    keys
+}
+
+fn flatten(at: &str, json: &Json, keys: &mut Vec<String>) {
+    match json {
+        Json::Object(fields) => fields.iter().for_each(|(name, value)| flatten(&join(at, name), value, keys)),
+        _ => keys.push(at.to_owned()),
+    }
+}
+
+fn fields_of<'a>(at: &str, json: &'a Json) -> Result<&'a Map<String, Json>> {
+    static NONE: std::sync::LazyLock<Map<String, Json>> = std::sync::LazyLock::new(Map::new);
+    match json {
+        Json::Object(fields) => Ok(fields),
+        Json::Null => Ok(&NONE),
+        Json::Array(items) if items.is_empty() => Ok(&NONE),
+        other => Err(misfit(at, other, "expected a map")),
+    }
+}
+
+/// The names of a section's fields.
+pub(crate) fn names_of<T: Serialize + Default>() -> Vec<String> {
+    let mut names: Vec<String> =
+        to_json(&T::default()).as_object().map(|fields| fields.keys().cloned().collect()).unwrap_or_default();
+    // Left out of its JSON while it is None.
+    if names.iter().any(|name| name == "max_context") {
+        names.push("init".to_owned());
+    }
+    names
+}
+
+fn to_json<T: Serialize>(value: &T) -> Json {
+    serde_json::to_value(value).unwrap_or(Json::Null)
+}
+
+fn join(at: &str, name: &str) -> String {
+    if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
+}
+
+/// The error for a field that does not exist.
+pub(crate) fn unknown<'a>(at: &str, name: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> Error {
+    Error::new(Kind::Script, format!("unknown field `{}`", join(at, name))).hint(suggest(name, known))
+}
+
+/// The error for a value of the wrong type: serde's words made readable.
+fn misfit(at: &str, value: &Json, serde: &str) -> Error {
+    let wanted = serde.rsplit("expected ").next().unwrap_or(serde).trim_end_matches('`');
+    if let Some(variants) = serde.strip_prefix("unknown variant ") {
+        let names: Vec<&str> = variants.split('`').skip(3).step_by(2).collect();
+        let got = value.as_str().unwrap_or_default();
+        let message = format!("`{at}` is \"{got}\"; it is one of {}", quoted(&names));
+        let near = crate::error::nearest(got, names.iter().copied());
+        let error = Error::new(Kind::Script, message);
+        return if near.is_empty() { error } else { error.hint(suggest(got, names)) };
+    }
+    let wanted = match wanted {
+        "f32" | "f64" => "a number",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
+        "i32" | "i64" | "isize" => "a whole number",
+        "a string" | "path string" | "string or map" => "text",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        "a tuple of size 2" | "a tuple of 2 elements" => "a list of two numbers",
+        _ if wanted == "a map" || wanted.starts_with("struct ") => "a table",
+        other => other,
+    };
+    let got = match value {
+        Json::Null => "nothing".to_owned(),
+        Json::String(text) => format!("the text \"{}\"", super::convert::clip(text, 60)),
+        Json::Number(number) => format!("the number {number}"),
+        Json::Bool(truth) => truth.to_string(),
+        Json::Array(items) => format!("a list of {}", items.len()),
+        Json::Object(_) => "a table".to_owned(),
+    };
+    let at = if at.is_empty() { "the recipe" } else { at };
+    Error::new(Kind::Script, format!("`{at}` must be {wanted}, got {got}"))
+}
+
+fn quoted(names: &[&str]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}

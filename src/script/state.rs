@@ -1,0 +1,129 @@
+//! The state of one trajectory: plain Lua data that the host keeps between steps.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mlua::{Lua, Table, Value};
+use serde_json::{Value as Json, json};
+
+use super::convert::{self, Odd};
+use crate::error::{Error, Kind, Result};
+use crate::tools::Python;
+
+/// A trajectory's state, in the VM of the worker that made it.
+///
+/// `Clone` gives another handle to the same state; [`State::fork`] copies it.
+#[derive(Clone)]
+pub struct State {
+    pub(crate) table: Table,
+    pub(crate) seed: u64,
+    /// Steps done; part of the seed of each call.
+    pub(crate) steps: Rc<Cell<u64>>,
+    /// The host counts tool calls in `state.calls`, because `reset` left it free.
+    pub(crate) counts_calls: bool,
+    pub(crate) session: Rc<Session>,
+    lua: Lua,
+}
+
+impl State {
+    pub(crate) fn new(lua: &Lua, table: Table, seed: u64) -> mlua::Result<Self> {
+        let counts_calls = table.raw_get::<Value>("calls")?.is_nil();
+        if counts_calls {
+            table.raw_set("calls", 0)?;
+        }
+        let lua = lua.clone();
+        Ok(Self { table, seed, steps: Rc::default(), counts_calls, session: Rc::default(), lua })
+    }
+
+    /// The seed that `reset` was given.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Steps done.
+    pub fn steps(&self) -> u64 {
+        self.steps.get()
+    }
+
+    /// The state as JSON, for a checkpoint, a replay or another worker.
+    ///
+    /// # Errors
+    /// [`Kind::Script`] if it holds anything but plain data: functions, metatables, cycles, too deep tables.
+    pub fn snapshot(&self) -> Result<Json> {
+        let value = Value::Table(self.table.clone());
+        let state = convert::to_json(&value, "state", Odd::Tag)
+            .map_err(|why| Error::new(Kind::Script, why).hint("a state is plain data: text, numbers, booleans, tables"))?;
+        Ok(json!({ "state": state, "seed": self.seed, "steps": self.steps.get(), "counts_calls": self.counts_calls }))
+    }
+
+    /// The inverse of [`State::snapshot`].
+    pub(crate) fn restore(lua: &Lua, snapshot: &Json) -> Result<Self> {
+        let bad = || Error::new(Kind::Script, "not a snapshot of a state");
+        let number = |name: &str| snapshot.get(name).and_then(Json::as_u64).ok_or_else(bad);
+        let value = convert::from_snapshot(lua, snapshot.get("state").ok_or_else(bad)?).map_err(|_| bad())?;
+        let Value::Table(table) = value else { return Err(bad()) };
+        Ok(Self {
+            table,
+            seed: number("seed")?,
+            steps: Rc::new(Cell::new(number("steps")?)),
+            counts_calls: snapshot.get("counts_calls").and_then(Json::as_bool).ok_or_else(bad)?,
+            session: Rc::default(),
+            lua: lua.clone(),
+        })
+    }
+
+    /// A copy that goes its own way from here. Stateful tools start afresh in the copy.
+    pub fn fork(&self) -> Result<Self> {
+        let copy = convert::deep_copy(&self.lua, &Value::Table(self.table.clone()), 0);
+        let failed = |why: String| Error::new(Kind::Script, why);
+        match copy.map_err(|error| failed(error.to_string()))? {
+            Value::Table(table) => Ok(Self {
+                table,
+                steps: Rc::new(Cell::new(self.steps.get())),
+                session: Rc::default(),
+                ..self.clone()
+            }),
+            other => Err(failed(format!("the state became a {}", other.type_name()))),
+        }
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("seed", &self.seed).field("steps", &self.steps.get()).finish_non_exhaustive()
+    }
+}
+
+/// A trajectory's stateful tools; they end with it.
+pub(crate) struct Session {
+    id: u64,
+    pythons: RefCell<Vec<Arc<Python>>>,
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), pythons: RefCell::default() }
+    }
+}
+
+impl Session {
+    /// The number to run with; the interpreter is told when the trajectory is over.
+    pub(crate) fn join(&self, python: &Arc<Python>) -> u64 {
+        let mut pythons = self.pythons.borrow_mut();
+        if !pythons.iter().any(|own| Arc::ptr_eq(own, python)) {
+            pythons.push(python.clone());
+        }
+        self.id
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        for python in self.pythons.get_mut() {
+            python.end_session(self.id);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! One Luau virtual machine: sandbox, limits, and how calls go in and come out.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, StdLib, Table, Value, VmState};
+
+use super::failure::{Described, Failure, describe, is_memory};
+use super::host::{Call, Entry, Host};
+use super::limits::{CpuLimit, Slot};
+use super::{api, sandbox};
+use crate::config::Limits;
+use crate::error::{Error, Kind, Result};
+use crate::mdp::Status;
+use crate::text::Renderer;
+
+/// CPU seconds a script may use to load, whatever its own limits say.
+const LOAD_CPU: f64 = 5.0;
+
+/// Where the sources of a script come from.
+#[derive(Clone, Debug)]
+pub(crate) enum Sources {
+    /// From the directory of the script; what is read is remembered.
+    Disk(PathBuf),
+    /// What was read when the script was first loaded, so that every worker runs the same text.
+    Kept(Arc<BTreeMap<String, Module>>),
+}
+
+/// A required file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Module {
+    /// As shown in messages.
+    pub(crate) path: String,
+    pub(crate) source: String,
+}
+
+pub(crate) struct Vm {
+    pub(crate) lua: Lua,
+    pub(crate) host: Rc<Host>,
+    pub(crate) limits: Limits,
+    slot: Arc<Slot>,
+    environment: Table,
+    loader: Rc<RefCell<super::require::Loader>>,
+}
+
+impl Vm {
+    pub(crate) fn new(limits: Limits, sources: Sources, renderer: Option<Arc<Renderer>>) -> Result<Self> {
+        let slot = Slot::register()?;
+        let host = Host::new(renderer);
+        let loader = Rc::new(RefCell::new(super::require::Loader::new(sources)));
+        let build = || -> mlua::Result<(Lua, Table)> {
+            let lua = Lua::new_with(StdLib::ALL_SAFE, mlua::LuaOptions::default())?;
+            let environment = sandbox::environment(&lua, &host, &loader)?;
+            api::install(&lua, &environment, &host)?;
+            sandbox::seal(&lua, &environment)?;
+            lua.set_memory_limit(limits.memory.max(1) << 20)?;
+            let watched = slot.clone();
+            lua.set_interrupt(move |_| {
+                if watched.expired() { Err(mlua::Error::external(CpuLimit)) } else { Ok(VmState::Continue) }
+            });
+            Ok((lua, environment))
+        };
+        let (lua, environment) =
+            build().map_err(|error| Error::new(Kind::Internal, format!("can't start a script VM: {error}")))?;
+        Ok(Self { lua, host, limits, slot, environment, loader })
+    }
+
+    /// Runs the main file; gives what it returns.
+    pub(crate) fn load(&self, path: &Path, source: &str) -> Result<Value> {
+        let call = Call::new(Entry::Load, (0, 0), &Limits { cpu: LOAD_CPU, ..self.limits.clone() }, None);
+        let chunk = self
+            .lua
+            .load(source)
+            .set_name(format!("@{}", path.display()))
+            .set_mode(mlua::chunk::ChunkMode::Text)
+            .set_environment(self.environment.clone())
+            .into_function();
+        let result = chunk
+            .map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
+            .and_then(|function| self.call_now(&call, &function, ()));
+        self.loader.borrow_mut().close();
+        result.map_err(|failure| failure.error.at_path(path))
+    }
+
+    /// The files that were required, by name.
+    pub(crate) fn modules(&self) -> BTreeMap<String, Module> {
+        self.loader.borrow().modules()
+    }
+
+    /// Calls a function of the script that must not wait.
+    pub(crate) fn call_now<R: FromLuaMulti>(
+        &self,
+        call: &Rc<Call>,
+        function: &Function,
+        args: impl IntoLuaMulti,
+    ) -> Result<R, Failure> {
+        let result = {
+            let _running = self.enter(call);
+            function.call::<R>(args)
+        };
+        self.finish(call, result)
+    }
+
+    /// Calls a function of the script; it may wait for tools, and only this call waits with it.
+    pub(crate) async fn call<R: FromLuaMulti>(
+        &self,
+        call: &Rc<Call>,
+        function: &Function,
+        args: impl IntoLuaMulti,
+    ) -> Result<R, Failure> {
+        let mut future = pin!(function.call_async::<R>(args));
+        let mut limited = pin!(poll_fn(|cx| {
+            let _running = self.enter(call);
+            future.as_mut().poll(cx)
+        }));
+        // Most calls never wait: they are over at the first poll, without a timer.
+        let first = poll_fn(|cx| Poll::Ready(limited.as_mut().poll(cx))).await;
+        let result = match first {
+            Poll::Ready(result) => result,
+            Poll::Pending => {
+                let wait = Duration::try_from_secs_f64(self.limits.wait).unwrap_or(Duration::MAX);
+                match tokio::time::timeout(wait, limited).await {
+                    Ok(result) => result,
+                    Err(_) => {
+                        let message = format!(
+                            "{} waited for tools longer than limits.wait = {} s",
+                            call.entry.name(),
+                            self.limits.wait
+                        );
+                        return Err(Failure::new(Status::ToolTimeout, self.at_definition(function, message)));
+                    }
+                }
+            }
+        };
+        self.finish(call, result)
+    }
+
+    /// An error placed at the line where `function` is defined.
+    pub(crate) fn at_definition(&self, function: &Function, message: impl Into<String>) -> Error {
+        let error = Error::new(Kind::Script, message);
+        match definition(function) {
+            Some(place) => error.at(place),
+            None => error,
+        }
+    }
+
+    /// The table that the script runs in.
+    pub(crate) fn environment(&self) -> &Table {
+        &self.environment
+    }
+
+    fn enter<'a>(&'a self, call: &'a Rc<Call>) -> Running<'a> {
+        let before = self.host.swap(call.clone());
+        Running { vm: self, call, before: Some(before), start: self.slot.arm(call.cpu_left.get()) }
+    }
+
+    fn finish<R>(&self, call: &Call, result: mlua::Result<R>) -> Result<R, Failure> {
+        let entry = call.entry.name();
+        if call.cpu_hit.get() {
+            let (seconds, name) = if call.entry == Entry::Load { (LOAD_CPU, "loading") } else { (self.limits.cpu, entry) };
+            let Described { error, traceback } = match &result {
+                Err(error) => describe(error),
+                Ok(_) => Described { error: Error::new(Kind::Script, ""), traceback: Vec::new() },
+            };
+            let message = format!("{name} used more than {seconds} s of CPU time");
+            let error = Error { message, kind: Kind::Script, ..error }.hint("is there an endless loop? limits.cpu sets the limit");
+            return Err(Failure { status: Status::ScriptLimit, error, traceback });
+        }
+        match result {
+            Ok(value) => self.check_memory(entry).map(|()| value),
+            Err(error) => {
+                let Described { error: described, traceback } = describe(&error);
+                if is_memory(&error) {
+                    // What the failed call left behind goes now, so that other trajectories can go on.
+                    let _ = self.lua.gc_collect();
+                    return Err(Failure { status: Status::ScriptLimit, error: self.memory_error(entry), traceback });
+                }
+                Err(Failure { status: Status::EnvError, error: described, traceback })
+            }
+        }
+    }
+
+    /// A script may swallow the error of a refused allocation with `pcall`; what it holds is looked at again here.
+    fn check_memory(&self, entry: &str) -> Result<(), Failure> {
+        let limit = self.limits.memory.max(1) << 20;
+        let nearly = limit - limit / 10;
+        if self.lua.used_memory() < nearly {
+            return Ok(());
+        }
+        let _ = self.lua.gc_collect();
+        if self.lua.used_memory() < nearly {
+            return Ok(());
+        }
+        Err(Failure::new(Status::ScriptLimit, self.memory_error(entry)))
+    }
+
+    fn memory_error(&self, entry: &str) -> Error {
+        Error::new(Kind::Script, format!("{entry} needs more memory than limits.memory = {} MiB", self.limits.memory))
+            .hint("the limit is for one script worker with all its trajectories")
+    }
+}
+
+/// The line where a function is defined: `scripts/retool.lua:14`.
+pub(crate) fn definition(function: &Function) -> Option<String> {
+    let info = function.info();
+    let path = info.source?.strip_prefix('@')?.to_owned();
+    Some(format!("{path}:{}", info.line_defined?))
+}
+
+/// A call that is on the thread right now.
+struct Running<'a> {
+    vm: &'a Vm,
+    call: &'a Call,
+    before: Option<Rc<Call>>,
+    start: u64,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let (used, hit) = self.vm.slot.disarm(self.start);
+        self.call.cpu_left.set(self.call.cpu_left.get().saturating_sub(used));
+        self.call.cpu_hit.set(self.call.cpu_hit.get() || hit);
+        if let Some(before) = self.before.take() {
+            self.vm.host.swap(before);
+        }
+    }
+}

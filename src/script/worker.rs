@@ -1,0 +1,442 @@
+//! A script at work: one virtual machine on one thread, driving many trajectories.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mlua::{Function, Table, Value};
+use serde_json::Value as Json;
+
+use super::api::context;
+use super::api::recipe::Recipe;
+use super::convert::{self, Odd, kind, show};
+use super::failure::{Failure, describe};
+use super::host::{Call, Entry, LogLine};
+use super::load::{self, Script};
+use super::state::State;
+use super::vm::{Sources, Vm};
+use crate::config::{Source, Trainer};
+use crate::error::{Error, Kind, Result, suggest};
+use crate::mdp::{Action, Message, Observation, Status, ToolRecord};
+use crate::text::Renderer;
+
+/// Which rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    Train,
+    Eval,
+}
+
+impl Split {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Eval => "eval",
+        }
+    }
+}
+
+/// What an env made of an action.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepResult {
+    /// The env's step reward plus the process rewards of the tool calls.
+    pub reward: f64,
+    /// The env ended the task.
+    pub done: bool,
+    /// Named parts for the logs.
+    pub parts: BTreeMap<String, f64>,
+    pub tools: Vec<ToolRecord>,
+}
+
+/// How a trajectory ended, for the reward function.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The last reply.
+    pub text: String,
+    pub steps: usize,
+    pub terminated: bool,
+    pub truncated: bool,
+}
+
+/// What a reward function gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reward {
+    pub total: f64,
+    /// Named parts as they are, before weights.
+    pub parts: BTreeMap<String, f64>,
+}
+
+/// One virtual machine with a script in it. Stays on its thread; its calls may run interleaved.
+///
+/// Calls that wait for tools need a tokio runtime with time and I/O enabled.
+pub struct Worker {
+    script: Script,
+    vm: Vm,
+    recipe: Recipe,
+    reset: Function,
+    own_reset: bool,
+    step: Function,
+    schemas: Vec<Json>,
+}
+
+impl Worker {
+    /// Loads the script again, from the text it had when it was first loaded. The renderer counts tokens for context
+    /// policies; without one, a script that counts them fails.
+    pub fn new(script: &Script, renderer: Option<Arc<Renderer>>) -> Result<Self> {
+        let vm = Vm::new(script.settings.limits.clone(), Sources::Kept(script.modules.clone()), renderer)?;
+        let recipe = load::run(&vm, &script.path, &script.source)?;
+        let defaults = defaults(&vm, &script.settings.env.system)
+            .map_err(|error| Error::new(Kind::Internal, format!("lua/env.lua: {error}")))?;
+        let env = recipe.env.as_ref();
+        let own_reset = env.and_then(|env| env.reset.clone());
+        let own_step = env.and_then(|env| env.step.clone());
+        let tools = env.map(|env| env.tools.clone()).unwrap_or_default();
+        let schemas: Vec<Json> = tools.iter().map(|tool| tool.schema()).collect();
+        vm.host.schemas.replace(schemas.clone());
+        vm.host.tools.replace(tools);
+        Ok(Self {
+            script: script.clone(),
+            vm,
+            own_reset: own_reset.is_some(),
+            reset: own_reset.unwrap_or(defaults.0),
+            step: own_step.unwrap_or(defaults.1),
+            recipe,
+            schemas,
+        })
+    }
+
+    /// Starts the tools, so that a missing sandbox is found before the first trajectory. Without this they start at
+    /// their first use.
+    ///
+    /// # Errors
+    /// [`Kind::Tool`], with the reason.
+    pub fn prepare(&self) -> Result<()> {
+        self.vm.host.tools.borrow().iter().try_for_each(|tool| tool.prepare())
+    }
+
+    /// Number of rows; `None` if the recipe has no such split.
+    pub fn rows(&self, split: Split) -> Result<Option<u64>> {
+        match self.script.source_of(split) {
+            None => Ok(None),
+            Some(Source::Generated { count, .. }) => Ok(Some(*count)),
+            Some(Source::Jsonl { .. }) => Ok(self.script.jsonl(split)?.map(super::dataset::Jsonl::len)),
+        }
+    }
+
+    /// Where a row comes from: `data.jsonl:17`, or the line of the function that makes it.
+    pub fn place_of_row(&self, split: Split, index: u64) -> String {
+        if let Ok(Some(file)) = self.script.jsonl(split) {
+            return file.place(index);
+        }
+        let row = self.recipe.rows[split as usize].as_ref().and_then(super::vm::definition);
+        row.unwrap_or_else(|| self.script.path.display().to_string())
+    }
+
+    /// One row (`index` from 0) as the script's env takes it.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] with file and line for a row that can't be read or lacks what the default `reset` (or
+    /// supervised training) needs; [`Kind::Script`] if the function that makes rows fails.
+    pub fn row(&self, split: Split, index: u64) -> Result<Json> {
+        let row = match self.script.source_of(split) {
+            None => return Err(Error::new(Kind::Data, format!("the recipe has no data.{}", split.name()))),
+            Some(Source::Generated { count, seed }) => self.generate(split, index, *count, *seed)?,
+            Some(Source::Jsonl { .. }) => match self.script.jsonl(split)? {
+                Some(file) => file.row(index)?,
+                None => Json::Null,
+            },
+        };
+        let supervised = matches!(self.script.settings.trainer, Trainer::Sft(_)) && split == Split::Train;
+        let needed: &[&str] = if supervised {
+            &["messages"]
+        } else if self.own_reset {
+            &[]
+        } else {
+            &["messages", "prompt", "problem", "question"]
+        };
+        let holds = |name: &&str| row.get(name).is_some_and(|value| value.is_array() || (value.is_string() && *name != "messages"));
+        if !needed.is_empty() && !needed.iter().any(|name| holds(name)) {
+            let known: Vec<&str> = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
+            let wanted = needed.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ");
+            let use_of = if supervised { "r1.sft" } else { "the default reset" };
+            return Err(Error::new(Kind::Data, format!("the row has no column {wanted}, which {use_of} needs"))
+                .at(self.place_of_row(split, index))
+                .hint(format!("it has {}; columns = {{ {} = \"…\" }} renames one", list(&known), needed[0])));
+        }
+        Ok(row)
+    }
+
+    fn generate(&self, split: Split, index: u64, count: u64, seed: u64) -> Result<Json> {
+        let Some(function) = &self.recipe.rows[split as usize] else {
+            return Err(Error::new(Kind::Data, format!("data.{} has no row function", split.name())));
+        };
+        if index >= count {
+            return Err(Error::new(Kind::Data, format!("there is no row {index}; data.{} has {count}", split.name())));
+        }
+        let call = Call::new(Entry::Row, (seed, index), &self.vm.limits, None);
+        let value: Value = self.vm.call_now(&call, function, index + 1).map_err(|failure| failure.error)?;
+        if !value.is_table() {
+            let message = format!("row({}) returned {}; it must return a table", index + 1, kind(&value));
+            return Err(self.vm.at_definition(function, message));
+        }
+        convert::to_json(&value, "row", Odd::Refuse).map_err(|why| self.vm.at_definition(function, why))
+    }
+
+    /// The tools' schemas in the OpenAI shape, for the chat template.
+    pub fn tools(&self) -> &[Json] {
+        &self.schemas
+    }
+
+    /// Starts a trajectory. `math.random` draws from a stream of (seed, step, entry point) in every call.
+    pub async fn reset(&self, task: &Json, seed: u64) -> Result<State, Failure> {
+        self.prepare().map_err(|error| Failure::new(Status::EnvError, error))?;
+        let call = Call::new(Entry::Reset, (seed, 0), &self.vm.limits, None);
+        let input = convert::from_json(&self.vm.lua, task).map_err(|error| self.host_failure(&error))?;
+        let value: Value = self.vm.call(&call, &self.reset, input).await.map_err(|mut failure| {
+            // A column that is not there is the commonest cause.
+            if failure.status == Status::EnvError {
+                let known: Vec<&str> = task.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
+                failure.error = failure.error.hint(format!("the task's columns: {}", list(&known)));
+            }
+            failure
+        })?;
+        let Value::Table(table) = value else {
+            let message = format!("reset returned {}; it must return the state, a table", kind(&value));
+            return Err(self.broken(&self.reset, message));
+        };
+        State::new(&self.vm.lua, table, seed).map_err(|error| self.host_failure(&error))
+    }
+
+    /// What the policy is shown: the context function's answer, or `state.messages`.
+    pub async fn observe(&self, state: &State, budget: usize) -> Result<Observation, Failure> {
+        let Some(function) = &self.recipe.context else {
+            return match state.table.raw_get("messages") {
+                Ok(Value::Table(list)) => convert::messages(&list, "state.messages")
+                    .map(Observation::Messages)
+                    .map_err(|why| self.broken(&self.reset, why)),
+                _ => Err(self.broken(
+                    &self.reset,
+                    "the state has no `messages`; keep them there, or give the recipe a `context` function".to_owned(),
+                )),
+            };
+        };
+        let call = self.call_of(Entry::Observe, state);
+        let input = self.vm.lua.create_table().and_then(|table| table.raw_set("tokens", budget).map(|()| table));
+        let input = input.map_err(|error| self.host_failure(&error))?;
+        let value: Value = self.vm.call(&call, function, (&state.table, input)).await?;
+        self.observation(&value).map_err(|why| self.broken(function, why))
+    }
+
+    fn observation(&self, value: &Value) -> Result<Observation, String> {
+        let wanted = "context must return messages, text or { token_ids = { … } }";
+        let table = match value {
+            Value::String(text) => return Ok(Observation::Text(text.to_string_lossy())),
+            Value::Table(table) => table,
+            other => return Err(format!("context returned {}; {wanted}", kind(other))),
+        };
+        let lua_error = |error: mlua::Error| error.to_string();
+        if let Some(messages) = context::messages_of(&self.vm.lua, table).map_err(lua_error)? {
+            return convert::messages(&messages, "messages").map(Observation::Messages);
+        }
+        match table.raw_get("token_ids").map_err(lua_error)? {
+            Value::Nil if table.raw_len() == 0 => Err(format!("context returned an empty table; {wanted}")),
+            Value::Nil => convert::messages(table, "messages").map(Observation::Messages),
+            Value::Table(ids) => ids
+                .sequence_values::<u32>()
+                .collect::<mlua::Result<Vec<u32>>>()
+                .map(Observation::TokenIds)
+                .map_err(|_| "token_ids must be a list of whole numbers".to_owned()),
+            other => Err(format!("token_ids is {}; {wanted}", kind(&other))),
+        }
+    }
+
+    /// Hands the env an action.
+    pub async fn step(&self, state: &State, action: &Action) -> Result<StepResult, Failure> {
+        let call = self.call_of(Entry::Step, state);
+        let input = convert::action(&self.vm.lua, action).map_err(|error| self.host_failure(&error))?;
+        let value: Value = self.vm.call(&call, &self.step, (&state.table, input)).await?;
+        let mut result = step_result(&value).map_err(|why| self.broken(&self.step, why))?;
+        result.tools = call.tools.take();
+        result.reward += result.tools.iter().map(|tool| tool.reward).sum::<f64>();
+        if state.counts_calls && !result.tools.is_empty() {
+            let so_far: usize = state.table.raw_get("calls").unwrap_or(0);
+            let counted = state.table.raw_set("calls", so_far + result.tools.len());
+            counted.map_err(|error| self.host_failure(&error))?;
+        }
+        state.steps.set(state.steps.get() + 1);
+        Ok(result)
+    }
+
+    /// The outcome reward; 0 if the recipe has no reward function.
+    pub async fn reward(&self, state: &State, outcome: &Outcome) -> Result<Reward, Failure> {
+        let Some(function) = &self.recipe.reward else { return Ok(Reward::default()) };
+        let call = self.call_of(Entry::Reward, state);
+        let input = self.outcome(outcome).map_err(|error| self.host_failure(&error))?;
+        let value: Value = self.vm.call(&call, function, (&state.table, input)).await?;
+        reward(&value).map_err(|why| self.broken(function, why))
+    }
+
+    fn outcome(&self, outcome: &Outcome) -> mlua::Result<Table> {
+        let table = self.vm.lua.create_table_with_capacity(0, 4)?;
+        table.raw_set("text", outcome.text.as_str())?;
+        table.raw_set("steps", outcome.steps)?;
+        table.raw_set("terminated", outcome.terminated)?;
+        table.raw_set("truncated", outcome.truncated)?;
+        Ok(table)
+    }
+
+    /// The conversation so far, for the record: `state.messages`, if it is a list of messages.
+    pub fn messages(&self, state: &State) -> Vec<Message> {
+        let list = state.table.raw_get::<Option<Table>>("messages").ok().flatten();
+        list.and_then(|list| convert::messages(&list, "state.messages").ok()).unwrap_or_default()
+    }
+
+    /// A state from its snapshot.
+    pub fn restore(&self, snapshot: &Json) -> Result<State> {
+        State::restore(&self.vm.lua, snapshot)
+    }
+
+    /// What the script logged since the last call.
+    pub fn take_log(&self) -> Vec<LogLine> {
+        self.vm.host.take_log()
+    }
+
+    fn call_of(&self, entry: Entry, state: &State) -> Rc<Call> {
+        Call::new(entry, (state.seed, state.steps.get()), &self.vm.limits, Some(state.session.clone()))
+    }
+
+    /// The script broke its contract.
+    fn broken(&self, function: &Function, message: String) -> Failure {
+        Failure::new(Status::EnvError, self.vm.at_definition(function, message))
+    }
+
+    /// The VM refused the host something: out of memory, as a rule.
+    fn host_failure(&self, error: &mlua::Error) -> Failure {
+        let status = if super::failure::is_memory(error) { Status::ScriptLimit } else { Status::EnvError };
+        Failure::new(status, describe(error).error)
+    }
+}
+
+/// The default `reset` and `step`.
+fn defaults(vm: &Vm, system: &str) -> mlua::Result<(Function, Function)> {
+    let r1: Table = vm.environment().raw_get("r1")?;
+    let get = |name: &str| r1.raw_get::<Function>(name);
+    let functions: Table = vm
+        .lua
+        .load(include_str!("../../lua/env.lua"))
+        .set_name("=[r1]")
+        .call((get("call_tools")?, get("push")?, get("assistant")?, get("observation")?, system))?;
+    Ok((functions.raw_get("reset")?, functions.raw_get("step")?))
+}
+
+fn list(names: &[&str]) -> String {
+    if names.is_empty() {
+        return "none".to_owned();
+    }
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+fn step_result(value: &Value) -> Result<StepResult, String> {
+    let Value::Table(table) = value else {
+        return Err(format!("step returned {}; it must return {{ reward = …, done = … }}", kind(value)));
+    };
+    let mut result = StepResult::default();
+    each(table, |name, value| {
+        match name {
+            "reward" => result.reward = number("step: reward", value)?,
+            "done" => match value {
+                Value::Boolean(done) => result.done = *done,
+                other => return Err(format!("step: done is {}; it must be true or false", kind(other))),
+            },
+            "parts" => match value {
+                Value::Table(parts) => each(parts, |name, value| {
+                    result.parts.insert(name.to_owned(), number(&format!("step: part `{name}`"), value)?);
+                    Ok(())
+                })?,
+                other => return Err(format!("step: parts is {}; it must be a table of numbers", kind(other))),
+            },
+            other => {
+                let help = suggest(other, ["reward", "done", "parts"]);
+                return Err(format!("step returned the unknown field `{other}` ({help})"));
+            }
+        }
+        Ok(())
+    })?;
+    Ok(result)
+}
+
+/// A number; or parts by name, of which `total` is the reward if there is one. Without it plain numbers are summed,
+/// and `{ value =, weight = }` counts value times weight (weight 0: only logged).
+fn reward(value: &Value) -> Result<Reward, String> {
+    let table = match value {
+        Value::Integer(_) | Value::Number(_) => {
+            return Ok(Reward { total: number("reward", value)?, parts: BTreeMap::new() });
+        }
+        Value::Table(table) => table,
+        other => return Err(format!("reward returned {}; it must return a number or a table of named parts", kind(other))),
+    };
+    let (mut total, mut sum) = (None, 0.0);
+    let mut parts = BTreeMap::new();
+    each(table, |name, value| {
+        let at = format!("reward part `{name}`");
+        if name == "total" {
+            total = Some(number("reward: total", value)?);
+            return Ok(());
+        }
+        let (value, weight) = match value {
+            Value::Table(weighted) => weighted_part(&at, weighted)?,
+            plain => (number(&at, plain)?, 1.0),
+        };
+        if weight != 0.0 {
+            sum += value * weight;
+        }
+        parts.insert(name.to_owned(), value);
+        Ok(())
+    })?;
+    if parts.is_empty() && total.is_none() {
+        return Err("reward returned an empty table; it must return a number or a table of named parts".to_owned());
+    }
+    Ok(Reward { total: total.unwrap_or(sum), parts })
+}
+
+fn weighted_part(at: &str, table: &Table) -> Result<(f64, f64), String> {
+    let (mut value, mut weight) = (None, 1.0);
+    each(table, |name, field| {
+        match name {
+            "value" => value = Some(number(at, field)?),
+            "weight" => weight = number(&format!("{at}: weight"), field)?,
+            other => return Err(format!("{at} has the unknown field `{other}` ({})", suggest(other, ["value", "weight"]))),
+        }
+        Ok(())
+    })?;
+    value.map(|value| (value, weight)).ok_or_else(|| format!("{at} has no value (nil)"))
+}
+
+fn number(at: &str, value: &Value) -> Result<f64, String> {
+    match value {
+        Value::Integer(_) | Value::Number(_) => {
+            let number = convert::float(value).unwrap_or(f64::NAN);
+            if number.is_finite() { Ok(number) } else { Err(format!("{at} is {}", show(value))) }
+        }
+        Value::Boolean(truth) => Err(format!("{at} is {truth}; it must be a number: write `x and 1 or 0`")),
+        other => Err(format!("{at} is {}; it must be a number", kind(other))),
+    }
+}
+
+/// Named fields in the order of their names, so that sums come out the same every time.
+fn each(table: &Table, mut f: impl FnMut(&str, &Value) -> Result<(), String>) -> Result<(), String> {
+    let mut fields = BTreeMap::new();
+    table
+        .for_each(|key: Value, value: Value| match key {
+            Value::String(name) => {
+                fields.insert(name.to_string_lossy(), value);
+                Ok(())
+            }
+            other => Err(mlua::Error::runtime(format!("a field has a name, got the key {}", show(&other)))),
+        })
+        .map_err(|error| match error {
+            mlua::Error::RuntimeError(message) => message,
+            other => other.to_string(),
+        })?;
+    fields.iter().try_for_each(|(name, value)| f(name, value))
+}
