@@ -2,7 +2,15 @@
 
 use std::path::Path;
 
+use std::path::Path;
+
 fn main() {
+    // The embedded model is made by this program itself: the first build has none.
+    println!("cargo:rustc-check-cfg=cfg(nano)");
+    println!("cargo:rerun-if-changed=models/r1-nano");
+    if Path::new("models/r1-nano/model.safetensors").is_file() {
+        println!("cargo:rustc-cfg=nano");
+    }
     println!("cargo:rerun-if-env-changed=LIBTORCH");
     let Ok(libtorch) = std::env::var("LIBTORCH") else {
         println!("cargo:rustc-env=R1_LIBTORCH_VERSION=unknown");

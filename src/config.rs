@@ -342,11 +342,13 @@ pub struct CheckpointSettings {
     pub every: usize,
     /// How many to keep; 0 keeps all.
     pub keep: usize,
+    /// Type of the weights that `--out` writes; `auto` is the type the run computed in.
+    pub export: Dtype,
 }
 
 impl Default for CheckpointSettings {
     fn default() -> Self {
-        Self { every: 20, keep: 2 }
+        Self { every: 20, keep: 2, export: Dtype::Auto }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Every integration test, in one binary so that libtorch is linked once.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod architecture;
 mod cli;
 mod sandbox;

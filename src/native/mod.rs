@@ -4,3 +4,16 @@
 pub fn libtorch_version() -> &'static str {
     env!("R1_LIBTORCH_VERSION")
 }
+
+/// The device to compute on. `auto` takes CUDA when this libtorch has it.
+pub fn device(choice: crate::config::DeviceChoice) -> crate::Result<tch::Device> {
+    use crate::config::DeviceChoice;
+    match choice {
+        DeviceChoice::Cpu => Ok(tch::Device::Cpu),
+        DeviceChoice::Auto => Ok(tch::Device::cuda_if_available()),
+        DeviceChoice::Cuda if tch::Cuda::is_available() => Ok(tch::Device::Cuda(0)),
+        DeviceChoice::Cuda => {
+            Err(crate::Error::new(crate::Kind::Device, "no CUDA device was found").hint("use policy.device=cpu"))
+        }
+    }
+}

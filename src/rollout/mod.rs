@@ -1,1 +1,39 @@
 //! Drives trajectories: environment on one side, policy on the other.
+//!
+//! [`drive`] is one trajectory, straight down. [`Pool`] runs many of them on script worker threads, each with a VM
+//! of its own and a single-threaded runtime on which trajectories wait for tools and for the policy.
+//!
+//! This is also how another program uses r1: load a recipe, bring any [`Policy`](crate::engine::Policy), run trajectories.
+//!
+//! ```
+//! use std::path::Path;
+//! use std::sync::Arc;
+//!
+//! use r1::engine::{Policy, Scripted};
+//! use r1::rollout::{Pool, PoolOptions, Spec};
+//! use r1::script::{Script, Split};
+//! use r1::text::{Format, Renderer};
+//!
+//! # fn main() -> r1::Result<()> {
+//! let script = Script::load(Path::new("scripts/retool.lua"), &["seed=3".to_owned()])?;
+//! let renderer = Arc::new(Renderer::load(Path::new("models/r1-nano"), Format::Retool)?);
+//!
+//! // A policy that always gives the same answer; a real one samples from a model, here or behind a server.
+//! let reply = renderer.tokenizer().encode("<answer>\\boxed{42}</answer><|im_end|>")?;
+//! let policy: Arc<dyn Policy> = Arc::new(Scripted::new(move |_request| reply.clone()));
+//!
+//! let pool = Pool::new(&script, &renderer, &PoolOptions::default())?;
+//! let specs = (0..4).map(|task| Spec::new(Split::Eval, task, &script.settings)).collect();
+//! let trajectories = pool.start(&policy, specs, &r1::rollout::no_progress())?.finish()?;
+//!
+//! assert_eq!(trajectories.len(), 4);
+//! assert!(trajectories.iter().all(|trajectory| trajectory.steps.len() == 1 && trajectory.total_reward() == -1.0));
+//! # Ok(())
+//! # }
+//! ```
+
+mod drive;
+mod pool;
+
+pub use drive::{Spec, drive};
+pub use pool::{Pending, Pool, PoolOptions, Progress, no_progress};

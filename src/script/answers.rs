@@ -97,10 +97,9 @@ impl Answer {
         compact = drop_thousands(&compact);
         // `x = 5` and `\theta = 5` say 5.
         if let Some((name, value)) = compact.split_once('=') {
-            let name_of_one = name.strip_prefix('\\').map_or_else(
-                || name.chars().count() == 1,
-                |command| command.chars().all(char::is_alphabetic),
-            );
+            let name_of_one = name
+                .strip_prefix('\\')
+                .map_or_else(|| name.chars().count() == 1, |command| command.chars().all(char::is_alphabetic));
             if name_of_one && name.chars().any(char::is_alphabetic) && !value.contains('=') && !value.is_empty() {
                 compact = value.to_owned();
             }
@@ -113,18 +112,53 @@ impl Answer {
 
 /// What is written differently but means the same.
 const DRESSING: [(&str, &str); 30] = [
-    ("\\dfrac", "\\frac"), ("\\tfrac", "\\frac"), ("\\cfrac", "\\frac"), ("\\left", ""), ("\\right", ""),
-    ("\\!", ""), ("\\,", " "), ("\\;", " "), ("\\:", " "), ("\\ ", " "), ("\\quad", " "), ("\\$", ""), ("\\%", "%"),
-    ("\\(", ""), ("\\)", ""), ("\\[", ""), ("\\]", ""), ("^\\circ", ""), ("^{\\circ}", ""), ("\\cdot", "*"),
-    ("\\times", "*"), ("\\div", "/"), ("{,}", ","), ("\u{2212}", "-"), ("\u{00b0}", ""), ("\u{03c0}", "\\pi"),
-    ("\\leq", "\\le"), ("\\geq", "\\ge"), ("\\neq", "\\ne"), ("\\infinity", "\\infty"),
+    ("\\dfrac", "\\frac"),
+    ("\\tfrac", "\\frac"),
+    ("\\cfrac", "\\frac"),
+    ("\\left", ""),
+    ("\\right", ""),
+    ("\\!", ""),
+    ("\\,", " "),
+    ("\\;", " "),
+    ("\\:", " "),
+    ("\\ ", " "),
+    ("\\quad", " "),
+    ("\\$", ""),
+    ("\\%", "%"),
+    ("\\(", ""),
+    ("\\)", ""),
+    ("\\[", ""),
+    ("\\]", ""),
+    ("^\\circ", ""),
+    ("^{\\circ}", ""),
+    ("\\cdot", "*"),
+    ("\\times", "*"),
+    ("\\div", "/"),
+    ("{,}", ","),
+    ("\u{2212}", "-"),
+    ("\u{00b0}", ""),
+    ("\u{03c0}", "\\pi"),
+    ("\\leq", "\\le"),
+    ("\\geq", "\\ge"),
+    ("\\neq", "\\ne"),
+    ("\\infinity", "\\infty"),
 ];
 
 /// `\text{ cm}` after a number is a unit and goes; where it is all there is, its content stays.
 fn drop_text_commands(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    let commands = ["\\text", "\\textbf", "\\textnormal", "\\textrm", "\\textit", "\\mathrm", "\\mathbf", "\\mbox", "\\operatorname"];
+    let commands = [
+        "\\text",
+        "\\textbf",
+        "\\textnormal",
+        "\\textrm",
+        "\\textit",
+        "\\mathrm",
+        "\\mathbf",
+        "\\mbox",
+        "\\operatorname",
+    ];
     while let Some(at) = rest.find('\\') {
         out.push_str(&rest[..at]);
         rest = &rest[at..];
@@ -162,7 +196,8 @@ fn drop_thousands(text: &str) -> String {
         && rest.iter().all(|group| group.len() == 3 && digits(group))
         && fraction.is_none_or(|fraction| fraction.trim_end_matches('%').bytes().all(|byte| byte.is_ascii_digit()));
     let last_percent = rest.last().is_some_and(|group| group.len() == 4 && group.ends_with('%') && digits(&group[..3]));
-    let fits_percent = last_percent && digits(first) && rest[..rest.len() - 1].iter().all(|g| g.len() == 3 && digits(g));
+    let fits_percent =
+        last_percent && digits(first) && rest[..rest.len() - 1].iter().all(|g| g.len() == 3 && digits(g));
     if fits || fits_percent { text.replace(',', "") } else { text.to_owned() }
 }
 

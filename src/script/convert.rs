@@ -90,7 +90,8 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize) -> Resul
                     mlua::Error::RuntimeError(message) => message,
                     other => other.to_string(),
                 })?;
-            let kinds = usize::from(!list.is_empty()) + usize::from(!object.is_empty()) + usize::from(!others.is_empty());
+            let kinds =
+                usize::from(!list.is_empty()) + usize::from(!object.is_empty()) + usize::from(!others.is_empty());
             if kinds <= 1 && others.is_empty() && !object.contains_key(TAG) {
                 return Ok(if object.is_empty() && (empty_list || !list.is_empty()) {
                     Json::Array(list)
@@ -105,8 +106,11 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize) -> Resul
                     format!("{path} mixes a list with named keys")
                 });
             }
-            let mut pairs: Vec<Json> =
-                list.into_iter().enumerate().map(|(index, item)| Json::Array(vec![Json::from(index + 1), item])).collect();
+            let mut pairs: Vec<Json> = list
+                .into_iter()
+                .enumerate()
+                .map(|(index, item)| Json::Array(vec![Json::from(index + 1), item]))
+                .collect();
             pairs.extend(object.into_iter().map(|(name, item)| Json::Array(vec![Json::String(name), item])));
             for (key, item) in others {
                 if matches!(key, Value::Table(_)) {
@@ -127,8 +131,7 @@ fn short(path: &str) -> &str {
 }
 
 fn is_empty_list(table: &Table) -> bool {
-    table.raw_len() == 0
-        && table.metatable().is_some_and(|meta| meta.raw_get::<bool>("__r1_list").unwrap_or(false))
+    table.raw_len() == 0 && table.metatable().is_some_and(|meta| meta.raw_get::<bool>("__r1_list").unwrap_or(false))
 }
 
 /// JSON as Lua data.

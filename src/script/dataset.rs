@@ -68,8 +68,11 @@ impl Jsonl {
 
     pub(crate) fn row(&self, index: u64) -> Result<Json> {
         let Some(row) = self.rows.get(index as usize) else {
-            return Err(Error::new(Kind::Data, format!("there is no row {index}; the dataset has {}", self.rows.len()))
-                .at_path(&self.path));
+            return Err(Error::new(
+                Kind::Data,
+                format!("there is no row {index}; the dataset has {}", self.rows.len()),
+            )
+            .at_path(&self.path));
         };
         let mut bytes = vec![0; row.length];
         self.file.read_exact_at(&mut bytes, row.start).map_err(|error| {

@@ -160,10 +160,15 @@ impl Host {
 /// Where the script called the host: the nearest frame of a script file, as `path:line`.
 pub(crate) fn place(lua: &Lua) -> Option<String> {
     // A level past the end gives None; host and library frames in between do not start with `@`.
-    (1..64).map_while(|level| lua.inspect_stack(level, |frame| {
-        let source = frame.source().source?.strip_prefix('@')?.to_owned();
-        Some(format!("{source}:{}", frame.current_line()?))
-    })).flatten().next()
+    (1..64)
+        .map_while(|level| {
+            lua.inspect_stack(level, |frame| {
+                let source = frame.source().source?.strip_prefix('@')?.to_owned();
+                Some(format!("{source}:{}", frame.current_line()?))
+            })
+        })
+        .flatten()
+        .next()
 }
 
 /// The error of a script that uses the host wrongly, at the place where it does.

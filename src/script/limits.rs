@@ -39,11 +39,8 @@ pub(crate) struct Slot {
 impl Slot {
     /// Registers the calling thread's new virtual machine with the watchdog.
     pub(crate) fn register() -> Result<Arc<Self>> {
-        let slot = Arc::new(Self {
-            clock: Clock::of_this_thread(),
-            armed: AtomicU64::new(0),
-            expired: AtomicU64::new(0),
-        });
+        let slot =
+            Arc::new(Self { clock: Clock::of_this_thread(), armed: AtomicU64::new(0), expired: AtomicU64::new(0) });
         WATCHDOG.watch(&slot)?;
         Ok(slot)
     }
@@ -109,10 +106,12 @@ impl Watchdog {
     fn run(&self) {
         loop {
             let mut watched = self.lock();
-            watched.slots.retain(|slot| slot.upgrade().is_some_and(|slot| {
-                slot.check();
-                true
-            }));
+            watched.slots.retain(|slot| {
+                slot.upgrade().is_some_and(|slot| {
+                    slot.check();
+                    true
+                })
+            });
             if watched.slots.is_empty() {
                 drop(self.wake.wait(watched).unwrap_or_else(PoisonError::into_inner));
             } else {

@@ -82,9 +82,8 @@ impl Script {
         let Some(Source::Jsonl { path, columns }) = self.source_of(split) else { return Ok(None) };
         self.datasets[split as usize]
             .get_or_init(|| {
-                Jsonl::open(path, &directory(&self.path), columns).map_err(|error| {
-                    error.hint(format!("data.{} of {} names it", split.name(), self.path.display()))
-                })
+                Jsonl::open(path, &directory(&self.path), columns)
+                    .map_err(|error| error.hint(format!("data.{} of {} names it", split.name(), self.path.display())))
             })
             .as_ref()
             .map(Some)

@@ -37,9 +37,10 @@ impl Loader {
 
     fn find(&self, name: &str) -> Result<Module, String> {
         match &self.sources {
-            Sources::Kept(modules) => {
-                modules.get(name).cloned().ok_or_else(|| format!("require: `{name}` was not there when the script was loaded"))
-            }
+            Sources::Kept(modules) => modules
+                .get(name)
+                .cloned()
+                .ok_or_else(|| format!("require: `{name}` was not there when the script was loaded")),
             Sources::Disk(root) => read(root, name),
         }
     }
@@ -97,6 +98,7 @@ fn read(root: &Path, name: &str) -> Result<Module, String> {
     if !real.starts_with(&real_root) {
         return Err(format!("require: {} leads outside the script's directory", path.display()));
     }
-    let source = std::fs::read_to_string(&real).map_err(|error| format!("require: can't read {}: {error}", path.display()))?;
+    let source =
+        std::fs::read_to_string(&real).map_err(|error| format!("require: can't read {}: {error}", path.display()))?;
     Ok(Module { path: path.display().to_string(), source })
 }

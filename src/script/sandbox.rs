@@ -14,9 +14,31 @@ use crate::error::suggest;
 
 /// Globals taken over from Luau as they are.
 const ALLOWED: [&str; 25] = [
-    "assert", "getmetatable", "ipairs", "next", "pairs", "pcall", "rawequal", "rawget", "rawlen", "rawset", "select",
-    "setmetatable", "tonumber", "tostring", "type", "typeof", "unpack", "xpcall", "_VERSION", "bit32", "buffer",
-    "string", "table", "utf8", "vector",
+    "assert",
+    "getmetatable",
+    "ipairs",
+    "next",
+    "pairs",
+    "pcall",
+    "rawequal",
+    "rawget",
+    "rawlen",
+    "rawset",
+    "select",
+    "setmetatable",
+    "tonumber",
+    "tostring",
+    "type",
+    "typeof",
+    "unpack",
+    "xpcall",
+    "_VERSION",
+    "bit32",
+    "buffer",
+    "string",
+    "table",
+    "utf8",
+    "vector",
 ];
 
 /// The table that script chunks run in.

@@ -116,7 +116,8 @@ pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
         return Err(unknown(at, name, known));
     }
     if let Some(count) = fields.get("count") {
-        let whole = |name: &str, value: &Json| value.as_u64().ok_or_else(|| misfit(&join(at, name), value, "expected u64"));
+        let whole =
+            |name: &str, value: &Json| value.as_u64().ok_or_else(|| misfit(&join(at, name), value, "expected u64"));
         let seed = fields.get("seed").map_or(Ok(0), |seed| whole("seed", seed))?;
         return Ok(Source::Generated { count: whole("count", count)?, seed });
     }
@@ -129,7 +130,9 @@ pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
     if let Some(renames) = fields.get("columns") {
         let at = join(at, "columns");
         for (name, column) in fields_of(&at, renames)? {
-            let Json::String(column) = column else { return Err(misfit(&join(&at, name), column, "expected a string")) };
+            let Json::String(column) = column else {
+                return Err(misfit(&join(&at, name), column, "expected a string"));
+            };
             columns.insert(name.clone(), column.clone());
         }
     }
@@ -141,7 +144,9 @@ pub(crate) fn override_with(recipe: &mut Json, arguments: &[String]) -> Result<(
     for argument in arguments {
         let usage = |message: String| Error::new(Kind::Usage, message).at(argument);
         let Some((key, text)) = argument.split_once('=') else {
-            return Err(usage(format!("`{argument}` is not a setting")).hint("write settings as key=value: trainer.lr=2e-6"));
+            return Err(
+                usage(format!("`{argument}` is not a setting")).hint("write settings as key=value: trainer.lr=2e-6")
+            );
         };
         let key = key.trim();
         let known = keys(recipe);

@@ -53,8 +53,9 @@ impl State {
     /// [`Kind::Script`] if it holds anything but plain data: functions, metatables, cycles, too deep tables.
     pub fn snapshot(&self) -> Result<Json> {
         let value = Value::Table(self.table.clone());
-        let state = convert::to_json(&value, "state", Odd::Tag)
-            .map_err(|why| Error::new(Kind::Script, why).hint("a state is plain data: text, numbers, booleans, tables"))?;
+        let state = convert::to_json(&value, "state", Odd::Tag).map_err(|why| {
+            Error::new(Kind::Script, why).hint("a state is plain data: text, numbers, booleans, tables")
+        })?;
         Ok(json!({ "state": state, "seed": self.seed, "steps": self.steps.get(), "counts_calls": self.counts_calls }))
     }
 
@@ -79,12 +80,9 @@ impl State {
         let copy = convert::deep_copy(&self.lua, &Value::Table(self.table.clone()), 0);
         let failed = |why: String| Error::new(Kind::Script, why);
         match copy.map_err(|error| failed(error.to_string()))? {
-            Value::Table(table) => Ok(Self {
-                table,
-                steps: Rc::new(Cell::new(self.steps.get())),
-                session: Rc::default(),
-                ..self.clone()
-            }),
+            Value::Table(table) => {
+                Ok(Self { table, steps: Rc::new(Cell::new(self.steps.get())), session: Rc::default(), ..self.clone() })
+            }
             other => Err(failed(format!("the state became a {}", other.type_name()))),
         }
     }

@@ -164,13 +164,15 @@ impl Vm {
     fn finish<R>(&self, call: &Call, result: mlua::Result<R>) -> Result<R, Failure> {
         let entry = call.entry.name();
         if call.cpu_hit.get() {
-            let (seconds, name) = if call.entry == Entry::Load { (LOAD_CPU, "loading") } else { (self.limits.cpu, entry) };
+            let (seconds, name) =
+                if call.entry == Entry::Load { (LOAD_CPU, "loading") } else { (self.limits.cpu, entry) };
             let Described { error, traceback } = match &result {
                 Err(error) => describe(error),
                 Ok(_) => Described { error: Error::new(Kind::Script, ""), traceback: Vec::new() },
             };
             let message = format!("{name} used more than {seconds} s of CPU time");
-            let error = Error { message, kind: Kind::Script, ..error }.hint("is there an endless loop? limits.cpu sets the limit");
+            let error = Error { message, kind: Kind::Script, ..error }
+                .hint("is there an endless loop? limits.cpu sets the limit");
             return Err(Failure { status: Status::ScriptLimit, error, traceback });
         }
         match result {

@@ -105,6 +105,11 @@ impl Worker {
         })
     }
 
+    /// SHA-256 of the script and the modules it required.
+    pub fn hash(&self) -> &str {
+        &self.script.hash
+    }
+
     /// Starts the tools, so that a missing sandbox is found before the first trajectory. Without this they start at
     /// their first use.
     ///
@@ -154,7 +159,9 @@ impl Worker {
         } else {
             &["messages", "prompt", "problem", "question"]
         };
-        let holds = |name: &&str| row.get(name).is_some_and(|value| value.is_array() || (value.is_string() && *name != "messages"));
+        let holds = |name: &&str| {
+            row.get(name).is_some_and(|value| value.is_array() || (value.is_string() && *name != "messages"))
+        };
         if !needed.is_empty() && !needed.iter().any(|name| holds(name)) {
             let known: Vec<&str> = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
             let wanted = needed.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ");
@@ -195,7 +202,8 @@ impl Worker {
         let value: Value = self.vm.call(&call, &self.reset, input).await.map_err(|mut failure| {
             // A column that is not there is the commonest cause.
             if failure.status == Status::EnvError {
-                let known: Vec<&str> = task.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
+                let known: Vec<&str> =
+                    task.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
                 failure.error = failure.error.hint(format!("the task's columns: {}", list(&known)));
             }
             failure
@@ -321,11 +329,13 @@ impl Worker {
 fn defaults(vm: &Vm, system: &str) -> mlua::Result<(Function, Function)> {
     let r1: Table = vm.environment().raw_get("r1")?;
     let get = |name: &str| r1.raw_get::<Function>(name);
-    let functions: Table = vm
-        .lua
-        .load(include_str!("../../lua/env.lua"))
-        .set_name("=[r1]")
-        .call((get("call_tools")?, get("push")?, get("assistant")?, get("observation")?, system))?;
+    let functions: Table = vm.lua.load(include_str!("../../lua/env.lua")).set_name("=[r1]").call((
+        get("call_tools")?,
+        get("push")?,
+        get("assistant")?,
+        get("observation")?,
+        system,
+    ))?;
     Ok((functions.raw_get("reset")?, functions.raw_get("step")?))
 }
 
@@ -373,7 +383,9 @@ fn reward(value: &Value) -> Result<Reward, String> {
             return Ok(Reward { total: number("reward", value)?, parts: BTreeMap::new() });
         }
         Value::Table(table) => table,
-        other => return Err(format!("reward returned {}; it must return a number or a table of named parts", kind(other))),
+        other => {
+            return Err(format!("reward returned {}; it must return a number or a table of named parts", kind(other)));
+        }
     };
     let (mut total, mut sum) = (None, 0.0);
     let mut parts = BTreeMap::new();
@@ -405,7 +417,9 @@ fn weighted_part(at: &str, table: &Table) -> Result<(f64, f64), String> {
         match name {
             "value" => value = Some(number(at, field)?),
             "weight" => weight = number(&format!("{at}: weight"), field)?,
-            other => return Err(format!("{at} has the unknown field `{other}` ({})", suggest(other, ["value", "weight"]))),
+            other => {
+                return Err(format!("{at} has the unknown field `{other}` ({})", suggest(other, ["value", "weight"])));
+            }
         }
         Ok(())
     })?;

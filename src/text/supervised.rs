@@ -75,7 +75,8 @@ mod tests {
              <interpreter>\n42\n</interpreter>\n«<answer>42</answer><|im_end|>»\n";
         assert_eq!(shown(&retool, &messages), expected);
         // The same conversation as published data has it, in one message.
-        let one = messages[1].content.text() + "\n<interpreter>\n42\n</interpreter>\n" + messages[3].content.text().as_str();
+        let one =
+            messages[1].content.text() + "\n<interpreter>\n42\n</interpreter>\n" + messages[3].content.text().as_str();
         assert_eq!(shown(&retool, &[messages[0].clone(), Message::assistant(one)]), expected);
         // A reply that waits for a result did not end its turn.
         assert_eq!(

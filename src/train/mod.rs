@@ -1,1 +1,57 @@
-//! The training loops, read top to bottom.
+//! The training loops, read top to bottom: [`grpo`] and [`sft`]; [`evaluate`] is shared by them.
+//!
+//! No trainer base class and no callbacks: a loop that needs something different says so in its own file.
+
+pub mod evaluate;
+mod files;
+pub mod grpo;
+mod metrics;
+mod new_model;
+mod order;
+mod report;
+mod session;
+pub mod sft;
+mod update;
+
+use std::path::PathBuf;
+
+use crate::telemetry::Interrupt;
+
+pub use session::{MODEL_NANO, load_policy, model_dir};
+
+/// What a training command was asked to do.
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    pub script: PathBuf,
+    /// `key=value`, as typed.
+    pub overrides: Vec<String>,
+    /// Where run directories are made.
+    pub runs_dir: PathBuf,
+    pub name: Option<String>,
+    /// Go on with this run directory.
+    pub resume: Option<PathBuf>,
+    /// Also write the final model here (HF layout).
+    pub out: Option<PathBuf>,
+    /// Set when somebody presses Ctrl-C; the loop ends after its step and writes a checkpoint.
+    pub interrupt: Option<Interrupt>,
+}
+
+impl RunOptions {
+    fn interrupted(&self) -> bool {
+        self.interrupt.is_some_and(Interrupt::is_set)
+    }
+}
+
+/// What a run came to, for the closing words and for `--json`.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Summary {
+    pub run_dir: PathBuf,
+    pub checkpoint: Option<PathBuf>,
+    pub steps: usize,
+    pub seconds: f64,
+    /// Evaluation before and after training; empty for supervised runs without one.
+    pub before: Option<evaluate::Evaluation>,
+    pub after: Option<evaluate::Evaluation>,
+    /// Stopped by Ctrl-C before its last step.
+    pub interrupted: bool,
+}

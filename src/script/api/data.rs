@@ -38,7 +38,8 @@ fn jsonl(lua: &Lua, value: Value) -> mlua::Result<Dataset> {
 fn generate(lua: &Lua, value: Value) -> mlua::Result<Dataset> {
     const NAME: &str = "r1.data.generate";
     let fields = Fields::new(lua, NAME, &value, &["count", "seed", "row"])?;
-    let row = fields.function("row")?.ok_or_else(|| fail(lua, NAME, "needs `row`, a function that makes row `index`"))?;
+    let row =
+        fields.function("row")?.ok_or_else(|| fail(lua, NAME, "needs `row`, a function that makes row `index`"))?;
     if fields.get("count")?.is_nil() {
         return Err(fail(lua, NAME, "needs `count`, how many rows there are"));
     }

@@ -37,7 +37,11 @@ fn env(lua: &Lua, value: Value) -> mlua::Result<Env> {
     let read: EnvSettings = settings::section("env", &settings).map_err(|error| fail_with(lua, NAME, error))?;
     Format::from_name(&read.format).map_err(|error| fail_with(lua, NAME, error))?;
     if reset.is_some() && !read.system.is_empty() {
-        return Err(fail(lua, NAME, "`system` is for the default reset; with a `reset` of your own, put r1.system(…) first in its messages"));
+        return Err(fail(
+            lua,
+            NAME,
+            "`system` is for the default reset; with a `reset` of your own, put r1.system(…) first in its messages",
+        ));
     }
     Ok(Env { settings, tools, reset, step })
 }
@@ -54,7 +58,8 @@ fn tools(lua: &Lua, fields: &Fields<'_>) -> mlua::Result<Vec<Rc<Tool>>> {
         seen += 1;
         let handle = item.as_userdata().and_then(|data| data.borrow::<ToolHandle>().ok());
         let Some(handle) = handle else {
-            let why = format!("`tools` holds {}; tools are made by r1.tool, r1.tools.python or r1.tools.rhai", kind(&item));
+            let why =
+                format!("`tools` holds {}; tools are made by r1.tool, r1.tools.python or r1.tools.rhai", kind(&item));
             return Err(fail(lua, "r1.env", why));
         };
         if tools.iter().any(|tool| tool.name == handle.0.name) {

@@ -24,8 +24,19 @@ pub(crate) struct Recipe {
 impl UserData for Recipe {}
 
 const FIELDS: [&str; 13] = [
-    "name", "seed", "env", "context", "reward", "policy", "data", "sampling", "rollout", "trainer", "eval",
-    "checkpoint", "limits",
+    "name",
+    "seed",
+    "env",
+    "context",
+    "reward",
+    "policy",
+    "data",
+    "sampling",
+    "rollout",
+    "trainer",
+    "eval",
+    "checkpoint",
+    "limits",
 ];
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
@@ -69,14 +80,22 @@ fn recipe(lua: &Lua, value: Value) -> mlua::Result<Recipe> {
                 other => return Err(data.refuse(name, "a path or what r1.data.… gives", &other)),
             };
             if source.row.is_none() && source.settings.get("count").is_some() {
-                return Err(fail(lua, NAME, format!("`data.{name}` has `count` but no rows: use r1.data.generate {{ count =, row = }}")));
+                return Err(fail(
+                    lua,
+                    NAME,
+                    format!("`data.{name}` has `count` but no rows: use r1.data.generate {{ count =, row = }}"),
+                ));
             }
             sources.insert(name.to_owned(), source.settings);
             *row = source.row;
         }
         settings.insert("data".to_owned(), Json::Object(sources));
     } else if !fields.get("data")?.is_nil() {
-        return Err(fail(lua, NAME, format!("`data` must be {{ train =, eval = }}, got {}", kind(&fields.get("data")?))));
+        return Err(fail(
+            lua,
+            NAME,
+            format!("`data` must be {{ train =, eval = }}, got {}", kind(&fields.get("data")?)),
+        ));
     }
     let settings = Json::Object(settings);
     settings::read(&settings).map_err(|error| fail_with(lua, NAME, error))?;

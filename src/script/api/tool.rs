@@ -31,9 +31,15 @@ pub(crate) struct Tool {
 /// How a call is carried out.
 pub(crate) enum Run {
     /// `run(arguments, options) -> text [, reward]`, or `nil, message`; waits at most `timeout`.
-    Lua { run: Function, timeout: Option<Duration> },
+    Lua {
+        run: Function,
+        timeout: Option<Duration>,
+    },
     /// `session` keeps names and files from call to call of one trajectory.
-    Python { options: PythonOptions, session: bool },
+    Python {
+        options: PythonOptions,
+        session: bool,
+    },
     Rhai(RhaiOptions),
 }
 
@@ -98,8 +104,10 @@ fn tool(lua: &Lua, value: Value) -> mlua::Result<ToolHandle> {
     let run = fields.function("run")?.ok_or_else(|| fail(lua, NAME, "needs `run`, a function of the arguments"))?;
     let timeout = match fields.get("timeout")? {
         Value::Nil => None,
-        value => Some(Duration::try_from_secs_f64(seconds(&value).ok_or_else(|| fields.refuse("timeout", SECONDS, &value))?)
-            .map_err(|_| fields.refuse("timeout", SECONDS, &value))?),
+        value => Some(
+            Duration::try_from_secs_f64(seconds(&value).ok_or_else(|| fields.refuse("timeout", SECONDS, &value))?)
+                .map_err(|_| fields.refuse("timeout", SECONDS, &value))?,
+        ),
     };
     let description = fields.text("description")?.unwrap_or_default();
     let parameters = parameters(fields.json("parameters")?).map_err(|why| fail(lua, NAME, why))?;
@@ -224,12 +232,13 @@ fn seconds(value: &Value) -> Option<f64> {
         Value::String(text) => {
             let text = text.to_string_lossy();
             let (number, unit) = split_unit(&text)?;
-            number * match unit {
-                "" | "s" => 1.0,
-                "ms" => 1e-3,
-                "m" | "min" => 60.0,
-                _ => return None,
-            }
+            number
+                * match unit {
+                    "" | "s" => 1.0,
+                    "ms" => 1e-3,
+                    "m" | "min" => 60.0,
+                    _ => return None,
+                }
         }
         _ => return None,
     };
@@ -243,12 +252,13 @@ fn mebibytes(value: &Value) -> Option<u64> {
         Value::String(text) => {
             let text = text.to_string_lossy();
             let (number, unit) = split_unit(&text)?;
-            number * match unit.to_ascii_lowercase().as_str() {
-                "" | "m" | "mb" | "mib" => 1.0,
-                "g" | "gb" | "gib" => 1024.0,
-                "k" | "kb" | "kib" => 1.0 / 1024.0,
-                _ => return None,
-            }
+            number
+                * match unit.to_ascii_lowercase().as_str() {
+                    "" | "m" | "mb" | "mib" => 1.0,
+                    "g" | "gb" | "gib" => 1024.0,
+                    "k" | "kb" | "kib" => 1.0 / 1024.0,
+                    _ => return None,
+                }
         }
         _ => return None,
     };
@@ -327,8 +337,14 @@ fn jobs(lua: &Lua, host: &Host, calls: &Value, options: &Value) -> mlua::Result<
         let only_taker = takers.next().filter(|_| takers.next().is_none() && arguments.get("code").is_some());
         let Some(tool) = tools.iter().find(|tool| tool.name == name).or(only_taker) else {
             let names: Vec<String> = tools.iter().map(|tool| format!("`{}`", tool.name)).collect();
-            let have = if names.is_empty() { "there are no tools".to_owned() } else { format!("tools: {}", names.join(", ")) };
-            jobs.push(Job::Refused(Answer::refused(call_id, &name, arguments, format!("Error: no tool `{name}`; {have}"))));
+            let have =
+                if names.is_empty() { "there are no tools".to_owned() } else { format!("tools: {}", names.join(", ")) };
+            jobs.push(Job::Refused(Answer::refused(
+                call_id,
+                &name,
+                arguments,
+                format!("Error: no tool `{name}`; {have}"),
+            )));
             continue;
         };
         if let Err(why) = schema::check(&tool.parameters, &arguments) {
@@ -392,7 +408,13 @@ impl Job {
 }
 
 /// What a Lua tool returned: text and a process reward, or nil and why not.
-fn read_result(lua: &Lua, name: &str, run: &Function, first: &Value, second: &Value) -> mlua::Result<(String, bool, f64)> {
+fn read_result(
+    lua: &Lua,
+    name: &str,
+    run: &Function,
+    first: &Value,
+    second: &Value,
+) -> mlua::Result<(String, bool, f64)> {
     let wrong = |what: String| {
         let error = Error::new(Kind::Script, format!("tool `{name}` {what}"));
         raise(match definition(run) {
@@ -414,9 +436,9 @@ fn read_result(lua: &Lua, name: &str, run: &Function, first: &Value, second: &Va
     };
     let reward = match second {
         Value::Nil => 0.0,
-        Value::Integer(_) | Value::Number(_) => convert::float(second).filter(|reward| reward.is_finite()).ok_or_else(|| {
-            wrong(format!("returned the reward {}", convert::show(second)))
-        })?,
+        Value::Integer(_) | Value::Number(_) => convert::float(second)
+            .filter(|reward| reward.is_finite())
+            .ok_or_else(|| wrong(format!("returned the reward {}", convert::show(second))))?,
         other => return Err(wrong(format!("returned {} as its reward; it must be a number", kind(other)))),
     };
     let _ = lua;

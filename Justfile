@@ -1,0 +1,63 @@
+# Recipes for people and for CI. `just` lists them.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+
+# The libtorch to build against: LIBTORCH if it is set, else the one `just setup` keeps in the cache.
+torch := "LIBTORCH=$(setup/libtorch.sh) && export LIBTORCH"
+bin := "target/release/r1"
+
+_list:
+    @just --list --unsorted
+
+# Fetch, build, and watch the embedded model learn to use a tool (2-3 minutes on two cores)
+demo *args: build
+    {{bin}} run scripts/retool.lua {{args}}
+
+# Set up whatever is missing and run every test
+test: setup lint test-rust test-doc
+
+# Everything CI does
+ci: test deny
+
+# Fetch libtorch and the cargo tools that tests need
+setup:
+    @setup/libtorch.sh > /dev/null
+    @setup/tools.sh
+
+# Build the r1 binary
+build:
+    @{{torch}} && cargo build --release --bin r1
+
+# Put r1 on the PATH (~/.cargo/bin), working from any directory
+install:
+    @{{torch}} && cargo install --path . --locked --force
+
+# Unit, integration, in-Lua and CLI tests
+test-rust *args:
+    @{{torch}} && cargo nextest run --release --no-fail-fast {{args}}
+
+# Examples in the documentation
+test-doc:
+    @{{torch}} && cargo test --release --doc
+
+# Format the sources
+fmt:
+    cargo fmt
+
+# Formatting, clippy and rustdoc, warnings denied
+lint:
+    cargo fmt --check
+    @{{torch}} && cargo clippy --release --all-targets -- -D warnings
+    @{{torch}} && RUSTDOCFLAGS="-D warnings" cargo doc --release --no-deps --document-private-items --quiet
+
+# Licences, advisories and duplicate versions of the dependencies
+deny:
+    cargo deny --log-level error check
+
+# Make the embedded model from nothing: tokenizer, then supervised training (about ten minutes on two cores)
+nano *args: build
+    {{bin}} sft scripts/nano.lua --out models/r1-nano {{args}}
+
+# Measure against the peers, which are installed into .venv (needs a few GB)
+bench *args: build
+    benches/run.sh {{args}}

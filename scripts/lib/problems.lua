@@ -1,0 +1,123 @@
+--- Arithmetic problems that want an interpreter, made by the thousand from a random stream.
+--- Each returns { problem, answer, plan }, where `plan` is the list of programs a good solver runs, each with what the
+--- interpreter answers; `prelude` is what the interpreter knows beforehand and the solver can only find out by asking.
+
+local names = { "Ana", "Bo", "Cleo", "Dev", "Eli", "Finn", "Gus", "Hana" }
+local things = { "apples", "books", "cards", "eggs", "lamps", "pens", "rings", "seeds" }
+local places = { "box", "shelf", "crate", "bag" }
+
+local function pick(list) return list[math.random(#list)] end
+local function two_digits() return math.random(12, 98) end
+
+--- A name that appears nowhere else in the problem, with a number that has nothing to do with it.
+local function distractor(thing)
+  if math.random() < 0.5 then return "" end
+  return string.format(" %s is %d years old.", pick(names), two_digits())
+end
+
+local shapes = {}
+
+--- One product, sometimes with a number that does not belong.
+function shapes.product()
+  local n, each, thing = two_digits(), two_digits(), pick(things)
+  local answer = n * each
+  return {
+    problem = string.format("%s has %d %ss with %d %s in each.%s How many %s in all?",
+      pick(names), n, pick(places), each, thing, distractor(thing), thing),
+    answer = answer,
+    plan = { { code = string.format("print(%d*%d)", n, each), output = tostring(answer) } },
+  }
+end
+
+--- A product and a remainder.
+function shapes.sold()
+  local n, each, sold, thing = two_digits(), two_digits(), two_digits(), pick(things)
+  local answer = n * each - sold
+  return {
+    problem = string.format("%s buys %d %ss of %d %s and sells %d %s.%s How many %s are left?",
+      pick(names), n, pick(places), each, thing, sold, thing, distractor(thing), thing),
+    answer = answer,
+    plan = { { code = string.format("print(%d*%d-%d)", n, each, sold), output = tostring(answer) } },
+  }
+end
+
+--- Two different piles, added.
+function shapes.piles()
+  local a, b, c, d, thing = two_digits(), two_digits(), two_digits(), two_digits(), pick(things)
+  local answer = a * b + c * d
+  return {
+    problem = string.format("There are %d %ss of %d %s and %d %ss of %d %s. How many %s in all?",
+      a, pick(places), b, thing, c, pick(places), d, thing, thing),
+    answer = answer,
+    plan = { { code = string.format("print(%d*%d+%d*%d)", a, b, c, d), output = tostring(answer) } },
+  }
+end
+
+local orders = {
+  { word = "multiply", text = "multiply %d by %d", sign = "*", run = function(a, b) return a * b end },
+  { word = "add", text = "add %d to %d", sign = "+", run = function(a, b) return a + b end },
+  { word = "subtract", text = "take %d from %d", sign = "-", run = function(a, b) return b - a end, swap = true },
+}
+
+--- Two calls, the second written from what the first one printed.
+function shapes.note()
+  local order, a, b = pick(orders), two_digits(), two_digits()
+  local text = string.format(order.text, a, b)
+  local answer = order.run(a, b)
+  local left, right = a, b
+  if order.swap then left, right = b, a end
+  return {
+    problem = string.format("%s left a note. Print note and do what it says. What is the result?", pick(names)),
+    answer = answer,
+    prelude = string.format("note = %q", text),
+    plan = {
+      { code = "print(note)", output = text },
+      { code = string.format("print(%d%s%d)", left, order.sign, right), output = tostring(answer) },
+    },
+  }
+end
+
+--- A variable that may be missing: the first program fails then, and a second one takes the number of the text.
+function shapes.stock()
+  local stock, guess, each, thing = two_digits(), two_digits(), two_digits(), pick(things)
+  local known = math.random() < 0.5
+  local answer = (known and stock or guess) * each
+  local program = string.format("print(stock*%d)", each)
+  local plan = { { code = program, output = tostring(answer) } }
+  if not known then
+    plan = {
+      { code = program, output = "NameError: name 'stock' is not defined" },
+      { code = string.format("print(%d*%d)", guess, each), output = tostring(answer) },
+    }
+  end
+  return {
+    problem = string.format("Each %s holds %d %s. The number of %ss is stock, or %d if stock is unknown. How many %s?",
+      "crate", each, thing, "crate", guess, thing),
+    answer = answer,
+    prelude = known and string.format("stock = %d", stock) or nil,
+    plan = plan,
+  }
+end
+
+local order = { "product", "sold", "piles", "note", "stock" }
+
+--- A problem of a random shape, as a dataset row.
+local function problem()
+  local shape = pick(order)
+  local made = shapes[shape]()
+  made.shape = shape
+  made.answer = tostring(made.answer)
+  return made
+end
+
+--- The interpreter's schema, as the Hermes form shows it to the policy.
+local python_schema = {
+  type = "function",
+  ["function"] = {
+    name = "python",
+    description = "Runs a Python program and returns what it prints.",
+    parameters = { type = "object", properties = { code = { type = "string" } }, required = { "code" } },
+  },
+}
+
+return { problem = problem, shapes = shapes, order = order, python_schema = python_schema }

@@ -1,0 +1,123 @@
+//! What a step's numbers are computed from. The names and their meaning: telemetry/names.rs, docs/metrics.md.
+
+use std::collections::BTreeMap;
+
+use super::evaluate::Evaluation;
+use super::sft::SupervisedStats;
+use super::update::UpdateStats;
+use crate::engine::Stats;
+use crate::mdp::{FinishReason, Status, Trajectory};
+use crate::telemetry::Metrics;
+
+/// Rewards, lengths, tool calls and failures of a step's trajectories.
+pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved: impl Fn(&Trajectory) -> f64) {
+    let counted: Vec<&Trajectory> = trajectories.iter().filter(|t| !t.status.is_failure()).collect();
+    let per =
+        |of: &dyn Fn(&Trajectory) -> f64| counted.iter().map(|t| of(t)).sum::<f64>() / counted.len().max(1) as f64;
+    let largest = |of: &dyn Fn(&Trajectory) -> f64| counted.iter().map(|t| of(t)).fold(f64::NEG_INFINITY, f64::max);
+
+    let reward = per(&Trajectory::total_reward);
+    let squares: f64 = counted.iter().map(|t| (t.total_reward() - reward).powi(2)).sum();
+    metrics.set("reward/mean", reward);
+    metrics.set("reward/std", (squares / counted.len().saturating_sub(1).max(1) as f64).sqrt());
+    metrics.set("reward/min", -largest(&|t| -t.total_reward()));
+    metrics.set("reward/max", largest(&Trajectory::total_reward));
+    metrics.set("reward/uniform_groups", uniform_groups(&counted));
+    let mut parts: BTreeMap<&str, f64> = BTreeMap::new();
+    for (name, value) in counted.iter().flat_map(|t| &t.reward_parts) {
+        *parts.entry(name).or_default() += value;
+    }
+    for (name, sum) in parts {
+        metrics.set(format!("reward/{name}"), sum / counted.len() as f64);
+    }
+
+    metrics.set("rollout/accuracy", per(&solved));
+    metrics.set("rollout/tool_call_share", per(&|t| f64::from(u8::from(t.tool_calls() > 0))));
+    metrics.set("rollout/tool_calls", per(&|t| t.tool_calls() as f64));
+    metrics.set("rollout/steps", per(&|t| t.steps.len() as f64));
+    metrics.set("rollout/response_tokens", per(&|t| t.response_tokens() as f64));
+    metrics.set("rollout/response_tokens_max", largest(&|t| t.response_tokens() as f64));
+    metrics.set("rollout/rewrites", per(&|t| t.steps.iter().skip(1).filter(|step| step.new_row).count() as f64));
+    let tools = counted.iter().flat_map(|t| &t.steps).flat_map(|step| &step.tools);
+    let (calls, ok, seconds) = tools.fold((0.0, 0.0, 0.0), |(calls, ok, seconds), tool| {
+        (calls + 1.0, ok + f64::from(u8::from(tool.ok)), seconds + tool.seconds)
+    });
+    if calls > 0.0 {
+        metrics.set("rollout/tool_ok_share", ok / calls);
+        metrics.set("time/tools", seconds);
+    }
+    let replies: Vec<FinishReason> = counted.iter().flat_map(|t| &t.steps).map(|step| step.finish_reason).collect();
+    let cut = replies.iter().filter(|reason| **reason == FinishReason::Length).count();
+    metrics.set("rollout/cut_share", cut as f64 / replies.len().max(1) as f64);
+    metrics.set("rollout/truncated_share", per(&|t| f64::from(u8::from(t.status == Status::Truncated))));
+    let failed = trajectories.len() - counted.len();
+    metrics.set("rollout/failed_share", failed as f64 / trajectories.len().max(1) as f64);
+    for status in Status::ALL.into_iter().filter(|status| status.is_failure()) {
+        let count = trajectories.iter().filter(|t| t.status == status).count();
+        if count > 0 {
+            metrics.set(format!("rollout/failed/{}", status.name()), count as f64);
+        }
+    }
+}
+
+/// Share of groups whose members all have the same reward: they teach nothing.
+fn uniform_groups(counted: &[&Trajectory]) -> f64 {
+    let mut groups: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    for trajectory in counted {
+        groups.entry(trajectory.group).or_default().push(trajectory.total_reward());
+    }
+    let uniform = groups.values().filter(|rewards| rewards.windows(2).all(|pair| (pair[0] - pair[1]).abs() < 1e-12));
+    uniform.count() as f64 / groups.len().max(1) as f64
+}
+
+/// Loss, clipping, KL, entropy and mismatch of a step's updates.
+pub(super) fn update(metrics: &mut Metrics, updates: &[UpdateStats], lr: f64, version: u64) {
+    let count = updates.len().max(1) as f64;
+    let mean = |of: &dyn Fn(&UpdateStats) -> f64| updates.iter().map(of).sum::<f64>() / count;
+    metrics.set("policy/loss", mean(&|u| u.loss));
+    metrics.set("policy/entropy", mean(&|u| u.entropy));
+    metrics.set("policy/grad_norm", mean(&|u| u.grad_norm));
+    metrics.set("policy/lr", lr);
+    metrics.set("policy/version", version as f64);
+    metrics.set("policy/approx_kl", mean(&|u| u.ratios.approx_kl_k3()));
+    metrics.set("policy/clip_frac", mean(&|u| u.ratios.clipfrac_low() + u.ratios.clipfrac_high()));
+    metrics.set("policy/ratio_max", updates.iter().map(|u| u.ratios.ratio_max).fold(1.0, f64::max));
+    // Only the first update sees the weights that sampled.
+    if let Some(first) = updates.first() {
+        metrics.set("mismatch/max_abs", first.mismatch);
+        metrics.set("mismatch/kl", first.ratios.approx_kl_k1());
+    }
+}
+
+/// Seconds a phase, and tokens a second.
+pub(super) fn time(metrics: &mut Metrics, stats: &Stats, updates: &[UpdateStats], sampling: f64, training: f64) {
+    metrics.set("time/sampling", sampling);
+    metrics.set("time/training", training);
+    metrics.set("rollout/cached_share", stats.cache_hit_rate());
+    metrics.set("throughput/tokens_per_s", stats.sampled_tokens as f64 / sampling.max(1e-9));
+    let trained: f64 = updates.iter().map(|u| u.tokens as f64).sum();
+    metrics.set("throughput/train_tokens_per_s", trained / training.max(1e-9));
+}
+
+/// A supervised step.
+pub(super) fn supervised(metrics: &mut Metrics, step: &SupervisedStats, lr: f64, seconds: f64) {
+    metrics.set("sft/loss", step.loss);
+    metrics.set("sft/tokens", step.trained as f64);
+    metrics.set("policy/grad_norm", step.grad_norm);
+    metrics.set("policy/lr", lr);
+    metrics.set("time/step", seconds);
+    metrics.set("throughput/train_tokens_per_s", step.tokens as f64 / seconds.max(1e-9));
+}
+
+/// An evaluation.
+pub(super) fn evaluation(metrics: &mut Metrics, evaluation: &Evaluation) {
+    metrics.set("eval/accuracy", evaluation.accuracy);
+    metrics.set("eval/reward", evaluation.reward);
+    metrics.set("eval/tool_call_share", evaluation.tool_call_share);
+    metrics.set("eval/response_tokens", evaluation.response_tokens);
+    metrics.set("eval/failed_share", evaluation.failures as f64 / evaluation.tasks.max(1) as f64);
+    metrics.set("time/evaluation", evaluation.seconds);
+    for (name, value) in &evaluation.parts {
+        metrics.set(format!("eval/{name}"), *value);
+    }
+}

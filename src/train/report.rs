@@ -1,0 +1,220 @@
+//! What a run tells a person: its opening, evaluations, example trajectories, the closing words. And the two checks
+//! that stop a run which can't be going well.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::evaluate::Evaluation;
+use super::session::Session;
+use super::update::UpdateStats;
+use super::{RunOptions, Summary, metrics};
+use crate::config::{Grpo, Sft};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Role, Trajectory};
+use crate::model::Qwen2;
+use crate::store::RunDir;
+use crate::telemetry::{Metrics, MetricsLog, Reporter, duration};
+
+/// Example trajectories shown before and after.
+const EXAMPLES: usize = 3;
+
+fn describe(model: &Qwen2) -> String {
+    let parameters: usize = model.parameters().iter().map(|(_, tensor)| tensor.numel()).sum();
+    let size = if parameters >= 1_000_000_000 {
+        format!("{:.1}B", parameters as f64 / 1e9)
+    } else {
+        format!("{:.1}M", parameters as f64 / 1e6)
+    };
+    format!("{size} parameters, {:?} on {:?}", model.kind(), model.device())
+}
+
+pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows: u64, grpo: &Grpo) {
+    reporter.info(&format!("policy   {} ({})", session.settings.policy.model, describe(&session.model)));
+    reporter.info(&format!("data     {rows} training tasks"));
+    reporter.info(&format!(
+        "training {} steps of {} groups of {} trajectories, lr {}",
+        grpo.steps, grpo.groups_per_step, grpo.group_size, grpo.lr
+    ));
+    reporter.info(&format!("run      {}", run.path().display()));
+}
+
+pub(super) fn opening_sft(reporter: &Reporter, model: &Qwen2, run: &RunDir, rows: u64, sft: &Sft) {
+    reporter.info(&format!("model    {}", describe(model)));
+    reporter.info(&format!("data     {rows} conversations"));
+    reporter.info(&format!("training {} steps of {} conversations, lr {}", sft.steps, sft.batch_size, sft.lr));
+    reporter.info(&format!("run      {}", run.path().display()));
+}
+
+/// Logs an evaluation, and prints it as a row of a small table.
+pub(super) fn evaluation(
+    reporter: &Reporter,
+    log: &mut MetricsLog,
+    step: u64,
+    label: &str,
+    evaluation: &Evaluation,
+) -> Result<()> {
+    let mut values = Metrics::new();
+    metrics::evaluation(&mut values, evaluation);
+    log.log(step, &values)?;
+    reporter.table(&[
+        ["held out", "accuracy", "tool-call share", "tool calls", "reply tokens", "failed", "tasks"]
+            .map(str::to_owned)
+            .to_vec(),
+        vec![
+            label.to_owned(),
+            format!("{:.3}", evaluation.accuracy),
+            format!("{:.3}", evaluation.tool_call_share),
+            format!("{:.2}", evaluation.tool_calls),
+            format!("{:.1}", evaluation.response_tokens),
+            evaluation.failures.to_string(),
+            evaluation.tasks.to_string(),
+        ],
+    ]);
+    reporter.event("evaluation", &json!({ "label": label, "step": step, "metrics": values.to_json() }));
+    Ok(())
+}
+
+/// A few whole trajectories, for people.
+pub(super) fn examples(reporter: &Reporter, label: &str, trajectories: &[Trajectory]) {
+    reporter.section(&format!("Trajectories {label} training"));
+    for trajectory in trajectories.iter().take(EXAMPLES) {
+        let (reward, status) = (trajectory.total_reward(), trajectory.status.name());
+        reporter.text(&format!("task {}, reward {reward:+.1}, {status}", trajectory.task_index));
+        for (who, text) in lines(trajectory) {
+            let mut text = text.lines();
+            reporter.text(&format!("  {who:>9}  {}", text.next().unwrap_or_default()));
+            text.for_each(|line| reporter.text(&format!("  {:>9}  {line}", "")));
+        }
+    }
+}
+
+/// A conversation as lines of `role  text`.
+fn lines(trajectory: &Trajectory) -> Vec<(String, String)> {
+    let mut lines: Vec<(String, String)> = trajectory
+        .messages
+        .iter()
+        .map(|message| {
+            let who = if message.role == Role::Tool { "tool" } else { message.role.name() };
+            (who.to_owned(), message.content.text())
+        })
+        .collect();
+    if lines.is_empty() {
+        lines.extend(trajectory.steps.iter().map(|step| ("policy".to_owned(), step.text.clone())));
+    }
+    if let Some(error) = &trajectory.error {
+        lines.push(("error".to_owned(), error.clone()));
+    }
+    lines
+}
+
+/// Reward and tool use over the run, for the picture at its end.
+#[derive(Default)]
+pub(super) struct Curves {
+    accuracy: Vec<f64>,
+    tools: Vec<f64>,
+    tokens: Vec<f64>,
+}
+
+impl Curves {
+    pub(super) fn push(&mut self, metrics: &Metrics) {
+        for (curve, name) in [
+            (&mut self.accuracy, "rollout/accuracy"),
+            (&mut self.tools, "rollout/tool_call_share"),
+            (&mut self.tokens, "rollout/response_tokens"),
+        ] {
+            curve.extend(metrics.get(name));
+        }
+    }
+}
+
+/// What was learned, where everything lies, what to type next.
+pub(super) fn closing(reporter: &Reporter, summary: &Summary, curves: &Curves, script: &Path) {
+    reporter.section(if summary.interrupted { "Stopped" } else { "Done" });
+    if curves.accuracy.len() > 1 {
+        reporter.plot("rollout/accuracy", &curves.accuracy);
+        reporter.plot("rollout/tool_call_share", &curves.tools);
+        reporter.plot("rollout/response_tokens", &curves.tokens);
+    }
+    if let (Some(before), Some(after)) = (&summary.before, &summary.after) {
+        let row = |label: &str, before: f64, after: f64| {
+            vec![label.to_owned(), format!("{before:.3}"), format!("{after:.3}")]
+        };
+        reporter.table(&[
+            ["held out", "before", "after"].map(str::to_owned).to_vec(),
+            row("accuracy", before.accuracy, after.accuracy),
+            row("tool-call share", before.tool_call_share, after.tool_call_share),
+            row("tool calls", before.tool_calls, after.tool_calls),
+            row("reply tokens", before.response_tokens, after.response_tokens),
+        ]);
+    }
+    reporter.text(&format!("{} steps in {}", summary.steps, duration(summary.seconds)));
+    reporter.text(&format!("run         {}", summary.run_dir.display()));
+    if let Some(checkpoint) = &summary.checkpoint {
+        reporter.text(&format!("checkpoint  {}", checkpoint.display()));
+        reporter.text("next");
+        reporter.text(&format!("  r1 infer --model {} --script {}", checkpoint.display(), script.display()));
+    }
+    if summary.interrupted {
+        reporter.text(&format!("  r1 run {} --resume {}", script.display(), summary.run_dir.display()));
+    }
+    reporter.text(&format!("  tensorboard --logdir {}", summary.run_dir.join("tb").display()));
+    reporter.event("summary", &json!(summary));
+}
+
+pub(super) fn closing_sft(reporter: &Reporter, summary: &Summary, tokens: usize, options: &RunOptions) {
+    reporter.section(if summary.interrupted { "Stopped" } else { "Done" });
+    let millions = tokens as f64 / 1e6;
+    reporter.text(&format!("{} steps, {millions:.1}M tokens in {}", summary.steps, duration(summary.seconds)));
+    reporter.text(&format!("run         {}", summary.run_dir.display()));
+    if let Some(model) = options.out.as_ref().or(summary.checkpoint.as_ref()) {
+        reporter.text(&format!("model       {}", model.display()));
+        reporter.text("next");
+        reporter.text(&format!("  r1 infer --model {}", model.display()));
+    }
+    if summary.interrupted {
+        reporter.text(&format!("  r1 sft {} --resume {}", options.script.display(), summary.run_dir.display()));
+    }
+    reporter.event("summary", &json!(summary));
+}
+
+/// Stops when most trajectories fail: what is left says nothing about the policy.
+pub(super) fn refuse_broken_env(trajectories: &[Trajectory], limit: f64) -> Result<()> {
+    let failed: Vec<&Trajectory> = trajectories.iter().filter(|t| t.status.is_failure()).collect();
+    if trajectories.is_empty() || failed.len() as f64 / trajectories.len() as f64 <= limit {
+        return Ok(());
+    }
+    let mut causes: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
+    for trajectory in &failed {
+        let cause = trajectory.error.as_deref().unwrap_or("no reason given");
+        *causes.entry(format!("{}: {}", trajectory.status.name(), first_lines(cause))).or_default() += 1;
+    }
+    let mut causes: Vec<(String, usize)> = causes.into_iter().collect();
+    causes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let listed: Vec<String> = causes.iter().take(3).map(|(cause, count)| format!("\n  {count} x {cause}")).collect();
+    Err(Error::new(
+        Kind::Env,
+        format!("{} of {} trajectories failed{}", failed.len(), trajectories.len(), listed.concat()),
+    )
+    .hint("mend the script and start again with --resume; rollout.max_failure_rate sets the limit"))
+}
+
+/// The message and its place, on one line.
+fn first_lines(text: &str) -> String {
+    text.lines().take(2).map(|line| line.trim().trim_start_matches("--> ")).collect::<Vec<_>>().join(" at ")
+}
+
+/// Stops when sampler and learner disagree by more than the recipe allows.
+pub(super) fn refuse_mismatch(updates: &[UpdateStats], limit: f64) -> Result<()> {
+    let mismatch = updates.first().map_or(0.0, |update| update.mismatch);
+    if limit <= 0.0 || mismatch <= limit {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::Numeric,
+        format!(
+            "sampler and learner differ by {mismatch:.2e} in a log-probability; trainer.max_mismatch is {limit:.2e}"
+        ),
+    )
+    .hint("compute in f32 (policy.dtype=f32), or raise the limit"))
+}

@@ -1,0 +1,287 @@
+//! Supervised fine-tuning on the assistant tokens of conversations.
+//!
+//! A row of the dataset is `{ messages, tools?, format? }`. Its ids are made piece by piece exactly as a rollout would
+//! (text::Renderer::supervised), so that what reinforcement learning sees later is what was trained here. The loss is
+//! the mean negative log-probability of the masked-in tokens of the batch; rows are packed without padding.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::{RunOptions, Summary, files, metrics, new_model, order, report, session};
+use crate::config::{Sft, Trainer};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::Message;
+use crate::model::{Packed, Qwen2};
+use crate::rl::adamw::{self, AdamW};
+use crate::rl::pack::{MicroBatch, Row, micro_batches};
+use crate::rl::schedule::{Decay, Schedule};
+use crate::script::{Script, Split, Worker};
+use crate::store::{Recipe, RunDir, State, latest_checkpoint};
+use crate::telemetry::{Metrics, MetricsLog, Reporter};
+use crate::text::{Format, Renderer};
+
+const OPTIMIZER: &str = "optimizer.safetensors";
+
+/// Trains the recipe's policy on its demonstrations; returns what it came to.
+pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
+    let started = Instant::now();
+    let script = Script::load(&options.script, &options.overrides)?;
+    let Trainer::Sft(sft) = script.settings.trainer.clone() else {
+        return Err(Error::new(Kind::Usage, "this recipe's trainer is not r1.sft")
+            .at_path(&options.script)
+            .hint(format!("run it with `r1 run {}`", options.script.display())));
+    };
+    check(&sft)?;
+    let worker = Worker::new(&script, None)?;
+    let rows = worker.rows(Split::Train)?.filter(|rows| *rows > 0).ok_or_else(|| {
+        Error::new(Kind::Data, "the recipe has no training data")
+            .at_path(&options.script)
+            .hint("give `data = { train = … }` in the recipe, or data.train=FILE.jsonl on the command line")
+    })?;
+    let run = match &options.resume {
+        Some(path) => RunDir::open(path)?,
+        None => RunDir::create(&options.runs_dir, &files::run_name(options, &script))?,
+    };
+    run.write_recipe(&Recipe {
+        script: &options.script,
+        source: &script.source,
+        hash: &script.hash,
+        settings: &script.settings,
+        overrides: &options.overrides,
+        libtorch: crate::native::libtorch_version(),
+    })?;
+
+    // The model: from the run's newest checkpoint, made new, or loaded.
+    let checkpoint = match &options.resume {
+        Some(run) => latest_checkpoint(run)?.map(|(_, path)| path),
+        None => None,
+    };
+    let policy = &script.settings.policy;
+    let device = crate::native::device(policy.device)?;
+    let kind = session::compute_kind(policy.dtype, device);
+    let dir = match (&checkpoint, &policy.init) {
+        (Some(path), _) => path.clone(),
+        (None, Some(init)) => {
+            let dir = run.path().join("init");
+            new_model::make(&dir, init, &worker, rows, script.settings.seed, reporter)?;
+            dir
+        }
+        (None, None) => session::model_dir(&policy.model)?,
+    };
+    let model = Rc::new(Qwen2::load(&dir, device, kind)?);
+    let mut renderers =
+        Renderers { dir: dir.clone(), default: script.settings.env.format.clone(), loaded: HashMap::new() };
+    let mut optimizer = AdamW::new(
+        model.parameters(),
+        adamw::Options { weight_decay: sft.weight_decay, betas: (0.9, 0.95), ..adamw::Options::default() },
+    )?;
+    let mut state = State { seed: script.settings.seed, ..State::default() };
+    if let Some(path) = &checkpoint {
+        state = State::load(path)?;
+        optimizer.load_state(files::read_tensors(&path.join(OPTIMIZER))?)?;
+    }
+    let mut log = MetricsLog::open(run.path(), options.resume.is_some().then_some(state.step))?;
+    report::opening_sft(reporter, &model, &run, rows, &sft);
+
+    let mut summary = Summary { run_dir: run.path().to_owned(), ..Summary::default() };
+    let schedule =
+        Schedule { base: sft.lr, warmup: sft.warmup, decay: Decay::Cosine { total: sft.steps, floor: sft.final_lr } };
+    let bar = reporter.bar("training", sft.steps as u64, "steps");
+    bar.inc(state.step);
+    let mut seen_tokens = 0_usize;
+    while state.step < sft.steps as u64 {
+        if options.interrupted() {
+            summary.interrupted = true;
+            break;
+        }
+        let step_started = Instant::now();
+        let batch = batch(&worker, &mut renderers, &script, &state, &sft, rows, model.config.max_position_embeddings)?;
+        let lr = schedule.at(state.step as usize);
+        let done = update(&model, &mut optimizer, &batch, &sft, lr)?;
+        state.step += 1;
+        state.optimizer_step += 1;
+        state.policy_version += 1;
+        state.data_position += sft.batch_size as u64;
+        seen_tokens += done.tokens;
+        let seconds = step_started.elapsed().as_secs_f64();
+        let mut values = Metrics::new();
+        metrics::supervised(&mut values, &done, lr, seconds);
+        log.log(state.step, &values)?;
+        bar.inc(1);
+        bar.tokens(done.tokens as u64);
+        let every = script.settings.checkpoint.every as u64;
+        if every > 0 && state.step % every == 0 && state.step < sft.steps as u64 {
+            save(&run, &script, &model, &dir, &optimizer, &state)?;
+        }
+        if state.step % 20 == 0 || state.step == sft.steps as u64 {
+            reporter.step(state.step, sft.steps as u64, &values);
+        }
+    }
+    bar.finish();
+    let checkpoint = save(&run, &script, &model, &dir, &optimizer, &state)?;
+    if let Some(out) = &options.out {
+        files::export(&checkpoint, out, script.settings.checkpoint.export)?;
+    }
+    summary.checkpoint = Some(checkpoint);
+    summary.steps = state.step as usize;
+    summary.seconds = started.elapsed().as_secs_f64();
+    report::closing_sft(reporter, &summary, seen_tokens, options);
+    Ok(summary)
+}
+
+fn check(sft: &Sft) -> Result<()> {
+    if sft.batch_size == 0 || sft.tokens_per_batch == 0 {
+        return Err(Error::new(Kind::Script, "trainer.batch_size and tokens_per_batch must be at least 1")
+            .hint("leave them out for the defaults"));
+    }
+    if !(sft.lr >= 0.0 && sft.lr.is_finite()) {
+        return Err(Error::new(Kind::Script, format!("trainer.lr is {}", sft.lr)).hint("give a number from 0 up"));
+    }
+    Ok(())
+}
+
+/// One renderer per tool format, over the same tokenizer.
+struct Renderers {
+    dir: std::path::PathBuf,
+    default: String,
+    loaded: HashMap<String, Arc<Renderer>>,
+}
+
+impl Renderers {
+    fn get(&mut self, format: Option<&str>) -> Result<Arc<Renderer>> {
+        let name = format.unwrap_or(&self.default).to_owned();
+        if let Some(renderer) = self.loaded.get(&name) {
+            return Ok(Arc::clone(renderer));
+        }
+        let renderer = Arc::new(Renderer::load(&self.dir, Format::from_name(&name)?)?);
+        self.loaded.insert(name, Arc::clone(&renderer));
+        Ok(renderer)
+    }
+}
+
+/// A dataset row as a conversation.
+pub(super) struct Demonstration {
+    pub(super) messages: Vec<Message>,
+    pub(super) tools: Vec<Value>,
+    pub(super) format: Option<String>,
+}
+
+impl Demonstration {
+    pub(super) fn from_row(row: &Value, index: u64) -> Result<Self> {
+        let place = format!("row {index} of data.train");
+        let messages = row.get("messages").ok_or_else(|| {
+            let columns: Vec<&str> = row.as_object().into_iter().flat_map(|map| map.keys().map(String::as_str)).collect();
+            Error::new(Kind::Data, format!("the row has no column `messages` (it has {})", columns.join(", ")))
+                .at(&place)
+                .hint("r1.sft wants rows { messages = { … }, tools = …, format = … }; rename with columns = { messages = \"…\" }")
+        })?;
+        let messages: Vec<Message> = serde_json::from_value(messages.clone()).map_err(|error| {
+            Error::new(Kind::Data, format!("`messages` is not a list of messages: {error}")).at(&place)
+        })?;
+        let tools = match row.get("tools") {
+            None | Some(Value::Null) => Vec::new(),
+            Some(Value::Array(tools)) => tools.clone(),
+            Some(other) => {
+                return Err(Error::new(Kind::Data, format!("`tools` must be a list, not {other}")).at(&place));
+            }
+        };
+        let format = row.get("format").and_then(Value::as_str).map(str::to_owned);
+        Ok(Self { messages, tools, format })
+    }
+}
+
+/// The rows of one optimiser step. A conversation longer than the model's context is an error, not a silent cut.
+fn batch(
+    worker: &Worker,
+    renderers: &mut Renderers,
+    script: &Script,
+    state: &State,
+    sft: &Sft,
+    count: u64,
+    longest: usize,
+) -> Result<Vec<Row>> {
+    let mut rows = Vec::with_capacity(sft.batch_size);
+    for offset in 0..sft.batch_size as u64 {
+        let index = order::shuffled(state.data_position + offset, count, script.settings.seed);
+        let demonstration = Demonstration::from_row(&worker.row(Split::Train, index)?, index)?;
+        let renderer = renderers.get(demonstration.format.as_deref())?;
+        let made = renderer.supervised(&demonstration.messages, &demonstration.tools)?;
+        if made.ids.len() > longest {
+            return Err(Error::new(
+                Kind::Data,
+                format!("the conversation has {} tokens and the model's context holds {longest}", made.ids.len()),
+            )
+            .at(format!("row {index} of data.train"))
+            .hint("shorten it or leave it out of the dataset"));
+        }
+        rows.push(Row {
+            logprobs: vec![0.0; made.ids.len()],
+            steps: vec![0; made.ids.len()],
+            ids: made.ids,
+            loss_mask: made.mask,
+            trajectory: offset as usize,
+        });
+    }
+    Ok(rows)
+}
+
+/// What a supervised step did.
+pub(super) struct SupervisedStats {
+    /// Nats a trained token.
+    pub(super) loss: f64,
+    pub(super) grad_norm: f64,
+    /// Tokens computed, and those trained on among them.
+    pub(super) tokens: usize,
+    pub(super) trained: usize,
+}
+
+/// Forward, loss, backward, one AdamW step.
+fn update(model: &Qwen2, optimizer: &mut AdamW, rows: &[Row], sft: &Sft, lr: f64) -> Result<SupervisedStats> {
+    let trained: usize = rows.iter().map(Row::sampled).sum();
+    if trained == 0 {
+        return Err(
+            Error::new(Kind::Data, "no token of the batch is an assistant's").hint("check the roles of `messages`")
+        );
+    }
+    optimizer.zero_grad();
+    let (mut loss_sum, mut tokens) = (0.0, 0);
+    for members in micro_batches(rows, sft.tokens_per_batch) {
+        let batch = MicroBatch::new(rows, &members, |_, _| 0.0, model.device())?;
+        let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths };
+        tokens += packed.ids.numel();
+        let hidden = model.forward(&packed)?.f_index_select(0, &batch.predict)?;
+        let (logp, _) = model.logprobs(&hidden, &batch.targets, 1.0, super::update::LOGPROB_CHUNK)?;
+        // Divided by the tokens of the whole batch, so that micro-batches add up to its mean.
+        let loss = logp.f_sum(tch::Kind::Float)?.f_div_scalar(-(trained as f64))?;
+        let value = f64::try_from(&loss)?;
+        if !value.is_finite() {
+            return Err(Error::new(Kind::Numeric, format!("the loss is {value}"))
+                .hint("the weights have not been changed; lower trainer.lr"));
+        }
+        loss.f_backward()?;
+        loss_sum += value;
+    }
+    let grad_norm = optimizer.step(lr, sft.max_grad_norm)?;
+    Ok(SupervisedStats { loss: loss_sum, grad_norm, tokens, trained })
+}
+
+fn save(
+    run: &RunDir,
+    script: &Script,
+    model: &Qwen2,
+    dir: &Path,
+    optimizer: &AdamW,
+    state: &State,
+) -> Result<std::path::PathBuf> {
+    run.checkpoint(state.step, script.settings.checkpoint.keep, |target: &Path| {
+        model.save(target)?;
+        files::copy_text_files(dir, target)?;
+        files::write_tensors(&target.join(OPTIMIZER), &optimizer.state())?;
+        state.save(target)
+    })
+}

@@ -1,0 +1,196 @@
+//! The house rules that the compiler does not keep: who may import whom, who may use which crate, who may print, and
+//! how long a file may get.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Module -> modules it may import. `error` is free for all.
+const EDGES: &[(&str, &[&str])] = &[
+    ("error", &[]),
+    ("mdp", &[]),
+    ("config", &["mdp"]),
+    ("text", &["mdp"]),
+    ("store", &["mdp", "config"]),
+    ("native", &["config"]),
+    ("model", &["native"]),
+    ("rl", &["mdp", "config"]),
+    ("engine", &["model", "mdp"]),
+    ("tools", &[]),
+    ("script", &["mdp", "text", "tools", "config"]),
+    ("rollout", &["engine", "script", "text", "mdp", "config"]),
+    ("telemetry", &[]),
+    (
+        "train",
+        &[
+            "config",
+            "engine",
+            "mdp",
+            "model",
+            "native",
+            "rl",
+            "rollout",
+            "script",
+            "store",
+            "telemetry",
+            "text",
+            "tools",
+        ],
+    ),
+    (
+        "cli",
+        &[
+            "config",
+            "engine",
+            "mdp",
+            "model",
+            "native",
+            "rl",
+            "rollout",
+            "script",
+            "store",
+            "telemetry",
+            "text",
+            "tools",
+            "train",
+        ],
+    ),
+];
+
+/// Crate -> the modules that may use it.
+const FENCES: &[(&str, &[&str])] = &[
+    ("mlua", &["script"]),
+    ("parquet", &["store"]),
+    ("arrow_array", &["store"]),
+    ("tch", &["native", "model", "rl", "engine", "train", "error"]),
+    ("torch_sys", &["native"]),
+    ("clap", &["cli"]),
+    ("indicatif", &["telemetry"]),
+    ("rhai", &["tools"]),
+    ("minijinja", &["text"]),
+    ("tokenizers", &["text"]),
+];
+
+/// Longest file, in lines; tests at its end not counted.
+const LONGEST: usize = 500;
+
+struct Source {
+    module: String,
+    path: PathBuf,
+    /// Lines of code before the test module, comments and strings left in.
+    lines: Vec<String>,
+}
+
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = Vec::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("src is readable") {
+            let path = entry.expect("src is readable").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(read(&root, path));
+            }
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+fn read(root: &Path, path: PathBuf) -> Source {
+    let relative = path.strip_prefix(root).expect("below src");
+    let first = relative.components().next().expect("a file").as_os_str().to_string_lossy().into_owned();
+    let module = first.trim_end_matches(".rs").to_owned();
+    let text = std::fs::read_to_string(&path).expect("readable source");
+    let lines = text.lines().take_while(|line| line.trim() != "#[cfg(test)]").map(str::to_owned).collect();
+    Source { module, path, lines }
+}
+
+/// Code without line comments: good enough to look for paths.
+fn code(line: &str) -> &str {
+    line.split("//").next().unwrap_or(line)
+}
+
+#[test]
+fn modules_import_only_what_they_may() {
+    let edges: BTreeMap<&str, &[&str]> = EDGES.iter().copied().collect();
+    let mut wrong = Vec::new();
+    for source in sources() {
+        if source.module == "lib" || source.module == "main" {
+            continue;
+        }
+        let allowed = edges.get(source.module.as_str()).unwrap_or_else(|| {
+            panic!("module `{}` is not in EDGES: say in this test whom it may import", source.module)
+        });
+        for (number, line) in source.lines.iter().enumerate() {
+            for (start, _) in code(line).match_indices("crate::") {
+                let rest = &code(line)[start + "crate::".len()..];
+                let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                let known = edges.contains_key(name.as_str());
+                if known && name != source.module && name != "error" && !allowed.contains(&name.as_str()) {
+                    wrong.push(format!("{}:{}: {} imports {name}", source.path.display(), number + 1, source.module));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "edges the house does not have:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn crates_stay_behind_their_fences() {
+    let mut wrong = Vec::new();
+    for source in sources() {
+        for (name, modules) in FENCES {
+            if modules.contains(&source.module.as_str()) {
+                continue;
+            }
+            for (number, line) in source.lines.iter().enumerate() {
+                let text = code(line);
+                if text.contains(&format!("{name}::")) && !text.contains(&format!("_{name}::")) {
+                    wrong.push(format!("{}:{}: {name} is used outside {modules:?}", source.path.display(), number + 1));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn only_cli_and_telemetry_print() {
+    let mut wrong = Vec::new();
+    for source in sources().iter().filter(|source| !["cli", "telemetry", "main"].contains(&source.module.as_str())) {
+        for (number, line) in source.lines.iter().enumerate() {
+            if ["println!(", "eprintln!(", "print!(", "eprint!("].iter().any(|print| code(line).contains(print)) {
+                wrong.push(format!("{}:{}", source.path.display(), number + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "these print:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn files_stay_short_and_say_what_they_are() {
+    let mut wrong = Vec::new();
+    for source in sources() {
+        if source.lines.len() > LONGEST {
+            wrong.push(format!("{} has {} lines", source.path.display(), source.lines.len()));
+        }
+        if source.module != "main" && !source.lines.first().is_some_and(|line| line.starts_with("//!")) {
+            wrong.push(format!("{} does not start with //!", source.path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn scripts_stay_within_reading_length() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
+    for entry in std::fs::read_dir(root).expect("scripts is readable") {
+        let path = entry.expect("scripts is readable").path();
+        if path.extension().is_some_and(|extension| extension == "lua") {
+            let lines = std::fs::read_to_string(&path).expect("readable script").lines().count();
+            assert!(lines <= 110, "{} has {lines} lines; a recipe is read in one sitting", path.display());
+        }
+    }
+}
