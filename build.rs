@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use std::path::Path;
-
 fn main() {
     // The embedded model is made by this program itself: the first build has none.
     println!("cargo:rustc-check-cfg=cfg(nano)");
