@@ -177,10 +177,12 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<
     let mut scored: Vec<(f64, &str)> = known
         .into_iter()
         .map(|candidate| {
-            let last = candidate.rsplit('.').next().unwrap_or(candidate);
-            let own = name.rsplit('.').next().unwrap_or(name);
+            // Sections are few and long: sharing one says little about the name in it.
+            let (section, last) = candidate.rsplit_once('.').unwrap_or(("", candidate));
+            let (own_section, own) = name.rsplit_once('.').unwrap_or(("", name));
             let whole = strsim::jaro_winkler(name, candidate);
-            (whole.max(strsim::jaro_winkler(own, last) * 0.97), candidate)
+            let part = strsim::jaro_winkler(own, last);
+            (if section == own_section { part } else { whole.max(part * 0.97) }, candidate)
         })
         .filter(|(similarity, _)| *similarity > 0.8)
         .collect();
@@ -225,5 +227,7 @@ mod tests {
         assert_eq!(nearest("trainer.goup_size", known), ["trainer.group_size"]);
         assert_eq!(nearest("temprature", known), ["sampling.temperature"]);
         assert!(nearest("zzz", known).is_empty());
+        let known = ["trainer.group_size", "trainer.normalize", "trainer.lr"];
+        assert_eq!(nearest("trainer.goup_size", known), ["trainer.group_size"]);
     }
 }

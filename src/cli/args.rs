@@ -1,8 +1,15 @@
 //! What can be typed, and what it means: clap's structures turned into the options of the other modules.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand};
 
 use super::version;
+use crate::error::Result;
+use crate::script::Script;
+use crate::store;
+use crate::telemetry::{Interrupt, Reporter};
+use crate::train::RunOptions;
 
 /// Train and run LLM agents with reinforcement learning, scripted in Lua
 #[derive(Debug, Parser)]
@@ -25,7 +32,10 @@ pub(super) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Print the versions of r1 and libtorch
+    Run(RecipeArgs),
+    Sft(SftArgs),
+    Infer(InferArgs),
+    /// Print the versions of r1 and libtorch, and the device
     Version,
 }
 
@@ -42,4 +52,143 @@ pub(super) struct OutputArgs {
     /// Print without colour (NO_COLOR does the same)
     #[arg(long, global = true)]
     pub(super) no_color: bool,
+}
+
+impl OutputArgs {
+    pub(super) fn reporter(self) -> Reporter {
+        Reporter::new(self.quiet, self.json, !self.no_color)
+    }
+}
+
+/// Train a policy with reinforcement learning, as a recipe says
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  r1 run scripts/retool.lua
+  r1 run scripts/retool.lua trainer.steps=20 sampling.temperature=0.8
+  r1 run scripts/retool.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct data.train=problems.jsonl
+  r1 run scripts/retool.lua --resume           go on with the newest run of this script")]
+pub(super) struct RecipeArgs {
+    /// The recipe: a Lua file that returns `r1.recipe { … }`
+    script: PathBuf,
+    /// Settings of the recipe to change, such as trainer.lr=2e-6
+    #[arg(value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Where runs are kept
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    runs_dir: PathBuf,
+    /// Name of the run and its directory [default: the recipe's name, or the script's]
+    #[arg(long)]
+    name: Option<String>,
+    /// Go on from the last checkpoint of a run [default: the newest run of that name]
+    #[arg(long, value_name = "RUN", num_args = 0..=1)]
+    #[allow(clippy::option_option)] // clap's form: not given, given alone, given with a run
+    resume: Option<Option<PathBuf>>,
+    /// CPU threads for model arithmetic [default: one a core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) threads: Option<u16>,
+    /// Root of every random stream; the same as seed=N
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+/// Fine-tune a policy on conversations, as a recipe says
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  r1 sft scripts/nano.lua
+  r1 sft scripts/nano.lua trainer.steps=200 --out models/mine")]
+pub(super) struct SftArgs {
+    #[command(flatten)]
+    pub(super) recipe: RecipeArgs,
+    /// Also write the final model to this directory
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: Option<PathBuf>,
+}
+
+impl RecipeArgs {
+    /// What was typed, as the options of a training loop.
+    pub(super) fn options(mut self, out: Option<PathBuf>, interrupt: Interrupt) -> Result<RunOptions> {
+        // `--resume trainer.steps=9` means `--resume` and a setting.
+        if let Some(Some(path)) = &self.resume
+            && path.to_string_lossy().contains('=')
+            && !path.exists()
+        {
+            self.overrides.insert(0, path.to_string_lossy().into_owned());
+            self.resume = Some(None);
+        }
+        self.overrides.extend(self.seed.map(|seed| format!("seed={seed}")));
+        let resume = match self.resume {
+            None => None,
+            Some(Some(run)) => Some(run),
+            Some(None) => {
+                let name = match &self.name {
+                    Some(name) => name.clone(),
+                    None => Script::load(&self.script, &self.overrides)?.settings.name,
+                };
+                // A run that was stopped before it wrote anything begins anew.
+                store::newest_run(&self.runs_dir, &name)?
+            }
+        };
+        Ok(RunOptions {
+            script: self.script,
+            overrides: self.overrides,
+            runs_dir: self.runs_dir,
+            name: self.name,
+            resume,
+            out,
+            interrupt: Some(interrupt),
+        })
+    }
+}
+
+/// Talk to a model, or ask it one question
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  r1 infer --model runs/retool                               chat with what a run has trained
+  r1 infer --model runs/retool --script scripts/retool.lua   with the recipe's tools at hand
+  r1 infer --model r1-nano -p 'What is 2+2?'                 answer once and exit
+  echo 'What is 2+2?' | r1 infer --model r1-nano             the same from a pipe
+
+In a chat, Ctrl-C stops a reply, Ctrl-D leaves, and /clear starts anew.")]
+pub(super) struct InferArgs {
+    /// A run, a checkpoint, any directory in Hugging Face layout, a hub id, or r1-nano
+    #[arg(long, short)]
+    pub(super) model: String,
+    /// A recipe whose tools and system prompt the policy gets
+    #[arg(long, short, value_name = "SCRIPT")]
+    pub(super) script: Option<PathBuf>,
+    /// Answer this and exit
+    #[arg(long, short, value_name = "TEXT")]
+    pub(super) prompt: Option<String>,
+    /// System prompt
+    #[arg(long, value_name = "TEXT")]
+    pub(super) system: Option<String>,
+    /// 0 always takes the likeliest token [default: as the recipe evaluates, or as the model says]
+    #[arg(long, value_name = "NUMBER", value_parser = temperature)]
+    pub(super) temperature: Option<f64>,
+    /// Draw from the likeliest tokens that together have this probability
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    pub(super) top_p: Option<f64>,
+    /// Most tokens of a reply [default: as the recipe says, or 512]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) max_new_tokens: Option<u32>,
+    /// CPU threads for model arithmetic [default: one a core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) threads: Option<u16>,
+    /// Root of the random stream
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub(super) seed: u64,
+}
+
+fn temperature(text: &str) -> std::result::Result<f64, String> {
+    match text.parse() {
+        Ok(value) if (0.0..=10.0).contains(&value) => Ok(value),
+        _ => Err("must be a number from 0 to 10".to_owned()),
+    }
+}
+
+fn share(text: &str) -> std::result::Result<f64, String> {
+    match text.parse() {
+        Ok(value) if value > 0.0 && value <= 1.0 => Ok(value),
+        _ => Err("must be a number above 0, at most 1".to_owned()),
+    }
 }

@@ -1,7 +1,10 @@
 //! The command line: one file a subcommand. What was typed becomes options here and nowhere else.
 
 mod args;
+mod chat;
 mod failure;
+mod infer;
+mod run;
 mod version;
 
 use std::ffi::OsString;
@@ -20,14 +23,14 @@ pub fn main() -> ExitCode {
     let has = |flag: &str| typed.iter().take_while(|arg| *arg != "--").any(|arg| arg == flag);
     // Before parsing, because a line that can't be parsed is answered in the same voice.
     let voice = Voice::new(has("--json"), !has("--no-color"));
-    let done = failure::catch(|| run(&typed, voice));
+    let done = failure::catch(|| dispatch(&typed, voice));
     match done {
         Ok(code) => code,
         Err(error) => voice.fail(&error),
     }
 }
 
-fn run(typed: &[OsString], voice: Voice) -> Result<ExitCode> {
+fn dispatch(typed: &[OsString], voice: Voice) -> Result<ExitCode> {
     let color = if voice.colour { ColorChoice::Auto } else { ColorChoice::Never };
     let parsed =
         Cli::command().color(color).try_get_matches_from(typed).and_then(|matches| Cli::from_arg_matches(&matches));
@@ -40,9 +43,11 @@ fn run(typed: &[OsString], voice: Voice) -> Result<ExitCode> {
         Err(error) => return Ok(voice.refuse(&error)),
     };
     match cli.command {
-        Command::Version => version::run(cli.output.json)?,
+        Command::Run(args) => run::run(args, cli.output),
+        Command::Sft(args) => run::sft(args, cli.output),
+        Command::Infer(args) => infer::run(&args, cli.output),
+        Command::Version => version::run(cli.output.json).map(|()| ExitCode::SUCCESS),
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Writes a result to stdout.

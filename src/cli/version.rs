@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use serde_json::json;
 
 use super::print;
+use crate::config::DeviceChoice;
 use crate::error::Result;
 use crate::native;
 
@@ -17,9 +18,11 @@ pub(super) fn line() -> &'static str {
 }
 
 pub(super) fn run(json: bool) -> Result<()> {
+    let device = format!("{:?}", native::device(DeviceChoice::Auto)?).to_lowercase();
     if json {
-        let versions = json!({ "event": "version", "r1": R1, "libtorch": native::libtorch_version() });
+        let versions =
+            json!({ "event": "version", "r1": R1, "libtorch": native::libtorch_version(), "device": device });
         return print(&format!("{versions}\n"));
     }
-    print(&format!("r1 {}\n", line()))
+    print(&format!("r1 {}\ndevice {device}\n", line()))
 }

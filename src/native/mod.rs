@@ -17,3 +17,8 @@ pub fn device(choice: crate::config::DeviceChoice) -> crate::Result<tch::Device>
         }
     }
 }
+
+/// How many CPU threads arithmetic uses; libtorch's default is one a core.
+pub fn set_threads(threads: usize) {
+    tch::set_num_threads(i32::try_from(threads).unwrap_or(i32::MAX));
+}

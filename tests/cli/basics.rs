@@ -13,6 +13,7 @@ fn version() {
     exit: 0
     --- stdout
     r1 [version] (libtorch [version])
+    device [device]
     ");
 }
 
@@ -26,7 +27,10 @@ fn help() {
     Usage: r1 [OPTIONS] <COMMAND>
 
     Commands:
-      version  Print the versions of r1 and libtorch
+      run      Train a policy with reinforcement learning, as a recipe says
+      sft      Fine-tune a policy on conversations, as a recipe says
+      infer    Talk to a model, or ask it one question
+      version  Print the versions of r1 and libtorch, and the device
       help     Print this message or the help of the given subcommand(s)
 
     Options:

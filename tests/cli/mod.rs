@@ -1,11 +1,13 @@
 //! Snapshots of what a person sees: arguments in, exit code, stdout and stderr out.
 
+mod bad_input;
 mod basics;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 
-/// Runs `r1` with `args` in `dir`, without colour, a terminal or the caller's settings.
+/// `r1` with `args` in `dir`, without colour, a terminal or the caller's settings.
 pub(crate) fn r1(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_r1"));
     command.args(args).current_dir(dir).stdin(Stdio::null());
@@ -15,7 +17,7 @@ pub(crate) fn r1(dir: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// How a command ended and what it printed, with what changes from run to run taken out.
+/// How a command ended and what it printed.
 pub(crate) fn shown(dir: &Path, output: &Output) -> String {
     let code = output.status.code().map_or_else(|| "none".to_owned(), |code| code.to_string());
     let mut text = format!("exit: {code}");
@@ -27,18 +29,73 @@ pub(crate) fn shown(dir: &Path, output: &Output) -> String {
     text.replace(&format!("{}/", dir.display()), "[dir]/").replace(&dir.display().to_string(), "[dir]")
 }
 
-/// `cli_snapshot!(["run", "x.lua"], @"…")`, or with files to put in the directory first:
-/// `cli_snapshot!({ "x.lua" => "return 1" }, ["run", "x.lua"], @"…")`. Exit code, stdout and stderr are compared.
+/// A directory with `files` in it and, as `model`, the smallest model there can be.
+pub(crate) fn directory(files: &[(&str, &str)], model: bool) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        std::fs::write(dir.path().join(name), text).unwrap();
+    }
+    if model {
+        copy(tiny_model(), &dir.path().join("model"));
+    }
+    dir
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+/// Made once, by `r1 sft` itself.
+fn tiny_model() -> &'static Path {
+    static MODEL: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    let (_, model) = MODEL.get_or_init(|| {
+        let recipe = r#"
+            local rows = {}
+            for n = 1, 9 do
+              rows[n] = { messages = { r1.user("Say " .. n), r1.assistant("I say " .. n) } }
+            end
+            return r1.recipe {
+              env = r1.env { format = "retool" },
+              policy = { init = {
+                hidden_size = 16, intermediate_size = 32, num_hidden_layers = 1, num_attention_heads = 2,
+                num_key_value_heads = 1, max_position_embeddings = 128, vocab_size = 272, tokenizer_rows = 9,
+              } },
+              data = { train = r1.data.generate { count = 9, row = function(index) return rows[index] end } },
+              trainer = r1.sft { steps = 1, batch_size = 2 },
+            }"#;
+        let dir = directory(&[("make.lua", recipe)], false);
+        let output = r1(dir.path(), &["sft", "make.lua", "--out", "model"]).output().unwrap();
+        assert!(output.status.success(), "{}", shown(dir.path(), &output));
+        let model = dir.path().join("model");
+        (dir, model)
+    });
+    model
+}
+
+/// Compares exit code, stdout and stderr of a command line:
+/// `cli_snapshot!(["run", "x.lua"], @"…")`; with files put in its directory first:
+/// `cli_snapshot!({ "x.lua" => "return 1" }, ["run", "x.lua"], @"…")`; and with a tiny model there as `model`:
+/// `cli_snapshot!(model, { "x.lua" => RECIPE }, ["run", "x.lua"], @"…")`.
 macro_rules! cli_snapshot {
     ([$($arg:expr),* $(,)?], @$expected:literal) => {
         $crate::cli::cli_snapshot!({}, [$($arg),*], @$expected)
     };
-    ({ $($file:expr => $text:expr),* $(,)? }, [$($arg:expr),* $(,)?], @$expected:literal) => {{
-        let dir = tempfile::tempdir().unwrap();
-        $( std::fs::write(dir.path().join($file), $text).unwrap(); )*
+    ({ $($file:expr => $text:expr),* $(,)? }, [$($arg:expr),* $(,)?], @$expected:literal) => {
+        $crate::cli::cli_snapshot!(in $crate::cli::directory(&[$(($file, &$text)),*], false), [$($arg),*], @$expected)
+    };
+    (model, { $($file:expr => $text:expr),* $(,)? }, [$($arg:expr),* $(,)?], @$expected:literal) => {
+        $crate::cli::cli_snapshot!(in $crate::cli::directory(&[$(($file, &$text)),*], true), [$($arg),*], @$expected)
+    };
+    (in $dir:expr, [$($arg:expr),* $(,)?], @$expected:literal) => {{
+        let dir = $dir;
         let output = $crate::cli::r1(dir.path(), &[$($arg),*]).output().unwrap();
         insta::with_settings!({ filters => vec![
             (r"\b\d+\.\d+\.\d+ \(libtorch \S+\)", "[version] (libtorch [version])"),
+            (r"device \w+(:\d)?", "device [device]"),
             (r"\b[0-9a-f]{64}\b", "[hash]"),
             (r"\b\d+(\.\d+)? s\b", "[time]"),
         ]}, {

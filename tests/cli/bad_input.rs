@@ -1,0 +1,308 @@
+//! Every kind of bad input: one clear message with file and line or path, and the exit code of its kind.
+
+use super::{cli_snapshot, directory};
+
+/// A recipe that runs on the tiny model in a moment, with places to break.
+const RECIPE: &str = r#"local env = r1.env {
+  format = "retool",
+  max_steps = 2,
+  reset = function(task)
+    return { task = task, messages = { r1.user(task.problem) } }
+  end,
+  step = function(state, action)
+    r1.push(state.messages, r1.assistant(action))
+    return { done = true }
+  end,
+}
+return r1.recipe {
+  env = env,
+  reward = function(state, outcome) return #outcome.text % 2 end,
+  policy = { model = "model" },
+  data = { train = "tasks.jsonl" },
+  sampling = { max_new_tokens = 4 },
+  trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 2 },
+}
+"#;
+
+const TASKS: &str = "{\"problem\": \"1+1\"}\n{\"problem\": \"2+2\"}\n";
+
+fn broken(from: &str, to: &str) -> String {
+    assert!(RECIPE.contains(from), "{from}");
+    RECIPE.replace(from, to)
+}
+
+#[test]
+fn a_missing_script() {
+    cli_snapshot!(["run", "none.lua"], @"
+    exit: 3
+    --- stderr
+    error: can't read the script: no such file or directory
+      --> none.lua
+    ");
+}
+
+#[test]
+fn a_syntax_error() {
+    cli_snapshot!({ "a.lua" => broken("return { done = true }", "return { done = = true }") }, ["run", "a.lua"], @"
+    exit: 3
+    --- stderr
+    error: Expected identifier when parsing expression, got '='
+      --> a.lua:9
+    ");
+}
+
+#[test]
+fn a_script_that_returns_no_recipe() {
+    cli_snapshot!({ "a.lua" => "return 42" }, ["run", "a.lua"], @"
+    exit: 3
+    --- stderr
+    error: the script returns the number 42; it must return r1.recipe { … }
+      --> a.lua
+    ");
+}
+
+#[test]
+fn an_unknown_field() {
+    cli_snapshot!({ "a.lua" => broken("group_size", "goup_size") }, ["run", "a.lua"], @"
+    exit: 3
+    --- stderr
+    error: r1.grpo: unknown field `goup_size`
+      --> a.lua:18
+      hint: did you mean `group_size`?
+    ");
+}
+
+#[test]
+fn a_wrong_type() {
+    cli_snapshot!({ "a.lua" => broken("max_new_tokens = 4", "max_new_tokens = \"four\"") }, ["run", "a.lua"], @r#"
+    exit: 3
+    --- stderr
+    error: r1.recipe: `sampling.max_new_tokens` must be a whole number, 0 or more, got the text "four"
+      --> a.lua:12
+    "#);
+}
+
+#[test]
+fn an_unknown_override() {
+    cli_snapshot!({ "a.lua" => RECIPE }, ["run", "a.lua", "trainer.goup_size=4"], @"
+    exit: 2
+    --- stderr
+    error: unknown setting `trainer.goup_size`
+      --> trainer.goup_size=4
+      hint: did you mean `trainer.group_size` or `trainer.groups_per_step`?
+    ");
+    cli_snapshot!({ "a.lua" => RECIPE }, ["run", "a.lua", "trainer.lr"], @"
+    exit: 2
+    --- stderr
+    error: `trainer.lr` is not a setting
+      --> trainer.lr
+      hint: write settings as key=value: trainer.lr=2e-6
+    ");
+    cli_snapshot!({ "a.lua" => RECIPE }, ["run", "a.lua", "trainer.lr=fast"], @r#"
+    exit: 2
+    --- stderr
+    error: `trainer.lr` must be a number, got the text "fast"
+      --> trainer.lr=fast
+    "#);
+}
+
+#[test]
+fn the_other_trainer() {
+    cli_snapshot!({ "a.lua" => RECIPE }, ["sft", "a.lua"], @"
+    exit: 2
+    --- stderr
+    error: this recipe's trainer is not r1.sft
+      --> a.lua
+      hint: run it with `r1 run a.lua`
+    ");
+}
+
+#[test]
+fn a_missing_data_file() {
+    cli_snapshot!(model, { "a.lua" => RECIPE }, ["run", "a.lua"], @"
+    exit: 4
+    --- stderr
+    error: can't read the dataset: no such file or directory
+      --> tasks.jsonl
+      hint: data.train of a.lua names it
+    ");
+}
+
+#[test]
+fn a_row_without_its_column() {
+    cli_snapshot!(model, { "a.lua" => RECIPE, "tasks.jsonl" => "{\"question\": \"1+1\"}\n" }, ["run", "a.lua"], @"
+    exit: 6
+    --- stderr
+      policy   model (0.0M parameters, Float on Cpu)
+      data     1 training tasks
+      training 1 steps of 2 groups of 2 trajectories, lr 0.000001
+      run      runs/a
+    error: 4 of 4 trajectories failed
+      4 x env_error: r1.user: the content must be text or a list of parts, got nil at a.lua:5
+      hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
+    ");
+}
+
+#[test]
+fn a_row_that_is_no_json() {
+    cli_snapshot!(
+        model,
+        { "a.lua" => RECIPE, "tasks.jsonl" => "{\"problem\": \"1+1\"}\n{\"problem\": 2+2}\n" },
+        ["run", "a.lua"],
+        @"
+    exit: 4
+    --- stderr
+      policy   model (0.0M parameters, Float on Cpu)
+      data     2 training tasks
+      training 1 steps of 2 groups of 2 trajectories, lr 0.000001
+      run      runs/a
+    error: the row is not JSON: expected `,` or `}` in column 14
+      --> tasks.jsonl:2
+      hint: a dataset holds one JSON object a line
+    "
+    );
+}
+
+#[test]
+fn a_model_without_weights() {
+    let dir = directory(&[("a.lua", RECIPE), ("tasks.jsonl", TASKS)], true);
+    std::fs::remove_file(dir.path().join("model/model.safetensors")).unwrap();
+    cli_snapshot!(in dir, ["run", "a.lua"], @"
+    exit: 5
+    --- stderr
+    error: no model.safetensors and no model.safetensors.index.json
+      --> model
+      hint: weights in other formats (pytorch_model.bin, gguf) are not read; convert them to safetensors
+    ");
+    cli_snapshot!({ "a.lua" => RECIPE, "tasks.jsonl" => TASKS }, ["run", "a.lua"], @"
+    exit: 5
+    --- stderr
+    error: there is no model `model`
+      hint: give a directory, a hub id such as Qwen/Qwen2.5-1.5B-Instruct, or `r1-nano` for the embedded model
+    ");
+}
+
+#[test]
+fn truncated_weights() {
+    let dir = directory(&[("a.lua", RECIPE), ("tasks.jsonl", TASKS)], true);
+    let weights = dir.path().join("model/model.safetensors");
+    std::fs::File::options().write(true).open(weights).unwrap().set_len(2000).unwrap();
+    cli_snapshot!(in dir, ["run", "a.lua"], @"
+    exit: 5
+    --- stderr
+    error: the weights are damaged or cut short: incomplete metadata, file not fully covered
+      --> model/model.safetensors
+      hint: fetch or copy the file again
+    ");
+}
+
+#[test]
+fn a_reward_that_is_no_number() {
+    let nil = broken("return #outcome.text % 2", "return nil");
+    cli_snapshot!(model, { "a.lua" => nil, "tasks.jsonl" => TASKS }, ["run", "a.lua"], @"
+    exit: 6
+    --- stderr
+      policy   model (0.0M parameters, Float on Cpu)
+      data     2 training tasks
+      training 1 steps of 2 groups of 2 trajectories, lr 0.000001
+      run      runs/a
+    error: 4 of 4 trajectories failed
+      4 x env_error: reward returned nil; it must return a number or a table of named parts at a.lua:14
+      hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
+    ");
+    let nan = broken("return #outcome.text % 2", "return 0 / 0");
+    cli_snapshot!(model, { "a.lua" => nan, "tasks.jsonl" => TASKS }, ["run", "a.lua"], @"
+    exit: 6
+    --- stderr
+      policy   model (0.0M parameters, Float on Cpu)
+      data     2 training tasks
+      training 1 steps of 2 groups of 2 trajectories, lr 0.000001
+      run      runs/a
+    error: 4 of 4 trajectories failed
+      4 x env_error: reward is NaN at a.lua:14
+      hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
+    ");
+}
+
+#[test]
+fn an_env_that_throws() {
+    let throws = broken("return { done = true }", "error(\"no such room\")");
+    cli_snapshot!(model, { "a.lua" => throws, "tasks.jsonl" => TASKS }, ["run", "a.lua"], @"
+    exit: 6
+    --- stderr
+      policy   model (0.0M parameters, Float on Cpu)
+      data     2 training tasks
+      training 1 steps of 2 groups of 2 trajectories, lr 0.000001
+      run      runs/a
+    error: 4 of 4 trajectories failed
+      4 x env_error: no such room at a.lua:9
+      hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
+    ");
+}
+
+#[test]
+fn an_env_that_loops() {
+    let loops = broken("return { done = true }", "while true do end");
+    cli_snapshot!(model, { "a.lua" => loops, "tasks.jsonl" => TASKS }, ["run", "a.lua", "limits.cpu=0.05"], @"
+    exit: 6
+    --- stderr
+      policy   model (0.0M parameters, Float on Cpu)
+      data     2 training tasks
+      training 1 steps of 2 groups of 2 trajectories, lr 0.000001
+      run      runs/a
+    error: 4 of 4 trajectories failed
+      4 x script_limit: step used more than [time] of CPU time at hint: is there an endless loop? limits.cpu sets the limit
+      hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
+    ");
+}
+
+#[test]
+fn errors_as_json() {
+    cli_snapshot!({ "a.lua" => RECIPE }, ["run", "a.lua", "--json", "trainer.goup_size=4"], @r#"
+    exit: 2
+    --- stdout
+    {"event":"error","kind":"usage","exit_code":2,"message":"unknown setting `trainer.goup_size`","place":"trainer.goup_size=4","hint":"did you mean `trainer.group_size` or `trainer.groups_per_step`?"}
+    "#);
+}
+
+#[test]
+fn a_run_that_cannot_be_resumed() {
+    cli_snapshot!(model, { "a.lua" => RECIPE, "tasks.jsonl" => TASKS }, ["run", "a.lua", "--resume", "model"], @"
+    exit: 8
+    --- stderr
+    error: not a run directory: it has no config.json that names a script
+      --> model
+      hint: name a directory that `r1 run` or `r1 sft` made, such as runs/NAME
+    ");
+}
+
+#[test]
+fn a_runs_directory_that_cannot_be_made() {
+    cli_snapshot!(
+        model,
+        { "a.lua" => RECIPE, "tasks.jsonl" => TASKS, "runs" => "a file in the way" },
+        ["run", "a.lua"],
+        @"
+    exit: 8
+    --- stderr
+    error: can't make the directory: file exists
+      --> runs
+    "
+    );
+}
+
+#[test]
+fn nothing_to_ask() {
+    cli_snapshot!(model, {}, ["infer", "--model", "model"], @"
+    exit: 2
+    --- stderr
+    error: the question is empty
+      hint: ask with -p TEXT, or through a pipe
+    ");
+    cli_snapshot!(["infer", "--model", "none", "-p", "Hello"], @"
+    exit: 5
+    --- stderr
+    error: there is no model `none`
+      hint: give a directory, a hub id such as Qwen/Qwen2.5-1.5B-Instruct, or `r1-nano` for the embedded model
+    ");
+}
