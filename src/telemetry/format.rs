@@ -46,7 +46,7 @@ pub fn compact(value: f64) -> String {
     } else if !value.is_finite() {
         value.to_string()
     } else if !(1e-3..1e6).contains(&size) {
-        format!("{value:.1e}")
+        format!("{value:.1e}").replace(".0e", "e")
     } else if size < 10.0 {
         format!("{value:.3}")
     } else if size < 1000.0 {
@@ -74,6 +74,7 @@ mod tests {
         assert_eq!(percent(0.0), "0%");
         assert_eq!(compact(0.4123), "0.412");
         assert_eq!(compact(3.14e-5), "3.1e-5");
+        assert_eq!(compact(1e-6), "1e-6");
         assert_eq!(compact(-12.34), "-12.3");
         assert_eq!(compact(0.0), "0");
     }

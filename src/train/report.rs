@@ -14,7 +14,7 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::{Role, Trajectory};
 use crate::model::Qwen2;
 use crate::store::RunDir;
-use crate::telemetry::{Metrics, MetricsLog, Reporter, duration};
+use crate::telemetry::{Metrics, MetricsLog, Reporter, compact, duration};
 
 /// Example trajectories shown before and after.
 const EXAMPLES: usize = 3;
@@ -34,7 +34,10 @@ pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows
     reporter.info(&format!("data     {rows} training tasks"));
     reporter.info(&format!(
         "training {} steps of {} groups of {} trajectories, lr {}",
-        grpo.steps, grpo.groups_per_step, grpo.group_size, grpo.lr
+        grpo.steps,
+        grpo.groups_per_step,
+        grpo.group_size,
+        compact(grpo.lr)
     ));
     reporter.info(&format!("run      {}", run.path().display()));
 }
@@ -42,7 +45,7 @@ pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows
 pub(super) fn opening_sft(reporter: &Reporter, model: &Qwen2, run: &RunDir, rows: u64, sft: &Sft) {
     reporter.info(&format!("model    {}", describe(model)));
     reporter.info(&format!("data     {rows} conversations"));
-    reporter.info(&format!("training {} steps of {} conversations, lr {}", sft.steps, sft.batch_size, sft.lr));
+    reporter.info(&format!("training {} steps of {} conversations, lr {}", sft.steps, sft.batch_size, compact(sft.lr)));
     reporter.info(&format!("run      {}", run.path().display()));
 }
 
@@ -187,7 +190,7 @@ pub(super) fn refuse_broken_env(trajectories: &[Trajectory], limit: f64) -> Resu
     let mut causes: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
     for trajectory in &failed {
         let cause = trajectory.error.as_deref().unwrap_or("no reason given");
-        *causes.entry(format!("{}: {}", trajectory.status.name(), first_lines(cause))).or_default() += 1;
+        *causes.entry(format!("{}: {}", trajectory.status.name(), indented(cause))).or_default() += 1;
     }
     let mut causes: Vec<(String, usize)> = causes.into_iter().collect();
     causes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
@@ -199,9 +202,9 @@ pub(super) fn refuse_broken_env(trajectories: &[Trajectory], limit: f64) -> Resu
     .hint("mend the script and start again with --resume; rollout.max_failure_rate sets the limit"))
 }
 
-/// The message and its place, on one line.
-fn first_lines(text: &str) -> String {
-    text.lines().take(2).map(|line| line.trim().trim_start_matches("--> ")).collect::<Vec<_>>().join(" at ")
+/// The message, and below it the place and the hint, as deep as they belong in the list of causes.
+fn indented(text: &str) -> String {
+    text.lines().take(4).collect::<Vec<_>>().join("\n  ")
 }
 
 /// Stops when sampler and learner disagree by more than the recipe allows.

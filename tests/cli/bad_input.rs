@@ -89,7 +89,7 @@ fn an_unknown_override() {
     --- stderr
     error: unknown setting `trainer.goup_size`
       --> trainer.goup_size=4
-      hint: did you mean `trainer.group_size` or `trainer.groups_per_step`?
+      hint: did you mean `trainer.group_size`?
     ");
     cli_snapshot!({ "a.lua" => RECIPE }, ["run", "a.lua", "trainer.lr"], @"
     exit: 2
@@ -135,10 +135,12 @@ fn a_row_without_its_column() {
     --- stderr
       policy   model (0.0M parameters, Float on Cpu)
       data     1 training tasks
-      training 1 steps of 2 groups of 2 trajectories, lr 0.000001
+      training 1 steps of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
     error: 4 of 4 trajectories failed
-      4 x env_error: r1.user: the content must be text or a list of parts, got nil at a.lua:5
+      4 x env_error: r1.user: the content must be text or a list of parts, got nil
+        --> a.lua:5
+        hint: the task's columns: `question`
       hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
     ");
 }
@@ -154,7 +156,7 @@ fn a_row_that_is_no_json() {
     --- stderr
       policy   model (0.0M parameters, Float on Cpu)
       data     2 training tasks
-      training 1 steps of 2 groups of 2 trajectories, lr 0.000001
+      training 1 steps of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
     error: the row is not JSON: expected `,` or `}` in column 14
       --> tasks.jsonl:2
@@ -204,10 +206,11 @@ fn a_reward_that_is_no_number() {
     --- stderr
       policy   model (0.0M parameters, Float on Cpu)
       data     2 training tasks
-      training 1 steps of 2 groups of 2 trajectories, lr 0.000001
+      training 1 steps of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
     error: 4 of 4 trajectories failed
-      4 x env_error: reward returned nil; it must return a number or a table of named parts at a.lua:14
+      4 x env_error: reward returned nil; it must return a number or a table of named parts
+        --> a.lua:14
       hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
     ");
     let nan = broken("return #outcome.text % 2", "return 0 / 0");
@@ -216,10 +219,11 @@ fn a_reward_that_is_no_number() {
     --- stderr
       policy   model (0.0M parameters, Float on Cpu)
       data     2 training tasks
-      training 1 steps of 2 groups of 2 trajectories, lr 0.000001
+      training 1 steps of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
     error: 4 of 4 trajectories failed
-      4 x env_error: reward is NaN at a.lua:14
+      4 x env_error: reward is NaN
+        --> a.lua:14
       hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
     ");
 }
@@ -232,10 +236,11 @@ fn an_env_that_throws() {
     --- stderr
       policy   model (0.0M parameters, Float on Cpu)
       data     2 training tasks
-      training 1 steps of 2 groups of 2 trajectories, lr 0.000001
+      training 1 steps of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
     error: 4 of 4 trajectories failed
-      4 x env_error: no such room at a.lua:9
+      4 x env_error: no such room
+        --> a.lua:9
       hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
     ");
 }
@@ -248,10 +253,11 @@ fn an_env_that_loops() {
     --- stderr
       policy   model (0.0M parameters, Float on Cpu)
       data     2 training tasks
-      training 1 steps of 2 groups of 2 trajectories, lr 0.000001
+      training 1 steps of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
     error: 4 of 4 trajectories failed
-      4 x script_limit: step used more than [time] of CPU time at hint: is there an endless loop? limits.cpu sets the limit
+      4 x script_limit: step used more than [time] of CPU time
+        hint: is there an endless loop? limits.cpu sets the limit
       hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
     ");
 }
@@ -261,7 +267,7 @@ fn errors_as_json() {
     cli_snapshot!({ "a.lua" => RECIPE }, ["run", "a.lua", "--json", "trainer.goup_size=4"], @r#"
     exit: 2
     --- stdout
-    {"event":"error","kind":"usage","exit_code":2,"message":"unknown setting `trainer.goup_size`","place":"trainer.goup_size=4","hint":"did you mean `trainer.group_size` or `trainer.groups_per_step`?"}
+    {"event":"error","kind":"usage","exit_code":2,"message":"unknown setting `trainer.goup_size`","place":"trainer.goup_size=4","hint":"did you mean `trainer.group_size`?"}
     "#);
 }
 

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod basics;
+mod training;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -11,6 +12,8 @@ use std::sync::OnceLock;
 pub(crate) fn r1(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_r1"));
     command.args(args).current_dir(dir).stdin(Stdio::null());
+    // Models this small only lose by a second thread, and tests run side by side.
+    command.env("OMP_NUM_THREADS", "1");
     for variable in ["NO_COLOR", "CLICOLOR_FORCE", "RUST_BACKTRACE", "LANG", "LC_ALL", "LC_CTYPE", "COLUMNS"] {
         command.env_remove(variable);
     }

@@ -1,0 +1,179 @@
+//! Whole runs on a tiny model: what they print, what they leave behind, stopping and going on.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{cli_snapshot, directory, r1, shown};
+
+/// Rewards even lengths, so that something differs within a group.
+const RECIPE: &str = r#"
+return r1.recipe {
+  env = r1.env { format = "retool" },
+  reward = function(state, outcome) return { outcome = #outcome.text % 2, length = { value = #outcome.text, weight = 0 } } end,
+  policy = { model = "model" },
+  data = {
+    train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. index } end },
+    eval = r1.data.generate { count = 2, row = function(index) return { prompt = "Say " .. index } end },
+  },
+  sampling = { max_new_tokens = 6 },
+  trainer = r1.grpo { steps = 4, group_size = 2, groups_per_step = 2, lr = 1e-3 },
+  checkpoint = { every = 2, keep = 0 },
+}
+"#;
+
+fn run(dir: &Path, args: &[&str]) -> Output {
+    r1(dir, args).output().unwrap()
+}
+
+fn succeed(dir: &Path, args: &[&str]) -> String {
+    let output = run(dir, args);
+    assert!(output.status.success(), "{}", shown(dir, &output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json_lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Steps in `metrics.jsonl` that are training steps.
+fn logged_steps(run: &Path) -> Vec<u64> {
+    let lines = json_lines(&fs::read_to_string(run.join("metrics.jsonl")).unwrap());
+    lines.iter().filter(|line| line.get("policy/loss").is_some()).map(|line| line["step"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn a_run_leaves_everything_behind() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let stdout = succeed(dir.path(), &["run", "a.lua", "--json", "--seed", "3"]);
+    let events = json_lines(&stdout);
+    let named = |name: &str| events.iter().filter(|event| event["event"] == name).count();
+    assert_eq!(named("step"), 4, "{stdout}");
+    assert_eq!(named("summary"), 1);
+    let run = dir.path().join("runs/a");
+    for file in [
+        "recipe.lua",
+        "config.json",
+        "trajectories/step-000001.parquet",
+        "checkpoints/step-000002/model.safetensors",
+        "checkpoints/step-000004/state.json",
+        "checkpoints/step-000004/tokenizer.json",
+        "checkpoints/latest",
+        "metrics.jsonl",
+    ] {
+        assert!(run.join(file).is_file(), "{file}");
+    }
+    assert_eq!(fs::read_to_string(run.join("recipe.lua")).unwrap(), RECIPE);
+    let config: Value = serde_json::from_slice(&fs::read(run.join("config.json")).unwrap()).unwrap();
+    assert_eq!(config["seed"], 3);
+    assert_eq!(logged_steps(&run), [1, 2, 3, 4]);
+    // Every metric that is logged is explained.
+    for line in json_lines(&fs::read_to_string(run.join("metrics.jsonl")).unwrap()) {
+        for name in line.as_object().unwrap().keys().filter(|name| !["step", "time"].contains(&name.as_str())) {
+            assert!(r1::telemetry::names::meaning(name).is_some(), "docs/metrics.md does not explain {name}");
+        }
+    }
+    // Nothing is overwritten.
+    succeed(dir.path(), &["run", "a.lua", "-q", "trainer.steps=1"]);
+    assert!(dir.path().join("runs/a-2/checkpoints/step-000001").is_dir());
+    // What was trained can be talked to.
+    let reply = succeed(dir.path(), &["infer", "-m", "runs/a", "-s", "a.lua", "-p", "Say 3", "--json"]);
+    assert_eq!(json_lines(&reply)[0]["event"], "reply");
+    let plain =
+        succeed(dir.path(), &["infer", "-m", "runs/a/checkpoints/latest", "-p", "Say 3", "--max-new-tokens", "3"]);
+    assert!(plain.ends_with('\n'));
+}
+
+#[test]
+fn quiet_says_nothing() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    cli_snapshot!(in dir, ["run", "a.lua", "--quiet", "trainer.steps=1"], @"
+    exit: 0
+    ");
+}
+
+#[test]
+fn a_resumed_run_ends_where_an_unbroken_one_does() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "whole"]);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "parts"]);
+    let parts = dir.path().join("runs/parts");
+    // As if it had been killed in the third step, while it wrote.
+    fs::remove_dir_all(parts.join("checkpoints/step-000004")).unwrap();
+    fs::write(parts.join("trajectories/.step-000003.parquet-x.part"), "half").unwrap();
+    fs::create_dir(parts.join("checkpoints/.step-000004-x.part")).unwrap();
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "parts", "--resume"]);
+    assert_eq!(logged_steps(&parts), [1, 2, 3, 4]);
+    assert!(!parts.join("trajectories/.step-000003.parquet-x.part").exists());
+    let weights =
+        |run: &str| fs::read(dir.path().join("runs").join(run).join("checkpoints/step-000004/model.safetensors"));
+    assert!(weights("whole").unwrap() == weights("parts").unwrap(), "the weights differ");
+    let sampled = |run: &str| {
+        let path = dir.path().join("runs").join(run).join("trajectories/step-000003.parquet");
+        r1::store::read_trajectories(&path).unwrap()
+    };
+    let ids = |run: &str| sampled(run).iter().map(|t| t.steps[0].response_ids.clone()).collect::<Vec<_>>();
+    assert_eq!(ids("whole"), ids("parts"));
+}
+
+#[test]
+#[cfg(unix)]
+fn ctrl_c_stops_after_a_step_and_says_how_to_go_on() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let child = r1(dir.path(), &["run", "a.lua", "trainer.steps=100000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let log = dir.path().join("runs/a/metrics.jsonl");
+    let begun = Instant::now();
+    while fs::read_to_string(&log).map_or(0, |text| text.lines().count()) < 3 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the run does not begin");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // SAFETY: the child is ours and has not been waited for.
+    unsafe { libc::kill(i32::try_from(child.id()).unwrap(), libc::SIGINT) };
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", shown(dir.path(), &output));
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(stdout.contains("r1 run a.lua --resume runs/a"), "{stdout}");
+    assert!(dir.path().join("runs/a/checkpoints/latest").is_file());
+}
+
+/// A file system of a quarter mebibyte, in a namespace of its own.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_loses_nothing_that_was_written() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let script = "mount -t tmpfs -o size=256k none runs && { \"$0\" \"$@\"; code=$?; cp -r runs kept; exit $code; }";
+    fs::create_dir(dir.path().join("runs")).unwrap();
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-rm", "sh", "-c", script, env!("CARGO_BIN_EXE_r1")]);
+    let output = command
+        .args(["run", "a.lua", "-q", "trainer.steps=100000", "checkpoint.every=1"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    if !dir.path().join("kept").exists() {
+        eprintln!("skipped: no namespaces here ({})", String::from_utf8_lossy(&output.stderr).trim());
+        return;
+    }
+    assert_eq!(output.status.code(), Some(8), "{}", shown(dir.path(), &output));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("no space left on device") && stderr.contains("--resume"), "{stderr}");
+    // Every file that can be seen is whole.
+    let kept = dir.path().join("kept/a");
+    let files = fs::read_dir(kept.join("trajectories")).unwrap().map(|entry| entry.unwrap().path());
+    let whole: Vec<_> = files.filter(|path| path.extension().is_some_and(|ext| ext == "parquet")).collect();
+    assert!(!whole.is_empty());
+    for path in whole {
+        assert_eq!(r1::store::read_trajectories(&path).unwrap().len(), 4);
+    }
+    let (step, checkpoint) = r1::store::latest_checkpoint(&kept).unwrap().unwrap();
+    assert_eq!(r1::store::State::load(&checkpoint).unwrap().step, step);
+    let last = fs::read(checkpoint.join("model.safetensors")).unwrap();
+    assert!(last.len() > 1000);
+}
