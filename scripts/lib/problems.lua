@@ -4,7 +4,7 @@
 
 local names = { "Ana", "Bo", "Cleo", "Dev", "Eli", "Finn", "Gus", "Hana" }
 local things = { "apples", "books", "cards", "eggs", "lamps", "pens", "rings", "seeds" }
-local places = { "box", "shelf", "crate", "bag" }
+local places = { "boxes", "shelves", "crates", "bags" }
 
 local function pick(list) return list[math.random(#list)] end
 local function two_digits() return math.random(12, 98) end
@@ -22,7 +22,7 @@ function shapes.product()
   local n, each, thing = two_digits(), two_digits(), pick(things)
   local answer = n * each
   return {
-    problem = string.format("%s has %d %ss with %d %s in each.%s How many %s in all?",
+    problem = string.format("%s has %d %s with %d %s in each.%s How many %s in all?",
       pick(names), n, pick(places), each, thing, distractor(thing), thing),
     answer = answer,
     plan = { { code = string.format("print(%d*%d)", n, each), output = tostring(answer) } },
@@ -34,7 +34,7 @@ function shapes.sold()
   local n, each, sold, thing = two_digits(), two_digits(), two_digits(), pick(things)
   local answer = n * each - sold
   return {
-    problem = string.format("%s buys %d %ss of %d %s and sells %d %s.%s How many %s are left?",
+    problem = string.format("%s buys %d %s of %d %s and sells %d %s.%s How many %s are left?",
       pick(names), n, pick(places), each, thing, sold, thing, distractor(thing), thing),
     answer = answer,
     plan = { { code = string.format("print(%d*%d-%d)", n, each, sold), output = tostring(answer) } },
@@ -46,7 +46,7 @@ function shapes.piles()
   local a, b, c, d, thing = two_digits(), two_digits(), two_digits(), two_digits(), pick(things)
   local answer = a * b + c * d
   return {
-    problem = string.format("There are %d %ss of %d %s and %d %ss of %d %s. How many %s in all?",
+    problem = string.format("There are %d %s of %d %s and %d %s of %d %s. How many %s in all?",
       a, pick(places), b, thing, c, pick(places), d, thing, thing),
     answer = answer,
     plan = { { code = string.format("print(%d*%d+%d*%d)", a, b, c, d), output = tostring(answer) } },
@@ -91,8 +91,8 @@ function shapes.stock()
     }
   end
   return {
-    problem = string.format("Each %s holds %d %s. The number of %ss is stock, or %d if stock is unknown. How many %s?",
-      "crate", each, thing, "crate", guess, thing),
+    problem = string.format("Each crate holds %d %s. The number of crates is stock, or %d if stock is unknown. How many %s?",
+      each, thing, guess, thing),
     answer = answer,
     prelude = known and string.format("stock = %d", stock) or nil,
     plan = plan,
