@@ -1,4 +1,4 @@
-//! Links against the libtorch that `LIBTORCH` names and writes its place into the binary (rpath).
+//! Compiles the C++ in src/native against the libtorch that `LIBTORCH` names, and writes its place into the binary (rpath).
 
 use std::path::Path;
 
@@ -17,6 +17,45 @@ fn main() {
     };
     println!("cargo:rustc-env=R1_LIBTORCH_VERSION={}", version(Path::new(&libtorch)));
     println!("cargo:rustc-link-arg=-Wl,-rpath,{libtorch}/lib");
+
+    let target = |name: &str| std::env::var(format!("CARGO_CFG_TARGET_{name}")).unwrap_or_default();
+    let source = |name: &str| {
+        let path = format!("src/native/{name}.cpp");
+        println!("cargo:rerun-if-changed={path}");
+        path
+    };
+    let build = || {
+        let mut build = cc::Build::new();
+        // The inner loops want the optimiser in every profile.
+        build.cpp(true).std("c++17").opt_level(3).debug(false).flag("-fno-math-errno");
+        build
+    };
+    // One small library for each instruction set; the program picks when it starts.
+    let mut sets: Vec<(&str, &[&str])> = vec![("base", &[])];
+    if target("ARCH") == "x86_64" {
+        sets.push(("avx2", &["-mavx2", "-mfma"]));
+        sets.push(("avx512", &["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma"]));
+    }
+    for (set, flags) in sets {
+        build().flags(flags).file(source(&format!("kernels_{set}"))).compile(&format!("r1_kernels_{set}"));
+    }
+    // By name: the Rust files beside them are cargo's own business.
+    for header in ["kernels", "common", "learn", "step", "logprobs", "autograd"] {
+        println!("cargo:rerun-if-changed=src/native/{header}.h");
+    }
+    println!("cargo:rerun-if-changed=src/native/kernels.inc");
+    let mut native = build();
+    if target("OS") == "linux" {
+        native.flag("-fopenmp");
+    }
+    for part in ["common", "attention", "learn", "step", "logprobs", "autograd", "interface"] {
+        native.file(source(part));
+    }
+    // libtorch's headers are not ours to warn about.
+    for include in ["include", "include/torch/csrc/api/include"] {
+        native.flag("-isystem").flag(format!("{libtorch}/{include}"));
+    }
+    native.compile("r1_native");
 }
 
 /// What libtorch calls itself: in `version.py` of a Python package, in `build-version` of a download.

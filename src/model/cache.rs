@@ -11,22 +11,44 @@ use crate::error::{Error, Result};
 /// Which tokens a slot holds is its owner's business: a position is valid once a span wrote it.
 #[derive(Debug)]
 pub struct KvCache {
-    /// Per layer, [slots, Hkv, capacity, D].
+    /// Per layer, [slots, Hkv, capacity / panel, D, panel]: the keys of a panel lie side by side, as the native code
+    /// multiplies them.
     pub(super) keys: Vec<Tensor>,
     /// Per layer, [slots, Hkv, capacity, D].
     pub(super) values: Vec<Tensor>,
     slots: usize,
     capacity: usize,
+    panel: usize,
     heads: usize,
     head_dim: usize,
 }
 
 impl KvCache {
-    pub(super) fn new(config: &Config, slots: usize, capacity: usize, device: Device, kind: Kind) -> Self {
+    /// `panel` is the number of keys that lie side by side; 1 for plain operations.
+    pub(super) fn new(
+        config: &Config,
+        slots: usize,
+        capacity: usize,
+        panel: usize,
+        device: Device,
+        kind: Kind,
+    ) -> Self {
+        let capacity = capacity.max(1).next_multiple_of(panel);
         let (heads, head_dim) = (config.num_key_value_heads, config.head_dim);
-        let shape = [slots as i64, heads as i64, capacity as i64, head_dim as i64];
-        let make = || (0..config.num_hidden_layers).map(|_| Tensor::zeros(shape, (kind, device))).collect();
-        Self { keys: make(), values: make(), slots, capacity, heads, head_dim }
+        let mut new = Self { keys: Vec::new(), values: Vec::new(), slots, capacity, panel, heads, head_dim };
+        for _ in 0..config.num_hidden_layers {
+            new.keys.push(Tensor::zeros(new.keys_shape(capacity), (kind, device)));
+            new.values.push(Tensor::zeros(new.values_shape(capacity), (kind, device)));
+        }
+        new
+    }
+
+    fn keys_shape(&self, capacity: usize) -> [i64; 5] {
+        [self.slots, self.heads, capacity / self.panel, self.head_dim, self.panel].map(|size| size as i64)
+    }
+
+    fn values_shape(&self, capacity: usize) -> [i64; 4] {
+        [self.slots, self.heads, capacity, self.head_dim].map(|size| size as i64)
     }
 
     /// Sequences held at once.
@@ -45,19 +67,18 @@ impl KvCache {
         2 * self.keys.len() * self.slots * self.heads * self.capacity * self.head_dim * element
     }
 
-    /// Makes room for `tokens` in every slot (rounded up to 16), keeping what is there. Everything is copied: whoever
+    /// Makes room for `tokens` in every slot (rounded up to 16, or to the native code's panel), keeping what is there. Everything is copied: whoever
     /// grows token by token should ask for more at once.
     pub fn reserve(&mut self, tokens: usize) -> Result<()> {
         if tokens <= self.capacity {
             return Ok(());
         }
-        let capacity = tokens.next_multiple_of(16);
+        let capacity = tokens.next_multiple_of(self.panel.max(16));
         let _guard = tch::no_grad_guard();
-        for tensor in self.keys.iter_mut().chain(&mut self.values) {
-            let shape = [self.slots as i64, self.heads as i64, capacity as i64, self.head_dim as i64];
-            let grown = Tensor::f_zeros(shape, (tensor.kind(), tensor.device()))?;
-            grown.f_narrow(2, 0, self.capacity as i64)?.f_copy_(tensor)?;
-            *tensor = grown;
+        for layer in 0..self.keys.len() {
+            let keys = grown(&self.keys[layer], &self.keys_shape(capacity))?;
+            let values = grown(&self.values[layer], &self.values_shape(capacity))?;
+            (self.keys[layer], self.values[layer]) = (keys, values);
         }
         self.capacity = capacity;
         Ok(())
@@ -78,10 +99,20 @@ impl KvCache {
             return Ok(());
         }
         let _guard = tch::no_grad_guard();
-        for tensor in self.keys.iter().chain(&self.values) {
-            let source = tensor.f_select(0, from as i64)?.f_narrow(1, 0, length as i64)?;
-            tensor.f_select(0, to as i64)?.f_narrow(1, 0, length as i64)?.f_copy_(&source)?;
+        let panels = length.div_ceil(self.panel);
+        for (tensors, count) in [(&self.keys, panels), (&self.values, length)] {
+            for tensor in tensors {
+                let source = tensor.f_select(0, from as i64)?.f_narrow(1, 0, count as i64)?;
+                tensor.f_select(0, to as i64)?.f_narrow(1, 0, count as i64)?.f_copy_(&source)?;
+            }
         }
         Ok(())
     }
+}
+
+/// A larger tensor of the shape, which differs in dimension 2, with the old one at its start.
+fn grown(old: &Tensor, shape: &[i64]) -> Result<Tensor> {
+    let new = Tensor::f_zeros(shape, (old.kind(), old.device()))?;
+    new.f_narrow(2, 0, old.size()[2])?.f_copy_(old)?;
+    Ok(new)
 }

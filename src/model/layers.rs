@@ -1,13 +1,9 @@
-//! The parameters of a Qwen2 model, as named tensors over fused storage.
-//!
-//! The tree of names is the checkpoint's. What is multiplied with the same input (q, k and v; gate and up) lies in one
-//! buffer, so that one product computes it; the named tensors are views of that buffer, each a leaf of its own for
-//! autograd, and an optimiser that updates them in place updates the buffer.
+//! The parameters of a Qwen2 model; the tree of names is the checkpoint's.
 
 use tch::{Device, Kind, Tensor};
 
 use super::Config;
-use crate::error::{self, Error, Result};
+use crate::error::Result;
 
 /// A weight [out, in] that may have a bias [out].
 #[derive(Debug)]
@@ -24,10 +20,10 @@ pub(super) struct Layer {
     pub k: Linear,
     pub v: Linear,
     pub o: Linear,
-    pub post_norm: Tensor,
     pub gate: Linear,
     pub up: Linear,
     pub down: Linear,
+    pub post_norm: Tensor,
 }
 
 /// All parameters.
@@ -41,43 +37,33 @@ pub(super) struct Parameters {
     tied: bool,
 }
 
-/// Consecutive views of one buffer, each a leaf that wants a gradient.
-fn views<const N: usize>(storage: &Tensor, sizes: [i64; N]) -> Result<[Tensor; N]> {
-    let mut start = 0;
-    let mut all = Vec::with_capacity(N);
-    for size in sizes {
-        all.push(storage.f_narrow(0, start, size)?.f_detach()?.f_set_requires_grad(true)?);
-        start += size;
-    }
-    all.try_into().map_err(|_| Error::new(error::Kind::Internal, "parameters lost their shape"))
-}
-
 impl Parameters {
     /// Uninitialised parameters of the configured shapes.
     pub(super) fn empty(config: &Config, device: Device, kind: Kind) -> Result<Self> {
-        let _guard = tch::no_grad_guard();
-        let buffer = |shape: &[i64]| Tensor::f_empty(shape, (kind, device));
-        let leaf = |shape: &[i64]| -> Result<Tensor> { Ok(buffer(shape)?.f_set_requires_grad(true)?) };
+        let leaf = |shape: &[i64]| -> Result<Tensor> {
+            Ok(Tensor::f_empty(shape, (kind, device))?.f_set_requires_grad(true)?)
+        };
         let hidden = config.hidden_size as i64;
         let inner = config.intermediate_size as i64;
         let queries = (config.num_attention_heads * config.head_dim) as i64;
         let keys = (config.num_key_value_heads * config.head_dim) as i64;
+        let plain =
+            |outputs, inputs| -> Result<Linear> { Ok(Linear { weight: leaf(&[outputs, inputs])?, bias: None }) };
+        let biased = |outputs| -> Result<Linear> {
+            Ok(Linear { weight: leaf(&[outputs, hidden])?, bias: Some(leaf(&[outputs])?) })
+        };
         let mut layers = Vec::with_capacity(config.num_hidden_layers);
         for _ in 0..config.num_hidden_layers {
-            let sizes = [queries, keys, keys];
-            let [q_weight, k_weight, v_weight] = views(&buffer(&[queries + 2 * keys, hidden])?, sizes)?;
-            let [q_bias, k_bias, v_bias] = views(&buffer(&[queries + 2 * keys])?, sizes)?;
-            let [gate, up] = views(&buffer(&[2 * inner, hidden])?, [inner, inner])?;
             layers.push(Layer {
                 input_norm: leaf(&[hidden])?,
-                q: Linear { weight: q_weight, bias: Some(q_bias) },
-                k: Linear { weight: k_weight, bias: Some(k_bias) },
-                v: Linear { weight: v_weight, bias: Some(v_bias) },
-                o: Linear { weight: leaf(&[hidden, queries])?, bias: None },
+                q: biased(queries)?,
+                k: biased(keys)?,
+                v: biased(keys)?,
+                o: plain(hidden, queries)?,
+                gate: plain(inner, hidden)?,
+                up: plain(inner, hidden)?,
+                down: plain(hidden, inner)?,
                 post_norm: leaf(&[hidden])?,
-                gate: Linear { weight: gate, bias: None },
-                up: Linear { weight: up, bias: None },
-                down: Linear { weight: leaf(&[hidden, inner])?, bias: None },
             });
         }
         let vocab = config.vocab_size as i64;
@@ -87,7 +73,7 @@ impl Parameters {
         Ok(Self { embed, layers, norm: leaf(&[hidden])?, lm_head, tied })
     }
 
-    /// Checkpoint keys and shallow clones, in the order of the checkpoint; a tied head is not repeated.
+    /// Checkpoint keys and shallow clones, in the order the native code counts on; a tied head is not repeated.
     pub(super) fn named(&self) -> Vec<(String, Tensor)> {
         let mut all = vec![("model.embed_tokens.weight".to_owned(), self.embed.shallow_clone())];
         for (index, layer) in self.layers.iter().enumerate() {

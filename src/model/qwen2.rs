@@ -12,12 +12,15 @@ use tch::{Device, Kind, Tensor};
 use super::layers::{Layer, Linear, Parameters};
 use super::{Config, KvCache, Packed, Span, plain, weights};
 use crate::error::{self, Error, Result};
+use crate::native;
 
 /// A model and its weights.
 #[derive(Debug)]
 pub struct Qwen2 {
     pub config: Config,
     parameters: Parameters,
+    /// Computes in place of the plain operations, for f32 on the CPU.
+    native: Option<native::Model>,
     device: Device,
     kind: Kind,
 }
@@ -35,7 +38,7 @@ impl Qwen2 {
         weights::read(dir, &parameters.named(), |name| {
             name.ends_with("rotary_emb.inv_freq") || (tied && name == "lm_head.weight")
         })?;
-        Ok(Self { config, parameters, device, kind })
+        Self::new(config, parameters, device, kind)
     }
 
     /// A model with fresh weights: normal with `initializer_range`, norms 1, biases 0; the same for the same seed on
@@ -56,7 +59,27 @@ impl Qwen2 {
                 tensor.f_copy_(&Tensor::f_from_slice(&values)?.f_view_as(&tensor)?)?;
             }
         }
-        Ok(Self { config, parameters, device, kind })
+        Self::new(config, parameters, device, kind)
+    }
+
+    fn new(config: Config, parameters: Parameters, device: Device, kind: Kind) -> Result<Self> {
+        let shape = native::Shape {
+            vocab: config.vocab_size as i64,
+            hidden: config.hidden_size as i64,
+            inner: config.intermediate_size as i64,
+            layers: config.num_hidden_layers as i64,
+            heads: config.num_attention_heads as i64,
+            kv_heads: config.num_key_value_heads as i64,
+            head_dim: config.head_dim as i64,
+            eps: config.rms_norm_eps,
+            theta: config.rope_theta,
+        };
+        let tensors: Vec<Tensor> = parameters.named().into_iter().map(|(_, tensor)| tensor).collect();
+        let native = match (device, kind) {
+            (Device::Cpu, Kind::Float) => Some(native::Model::new(&shape, &tensors)?),
+            _ => None,
+        };
+        Ok(Self { config, parameters, native, device, kind })
     }
 
     /// Checkpoint keys (`model.layers.0.self_attn.q_proj.weight`, …) and shallow clones of the parameters; a tied head
@@ -96,11 +119,14 @@ impl Qwen2 {
 
     /// Hidden states [T, E] after the final norm, for learning and scoring; rows never see each other.
     pub fn forward(&self, batch: &Packed) -> Result<Tensor> {
-        self.forward_plain(batch)
+        match &self.native {
+            Some(native) => native.forward(&batch.ids, &batch.positions, &batch.lengths),
+            None => self.forward_plain(batch),
+        }
     }
 
     /// [`forward`](Self::forward) in plain libtorch operations.
-    fn forward_plain(&self, batch: &Packed) -> Result<Tensor> {
+    pub(super) fn forward_plain(&self, batch: &Packed) -> Result<Tensor> {
         let angles = self.angles(&batch.positions)?;
         let mut x = self.embed(&batch.ids)?;
         for layer in &self.parameters.layers {
@@ -115,9 +141,9 @@ impl Qwen2 {
     }
 
     /// Log-probability of `targets` [N] i64 and entropy (nats) of the distribution at each of the hidden states [N, E],
-    /// both [N] f32, at `temperature` > 0. Differentiable.
+    /// both [N] f32 (f64 for a model held in f64), at `temperature` > 0. Differentiable.
     ///
-    /// `chunk` positions at a time, so that the logits [N, V] never exist whole.
+    /// `chunk` positions at a time, so that the logits [N, V] never exist whole; backward computes them again.
     pub fn logprobs(
         &self,
         hidden: &Tensor,
@@ -125,27 +151,13 @@ impl Qwen2 {
         temperature: f64,
         chunk: usize,
     ) -> Result<(Tensor, Tensor)> {
-        let total = hidden.size()[0];
-        let (mut logps, mut entropies) = (Vec::new(), Vec::new());
-        for start in (0..total).step_by(chunk.max(1)) {
-            let count = total.min(start + chunk.max(1) as i64) - start;
-            let logits = self.logits(&hidden.f_narrow(0, start, count)?)?;
-            let logits = logits.f_to_kind(Kind::Float)?.f_div_scalar(temperature)?;
-            let log_all = logits.f_log_softmax(-1, None)?;
-            let chosen = targets.f_narrow(0, start, count)?.f_unsqueeze(1)?;
-            logps.push(log_all.f_gather(1, &chosen, false)?.f_squeeze_dim(1)?);
-            entropies.push(log_all.f_exp()?.f_mul(&log_all)?.f_sum_dim_intlist(-1, false, None)?.f_neg()?);
-        }
-        if logps.is_empty() {
-            let none = Tensor::f_zeros(0, (Kind::Float, self.device))?;
-            return Ok((none.shallow_clone(), none));
-        }
-        Ok((Tensor::f_cat(&logps, 0)?, Tensor::f_cat(&entropies, 0)?))
+        native::logprobs(self.native.as_ref(), hidden, &self.parameters.lm_head, targets, temperature, chunk)
     }
 
     /// An empty cache for `slots` sequences of `capacity` tokens.
     pub fn new_cache(&self, slots: usize, capacity: usize) -> KvCache {
-        KvCache::new(&self.config, slots, capacity, self.device, self.kind)
+        let panel = if self.native.is_some() { native::panel() } else { 1 };
+        KvCache::new(&self.config, slots, capacity, panel, self.device, self.kind)
     }
 
     /// Runs the spans (prefill and decode mixed), writes their keys and values to the cache, and gives the f32 logits
@@ -157,11 +169,17 @@ impl Qwen2 {
         self.check_spans(cache, items)?;
         let longest = items.iter().map(|span| span.start + span.ids.len()).max().unwrap_or(0);
         cache.reserve(longest)?;
-        self.step_plain(cache, items)
+        match &self.native {
+            Some(native) => {
+                let spans = items.iter().map(|span| (span.slot, span.start, span.ids));
+                native.step(&cache.keys, &cache.values, cache.capacity(), spans)
+            }
+            None => self.step_plain(cache, items),
+        }
     }
 
     /// [`step`](Self::step) in plain libtorch operations.
-    fn step_plain(&self, cache: &mut KvCache, items: &[Span<'_>]) -> Result<Tensor> {
+    pub(super) fn step_plain(&self, cache: &mut KvCache, items: &[Span<'_>]) -> Result<Tensor> {
         let tensor =
             |numbers: Vec<i64>| -> Result<Tensor> { Ok(Tensor::f_from_slice(&numbers)?.f_to_device(self.device)?) };
         let each = |number: fn(&Span<'_>, usize) -> i64| {
@@ -173,7 +191,8 @@ impl Qwen2 {
         let angles = self.angles(&positions)?;
         let mut x = self.embed(&each(|span, at| i64::from(span.ids[at]))?)?;
         for (index, layer) in self.parameters.layers.iter().enumerate() {
-            let (keys, values) = (&mut cache.keys[index], &mut cache.values[index]);
+            // [slots, Hkv, capacity, D] both: without native code a panel is one key wide.
+            let (mut keys, mut values) = (cache.keys[index].f_flatten(3, 4)?, cache.values[index].shallow_clone());
             x = self.block(layer, &x, &angles, |q, k, v| {
                 let place = [Some(&slots), None, Some(&positions)];
                 let _ = keys.f_index_put_(&place, k, false)?;
@@ -185,7 +204,7 @@ impl Qwen2 {
                     };
                     let own = q.f_index_select(0, &group.tokens)?;
                     let own = own.f_view([-1, group.length, q.size()[1], q.size()[2]])?.f_transpose(1, 2)?;
-                    let seen = plain::attend_cache(&own, &held(keys)?, &held(values)?, &group.visible)?;
+                    let seen = plain::attend_cache(&own, &held(&keys)?, &held(&values)?, &group.visible)?;
                     let seen = seen.f_transpose(1, 2)?.f_reshape([-1, q.size()[1], q.size()[2]])?;
                     let _ = out.f_index_copy_(0, &group.tokens, &seen)?;
                 }

@@ -1,24 +1,230 @@
-//! The small C++ file over libtorch for what tch does not bind, and its safe Rust face.
+//! The C++ over libtorch for what tch does not bind, and its safe Rust face.
+//!
+//! A Qwen2 network in f32 on the CPU: forward and backward over packed rows, generation with a cache, and chunked
+//! log-probabilities (these on every device). The C++ has its own matrix products, because MKL keeps to half of the
+//! speed of processors not made by Intel. Tensors cross as the pointers that tch holds; a failure in C++ comes back as
+//! a message.
+
+mod cuda;
+mod threads;
+
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::null_mut;
+
+use tch::Tensor;
+
+pub use cuda::device;
+pub use threads::set_threads;
+
+use crate::error::{Error, Result};
+
+/// Shape and constants of the network; the same fields as `r1::Shape` in common.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub vocab: i64,
+    pub hidden: i64,
+    pub inner: i64,
+    pub layers: i64,
+    pub heads: i64,
+    pub kv_heads: i64,
+    pub head_dim: i64,
+    pub eps: f64,
+    pub theta: f64,
+}
+
+/// New ids of one sequence, at positions `start..` of its slot.
+#[repr(C)]
+struct SpanView {
+    slot: i64,
+    start: i64,
+    count: i64,
+    ids: *const u32,
+}
+
+unsafe extern "C" {
+    fn r1_free_message(message: *mut c_char);
+    fn r1_kernels() -> *const c_char;
+    fn r1_panel() -> i64;
+    fn r1_model(
+        shape: *const Shape,
+        parameters: *const *const c_void,
+        count: i64,
+        out: *mut *mut c_void,
+    ) -> *mut c_char;
+    fn r1_model_free(model: *mut c_void);
+    fn r1_forward(
+        model: *mut c_void,
+        ids: *const c_void,
+        positions: *const c_void,
+        lengths: *const i64,
+        rows: i64,
+        out: *mut *mut c_void,
+    ) -> *mut c_char;
+    fn r1_step(
+        model: *mut c_void,
+        keys: *const *const c_void,
+        values: *const *const c_void,
+        capacity: i64,
+        spans: *const SpanView,
+        count: i64,
+        out: *mut *mut c_void,
+    ) -> *mut c_char;
+    fn r1_logprobs(
+        model: *mut c_void,
+        hidden: *const c_void,
+        head: *const c_void,
+        targets: *const c_void,
+        temperature: f64,
+        chunk: i64,
+        out: *mut *mut c_void,
+    ) -> *mut c_char;
+}
+
+/// Turns the message of a failed call into an error, and frees it.
+fn checked(message: *mut c_char) -> Result<()> {
+    if message.is_null() {
+        return Ok(());
+    }
+    // SAFETY: a message is a C string that the C++ allocated for us to give back once.
+    let text = unsafe {
+        let text = CStr::from_ptr(message).to_string_lossy().into_owned();
+        r1_free_message(message);
+        text
+    };
+    Err(Error::from(tch::TchError::Torch(text)))
+}
+
+fn pointer(tensor: &Tensor) -> *const c_void {
+    tensor.as_ptr().cast()
+}
+
+fn pointers(tensors: &[Tensor]) -> Vec<*const c_void> {
+    tensors.iter().map(pointer).collect()
+}
+
+/// Takes over a tensor that C++ made with `new`.
+fn owned(tensor: *mut c_void) -> Tensor {
+    // SAFETY: called once on each pointer a successful call wrote; tch frees tensors with `delete`.
+    unsafe { Tensor::from_ptr(tensor.cast()) }
+}
 
 /// The version of the libtorch that r1 was built against, such as `2.11.0`.
 pub fn libtorch_version() -> &'static str {
     env!("R1_LIBTORCH_VERSION")
 }
 
-/// The device to compute on. `auto` takes CUDA when this libtorch has it.
-pub fn device(choice: crate::config::DeviceChoice) -> crate::Result<tch::Device> {
-    use crate::config::DeviceChoice;
-    match choice {
-        DeviceChoice::Cpu => Ok(tch::Device::Cpu),
-        DeviceChoice::Auto => Ok(tch::Device::cuda_if_available()),
-        DeviceChoice::Cuda if tch::Cuda::is_available() => Ok(tch::Device::Cuda(0)),
-        DeviceChoice::Cuda => {
-            Err(crate::Error::new(crate::Kind::Device, "no CUDA device was found").hint("use policy.device=cpu"))
-        }
+/// The instruction set picked for the inner loops: `base`, `avx2` or `avx512`.
+pub fn kernels() -> &'static str {
+    // SAFETY: a static C string.
+    unsafe { CStr::from_ptr(r1_kernels()) }.to_str().unwrap_or("unknown")
+}
+
+/// Floats in a panel of cached keys; capacities are multiples of it.
+pub(crate) fn panel() -> usize {
+    // SAFETY: no arguments, no state.
+    unsafe { r1_panel() as usize }
+}
+
+/// The network over its parameters, which it shares with their owner.
+#[derive(Debug)]
+pub(crate) struct Model {
+    handle: *mut c_void,
+}
+
+impl Model {
+    /// `parameters` are contiguous f32 on the CPU, in the order of `common.h`: embedding, layers, norm, head unless tied.
+    /// They may change in place at any time but between a forward pass and its backward pass.
+    pub(crate) fn new(shape: &Shape, parameters: &[Tensor]) -> Result<Self> {
+        let mut handle = null_mut();
+        let parameters = pointers(parameters);
+        // SAFETY: the pointers are live for the call, which copies what it keeps.
+        checked(unsafe { r1_model(shape, parameters.as_ptr(), parameters.len() as i64, &raw mut handle) })?;
+        Ok(Self { handle })
+    }
+
+    /// Hidden states [T, E] of rows laid end to end; differentiable.
+    pub(crate) fn forward(&self, ids: &Tensor, positions: &Tensor, lengths: &[i64]) -> Result<Tensor> {
+        let mut out = null_mut();
+        // SAFETY: the handle lives as long as self, the rest for the call.
+        checked(unsafe {
+            r1_forward(
+                self.handle,
+                pointer(ids),
+                pointer(positions),
+                lengths.as_ptr(),
+                lengths.len() as i64,
+                &raw mut out,
+            )
+        })?;
+        Ok(owned(out))
+    }
+
+    /// Logits [spans, V] after each span `(slot, start, ids)`. Keys are [slots, Hkv, capacity / panel, D, panel] and
+    /// values [slots, Hkv, capacity, D], one of each a layer; a slot appears once.
+    pub(crate) fn step<'a>(
+        &self,
+        keys: &[Tensor],
+        values: &[Tensor],
+        capacity: usize,
+        spans: impl Iterator<Item = (usize, usize, &'a [u32])>,
+    ) -> Result<Tensor> {
+        let mut out = null_mut();
+        let (keys, values) = (pointers(keys), pointers(values));
+        let spans: Vec<SpanView> = spans
+            .map(|(slot, start, ids)| SpanView {
+                slot: slot as i64,
+                start: start as i64,
+                count: ids.len() as i64,
+                ids: ids.as_ptr(),
+            })
+            .collect();
+        // SAFETY: as above; the C++ checks slots, positions and ids against the cache and the vocabulary.
+        checked(unsafe {
+            r1_step(
+                self.handle,
+                keys.as_ptr(),
+                values.as_ptr(),
+                capacity as i64,
+                spans.as_ptr(),
+                spans.len() as i64,
+                &raw mut out,
+            )
+        })?;
+        Ok(owned(out))
     }
 }
 
-/// How many CPU threads arithmetic uses; libtorch's default is one a core.
-pub fn set_threads(threads: usize) {
-    tch::set_num_threads(i32::try_from(threads).unwrap_or(i32::MAX));
+impl Drop for Model {
+    fn drop(&mut self) {
+        // SAFETY: made by r1_model, freed once.
+        unsafe { r1_model_free(self.handle) }
+    }
+}
+
+/// Log-probabilities of `targets` [N] i64 and entropies, both [N], at hidden states [N, E] under the output projection
+/// `head` [V, E]; `chunk` positions at a time in both directions. `model` is the one that `head` belongs to, if it is
+/// computed natively.
+pub(crate) fn logprobs(
+    model: Option<&Model>,
+    hidden: &Tensor,
+    head: &Tensor,
+    targets: &Tensor,
+    temperature: f64,
+    chunk: usize,
+) -> Result<(Tensor, Tensor)> {
+    let mut out = [null_mut(), null_mut()];
+    // SAFETY: as above.
+    checked(unsafe {
+        r1_logprobs(
+            model.map_or(null_mut(), |model| model.handle),
+            pointer(hidden),
+            pointer(head),
+            pointer(targets),
+            temperature,
+            chunk as i64,
+            out.as_mut_ptr(),
+        )
+    })?;
+    Ok((owned(out[0]), owned(out[1])))
 }

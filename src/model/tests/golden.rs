@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
-use super::{distance, pack};
+use super::{distance, gradients, pack, predicting};
 use crate::model::{Config, Qwen2, Span};
 
 /// The folder of shared reference data, if this machine has it.
@@ -48,6 +48,28 @@ fn logits_are_those_of_transformers() {
     let whole = expected("logits");
     assert!(distance(&logits.narrow(0, 0, first), &whole.get(0)) < 2e-5);
     assert!(distance(&logits.narrow(0, first, second), &whole.get(1).narrow(0, 7, second)) < 2e-5);
+}
+
+#[test]
+fn log_probabilities_and_gradients_are_those_of_transformers() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/qwen2_tiny");
+    let golden: Value = serde_json::from_str(&std::fs::read_to_string(dir.join("golden.json")).unwrap()).unwrap();
+    let rows: Vec<Vec<u32>> = serde_json::from_value(golden["rows"].clone()).unwrap();
+    let expected = read(&dir.join("golden.safetensors"));
+    let model = Qwen2::load(&dir, Device::Cpu, Kind::Float).unwrap();
+    for hidden in [model.forward(&pack(&rows)).unwrap(), model.forward_plain(&pack(&rows)).unwrap()] {
+        assert!(distance(&model.logits(&hidden).unwrap(), &expected("logits")) < 2e-5);
+        let (places, targets) = predicting(&rows);
+        let temperature = golden["temperature"].as_f64().unwrap();
+        let (logp, entropy) = model.logprobs(&hidden.index_select(0, &places), &targets, temperature, 33).unwrap();
+        assert!(distance(&logp, &expected("logp")) < 2e-5);
+        assert!(distance(&entropy, &expected("entropy")) < 2e-5);
+        let loss = -logp.mean(None) - entropy.mean(None) * 0.1;
+        assert!((loss.double_value(&[]) - golden["loss"].as_f64().unwrap()).abs() < 1e-5);
+        for (name, gradient) in gradients(&model, &loss) {
+            assert!(distance(&gradient, &expected(&format!("grad.{name}"))) < 1e-5, "{name}");
+        }
+    }
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Tests of the whole model: against numbers of transformers, the cache against the packed batch, files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::float_cmp, clippy::print_stdout)]
 
+mod files;
 mod golden;
+mod native;
 mod parity;
 
 use tch::{Device, Kind, Tensor};
@@ -47,6 +49,23 @@ fn rows(lengths: &[usize], vocab: u64) -> Vec<Vec<u32>> {
 
 fn pack(rows: &[Vec<u32>]) -> Packed {
     Packed::from_rows(rows, Device::Cpu)
+}
+
+/// Places in the packed batch whose next token is known, and these tokens.
+fn predicting(rows: &[Vec<u32>]) -> (Tensor, Tensor) {
+    let (mut places, mut targets, mut start) = (Vec::new(), Vec::new(), 0);
+    for row in rows {
+        places.extend(start..start + row.len() as i64 - 1);
+        targets.extend(row[1..].iter().map(|&id| i64::from(id)));
+        start += row.len() as i64;
+    }
+    (Tensor::from_slice(&places), Tensor::from_slice(&targets))
+}
+
+/// Gradients of `loss` for every parameter, by name.
+fn gradients(model: &Qwen2, loss: &Tensor) -> Vec<(String, Tensor)> {
+    let (names, leaves): (Vec<String>, Vec<Tensor>) = model.parameters().into_iter().unzip();
+    names.into_iter().zip(Tensor::run_backward(&[loss], &leaves, true, false)).collect()
 }
 
 /// Largest absolute difference.

@@ -122,7 +122,7 @@ fn logprobs_and_entropy_are_those_of_the_logits() {
     let targets = Tensor::from_slice(&[5i64, 1, 0, 52, 7, 7, 3, 9, 30, 2, 2, 51, 11]);
     let (logp, entropy) = model.logprobs(&hidden, &targets, 0.7, 5).unwrap();
     let log_all = (model.logits(&hidden).unwrap() / 0.7).log_softmax(-1, Kind::Double);
-    assert_eq!((logp.kind(), entropy.kind()), (Kind::Float, Kind::Float));
+    assert_eq!((logp.kind(), entropy.kind()), (Kind::Double, Kind::Double));
     assert!(distance(&logp, &log_all.gather(1, &targets.unsqueeze(1), false).squeeze_dim(1)) < 1e-5);
     assert!(distance(&entropy, &-(log_all.exp() * &log_all).sum_dim_intlist(-1, false, Kind::Double)) < 1e-5);
     let none = model.logprobs(&hidden.narrow(0, 0, 0), &targets.narrow(0, 0, 0), 1.0, 5).unwrap();

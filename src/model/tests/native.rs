@@ -1,0 +1,135 @@
+//! The native code against the plain operations, and the plain operations' gradients against differences.
+
+use tch::{Kind, Tensor};
+
+use super::{distance, gradients, ids, pack, predicting, rows, tiny};
+use crate::model::{KvCache, Qwen2, Span};
+use crate::native;
+
+/// Log-probabilities and entropies mixed into one number, by chunks of `chunk`.
+fn loss(model: &Qwen2, hidden: &Tensor, rows: &[Vec<u32>], chunk: usize) -> Tensor {
+    let (places, targets) = predicting(rows);
+    let hidden = hidden.index_select(0, &places);
+    let (logp, entropy) = model.logprobs(&hidden, &targets, 0.8, chunk).unwrap();
+    let weights = Tensor::arange(logp.size()[0], (logp.kind(), logp.device())).cos();
+    (logp * &weights).mean(None) + (entropy * weights.square()).mean(None) * 0.3
+}
+
+/// Log-probabilities and entropies in plain operations, whole.
+fn plain_loss(model: &Qwen2, hidden: &Tensor, rows: &[Vec<u32>]) -> Tensor {
+    let (places, targets) = predicting(rows);
+    let log_all = (model.logits(&hidden.index_select(0, &places)).unwrap() / 0.8).log_softmax(-1, None);
+    let logp = log_all.gather(1, &targets.unsqueeze(1), false).squeeze_dim(1);
+    let entropy = -(log_all.exp() * &log_all).sum_dim_intlist(-1, false, None);
+    let weights = Tensor::arange(logp.size()[0], (logp.kind(), logp.device())).cos();
+    (logp * &weights).mean(None) + (entropy * weights.square()).mean(None) * 0.3
+}
+
+fn relative(a: &Tensor, b: &Tensor) -> f64 {
+    distance(a, b) / b.abs().max().double_value(&[]).max(1e-3)
+}
+
+#[test]
+fn forward_and_gradients_are_those_of_the_plain_operations() {
+    // The last takes several chunks of rows, of different sizes.
+    let many: Vec<usize> = (0..60).map(|row| 20 + row * 37 % 90).chain([1, 900, 2]).collect();
+    for (tied, lengths) in [(true, vec![5, 1, 17, 33]), (false, vec![130, 2, 64]), (true, many)] {
+        let model = tiny(tied, Kind::Float);
+        let rows = rows(&lengths, 53);
+        let (native, plain) = (model.forward(&pack(&rows)).unwrap(), model.forward_plain(&pack(&rows)).unwrap());
+        assert!(relative(&native, &plain) < 1e-5, "hidden states differ by {}", distance(&native, &plain));
+        let expected = gradients(&model, &plain_loss(&model, &plain, &rows));
+        for chunk in [37, 4096] {
+            let found = gradients(&model, &loss(&model, &native, &rows, chunk));
+            for ((name, found), (_, expected)) in found.iter().zip(&expected) {
+                assert!(relative(found, expected) < 2e-5, "{name} by {}", relative(found, expected));
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_are_the_slope_of_the_loss() {
+    let model = tiny(false, Kind::Double);
+    let rows = rows(&[4, 9, 1, 6], 53);
+    let at = || loss(&model, &model.forward(&pack(&rows)).unwrap(), &rows, 5);
+    let found = gradients(&model, &at());
+    let step = 1e-5;
+    for (index, (name, parameter)) in model.parameters().into_iter().enumerate() {
+        // Along one direction for each parameter, which no two share.
+        let ramp = Tensor::arange(parameter.numel() as i64, (Kind::Double, tch::Device::Cpu));
+        let direction = (ramp * 1.3 + index as f64).sin().view_as(&parameter);
+        let shifted = |by: f64| {
+            let _guard = tch::no_grad_guard();
+            let mut parameter = parameter.shallow_clone();
+            let before = parameter.copy();
+            let _ = parameter.g_add_(&(&direction * by));
+            let value = at().double_value(&[]);
+            parameter.copy_(&before);
+            value
+        };
+        let slope = (shifted(step) - shifted(-step)) / (2.0 * step);
+        let expected = (&found[index].1 * &direction).sum(Kind::Double).double_value(&[]);
+        assert!((slope - expected).abs() < 1e-7 * expected.abs().max(1.0), "{name}: {slope} is not {expected}");
+    }
+}
+
+#[test]
+fn steps_are_those_of_the_plain_operations() {
+    let model = tiny(true, Kind::Float);
+    let mut native = model.new_cache(40, 8);
+    let mut plain = KvCache::new(&model.config, 40, 8, 1, model.device(), model.kind());
+    let mut lengths = [0; 40];
+    // Prefill, decode of many at once (each thread its own sequences), a mixture, a lone sequence.
+    for round in 0..6 {
+        let spans: Vec<(usize, Vec<u32>)> = (0..40)
+            .filter(|slot| round < 4 || slot % 7 == round)
+            .map(|slot| (slot, ids((slot + 50 * round) as u64, [1 + slot * 3, 1, 1, 1 + slot % 5, 1, 100][round], 53)))
+            .collect();
+        let items: Vec<Span<'_>> =
+            spans.iter().map(|(slot, ids)| Span { slot: *slot, start: lengths[*slot], ids }).collect();
+        let found = model.step(&mut native, &items).unwrap();
+        plain.reserve(260).unwrap();
+        let expected = tch::no_grad(|| model.step_plain(&mut plain, &items)).unwrap();
+        assert!(relative(&found, &expected) < 1e-5, "round {round} differs by {}", distance(&found, &expected));
+        for (slot, ids) in &spans {
+            lengths[*slot] += ids.len();
+        }
+    }
+}
+
+#[test]
+fn changed_weights_are_seen() {
+    let model = tiny(true, Kind::Float);
+    let rows = rows(&[9, 4], 53);
+    for (_, parameter) in model.parameters() {
+        let _ = tch::no_grad(|| parameter.shallow_clone().g_mul_scalar_(1.01));
+        let (native, plain) = (model.forward(&pack(&rows)).unwrap(), model.forward_plain(&pack(&rows)).unwrap());
+        assert!(relative(&native, &plain) < 1e-5);
+    }
+    let hidden = model.forward(&pack(&rows)).unwrap();
+    let loss = loss(&model, &hidden, &rows, 8);
+    let _ = tch::no_grad(|| model.parameters()[3].1.shallow_clone().g_mul_scalar_(1.01));
+    let leaves: Vec<Tensor> = model.parameters().into_iter().map(|(_, leaf)| leaf).collect();
+    let error = Tensor::f_run_backward(&[loss], &leaves, false, false).unwrap_err().to_string();
+    assert!(error.contains("weights changed between forward and backward"), "{error}");
+}
+
+#[test]
+fn bad_batches_are_errors() {
+    let model = tiny(true, Kind::Float);
+    let mut batch = pack(&rows(&[4, 3], 53));
+    batch.lengths = vec![4, 4];
+    assert!(model.forward(&batch).unwrap_err().message.contains("disagree"));
+    assert!(model.forward(&pack(&[vec![53]])).unwrap_err().message.contains("outside the vocabulary"));
+    let hidden = Tensor::zeros([2, 24], (Kind::Float, tch::Device::Cpu));
+    assert!(model.logprobs(&hidden, &Tensor::from_slice(&[1i64, 53]), 1.0, 4).is_err());
+    assert!(model.logprobs(&hidden, &Tensor::from_slice(&[1i64]), 1.0, 4).is_err());
+    assert!(model.logprobs(&hidden, &Tensor::from_slice(&[1i64, 2]), 0.0, 4).is_err());
+    assert_eq!(model.forward(&pack(&[])).unwrap().size(), [0, 24]);
+}
+
+#[test]
+fn an_instruction_set_is_picked() {
+    assert!(["base", "avx2", "avx512"].contains(&native::kernels()));
+}

@@ -1,0 +1,112 @@
+// The only file that includes libtorch's autograd, which takes long to compile.
+#include "autograd.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace r1 {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Something of ours that lives as long as the graph.
+template <class T>
+struct Held : torch::CustomClassHolder {
+  T value;
+  explicit Held(T given) : value(std::move(given)) {}
+};
+
+template <class T>
+const T& held(AutogradContext* context) {
+  return static_cast<Held<T>*>(context->saved_data["held"].toCapsule().get())->value;
+}
+
+// Takes a share of the object whose address came through apply(), which passes tensors and plain values only.
+template <class T>
+const T& keep(AutogradContext* context, int64_t address) {
+  auto object = c10::intrusive_ptr<Held<T>>::reclaim_copy(reinterpret_cast<Held<T>*>(address));
+  context->saved_data["held"] = c10::IValue::make_capsule(object);
+  return object->value;
+}
+
+template <class T>
+int64_t address(const c10::intrusive_ptr<Held<T>>& object) {
+  return reinterpret_cast<int64_t>(object.get());
+}
+
+using PassPtr = std::shared_ptr<Pass>;
+
+at::Tensor run(Pass& pass) {
+  at::Tensor hidden = at::empty({pass.tokens(), pass.width()}, at::kFloat);
+  pass.run(hidden.data_ptr<float>());
+  return hidden;
+}
+
+struct Forward : torch::autograd::Function<Forward> {
+  static at::Tensor forward(AutogradContext* context, at::TensorList /*parameters*/, int64_t pass) {
+    return run(*keep<PassPtr>(context, pass));
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    auto all = held<PassPtr>(context)->gradients(gradients[0]);
+    all.emplace_back();  // for the address
+    return all;
+  }
+};
+
+struct LogProbs : torch::autograd::Function<LogProbs> {
+  static variable_list forward(AutogradContext* context, const at::Tensor& hidden, const at::Tensor& head,
+                               const at::Tensor& targets, int64_t question) {
+    const Answer answer = logprobs(keep<Question>(context, question), hidden, head, targets);
+    context->save_for_backward({hidden, head, targets, answer.lse, answer.entropy});
+    return {answer.logp, answer.entropy};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    auto [d_hidden, d_head] = logprobs_backward(held<Question>(context), saved[0], saved[1], saved[2],
+                                                {at::Tensor(), saved[4], saved[3]}, gradients[0], gradients[1]);
+    return {d_hidden, d_head, at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor differentiable_forward(const std::shared_ptr<Model>& model, Batch batch) {
+  bool learning = false;
+  if (at::GradMode::is_enabled())
+    for (const at::Tensor& parameter : model->parameters) learning |= parameter.requires_grad();
+  auto pass = std::make_shared<Pass>(model, std::move(batch), learning);
+  if (!learning) return run(*pass);
+  const auto object = c10::make_intrusive<Held<PassPtr>>(std::move(pass));
+  // Named as a list: a vector would not be looked into for tensors.
+  return Forward::apply(at::TensorList(model->parameters), address(object));
+}
+
+std::pair<at::Tensor, at::Tensor> differentiable_logprobs(const Question& question, const at::Tensor& hidden,
+                                                          const at::Tensor& head, const at::Tensor& targets) {
+  const at::Tensor h = hidden.contiguous(), chosen = targets.contiguous();
+  TORCH_CHECK(h.dim() == 2 && h.size(1) == head.size(1) && h.scalar_type() == head.scalar_type(),
+              "hidden states must be [N, ", head.size(1), "] in the model's type");
+  TORCH_CHECK(chosen.dim() == 1 && chosen.size(0) == h.size(0) && chosen.scalar_type() == at::kLong,
+              "targets must be [N] i64, one for each hidden state");
+  TORCH_CHECK(question.temperature > 0, "the temperature must be above 0");
+  if (chosen.device().is_cpu()) {
+    const int64_t* ids = chosen.const_data_ptr<int64_t>();
+    for (int64_t i = 0; i < chosen.numel(); i++)
+      TORCH_CHECK(ids[i] >= 0 && ids[i] < head.size(0), "target ", ids[i], " is outside the vocabulary of ",
+                  head.size(0));
+  }
+  if (at::GradMode::is_enabled() && (h.requires_grad() || head.requires_grad())) {
+    const auto object = c10::make_intrusive<Held<Question>>(question);
+    auto out = LogProbs::apply(h, head, chosen, address(object));
+    return {out[0], out[1]};
+  }
+  const Answer answer = logprobs(question, h, head, chosen);
+  return {answer.logp, answer.entropy};
+}
+
+}  // namespace r1

@@ -1,0 +1,15 @@
+// The forward pass and the log-probabilities as functions of libtorch's autograd; see autograd.cpp.
+#pragma once
+#include "learn.h"
+#include "logprobs.h"
+
+namespace r1 {
+
+// Hidden states [T, E]; differentiable where gradients are wanted.
+at::Tensor differentiable_forward(const std::shared_ptr<Model>& model, Batch batch);
+
+// logp [N] and entropy [N]; differentiable where gradients are wanted. Throws for wrong shapes and targets.
+std::pair<at::Tensor, at::Tensor> differentiable_logprobs(const Question& question, const at::Tensor& hidden,
+                                                          const at::Tensor& head, const at::Tensor& targets);
+
+}  // namespace r1

@@ -1,0 +1,276 @@
+// Memory, products and weights; see common.h.
+#include "common.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <new>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace r1 {
+
+const Kernels& kernels() {
+  static const Kernels& picked = []() -> const Kernels& {
+#if defined(__x86_64__)
+    const char* wish = std::getenv("R1_KERNELS");
+    const std::string most = wish ? wish : "avx512";
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
+    if (avx512 && most == "avx512") return kernels_avx512;
+    if (avx2 && most != "base") return kernels_avx2;
+#endif
+    return kernels_base;
+  }();
+  return picked;
+}
+
+namespace {
+
+constexpr int64_t HUGE_PAGE = 2 << 20;
+
+float* allocate(int64_t count) {
+  const size_t bytes = std::max<int64_t>(count, 1) * sizeof(float);
+  const bool large = bytes >= static_cast<size_t>(HUGE_PAGE);
+  void* memory = nullptr;
+  if (posix_memalign(&memory, large ? HUGE_PAGE : 64, bytes) != 0) throw std::bad_alloc();
+#if defined(__linux__)
+  if (large) madvise(memory, bytes, MADV_HUGEPAGE);
+#endif
+  return static_cast<float*>(memory);
+}
+
+// Memory given back, by size. What was not used for a while makes room for what is.
+struct Pool {
+  std::mutex mutex;
+  std::multimap<int64_t, float*> free;
+};
+
+Pool& pool() {
+  static Pool* one = new Pool;  // never destroyed: tensors may give memory back while the program ends
+  return *one;
+}
+
+}  // namespace
+
+Floats floats(int64_t count) { return Floats(allocate(count), std::free); }
+
+Floats pooled(int64_t count) {
+  Pool& pool = r1::pool();
+  float* memory = nullptr;
+  int64_t size = count;
+  {
+    std::lock_guard<std::mutex> lock(pool.mutex);
+    auto found = pool.free.lower_bound(count);
+    if (found != pool.free.end() && found->first <= 2 * count) {
+      std::tie(size, memory) = *found;
+      pool.free.erase(found);
+    } else {
+      // Sizes have moved on; what is kept no longer fits.
+      for (auto& [_, old] : pool.free) std::free(old);
+      pool.free.clear();
+    }
+  }
+  if (!memory) memory = allocate(size);
+  return Floats(memory, [size](float* gone) {
+    Pool& pool = r1::pool();
+    std::lock_guard<std::mutex> lock(pool.mutex);
+    pool.free.emplace(size, gone);
+  });
+}
+
+float* scratch(int slot, int64_t count) {
+  struct Piece {
+    Floats data;
+    int64_t size = 0;
+  };
+  thread_local Piece pieces[12];
+  Piece& piece = pieces[slot];
+  if (piece.size < count) {
+    piece.data = nullptr;
+    piece.data = floats(count);
+    piece.size = count;
+  }
+  return piece.data.get();
+}
+
+void Panels::pack_transposed(int64_t depth, const std::vector<const float*>& rows) {
+  const Kernels& kernel = kernels();
+  const int64_t width = static_cast<int64_t>(rows.size());
+  if (!data || k != depth || n != width) {
+    k = depth;
+    n = width;
+    data = floats(count() * k * kernel.panel);
+  }
+  tasks(count(), [&](int64_t p) {
+    const int64_t start = p * kernel.panel;
+    kernel.pack_transposed(k, std::min(kernel.panel, n - start), rows.data() + start,
+                           data.get() + p * k * kernel.panel);
+  });
+}
+
+// Rows of a panel used at once: 192 KiB at most, which a core's second cache holds beside the other operands.
+constexpr int64_t DEPTH = 768;
+
+void multiply(int64_t m, const float* a, int64_t a_row, const Panels& b, float* c, int64_t c_row, const float* init,
+              int64_t init_row) {
+  const Kernels& kernel = kernels();
+  const auto panel = [&](int64_t p) {
+    const int64_t column = p * kernel.panel, n = std::min(kernel.panel, b.n - column);
+    for (int64_t k = 0; k < b.k; k += DEPTH) {
+      const float* start = k > 0 ? c + column : init ? init + column : nullptr;
+      kernel.product(m, n, std::min(DEPTH, b.k - k), a + k, a_row, 1, b.panel(p) + k * kernel.panel, kernel.panel,
+                     c + column, c_row, start, k > 0 ? c_row : init_row);
+    }
+  };
+  // Below this a thread would start later than the work is done.
+  if (m * b.n * b.k < (1 << 18)) {
+    for (int64_t p = 0; p < b.count(); p++) panel(p);
+  } else {
+    tasks(b.count(), panel);
+  }
+}
+
+void multiply_rows(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, const float* const* b, float* c,
+                   int64_t c_row) {
+  const Kernels& kernel = kernels();
+  constexpr int64_t depth = 256;
+  float* packed = scratch(0, depth * kernel.panel);
+  for (int64_t p = 0; p < k; p += depth) {
+    for (int64_t column = 0; column < n; column += kernel.panel) {
+      const int64_t rows = std::min(depth, k - p), width = std::min(kernel.panel, n - column);
+      kernel.pack(rows, width, b + p, column, packed);
+      kernel.product(m, width, rows, a + p, a_row, 1, packed, kernel.panel, c + column, c_row,
+                     p > 0 ? c + column : nullptr, c_row);
+    }
+  }
+}
+
+void accumulate(int64_t tokens, const std::vector<Outer>& products, bool first) {
+  const Kernels& kernel = kernels();
+  constexpr int64_t rows = 192, depth = 256;
+  struct Task {
+    const Outer* outer;
+    int64_t row, column;
+  };
+  std::vector<Task> all;
+  for (const Outer& outer : products)
+    for (int64_t row = 0; row < outer.m; row += rows)
+      for (int64_t column = 0; column < outer.n; column += kernel.panel) all.push_back({&outer, row, column});
+  tasks(static_cast<int64_t>(all.size()), [&](int64_t index) {
+    const auto& [outer, row, column] = all[index];
+    const int64_t m = std::min(rows, outer->m - row), n = std::min(kernel.panel, outer->n - column);
+    float* packed = scratch(0, depth * kernel.panel);
+    float* c = outer->c + row * outer->n + column;
+    const float* lines[depth];
+    for (int64_t t = 0; t < tokens; t += depth) {
+      const int64_t k = std::min(depth, tokens - t);
+      for (int64_t i = 0; i < k; i++) lines[i] = outer->b + (t + i) * outer->b_row;
+      kernel.pack(k, n, lines, column, packed);
+      kernel.product(m, n, k, outer->a + t * outer->a_row + row, 1, outer->a_row, packed, kernel.panel, c, outer->n,
+                     first && t == 0 ? nullptr : c, outer->n);
+    }
+  });
+}
+
+uint64_t Model::fingerprint() const {
+  uint64_t hash = 1469598103934665603u;
+  const auto mix = [&hash](uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
+  for (const at::Tensor& tensor : parameters) {
+    mix(tensor._version());
+    mix(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()));
+    const float* values = tensor.const_data_ptr<float>();
+    const int64_t count = tensor.numel();
+    for (int64_t i = 0; i < 8; i++) {
+      uint32_t bits;
+      std::memcpy(&bits, values + i * (count - 1) / 7, sizeof bits);
+      mix(bits);
+    }
+  }
+  return hash | 1;
+}
+
+void Model::refresh() {
+  const uint64_t now = fingerprint();
+  if (now == packed) return;
+  const auto rows = [](std::vector<const float*>& all, const float* weight, int64_t count, int64_t width) {
+    for (int64_t i = 0; i < count; i++) all.push_back(weight + i * width);
+  };
+  panels.resize(shape.layers);
+  for (int64_t l = 0; l < shape.layers; l++) {
+    LayerPanels& layer = panels[l];
+    std::vector<const float*> qkv, o, gate_up, down;
+    layer.qkv_bias.clear();
+    for (auto [slot, bias, count] : {std::make_tuple(Q, Q_BIAS, shape.queries()),
+                                     std::make_tuple(K, K_BIAS, shape.keys()), std::make_tuple(V, V_BIAS, shape.keys())}) {
+      rows(qkv, weight(l, slot), count, shape.hidden);
+      layer.qkv_bias.insert(layer.qkv_bias.end(), weight(l, bias), weight(l, bias) + count);
+    }
+    rows(o, weight(l, O), shape.hidden, shape.queries());
+    rows(gate_up, weight(l, GATE), shape.inner, shape.hidden);
+    rows(gate_up, weight(l, UP), shape.inner, shape.hidden);
+    rows(down, weight(l, DOWN), shape.hidden, shape.inner);
+    layer.qkv.pack_transposed(shape.hidden, qkv);
+    layer.o.pack_transposed(shape.queries(), o);
+    layer.gate_up.pack_transposed(shape.hidden, gate_up);
+    layer.down.pack_transposed(shape.inner, down);
+  }
+  std::vector<const float*> all;
+  rows(all, head().const_data_ptr<float>(), shape.vocab, shape.hidden);
+  head_panels.pack_transposed(shape.hidden, all);
+  packed = now;
+}
+
+void Model::reserve_positions(int64_t count) {
+  if (count <= positions) return;
+  positions = std::max<int64_t>(2 * positions, (count + 255) / 256 * 256);
+  // The same operations, in f32, as in the plain path and in transformers, so that angles are equal to the last bit.
+  const auto options = at::TensorOptions().dtype(at::kFloat);
+  const at::Tensor powers = at::arange(0, shape.head_dim, 2, options).div(static_cast<double>(shape.head_dim));
+  const at::Tensor frequencies = at::pow(at::scalar_tensor(shape.theta, options), powers).reciprocal();
+  const at::Tensor angles = at::outer(at::arange(0, positions, options), frequencies);
+  cosines = angles.cos().contiguous();
+  sines = angles.sin().contiguous();
+}
+
+void before_attention(const Model& model, int64_t layer, int64_t tokens, const int64_t* positions, const float* x,
+                      float* qkv) {
+  const Kernels& kernel = kernels();
+  const Shape& shape = model.shape;
+  const int64_t x_row = stride(shape.hidden), qkv_row = stride(shape.qkv());
+  float* h = scratch(1, tokens * x_row);
+  kernel.rms_norm(tokens, shape.hidden, shape.eps, x, x_row, model.weight(layer, INPUT_NORM), h, x_row);
+  const Model::LayerPanels& panels = model.panels[layer];
+  multiply(tokens, h, x_row, panels.qkv, qkv, qkv_row, panels.qkv_bias.data(), 0);
+  for (int64_t t = 0; t < tokens; t++)
+    kernel.rotate(shape.heads + shape.kv_heads, shape.head_dim, qkv + t * qkv_row, model.cosine(positions[t]),
+                  model.sine(positions[t]), 1.0f);
+}
+
+void after_attention(const Model& model, int64_t layer, int64_t tokens, const float* x, const float* o, float* x1,
+                     float* gate_up, float* next) {
+  const Kernels& kernel = kernels();
+  const Shape& shape = model.shape;
+  const int64_t x_row = stride(shape.hidden), o_row = stride(shape.queries());
+  const int64_t inner_row = stride(shape.inner), gate_up_row = stride(2 * shape.inner);
+  const Model::LayerPanels& panels = model.panels[layer];
+  multiply(tokens, o, o_row, panels.o, x1, x_row, x, x_row);
+  float* h = scratch(1, tokens * x_row);
+  kernel.rms_norm(tokens, shape.hidden, shape.eps, x1, x_row, model.weight(layer, POST_NORM), h, x_row);
+  if (!gate_up) gate_up = scratch(2, tokens * gate_up_row);
+  multiply(tokens, h, x_row, panels.gate_up, gate_up, gate_up_row, nullptr, 0);
+  float* inner = scratch(3, tokens * inner_row);
+  for (int64_t t = 0; t < tokens; t++)
+    kernel.swiglu(shape.inner, gate_up + t * gate_up_row, gate_up + t * gate_up_row + shape.inner, inner + t * inner_row);
+  multiply(tokens, inner, inner_row, panels.down, next, x_row, x1, x_row);
+}
+
+}  // namespace r1

@@ -1,0 +1,146 @@
+// What the native files share: memory, tasks on libtorch's threads, products, and a model with its weights.
+#pragma once
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "kernels.h"
+
+namespace r1 {
+
+// Tokens a thread takes through the layers at once: enough to use a weight well, few enough to stay in its cache.
+constexpr int64_t BLOCK = 96;
+
+// Floats that are aligned to a page of the processor's cache and not initialised.
+using Floats = std::shared_ptr<float>;
+Floats floats(int64_t count);
+// The same from a pool: fresh memory costs a page fault every 4 KiB, so a step's memory is kept for the next step.
+Floats pooled(int64_t count);
+// The calling thread's own memory for `slot`, at least `count` floats, kept between calls.
+float* scratch(int slot, int64_t count);
+
+// Distance between rows of n floats: whole vectors, and never a multiple of 1 KiB, at which rows would compete for the
+// same few places of the cache.
+inline int64_t stride(int64_t n) {
+  const int64_t whole = (n + 15) / 16 * 16;
+  return whole % 256 == 0 ? whole + 16 : whole;
+}
+
+inline int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+// Runs f(0), … f(count - 1), each on some thread; here, in order, when already inside a parallel region.
+template <class F>
+void tasks(int64_t count, F f) {
+  const int64_t threads = std::min<int64_t>(at::get_num_threads(), count);
+  if (threads <= 1 || at::in_parallel_region()) {
+    for (int64_t i = 0; i < count; i++) f(i);
+    return;
+  }
+  std::atomic<int64_t> next{0};
+  at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
+    for (int64_t i = next++; i < count; i = next++) f(i);
+  });
+}
+
+// A matrix [k, n] kept as panels of the kernels.
+struct Panels {
+  int64_t k = 0, n = 0;
+  Floats data;
+  int64_t count() const { return parts(n, kernels().panel); }
+  const float* panel(int64_t p) const { return data.get() + p * k * kernels().panel; }
+  // Columns are the given rows of k floats (a weight [n, k] of a linear layer).
+  void pack_transposed(int64_t k, const std::vector<const float*>& rows);
+};
+
+// c[m, n] = init + a[m, k] b. With few rows the panels are shared out among the threads.
+void multiply(int64_t m, const float* a, int64_t a_row, const Panels& b, float* c, int64_t c_row, const float* init,
+              int64_t init_row);
+// c[m, n] = a[m, k] b, where b is k rows of n floats anywhere; on this thread.
+void multiply_rows(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, const float* const* b, float* c,
+                   int64_t c_row);
+
+// c[m, n] (+)= the sum over tokens of a[t, m] b[t, n]: the gradient of a weight.
+struct Outer {
+  int64_t m, n;
+  const float* a;
+  int64_t a_row;
+  const float* b;
+  int64_t b_row;
+  float* c;
+};
+void accumulate(int64_t tokens, const std::vector<Outer>& products, bool first);
+
+struct Shape {
+  int64_t vocab, hidden, inner, layers, heads, kv_heads, head_dim;
+  double eps, theta;
+  int64_t queries() const { return heads * head_dim; }
+  int64_t keys() const { return kv_heads * head_dim; }
+  int64_t qkv() const { return queries() + 2 * keys(); }
+};
+
+// Places of a layer's parameters, after the embedding; then follow the final norm and, if not tied, the head.
+enum Slot { INPUT_NORM, Q, Q_BIAS, K, K_BIAS, V, V_BIAS, O, GATE, UP, DOWN, POST_NORM, LAYER_SLOTS };
+
+struct Model {
+  Shape shape;
+  std::vector<at::Tensor> parameters;
+
+  const float* embed() const { return parameters.front().const_data_ptr<float>(); }
+  size_t place(int64_t layer, Slot slot) const { return 1 + layer * LAYER_SLOTS + slot; }
+  const float* weight(int64_t layer, Slot slot) const { return parameters[place(layer, slot)].const_data_ptr<float>(); }
+  size_t norm_place() const { return 1 + shape.layers * LAYER_SLOTS; }
+  const float* norm() const { return parameters[norm_place()].const_data_ptr<float>(); }
+  // The output projection [V, E]: the embedding when tied.
+  const at::Tensor& head() const { return parameters.size() > norm_place() + 1 ? parameters.back() : parameters.front(); }
+
+  // Packs the weights again if they changed since the last call.
+  void refresh();
+  // Changes with the weights: versions, addresses, and a sample of the values.
+  uint64_t fingerprint() const;
+  struct LayerPanels {
+    Panels qkv, o, gate_up, down;
+    std::vector<float> qkv_bias;
+  };
+  std::vector<LayerPanels> panels;
+  Panels head_panels;
+
+  // Cosines and sines [P, D / 2] for positions below `count`.
+  void reserve_positions(int64_t count);
+  const float* cosine(int64_t position) const { return cosines.const_data_ptr<float>() + position * shape.head_dim / 2; }
+  const float* sine(int64_t position) const { return sines.const_data_ptr<float>() + position * shape.head_dim / 2; }
+
+ private:
+  uint64_t packed = 0;
+  int64_t positions = 0;
+  at::Tensor cosines, sines;
+};
+
+// The part of a layer before attention, for some tokens: qkv [tokens, stride(qkv)] of x [tokens, stride(E)].
+void before_attention(const Model& model, int64_t layer, int64_t tokens, const int64_t* positions, const float* x,
+                      float* qkv);
+// The part after it: x1 = x + o's projection, next = x1 + the feed-forward block. `gate_up` [tokens, stride(2 * inner)]
+// is kept where given; x, x1 and next may be the same.
+void after_attention(const Model& model, int64_t layer, int64_t tokens, const float* x, const float* o, float* x1,
+                     float* gate_up, float* next);
+
+// One key/value head of one sequence: its query heads, D apart, look at keys 0..first+i for query i.
+struct Attention {
+  int64_t head_dim, heads, queries, first;
+  const float* q;
+  int64_t q_row;
+  const float* key_panels;  // [panels, D, panel]
+  const float* v;
+  int64_t v_row;
+};
+void attend(const Attention& a, float* out, int64_t out_row, float* lse, int64_t lse_row);
+// Keys (rows of D floats, `row` apart) as panels.
+void pack_keys(int64_t count, int64_t head_dim, const float* k, int64_t row, float* out);
+// Gradients for attention over the sequence's own `queries` keys (first = 0); k are its rows. dq is written, dk and dv
+// too, as sums over the query heads.
+void attend_backward(const Attention& a, const float* k, int64_t k_row, const float* out, const float* d_out,
+                     int64_t out_row, const float* lse, int64_t lse_row, float* dq, float* dk, float* dv, int64_t d_row);
+
+}  // namespace r1

@@ -1,0 +1,177 @@
+//! The device: CPU, or CUDA from a torch that is found when the program runs.
+//!
+//! The program is linked against `libtorch_cpu` alone. Loading `libtorch_cuda.so` of a CUDA torch of the same version
+//! registers its kernels, so that one binary serves both kinds of machine.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tch::{Cuda, Device};
+
+use crate::config::DeviceChoice;
+use crate::error::{Error, Kind, Result};
+
+const LIBRARY: &str = "libtorch_cuda.so";
+/// What tch binds; other versions have other symbols.
+const VERSION: &str = "2.11.";
+
+/// The device a recipe asks for.
+///
+/// `auto` is CUDA where a driver and a CUDA torch are found, else the CPU. Errors are `Kind::Device`: CUDA is asked for
+/// and there is no driver, no CUDA torch, or it does not load.
+pub fn device(choice: DeviceChoice) -> Result<Device> {
+    match choice {
+        DeviceChoice::Cpu => Ok(Device::Cpu),
+        _ if Cuda::is_available() => Ok(Device::Cuda(0)),
+        _ => Machine::this().device(choice),
+    }
+}
+
+/// What this machine has for CUDA.
+struct Machine {
+    driver: bool,
+    /// Directories that may hold the library, most wanted first.
+    places: Vec<PathBuf>,
+}
+
+impl Machine {
+    fn this() -> Self {
+        // SAFETY: the driver's library has no initialisers beyond its own bookkeeping; it is closed again.
+        let loads = || unsafe { libloading::Library::new("libcuda.so.1") }.is_ok();
+        Self { driver: Path::new("/dev/nvidiactl").exists() || loads(), places: places(|name| env::var_os(name)) }
+    }
+
+    fn device(&self, choice: DeviceChoice) -> Result<Device> {
+        let cuda = choice == DeviceChoice::Cuda;
+        let hint = "policy.device=cpu runs without a GPU";
+        if !self.driver {
+            if cuda {
+                return Err(
+                    Error::new(Kind::Device, "CUDA is asked for, and this machine has no NVIDIA driver").hint(hint)
+                );
+            }
+            return Ok(Device::Cpu);
+        }
+        let Some(library) = self.places.iter().map(|place| place.join(LIBRARY)).find(|path| path.exists()) else {
+            if cuda {
+                return Err(Error::new(Kind::Device, "CUDA is asked for, and no CUDA build of torch is found").hint(
+                    "activate a Python environment with torch 2.11, or set R1_CUDA_TORCH to its `torch` directory",
+                ));
+            }
+            return Ok(Device::Cpu);
+        };
+        load(&library).map_err(|error| error.at_path(&library).hint(hint))?;
+        if Cuda::is_available() {
+            Ok(Device::Cuda(0))
+        } else {
+            Err(Error::new(Kind::Device, "the CUDA torch is loaded, and it finds no usable GPU")
+                .at_path(&library)
+                .hint("check nvidia-smi and CUDA_VISIBLE_DEVICES; policy.device=cpu runs without a GPU"))
+        }
+    }
+}
+
+/// Where a CUDA torch may be: what the user names, the Python environment, the loader's path, our own libtorch.
+fn places(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Vec<PathBuf> {
+    let mut places = Vec::new();
+    for name in ["R1_CUDA_TORCH", "LIBTORCH_CUDA"] {
+        if let Some(given) = variable(name).map(PathBuf::from) {
+            places.extend([given.join("lib"), given.join("torch/lib"), given]);
+        }
+    }
+    for name in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
+        let Some(root) = variable(name).map(PathBuf::from) else { continue };
+        let pythons = fs::read_dir(root.join("lib")).into_iter().flatten().flatten();
+        let mut pythons: Vec<PathBuf> = pythons
+            .map(|entry| entry.path())
+            .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3")))
+            .collect();
+        pythons.sort();
+        places.extend(pythons.iter().rev().map(|python| python.join("site-packages/torch/lib")));
+    }
+    if let Some(path) = variable("LD_LIBRARY_PATH") {
+        places.extend(env::split_paths(&path).filter(|place| !place.as_os_str().is_empty()));
+    }
+    // Where the libtorch_cpu of this process came from.
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let own = maps.lines().filter_map(|line| line.split_once('/').map(|(_, path)| format!("/{path}")));
+    places.extend(
+        own.filter(|path| path.ends_with("/libtorch_cpu.so"))
+            .take(1)
+            .filter_map(|path| Path::new(&path).parent().map(Path::to_owned)),
+    );
+    places
+}
+
+/// Loads the library for the rest of the process, after a look at the version it says it has.
+fn load(library: &Path) -> Result<()> {
+    let said = library.parent().and_then(Path::parent).map(|torch| torch.join("version.py"));
+    let said = said.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+    if let Some(version) = said.lines().find_map(|line| line.strip_prefix("__version__ = ")) {
+        let version = version.trim_matches(['\'', '"']);
+        if !version.starts_with(VERSION) {
+            return Err(Error::new(
+                Kind::Device,
+                format!("the CUDA torch found is version {version}, and r1 is built for {VERSION}x"),
+            ));
+        }
+    }
+    #[cfg(unix)]
+    {
+        use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+        // SAFETY: its initialisers register kernels with the dispatcher, as they do under Python. It is never unloaded.
+        let loaded = unsafe { Library::open(Some(library), RTLD_NOW | RTLD_GLOBAL) };
+        let loaded =
+            loaded.map_err(|error| Error::new(Kind::Device, format!("the CUDA torch found does not load: {error}")))?;
+        std::mem::forget(loaded);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn the_cpu_is_always_there_and_auto_falls_back_to_it() {
+        assert_eq!(device(DeviceChoice::Cpu).unwrap(), Device::Cpu);
+        for driver in [false, true] {
+            let machine = Machine { driver, places: vec![PathBuf::from("/nowhere")] };
+            assert_eq!(machine.device(DeviceChoice::Auto).unwrap(), Device::Cpu);
+            let error = machine.device(DeviceChoice::Cuda).unwrap_err();
+            assert_eq!(error.kind, Kind::Device);
+            assert!(error.message.contains(if driver { "no CUDA build of torch" } else { "no NVIDIA driver" }));
+            assert!(error.hint.is_some());
+        }
+    }
+
+    #[test]
+    fn a_torch_of_another_version_or_a_broken_one_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let lib = dir.path().join("lib");
+        fs::create_dir(&lib).unwrap();
+        fs::write(lib.join(LIBRARY), "not a library").unwrap();
+        let machine = Machine { driver: true, places: vec![lib] };
+        let broken = machine.device(DeviceChoice::Cuda).unwrap_err();
+        assert!(broken.message.contains("does not load") && broken.place.is_some(), "{broken}");
+        fs::write(dir.path().join("version.py"), "__version__ = '2.9.1+cu128'\n").unwrap();
+        let other = machine.device(DeviceChoice::Auto).unwrap_err();
+        assert!(other.message.contains("version 2.9.1+cu128"), "{other}");
+    }
+
+    #[test]
+    fn the_named_torch_comes_first_and_ours_last() {
+        let found = places(|name| match name {
+            "R1_CUDA_TORCH" => Some("/opt/torch".into()),
+            "LD_LIBRARY_PATH" => Some("/a::/b".into()),
+            _ => None,
+        });
+        let expected = ["/opt/torch/lib", "/opt/torch/torch/lib", "/opt/torch", "/a", "/b"];
+        assert_eq!(&found[..5], expected.map(PathBuf::from));
+        #[cfg(target_os = "linux")]
+        assert!(found[5].join("libtorch_cpu.so").exists());
+    }
+}

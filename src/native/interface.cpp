@@ -1,0 +1,120 @@
+// What Rust calls. Tensors are pointers to at::Tensor, as tch holds them. A function that can fail returns null, or a
+// message for r1_free_message; no exception gets out.
+#include <c10/util/Exception.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "autograd.h"
+#include "step.h"
+
+namespace {
+
+using Handle = std::shared_ptr<r1::Model>;
+
+template <class F>
+char* guarded(F f) {
+  try {
+    f();
+    return nullptr;
+  } catch (const c10::Error& error) {
+    return strdup(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return strdup(error.what());
+  } catch (...) {
+    return strdup("unknown C++ exception");
+  }
+}
+
+const at::Tensor& tensor(const void* pointer) { return *static_cast<const at::Tensor*>(pointer); }
+
+std::vector<int64_t> numbers(const at::Tensor& x) {
+  TORCH_CHECK(x.dim() == 1 && x.scalar_type() == at::kLong && x.device().is_cpu(), "expected a vector of i64");
+  const at::Tensor flat = x.contiguous();
+  return std::vector<int64_t>(flat.const_data_ptr<int64_t>(), flat.const_data_ptr<int64_t>() + flat.numel());
+}
+
+struct SpanView {
+  int64_t slot, start, count;
+  const uint32_t* ids;
+};
+
+}  // namespace
+
+extern "C" {
+
+void r1_free_message(char* message) { std::free(message); }
+
+const char* r1_kernels() { return r1::kernels().name; }
+
+int64_t r1_panel() { return r1::kernels().panel; }
+
+char* r1_model(const r1::Shape* shape, const void* const* parameters, int64_t count, void** out) {
+  return guarded([&] {
+    auto model = std::make_shared<r1::Model>();
+    model->shape = *shape;
+    for (int64_t i = 0; i < count; i++) {
+      const at::Tensor& parameter = tensor(parameters[i]);
+      TORCH_CHECK(parameter.is_contiguous() && parameter.scalar_type() == at::kFloat && parameter.device().is_cpu(),
+                  "parameter ", i, " is not a contiguous f32 tensor on the CPU");
+      model->parameters.push_back(parameter);
+    }
+    *out = new Handle(std::move(model));
+  });
+}
+
+void r1_model_free(void* model) { delete static_cast<Handle*>(model); }
+
+char* r1_forward(void* model, const void* ids, const void* positions, const int64_t* lengths, int64_t rows, void** out) {
+  return guarded([&] {
+    r1::Batch batch{numbers(tensor(ids)), numbers(tensor(positions)), {0}};
+    for (int64_t row = 0; row < rows; row++) {
+      TORCH_CHECK(lengths[row] >= 0, "a row has a negative length");
+      batch.starts.push_back(batch.starts.back() + lengths[row]);
+    }
+    const int64_t tokens = batch.starts.back();
+    TORCH_CHECK(static_cast<int64_t>(batch.ids.size()) == tokens && static_cast<int64_t>(batch.positions.size()) == tokens,
+                "ids, positions and lengths disagree about the number of tokens");
+    *out = new at::Tensor(r1::differentiable_forward(*static_cast<Handle*>(model), std::move(batch)));
+  });
+}
+
+char* r1_step(void* model, const void* const* keys, const void* const* values, int64_t capacity, const SpanView* spans,
+              int64_t count, void** out) {
+  return guarded([&] {
+    r1::Model& owner = **static_cast<Handle*>(model);
+    r1::Cache cache;
+    cache.capacity = capacity;
+    const int64_t slots = tensor(keys[0]).size(0);
+    const int64_t room = slots * owner.shape.keys() * capacity;
+    TORCH_CHECK(capacity % r1::kernels().panel == 0, "the cache's capacity is not a whole number of panels");
+    for (int64_t l = 0; l < owner.shape.layers; l++) {
+      TORCH_CHECK(tensor(keys[l]).numel() == room && tensor(values[l]).numel() == room, "the cache has another shape");
+      cache.key_layers.push_back(tensor(keys[l]).mutable_data_ptr<float>());
+      cache.value_layers.push_back(tensor(values[l]).mutable_data_ptr<float>());
+    }
+    std::vector<r1::Piece> pieces;
+    for (int64_t i = 0; i < count; i++) {
+      const SpanView& span = spans[i];
+      TORCH_CHECK(span.slot >= 0 && span.slot < slots && span.count > 0 && span.start >= 0 &&
+                      span.start + span.count <= capacity,
+                  "a span is outside the cache");
+      for (int64_t t = 0; t < span.count; t++)
+        TORCH_CHECK(span.ids[t] < owner.shape.vocab, "token id ", span.ids[t], " is outside the vocabulary");
+      pieces.push_back({span.slot, span.start, span.count, span.ids});
+    }
+    *out = new at::Tensor(r1::step(owner, cache, pieces));
+  });
+}
+
+char* r1_logprobs(void* model, const void* hidden, const void* head, const void* targets, double temperature,
+                  int64_t chunk, void** out) {
+  return guarded([&] {
+    const r1::Question question{model ? *static_cast<Handle*>(model) : nullptr, temperature, std::max<int64_t>(chunk, 1)};
+    auto [logp, entropy] = r1::differentiable_logprobs(question, tensor(hidden), tensor(head), tensor(targets));
+    out[0] = new at::Tensor(std::move(logp));
+    out[1] = new at::Tensor(std::move(entropy));
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,154 @@
+// Log-probabilities and entropies of chosen tokens without ever holding the logits [N, V] whole, neither forward nor
+// backward: a chunk of positions at a time, computed again in the backward pass.
+#include "logprobs.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+namespace r1 {
+
+namespace {
+
+at::ScalarType wide(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+
+// Logits of a chunk in libtorch's operations, divided by the temperature.
+at::Tensor chunk_logits(const at::Tensor& hidden, const at::Tensor& head, double temperature) {
+  return at::linear(hidden, head).to(wide(hidden)).div_(temperature);
+}
+
+Answer plain_forward(const at::Tensor& hidden, const at::Tensor& head, const at::Tensor& targets, double temperature,
+                     int64_t chunk) {
+  const int64_t n = hidden.size(0);
+  const auto options = hidden.options().dtype(wide(hidden));
+  Answer answer{at::empty({n}, options), at::empty({n}, options), at::empty({n}, options)};
+  for (int64_t start = 0; start < n; start += chunk) {
+    const int64_t count = std::min(chunk, n - start);
+    const at::Tensor z = chunk_logits(hidden.narrow(0, start, count), head, temperature);
+    const at::Tensor lse = z.logsumexp(1);
+    answer.lse.narrow(0, start, count).copy_(lse);
+    answer.logp.narrow(0, start, count)
+        .copy_(z.gather(1, targets.narrow(0, start, count).unsqueeze(1)).squeeze(1).sub_(lse));
+    const at::Tensor p = (z - lse.unsqueeze(1)).exp_();
+    answer.entropy.narrow(0, start, count).copy_(lse - (p * z).sum(1));
+  }
+  return answer;
+}
+
+std::pair<at::Tensor, at::Tensor> plain_backward(const at::Tensor& hidden, const at::Tensor& head,
+                                                 const at::Tensor& targets, const Answer& answer, const at::Tensor& g_logp,
+                                                 const at::Tensor& g_entropy, double temperature, int64_t chunk) {
+  const int64_t n = hidden.size(0);
+  at::Tensor d_hidden = at::empty_like(hidden);
+  at::Tensor d_head = at::zeros(head.sizes(), head.options().dtype(wide(hidden)));
+  for (int64_t start = 0; start < n; start += chunk) {
+    const int64_t count = std::min(chunk, n - start);
+    const auto part = [&](const at::Tensor& x) { return x.narrow(0, start, count); };
+    const at::Tensor h = part(hidden);
+    const at::Tensor logp = chunk_logits(h, head, temperature).sub_(part(answer.lse).unsqueeze(1));
+    const at::Tensor gl = part(g_logp).unsqueeze(1), ge = part(g_entropy).unsqueeze(1);
+    at::Tensor d = logp.exp().neg_().mul_((logp + part(answer.entropy).unsqueeze(1)).mul_(ge).add_(gl));
+    d.scatter_add_(1, part(targets).unsqueeze(1), gl);
+    d = d.div_(temperature).to(hidden.scalar_type());
+    part(d_hidden).copy_(d.matmul(head));
+    d_head.add_(d.t().matmul(h));
+  }
+  return {d_hidden, d_head.to(head.scalar_type())};
+}
+
+// Logits [count, V] of a chunk by the model's own products, one row `row` floats apart.
+void native_logits(const Model& model, const float* hidden, int64_t count, float* logits, int64_t row) {
+  const Shape& shape = model.shape;
+  if (count >= 4 * BLOCK && shape.vocab * shape.hidden <= (1 << 20)) {
+    tasks(parts(count, BLOCK), [&](int64_t block) {
+      const int64_t at = block * BLOCK;
+      multiply(std::min(BLOCK, count - at), hidden + at * shape.hidden, shape.hidden, model.head_panels,
+               logits + at * row, row, nullptr, 0);
+    });
+  } else {
+    multiply(count, hidden, shape.hidden, model.head_panels, logits, row, nullptr, 0);
+  }
+}
+
+Answer native_forward(Model& model, const at::Tensor& hidden, const at::Tensor& targets, double temperature,
+                      int64_t chunk) {
+  model.refresh();
+  const int64_t n = hidden.size(0), vocab = model.shape.vocab, row = stride(vocab);
+  Answer answer{at::empty({n}, at::kFloat), at::empty({n}, at::kFloat), at::empty({n}, at::kFloat)};
+  const float* h = hidden.const_data_ptr<float>();
+  const int64_t* target = targets.const_data_ptr<int64_t>();
+  const float scale = static_cast<float>(1.0 / temperature);
+  float *logp = answer.logp.data_ptr<float>(), *entropy = answer.entropy.data_ptr<float>();
+  float* lse = answer.lse.data_ptr<float>();
+  const Floats logits = floats(std::min(chunk, n) * row);
+  for (int64_t start = 0; start < n; start += chunk) {
+    const int64_t count = std::min(chunk, n - start);
+    native_logits(model, h + start * hidden.size(1), count, logits.get(), row);
+    tasks(parts(count, 16), [&](int64_t block) {
+      for (int64_t i = block * 16; i < std::min(count, block * 16 + 16); i++) {
+        const float* z = logits.get() + i * row;
+        kernels().distribution(vocab, scale, z, lse + start + i, entropy + start + i);
+        logp[start + i] = z[target[start + i]] * scale - lse[start + i];
+      }
+    });
+  }
+  return answer;
+}
+
+std::pair<at::Tensor, at::Tensor> native_backward(Model& model, const at::Tensor& hidden, const at::Tensor& targets,
+                                                  const Answer& answer, const at::Tensor& g_logp,
+                                                  const at::Tensor& g_entropy, double temperature, int64_t chunk) {
+  model.refresh();
+  if (hidden.size(0) == 0) return {at::zeros_like(hidden), at::zeros_like(model.head())};
+  const int64_t n = hidden.size(0), vocab = model.shape.vocab, width = model.shape.hidden, row = stride(vocab);
+  at::Tensor d_hidden = at::empty_like(hidden), d_head = at::empty_like(model.head());
+  const float* h = hidden.const_data_ptr<float>();
+  const int64_t* target = targets.const_data_ptr<int64_t>();
+  const float scale = static_cast<float>(1.0 / temperature);
+  const float *gl = g_logp.const_data_ptr<float>(), *ge = g_entropy.const_data_ptr<float>();
+  const float *lse = answer.lse.const_data_ptr<float>(), *entropy = answer.entropy.const_data_ptr<float>();
+  float* dh = d_hidden.data_ptr<float>();
+  std::vector<const float*> rows;
+  for (int64_t id = 0; id < vocab; id++) rows.push_back(model.head().const_data_ptr<float>() + id * width);
+  const Floats logits = floats(std::min(chunk, n) * row);
+  for (int64_t start = 0; start < n; start += chunk) {
+    const int64_t count = std::min(chunk, n - start);
+    native_logits(model, h + start * width, count, logits.get(), row);
+    tasks(parts(count, BLOCK), [&](int64_t block) {
+      const int64_t at = block * BLOCK, m = std::min(BLOCK, count - at);
+      for (int64_t i = start + at; i < start + at + m; i++)
+        kernels().distribution_backward(vocab, scale, lse[i], entropy[i], target[i], gl[i], ge[i],
+                                        logits.get() + (i - start) * row);
+      multiply_rows(m, width, vocab, logits.get() + at * row, row, rows.data(), dh + (start + at) * width, width);
+    });
+    accumulate(count, {{vocab, width, logits.get(), row, h + start * width, width, d_head.data_ptr<float>()}},
+               start == 0);
+  }
+  return {d_hidden, d_head};
+}
+
+}  // namespace
+
+Answer logprobs(const Question& question, const at::Tensor& hidden, const at::Tensor& head, const at::Tensor& targets) {
+  return question.model ? native_forward(*question.model, hidden, targets, question.temperature, question.chunk)
+                        : plain_forward(hidden, head, targets, question.temperature, question.chunk);
+}
+
+std::pair<at::Tensor, at::Tensor> logprobs_backward(const Question& question, const at::Tensor& hidden,
+                                                    const at::Tensor& head, const at::Tensor& targets,
+                                                    const Answer& answer, const at::Tensor& d_logp,
+                                                    const at::Tensor& d_entropy) {
+  const auto given = [&](const at::Tensor& gradient) {
+    return gradient.defined() ? gradient.to(answer.lse.scalar_type()).contiguous() : at::zeros_like(answer.lse);
+  };
+  const at::Tensor g_logp = given(d_logp), g_entropy = given(d_entropy);
+  return question.model ? native_backward(*question.model, hidden, targets, answer, g_logp, g_entropy,
+                                          question.temperature, question.chunk)
+                        : plain_backward(hidden, head, targets, answer, g_logp, g_entropy, question.temperature,
+                                         question.chunk);
+}
+
+}  // namespace r1

@@ -1,0 +1,27 @@
+// Chunked log-probabilities; see logprobs.cpp.
+#pragma once
+#include "common.h"
+
+namespace r1 {
+
+struct Question {
+  std::shared_ptr<Model> model;  // whose head it is: f32 on the CPU by the kernels; null by libtorch's operations
+  double temperature = 1;
+  int64_t chunk = 1;  // positions at once
+};
+
+// All [N]; lse is the log of the sum of exponentials.
+struct Answer {
+  at::Tensor logp, entropy, lse;
+};
+
+// Of `targets` [N] at each of the hidden states [N, E], under the output projection `head` [V, E].
+Answer logprobs(const Question& question, const at::Tensor& hidden, const at::Tensor& head, const at::Tensor& targets);
+
+// Gradients of hidden and head; those given may be undefined.
+std::pair<at::Tensor, at::Tensor> logprobs_backward(const Question& question, const at::Tensor& hidden,
+                                                    const at::Tensor& head, const at::Tensor& targets,
+                                                    const Answer& answer, const at::Tensor& d_logp,
+                                                    const at::Tensor& d_entropy);
+
+}  // namespace r1
