@@ -4,7 +4,7 @@ set -euo pipefail
 
 command -v cargo >/dev/null || {
   echo "error: cargo is missing" >&2
-  echo "  hint: install a Rust toolchain (1.89 or newer), for example with rustup" >&2
+  echo "  hint: install a Rust toolchain (1.91 or newer), for example with rustup" >&2
   exit 1
 }
 command -v "${CXX:-c++}" >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || {

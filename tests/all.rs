@@ -1,5 +1,5 @@
 //! Every integration test, in one binary so that libtorch is linked once.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stderr)]
 
 mod architecture;
 mod cli;

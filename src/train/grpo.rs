@@ -15,7 +15,7 @@ use std::time::Instant;
 use super::evaluate::{evaluate, solved};
 use super::session::Session;
 use super::update::{UpdateStats, update};
-use super::{RunOptions, Summary, files, metrics, order, report};
+use super::{RunOptions, Summary, due, files, metrics, order, report};
 use crate::config::{Grpo, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{StreamSeed, Trajectory};
@@ -143,12 +143,10 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
         curves.push(&values);
         reporter.step(state.step, grpo.steps as u64, &values);
 
-        let every = session.settings.checkpoint.every as u64;
-        if every > 0 && state.step % every == 0 && state.step < grpo.steps as u64 {
+        if due(state.step, session.settings.checkpoint.every, grpo.steps) {
             save(&run, &session, &optimizer, &state)?;
         }
-        let every = session.settings.eval.every as u64;
-        if every > 0 && state.step % every == 0 && state.step < grpo.steps as u64 {
+        if due(state.step, session.settings.eval.every, grpo.steps) {
             session.engine.clear_cache();
             if let Some((evaluation, _)) = evaluate(&mut session, reporter, "held out")? {
                 report::evaluation(reporter, &mut log, state.step, "held out", &evaluation)?;

@@ -55,3 +55,8 @@ pub struct Summary {
     /// Stopped by Ctrl-C before its last step.
     pub interrupted: bool,
 }
+
+/// Whether something done every so many steps (0: never) is due after `step`; the last step has its own.
+fn due(step: u64, every: usize, total: usize) -> bool {
+    every > 0 && step.is_multiple_of(every as u64) && step < total as u64
+}

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
+
 use crate::config::{Dtype, PolicySettings, Settings};
 use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
 use crate::error::{Error, Kind, Result};
@@ -121,17 +123,16 @@ fn unpack_nano() -> Result<PathBuf> {
         return Err(Error::new(Kind::Model, "this binary was built without the embedded model")
             .hint("make it with `just nano`, then `just build`"));
     }
-    use sha2::{Digest, Sha256};
     let mut hash = Sha256::new();
     for (_, bytes) in NANO_FILES {
         hash.update(bytes);
     }
-    let digest = hash.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect::<String>();
+    let digest: u64 = hash.finalize().iter().take(6).fold(0, |digest, byte| digest << 8 | u64::from(*byte));
     let cache = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
         .unwrap_or_else(std::env::temp_dir);
-    let dir = cache.join("r1").join(format!("{MODEL_NANO}-{digest}"));
+    let dir = cache.join("r1").join(format!("{MODEL_NANO}-{digest:012x}"));
     if dir.join("config.json").is_file() {
         return Ok(dir);
     }
@@ -199,9 +200,8 @@ pub fn load_policy(policy: &PolicySettings, format: &str) -> Result<(Rc<Qwen2>, 
 /// The compute type: as asked, or f32 on CPU (the faster one there) and bf16 on CUDA.
 pub(super) fn compute_kind(dtype: Dtype, device: tch::Device) -> tch::Kind {
     match dtype {
-        Dtype::F32 => tch::Kind::Float,
         Dtype::Bf16 => tch::Kind::BFloat16,
         Dtype::Auto if device.is_cuda() => tch::Kind::BFloat16,
-        Dtype::Auto => tch::Kind::Float,
+        Dtype::F32 | Dtype::Auto => tch::Kind::Float,
     }
 }

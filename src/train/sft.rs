@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::{RunOptions, Summary, files, metrics, new_model, order, report, session};
+use super::{RunOptions, Summary, due, files, metrics, new_model, order, report, session};
 use crate::config::{Sft, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
@@ -114,11 +114,10 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
         log.log(state.step, &values)?;
         bar.inc(1);
         bar.tokens(done.tokens as u64);
-        let every = script.settings.checkpoint.every as u64;
-        if every > 0 && state.step % every == 0 && state.step < sft.steps as u64 {
+        if due(state.step, script.settings.checkpoint.every, sft.steps) {
             save(&run, &script, &model, &dir, &optimizer, &state)?;
         }
-        if state.step % 20 == 0 || state.step == sft.steps as u64 {
+        if state.step.is_multiple_of(20) || state.step == sft.steps as u64 {
             reporter.step(state.step, sft.steps as u64, &values);
         }
     }
