@@ -1,4 +1,4 @@
-//! Charts for a terminal: a sparkline, and a small plot with axes.
+//! A small plot with axes, for a terminal.
 
 use std::fmt::Write;
 
@@ -7,17 +7,21 @@ use super::format::compact;
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const MARKS: [char; 3] = ['.', ':', '#'];
 
-/// One line of bars, at most `width` characters; what is not finite leaves a gap.
-pub fn sparkline(values: &[f64], width: usize, unicode: bool) -> String {
-    let values = resample(values, width.min(values.len()));
-    let (low, high) = range(&values);
-    let glyphs: &[char] = if unicode { &BLOCKS } else { &MARKS };
-    values.iter().map(|&value| level(value, low, high, glyphs.len()).map_or(' ', |n| glyphs[n - 1])).collect()
+/// What a plot looks like.
+#[derive(Clone, Copy, Debug)]
+pub struct Plot {
+    /// Columns and rows.
+    pub size: (usize, usize),
+    /// Fixes the range, for shares; otherwise it is the data's own.
+    pub bounds: Option<(f64, f64)>,
+    /// The step of the first value.
+    pub first: u64,
+    pub unicode: bool,
 }
 
-/// A plot of one value a step: `height` rows of `width` columns, the range on the left, the steps below.
-/// `bounds` fixes the range, for shares; otherwise it is the data's own.
-pub fn plot(title: &str, values: &[f64], bounds: Option<(f64, f64)>, size: (usize, usize), unicode: bool) -> String {
+/// Draws one value a step, the range on the left, the steps below.
+pub fn plot(title: &str, values: &[f64], options: Plot) -> String {
+    let Plot { size, bounds, first, unicode } = options;
     let (width, height) = (size.0.max(1), size.1.max(1));
     let columns = resample(values, width);
     let (low, high) = bounds.unwrap_or_else(|| range(&columns));
@@ -45,7 +49,8 @@ pub fn plot(title: &str, values: &[f64], bounds: Option<(f64, f64)>, size: (usiz
         // Writing to a string can't fail.
         let _ = writeln!(text, "{label:>margin$} {side}{}", cells.trim_end());
     }
-    let (first, last) = ("step 1", format!("step {}", values.len()));
+    let last = format!("step {}", (first + values.len() as u64).saturating_sub(1));
+    let first = format!("step {first}");
     let gap = width.saturating_sub(first.len() + last.len()).max(1);
     let _ = write!(text, "{:margin$} {corner}{first}{:gap$}{last}", "", "");
     text
@@ -89,25 +94,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sparklines_rise_with_the_values() {
-        let values: Vec<f64> = (0..8).map(f64::from).collect();
-        assert_eq!(sparkline(&values, 8, true), "▁▂▃▄▅▆▇█");
-        assert_eq!(sparkline(&values, 4, true), "▁▃▆█");
-        assert_eq!(sparkline(&[0.0, f64::NAN, 1.0], 8, false), ". #");
-        assert_eq!(sparkline(&[], 8, true), "");
-        assert_eq!(sparkline(&[2.0, 2.0], 8, true), "▅▅");
-    }
-
-    #[test]
     fn a_plot_has_its_range_and_its_steps() {
         let values: Vec<f64> = (0..24).map(|n| f64::from(n) / 23.0).collect();
-        let drawn = plot("share", &values, Some((0.0, 1.0)), (24, 3), true);
+        let drawn = plot("share", &values, Plot { size: (24, 3), bounds: Some((0.0, 1.0)), first: 1, unicode: true });
         assert_eq!(
             drawn,
             "share\n\
              1.000 │                ▁▂▃▄▅▆▇█\n      │        ▁▂▃▄▅▆▇█████████\n    0 │▁▂▃▄▅▆▇█████████████████\n      \
              └step 1           step 24"
         );
-        assert!(plot("x", &values, None, (24, 2), false).is_ascii());
+        let drawn = plot("x", &values, Plot { size: (24, 2), bounds: None, first: 7, unicode: false });
+        // Gaps and flat lines are drawn, not tripped over.
+        plot("x", &[f64::NAN, 1.0], Plot { size: (4, 2), bounds: None, first: 1, unicode: true });
+        assert!(drawn.is_ascii() && drawn.ends_with("+step 7           step 30"), "{drawn}");
     }
 }

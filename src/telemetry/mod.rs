@@ -13,7 +13,7 @@ mod table;
 mod tensorboard;
 
 pub use bar::Bar;
-pub use chart::{plot, sparkline};
+pub use chart::{Plot, plot};
 pub use format::{compact, duration, percent, thousands};
 pub use interrupt::{Interrupt, ctrl_c};
 pub use metrics::{Metrics, MetricsLog};

@@ -93,9 +93,7 @@ pub const SECTIONS: &[Section] = &[
         when: "Every step of `r1 sft`.",
         names: &[
             name("sft/loss", "Mean negative log-likelihood of a trained (assistant) token, in nats"),
-            name("sft/accuracy", "Share of trained tokens that the model finds most likely"),
             name("sft/tokens", "Trained tokens in the step"),
-            name("sft/eval_loss", "The loss on `data.eval`; written when it is measured"),
         ],
     },
     Section {
@@ -118,7 +116,6 @@ pub const SECTIONS: &[Section] = &[
             name("time/sampling", "Producing the trajectories: policy, environment and tools"),
             name("time/training", "Forward, backward and optimiser"),
             name("time/evaluation", "Evaluation; written when there is one"),
-            name("time/checkpoint", "Writing a checkpoint; written when there is one"),
             name("time/tools", "Sum over tool calls; they overlap with each other and with sampling"),
             name("throughput/tokens_per_s", "Sampled tokens a second of sampling"),
             name("throughput/train_tokens_per_s", "Tokens of trained rows, prompts included, a second of training"),

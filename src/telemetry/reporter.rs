@@ -12,9 +12,10 @@ use indicatif::{MultiProgress, ProgressDrawTarget};
 use serde_json::{Value, json};
 
 use super::bar::Bar;
+use super::chart::{self, Plot};
 use super::metrics::Metrics;
+use super::names;
 use super::table::{StepTable, align};
-use super::{chart, names};
 
 /// How much is said, and in which form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,11 +157,12 @@ impl Reporter {
         }
     }
 
-    /// A plot of a metric over the steps of the run; nothing for fewer than two steps.
-    pub fn plot(&self, metric: &str, values: &[f64]) {
+    /// A plot of a metric over steps, of which `first` is the first; nothing for fewer than two steps.
+    pub fn plot(&self, metric: &str, first: u64, values: &[f64]) {
         if matches!(self.0.mode, Mode::Bars | Mode::Plain) && values.len() > 1 {
             let bounds = names::is_share(metric).then_some((0.0, 1.0));
-            let drawn = chart::plot(metric, values, bounds, (60, 6), self.0.unicode);
+            let options = Plot { size: (60, 6), bounds, first, unicode: self.0.unicode };
+            let drawn = chart::plot(metric, values, options);
             drawn.lines().for_each(|line| self.0.out_line(&format!("  {line}")));
         }
     }

@@ -20,7 +20,6 @@ const fn column(metric: &'static str, heading: &'static str, format: fn(f64) -> 
 /// What a person follows during a run, in order; a run shows those that its first step has.
 const COLUMNS: &[Column] = &[
     column("sft/loss", "loss", compact, 8),
-    column("sft/accuracy", "accuracy", percent, 8),
     column("policy/lr", "lr", compact, 8),
     column("reward/mean", "reward", |v| format!("{:+.3}", v + 0.0), 7),
     column("rollout/accuracy", "accuracy", percent, 8),

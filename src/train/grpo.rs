@@ -140,7 +140,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
         metrics::time(&mut values, &stats, &updates, sampling_seconds, training_seconds);
         values.set("time/step", step_started.elapsed().as_secs_f64());
         log.log(state.step, &values)?;
-        curves.push(&values);
+        curves.push(state.step, &values);
         reporter.step(state.step, grpo.steps as u64, &values);
 
         if due(state.step, session.settings.checkpoint.every, grpo.steps) {

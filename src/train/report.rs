@@ -114,13 +114,16 @@ fn lines(trajectory: &Trajectory) -> Vec<(String, String)> {
 /// Reward and tool use over the run, for the picture at its end.
 #[derive(Default)]
 pub(super) struct Curves {
+    /// The first step that was pushed; a resumed run does not begin at 1.
+    first: Option<u64>,
     accuracy: Vec<f64>,
     tools: Vec<f64>,
     tokens: Vec<f64>,
 }
 
 impl Curves {
-    pub(super) fn push(&mut self, metrics: &Metrics) {
+    pub(super) fn push(&mut self, step: u64, metrics: &Metrics) {
+        self.first.get_or_insert(step);
         for (curve, name) in [
             (&mut self.accuracy, "rollout/accuracy"),
             (&mut self.tools, "rollout/tool_call_share"),
@@ -135,9 +138,10 @@ impl Curves {
 pub(super) fn closing(reporter: &Reporter, summary: &Summary, curves: &Curves, script: &Path) {
     reporter.section(if summary.interrupted { "Stopped" } else { "Done" });
     if curves.accuracy.len() > 1 {
-        reporter.plot("rollout/accuracy", &curves.accuracy);
-        reporter.plot("rollout/tool_call_share", &curves.tools);
-        reporter.plot("rollout/response_tokens", &curves.tokens);
+        let first = curves.first.unwrap_or(1);
+        reporter.plot("rollout/accuracy", first, &curves.accuracy);
+        reporter.plot("rollout/tool_call_share", first, &curves.tools);
+        reporter.plot("rollout/response_tokens", first, &curves.tokens);
     }
     if let (Some(before), Some(after)) = (&summary.before, &summary.after) {
         let row = |label: &str, before: f64, after: f64| {
