@@ -3,7 +3,7 @@
 use tch::Kind;
 
 use crate::error::{self, Error, Result};
-use crate::model::Config;
+use crate::model::{Config, KvCache};
 
 /// Memory the cache may take when nothing else is said and the machine does not tell: 8 GiB.
 const FALLBACK_MEMORY: u64 = 8 << 30;
@@ -48,7 +48,7 @@ impl EngineOptions {
 
     /// Tokens a slot has room for at its largest: capacity rounded up to what the cache allocates.
     pub(super) fn rows(&self) -> usize {
-        self.capacity.next_multiple_of(16)
+        self.capacity.next_multiple_of(KvCache::GRAIN)
     }
 
     /// Refuses a size that can't work, with the numbers.
@@ -106,9 +106,9 @@ mod tests {
     fn bytes_are_keys_and_values_of_every_layer() {
         let config = Config::default();
         let options = EngineOptions { slots: 10, capacity: 100, prefill_tokens: 1, memory: u64::MAX };
-        // 2 x 4 layers x 2 heads x 48 x 4 bytes, 10 slots of 112 tokens (100 rounded up to 16s)
-        assert_eq!(options.bytes(&config, Kind::Float), 2 * 4 * 2 * 48 * 4 * 10 * 112);
-        assert_eq!(options.bytes(&config, Kind::BFloat16), 2 * 4 * 2 * 48 * 2 * 10 * 112);
+        // 2 x 4 layers x 2 heads x 48 x 4 bytes, 10 slots of 128 tokens (100 rounded up to 64s)
+        assert_eq!(options.bytes(&config, Kind::Float), 2 * 4 * 2 * 48 * 4 * 10 * 128);
+        assert_eq!(options.bytes(&config, Kind::BFloat16), 2 * 4 * 2 * 48 * 2 * 10 * 128);
     }
 
     #[test]

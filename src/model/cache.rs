@@ -24,6 +24,9 @@ pub struct KvCache {
 }
 
 impl KvCache {
+    /// Capacities are multiples of this, as every width of the native code's panels divides it.
+    pub const GRAIN: usize = 64;
+
     /// `panel` is the number of keys that lie side by side; 1 for plain operations.
     pub(super) fn new(
         config: &Config,
@@ -33,7 +36,7 @@ impl KvCache {
         device: Device,
         kind: Kind,
     ) -> Self {
-        let capacity = capacity.max(1).next_multiple_of(panel);
+        let capacity = capacity.max(1).next_multiple_of(Self::GRAIN);
         let (heads, head_dim) = (config.num_key_value_heads, config.head_dim);
         let mut new = Self { keys: Vec::new(), values: Vec::new(), slots, capacity, panel, heads, head_dim };
         for _ in 0..config.num_hidden_layers {
@@ -67,13 +70,13 @@ impl KvCache {
         2 * self.keys.len() * self.slots * self.heads * self.capacity * self.head_dim * element
     }
 
-    /// Makes room for `tokens` in every slot (rounded up to 16, or to the native code's panel), keeping what is there. Everything is copied: whoever
+    /// Makes room for `tokens` in every slot, keeping what is there. Everything is copied: whoever
     /// grows token by token should ask for more at once.
     pub fn reserve(&mut self, tokens: usize) -> Result<()> {
         if tokens <= self.capacity {
             return Ok(());
         }
-        let capacity = tokens.next_multiple_of(self.panel.max(16));
+        let capacity = tokens.next_multiple_of(Self::GRAIN);
         let _guard = tch::no_grad_guard();
         for layer in 0..self.keys.len() {
             let keys = grown(&self.keys[layer], &self.keys_shape(capacity))?;
