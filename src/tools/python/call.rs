@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use super::PythonOptions;
-use super::protocol::{Malformed, Report, command};
+use super::protocol::{Malformed, Report, encode};
 use super::server::{Child, Exit};
 use crate::tools::Output;
 use crate::tools::capture::Capture;
@@ -16,6 +16,12 @@ const ENDLESS: u64 = 16 << 20;
 
 /// How long a killed child may take to disappear.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// How often the size of the scratch directory is looked at.
+const DISK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Exit code of a driver that can't go on.
+const DAMAGED: i32 = 125;
 
 /// Why the host stopped listening.
 #[derive(Debug)]
@@ -29,49 +35,52 @@ enum End {
     ServerDied,
 }
 
+/// What to run, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call<'a> {
+    pub code: &'a str,
+    pub prelude: &'a str,
+    /// Wall time in seconds.
+    pub timeout: f64,
+    /// In a session, tells that it was ended; otherwise it is the child's only program.
+    pub session: Option<&'a Notify>,
+}
+
 /// Runs one program in a child. The output and whether the child can run another; nothing if the server died.
-pub(super) async fn exchange(
-    child: &mut Child,
-    options: &PythonOptions,
-    only: bool,
-    code: &str,
-    prelude: &str,
-    ended: Option<&Notify>,
-) -> Option<(Output, bool)> {
+pub(super) async fn exchange(child: &mut Child, options: &PythonOptions, call: Call<'_>) -> Option<(Output, bool)> {
     let start = Instant::now();
     let mut capture = Capture::new(options.output_bytes);
-    let end = listen(child, options, &command(only, code, prelude), &mut capture, ended).await;
+    let end = listen(child, options, call, &mut capture).await;
     let seconds = start.elapsed().as_secs_f64();
     if matches!(end, End::TimedOut | End::Endless | End::SessionEnded) {
-        child.signal(libc::SIGKILL);
+        child.process.signal(libc::SIGKILL);
         let _ = tokio::time::timeout(GRACE, &mut child.exit).await;
+    }
+    if call.session.is_some() && options.disk_mb > 0 {
+        child.process.check();
     }
     drain(child, &mut capture);
     let alive = matches!(end, End::Report(_));
     conclude(end, &capture, options, seconds).map(|output| (output, alive))
 }
 
-async fn listen(
-    child: &mut Child,
-    options: &PythonOptions,
-    command_bytes: &[u8],
-    capture: &mut Capture,
-    ended: Option<&Notify>,
-) -> End {
-    let Child { out, report, command, decoder, exit, .. } = child;
-    let deadline = tokio::time::sleep(Duration::from_secs_f64(options.timeout));
+async fn listen(child: &mut Child, options: &PythonOptions, call: Call<'_>, capture: &mut Capture) -> End {
+    let Child { process, out, report, command, decoder, exit, .. } = child;
+    let deadline = tokio::time::sleep(Duration::from_secs_f64(call.timeout));
     tokio::pin!(deadline);
     let ended = async {
-        match ended {
-            Some(ended) => ended.notified().await,
+        match call.session {
+            Some(session) => session.notified().await,
             None => std::future::pending().await,
         }
     };
     tokio::pin!(ended);
-    let write = command.write_all(command_bytes);
+    let bytes = encode(call.session.is_none(), call.code, call.prelude);
+    let write = command.write_all(&bytes);
     tokio::pin!(write);
     let (mut writing, mut printing, mut reporting) = (true, true, true);
     let (mut printed, mut reported) = (vec![0; 1 << 16], vec![0; 1 << 12]);
+    let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + DISK_INTERVAL, DISK_INTERVAL);
     let endless = ENDLESS.max(64 * options.output_bytes as u64);
     loop {
         tokio::select! {
@@ -106,6 +115,7 @@ async fn listen(
                 }
                 return result.map_or(End::ServerDied, End::Exit);
             }
+            _ = ticks.tick(), if options.disk_mb > 0 => process.check(),
             () = &mut deadline => return End::TimedOut,
             () = &mut ended => return End::SessionEnded,
         }
@@ -136,7 +146,7 @@ fn conclude(end: End, capture: &Capture, options: &PythonOptions, seconds: f64) 
         }
         End::Report(Report::Error(error)) => error,
         End::Report(Report::Unconfined(why)) => format!("SystemError: the sandbox could not be completed: {why}"),
-        End::Report(Report::Ready) | End::Malformed => {
+        End::Report(Report::Ready) | End::Malformed | End::Exit(Exit::Code(DAMAGED)) => {
             "SystemError: the program has damaged its interpreter".to_owned()
         }
         End::Exit(Exit::Code(0)) => {
@@ -150,7 +160,10 @@ fn conclude(end: End, capture: &Capture, options: &PythonOptions, seconds: f64) 
         }
         End::Exit(Exit::Code(code)) => format!("SystemExit: {code}"),
         End::Exit(Exit::Signal(signal)) => crash(signal, options),
-        End::Exit(Exit::NotStarted(_)) => "SystemError: no process for the program".to_owned(),
+        End::Exit(Exit::NotStarted) => "SystemError: no process for the program".to_owned(),
+        End::Exit(Exit::Full) => {
+            format!("OSError: the program keeps more than {} MiB, or too many files", options.disk_mb)
+        }
         End::Endless => format!("OutputError: the program printed more than {} MiB", capture.total() >> 20),
         End::SessionEnded => "SystemError: the session was ended while the program ran".to_owned(),
     };

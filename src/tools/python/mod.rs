@@ -53,6 +53,9 @@ pub struct PythonOptions {
     pub preload: Vec<String>,
     /// How an error is shown.
     pub traceback: Traceback,
+    /// Adds namespaces to the sandbox where the system allows them: what is forbidden is then also invisible, and
+    /// the scratch directory is in memory. Without them landlock, seccomp and limits do the work.
+    pub namespaces: bool,
 }
 
 impl Default for PythonOptions {
@@ -69,6 +72,7 @@ impl Default for PythonOptions {
             site_packages: false,
             preload: Vec::new(),
             traceback: Traceback::Short,
+            namespaces: true,
         }
     }
 }

@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
 
-use super::call::exchange;
+use super::call::{Call, exchange};
 use super::interpreter::Interpreter;
 use super::protocol::MAX_CODE;
 use super::server::{Child, Server};
 use super::{PythonOptions, probe};
 use crate::error::{Error, Kind, Result};
 use crate::tools::Output;
+use crate::tools::sandbox::Namespaces;
 
 enum Job {
     Run { session: Option<u64>, code: String, prelude: String, reply: oneshot::Sender<Output> },
@@ -126,7 +127,7 @@ async fn answer(
     mut reply: oneshot::Sender<Output>,
 ) {
     let output = tokio::select! {
-        output = host.run(session, &code, &prelude) => output,
+        output = host.run_or_session(session, &code, &prelude) => output,
         // The caller has dropped its future, so this drops the child and with it the process.
         () = reply.closed() => return,
     };
@@ -149,7 +150,11 @@ async fn sweep(host: Rc<Host>) {
 pub(super) struct Host {
     options: PythonOptions,
     interpreter: Interpreter,
+    /// Programs that run at once.
+    pool: usize,
     places: Semaphore,
+    /// What the first server was started in.
+    namespaces: Cell<Option<Namespaces>>,
     /// Children that are kept ready.
     spare_target: usize,
     server: Mutex<Option<Server>>,
@@ -171,7 +176,9 @@ impl Host {
         Self {
             options,
             interpreter,
+            pool,
             places: Semaphore::new(pool),
+            namespaces: Cell::new(None),
             spare_target: pool.min(4),
             server: Mutex::new(None),
             spares: RefCell::default(),
@@ -189,8 +196,7 @@ impl Host {
                 if let Some(mut dead) = server.take() {
                     dead.stop().await;
                 }
-                let started = Server::start(&self.interpreter, &self.options).await;
-                *server = Some(started.map_err(|error| error.message)?);
+                *server = Some(self.start_server().await.map_err(|error| error.message)?);
             }
             let Some(server) = server.as_ref() else { continue };
             let spare = self.spares.borrow_mut().pop_front();
@@ -209,18 +215,41 @@ impl Host {
         Err(problem)
     }
 
-    /// Runs a program to its end.
-    pub(super) async fn run(&self, session: Option<u64>, code: &str, prelude: &str) -> Output {
-        if let Some(session) = session {
-            return self.run_in_session(session, code, prelude).await;
+    /// Starts a server in the best namespaces that the system allows; the first start finds out which.
+    async fn start_server(&self) -> Result<Server> {
+        let known = self.namespaces.get().map(|known| vec![known]);
+        let candidates = known.unwrap_or_else(|| {
+            if self.options.namespaces { Namespaces::candidates().to_vec() } else { vec![Namespaces::None] }
+        });
+        let mut last = Error::new(Kind::Tool, "no way to confine Python");
+        for namespaces in candidates {
+            match Server::start(&self.interpreter, &self.options, self.pool, namespaces).await {
+                Ok(server) => {
+                    self.namespaces.set(Some(namespaces));
+                    return Ok(server);
+                }
+                Err(error) => last = error,
+            }
         }
+        Err(last)
+    }
+
+    async fn run_or_session(&self, session: Option<u64>, code: &str, prelude: &str) -> Output {
+        match session {
+            Some(session) => self.run_in_session(session, code, prelude).await,
+            None => self.run(Call { code, prelude, timeout: self.options.timeout, session: None }).await,
+        }
+    }
+
+    /// Runs a program in a child of its own.
+    pub(super) async fn run(&self, call: Call<'_>) -> Output {
         let _place = self.places.acquire().await;
         for _ in 0..2 {
             let mut child = match self.child().await {
                 Ok(child) => child,
                 Err(why) => return failure(format!("SystemError: no Python interpreter: {why}")),
             };
-            if let Some((output, _)) = exchange(&mut child, &self.options, true, code, prelude, None).await {
+            if let Some((output, _)) = exchange(&mut child, &self.options, call).await {
                 return output;
             }
         }
@@ -246,7 +275,7 @@ impl Host {
         let _place = self.places.acquire().await;
         let mut child = match slot.take() {
             Some(child) if child.server_alive() => {
-                child.signal(libc::SIGCONT);
+                child.process.signal(libc::SIGCONT);
                 child
             }
             _ => match self.child().await {
@@ -254,7 +283,8 @@ impl Host {
                 Err(why) => return failure(format!("SystemError: no Python interpreter: {why}")),
             },
         };
-        let output = exchange(&mut child, &self.options, false, code, prelude, Some(&session.ended)).await;
+        let call = Call { code, prelude, timeout: self.options.timeout, session: Some(&session.ended) };
+        let output = exchange(&mut child, &self.options, call).await;
         session.used.set(Instant::now());
         match output {
             None => {
@@ -263,7 +293,7 @@ impl Host {
             Some((output, alive)) => {
                 if alive {
                     // Threads that the program left behind get no time between calls.
-                    child.signal(libc::SIGSTOP);
+                    child.process.signal(libc::SIGSTOP);
                     *slot = Some(child);
                 }
                 output

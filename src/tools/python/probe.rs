@@ -2,8 +2,12 @@
 
 use std::io::Write;
 
+use super::call::Call;
 use super::pool::Host;
 use crate::error::{Error, Kind, Result};
+
+/// Seconds; enough for a machine that is busy with something else.
+const TIMEOUT: f64 = 60.0;
 
 /// Tries what must fail; prints what did not.
 const ATTACKS: &str = r"
@@ -54,7 +58,10 @@ pub(super) async fn probe(host: &Host) -> Result<()> {
         .map_err(|e| Error::io(Kind::Tool, "make a temporary file", std::env::temp_dir(), &e))?;
     let path = canary.path().to_string_lossy();
     let path = serde_json::to_string(&path).unwrap_or_default();
-    let attacks = host.run(None, ATTACKS, &format!("canary = {path}")).await;
+    let run = |code, prelude: String| async move {
+        host.run(Call { code, prelude: &prelude, timeout: TIMEOUT, session: None }).await
+    };
+    let attacks = run(ATTACKS, format!("canary = {path}")).await;
     if !attacks.ok {
         return Err(unusable(&attacks.text));
     }
@@ -64,7 +71,7 @@ pub(super) async fn probe(host: &Host) -> Result<()> {
             .hint("a kernel with landlock and seccomp is needed; the rhai tool needs neither"));
     }
     let writable = if host.writable() { "True" } else { "False" };
-    let work = host.run(None, WORK, &format!("writable = {writable}")).await;
+    let work = run(WORK, format!("writable = {writable}")).await;
     if !work.ok || work.text != "42" {
         return Err(unusable(&work.text));
     }
@@ -74,5 +81,5 @@ pub(super) async fn probe(host: &Host) -> Result<()> {
 fn unusable(said: &str) -> Error {
     let last = said.lines().last().unwrap_or("nothing was printed");
     Error::new(Kind::Tool, format!("Python does not work inside the sandbox: {last}"))
-        .hint("raise memory_mb and timeout if they are low, or name another interpreter with `interpreter`")
+        .hint("raise memory_mb if it is low, or name another interpreter with `interpreter`")
 }

@@ -61,7 +61,7 @@ impl Decoder {
 }
 
 /// The command that makes a child run `code` after `prelude`.
-pub(super) fn command(only: bool, code: &str, prelude: &str) -> Vec<u8> {
+pub(super) fn encode(only: bool, code: &str, prelude: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(9 + code.len() + prelude.len());
     bytes.push(if only { b'O' } else { b'S' });
     bytes.extend_from_slice(&(prelude.len() as u32).to_le_bytes());
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn encode(kind: u8, text: &[u8]) -> Vec<u8> {
+    fn report(kind: u8, text: &[u8]) -> Vec<u8> {
         let mut bytes = vec![kind];
         bytes.extend_from_slice(&(text.len() as u32).to_le_bytes());
         bytes.extend_from_slice(text);
@@ -87,7 +87,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_report_survives_any_cutting(text in ".{0,300}", cuts in prop::collection::vec(1usize..40, 1..50)) {
-            let bytes = encode(b'E', text.as_bytes());
+            let bytes = report(b'E', text.as_bytes());
             let mut decoder = Decoder::default();
             let (mut at, mut cuts, mut got) = (0, cuts.into_iter().cycle(), None);
             while at < bytes.len() {
@@ -113,10 +113,10 @@ mod tests {
 
     #[test]
     fn a_report_too_long_or_of_no_kind_is_malformed() {
-        let mut long = encode(b'D', b"");
+        let mut long = report(b'D', b"");
         long[1..5].copy_from_slice(&(MAX_REPORT as u32 + 1).to_le_bytes());
         assert_eq!(Decoder::default().push(&long), Err(Malformed));
-        assert_eq!(Decoder::default().push(&encode(b'?', b"x")), Err(Malformed));
-        assert_eq!(Decoder::default().push(&encode(b'D', b"\xff")), Ok(Some(Report::Done("\u{fffd}".to_owned()))));
+        assert_eq!(Decoder::default().push(&report(b'?', b"x")), Err(Malformed));
+        assert_eq!(Decoder::default().push(&report(b'D', b"\xff")), Ok(Some(Report::Done("\u{fffd}".to_owned()))));
     }
 }

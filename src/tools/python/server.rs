@@ -17,7 +17,7 @@ use super::PythonOptions;
 use super::interpreter::Interpreter;
 use super::protocol::{Decoder, MAX_REPORT, Report};
 use crate::error::{Error, Kind, Result};
-use crate::tools::sandbox::{Confinement, Reach};
+use crate::tools::sandbox::{Confinement, Namespaces, Reach};
 
 /// Size of an order and of a notice: operation, child, argument.
 const ORDER: usize = 13;
@@ -27,13 +27,26 @@ const ORDER: usize = 13;
 pub(super) enum Exit {
     Code(i32),
     Signal(i32),
+    /// Killed, because its scratch directory was too full.
+    Full,
     /// The fork failed.
-    NotStarted(i32),
+    NotStarted,
 }
 
+#[derive(Debug)]
 enum Order {
-    Fork { child: u64, fds: [OwnedFd; 3] },
-    Signal { child: u64, signal: i32 },
+    Fork {
+        child: u64,
+        fds: [OwnedFd; 3],
+    },
+    Signal {
+        child: u64,
+        signal: i32,
+    },
+    /// Kill it if it has written more than it may.
+    Check {
+        child: u64,
+    },
 }
 
 type Exits = Rc<RefCell<HashMap<u64, oneshot::Sender<Exit>>>>;
@@ -52,7 +65,12 @@ pub(super) struct Server {
 impl Server {
     /// Starts the confined interpreter and waits until it has imported its modules. Must run inside a `LocalSet` on
     /// a thread that lives as long as the server, since the server dies with the thread that started it.
-    pub(super) async fn start(interpreter: &Interpreter, options: &PythonOptions) -> Result<Self> {
+    pub(super) async fn start(
+        interpreter: &Interpreter,
+        options: &PythonOptions,
+        places: usize,
+        namespaces: Namespaces,
+    ) -> Result<Self> {
         let broken = |what: &str, error: &dyn std::fmt::Display| {
             Error::new(Kind::Tool, format!("can't start the Python server: {what}: {error}"))
                 .at_path(&interpreter.executable)
@@ -62,15 +80,17 @@ impl Server {
             .tempdir()
             .map_err(|e| broken("no temporary directory", &e).hint("TMPDIR names the directory that is used"))?;
         let path = scratch.path().canonicalize().map_err(|e| broken("no temporary directory", &e))?;
-        let confinement = Confinement::new(&Reach {
+        let reach = Reach {
             read: interpreter.read.clone(),
             list: interpreter.list.clone(),
             scratch: path.clone(),
-            write: options.disk_mb > 0,
-        })?;
-        let config = serde_json::json!({
+            scratch_bytes: (options.disk_mb << 20) * places.max(8) as u64,
+        };
+        let confinement = Confinement::new(&reach, namespaces)?;
+        let mut config = serde_json::json!({
+            "namespaces": namespaces != Namespaces::None,
             "scratch": &path,
-            "disk": options.disk_mb > 0,
+            "disk": options.disk_mb << 20,
             "cpu": options.timeout.ceil() as u64 + 1,
             "rlimits": {
                 "AS": options.memory_mb << 20,
@@ -85,6 +105,10 @@ impl Server {
             "traceback": options.traceback,
             "max_report": MAX_REPORT,
         });
+        if namespaces != Namespaces::None {
+            // Counts threads of all children together: only a bound on what a program may take from the machine.
+            config["rlimits"]["NPROC"] = (64 * (places + 4) + options.max_sessions).into();
+        }
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(|e| broken("no socket", &e))?;
         let mut command = tokio::process::Command::new(&interpreter.executable);
         command
@@ -142,7 +166,16 @@ impl Server {
                 exits.borrow_mut().clear();
                 writer.abort();
                 let _ = process.kill().await;
-                drop((stderr, scratch));
+                drop(stderr);
+                // Its children die with it, but a moment later; until then they may still write.
+                let scratch = scratch.keep();
+                for _ in 0..100 {
+                    match std::fs::remove_dir_all(&scratch) {
+                        Err(error) if error.kind() != io::ErrorKind::NotFound => {}
+                        _ => break,
+                    }
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
             }
         });
         Ok(Self { orders, exits, alive, next: Cell::new(0), stop: Some(stop), ended: Some(ended) })
@@ -165,13 +198,12 @@ impl Server {
         let fds = [out.into(), report.into(), command.into()];
         let _ = self.orders.send(Order::Fork { child, fds });
         Ok(Child {
-            id: child,
+            process: Process { id: child, orders: self.orders.clone() },
             out: pipe::Receiver::from_owned_fd(out_read.into())?,
             report: pipe::Receiver::from_owned_fd(report_read.into())?,
             command: pipe::Sender::from_owned_fd(command_write.into())?,
             decoder: Decoder::default(),
             exit,
-            orders: self.orders.clone(),
             alive: self.alive.clone(),
         })
     }
@@ -188,21 +220,34 @@ impl Server {
 /// A forked child. Dropping it kills its process.
 #[derive(Debug)]
 pub(super) struct Child {
-    id: u64,
+    pub process: Process,
     pub out: pipe::Receiver,
     pub report: pipe::Receiver,
     pub command: pipe::Sender,
     pub decoder: Decoder,
     pub exit: oneshot::Receiver<Exit>,
-    orders: mpsc::UnboundedSender<Order>,
     alive: Rc<Cell<bool>>,
 }
 
-impl Child {
+/// A child as its server knows it.
+#[derive(Debug)]
+pub(super) struct Process {
+    id: u64,
+    orders: mpsc::UnboundedSender<Order>,
+}
+
+impl Process {
     pub(super) fn signal(&self, signal: i32) {
         let _ = self.orders.send(Order::Signal { child: self.id, signal });
     }
 
+    /// Has the server kill it if it has written more than it may.
+    pub(super) fn check(&self) {
+        let _ = self.orders.send(Order::Check { child: self.id });
+    }
+}
+
+impl Child {
     /// Whether its server still is there.
     pub(super) fn server_alive(&self) -> bool {
         self.alive.get()
@@ -225,7 +270,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        self.signal(libc::SIGKILL);
+        self.process.signal(libc::SIGKILL);
     }
 }
 
@@ -234,6 +279,7 @@ async fn write_orders(control: Rc<UnixStream>, mut queue: mpsc::UnboundedReceive
         let (operation, child, argument, fds) = match order {
             Order::Fork { child, fds } => (b'F', child, 0, Some(fds)),
             Order::Signal { child, signal } => (b'S', child, signal, None),
+            Order::Check { child } => (b'C', child, 0, None),
         };
         let mut bytes = [0; ORDER];
         bytes[0] = operation;
@@ -276,7 +322,8 @@ async fn read_notices(control: &UnixStream, exits: &Exits) {
         let exit = match operation {
             b'X' if libc::WIFSIGNALED(argument) => Exit::Signal(libc::WTERMSIG(argument)),
             b'X' => Exit::Code(libc::WEXITSTATUS(argument)),
-            b'N' => Exit::NotStarted(argument),
+            b'D' => Exit::Full,
+            b'N' => Exit::NotStarted,
             _ => return,
         };
         if let Some(waiting) = exits.borrow_mut().remove(&child) {

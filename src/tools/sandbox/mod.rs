@@ -1,21 +1,29 @@
-//! Confinement of a child process with Linux's own means: landlock for files, seccomp for system calls, limits.
+//! Confinement of a child process with Linux's own means: landlock for files, seccomp for system calls, limits, and
+//! namespaces where they are to be had.
 //!
 //! [`Confinement::new`] prepares everything in the host; [`Confinement::apply`] puts it into force between fork and
 //! exec, where only system calls are allowed; [`Confinement::inner`] describes the second, tighter layer that the
 //! server's forked children put on themselves. No privilege is needed, and as root all privilege is given up.
 
+mod namespaces;
 mod seccomp;
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
 };
-use seccompiler::BpfProgram;
+
+use libc::sock_filter;
 use serde::Serialize;
 
+pub(crate) use self::namespaces::Namespaces;
+use self::namespaces::World;
+use self::seccomp::Role;
 use crate::error::{Error, Kind, Result};
 
 /// What a confined process may reach.
@@ -27,15 +35,18 @@ pub(crate) struct Reach {
     pub list: Vec<PathBuf>,
     /// The directory under which children get scratch directories.
     pub scratch: PathBuf,
-    /// Whether anything may be written there.
-    pub write: bool,
+    /// How many bytes all of them together may hold; 0 forbids writing.
+    pub scratch_bytes: u64,
 }
 
 /// Everything that [`Confinement::apply`] needs, made before the fork.
 #[derive(Debug)]
 pub(crate) struct Confinement {
+    world: Option<World>,
     ruleset: OwnedFd,
-    filters: Vec<BpfProgram>,
+    scratch: CString,
+    scratch_access: u64,
+    filter: Vec<sock_filter>,
     last_capability: libc::c_int,
     inner: Inner,
 }
@@ -43,8 +54,8 @@ pub(crate) struct Confinement {
 /// The second layer, as the driver reads it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Inner {
-    /// Filter programs in hexadecimal.
-    pub seccomp: Vec<String>,
+    /// The filter program in hexadecimal.
+    pub seccomp: String,
     pub landlock: InnerLandlock,
 }
 
@@ -61,7 +72,7 @@ impl Confinement {
     ///
     /// # Errors
     /// [`Kind::Tool`] if the kernel has no landlock or a path is missing.
-    pub(crate) fn new(reach: &Reach) -> Result<Self> {
+    pub(crate) fn new(reach: &Reach, namespaces: Namespaces) -> Result<Self> {
         let broken =
             |error: &dyn std::fmt::Display| Error::new(Kind::Tool, format!("can't set up the sandbox: {error}"));
         let Some(abi) = landlock_abi() else {
@@ -104,21 +115,25 @@ impl Confinement {
         }
         add(Path::new("/dev/null"), AccessFs::ReadFile | AccessFs::WriteFile)?;
         add(Path::new("/dev/urandom"), AccessFs::ReadFile.into())?;
-        // The server makes and removes the scratch directories.
-        add(&reach.scratch, if reach.write { write } else { read })?;
         let ruleset: Option<OwnedFd> = ruleset.into();
         let ruleset = ruleset.ok_or_else(|| broken(&"landlock gave no ruleset"))?;
-        let hex = |program: BpfProgram| program.iter().map(instruction_hex).collect::<String>();
-        let child = seccomp::filters(seccomp::Role::Child).map_err(|e| broken(&e))?;
+        let world = match namespaces {
+            Namespaces::None => None,
+            _ => Some(World::plan(namespaces, reach, reach.scratch_bytes.max(1 << 20)).map_err(|e| broken(&e))?),
+        };
         Ok(Self {
+            world,
             ruleset,
-            filters: seccomp::filters(seccomp::Role::Server).map_err(|e| broken(&e))?,
+            scratch: CString::new(reach.scratch.as_os_str().as_bytes()).map_err(|e| broken(&e))?,
+            // The server makes and removes the scratch directories.
+            scratch_access: if reach.scratch_bytes > 0 { write } else { read }.bits(),
+            filter: seccomp::filter(Role::Server),
             last_capability: std::fs::read_to_string("/proc/sys/kernel/cap_last_cap")
                 .ok()
                 .and_then(|text| text.trim().parse().ok())
                 .unwrap_or(63),
             inner: Inner {
-                seccomp: child.into_iter().map(hex).collect(),
+                seccomp: seccomp::filter(Role::Child).into_iter().map(instruction_hex).collect(),
                 landlock: InnerLandlock {
                     handled: all.bits(),
                     read: (read | AccessFs::WriteFile).bits(),
@@ -139,8 +154,6 @@ impl Confinement {
     pub(crate) fn apply(&self) -> io::Result<()> {
         // SAFETY: plain system calls on values that outlive them.
         unsafe {
-            // Dies with the thread that started it, however that ends.
-            check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
             // A process group of its own, so that a signal from the terminal reaches only the host.
             check(libc::setpgid(0, 0))?;
             // Nothing but standard streams goes into the new program, whatever some library left open.
@@ -154,23 +167,50 @@ impl Confinement {
             if file >= 0 {
                 libc::write(file, c"1000".as_ptr().cast(), 4);
             }
+            if let Some(world) = &self.world {
+                world.enter()?;
+            }
             // No privilege now, none through exec.
             for capability in 0..=self.last_capability {
                 libc::prctl(libc::PR_CAPBSET_DROP, capability);
             }
+            if let Some(world) = &self.world {
+                world.become_nobody()?;
+            }
             check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
             drop_capabilities()?;
+            // Dies with the thread that started it, however that ends. (A change of user would have undone this.)
+            check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
+            self.allow_scratch()?;
             check_long(libc::syscall(libc::SYS_landlock_restrict_self, self.ruleset.as_raw_fd(), 0))?;
-            for filter in &self.filters {
-                let program = libc::sock_fprog {
-                    len: filter.len() as libc::c_ushort,
-                    // The crate's own instruction type has the layout of the kernel's.
-                    filter: filter.as_ptr().cast_mut().cast(),
-                };
-                check(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program))?;
-            }
+            let program =
+                libc::sock_fprog { len: self.filter.len() as libc::c_ushort, filter: self.filter.as_ptr().cast_mut() };
+            check(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program))?;
         }
         Ok(())
+    }
+
+    /// Adds the scratch directory to the ruleset: only now, because in a world of its own it was made just before.
+    fn allow_scratch(&self) -> io::Result<()> {
+        #[repr(C, packed)]
+        struct PathBeneathAttribute {
+            allowed_access: u64,
+            parent_fd: libc::c_int,
+        }
+        const LANDLOCK_RULE_PATH_BENEATH: libc::c_int = 1;
+        // SAFETY: system calls; the structure has the layout of `struct landlock_path_beneath_attr`.
+        unsafe {
+            let directory = libc::open(self.scratch.as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
+            check(directory)?;
+            let rule = PathBeneathAttribute { allowed_access: self.scratch_access, parent_fd: directory };
+            check_long(libc::syscall(
+                libc::SYS_landlock_add_rule,
+                self.ruleset.as_raw_fd(),
+                LANDLOCK_RULE_PATH_BENEATH,
+                &raw const rule,
+                0,
+            ))
+        }
     }
 }
 
@@ -237,7 +277,7 @@ fn cover(reach: &Reach) -> Vec<PathBuf> {
 }
 
 /// One `struct sock_filter` as the kernel reads it.
-fn instruction_hex(instruction: &seccompiler::sock_filter) -> String {
+fn instruction_hex(instruction: sock_filter) -> String {
     let [c0, c1] = instruction.code.to_ne_bytes();
     let [k0, k1, k2, k3] = instruction.k.to_ne_bytes();
     let number = u64::from_be_bytes([c0, c1, instruction.jt, instruction.jf, k0, k1, k2, k3]);

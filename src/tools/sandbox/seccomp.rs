@@ -3,14 +3,13 @@
 //! Computing, memory, threads, files (landlock decides which), pipes, clocks. No sockets but an anonymous pair (event
 //! loops wake themselves with one), no new programs, no signals to anybody, no debugging, no change of owner, mode
 //! or times, no namespaces, mounts, keys, BPF, io_uring or shared memory. The server has a few more, to fork and reap.
+//!
+//! The program is a binary search over ranges of call numbers. The kernel runs it for every call number when it is
+//! installed, which each child does: a list that is searched from the front made that take a millisecond.
 
 use std::collections::BTreeMap;
 
-use libc::c_long;
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition, SeccompFilter,
-    SeccompRule,
-};
+use libc::{c_long, sock_filter};
 
 /// Whose filter it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,45 +20,155 @@ pub(crate) enum Role {
     Child,
 }
 
-/// The filters to install, in this order; `EPERM` for what is not allowed, `ENOSYS` for `clone3`, whose flags a filter
-/// can't see and which the C library replaces by `clone` when it is missing.
-pub(crate) fn filters(role: Role) -> Result<Vec<BpfProgram>, seccompiler::Error> {
-    let arch = std::env::consts::ARCH.try_into()?;
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALWAYS.iter().map(|&call| (call, Vec::new())).collect();
-    for (call, argument, values) in VALUES {
-        rules.insert(*call, values.iter().map(|&value| equal(&[(*argument, value)])).collect::<Result<_, _>>()?);
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Allow,
+    /// Fails with this error.
+    Errno(i32),
+    /// Allowed if the argument with this index has one of the values.
+    IfOneOf(u8, &'static [u64]),
+    /// Allowed if all these bits are set in the argument with this index.
+    IfSet(u8, u32),
+    /// For mmap: no small stacks, so that the limit on memory is one on threads too. Nothing else limits those of root.
+    UnlessSmallStack,
+}
+
+/// Of 512 MiB, 500 such stacks can be had.
+const SMALL_STACK: u32 = 1 << 20;
+
+/// The program for `prctl(PR_SET_SECCOMP)`.
+pub(crate) fn filter(role: Role) -> Vec<sock_filter> {
+    let mut calls: BTreeMap<u32, Verdict> = ALWAYS.iter().map(|&call| (call as u32, Verdict::Allow)).collect();
+    for &(call, argument, values) in VALUES {
+        calls.insert(call as u32, Verdict::IfOneOf(argument, values));
     }
-    // Only onto the other end of a pair, never to an address; only this process's own limits.
-    rules.insert(libc::SYS_sendto, vec![equal(&[(4, 0)])?]);
-    rules.insert(libc::SYS_prlimit64, vec![equal(&[(0, 0)])?]);
+    // A filter can't see the flags of this one; the C library uses `clone` when it does not exist.
+    calls.insert(libc::SYS_clone3 as u32, Verdict::Errno(libc::ENOSYS));
     match role {
         Role::Child => {
             // A thread, not a process.
-            let thread = libc::CLONE_THREAD as u64;
-            let condition = SeccompCondition::new(0, Len::Qword, Op::MaskedEq(thread), thread)?;
-            rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![condition])?]);
+            calls.insert(libc::SYS_clone as u32, Verdict::IfSet(0, libc::CLONE_THREAD as u32));
+            calls.insert(libc::SYS_mmap as u32, Verdict::UnlessSmallStack);
         }
-        Role::Server => rules.extend(SERVER.iter().map(|&call| (call, Vec::new()))),
+        Role::Server => calls.extend(SERVER.iter().map(|&call| (call as u32, Verdict::Allow))),
     }
-    let allowed = SeccompFilter::new(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow, arch)?;
-    let missing = SeccompFilter::new(
-        std::iter::once((libc::SYS_clone3, Vec::new())).collect(),
-        SeccompAction::Allow,
-        SeccompAction::Errno(libc::ENOSYS as u32),
-        arch,
-    )?;
-    // The list goes last, since it forbids installing another.
-    Ok(vec![missing.try_into()?, allowed.try_into()?])
+    let mut program = vec![
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, ARCHITECTURE),
+        jump(libc::BPF_JEQ, THIS_ARCHITECTURE, 1, 0),
+        // Another architecture's calls have other numbers.
+        statement(libc::BPF_RET, libc::SECCOMP_RET_KILL_PROCESS),
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, NUMBER),
+    ];
+    program.extend(search(&ranges(&calls)));
+    program
 }
 
-fn equal(arguments: &[(u8, u64)]) -> Result<SeccompRule, seccompiler::Error> {
-    let conditions = arguments.iter().map(|&(index, value)| SeccompCondition::new(index, Len::Qword, Op::Eq, value));
-    Ok(SeccompRule::new(conditions.collect::<Result<_, _>>()?)?)
+/// Where each verdict begins, over all 32-bit numbers.
+fn ranges(calls: &BTreeMap<u32, Verdict>) -> Vec<(u32, Verdict)> {
+    let denied = Verdict::Errno(libc::EPERM);
+    let mut ranges = vec![(0, denied)];
+    for (&call, &verdict) in calls {
+        for (start, verdict) in [(call, verdict), (call + 1, denied)] {
+            match ranges.last_mut() {
+                Some(last) if last.0 == start => last.1 = verdict,
+                _ => ranges.push((start, verdict)),
+            }
+        }
+    }
+    ranges.dedup_by_key(|range| range.1);
+    ranges
+}
+
+/// The number is in the accumulator.
+fn search(ranges: &[(u32, Verdict)]) -> Vec<sock_filter> {
+    let (below, above) = ranges.split_at(ranges.len() / 2);
+    let Some((first, _)) = above.first().filter(|_| !below.is_empty()) else {
+        return ranges.first().map_or_else(Vec::new, |range| decide(range.1));
+    };
+    let below = search(below);
+    let mut program = match u8::try_from(below.len()) {
+        Ok(length) => vec![jump(libc::BPF_JGE, *first, length, 0)],
+        // Conditional jumps are short.
+        Err(_) => {
+            vec![jump(libc::BPF_JGE, *first, 0, 1), statement(libc::BPF_JMP | libc::BPF_JA, below.len() as u32)]
+        }
+    };
+    program.extend(below);
+    program.extend(search(above));
+    program
+}
+
+fn decide(verdict: Verdict) -> Vec<sock_filter> {
+    let allow = statement(libc::BPF_RET, libc::SECCOMP_RET_ALLOW);
+    let error = |number: i32| statement(libc::BPF_RET, libc::SECCOMP_RET_ERRNO | number as u32);
+    match verdict {
+        Verdict::Allow => vec![allow],
+        Verdict::Errno(number) => vec![error(number)],
+        Verdict::IfOneOf(argument, values) => {
+            let mut program = Vec::new();
+            for &value in values {
+                program.extend([
+                    load(argument, 1),
+                    jump(libc::BPF_JEQ, (value >> 32) as u32, 0, 3),
+                    load(argument, 0),
+                    jump(libc::BPF_JEQ, value as u32, 0, 1),
+                    allow,
+                ]);
+            }
+            program.push(error(libc::EPERM));
+            program
+        }
+        Verdict::UnlessSmallStack => vec![
+            load(3, 0),
+            statement(libc::BPF_ALU | libc::BPF_AND, libc::MAP_STACK as u32),
+            jump(libc::BPF_JEQ, 0, 4, 0),
+            load(1, 1),
+            jump(libc::BPF_JGE, 1, 2, 0),
+            load(1, 0),
+            jump(libc::BPF_JGE, SMALL_STACK, 0, 1),
+            allow,
+            error(libc::EPERM),
+        ],
+        Verdict::IfSet(argument, bits) => vec![
+            load(argument, 0),
+            statement(libc::BPF_ALU | libc::BPF_AND, bits),
+            jump(libc::BPF_JEQ, bits, 0, 1),
+            allow,
+            error(libc::EPERM),
+        ],
+    }
+}
+
+/// Offsets in `struct seccomp_data`.
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
+const ARGUMENTS: u32 = 16;
+
+#[cfg(target_arch = "x86_64")]
+const THIS_ARCHITECTURE: u32 = 0xC000_003E;
+#[cfg(target_arch = "aarch64")]
+const THIS_ARCHITECTURE: u32 = 0xC000_00B7;
+
+/// Loads the low (0) or high (1) half of an argument; both architectures are little endian.
+fn load(argument: u8, half: u32) -> sock_filter {
+    statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, ARGUMENTS + 8 * u32::from(argument) + 4 * half)
+}
+
+fn statement(code: u32, k: u32) -> sock_filter {
+    sock_filter { code: code as u16, jt: 0, jf: 0, k }
+}
+
+fn jump(condition: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
+    sock_filter { code: (libc::BPF_JMP | condition | libc::BPF_K) as u16, jt, jf, k }
 }
 
 /// Calls that are allowed when one argument (by index) has one of these values.
 const VALUES: &[(c_long, u8, &[u64])] = &[
     (libc::SYS_socketpair, 0, &[libc::AF_UNIX as u64]),
+    // Only onto the other end of a pair, never to an address; only this process's own limits.
+    (libc::SYS_sendto, 4, &[0]),
+    (libc::SYS_prlimit64, 0, &[0]),
     // Terminal questions that every interpreter asks, and close-on-exec and non-blocking.
     (
         libc::SYS_ioctl,
@@ -102,7 +211,6 @@ const SERVER: &[c_long] = &[
 
 const ALWAYS: &[c_long] = &[
     // Memory and threads.
-    libc::SYS_clone3, // the other filter says that it does not exist
     libc::SYS_brk,
     libc::SYS_mmap,
     libc::SYS_munmap,
@@ -280,3 +388,97 @@ const ALWAYS: &[c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_time,
 ];
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// What the kernel would do with the filter.
+    fn verdict(program: &[sock_filter], architecture: u32, number: u32, arguments: [u64; 6]) -> u32 {
+        let mut data = Vec::new();
+        data.extend(number.to_le_bytes());
+        data.extend(architecture.to_le_bytes());
+        data.extend([0; 8]);
+        data.extend(arguments.iter().flat_map(|argument| argument.to_le_bytes()));
+        let (mut at, mut accumulator) = (0, 0_u32);
+        loop {
+            let instruction = program[at];
+            let k = instruction.k;
+            at += 1;
+            let jump = |taken: bool| usize::from(if taken { instruction.jt } else { instruction.jf });
+            let code = u32::from(instruction.code);
+            if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS {
+                accumulator = u32::from_le_bytes(data[k as usize..][..4].try_into().unwrap());
+            } else if code == libc::BPF_JMP | libc::BPF_JEQ {
+                at += jump(accumulator == k);
+            } else if code == libc::BPF_JMP | libc::BPF_JGE {
+                at += jump(accumulator >= k);
+            } else if code == libc::BPF_JMP | libc::BPF_JA {
+                at += k as usize;
+            } else if code == libc::BPF_ALU | libc::BPF_AND {
+                accumulator &= k;
+            } else {
+                assert_eq!(code, libc::BPF_RET);
+                return k;
+            }
+        }
+    }
+
+    const DENIED: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+
+    #[test]
+    fn every_call_is_decided_as_listed() {
+        for role in [Role::Server, Role::Child] {
+            let program = filter(role);
+            for number in (0..1000).chain([1 << 30, u32::MAX]) {
+                let call = c_long::from(number);
+                let listed = ALWAYS.contains(&call) || (role == Role::Server && SERVER.contains(&call));
+                // An argument that no condition accepts.
+                let got = verdict(&program, THIS_ARCHITECTURE, number, [u64::MAX - (1 << 16); 6]);
+                let expected = if call == libc::SYS_clone3 {
+                    libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32
+                } else if listed {
+                    libc::SECCOMP_RET_ALLOW
+                } else {
+                    DENIED
+                };
+                assert_eq!(got, expected, "{role:?} {number}");
+            }
+            assert_eq!(verdict(&program, 0x4000_0003, 1, [0; 6]), libc::SECCOMP_RET_KILL_PROCESS);
+        }
+    }
+
+    #[test]
+    fn arguments_decide_where_they_should() {
+        let program = filter(Role::Child);
+        let ask = |call: c_long, index: usize, value: u64| {
+            let mut arguments = [0; 6];
+            arguments[index] = value;
+            verdict(&program, THIS_ARCHITECTURE, call as u32, arguments)
+        };
+        for &(call, index, values) in VALUES {
+            for &value in values {
+                assert_eq!(ask(call, index.into(), value), libc::SECCOMP_RET_ALLOW);
+                assert_eq!(ask(call, index.into(), value | 1 << 40), DENIED);
+            }
+        }
+        let map = |length, flags: libc::c_int| {
+            verdict(&program, THIS_ARCHITECTURE, libc::SYS_mmap as u32, [0, length, 0, flags as u64, 0, 0])
+        };
+        assert_eq!(map(4096, libc::MAP_PRIVATE), libc::SECCOMP_RET_ALLOW);
+        assert_eq!(map(4096, libc::MAP_PRIVATE | libc::MAP_STACK), DENIED);
+        assert_eq!(map(1 << 20, libc::MAP_STACK), libc::SECCOMP_RET_ALLOW);
+        assert_eq!(map((1 << 32) + 4096, libc::MAP_STACK), libc::SECCOMP_RET_ALLOW);
+        assert_eq!(ask(libc::SYS_fcntl, 1, libc::F_SETOWN as u64), DENIED);
+        assert_eq!(ask(libc::SYS_ioctl, 1, libc::TIOCSTI), DENIED);
+        assert_eq!(ask(libc::SYS_socketpair, 0, libc::AF_INET as u64), DENIED);
+        assert_eq!(ask(libc::SYS_clone, 0, libc::SIGCHLD as u64), DENIED);
+        assert_eq!(ask(libc::SYS_clone, 0, (libc::CLONE_THREAD | libc::CLONE_VM) as u64), libc::SECCOMP_RET_ALLOW);
+    }
+
+    #[test]
+    fn every_call_number_is_found_quickly() {
+        assert!(filter(Role::Child).len() < 400);
+    }
+}
