@@ -1,14 +1,13 @@
-//! Between Lua values and plain data: JSON, messages, observations.
+//! Between Lua values and plain data: JSON, snapshots, words for messages.
 //!
 //! Lua has one table type and one number type. Going out, a table whose keys are exactly 1..n is a list, one whose
 //! keys are strings is an object, an empty one is an object (unless it came in as an empty list); whole numbers up
 //! to 2^53 are integers. Coming in, `null` in an object is left out, and in a list it is `r1.json.null`.
 
+use std::fmt::Write;
+
 use mlua::{Lua, Table, Value};
 use serde_json::{Map, Number, Value as Json};
-
-use crate::error::{nearest, suggest};
-use crate::mdp::{Action, Content, Message, Part, Role, ToolCall};
 
 /// Deepest nesting of tables that is taken for data; a cycle runs into it.
 const DEPTH: usize = 100;
@@ -71,10 +70,11 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize) -> Resul
             table
                 .for_each(|key: Value, item: Value| {
                     match &key {
-                        Value::Integer(index) => path.push_str(&format!("[{index}]")),
-                        Value::String(name) => path.push_str(&format!(".{}", name.to_string_lossy())),
-                        other => path.push_str(&format!("[{}]", show(other))),
+                        Value::Integer(index) => write!(path, "[{index}]"),
+                        Value::String(name) => write!(path, ".{}", name.display()),
+                        other => write!(path, "[{}]", show(other)),
                     }
+                    .map_err(mlua::Error::external)?;
                     let json = write_json(&item, path, odd, depth + 1).map_err(mlua::Error::runtime)?;
                     path.truncate(start);
                     match key {
@@ -90,6 +90,8 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize) -> Resul
                     mlua::Error::RuntimeError(message) => message,
                     other => other.to_string(),
                 })?;
+            // A table has no order of its own; the same data gives the same JSON every time.
+            object.sort_keys();
             let kinds =
                 usize::from(!list.is_empty()) + usize::from(!object.is_empty()) + usize::from(!others.is_empty());
             if kinds <= 1 && others.is_empty() && !object.contains_key(TAG) {
@@ -112,13 +114,18 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize) -> Resul
                 .map(|(index, item)| Json::Array(vec![Json::from(index + 1), item]))
                 .collect();
             pairs.extend(object.into_iter().map(|(name, item)| Json::Array(vec![Json::String(name), item])));
+            let mut numbered = Vec::new();
             for (key, item) in others {
                 if matches!(key, Value::Table(_)) {
                     return Err(format!("{path} has a table as a key"));
                 }
-                let key = write_json(&key, path, odd, depth + 1)?;
-                pairs.push(Json::Array(vec![key, item]));
+                numbered.push((write_json(&key, path, odd, depth + 1)?, item));
             }
+            numbered.sort_by(|(a, _), (b, _)| {
+                let number = |key: &Json| key.as_f64().unwrap_or(f64::INFINITY);
+                number(a).total_cmp(&number(b)).then_with(|| a.to_string().cmp(&b.to_string()))
+            });
+            pairs.extend(numbered.into_iter().map(|(key, item)| Json::Array(vec![key, item])));
             Ok(tagged("pairs", Json::Array(pairs)))
         }
         other => Err(format!("{path} is a {}; plain data holds text, numbers, booleans and tables", other.type_name())),
@@ -208,7 +215,8 @@ pub(crate) fn from_snapshot(lua: &Lua, json: &Json) -> mlua::Result<Value> {
         Json::Object(fields) => {
             let object = lua.create_table_with_capacity(0, fields.len())?;
             for (name, item) in fields {
-                object.raw_set(name.as_str(), from_snapshot(lua, item)?)?;
+                let value = from_snapshot(lua, item)?;
+                object.raw_set(name.as_str(), if value.is_nil() { Value::NULL } else { value })?;
             }
             Ok(Value::Table(object))
         }
@@ -278,143 +286,4 @@ pub(crate) fn kind(value: &Value) -> String {
         Value::Table(_) => "a table".to_owned(),
         other => format!("a {}", other.type_name()),
     }
-}
-
-/// A list of message tables; `at` names it in messages of errors.
-pub(crate) fn messages(list: &Table, at: &str) -> Result<Vec<Message>, String> {
-    let mut out = Vec::with_capacity(list.raw_len());
-    for index in 1..=list.raw_len() {
-        let item: Value = list.raw_get(index).map_err(|error| error.to_string())?;
-        out.push(message(&item, &|| format!("{at}[{index}]"))?);
-    }
-    if out.is_empty() {
-        let named = list.pairs::<Value, Value>().next().is_some();
-        return Err(if named { format!("{at} is not a list of messages") } else { format!("{at} is empty") });
-    }
-    Ok(out)
-}
-
-const MESSAGE_FIELDS: [&str; 6] = ["role", "content", "reasoning_content", "tool_calls", "name", "tool_call_id"];
-
-fn message(value: &Value, at: &dyn Fn() -> String) -> Result<Message, String> {
-    let Value::Table(table) = value else {
-        return Err(format!("{} is {}; a message is a table with `role` and `content`", at(), kind(value)));
-    };
-    let mut message = Message::new(Role::User, Content::default());
-    let mut role = None;
-    let text = |name: &str, value: &Value| match value {
-        Value::String(text) => Ok(text.to_string_lossy()),
-        other => Err(format!("{}.{name} is {}; it must be text", at(), kind(other))),
-    };
-    table
-        .for_each(|key: Value, value: Value| {
-            let Value::String(name) = &key else {
-                return Err(mlua::Error::runtime(format!("{} has the key {}", at(), show(&key))));
-            };
-            let mut set = || -> Result<(), String> {
-                match &*name.as_bytes() {
-                    b"role" => role = Some(self::role(&value, at)?),
-                    b"content" => message.content = content(&value, at)?,
-                    b"reasoning_content" => message.reasoning_content = Some(text("reasoning_content", &value)?),
-                    b"name" => message.name = Some(text("name", &value)?),
-                    b"tool_call_id" => message.tool_call_id = Some(text("tool_call_id", &value)?),
-                    b"tool_calls" => message.tool_calls = tool_calls(&value, &|| format!("{}.tool_calls", at()))?,
-                    _ => {
-                        let name = name.to_string_lossy();
-                        let help = suggest(&name, MESSAGE_FIELDS);
-                        return Err(format!("{} has the unknown field `{name}` ({help})", at()));
-                    }
-                }
-                Ok(())
-            };
-            set().map_err(mlua::Error::runtime)
-        })
-        .map_err(|error| match error {
-            mlua::Error::RuntimeError(message) => message,
-            other => other.to_string(),
-        })?;
-    message.role = role.ok_or_else(|| format!("{} has no `role`", at()))?;
-    Ok(message)
-}
-
-fn role(value: &Value, at: &dyn Fn() -> String) -> Result<Role, String> {
-    let names = ["system", "user", "assistant", "tool"];
-    if let Value::String(name) = value {
-        match &*name.as_bytes() {
-            b"system" => return Ok(Role::System),
-            b"user" => return Ok(Role::User),
-            b"assistant" => return Ok(Role::Assistant),
-            b"tool" => return Ok(Role::Tool),
-            _ => {}
-        }
-        let near = nearest(&name.to_string_lossy(), names);
-        if let [near, ..] = near[..] {
-            return Err(format!("{}.role is {}; did you mean `{near}`?", at(), kind(value)));
-        }
-    }
-    Err(format!("{}.role is {}; it is one of `{}`", at(), kind(value), names.join("`, `")))
-}
-
-fn content(value: &Value, at: &dyn Fn() -> String) -> Result<Content, String> {
-    match value {
-        Value::String(text) => Ok(Content::Text(text.to_string_lossy())),
-        Value::Table(parts) => {
-            let json = to_json(value, "content", Odd::Refuse)?;
-            let list = if parts.raw_len() == 0 { Json::Array(Vec::new()) } else { json };
-            let parts: Vec<Part> = serde_json::from_value(list)
-                .map_err(|error| format!("{}.content is not a list of parts: {error}", at()))?;
-            Ok(Content::Parts(parts))
-        }
-        other => Err(format!("{}.content is {}; it is text or a list of parts", at(), kind(other))),
-    }
-}
-
-/// Calls as [`action`] makes them, or in the OpenAI shape (`function = { name, arguments = "json" }`).
-fn tool_calls(value: &Value, at: &dyn Fn() -> String) -> Result<Vec<ToolCall>, String> {
-    let json = to_json(value, &at(), Odd::Refuse)?;
-    let items = match json {
-        Json::Array(items) => items,
-        Json::Object(fields) if fields.is_empty() => Vec::new(),
-        _ => return Err(format!("{} is not a list of calls", at())),
-    };
-    items.iter().map(tool_call).collect::<Option<Vec<_>>>().ok_or_else(|| {
-        format!("{} holds something that is not a call; a call is {{ name = …, arguments = {{ … }} }}", at())
-    })
-}
-
-fn tool_call(json: &Json) -> Option<ToolCall> {
-    let own = json.get("function").unwrap_or(json);
-    let arguments = match own.get("arguments") {
-        Some(Json::String(text)) => serde_json::from_str(text).ok()?,
-        Some(arguments) => arguments.clone(),
-        None => Json::Object(Map::new()),
-    };
-    Some(ToolCall {
-        id: json.get("id").and_then(Json::as_str).map(str::to_owned),
-        name: own.get("name")?.as_str()?.to_owned(),
-        arguments,
-    })
-}
-
-/// An action as a script sees it. Calls that could not be parsed follow the good ones, as `{ error = … }`.
-pub(crate) fn action(lua: &Lua, action: &Action) -> mlua::Result<Table> {
-    let table = lua.create_table_with_capacity(0, 4)?;
-    table.raw_set("text", action.text.as_str())?;
-    table.raw_set("token_ids", lua.create_sequence_from(action.token_ids.iter().copied())?)?;
-    table.raw_set("finish_reason", action.finish_reason.name())?;
-    let calls = lua.create_table_with_capacity(action.tool_calls.len() + action.errors.len(), 0)?;
-    for call in &action.tool_calls {
-        let item = lua.create_table_with_capacity(0, 3)?;
-        item.raw_set("id", call.id.as_deref())?;
-        item.raw_set("name", call.name.as_str())?;
-        item.raw_set("arguments", from_json(lua, &call.arguments)?)?;
-        calls.raw_push(item)?;
-    }
-    for error in &action.errors {
-        let item = lua.create_table_with_capacity(0, 1)?;
-        item.raw_set("error", error.as_str())?;
-        calls.raw_push(item)?;
-    }
-    table.raw_set("tool_calls", calls)?;
-    Ok(table)
 }

@@ -62,6 +62,13 @@ pub(crate) fn describe(error: &LuaError) -> Described {
             if let Some(place) = place {
                 error = error.at(place);
             }
+            if message == "attempt to modify a readonly table" {
+                error = error.hint("globals, libraries and r1 are read-only");
+            }
+            if message.starts_with("attempt to yield across") {
+                error = error
+                    .hint("host functions that wait can't be called inside table.sort, string.gsub or a metamethod");
+            }
             Described { error, traceback: frames(traceback) }.located()
         }
         LuaError::MemoryError(_) => {

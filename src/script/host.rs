@@ -157,10 +157,10 @@ impl Host {
     }
 }
 
-/// Where the script called the host: the nearest frame of a script file, as `path:line`.
+/// Where the script is: the nearest frame of a script file, as `path:line`.
 pub(crate) fn place(lua: &Lua) -> Option<String> {
     // A level past the end gives None; host and library frames in between do not start with `@`.
-    (1..64)
+    (0..64)
         .map_while(|level| {
             lua.inspect_stack(level, |frame| {
                 let source = frame.source().source?.strip_prefix('@')?.to_owned();

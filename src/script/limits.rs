@@ -15,18 +15,6 @@ use crate::error::{Error, Kind, Result};
 /// How often the watchdog looks: the precision of the CPU limit.
 const TICK: Duration = Duration::from_millis(5);
 
-/// What the interrupt raises; recognised at the boundary by [`Slot::expired`], not by its text.
-#[derive(Debug)]
-pub(crate) struct CpuLimit;
-
-impl std::fmt::Display for CpuLimit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("CPU limit reached")
-    }
-}
-
-impl std::error::Error for CpuLimit {}
-
 /// The part of a virtual machine that its watchdog sees.
 pub(crate) struct Slot {
     clock: Clock,

@@ -128,5 +128,5 @@ fn hash(source: &str, modules: &BTreeMap<String, Module>) -> String {
         part(name);
         part(&module.source);
     }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:x}", hash.finalize())
 }

@@ -7,7 +7,8 @@
 //! - `sandbox`, `require`: what a script can see
 //! - `settings`: from a recipe's data and `key=value` to [`crate::config::Settings`]
 //! - `dataset`: JSONL rows
-//! - `convert`, `failure`, `schema`, `answers`, `interpreters`: values, errors, tool arguments, answers, tool pools
+//! - `convert`, `messages`, `results`, `failure`: values in and out, errors with their lines
+//! - `schema`, `answers`, `interpreters`: tool arguments, final answers, tool pools
 //! - `api`: the global `r1`, one file per part; what is better written in Lua lies in `lua/`
 //!
 //! What lasts is the state, never a function: `reset(task) -> state`, `step(state, action) -> result`,
@@ -22,7 +23,9 @@ mod host;
 mod interpreters;
 mod limits;
 mod load;
+mod messages;
 mod require;
+mod results;
 mod sandbox;
 mod schema;
 mod settings;
@@ -33,8 +36,9 @@ mod worker;
 pub use failure::Failure;
 pub use host::LogLine;
 pub use load::Script;
+pub use results::{Outcome, Reward, StepResult};
 pub use state::State;
-pub use worker::{Outcome, Reward, Split, StepResult, Worker};
+pub use worker::{Split, Worker};
 
 #[cfg(test)]
 mod tests;

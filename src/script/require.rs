@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-use mlua::{Lua, Table, Value};
+use mlua::{Lua, Value};
 
 use super::host::misuse;
 use super::vm::{Module, Sources};
@@ -47,15 +47,10 @@ impl Loader {
 }
 
 /// The global `require`.
-pub(crate) fn require(
-    lua: &Lua,
-    loader: &std::cell::RefCell<Loader>,
-    environment: &Table,
-    name: &Value,
-) -> mlua::Result<Value> {
+pub(crate) fn require(lua: &Lua, loader: &std::cell::RefCell<Loader>, name: &Value) -> mlua::Result<Value> {
     let fail = |message: String| mlua::Error::external(misuse(lua, message));
     let Value::String(name) = name else {
-        return Err(fail(format!("require takes the name of a module, got {}", name.type_name())));
+        return Err(fail(format!("require takes the name of a module, got {}", super::convert::kind(name))));
     };
     let name = name.to_string_lossy();
     let name = name.strip_suffix(".lua").unwrap_or(&name).trim_start_matches("./").to_owned();
@@ -69,11 +64,11 @@ pub(crate) fn require(
         }
         loader.find(&name).map_err(fail)?
     };
-    let chunk = lua
-        .load(module.source.as_str())
-        .set_name(format!("@{}", module.path))
-        .set_mode(mlua::chunk::ChunkMode::Text)
-        .set_environment(environment.clone());
+    let chunk =
+        lua.load(module.source.as_str()).set_name(format!("@{}", module.path)).set_mode(mlua::chunk::ChunkMode::Text);
+    if let Some(mut texts) = lua.app_data_mut::<super::api::args::Texts>() {
+        texts.0.insert(module.path.clone(), module.source.clone());
+    }
     loader.borrow_mut().loaded.insert(name.clone(), Loaded { module: module.clone(), value: None });
     let value: Value = chunk.into_function()?.call(())?;
     if value.is_nil() {

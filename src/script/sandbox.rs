@@ -51,13 +51,11 @@ pub(crate) fn environment(lua: &Lua, host: &Rc<Host>, loader: &Rc<RefCell<Loader
     environment.raw_set("math", math(lua, host, &globals.raw_get("math")?)?)?;
     environment.raw_set("error", error_function(lua)?)?;
     let log = host.clone();
-    environment.raw_set("print", lua.create_function(move |lua, values| write_log(lua, &log, values))?)?;
+    environment
+        .raw_set("print", lua.create_function(move |lua, values: Variadic<Value>| write_log(lua, &log, &values))?)?;
     let loader = loader.clone();
-    let inside = environment.clone();
-    environment.raw_set(
-        "require",
-        lua.create_function(move |lua, name: Value| require::require(lua, &loader, &inside, &name))?,
-    )?;
+    environment
+        .raw_set("require", lua.create_function(move |lua, name: Value| require::require(lua, &loader, &name))?)?;
     Ok(environment)
 }
 
@@ -89,13 +87,25 @@ pub(crate) fn seal(lua: &Lua, environment: &Table) -> mlua::Result<()> {
     meta.raw_set("__metatable", false)?;
     meta.set_readonly(true);
     environment.set_metatable(Some(meta))?;
+    environment.for_each(|_: String, value: Value| {
+        if let Value::Table(library) = value {
+            library.set_readonly(true);
+        }
+        Ok(())
+    })?;
+    if let Some(strings) = lua.type_metatable::<mlua::LuaString>() {
+        strings.set_readonly(true);
+    }
     environment.set_readonly(true);
+    // Not `set_environment` per chunk: Luau binds names like `math.random` when it loads a chunk, and looks them up
+    // in the VM's globals to do so, whatever the chunk's own environment says.
+    lua.set_globals(environment.clone())?;
     environment.set_safeenv(true);
-    lua.sandbox(true)
+    Ok(())
 }
 
 /// `print` and `r1.log`: a line for the host's log, never for stdout.
-pub(crate) fn write_log(lua: &Lua, host: &Host, values: Variadic<Value>) -> mlua::Result<()> {
+pub(crate) fn write_log(lua: &Lua, host: &Host, values: &[Value]) -> mlua::Result<()> {
     let mut text = String::new();
     for (index, value) in values.iter().enumerate() {
         if index > 0 {

@@ -17,11 +17,11 @@ fn check_at(schema: &Json, value: &Json, at: &str) -> Result<(), String> {
     if !types.is_empty() && !types.iter().any(|name| is_type(name, value)) {
         return Err(format!("{at} must be {}, got {}", types.join(" or "), describe(value)));
     }
-    if let Some(choices) = schema.get("enum").and_then(Json::as_array) {
-        if !choices.contains(value) {
-            let choices: Vec<String> = choices.iter().map(Json::to_string).collect();
-            return Err(format!("{at} must be one of {}, got {}", choices.join(", "), describe(value)));
-        }
+    if let Some(choices) = schema.get("enum").and_then(Json::as_array)
+        && !choices.contains(value)
+    {
+        let choices: Vec<String> = choices.iter().map(Json::to_string).collect();
+        return Err(format!("{at} must be one of {}, got {}", choices.join(", "), describe(value)));
     }
     if let Json::Object(fields) = value {
         let properties = schema.get("properties").and_then(Json::as_object);

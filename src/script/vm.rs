@@ -12,17 +12,18 @@ use std::time::Duration;
 
 use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, StdLib, Table, Value, VmState};
 
+use super::api::{self, args::Texts};
 use super::failure::{Described, Failure, describe, is_memory};
-use super::host::{Call, Entry, Host};
-use super::limits::{CpuLimit, Slot};
-use super::{api, sandbox};
+use super::host::{Call, Entry, Host, misuse};
+use super::limits::Slot;
+use super::sandbox;
 use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Status;
 use crate::text::Renderer;
 
-/// CPU seconds a script may use to load, whatever its own limits say.
-const LOAD_CPU: f64 = 5.0;
+/// CPU seconds a script may use to load; its own limits are not known yet.
+const LOAD_CPU: f64 = if cfg!(test) { 0.1 } else { 5.0 };
 
 /// Where the sources of a script come from.
 #[derive(Clone, Debug)]
@@ -60,10 +61,14 @@ impl Vm {
             let environment = sandbox::environment(&lua, &host, &loader)?;
             api::install(&lua, &environment, &host)?;
             sandbox::seal(&lua, &environment)?;
+            lua.set_app_data(Texts::default());
             lua.set_memory_limit(limits.memory.max(1) << 20)?;
             let watched = slot.clone();
-            lua.set_interrupt(move |_| {
-                if watched.expired() { Err(mlua::Error::external(CpuLimit)) } else { Ok(VmState::Continue) }
+            lua.set_interrupt(move |lua| {
+                if watched.expired() {
+                    return Err(mlua::Error::external(misuse(lua, "the CPU limit was reached")));
+                }
+                Ok(VmState::Continue)
             });
             Ok((lua, environment))
         };
@@ -74,19 +79,26 @@ impl Vm {
 
     /// Runs the main file; gives what it returns.
     pub(crate) fn load(&self, path: &Path, source: &str) -> Result<Value> {
+        self.remember(&path.display().to_string(), source);
         let call = Call::new(Entry::Load, (0, 0), &Limits { cpu: LOAD_CPU, ..self.limits.clone() }, None);
         let chunk = self
             .lua
             .load(source)
             .set_name(format!("@{}", path.display()))
             .set_mode(mlua::chunk::ChunkMode::Text)
-            .set_environment(self.environment.clone())
             .into_function();
         let result = chunk
             .map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
             .and_then(|function| self.call_now(&call, &function, ()));
         self.loader.borrow_mut().close();
         result.map_err(|failure| failure.error.at_path(path))
+    }
+
+    /// Keeps a text for the lines in messages.
+    fn remember(&self, path: &str, source: &str) {
+        if let Some(mut texts) = self.lua.app_data_mut::<Texts>() {
+            texts.0.insert(path.to_owned(), source.to_owned());
+        }
     }
 
     /// The files that were required, by name.
@@ -105,7 +117,7 @@ impl Vm {
             let _running = self.enter(call);
             function.call::<R>(args)
         };
-        self.finish(call, result)
+        self.finish(call, function, result)
     }
 
     /// Calls a function of the script; it may wait for tools, and only this call waits with it.
@@ -126,29 +138,15 @@ impl Vm {
             Poll::Ready(result) => result,
             Poll::Pending => {
                 let wait = Duration::try_from_secs_f64(self.limits.wait).unwrap_or(Duration::MAX);
-                match tokio::time::timeout(wait, limited).await {
-                    Ok(result) => result,
-                    Err(_) => {
-                        let message = format!(
-                            "{} waited for tools longer than limits.wait = {} s",
-                            call.entry.name(),
-                            self.limits.wait
-                        );
-                        return Err(Failure::new(Status::ToolTimeout, self.at_definition(function, message)));
-                    }
-                }
+                let Ok(result) = tokio::time::timeout(wait, limited).await else {
+                    let name = call.entry.name();
+                    let message = format!("{name} waited for tools longer than limits.wait = {} s", self.limits.wait);
+                    return Err(Failure::new(Status::ToolTimeout, at_definition(function, message)));
+                };
+                result
             }
         };
-        self.finish(call, result)
-    }
-
-    /// An error placed at the line where `function` is defined.
-    pub(crate) fn at_definition(&self, function: &Function, message: impl Into<String>) -> Error {
-        let error = Error::new(Kind::Script, message);
-        match definition(function) {
-            Some(place) => error.at(place),
-            None => error,
-        }
+        self.finish(call, function, result)
     }
 
     /// The table that the script runs in.
@@ -161,18 +159,19 @@ impl Vm {
         Running { vm: self, call, before: Some(before), start: self.slot.arm(call.cpu_left.get()) }
     }
 
-    fn finish<R>(&self, call: &Call, result: mlua::Result<R>) -> Result<R, Failure> {
+    fn finish<R>(&self, call: &Call, function: &Function, result: mlua::Result<R>) -> Result<R, Failure> {
         let entry = call.entry.name();
         if call.cpu_hit.get() {
-            let (seconds, name) =
-                if call.entry == Entry::Load { (LOAD_CPU, "loading") } else { (self.limits.cpu, entry) };
-            let Described { error, traceback } = match &result {
-                Err(error) => describe(error),
-                Ok(_) => Described { error: Error::new(Kind::Script, ""), traceback: Vec::new() },
+            let (seconds, name, hint) = match call.entry {
+                Entry::Load => (LOAD_CPU, "loading", "is there an endless loop?"),
+                _ => (self.limits.cpu, entry, "is there an endless loop? limits.cpu sets the limit"),
             };
-            let message = format!("{name} used more than {seconds} s of CPU time");
-            let error = Error { message, kind: Kind::Script, ..error }
-                .hint("is there an endless loop? limits.cpu sets the limit");
+            let described = result.err().map(|error| describe(&error));
+            let place = described.as_ref().and_then(|described| described.error.place.clone()).or(definition(function));
+            let mut error =
+                Error::new(Kind::Script, format!("{name} used more than {seconds} s of CPU time")).hint(hint);
+            error.place = place;
+            let traceback = described.map(|described| described.traceback).unwrap_or_default();
             return Err(Failure { status: Status::ScriptLimit, error, traceback });
         }
         match result {
@@ -206,6 +205,15 @@ impl Vm {
     fn memory_error(&self, entry: &str) -> Error {
         Error::new(Kind::Script, format!("{entry} needs more memory than limits.memory = {} MiB", self.limits.memory))
             .hint("the limit is for one script worker with all its trajectories")
+    }
+}
+
+/// An error placed at the line where `function` is defined.
+pub(crate) fn at_definition(function: &Function, message: impl Into<String>) -> Error {
+    let error = Error::new(Kind::Script, message);
+    match definition(function) {
+        Some(place) => error.at(place),
+        None => error,
     }
 }
 

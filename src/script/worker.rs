@@ -1,6 +1,5 @@
 //! A script at work: one virtual machine on one thread, driving many trajectories.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -9,15 +8,17 @@ use serde_json::Value as Json;
 
 use super::api::context;
 use super::api::recipe::Recipe;
-use super::convert::{self, Odd, kind, show};
+use super::convert::{self, Odd, kind};
 use super::failure::{Failure, describe};
 use super::host::{Call, Entry, LogLine};
 use super::load::{self, Script};
+use super::messages;
+use super::results::{Outcome, Reward, StepResult, reward, step_result};
 use super::state::State;
-use super::vm::{Sources, Vm};
+use super::vm::{Sources, Vm, at_definition};
 use crate::config::{Source, Trainer};
-use crate::error::{Error, Kind, Result, suggest};
-use crate::mdp::{Action, Message, Observation, Status, ToolRecord};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Action, Message, Observation, Status};
 use crate::text::Renderer;
 
 /// Which rows.
@@ -34,36 +35,6 @@ impl Split {
             Self::Eval => "eval",
         }
     }
-}
-
-/// What an env made of an action.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct StepResult {
-    /// The env's step reward plus the process rewards of the tool calls.
-    pub reward: f64,
-    /// The env ended the task.
-    pub done: bool,
-    /// Named parts for the logs.
-    pub parts: BTreeMap<String, f64>,
-    pub tools: Vec<ToolRecord>,
-}
-
-/// How a trajectory ended, for the reward function.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
-    /// The last reply.
-    pub text: String,
-    pub steps: usize,
-    pub terminated: bool,
-    pub truncated: bool,
-}
-
-/// What a reward function gave.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reward {
-    pub total: f64,
-    /// Named parts as they are, before weights.
-    pub parts: BTreeMap<String, f64>,
 }
 
 /// One virtual machine with a script in it. Stays on its thread; its calls may run interleaved.
@@ -157,18 +128,22 @@ impl Worker {
         } else if self.own_reset {
             &[]
         } else {
-            &["messages", "prompt", "problem", "question"]
+            &["prompt", "problem", "question", "messages"]
         };
         let holds = |name: &&str| {
             row.get(name).is_some_and(|value| value.is_array() || (value.is_string() && *name != "messages"))
         };
-        if !needed.is_empty() && !needed.iter().any(|name| holds(name)) {
+        if !needed.is_empty() && !needed.iter().any(holds) {
             let known: Vec<&str> = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
             let wanted = needed.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ");
             let use_of = if supervised { "r1.sft" } else { "the default reset" };
+            let mut hint = format!("it has {}", list(&known));
+            if matches!(self.script.source_of(split), Some(Source::Jsonl { .. })) {
+                hint = format!("{hint}; columns = {{ {} = \"…\" }} renames one", needed[0]);
+            }
             return Err(Error::new(Kind::Data, format!("the row has no column {wanted}, which {use_of} needs"))
                 .at(self.place_of_row(split, index))
-                .hint(format!("it has {}; columns = {{ {} = \"…\" }} renames one", list(&known), needed[0])));
+                .hint(hint));
         }
         Ok(row)
     }
@@ -184,9 +159,9 @@ impl Worker {
         let value: Value = self.vm.call_now(&call, function, index + 1).map_err(|failure| failure.error)?;
         if !value.is_table() {
             let message = format!("row({}) returned {}; it must return a table", index + 1, kind(&value));
-            return Err(self.vm.at_definition(function, message));
+            return Err(at_definition(function, message));
         }
-        convert::to_json(&value, "row", Odd::Refuse).map_err(|why| self.vm.at_definition(function, why))
+        convert::to_json(&value, "row", Odd::Refuse).map_err(|why| at_definition(function, why))
     }
 
     /// The tools' schemas in the OpenAI shape, for the chat template.
@@ -198,10 +173,10 @@ impl Worker {
     pub async fn reset(&self, task: &Json, seed: u64) -> Result<State, Failure> {
         self.prepare().map_err(|error| Failure::new(Status::EnvError, error))?;
         let call = Call::new(Entry::Reset, (seed, 0), &self.vm.limits, None);
-        let input = convert::from_json(&self.vm.lua, task).map_err(|error| self.host_failure(&error))?;
+        let input = convert::from_json(&self.vm.lua, task).map_err(|error| host_failure(&error))?;
         let value: Value = self.vm.call(&call, &self.reset, input).await.map_err(|mut failure| {
             // A column that is not there is the commonest cause.
-            if failure.status == Status::EnvError {
+            if failure.status == Status::EnvError && failure.error.message.contains("nil") {
                 let known: Vec<&str> =
                     task.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
                 failure.error = failure.error.hint(format!("the task's columns: {}", list(&known)));
@@ -210,19 +185,19 @@ impl Worker {
         })?;
         let Value::Table(table) = value else {
             let message = format!("reset returned {}; it must return the state, a table", kind(&value));
-            return Err(self.broken(&self.reset, message));
+            return Err(broken(&self.reset, message));
         };
-        State::new(&self.vm.lua, table, seed).map_err(|error| self.host_failure(&error))
+        State::new(&self.vm.lua, table, seed).map_err(|error| host_failure(&error))
     }
 
     /// What the policy is shown: the context function's answer, or `state.messages`.
     pub async fn observe(&self, state: &State, budget: usize) -> Result<Observation, Failure> {
         let Some(function) = &self.recipe.context else {
             return match state.table.raw_get("messages") {
-                Ok(Value::Table(list)) => convert::messages(&list, "state.messages")
+                Ok(Value::Table(list)) => messages::messages(&list, "state.messages")
                     .map(Observation::Messages)
-                    .map_err(|why| self.broken(&self.reset, why)),
-                _ => Err(self.broken(
+                    .map_err(|why| broken(&self.reset, why)),
+                _ => Err(broken(
                     &self.reset,
                     "the state has no `messages`; keep them there, or give the recipe a `context` function".to_owned(),
                 )),
@@ -230,9 +205,9 @@ impl Worker {
         };
         let call = self.call_of(Entry::Observe, state);
         let input = self.vm.lua.create_table().and_then(|table| table.raw_set("tokens", budget).map(|()| table));
-        let input = input.map_err(|error| self.host_failure(&error))?;
+        let input = input.map_err(|error| host_failure(&error))?;
         let value: Value = self.vm.call(&call, function, (&state.table, input)).await?;
-        self.observation(&value).map_err(|why| self.broken(function, why))
+        self.observation(&value).map_err(|why| broken(function, why))
     }
 
     fn observation(&self, value: &Value) -> Result<Observation, String> {
@@ -244,11 +219,11 @@ impl Worker {
         };
         let lua_error = |error: mlua::Error| error.to_string();
         if let Some(messages) = context::messages_of(&self.vm.lua, table).map_err(lua_error)? {
-            return convert::messages(&messages, "messages").map(Observation::Messages);
+            return messages::messages(&messages, "messages").map(Observation::Messages);
         }
         match table.raw_get("token_ids").map_err(lua_error)? {
             Value::Nil if table.raw_len() == 0 => Err(format!("context returned an empty table; {wanted}")),
-            Value::Nil => convert::messages(table, "messages").map(Observation::Messages),
+            Value::Nil => messages::messages(table, "messages").map(Observation::Messages),
             Value::Table(ids) => ids
                 .sequence_values::<u32>()
                 .collect::<mlua::Result<Vec<u32>>>()
@@ -261,15 +236,15 @@ impl Worker {
     /// Hands the env an action.
     pub async fn step(&self, state: &State, action: &Action) -> Result<StepResult, Failure> {
         let call = self.call_of(Entry::Step, state);
-        let input = convert::action(&self.vm.lua, action).map_err(|error| self.host_failure(&error))?;
+        let input = messages::action(&self.vm.lua, action).map_err(|error| host_failure(&error))?;
         let value: Value = self.vm.call(&call, &self.step, (&state.table, input)).await?;
-        let mut result = step_result(&value).map_err(|why| self.broken(&self.step, why))?;
+        let mut result = step_result(&value).map_err(|why| broken(&self.step, why))?;
         result.tools = call.tools.take();
         result.reward += result.tools.iter().map(|tool| tool.reward).sum::<f64>();
         if state.counts_calls && !result.tools.is_empty() {
             let so_far: usize = state.table.raw_get("calls").unwrap_or(0);
             let counted = state.table.raw_set("calls", so_far + result.tools.len());
-            counted.map_err(|error| self.host_failure(&error))?;
+            counted.map_err(|error| host_failure(&error))?;
         }
         state.steps.set(state.steps.get() + 1);
         Ok(result)
@@ -279,9 +254,9 @@ impl Worker {
     pub async fn reward(&self, state: &State, outcome: &Outcome) -> Result<Reward, Failure> {
         let Some(function) = &self.recipe.reward else { return Ok(Reward::default()) };
         let call = self.call_of(Entry::Reward, state);
-        let input = self.outcome(outcome).map_err(|error| self.host_failure(&error))?;
+        let input = self.outcome(outcome).map_err(|error| host_failure(&error))?;
         let value: Value = self.vm.call(&call, function, (&state.table, input)).await?;
-        reward(&value).map_err(|why| self.broken(function, why))
+        reward(&value).map_err(|why| broken(function, why))
     }
 
     fn outcome(&self, outcome: &Outcome) -> mlua::Result<Table> {
@@ -296,7 +271,7 @@ impl Worker {
     /// The conversation so far, for the record: `state.messages`, if it is a list of messages.
     pub fn messages(&self, state: &State) -> Vec<Message> {
         let list = state.table.raw_get::<Option<Table>>("messages").ok().flatten();
-        list.and_then(|list| convert::messages(&list, "state.messages").ok()).unwrap_or_default()
+        list.and_then(|list| messages::messages(&list, "state.messages").ok()).unwrap_or_default()
     }
 
     /// A state from its snapshot.
@@ -312,17 +287,17 @@ impl Worker {
     fn call_of(&self, entry: Entry, state: &State) -> Rc<Call> {
         Call::new(entry, (state.seed, state.steps.get()), &self.vm.limits, Some(state.session.clone()))
     }
+}
 
-    /// The script broke its contract.
-    fn broken(&self, function: &Function, message: String) -> Failure {
-        Failure::new(Status::EnvError, self.vm.at_definition(function, message))
-    }
+/// The script broke its contract.
+fn broken(function: &Function, message: String) -> Failure {
+    Failure::new(Status::EnvError, at_definition(function, message))
+}
 
-    /// The VM refused the host something: out of memory, as a rule.
-    fn host_failure(&self, error: &mlua::Error) -> Failure {
-        let status = if super::failure::is_memory(error) { Status::ScriptLimit } else { Status::EnvError };
-        Failure::new(status, describe(error).error)
-    }
+/// The VM refused the host something: out of memory, as a rule.
+fn host_failure(error: &mlua::Error) -> Failure {
+    let status = if super::failure::is_memory(error) { Status::ScriptLimit } else { Status::EnvError };
+    Failure::new(status, describe(error).error)
 }
 
 /// The default `reset` and `step`.
@@ -344,113 +319,4 @@ fn list(names: &[&str]) -> String {
         return "none".to_owned();
     }
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
-}
-
-fn step_result(value: &Value) -> Result<StepResult, String> {
-    let Value::Table(table) = value else {
-        return Err(format!("step returned {}; it must return {{ reward = …, done = … }}", kind(value)));
-    };
-    let mut result = StepResult::default();
-    each(table, |name, value| {
-        match name {
-            "reward" => result.reward = number("step: reward", value)?,
-            "done" => match value {
-                Value::Boolean(done) => result.done = *done,
-                other => return Err(format!("step: done is {}; it must be true or false", kind(other))),
-            },
-            "parts" => match value {
-                Value::Table(parts) => each(parts, |name, value| {
-                    result.parts.insert(name.to_owned(), number(&format!("step: part `{name}`"), value)?);
-                    Ok(())
-                })?,
-                other => return Err(format!("step: parts is {}; it must be a table of numbers", kind(other))),
-            },
-            other => {
-                let help = suggest(other, ["reward", "done", "parts"]);
-                return Err(format!("step returned the unknown field `{other}` ({help})"));
-            }
-        }
-        Ok(())
-    })?;
-    Ok(result)
-}
-
-/// A number; or parts by name, of which `total` is the reward if there is one. Without it plain numbers are summed,
-/// and `{ value =, weight = }` counts value times weight (weight 0: only logged).
-fn reward(value: &Value) -> Result<Reward, String> {
-    let table = match value {
-        Value::Integer(_) | Value::Number(_) => {
-            return Ok(Reward { total: number("reward", value)?, parts: BTreeMap::new() });
-        }
-        Value::Table(table) => table,
-        other => {
-            return Err(format!("reward returned {}; it must return a number or a table of named parts", kind(other)));
-        }
-    };
-    let (mut total, mut sum) = (None, 0.0);
-    let mut parts = BTreeMap::new();
-    each(table, |name, value| {
-        let at = format!("reward part `{name}`");
-        if name == "total" {
-            total = Some(number("reward: total", value)?);
-            return Ok(());
-        }
-        let (value, weight) = match value {
-            Value::Table(weighted) => weighted_part(&at, weighted)?,
-            plain => (number(&at, plain)?, 1.0),
-        };
-        if weight != 0.0 {
-            sum += value * weight;
-        }
-        parts.insert(name.to_owned(), value);
-        Ok(())
-    })?;
-    if parts.is_empty() && total.is_none() {
-        return Err("reward returned an empty table; it must return a number or a table of named parts".to_owned());
-    }
-    Ok(Reward { total: total.unwrap_or(sum), parts })
-}
-
-fn weighted_part(at: &str, table: &Table) -> Result<(f64, f64), String> {
-    let (mut value, mut weight) = (None, 1.0);
-    each(table, |name, field| {
-        match name {
-            "value" => value = Some(number(at, field)?),
-            "weight" => weight = number(&format!("{at}: weight"), field)?,
-            other => {
-                return Err(format!("{at} has the unknown field `{other}` ({})", suggest(other, ["value", "weight"])));
-            }
-        }
-        Ok(())
-    })?;
-    value.map(|value| (value, weight)).ok_or_else(|| format!("{at} has no value (nil)"))
-}
-
-fn number(at: &str, value: &Value) -> Result<f64, String> {
-    match value {
-        Value::Integer(_) | Value::Number(_) => {
-            let number = convert::float(value).unwrap_or(f64::NAN);
-            if number.is_finite() { Ok(number) } else { Err(format!("{at} is {}", show(value))) }
-        }
-        Value::Boolean(truth) => Err(format!("{at} is {truth}; it must be a number: write `x and 1 or 0`")),
-        other => Err(format!("{at} is {}; it must be a number", kind(other))),
-    }
-}
-
-/// Named fields in the order of their names, so that sums come out the same every time.
-fn each(table: &Table, mut f: impl FnMut(&str, &Value) -> Result<(), String>) -> Result<(), String> {
-    let mut fields = BTreeMap::new();
-    table
-        .for_each(|key: Value, value: Value| match key {
-            Value::String(name) => {
-                fields.insert(name.to_string_lossy(), value);
-                Ok(())
-            }
-            other => Err(mlua::Error::runtime(format!("a field has a name, got the key {}", show(&other)))),
-        })
-        .map_err(|error| match error {
-            mlua::Error::RuntimeError(message) => message,
-            other => other.to_string(),
-        })?;
-    fields.iter().try_for_each(|(name, value)| f(name, value))
 }

@@ -78,7 +78,7 @@ fn a_wrong_type() {
     exit: 3
     --- stderr
     error: r1.recipe: `sampling.max_new_tokens` must be a whole number, 0 or more, got the text "four"
-      --> a.lua:12
+      --> a.lua:17
     "#);
 }
 
@@ -257,6 +257,7 @@ fn an_env_that_loops() {
       run      runs/a
     error: 4 of 4 trajectories failed
       4 x script_limit: step used more than [time] of CPU time
+        --> a.lua:9
         hint: is there an endless loop? limits.cpu sets the limit
       hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
     ");

@@ -1,10 +1,12 @@
 //! Reading the arguments of host functions: every refusal names the function, the field and the line.
 
+use std::collections::BTreeMap;
+
 use mlua::{Function, Lua, Table, Value};
 
-use crate::error::{Error, suggest};
+use crate::error::{Error, Kind, suggest};
 use crate::script::convert::{Odd, kind, show, to_json};
-use crate::script::host::misuse;
+use crate::script::host::{misuse, place};
 
 /// Raises an error inside the VM.
 pub(crate) fn raise(error: Error) -> mlua::Error {
@@ -16,10 +18,50 @@ pub(crate) fn fail(lua: &Lua, function: &str, message: impl std::fmt::Display) -
     raise(misuse(lua, format!("{function}: {message}")))
 }
 
-/// Raises an error of a settings section at the line of the caller.
+/// Raises an error of a settings section. Its message names the field (`sampling.stop`); the place is the line where
+/// that field is set, or the caller's.
 pub(crate) fn fail_with(lua: &Lua, function: &str, error: Error) -> mlua::Error {
-    let here = misuse(lua, String::new());
-    raise(Error { message: format!("{function}: {}", error.message), place: here.place, ..error })
+    let field = error.message.split('`').nth(1).map(str::to_owned).unwrap_or_default();
+    // `trainer.lr` stands as `lr` in r1.grpo { … }.
+    let short = field.split_once('.').map_or("", |(_, rest)| rest);
+    let place = place(lua)
+        .map(|place| field_place(lua, &place, &field).or_else(|| field_place(lua, &place, short)).unwrap_or(place));
+    raise(Error { message: format!("{function}: {}", error.message), place, ..error })
+}
+
+/// The texts of the files that were run, by the paths shown in messages.
+#[derive(Default)]
+pub(crate) struct Texts(pub(crate) BTreeMap<String, String>);
+
+/// The line where a dotted field is set in the call that starts at `place`: the first `name =` behind it for each
+/// segment in turn. The VM only knows the line of the call, which in a recipe may be far above.
+fn field_place(lua: &Lua, place: &str, field: &str) -> Option<String> {
+    let texts = lua.app_data_ref::<Texts>()?;
+    let (path, line) = place.rsplit_once(':')?;
+    let mut lines = texts.0.get(path)?.lines().enumerate().skip(line.parse::<usize>().ok()? - 1);
+    let mut rest = String::new();
+    let mut found = None;
+    for name in field.split('.') {
+        loop {
+            if let Some(behind) = after_key(&rest, name) {
+                rest = behind.to_owned();
+                break;
+            }
+            let (index, text) = lines.next()?;
+            found = Some(index + 1);
+            text.split("--").next().unwrap_or_default().clone_into(&mut rest);
+        }
+    }
+    Some(format!("{path}:{}", found?))
+}
+
+/// What stands behind `name =` in a line.
+fn after_key<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    line.match_indices(name).find_map(|(at, _)| {
+        let starts = !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '.');
+        let behind = line[at + name.len()..].trim_start().strip_prefix('=')?;
+        (starts && !behind.starts_with('=')).then_some(behind)
+    })
 }
 
 /// The fields of the one table a constructor takes; unknown ones are refused.
@@ -40,8 +82,8 @@ impl<'a> Fields<'a> {
             Value::String(name) if known.iter().any(|known| *name == **known) => Ok(()),
             Value::String(name) => {
                 let name = name.to_string_lossy();
-                let error = misuse(lua, format!("{function}: unknown field `{name}`"));
-                Err(raise(error.hint(suggest(&name, known.iter().copied()))))
+                let error = Error::new(Kind::Script, format!("unknown field `{name}`"));
+                Err(fail_with(lua, function, error.hint(suggest(&name, known.iter().copied()))))
             }
             other => Err(fail(lua, function, format!("fields have names, got {}", show(other)))),
         })?;
@@ -53,7 +95,8 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn refuse(&self, name: &str, wanted: &str, got: &Value) -> mlua::Error {
-        fail(self.lua, self.function, format!("`{name}` must be {wanted}, got {}", kind(got)))
+        let error = Error::new(Kind::Script, format!("`{name}` must be {wanted}, got {}", kind(got)));
+        fail_with(self.lua, self.function, error)
     }
 
     pub(crate) fn text(&self, name: &str) -> mlua::Result<Option<String>> {

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use mlua::{Lua, Table};
 
 use super::args::{fail, raise};
-use crate::script::convert;
 use crate::script::host::Host;
+use crate::script::messages;
 
 /// Upper bound of what a chat template adds around one message, and around all.
 const TEMPLATE_BYTES: usize = 64;
@@ -18,7 +18,7 @@ const META: &str = "r1.context";
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let own = host.clone();
     let fits = lua.create_function(move |lua, (messages, tokens): (Table, usize)| {
-        let messages = convert::messages(&messages, "messages").map_err(|why| fail(lua, "r1.context", why))?;
+        let messages = messages::messages(&messages, "messages").map_err(|why| fail(lua, "r1.context", why))?;
         let Some(renderer) = &own.renderer else {
             return Err(fail(lua, "r1.context", "tokens can be counted only where a model is loaded"));
         };

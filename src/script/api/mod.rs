@@ -2,6 +2,7 @@
 
 mod answers;
 pub(crate) mod args;
+mod call;
 pub(crate) mod context;
 pub(crate) mod data;
 pub(crate) mod env;
@@ -29,10 +30,14 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::
     trainer::install(lua, &r1)?;
     data::install(lua, &r1)?;
     env::install(lua, &r1)?;
-    tool::install(lua, &r1, host)?;
+    tool::install(lua, &r1)?;
+    call::install(lua, &r1, host)?;
     context::install(lua, &r1, host)?;
     let log = host.clone();
-    r1.raw_set("log", lua.create_function(move |lua, values: Variadic<Value>| sandbox::write_log(lua, &log, values))?)?;
+    r1.raw_set(
+        "log",
+        lua.create_function(move |lua, values: Variadic<Value>| sandbox::write_log(lua, &log, &values))?,
+    )?;
     seal(lua, "r1", &r1)?;
     environment.raw_set("r1", r1)
 }

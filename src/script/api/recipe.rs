@@ -40,12 +40,12 @@ const FIELDS: [&str; 13] = [
 ];
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
-    r1.raw_set("recipe", lua.create_function(recipe)?)
+    r1.raw_set("recipe", lua.create_function(|lua, value: Value| recipe(lua, &value))?)
 }
 
-fn recipe(lua: &Lua, value: Value) -> mlua::Result<Recipe> {
+fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     const NAME: &str = "r1.recipe";
-    let fields = Fields::new(lua, NAME, &value, &FIELDS)?;
+    let fields = Fields::new(lua, NAME, value, &FIELDS)?;
     let (context, reward) = (fields.function("context")?, fields.function("reward")?);
     let mut settings = Map::new();
     for name in ["name", "seed", "policy", "sampling", "rollout", "eval", "checkpoint", "limits"] {

@@ -1,16 +1,20 @@
 //! What a script's author sees: recipes that work and the one message for each that does not.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::path::Path;
+mod api;
+mod data;
+mod env;
+mod limits;
+mod refusals;
+mod settings;
+mod state;
 
-use insta::assert_snapshot;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::config::{Source, Trainer};
-use crate::error::{Error, Kind};
-use crate::mdp::{Action, FinishReason, Observation, Role, Status, ToolCall};
+use crate::error::Error;
+use crate::mdp::{Action, FinishReason, ToolCall};
 
 /// A script in a directory of its own.
 struct Bench {
@@ -76,32 +80,17 @@ fn outcome(text: &str) -> Outcome {
     Outcome { text: text.to_owned(), steps: 1, terminated: true, truncated: false }
 }
 
-const DESIGN: &str = include_str!("../../tests/lua/retool_design.lua");
+/// A recipe with `env` in it, and nothing else of note.
+fn recipe(env: &str) -> String {
+    format!("{env}\nreturn r1.recipe {{ env = env, reward = function() return 0 end, trainer = r1.grpo {{}} }}")
+}
 
-#[test]
-fn the_example_recipe_works_as_written() {
-    let bench = Bench::new(DESIGN);
-    bench.file("train.jsonl", "{\"problem\": \"6*7?\", \"answer\": \"42\"}\n");
-    let script = bench.load(&[]).unwrap();
-    let Trainer::Grpo(grpo) = &script.settings.trainer else { panic!() };
-    assert_eq!((grpo.group_size, grpo.clip, grpo.lr), (8, (0.2, 0.28), 1e-6));
-    assert_eq!(script.settings.env.format, "retool");
-    let worker = Worker::new(&script, None).unwrap();
-    assert_eq!(worker.tools()[0]["function"]["name"], "python");
-    let task = worker.row(Split::Train, 0).unwrap();
-    run(async {
-        let state = worker.reset(&task, 7).await.unwrap();
-        let mut act = action("<code>print(6*7)</code>");
-        act.tool_calls.push(call("python", json!({"code": "print(6*7)"})));
-        let result = worker.step(&state, &act).await.unwrap();
-        assert!(!result.done);
-        assert_eq!(result.tools.len(), 1);
-        let roles: Vec<Role> = worker.messages(&state).iter().map(|message| message.role).collect();
-        assert_eq!(roles, [Role::User, Role::Assistant, Role::Tool]);
-        let done = worker.step(&state, &action("<answer>\\boxed{42}</answer>")).await.unwrap();
-        assert!(done.done);
-        let reward = worker.reward(&state, &outcome("<answer>\\boxed{42}</answer>")).await.unwrap();
-        assert_eq!(reward.total, 1.0);
-        assert_eq!(reward.parts, [("calls".to_owned(), 1.0), ("outcome".to_owned(), 1.0)].into());
-    });
+/// What `expression` is inside the VM.
+fn eval(expression: &str) -> Json {
+    let bench = Bench::new(&format!(
+        "return r1.recipe {{ env = r1.env {{ reset = function() return {{ it = {expression} }} end }},\n\
+         reward = function() return 0 end }}"
+    ));
+    let state = run(bench.worker().reset(&Json::Null, 0)).map_err(|failure| bench.show(failure)).unwrap();
+    state.snapshot().unwrap()["state"]["it"].clone()
 }

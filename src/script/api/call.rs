@@ -1,0 +1,199 @@
+//! `r1.call_tools`: carrying out the calls of a reply, all at the same time.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::future::try_join_all;
+use mlua::{Function, Lua, Table, Value};
+use serde_json::{Value as Json, json};
+
+use super::args::{Fields, fail, raise};
+use super::tool::{Run, Tool};
+use crate::error::{Error, Kind};
+use crate::mdp::ToolRecord;
+use crate::script::convert::{self, Odd, kind, to_json};
+use crate::script::host::{Call, Host};
+use crate::script::vm::at_definition;
+use crate::script::{interpreters, schema};
+use crate::tools::{Output, Python, Rhai};
+
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let host = host.clone();
+    let call_tools = lua.create_async_function(move |lua, (calls, options): (Value, Value)| {
+        let call = host.current();
+        let jobs = jobs(&lua, &host, &calls, &options);
+        async move {
+            let jobs = jobs?;
+            let answers = try_join_all(jobs.into_iter().map(|job| job.run(&call))).await?;
+            let list = lua.create_table_with_capacity(answers.len(), 0)?;
+            for answer in answers {
+                list.raw_push(answer.to_lua(&lua)?)?;
+                call.tools.borrow_mut().push(answer.record);
+            }
+            Ok(list)
+        }
+    })?;
+    r1.raw_set("call_tools", call_tools)
+}
+
+/// What a call came to.
+struct Answer {
+    call_id: Option<String>,
+    record: ToolRecord,
+}
+
+impl Answer {
+    /// A call that could not be carried out: the policy is told why.
+    fn refused(call_id: Option<String>, name: &str, arguments: Json, why: String) -> Self {
+        let record = ToolRecord { name: name.to_owned(), arguments, output: why, ok: false, reward: 0.0, seconds: 0.0 };
+        Self { call_id, record }
+    }
+
+    fn to_lua(&self, lua: &Lua) -> mlua::Result<Table> {
+        let table = lua.create_table_with_capacity(0, 5)?;
+        table.raw_set("name", self.record.name.as_str())?;
+        table.raw_set("content", self.record.output.as_str())?;
+        table.raw_set("ok", self.record.ok)?;
+        table.raw_set("reward", self.record.reward)?;
+        table.raw_set("call_id", self.call_id.as_deref())?;
+        Ok(table)
+    }
+}
+
+/// A call ready to be carried out.
+enum Job {
+    Refused(Answer),
+    Ready { tool: Rc<Tool>, call_id: Option<String>, arguments: Json, given: Value, prelude: String, options: Value },
+}
+
+/// Reads and checks calls. What the policy did wrong becomes an answer; what the script did wrong is raised.
+fn jobs(lua: &Lua, host: &Host, calls: &Value, options: &Value) -> mlua::Result<Vec<Job>> {
+    const NAME: &str = "r1.call_tools";
+    let Value::Table(calls) = calls else {
+        return Err(fail(lua, NAME, format!("takes a list of calls such as action.tool_calls, got {}", kind(calls))));
+    };
+    let prelude = match options {
+        Value::Nil => String::new(),
+        options => Fields::new(lua, NAME, options, &["prelude"])?.text("prelude")?.unwrap_or_default(),
+    };
+    let tools = host.tools.borrow();
+    let mut jobs = Vec::with_capacity(calls.raw_len());
+    for index in 1..=calls.raw_len() {
+        let Value::Table(call) = calls.raw_get(index)? else {
+            return Err(fail(lua, NAME, format!("call {index} is not a table")));
+        };
+        let text = |name: &str| match call.raw_get(name) {
+            Ok(Value::String(text)) => Some(text.to_string_lossy()),
+            _ => None,
+        };
+        let call_id = text("id");
+        if let Some(error) = text("error") {
+            jobs.push(Job::Refused(Answer::refused(call_id, "malformed", Json::Null, error)));
+            continue;
+        }
+        let Some(name) = text("name") else { return Err(fail(lua, NAME, format!("call {index} has no `name`"))) };
+        let given: Value = call.raw_get("arguments")?;
+        let mut arguments = to_json(&given, "arguments", Odd::Refuse).map_err(|why| fail(lua, NAME, why))?;
+        if given.is_nil() || arguments.as_array().is_some_and(Vec::is_empty) {
+            arguments = json!({});
+        }
+        // A code block names no tool: it means the only one that takes code.
+        let mut takers = tools.iter().filter(|tool| tool.takes_code());
+        let only_taker = takers.next().filter(|_| takers.next().is_none() && arguments.get("code").is_some());
+        let Some(tool) = tools.iter().find(|tool| tool.name == name).or(only_taker) else {
+            let names: Vec<String> = tools.iter().map(|tool| format!("`{}`", tool.name)).collect();
+            let have =
+                if names.is_empty() { "there are no tools".to_owned() } else { format!("tools: {}", names.join(", ")) };
+            jobs.push(Job::Refused(Answer::refused(
+                call_id,
+                &name,
+                arguments,
+                format!("Error: no tool `{name}`; {have}"),
+            )));
+            continue;
+        };
+        if let Err(why) = schema::check(&tool.parameters, &arguments) {
+            jobs.push(Job::Refused(Answer::refused(call_id, &tool.name, arguments, format!("Error: {why}"))));
+            continue;
+        }
+        let given = if given.is_nil() { Value::Table(lua.create_table()?) } else { given };
+        let (prelude, options) = (prelude.clone(), options.clone());
+        jobs.push(Job::Ready { tool: tool.clone(), call_id, arguments, given, prelude, options });
+    }
+    Ok(jobs)
+}
+
+impl Job {
+    async fn run(self, call: &Rc<Call>) -> mlua::Result<Answer> {
+        let (tool, call_id, arguments, given, prelude, options) = match self {
+            Self::Refused(answer) => return Ok(answer),
+            Self::Ready { tool, call_id, arguments, given, prelude, options } => {
+                (tool, call_id, arguments, given, prelude, options)
+            }
+        };
+        let code = || arguments.get("code").and_then(Json::as_str).unwrap_or_default().to_owned();
+        let started = Instant::now();
+        let (output, reward) = match &tool.run {
+            Run::Lua { run, timeout } => {
+                let future = run.call_async::<(Value, Value)>((given, options));
+                let result = match timeout {
+                    None => Ok(future.await?),
+                    Some(limit) => match tokio::time::timeout(*limit, future).await {
+                        Ok(result) => Ok(result?),
+                        Err(_) => Err(format!("Error: timed out after {} s", limit.as_secs_f64())),
+                    },
+                };
+                let (text, ok, reward) = match result {
+                    Ok((text, second)) => read_result(&tool.name, run, &text, &second)?,
+                    Err(text) => (text, false, 0.0),
+                };
+                let seconds = started.elapsed().as_secs_f64();
+                (Output { text, ok, timed_out: false, seconds }, reward)
+            }
+            Run::Python { options, session } => {
+                let python: Arc<Python> = interpreters::python(options).map_err(raise)?;
+                let output = match call.session.as_ref().filter(|_| *session) {
+                    Some(session) => python.run_in_session(session.join(&python), &code(), &prelude).await,
+                    None => python.run(&code(), &prelude).await,
+                };
+                (output, 0.0)
+            }
+            Run::Rhai(options) => {
+                let rhai: Arc<Rhai> = interpreters::rhai(options).map_err(raise)?;
+                let code = code();
+                // Busy for as long as its limits allow: other trajectories of this worker go on meanwhile.
+                let output = tokio::task::spawn_blocking(move || rhai.run(&code, &prelude)).await;
+                (output.map_err(|error| raise(Error::new(Kind::Internal, format!("rhai stopped: {error}"))))?, 0.0)
+            }
+        };
+        let Output { text, ok, seconds, .. } = output;
+        let record = ToolRecord { name: tool.name.clone(), arguments, output: text, ok, reward, seconds };
+        Ok(Answer { call_id, record })
+    }
+}
+
+/// What a Lua tool returned: text and a process reward, or nil and why not.
+fn read_result(name: &str, run: &Function, first: &Value, second: &Value) -> mlua::Result<(String, bool, f64)> {
+    let wrong = |what: String| raise(at_definition(run, format!("tool `{name}` {what}")));
+    let text = match first {
+        Value::String(text) => text.to_string_lossy(),
+        Value::Integer(_) | Value::Number(_) | Value::Boolean(_) => first.to_string()?,
+        Value::Table(_) => to_json(first, "the result", Odd::Refuse).map_err(wrong)?.to_string(),
+        Value::Nil => {
+            return match second {
+                Value::String(message) => Ok((message.to_string_lossy(), false, 0.0)),
+                _ => Err(wrong("returned nil; it must return text, or nil and a message".to_owned())),
+            };
+        }
+        other => return Err(wrong(format!("returned {}; it must return text", kind(other)))),
+    };
+    let reward = match second {
+        Value::Nil => 0.0,
+        Value::Integer(_) | Value::Number(_) => convert::float(second)
+            .filter(|reward| reward.is_finite())
+            .ok_or_else(|| wrong(format!("returned the reward {}", convert::show(second))))?,
+        other => return Err(wrong(format!("returned {} as its reward; it must be a number", kind(other)))),
+    };
+    Ok((text, true, reward))
+}

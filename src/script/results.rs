@@ -1,0 +1,148 @@
+//! What an env's `step` and a recipe's `reward` return, read strictly.
+
+use std::collections::BTreeMap;
+
+use mlua::{Table, Value};
+
+use super::convert::{self, kind, show};
+use crate::error::suggest;
+use crate::mdp::ToolRecord;
+
+/// What an env made of an action.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepResult {
+    /// The env's step reward plus the process rewards of the tool calls.
+    pub reward: f64,
+    /// The env ended the task.
+    pub done: bool,
+    /// Named parts for the logs.
+    pub parts: BTreeMap<String, f64>,
+    pub tools: Vec<ToolRecord>,
+}
+
+/// How a trajectory ended, for the reward function.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The last reply.
+    pub text: String,
+    pub steps: usize,
+    pub terminated: bool,
+    pub truncated: bool,
+}
+
+/// What a reward function gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reward {
+    pub total: f64,
+    /// Named parts as they are, before weights.
+    pub parts: BTreeMap<String, f64>,
+}
+
+pub(crate) fn step_result(value: &Value) -> Result<StepResult, String> {
+    let Value::Table(table) = value else {
+        return Err(format!("step returned {}; it must return {{ reward = …, done = … }}", kind(value)));
+    };
+    let mut result = StepResult::default();
+    each(table, |name, value| {
+        match name {
+            "reward" => result.reward = number("step: reward", value)?,
+            "done" => match value {
+                Value::Boolean(done) => result.done = *done,
+                other => return Err(format!("step: done is {}; it must be true or false", kind(other))),
+            },
+            "parts" => match value {
+                Value::Table(parts) => each(parts, |name, value| {
+                    result.parts.insert(name.to_owned(), number(&format!("step: part `{name}`"), value)?);
+                    Ok(())
+                })?,
+                other => return Err(format!("step: parts is {}; it must be a table of numbers", kind(other))),
+            },
+            other => {
+                let help = suggest(other, ["reward", "done", "parts"]);
+                return Err(format!("step returned the unknown field `{other}` ({help})"));
+            }
+        }
+        Ok(())
+    })?;
+    Ok(result)
+}
+
+/// A number; or parts by name, of which `total` is the reward if there is one. Without it plain numbers are summed,
+/// and `{ value =, weight = }` counts value times weight (weight 0: only logged).
+pub(crate) fn reward(value: &Value) -> Result<Reward, String> {
+    let table = match value {
+        Value::Integer(_) | Value::Number(_) => {
+            return Ok(Reward { total: number("reward", value)?, parts: BTreeMap::new() });
+        }
+        Value::Table(table) => table,
+        other => {
+            return Err(format!("reward returned {}; it must return a number or a table of named parts", kind(other)));
+        }
+    };
+    let (mut total, mut sum) = (None, 0.0);
+    let mut parts = BTreeMap::new();
+    each(table, |name, value| {
+        let at = format!("reward part `{name}`");
+        if name == "total" {
+            total = Some(number("reward: total", value)?);
+            return Ok(());
+        }
+        let (value, weight) = match value {
+            Value::Table(weighted) => weighted_part(&at, weighted)?,
+            plain => (number(&at, plain)?, 1.0),
+        };
+        if weight != 0.0 {
+            sum += value * weight;
+        }
+        parts.insert(name.to_owned(), value);
+        Ok(())
+    })?;
+    if parts.is_empty() && total.is_none() {
+        return Err("reward returned an empty table; it must return a number or a table of named parts".to_owned());
+    }
+    Ok(Reward { total: total.unwrap_or(sum), parts })
+}
+
+fn weighted_part(at: &str, table: &Table) -> Result<(f64, f64), String> {
+    let (mut value, mut weight) = (None, 1.0);
+    each(table, |name, field| {
+        match name {
+            "value" => value = Some(number(at, field)?),
+            "weight" => weight = number(&format!("{at}: weight"), field)?,
+            other => {
+                return Err(format!("{at} has the unknown field `{other}` ({})", suggest(other, ["value", "weight"])));
+            }
+        }
+        Ok(())
+    })?;
+    value.map(|value| (value, weight)).ok_or_else(|| format!("{at} has no value (nil)"))
+}
+
+fn number(at: &str, value: &Value) -> Result<f64, String> {
+    match value {
+        Value::Integer(_) | Value::Number(_) => {
+            let number = convert::float(value).unwrap_or(f64::NAN);
+            if number.is_finite() { Ok(number) } else { Err(format!("{at} is {}", show(value))) }
+        }
+        Value::Boolean(truth) => Err(format!("{at} is {truth}; it must be a number: write `x and 1 or 0`")),
+        other => Err(format!("{at} is {}; it must be a number", kind(other))),
+    }
+}
+
+/// Named fields in the order of their names, so that sums come out the same every time.
+fn each(table: &Table, mut f: impl FnMut(&str, &Value) -> Result<(), String>) -> Result<(), String> {
+    let mut fields = BTreeMap::new();
+    table
+        .for_each(|key: Value, value: Value| match key {
+            Value::String(name) => {
+                fields.insert(name.to_string_lossy(), value);
+                Ok(())
+            }
+            other => Err(mlua::Error::runtime(format!("a field has a name, got the key {}", show(&other)))),
+        })
+        .map_err(|error| match error {
+            mlua::Error::RuntimeError(message) => message,
+            other => other.to_string(),
+        })?;
+    fields.iter().try_for_each(|(name, value)| f(name, value))
+}

@@ -1,0 +1,56 @@
+//! The small functions of `r1`, from inside the VM.
+
+use serde_json::json;
+
+use super::*;
+
+#[test]
+fn answers_are_read_and_compared() {
+    assert_eq!(
+        eval(r"{ r1.last_boxed('a \\boxed{1} b \\boxed{\\frac{1}{2}} c'), r1.answer('<answer> x </answer>') }"),
+        json!(["\\frac{1}{2}", "x"])
+    );
+    assert_eq!(eval("{ r1.last_boxed('none') == nil, r1.answer('<answer>open') == nil }"), json!([true, true]));
+    assert_eq!(
+        eval("{ r1.math_equal('1,000', 1000), r1.math_equal(nil, nil), r1.math_equal(0.5, '1/2') }"),
+        json!([true, false, true])
+    );
+}
+
+#[test]
+fn json_goes_both_ways() {
+    assert_eq!(eval(r#"r1.json.decode('{"a": [1, null, {}], "b": []}')"#), json!({"a": [1, null, {}], "b": []}));
+    assert_eq!(eval("r1.json.encode { 1, 2.5, 'x' }"), json!("[1,2.5,\"x\"]"));
+    assert_eq!(eval("select(2, r1.json.decode('{'))"), json!("EOF while parsing an object at line 1 column 1"));
+}
+
+#[test]
+fn clip_says_what_it_cut() {
+    assert_eq!(eval("r1.clip('äöü', 3)"), json!("äöü"));
+    assert_eq!(eval("r1.clip('äöüß', 2)"), json!("äö\n… (2 more characters)"));
+}
+
+#[test]
+fn random_numbers_keep_their_bounds() {
+    let seen = eval(
+        "(function() local seen = {} for k = 1, 200 do seen[math.random(3, 5)] = true end return { seen[2] == nil, seen[3], seen[4], seen[5], seen[6] == nil } end)()",
+    );
+    assert_eq!(seen, json!([true, true, true, true, true]));
+    assert_eq!(eval("(function() local x = math.random() return x >= 0 and x < 1 end)()"), json!(true));
+    assert_eq!(
+        eval(
+            "(function() math.randomseed(4) local a = math.random() math.randomseed(4) return a == math.random() end)()"
+        ),
+        json!(true)
+    );
+}
+
+#[test]
+fn logs_go_to_the_host() {
+    let bench = Bench::new(&recipe("r1.log('hello', 1, { a = 2 }, nil)\nprint 'printed'\nlocal env = r1.env {}"));
+    let worker = bench.worker();
+    let lines: Vec<String> =
+        worker.take_log().iter().map(|line| bench.show(format!("{}: {}", line.place, line.text))).collect();
+    assert_eq!(lines, ["x.lua:1: hello 1 {\"a\":2} nil", "x.lua:2: printed"]);
+    assert!(worker.take_log().is_empty());
+}

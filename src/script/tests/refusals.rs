@@ -1,0 +1,356 @@
+//! The one message for each script that must be refused.
+
+use insta::assert_snapshot;
+
+use super::*;
+
+#[test]
+fn a_syntax_error_has_its_line() {
+    assert_snapshot!(refused("local x = 1\nlocal y = = 2\n"), @r#"
+    Expected identifier when parsing expression, got '='
+      --> x.lua:2
+    "#);
+    assert_snapshot!(refused("return r1.recipe {\n  seed = 1\n  name = 'x',\n}"), @r#"
+    Expected ',' after table constructor element
+      --> x.lua:3
+    "#);
+}
+
+#[test]
+fn a_script_that_is_not_there() {
+    let error = Script::load("nowhere/x.lua".as_ref(), &[]).unwrap_err();
+    assert_snapshot!(error, @r#"
+    can't read the script: no such file or directory
+      --> nowhere/x.lua
+    "#);
+}
+
+#[test]
+fn what_a_script_must_return() {
+    assert_snapshot!(refused("local x = 1"), @r#"
+    the script returns nothing; it must return r1.recipe { … }
+      --> x.lua
+    "#);
+    assert_snapshot!(refused("return { env = 1 }"), @r#"
+    the script returns a table; it must return r1.recipe { … }
+      --> x.lua
+    "#);
+    assert_snapshot!(refused("return 5"), @r#"
+    the script returns the number 5; it must return r1.recipe { … }
+      --> x.lua
+    "#);
+}
+
+#[test]
+fn unknown_fields_name_the_nearest() {
+    assert_snapshot!(refused("return r1.recipe {\n  polciy = {},\n}"), @r#"
+    r1.recipe: unknown field `polciy`
+      --> x.lua:2
+      hint: did you mean `policy`?
+    "#);
+    assert_snapshot!(refused("return r1.recipe {\n  trainer = r1.grpo { goup_size = 4 },\n}"), @r#"
+    r1.grpo: unknown field `goup_size`
+      --> x.lua:2
+      hint: did you mean `group_size`?
+    "#);
+    assert_snapshot!(refused("local env = r1.env { tolls = {} }"), @r#"
+    r1.env: unknown field `tolls`
+      --> x.lua:1
+      hint: did you mean `tools`?
+    "#);
+    assert_snapshot!(refused("return r1.recipe {\n  sampling = { temprature = 1 },\n}"), @r#"
+    r1.recipe: unknown field `sampling.temprature`
+      --> x.lua:2
+      hint: did you mean `temperature`?
+    "#);
+    assert_snapshot!(refused("return r1.recipe { policy = { init = { hiden_size = 1 } } }"), @r#"
+    r1.recipe: unknown field `policy.init.hiden_size`
+      --> x.lua:1
+      hint: did you mean `hidden_size`?
+    "#);
+    assert_snapshot!(refused("r1.tools.python { tiemout = 1 }"), @r#"
+    r1.tools.python: unknown field `tiemout`
+      --> x.lua:1
+      hint: did you mean `timeout`?
+    "#);
+    assert_snapshot!(refused("return r1.recipe { data = { test = 'x.jsonl' } }"), @r#"
+    r1.recipe: data: unknown field `test`
+      --> x.lua:1
+      hint: known: `eval`, `train`
+    "#);
+    assert_snapshot!(refused("return r1.recipe { data = { train = { path = 'x', colums = {} } } }"), @r#"
+    r1.recipe: unknown field `data.train.colums`
+      --> x.lua:1
+      hint: did you mean `columns`?
+    "#);
+}
+
+#[test]
+fn wrong_types_name_the_field() {
+    assert_snapshot!(refused("local recipe = r1.grpo {\n  steps = 3, -- lr = 1\n\n  lr = 'fast',\n}"), @r#"
+    r1.grpo: `trainer.lr` must be a number, got the text "fast"
+      --> x.lua:4
+    "#);
+    assert_snapshot!(refused("r1.grpo { group_size = 1.5 }"), @r#"
+    r1.grpo: `trainer.group_size` must be a whole number, 0 or more, got the number 1.5
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("r1.grpo { steps = -1 }"), @r#"
+    r1.grpo: `trainer.steps` must be a whole number, 0 or more, got the number -1
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("r1.grpo { clip = { 0.2 } }"), @r#"
+    r1.grpo: `trainer.clip` must be a list of two numbers, got a list of 1
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("r1.grpo { clip = 0.2 }"), @r#"
+    r1.grpo: `trainer.clip` must be a list of two numbers, got the number 0.2
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("r1.grpo { normalize = 'stdd' }"), @r#"
+    r1.grpo: `trainer.normalize` is "stdd"; it is one of `std`, `none`
+      --> x.lua:1
+      hint: did you mean `std`?
+    "#);
+    assert_snapshot!(refused("r1.grpo { lr = 0/0 }"), @r#"
+    r1.grpo: lr is NaN
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("r1.grpo { lr = print }"), @r#"
+    r1.grpo: lr is a function; plain data holds text, numbers, booleans and tables
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("r1.grpo(5)"), @r#"
+    r1.grpo: takes a table, got the number 5
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("return r1.recipe { seed = 'x' }"), @r#"
+    r1.recipe: `seed` must be a whole number, 0 or more, got the text "x"
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("return r1.recipe { policy = 'r1-nano' }"), @r#"
+    r1.recipe: `policy` must be a table, got the text "r1-nano"
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("return r1.recipe { sampling = { stop = 'x' } }"), @r#"
+    r1.recipe: `sampling.stop` must be a list, got the text "x"
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("return r1.recipe { reward = 1 }"), @r#"
+    r1.recipe: `reward` must be a function, got the number 1
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("return r1.recipe { env = {} }"), @r#"
+    r1.recipe: `env` must be what r1.env { … } gives, got a table
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("return r1.recipe { trainer = { lr = 1 } }"), @r#"
+    r1.recipe: `trainer` must be what r1.grpo { … } or r1.sft { … } gives, got a table
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("return r1.recipe { data = 'x.jsonl' }"), @r#"
+    r1.recipe: `data` must be { train =, eval = }, got the text "x.jsonl"
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("return r1.recipe { trainer = r1.grpo {} }"), @r#"
+    r1.recipe: r1.grpo needs a `reward` function, or an env whose `step` gives rewards
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("r1.env { tools = { 'python' } }"), @r#"
+    r1.env: `tools` holds the text "python"; tools are made by r1.tool, r1.tools.python or r1.tools.rhai
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("r1.env { format = 'retol' }"), @r#"
+    r1.env: unknown format `retol`
+      --> x.lua:1
+      hint: did you mean `retool`?
+    "#);
+    assert_snapshot!(refused("r1.env { system = 'x', reset = function() end }"), @r#"
+    r1.env: `system` is for the default reset; with a `reset` of your own, put r1.system(…) first in its messages
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("local t = r1.tools.rhai(); r1.env { tools = { t, t } }"), @r#"
+    r1.env: two tools are called `rhai`
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("r1.tool { name = 'x' }"), @r#"
+    r1.tool: needs `run`, a function of the arguments
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("r1.tool { name = 'x', run = print, timeout = 'soon' }"), @r#"
+    r1.tool: `timeout` must be a number of seconds, or text such as "5s", got the text "soon"
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("r1.tools.python { memory = 'lots' }"), @r#"
+    r1.tools.python: `memory` must be a size such as "512MiB", got the text "lots"
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("r1.data.generate { count = 5 }"), @r#"
+    r1.data.generate: needs `row`, a function that makes row `index`
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("r1.data.generate { count = 'many', row = function() end }"), @r#"
+    r1.data.generate: `generate.count` must be a whole number, 0 or more, got the text "many"
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("r1.data.jsonl { columns = {} }"), @r#"
+    r1.data.jsonl: `jsonl` needs `path`, the file to read
+      --> x.lua:1
+    "#);
+}
+
+#[test]
+fn globals_are_known_and_read_only() {
+    assert_snapshot!(refused("local function reward()\n  return rewrad\nend\nreward()"), @r#"
+    undefined global `rewrad`
+      --> x.lua:2
+    "#);
+    assert_snapshot!(refused("count = 1"), @r#"
+    assignment to global `count`
+      --> x.lua:1
+      hint: write `local` before it; what must last goes into the env's state
+    "#);
+    assert_snapshot!(refused("function reset() end"), @r#"
+    assignment to global `reset`
+      --> x.lua:1
+      hint: write `local` before it; what must last goes into the env's state
+    "#);
+    assert_snapshot!(refused("print = 1"), @r#"
+    attempt to modify a readonly table
+      --> x.lua:1
+      hint: globals, libraries and r1 are read-only
+    "#);
+    assert_snapshot!(refused("r1.user = 1"), @r#"
+    attempt to modify a readonly table
+      --> x.lua:1
+      hint: globals, libraries and r1 are read-only
+    "#);
+    assert_snapshot!(refused("string.rep = 1"), @r#"
+    attempt to modify a readonly table
+      --> x.lua:1
+      hint: globals, libraries and r1 are read-only
+    "#);
+    assert_snapshot!(refused("r1.mathequal(1, 1)"), @r#"
+    `r1.mathequal` does not exist
+      --> x.lua:1
+      hint: did you mean `math_equal`?
+    "#);
+    assert_snapshot!(refused("r1.data.json 'x'"), @r#"
+    `r1.data.json` does not exist
+      --> x.lua:1
+      hint: did you mean `jsonl`?
+    "#);
+    for name in [
+        "coroutine",
+        "loadstring",
+        "getfenv",
+        "setfenv",
+        "collectgarbage",
+        "os",
+        "io",
+        "debug",
+        "_G",
+        "newproxy",
+        "gcinfo",
+    ] {
+        assert!(refused(&format!("return {name}")).starts_with(&format!("undefined global `{name}`")), "{name}");
+    }
+}
+
+#[test]
+fn errors_of_the_script_itself() {
+    assert_snapshot!(refused("error('no')"), @r#"
+    no
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("error { code = 7 }"), @r#"
+    {"code":7}
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("local ok, e = pcall(error, { code = 7 }); assert(e.code == 7); error(e)"), @r#"
+    {"code":7}
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("error()"), @r#"
+    nil
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("assert(false)"), @r#"
+    assertion failed!
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("local function f() error('blame the caller', 2) end\n\nf()"), @r#"
+    blame the caller
+      --> x.lua:3
+    "#);
+    assert_snapshot!(refused("local ok, e = pcall(r1.user) error(e)"), @r#"
+    r1.user: the content must be text or a list of parts, got nil
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("math.random(0.5)"), @r#"
+    math.random takes whole numbers, got 0.5
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("math.random(3, 1)"), @r#"
+    math.random: nothing lies between 3 and 1
+      --> x.lua:1
+    "#);
+}
+
+#[test]
+fn require_stays_inside_the_directory() {
+    let bench = Bench::new("return r1.recipe { name = require('lib/a').name .. require('b') }");
+    bench.file("lib/a.lua", "return { name = require 'b' }");
+    bench.file("b.lua", "return 'b'");
+    let script = bench.load(&[]).unwrap();
+    assert_eq!(script.settings.name, "bb");
+    assert_eq!(script.files().len(), 3);
+    // Workers run what was loaded, whatever happens to the files.
+    bench.file("b.lua", "return 5 +");
+    Worker::new(&script, None).unwrap();
+    let same = Bench::new("return r1.recipe { name = require('lib/a').name .. require('b') }");
+    same.file("lib/a.lua", "return { name = require 'b' }");
+    same.file("b.lua", "return 'c'");
+    assert_ne!(same.load(&[]).unwrap().hash, script.hash);
+
+    assert_snapshot!(bench.refusal(), @r#"
+    Expected identifier when parsing expression, got <eof>
+      --> b.lua:1
+    "#);
+    assert_snapshot!(refused("require '../x'"), @r#"
+    require: `../x` is not inside the script's directory
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("require '/etc/passwd'"), @r#"
+    require: `/etc/passwd` is not inside the script's directory
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("require 'nowhere'"), @r#"
+    require: no file nowhere.lua
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("require(5)"), @r#"
+    require takes the name of a module, got the number 5
+      --> x.lua:1
+    "#);
+    let cycle = Bench::new("require 'a'");
+    cycle.file("a.lua", "return require 'a'");
+    assert_snapshot!(cycle.refusal(), @r#"
+    require: `a` requires itself
+      --> a.lua:1
+    "#);
+    let escape = Bench::new("require 'out'");
+    let outside = Bench::new("return 1");
+    std::os::unix::fs::symlink(outside.dir.path().join("x.lua"), escape.dir.path().join("out.lua")).unwrap();
+    assert_snapshot!(escape.refusal(), @r#"
+    require: out.lua leads outside the script's directory
+      --> x.lua:1
+    "#);
+    let late = Bench::new(&recipe("local env = r1.env { reset = function() return require 'b' end }"));
+    late.file("b.lua", "return {}");
+    let failure = run(late.worker().reset(&Json::Null, 0)).unwrap_err();
+    assert_snapshot!(late.show(failure), @r#"
+    require("b") after loading: require modules at the top of the script
+      --> x.lua:1
+    "#);
+}

@@ -1,0 +1,102 @@
+//! States: snapshots, forks, randomness.
+
+use serde_json::json;
+
+use super::*;
+
+fn state_of(reset: &str) -> (Bench, Worker, State) {
+    let bench = Bench::new(&recipe(&format!("local env = r1.env {{ reset = function(task) {reset} end }}")));
+    let worker = bench.worker();
+    let state = run(worker.reset(&json!({"list": [], "object": {}, "nothing": null, "big": 12345}), 9)).unwrap();
+    (bench, worker, state)
+}
+
+#[test]
+fn a_snapshot_comes_back_as_it_was() {
+    let (_bench, worker, state) = state_of(
+        "return { task = task, n = 0.5, whole = 3, bytes = '\\255\\0', nan = 0/0, inf = 1/0, sparse = { [2] = 'b', [9] = 'i' }, \
+         mixed = { 1, 2, x = 3 }, none = r1.json.null, deep = { { { 'x' } } } }",
+    );
+    let snapshot = state.snapshot().unwrap();
+    assert_eq!(snapshot["state"]["task"], json!({"list": [], "object": {}, "big": 12345}));
+    let back = worker.restore(&snapshot).unwrap();
+    assert_eq!(back.snapshot().unwrap(), snapshot);
+    let text = serde_json::to_string(&snapshot).unwrap();
+    let through_text = worker.restore(&serde_json::from_str(&text).unwrap()).unwrap();
+    assert_eq!(through_text.snapshot().unwrap(), snapshot);
+}
+
+#[test]
+fn a_state_that_is_not_plain_data_is_refused_with_its_place() {
+    let mut text = String::new();
+    for reset in [
+        "return { f = { g = print } }",
+        "return { board = setmetatable({}, {}) }",
+        "local s = {} s.me = s return s",
+        "return { tool = r1.tools.rhai() }",
+        "return { [{}] = 1 }",
+    ] {
+        let (_bench, _worker, state) = state_of(reset);
+        text.push_str(&format!("{}\n", state.snapshot().unwrap_err().message));
+    }
+    insta::assert_snapshot!(text, @r#"
+    state.f.g is a function; plain data holds text, numbers, booleans and tables
+    state.board has a metatable; plain data has none
+    state.me.me.me.me.me.me.me.me.me.me.me.me.me.me.me.me.me.me. is nested too deeply, or contains itself
+    state.tool is a userdata; plain data holds text, numbers, booleans and tables
+    state has a table as a key
+    "#);
+}
+
+#[test]
+fn a_fork_goes_its_own_way() {
+    let (_bench, worker, state) = state_of("return { messages = { r1.user 'x' } }");
+    let fork = state.fork().unwrap();
+    run(worker.step(&fork, &action("y"))).unwrap();
+    assert_eq!((worker.messages(&state).len(), worker.messages(&fork).len()), (1, 2));
+    assert_eq!((state.steps(), fork.steps()), (0, 1));
+}
+
+#[test]
+fn randomness_is_a_function_of_seed_and_step() {
+    let source = recipe(
+        "local env = r1.env { reset = function() return { a = math.random(), messages = { r1.user 'x' } } end,\n\
+         step = function(s) s.a = math.random(1, 1000000) s.b = math.random(1, 1000000) return {} end }",
+    );
+    let numbers = |seed: u64| {
+        let worker = Bench::new(&source).worker();
+        run(async {
+            let state = worker.reset(&json!({}), seed).await.unwrap();
+            let mut all = vec![state.snapshot().unwrap()["state"]["a"].clone()];
+            for _ in 0..2 {
+                worker.step(&state, &action("")).await.unwrap();
+                let snapshot = state.snapshot().unwrap();
+                all.extend([snapshot["state"]["a"].clone(), snapshot["state"]["b"].clone()]);
+            }
+            all
+        })
+    };
+    assert_eq!(numbers(5), numbers(5));
+    let (one, other) = (numbers(5), numbers(6));
+    assert!(one.iter().zip(&other).all(|(a, b)| a != b), "{one:?} {other:?}");
+    assert!(one[1] != one[2] && one[1] != one[3], "{one:?}");
+}
+
+#[test]
+fn a_replay_from_a_snapshot_draws_the_same_numbers() {
+    let source = recipe(
+        "local env = r1.env { reset = function() return { messages = { r1.user 'x' } } end,\n\
+         step = function(s) s.a = math.random() return {} end }",
+    );
+    let worker = Bench::new(&source).worker();
+    run(async {
+        let state = worker.reset(&json!({}), 3).await.unwrap();
+        worker.step(&state, &action("")).await.unwrap();
+        let snapshot = state.snapshot().unwrap();
+        worker.step(&state, &action("")).await.unwrap();
+        let again = Bench::new(&source).worker();
+        let replayed = again.restore(&snapshot).unwrap();
+        again.step(&replayed, &action("")).await.unwrap();
+        assert_eq!(replayed.snapshot().unwrap(), state.snapshot().unwrap());
+    });
+}
