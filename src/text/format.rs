@@ -120,7 +120,34 @@ pub(super) fn split_reasoning(text: &str, begun: bool) -> (Option<&str>, &str) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::print_stderr)]
     use super::*;
+    use crate::text::testing::shared;
+
+    /// Recorded cases of vLLM for Qwen3 and DeepSeek-R1, whose prompts open the block.
+    #[test]
+    fn recorded_reasoning_agrees() {
+        let Some(dir) = shared("tool-call-parsers") else { return };
+        let mut good = 0;
+        for line in std::fs::read_to_string(dir.join("reasoning.jsonl")).unwrap().lines() {
+            let row: serde_json::Value = serde_json::from_str(line).unwrap();
+            let parser = row["parser"].as_str().unwrap();
+            if row["kind"] != "complete" || !(parser.starts_with("Qwen3") || parser.starts_with("DeepSeekR1")) {
+                continue;
+            }
+            let begun = !row["test"].as_str().unwrap().contains("thinking_disabled");
+            let reply = hermes::parse(row["input"].as_str().unwrap(), begun);
+            let expected = |key: &str| row["expected"][key].as_str().unwrap_or_default().trim().to_owned();
+            assert_eq!(reply.reasoning.unwrap_or_default(), expected("reasoning"), "{row}");
+            // Calls in another format than Hermes are errors here, and content there.
+            if reply.errors.is_empty() {
+                assert_eq!(reply.content, expected("content"), "{row}");
+            }
+            good += 1;
+        }
+        eprintln!("reasoning cases: {good} agree");
+        assert!(good > 5);
+    }
 
     #[test]
     fn an_unknown_format_names_the_nearest() {

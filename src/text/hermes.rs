@@ -37,9 +37,13 @@ pub(super) fn turn(message: &Message) -> Turn {
 
 /// Reads a reply. Never fails: what can't be read is told in `errors`.
 pub(super) fn parse(text: &str, thinking: bool) -> Reply {
-    let (reasoning, answer) = split_reasoning(text, thinking);
+    // A call ends a thought that is not finished otherwise.
+    let call = if text.contains("</think>") { None } else { text.find(OPEN) };
+    let (thought, calls) = text.split_at(call.unwrap_or(text.len()));
+    let (reasoning, answer) = split_reasoning(thought, thinking);
+    let answer = if calls.is_empty() { answer.to_owned() } else { format!("{answer}{calls}") };
     let mut reply = Reply { reasoning: reasoning.map(str::to_owned), ..Reply::default() };
-    let (mut content, mut rest) = (String::new(), answer);
+    let (mut content, mut rest) = (String::new(), answer.as_str());
     let mut number = 0;
     while let Some(start) = rest.find(OPEN) {
         content.push_str(&rest[..start]);
@@ -187,6 +191,16 @@ mod tests {
         assert_eq!(reply.errors, ["Tool call 1 can't be read: it is cut off, </tool_call> is missing."]);
         assert_eq!((reply.content.as_str(), reply.tool_calls.len()), ("a", 0));
         assert_eq!(parse("a </tool_call> b", false).content, "a </tool_call> b");
+    }
+
+    #[test]
+    fn a_call_ends_an_unfinished_thought() {
+        let reply = parse("<think>I need f.\n<tool_call>{\"name\": \"f\"}</tool_call>", false);
+        assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("I need f."), ""));
+        assert_eq!(calls(&reply), [("f", "{}".to_owned())]);
+        // One that is only thought about is none.
+        let reply = parse("<think>maybe <tool_call>{\"name\": \"f\"}</tool_call></think>no", false);
+        assert_eq!((reply.content.as_str(), reply.tool_calls.len()), ("no", 0));
     }
 
     #[test]

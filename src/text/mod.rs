@@ -1,7 +1,7 @@
 //! Text to ids and back: tokenizer, chat templates (minijinja), tool-call formats.
 //!
 //! - [`Tokenizer`]: Hugging Face's `tokenizer.json`; [`train_tokenizer`] makes a small one from raw text
-//! - `template`: chat templates as transformers renders them; `python` is Python's spelling of values
+//! - `template`: chat templates as transformers renders them; `filters` and `python` are Python's ways in them
 //! - `format`: how a policy writes calls ([`Format`]); one file per format
 //! - `turns`: what a template prints between two messages, learnt once, so that a conversation grows by its new text only
 //! - [`Renderer`]: messages to prompt ids, replies to calls, and conversations extended token in / token out
@@ -9,6 +9,7 @@
 
 #[cfg(test)]
 mod conversations;
+mod filters;
 mod format;
 mod hermes;
 mod pieces;

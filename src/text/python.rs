@@ -1,10 +1,10 @@
 //! Python's spelling of values, where templates and prompts must match what transformers prints: `json.dumps`,
-//! `repr`, `str`, and the string methods that minijinja's pycompat lacks.
+//! `repr`, `str`.
 
 use std::fmt::Write;
 
-use minijinja::value::{Kwargs, ValueKind, from_args};
-use minijinja::{ErrorKind, State, Value as Jinja};
+use minijinja::Value as Jinja;
+use minijinja::value::ValueKind;
 use serde_json::Value;
 
 /// How `json.dumps` lays a value out.
@@ -26,9 +26,7 @@ impl Default for Layout {
 
 /// `json.dumps(value, ensure_ascii=False)`.
 pub(super) fn dumps(value: &Value) -> String {
-    let mut out = String::new();
-    write_json(&mut out, value, &Layout::default(), 0);
-    out
+    dumps_with(value, &Layout::default())
 }
 
 fn write_json(out: &mut String, value: &Value, layout: &Layout, depth: usize) {
@@ -132,30 +130,11 @@ fn python_float(float: f64) -> String {
 }
 
 #[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
-/// The `tojson` filter of transformers: `json.dumps` with `ensure_ascii=False` unless told otherwise.
-pub(super) fn tojson(value: &Jinja, indent: Option<Jinja>, options: Kwargs) -> Result<Jinja, minijinja::Error> {
-    let mut layout = Layout::default();
-    let named: Option<Jinja> = options.get("indent")?;
-    if let Some(indent) = indent.or(named).filter(|indent| !indent.is_none() && !indent.is_undefined()) {
-        layout.indent = Some(usize::try_from(indent)?);
-        ",".clone_into(&mut layout.item);
-    }
-    if let Some([item, key]) = options.get::<Option<Vec<String>>>("separators")?.as_deref() {
-        layout.item.clone_from(item);
-        layout.key.clone_from(key);
-    }
-    layout.ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
-    layout.sort = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
-    options.assert_all_used()?;
-    if value.is_undefined() {
-        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, "Undefined is not JSON serializable"));
-    }
-    let json = serde_json::to_value(value).map_err(|error| {
-        minijinja::Error::new(ErrorKind::InvalidOperation, "this value is not JSON serializable").with_source(error)
-    })?;
+/// `json.dumps` of a template's value with this layout.
+pub(super) fn dumps_with(value: &Value, layout: &Layout) -> String {
     let mut out = String::new();
-    write_json(&mut out, &json, &layout, 0);
-    Ok(Jinja::from(out))
+    write_json(&mut out, value, layout, 0);
+    out
 }
 
 /// `str(value)`: what `{{ value }}` prints.
@@ -166,37 +145,12 @@ pub(super) fn write_str(out: &mut impl Write, value: &Jinja) -> std::fmt::Result
     }
 }
 
-/// The `string` filter.
+/// `str(value)` as a string.
 pub(super) fn str(value: &Jinja) -> String {
     let mut out = String::new();
     // Writing to a string can't fail.
     let _ = write_str(&mut out, value);
     out
-}
-
-/// The `trim` filter: `str(value).strip(chars)`.
-pub(super) fn trim(value: &Jinja, chars: Option<&str>) -> String {
-    let text = str(value);
-    match chars {
-        Some(chars) => text.trim_matches(|letter| chars.contains(letter)).to_owned(),
-        None => text.trim().to_owned(),
-    }
-}
-
-/// The `join` filter: `separator.join(map(str, values))`, of an attribute if one is named.
-#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
-pub(super) fn join(value: &Jinja, separator: Option<&str>, options: Kwargs) -> Result<String, minijinja::Error> {
-    let named: Option<String> = options.get("d")?;
-    let attribute: Option<String> = options.get("attribute")?;
-    options.assert_all_used()?;
-    let items: Result<Vec<String>, minijinja::Error> = value
-        .try_iter()?
-        .map(|item| match &attribute {
-            Some(name) => item.get_attr(name).map(|value| str(&value)),
-            None => Ok(str(&item)),
-        })
-        .collect();
-    Ok(items?.join(separator.or(named.as_deref()).unwrap_or_default()))
 }
 
 /// `repr(value)`: what stands inside printed lists and dictionaries.
@@ -253,41 +207,6 @@ fn write_quoted(out: &mut impl Write, text: &str) -> std::fmt::Result {
     out.write_char(quote)
 }
 
-/// Methods of Python's strings, lists and dictionaries: minijinja's own set and a few that templates use besides.
-pub(super) fn method(state: &State, value: &Jinja, name: &str, args: &[Jinja]) -> Result<Jinja, minijinja::Error> {
-    if let Some(text) = value.as_str() {
-        match name {
-            "removeprefix" | "removesuffix" => {
-                let (affix,): (&str,) = from_args(args)?;
-                let short = if name == "removeprefix" { text.strip_prefix(affix) } else { text.strip_suffix(affix) };
-                return Ok(Jinja::from(short.unwrap_or(text)));
-            }
-            "rsplit" => {
-                let (separator, most): (&str, Option<usize>) = from_args(args)?;
-                let mut parts: Vec<Jinja> = match most {
-                    Some(most) => text.rsplitn(most + 1, separator).map(Jinja::from).collect(),
-                    None => text.rsplit(separator).map(Jinja::from).collect(),
-                };
-                parts.reverse();
-                return Ok(Jinja::from(parts));
-            }
-            "partition" | "rpartition" => {
-                let (separator,): (&str,) = from_args(args)?;
-                let first = name == "partition";
-                let found = if first { text.split_once(separator) } else { text.rsplit_once(separator) };
-                let parts = match found {
-                    Some((before, after)) => [before, separator, after],
-                    None if first => [text, "", ""],
-                    None => ["", "", text],
-                };
-                return Ok(parts.into_iter().map(Jinja::from).collect());
-            }
-            _ => {}
-        }
-    }
-    minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -303,17 +222,14 @@ mod tests {
             dumps(&value),
             r#"{"b": [1, 2.0, -0.5, 1e+16, 1e-05, 123456789.125, 0.0001, 1e+22], "a": {"é": "\"\\\n\u0001</x>"}, "e": [{}, []], "n": null}"#
         );
-        let mut out = String::new();
         let layout = Layout { indent: Some(2), item: ",".to_owned(), ascii: true, sort: true, ..Layout::default() };
-        write_json(&mut out, &serde_json::json!({"z": ["é", "👋"], "a": []}), &layout, 0);
+        let out = dumps_with(&serde_json::json!({"z": ["é", "👋"], "a": []}), &layout);
         assert_eq!(out, "{\n  \"a\": [],\n  \"z\": [\n    \"\\u00e9\",\n    \"\\ud83d\\udc4b\"\n  ]\n}");
     }
 
     #[test]
     fn prints_like_python() {
         let value = Jinja::from_serialize(serde_json::json!({"a": [1, 2.5, true, null, "it's", "say \"x\"\n"]}));
-        let mut out = String::new();
-        write_str(&mut out, &value).unwrap();
-        assert_eq!(out, r#"{'a': [1, 2.5, True, None, "it's", 'say "x"\n']}"#);
+        assert_eq!(str(&value), r#"{'a': [1, 2.5, True, None, "it's", 'say "x"\n']}"#);
     }
 }

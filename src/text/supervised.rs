@@ -34,9 +34,9 @@ impl Renderer {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::print_stderr)]
     use super::*;
-    use crate::text::testing::{renderer, show};
+    use crate::text::testing::{real, renderer, shared, show};
     use crate::text::{Format, Renderer};
 
     fn shown(renderer: &Renderer, messages: &[Message]) -> String {
@@ -83,5 +83,54 @@ mod tests {
             shown(&retool, &messages[..2]),
             "<|im_start|>user\n6*7?<|im_end|>\n<|im_start|>assistant\n«Run <code>print(6*7)</code>»<|im_end|>\n"
         );
+    }
+
+    /// The spans that transformers finds with `{% generation %}` in the training templates of TRL. They count the line
+    /// break behind a turn as the policy's; a rollout never samples it.
+    #[test]
+    fn masks_agree_with_generation_tags() {
+        let Some(dir) = shared("chat-templates") else { return };
+        let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
+        let inputs: Value = serde_json::from_str(&read("conversations.json")).unwrap();
+        let mut checked = 0;
+        for line in read("assistant_mask_goldens.jsonl").lines() {
+            let row: Value = serde_json::from_str(line).unwrap();
+            let (name, conversation) = (row["template"].as_str().unwrap(), row["conversation"].as_str().unwrap());
+            let known = ["trl__qwen2_5_training", "trl__qwen3_training", "trl__qwen3_instruct_2507_training"];
+            let Some(renderer) = known.contains(&name).then(|| real(name, Format::Hermes)).flatten() else { continue };
+            let input = &inputs["conversations"][conversation];
+            let Some(messages) = messages(&input["messages"]) else { continue };
+            let tools = input["tools"].as_array().map_or(&[][..], Vec::as_slice);
+            let end = if input["add_generation_prompt"] == true { Next::Prompt } else { Next::End };
+            let pieces = renderer.pieces(&messages, tools, end).unwrap();
+            // Where we write calls and thinking into the content, and transformers does not.
+            if pieces.text() != row["text"].as_str().unwrap() {
+                continue;
+            }
+            let sampled: Vec<&str> =
+                pieces.0.iter().filter(|piece| piece.sampled).map(|piece| piece.text.trim()).collect();
+            let expected: Vec<&str> =
+                row["assistant_texts"].as_array().unwrap().iter().map(|text| text.as_str().unwrap().trim()).collect();
+            assert_eq!(sampled, expected, "{name} {conversation}");
+            checked += 1;
+        }
+        eprintln!("assistant masks: {checked} agree");
+        assert!(checked >= 20, "{checked}");
+    }
+
+    /// Messages as the OpenAI API has them, with calls as `{"function": {…}}`.
+    fn messages(list: &Value) -> Option<Vec<Message>> {
+        let mut list = list.clone();
+        for message in list.as_array_mut()? {
+            if message["content"].is_null() {
+                message["content"] = "".into();
+            }
+            for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
+                let mut function = call["function"].take();
+                function["id"] = call["id"].take();
+                *call = function;
+            }
+        }
+        serde_json::from_value(list).ok()
     }
 }

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use super::{Format, Renderer, Tokenizer, train_tokenizer};
+use super::{Format, Renderer, Template, Tokenizer, train_tokenizer};
 
 /// A folder of recorded data, or `None` (said aloud) where there is none.
 pub(super) fn shared(folder: &str) -> Option<PathBuf> {
@@ -65,4 +65,14 @@ pub(super) fn show(renderer: &Renderer, ids: &[u32], mask: &[bool]) -> String {
         at += run;
     }
     runs.concat()
+}
+
+/// A real template over the small tokenizer.
+pub(super) fn real(name: &str, format: Format) -> Option<Renderer> {
+    let dir = shared("chat-templates")?;
+    let source = std::fs::read_to_string(dir.join(format!("templates/{name}.jinja"))).unwrap();
+    let template = Template::new(&source, None, name, "", "<|im_end|>").unwrap();
+    let files = tempfile::tempdir().unwrap();
+    small_tokenizer().save(files.path()).unwrap();
+    Some(Renderer::with_template(Tokenizer::load(files.path()).unwrap(), template, format).unwrap())
 }

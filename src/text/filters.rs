@@ -1,0 +1,150 @@
+//! Jinja2's filters, tests and methods where minijinja's differ from Python's in what they print.
+
+use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
+use minijinja::{Environment, ErrorKind, FormatStyle, State, Value as Jinja, format_filter};
+
+use super::python;
+
+/// Puts them into an environment.
+pub(super) fn register(environment: &mut Environment<'static>) {
+    environment.set_formatter(|out, _, value| Ok(python::write_str(out, value)?));
+    environment.set_unknown_method_callback(method);
+    environment.add_filter("tojson", tojson);
+    environment.add_filter("string", python::str);
+    environment.add_filter("trim", trim);
+    environment.add_filter("join", join);
+    environment.add_filter("indent", indent);
+    environment.add_filter("format", format);
+    environment.add_filter("length", length);
+    environment.add_filter("count", length);
+    environment
+        .add_test("iterable", |value: &Jinja| value.is_undefined() || (!value.is_none() && value.try_iter().is_ok()));
+}
+
+/// The `tojson` filter of transformers: `json.dumps` with `ensure_ascii=False` unless told otherwise.
+#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
+fn tojson(value: &Jinja, indent: Option<Jinja>, options: Kwargs) -> Result<Jinja, minijinja::Error> {
+    let mut layout = python::Layout::default();
+    let named: Option<Jinja> = options.get("indent")?;
+    if let Some(indent) = indent.or(named).filter(|indent| !indent.is_none() && !indent.is_undefined()) {
+        layout.indent = Some(usize::try_from(indent)?);
+        ",".clone_into(&mut layout.item);
+    }
+    if let Some([item, key]) = options.get::<Option<Vec<String>>>("separators")?.as_deref() {
+        layout.item.clone_from(item);
+        layout.key.clone_from(key);
+    }
+    layout.ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
+    layout.sort = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
+    options.assert_all_used()?;
+    if value.is_undefined() {
+        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, "Undefined is not JSON serializable"));
+    }
+    let json = serde_json::to_value(value).map_err(|error| {
+        minijinja::Error::new(ErrorKind::InvalidOperation, "this value is not JSON serializable").with_source(error)
+    })?;
+    Ok(Jinja::from(python::dumps_with(&json, &layout)))
+}
+
+/// The `trim` filter: `str(value).strip(chars)`.
+fn trim(value: &Jinja, chars: Option<&str>) -> String {
+    let text = python::str(value);
+    match chars {
+        Some(chars) => text.trim_matches(|letter| chars.contains(letter)).to_owned(),
+        None => text.trim().to_owned(),
+    }
+}
+
+/// The `join` filter: `separator.join(map(str, values))`, of an attribute if one is named.
+#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
+fn join(value: &Jinja, separator: Option<&str>, options: Kwargs) -> Result<String, minijinja::Error> {
+    let named: Option<String> = options.get("d")?;
+    let attribute: Option<String> = options.get("attribute")?;
+    options.assert_all_used()?;
+    let items: Result<Vec<String>, minijinja::Error> = value
+        .try_iter()?
+        .map(|item| match &attribute {
+            Some(name) => item.get_attr(name).map(|value| python::str(&value)),
+            None => Ok(python::str(&item)),
+        })
+        .collect();
+    Ok(items?.join(separator.or(named.as_deref()).unwrap_or_default()))
+}
+
+/// The `indent` filter: `width` spaces before every line but the first and blank ones. A last line break stays.
+#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
+fn indent(
+    text: &str,
+    width: Option<usize>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    options: Kwargs,
+) -> Result<String, minijinja::Error> {
+    let width = width.or(options.get("width")?).unwrap_or(4);
+    let first = first.or(options.get("first")?).unwrap_or(false);
+    let blank = blank.or(options.get("blank")?).unwrap_or(false);
+    options.assert_all_used()?;
+    let space = " ".repeat(width);
+    let lines: Vec<String> = text
+        .split('\n')
+        .enumerate()
+        .map(|(index, line)| {
+            let wanted = if index == 0 { first } else { blank || !line.is_empty() };
+            if wanted { format!("{space}{line}") } else { line.to_owned() }
+        })
+        .collect();
+    Ok(lines.join("\n"))
+}
+
+/// The `format` filter: `text % values`, with lists and dictionaries as Python prints them.
+fn format(text: &str, values: Rest<Jinja>) -> Result<String, minijinja::Error> {
+    let plain = |value: &Jinja| matches!(value.kind(), ValueKind::String | ValueKind::Number) || value.is_kwargs();
+    let values: Vec<Jinja> =
+        values.iter().map(|value| if plain(value) { value.clone() } else { python::str(value).into() }).collect();
+    format_filter(FormatStyle::Printf, text, &values)
+}
+
+/// The `length` filter; what is undefined has none.
+fn length(value: &Jinja) -> Result<usize, minijinja::Error> {
+    if value.is_undefined() {
+        return Ok(0);
+    }
+    value.len().ok_or_else(|| {
+        minijinja::Error::new(ErrorKind::InvalidOperation, format!("object of type {} has no len()", value.kind()))
+    })
+}
+
+/// Methods of Python's strings, lists and dictionaries: minijinja's own set and a few that templates use besides.
+fn method(state: &State, value: &Jinja, name: &str, args: &[Jinja]) -> Result<Jinja, minijinja::Error> {
+    if let Some(text) = value.as_str() {
+        match name {
+            "removeprefix" | "removesuffix" => {
+                let (affix,): (&str,) = from_args(args)?;
+                let short = if name == "removeprefix" { text.strip_prefix(affix) } else { text.strip_suffix(affix) };
+                return Ok(Jinja::from(short.unwrap_or(text)));
+            }
+            "rsplit" => {
+                let (separator, most): (&str, Option<usize>) = from_args(args)?;
+                let mut parts: Vec<Jinja> = match most {
+                    Some(most) => text.rsplitn(most + 1, separator).map(Jinja::from).collect(),
+                    None => text.rsplit(separator).map(Jinja::from).collect(),
+                };
+                parts.reverse();
+                return Ok(Jinja::from(parts));
+            }
+            "partition" | "rpartition" => {
+                let (separator,): (&str,) = from_args(args)?;
+                let first = name == "partition";
+                let found = if first { text.split_once(separator) } else { text.rsplit_once(separator) };
+                let parts = match found {
+                    Some((before, after)) => [before, separator, after],
+                    None if first => [text, "", ""],
+                    None => ["", "", text],
+                };
+                return Ok(parts.into_iter().map(Jinja::from).collect());
+            }
+            _ => {}
+        }
+    }
+    minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
+}
