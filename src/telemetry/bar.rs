@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
@@ -26,17 +26,32 @@ struct State {
     /// 0 when it is not known.
     total: u64,
     done: AtomicU64,
-    /// Tokens so far, for the rate; phases without tokens show none.
-    tokens: Arc<AtomicU64>,
+    /// For the rate; phases without tokens show none.
+    tokens: Arc<Tokens>,
     started: Instant,
     drawn: Option<ProgressBar>,
     /// When the last line was written; `None` before the first.
     line: Mutex<Option<Instant>>,
 }
 
+/// Tokens so far: counted here, or asked of whoever counts them.
+#[derive(Default)]
+struct Tokens {
+    counted: AtomicU64,
+    source: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>,
+}
+
+impl Tokens {
+    /// Tokens a second; `None` where there are none, and while it is too early to say.
+    fn rate(&self, seconds: f64) -> Option<f64> {
+        let tokens = self.source.get().map_or_else(|| self.counted.load(Ordering::Relaxed), |source| source());
+        (tokens > 0 && seconds > 0.3).then(|| tokens as f64 / seconds)
+    }
+}
+
 impl Bar {
     pub(super) fn new(reporter: &Arc<Inner>, phase: &str, total: u64, unit: &str) -> Self {
-        let tokens = Arc::new(AtomicU64::new(0));
+        let tokens = Arc::new(Tokens::default());
         let started = Instant::now();
         let drawn = (reporter.mode == Mode::Bars).then(|| {
             let bar = reporter.bars.add(if total > 0 { ProgressBar::new(total) } else { ProgressBar::no_length() });
@@ -70,7 +85,13 @@ impl Bar {
 
     /// `n` more tokens were sampled or computed; they make the rate that is shown.
     pub fn tokens(&self, n: u64) {
-        self.0.tokens.fetch_add(n, Ordering::Relaxed);
+        self.0.tokens.counted.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Shows the rate of tokens that somebody else counts, from 0 when the phase began.
+    pub fn tokens_from(&self, source: impl Fn() -> u64 + Send + Sync + 'static) {
+        // A second source would be a fault of the caller; the first stays.
+        let _ = self.0.tokens.source.set(Box::new(source));
     }
 
     /// The phase is over; its bar goes away.
@@ -87,7 +108,7 @@ impl State {
         }
         *last = Some(Instant::now());
         let seconds = self.started.elapsed().as_secs_f64();
-        let rate = rate(&self.tokens, seconds);
+        let rate = self.tokens.rate(seconds);
         let left = (self.total > done && done > 0).then(|| seconds * (self.total - done) as f64 / done as f64);
         match self.reporter.mode {
             Mode::Json => self.reporter.event(
@@ -121,24 +142,18 @@ impl Drop for State {
     }
 }
 
-/// Tokens a second; `None` where no tokens are counted, and while it is too early to say.
-fn rate(tokens: &AtomicU64, seconds: f64) -> Option<f64> {
-    let tokens = tokens.load(Ordering::Relaxed);
-    (tokens > 0 && seconds > 0.3).then(|| tokens as f64 / seconds)
-}
-
-fn style(known_total: bool, unicode: bool, tokens: Arc<AtomicU64>, started: Instant) -> ProgressStyle {
+fn style(known_total: bool, unicode: bool, tokens: Arc<Tokens>, started: Instant) -> ProgressStyle {
     let template = if known_total {
-        "  {prefix:<11} {bar:28} {pos:>6}/{len} {msg}{rate}  {left}"
+        "  {prefix:<17} {bar:28} {pos:>6}/{len} {msg}{rate}  {left}"
     } else {
-        "  {prefix:<11} {spinner} {pos} {msg}{rate}  {elapsed}"
+        "  {prefix:<17} {spinner} {pos} {msg}{rate}  {elapsed}"
     };
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     let style =
         if unicode { style.progress_chars("━╸ ") } else { style.progress_chars("=> ").tick_chars("|/-\\ ") };
     style
         .with_key("rate", move |_: &ProgressState, w: &mut dyn fmt::Write| {
-            if let Some(rate) = rate(&tokens, started.elapsed().as_secs_f64()) {
+            if let Some(rate) = tokens.rate(started.elapsed().as_secs_f64()) {
                 // A line that can't be written is a line that is not shown.
                 let _ = write!(w, "  {} tokens/s", thousands(rate));
             }

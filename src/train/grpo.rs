@@ -130,7 +130,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
         report::refuse_mismatch(&updates, grpo.max_mismatch)?;
 
         // 5. Records: first what was sampled, then the counters that say it is done.
-        run.write_trajectories(state.step, state.policy_version, &trajectories, &advantages)?;
+        run.write_trajectories(state.step + 1, state.policy_version, &trajectories, &advantages)?;
         state.step += 1;
         state.data_position += grpo.groups_per_step as u64;
         state.policy_version += 1;
@@ -218,7 +218,7 @@ fn specs(session: &Session, grpo: &Grpo, state: &State, rows: u64) -> Vec<Spec> 
         let task_index = order::shuffled(position, rows, state.seed);
         for sample in 0..grpo.group_size as u32 {
             specs.push(Spec {
-                id: format!("{}-{group}-{sample}", state.step),
+                id: format!("{}-{group}-{sample}", state.step + 1),
                 split: Split::Train,
                 task_index,
                 group,

@@ -66,6 +66,8 @@ impl Session {
         label: &str,
     ) -> Result<(Vec<Trajectory>, Stats)> {
         let bar = reporter.bar(label, specs.len() as u64, "trajectories");
+        let sampled = self.engine.progress();
+        bar.tokens_from(move || sampled.stats().sampled_tokens);
         let counter = bar.clone();
         let progress: Progress = Arc::new(move |_| counter.inc(1));
         let (client, queue) = engine::channel();

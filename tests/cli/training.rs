@@ -16,7 +16,7 @@ return r1.recipe {
   reward = function(state, outcome) return { outcome = #outcome.text % 2, length = { value = #outcome.text, weight = 0 } } end,
   policy = { model = "model" },
   data = {
-    train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. index } end },
+    train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end },
     eval = r1.data.generate { count = 2, row = function(index) return { prompt = "Say " .. index } end },
   },
   sampling = { max_new_tokens = 6 },
@@ -58,6 +58,7 @@ fn a_run_leaves_everything_behind() {
         "recipe.lua",
         "config.json",
         "trajectories/step-000001.parquet",
+        "trajectories/step-000004.parquet",
         "checkpoints/step-000002/model.safetensors",
         "checkpoints/step-000004/state.json",
         "checkpoints/step-000004/tokenizer.json",
@@ -76,6 +77,10 @@ fn a_run_leaves_everything_behind() {
             assert!(r1::telemetry::names::meaning(name).is_some(), "docs/metrics.md does not explain {name}");
         }
     }
+    // A group tries one task.
+    let trajectories = r1::store::read_trajectories(&run.join("trajectories/step-000004.parquet")).unwrap();
+    assert_eq!(trajectories.len(), 4);
+    assert!(trajectories.iter().all(|t| trajectories.iter().all(|u| t.group != u.group || t.task == u.task)));
     // Nothing is overwritten.
     succeed(dir.path(), &["run", "a.lua", "-q", "trainer.steps=1"]);
     assert!(dir.path().join("runs/a-2/checkpoints/step-000001").is_dir());
@@ -131,7 +136,7 @@ fn ctrl_c_stops_after_a_step_and_says_how_to_go_on() {
     let log = dir.path().join("runs/a/metrics.jsonl");
     let begun = Instant::now();
     while fs::read_to_string(&log).map_or(0, |text| text.lines().count()) < 3 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "the run does not begin");
+        assert!(begun.elapsed() < Duration::from_secs(90), "the run does not begin");
         std::thread::sleep(Duration::from_millis(20));
     }
     // SAFETY: the child is ours and has not been waited for.
