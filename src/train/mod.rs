@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use crate::telemetry::Interrupt;
 
 pub use session::{MODEL_NANO, load_policy, model_dir};
+pub use update::{UpdateStats, update};
 
 /// What a training command was asked to do.
 #[derive(Clone, Debug, Default)]

@@ -18,24 +18,24 @@ pub(super) const LOGPROB_CHUNK: usize = 2048;
 
 /// What an update did, for the metrics.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct UpdateStats {
-    pub(super) loss: f64,
-    pub(super) grad_norm: f64,
+pub struct UpdateStats {
+    pub loss: f64,
+    pub grad_norm: f64,
     /// Mean entropy of the distributions the sampled tokens came from, nats.
-    pub(super) entropy: f64,
-    pub(super) ratios: RatioStats,
+    pub entropy: f64,
+    pub ratios: RatioStats,
     /// Largest |log-probability of the learner - of the sampler|.
-    pub(super) mismatch: f64,
+    pub mismatch: f64,
     /// Tokens computed, context included.
-    pub(super) tokens: usize,
+    pub tokens: usize,
     /// Sampled tokens among them.
-    pub(super) sampled: usize,
+    pub sampled: usize,
 }
 
 /// Forward, loss, backward over `rows`, then one AdamW step at `lr`.
 ///
 /// `temperature` is that of the sampler: the learner's distribution must be the one that was sampled from.
-pub(super) fn update(
+pub fn update(
     model: &Qwen2,
     optimizer: &mut AdamW,
     rows: &[Row],

@@ -1,0 +1,278 @@
+//! r1's side of the measurements in `compare.py`: a name on a line of stdin, a JSON object on a line of stdout.
+//!
+//! `just bench` runs it. `DIR/NAME.jsonl` says what to sample: a trajectory a row, with a prompt and the length of each
+//! reply, so that both sides do the same work whatever they sample. `DIR/model` is what both sides load.
+
+#![allow(clippy::print_stdout)]
+
+use std::hint::black_box;
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use r1::config::{Grpo, Normalize};
+use r1::engine::{Engine, EngineClient, EngineOptions, Policy, Scripted, TokenBytes, channel};
+use r1::mdp::{Action, Completion, FinishReason, Request, Sampling, StreamSeed, Trajectory};
+use r1::model::Qwen2;
+use r1::rl::adamw::{self, AdamW};
+use r1::rl::{advantages, pack};
+use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
+use r1::script::{Script, Split, Worker};
+use r1::text::{Format, Renderer};
+use r1::{Error, Kind, Result, train};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+/// Trajectories that try the same task.
+const GROUP: usize = 8;
+
+/// One trajectory of `NAME.jsonl`.
+#[derive(Clone, Deserialize)]
+struct Row {
+    prompt: Vec<u32>,
+    turns: Vec<Turn>,
+}
+
+/// A reply of so many tokens, then what the environment adds.
+#[derive(Clone, Deserialize)]
+struct Turn {
+    reply: usize,
+}
+
+/// A policy whose replies have given lengths, by trajectory and step.
+struct Cut {
+    policy: EngineClient,
+    rows: Arc<Vec<Row>>,
+}
+
+impl Policy for Cut {
+    fn submit(&self, mut request: Request) -> oneshot::Receiver<Result<Completion>> {
+        let turn = &self.rows[request.seed.trajectory as usize].turns[request.seed.step as usize];
+        request.sampling = Arc::new(Sampling { max_new_tokens: turn.reply, ..Sampling::default() });
+        request.stop_ids = Arc::default();
+        self.policy.submit(request)
+    }
+
+    fn release(&self, conversation: u64) {
+        self.policy.release(conversation);
+    }
+}
+
+struct Bench {
+    dir: PathBuf,
+    model: Rc<Qwen2>,
+    renderer: Arc<Renderer>,
+    engine: Engine,
+    optimizer: AdamW,
+    /// Counts measurements, so that each draws other tokens.
+    round: u64,
+}
+
+fn main() -> Result<()> {
+    let Some(dir) = std::env::args_os().nth(1).map(PathBuf::from).filter(|dir| dir.is_dir()) else {
+        return Err(Error::new(Kind::Usage, "this is one side of a comparison").hint("run `just bench`"));
+    };
+    let mut bench = Bench::open(dir)?;
+    println!("{}", json!({ "ready": true }));
+    let mut prepared: Option<(String, Case)> = None;
+    for line in std::io::stdin().lock().lines() {
+        let name = line.map_err(|error| internal(&error))?;
+        let case = match prepared.take() {
+            Some((last, case)) if last == name => case,
+            _ => bench.prepare(&name)?,
+        };
+        println!("{}", bench.measure(&case)?);
+        prepared = Some((name, case));
+    }
+    Ok(())
+}
+
+/// A measurement with what it needs loaded.
+enum Case {
+    Sample(Arc<Vec<Row>>),
+    Grpo(Arc<Vec<Row>>, Pool),
+    EnvStep(Box<Worker>, tokio::runtime::Runtime),
+    Trajectory(Pool),
+}
+
+impl Bench {
+    fn open(dir: PathBuf) -> Result<Self> {
+        let model = Rc::new(Qwen2::load(&dir.join("model"), tch::Device::Cpu, tch::Kind::Float)?);
+        let renderer = Arc::new(Renderer::load(&dir.join("model"), Format::Hermes)?);
+        let options = EngineOptions::sized(&model.config, model.kind(), 64, 0);
+        let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
+        let engine = Engine::new(Rc::clone(&model), vocabulary, options)?;
+        let optimizer = AdamW::new(model.parameters(), adamw::Options::default())?;
+        Ok(Self { dir, model, renderer, engine, optimizer, round: 0 })
+    }
+
+    fn prepare(&self, name: &str) -> Result<Case> {
+        let data = self.dir.join(format!("{name}.jsonl"));
+        Ok(match name {
+            "sample_equal" | "sample_ragged" => Case::Sample(rows(&data)?),
+            "grpo_equal" | "grpo_ragged" => {
+                Case::Grpo(rows(&data)?, self.pool("turns.lua", &[format!("data.train={}", data.display())])?)
+            }
+            "env_step" => {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                let worker = Worker::new(&script("chat.lua", &[])?, None)?;
+                Case::EnvStep(Box::new(worker), runtime.map_err(|error| internal(&error))?)
+            }
+            "trajectory" => Case::Trajectory(self.pool("chat.lua", &[])?),
+            _ => return Err(Error::new(Kind::Usage, format!("no measurement is called `{name}`"))),
+        })
+    }
+
+    fn pool(&self, name: &str, overrides: &[String]) -> Result<Pool> {
+        Pool::new(&script(name, overrides)?, &self.renderer, &PoolOptions::default())
+    }
+
+    fn measure(&mut self, case: &Case) -> Result<Value> {
+        self.round += 1;
+        self.engine.clear_cache();
+        match case {
+            Case::Sample(rows) => self.sample(rows),
+            Case::Grpo(rows, pool) => self.grpo(rows, pool),
+            Case::EnvStep(worker, runtime) => runtime.block_on(env_steps(worker)),
+            Case::Trajectory(pool) => self.trajectories(pool),
+        }
+    }
+
+    /// Replies to all prompts at once, straight from the engine.
+    fn sample(&mut self, rows: &[Row]) -> Result<Value> {
+        let begin = Instant::now();
+        let (client, queue) = channel();
+        let replies: Vec<_> = (0..)
+            .zip(rows)
+            .map(|(trajectory, row)| {
+                client.submit(Request {
+                    prompt_ids: row.prompt.clone(),
+                    sampling: Arc::new(Sampling { max_new_tokens: row.turns[0].reply, ..Sampling::default() }),
+                    stop_ids: Arc::default(),
+                    seed: StreamSeed { seed: self.round, trajectory, step: 0 },
+                    conversation: trajectory,
+                })
+            })
+            .collect();
+        drop(client);
+        let stats = self.engine.serve(queue)?;
+        let mut tokens = 0;
+        for reply in replies {
+            tokens += reply.blocking_recv().map_err(|error| internal(&error))??.token_ids.len();
+        }
+        let seconds = begin.elapsed().as_secs_f64();
+        Ok(json!({ "seconds": seconds, "tokens": tokens, "parts": { "model": stats.model_seconds } }))
+    }
+
+    /// One step as in `train/grpo.rs`: roll out through the script, advantages, rows, update.
+    fn grpo(&mut self, rows: &Arc<Vec<Row>>, pool: &Pool) -> Result<Value> {
+        let begin = Instant::now();
+        let (client, queue) = channel();
+        let policy: Arc<dyn Policy> = Arc::new(Cut { policy: client, rows: Arc::clone(rows) });
+        let specs = (0..rows.len()).map(|index| self.spec(index, index / GROUP)).collect();
+        let pending = pool.start(&policy, specs, &no_progress())?;
+        drop(policy);
+        let stats = self.engine.serve(queue)?;
+        let trajectories = pending.finish()?;
+        let sampled = begin.elapsed().as_secs_f64();
+
+        let advantages = advantages::excluding_failures(&trajectories, |returns, groups| {
+            advantages::grpo(returns, groups, Normalize::Std)
+        })?;
+        let weights: Vec<f64> = advantages.iter().map(|advantage| advantage.unwrap_or(0.0)).collect();
+        let mut merged = Vec::new();
+        for (index, trajectory) in trajectories.iter().enumerate() {
+            merged.extend(pack::merge(trajectory, index)?);
+        }
+        train::update(&self.model, &mut self.optimizer, &merged, &weights, &Grpo::default(), 1.0, 1e-6)?;
+        let seconds = begin.elapsed().as_secs_f64();
+
+        let lengths = |trajectory: &Trajectory| -> Vec<usize> {
+            trajectory.steps.iter().map(|step| step.response_ids.len()).collect()
+        };
+        let wanted = |row: &Row| -> Vec<usize> { row.turns.iter().map(|turn| turn.reply).collect() };
+        if !trajectories.iter().zip(rows.iter()).all(|(trajectory, row)| lengths(trajectory) == wanted(row)) {
+            let error = trajectories.iter().find_map(|trajectory| trajectory.error.clone());
+            return Err(internal(&format!("replies have other lengths than asked for; {error:?}")));
+        }
+        let tokens: usize = trajectories.iter().map(Trajectory::response_tokens).sum();
+        let parts = json!({
+            "model": stats.model_seconds, "idle": stats.idle_seconds, "sampling": sampled, "update": seconds - sampled,
+        });
+        Ok(json!({ "seconds": seconds, "tokens": tokens, "parts": parts }))
+    }
+
+    /// Trajectories through the worker pool with a policy that costs nothing: seconds a step.
+    fn trajectories(&mut self, pool: &Pool) -> Result<Value> {
+        let reply = self.renderer.tokenizer().encode("I would say that seventeen of them are left.")?;
+        let policy: Arc<dyn Policy> = Arc::new(Scripted::new(move |_| reply.clone()));
+        let begin = Instant::now();
+        let specs = (0..64).map(|index| self.spec(index, index)).collect();
+        let trajectories = pool.start(&policy, specs, &no_progress())?.finish()?;
+        let seconds = begin.elapsed().as_secs_f64();
+        let steps: usize = trajectories.iter().map(|trajectory| trajectory.steps.len()).sum();
+        Ok(json!({ "seconds": seconds / steps as f64, "steps": steps }))
+    }
+
+    fn spec(&self, index: usize, group: usize) -> Spec {
+        Spec {
+            id: index.to_string(),
+            split: Split::Train,
+            task_index: index as u64,
+            group: group as u64,
+            sample: (index % GROUP) as u32,
+            env_seed: index as u64,
+            seed: StreamSeed { seed: self.round, trajectory: index as u64, step: 0 },
+            sampling: Arc::default(),
+            max_steps: 8,
+            max_context: self.engine.capacity(),
+        }
+    }
+}
+
+/// Steps of `chat.lua` without policy and tokenizer: seconds a step, and parts of it.
+async fn env_steps(worker: &Worker) -> Result<Value> {
+    let action = Action {
+        text: "I would say that seventeen of them are left.".to_owned(),
+        token_ids: (0..24).collect(),
+        tool_calls: Vec::new(),
+        errors: Vec::new(),
+        finish_reason: FinishReason::Stop,
+    };
+    let task = worker.row(Split::Train, 0)?;
+    let (mut step, mut observe, mut steps) = (0.0, 0.0, 0_u32);
+    for seed in 0..250 {
+        let state = worker.reset(&task, seed).await.map_err(|failure| failure.error)?;
+        loop {
+            let begin = Instant::now();
+            black_box(worker.observe(&state, 1024).await.map_err(|failure| failure.error)?);
+            let observed = Instant::now();
+            let result = worker.step(&state, &action).await.map_err(|failure| failure.error)?;
+            observe += (observed - begin).as_secs_f64();
+            step += observed.elapsed().as_secs_f64();
+            steps += 1;
+            if result.done {
+                break;
+            }
+        }
+    }
+    let each = |seconds: f64| seconds / f64::from(steps);
+    Ok(json!({ "seconds": each(step), "parts": { "observe": each(observe) } }))
+}
+
+fn script(name: &str, overrides: &[String]) -> Result<Script> {
+    Script::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("benches").join(name), overrides)
+}
+
+fn rows(path: &Path) -> Result<Arc<Vec<Row>>> {
+    let text = std::fs::read_to_string(path).map_err(|error| internal(&error))?;
+    let rows: Result<Vec<Row>, _> = text.lines().map(serde_json::from_str).collect();
+    Ok(Arc::new(rows.map_err(|error| internal(&error))?))
+}
+
+fn internal(error: &dyn std::fmt::Display) -> Error {
+    Error::new(Kind::Internal, error.to_string())
+}

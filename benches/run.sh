@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Measures r1 beside transformers and TRL, and prints ratios. Peers are installed once, into the cache (about 6 GB:
+# the torch wheel brings its CUDA libraries).
+#
+#   benches/run.sh [--repetitions N] [--threads N] [--only NAME] [--model DIR]
+#   R1_PEERS_VENV=/dir     use this virtual environment instead, and install nothing
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+fail() { echo "error: $1" >&2; echo "  hint: $2" >&2; exit 1; }
+
+venv="${R1_PEERS_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/r1/peers}"
+if [ -z "${R1_PEERS_VENV:-}" ] && [ ! -e "$venv/.complete" ]; then
+  python=$(command -v python3) || fail "python3 is missing; the peers are Python packages" "install it (Debian: apt-get install python3 python3-venv)"
+  echo "bench: installing the peers into $venv (once, about 3 GB to fetch)" >&2
+  mkdir -p "$venv"
+  free_mb=$(df -Pm "$venv" | awk 'NR==2 {print $4}')
+  [ "$free_mb" -ge 8000 ] || fail "$venv has ${free_mb} MB free and the peers take 6000" "free some space, or point R1_PEERS_VENV at an environment that has them"
+  "$python" -m venv --clear "$venv" || fail "python3 can't make a virtual environment" "install its venv module (Debian: apt-get install python3-venv)"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check torch==2.11.0 'transformers==5.17.*' trl==1.16.0 ||
+    fail "pip could not install the peers" "check the network and run this again"
+  touch "$venv/.complete"
+fi
+"$venv/bin/python" -c 'import torch, transformers, trl' || fail "$venv lacks a peer" "remove it and run this again"
+
+LIBTORCH=$(setup/libtorch.sh) && export LIBTORCH
+cargo build --quiet --release --bin r1
+bench=$(cargo build --quiet --release --bench r1 --message-format=json |
+  "$venv/bin/python" -c 'import json, sys; print([m["executable"] for m in map(json.loads, sys.stdin) if m.get("executable")][-1])')
+exec "$venv/bin/python" benches/compare.py --binary "${CARGO_TARGET_DIR:-target}/release/r1" --bench "$bench" "$@"
