@@ -1,5 +1,5 @@
 //! Every integration test, in one binary so that libtorch is linked once.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stderr)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stderr, clippy::unnecessary_debug_formatting)]
 
 mod architecture;
 mod cli;

@@ -37,7 +37,7 @@ pub struct Engine {
     cache: KvCache,
     slots: Slots,
     sampler: Sampler,
-    /// Probabilities on the host, [N, V].
+    /// Probabilities on the host, `[N, V]`.
     probabilities: Vec<f32>,
     waiting: VecDeque<Pending>,
     /// In the order they were seated.

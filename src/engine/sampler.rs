@@ -44,7 +44,7 @@ pub(super) fn check(sampling: &Sampling) -> Result<()> {
     Ok(())
 }
 
-/// Probabilities [N, V], on the host, of logits [N, V] at the temperature of each request; at temperature 1 where it is
+/// Probabilities `[N, V]`, on the host, of logits `[N, V]` at the temperature of each request; at temperature 1 where it is
 /// greedy. A row with a NaN or +infinite logit is NaN all over.
 pub(super) fn probabilities<'a>(logits: &Tensor, sampling: impl Iterator<Item = &'a Sampling>) -> Result<Tensor> {
     let temperatures: Vec<f32> =
@@ -79,7 +79,7 @@ pub(super) struct Sampler {
 const BLOCK: usize = 32;
 
 impl Sampler {
-    /// Draws from `probabilities` [V]; none if the logits were not finite.
+    /// Draws from `probabilities` `[V]`; none if the logits were not finite.
     pub(super) fn draw(&mut self, probabilities: &[f32], sampling: &Sampling, rng: &mut ChaCha8Rng) -> Option<Draw> {
         if probabilities.first().is_none_or(|p| p.is_nan()) {
             return None;

@@ -89,7 +89,7 @@ fn replies(engine: &mut Engine, requests: Vec<Request>) -> (Vec<Completion>, Sta
     (completions.into_iter().map(Result::unwrap).collect(), stats.unwrap())
 }
 
-/// Log-probabilities [V] after `ids`, from the learner's forward pass.
+/// Log-probabilities `[V]` after `ids`, from the learner's forward pass.
 fn naive(model: &Qwen2, ids: &[u32]) -> Vec<f32> {
     let _guard = tch::no_grad_guard();
     let hidden = model.forward(&Packed::from_rows(&[ids], Device::Cpu)).unwrap();

@@ -5,9 +5,9 @@ use tch::Tensor;
 /// Rows laid end to end, without padding. No row sees another.
 #[derive(Debug)]
 pub struct Packed {
-    /// [T] i64 token ids.
+    /// `[T]` i64 token ids.
     pub ids: Tensor,
-    /// [T] i64 rotary positions; 0, 1, 2, … in every row for ordinary rows.
+    /// `[T]` i64 rotary positions; 0, 1, 2, … in every row for ordinary rows.
     pub positions: Tensor,
     /// Tokens of each row, in order; they sum to T.
     pub lengths: Vec<i64>,

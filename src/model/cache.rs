@@ -14,7 +14,7 @@ pub struct KvCache {
     /// Per layer, [slots, Hkv, capacity / panel, D, panel]: the keys of a panel lie side by side, as the native code
     /// multiplies them.
     pub(super) keys: Vec<Tensor>,
-    /// Per layer, [slots, Hkv, capacity, D].
+    /// Per layer, `[slots, Hkv, capacity, D]`.
     pub(super) values: Vec<Tensor>,
     slots: usize,
     capacity: usize,

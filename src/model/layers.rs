@@ -5,7 +5,7 @@ use tch::{Device, Kind, Tensor};
 use super::Config;
 use crate::error::Result;
 
-/// A weight [out, in] that may have a bias [out].
+/// A weight `[out, in]` that may have a bias `[out]`.
 #[derive(Debug)]
 pub(super) struct Linear {
     pub weight: Tensor,

@@ -14,7 +14,7 @@ pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> 
     Ok(wide.f_mul(&scale)?.f_to_kind(kind)?.f_mul(weight)?)
 }
 
-/// Cosines and sines [T, D] of the rotary embedding at `positions` [T], in `kind`.
+/// Cosines and sines `[T, D]` of the rotary embedding at `positions` `[T]`, in `kind`.
 pub(super) fn rotary(positions: &Tensor, head_dim: i64, theta: f64, kind: Kind) -> Result<(Tensor, Tensor)> {
     let wide = if kind == Kind::Double { kind } else { Kind::Float };
     let options = (wide, positions.device());
@@ -25,7 +25,7 @@ pub(super) fn rotary(positions: &Tensor, head_dim: i64, theta: f64, kind: Kind) 
     Ok((angles.f_cos()?.f_to_kind(kind)?, angles.f_sin()?.f_to_kind(kind)?))
 }
 
-/// Rotates x [T, H, D] by the angles whose cosines and sines are [T, D] (the half-split form of the checkpoints).
+/// Rotates x `[T, H, D]` by the angles whose cosines and sines are `[T, D]` (the half-split form of the checkpoints).
 pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     let halves = x.f_chunk(2, -1)?;
     let [low, high] = halves.as_slice() else { return Ok(x.shallow_clone()) };
@@ -33,7 +33,7 @@ pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     Ok((x.f_mul(&cos.f_unsqueeze(1)?)?).f_add(&turned.f_mul(&sin.f_unsqueeze(1)?)?)?)
 }
 
-/// Causal attention within each row. q [T, H, D], k and v [T, Hkv, D], rows of `lengths` end to end; gives [T, H, D].
+/// Causal attention within each row. q `[T, H, D]`, k and v `[T, Hkv, D]`, rows of `lengths` end to end; gives `[T, H, D]`.
 ///
 /// Rows of similar length are padded to the longest of them inside attention only; the padding comes after the row, so
 /// the causal mask hides it.
@@ -82,14 +82,14 @@ pub(super) fn attend_rows(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64]) -
     Ok(Tensor::f_cat(&outputs, 0)?.f_index_select(0, &place)?)
 }
 
-/// Attention of q [B, H, L, D] over cached k and v [B, Hkv, C, D]; `visible` [B, 1, L, C] is true where a query may look.
+/// Attention of q `[B, H, L, D]` over cached k and v `[B, Hkv, C, D]`; `visible` [B, 1, L, C] is true where a query may look.
 pub(super) fn attend_cache(q: &Tensor, k: &Tensor, v: &Tensor, visible: &Tensor) -> Result<Tensor> {
     let heads = q.size()[1];
     let (k, v) = (repeat(k, heads)?, repeat(v, heads)?);
     Ok(Tensor::f_scaled_dot_product_attention(q, &k, &v, Some(visible), 0.0, false, None, false)?)
 }
 
-/// Gives every query head its own copy of its key or value head: [B, Hkv, L, D] to [B, H, L, D].
+/// Gives every query head its own copy of its key or value head: `[B, Hkv, L, D]` to `[B, H, L, D]`.
 fn repeat(x: &Tensor, heads: i64) -> Result<Tensor> {
     let own = x.size()[1];
     if own == heads { Ok(x.shallow_clone()) } else { Ok(x.f_repeat_interleave_self_int(heads / own, 1, None)?) }

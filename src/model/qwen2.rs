@@ -117,7 +117,7 @@ impl Qwen2 {
             .map_err(|error| failed(&path, &error))
     }
 
-    /// Hidden states [T, E] after the final norm, for learning and scoring; rows never see each other.
+    /// Hidden states `[T, E]` after the final norm, for learning and scoring; rows never see each other.
     pub fn forward(&self, batch: &Packed) -> Result<Tensor> {
         match &self.native {
             Some(native) => native.forward(&batch.ids, &batch.positions, &batch.lengths),
@@ -135,15 +135,15 @@ impl Qwen2 {
         plain::rms_norm(&x, &self.parameters.norm, self.config.rms_norm_eps)
     }
 
-    /// Logits [N, V] of hidden states [N, E], in the type the model is held in.
+    /// Logits `[N, V]` of hidden states `[N, E]`, in the type the model is held in.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
         Ok(hidden.f_linear(&self.parameters.lm_head, None::<&Tensor>)?)
     }
 
-    /// Log-probability of `targets` [N] i64 and entropy (nats) of the distribution at each of the hidden states [N, E],
-    /// both [N] f32 (f64 for a model held in f64), at `temperature` > 0. Differentiable.
+    /// Log-probability of `targets` `[N]` i64 and entropy (nats) of the distribution at each of the hidden states `[N, E]`,
+    /// both `[N]` f32 (f64 for a model held in f64), at `temperature` > 0. Differentiable.
     ///
-    /// `chunk` positions at a time, so that the logits [N, V] never exist whole; backward computes them again.
+    /// `chunk` positions at a time, so that the logits `[N, V]` never exist whole; backward computes them again.
     pub fn logprobs(
         &self,
         hidden: &Tensor,
@@ -220,7 +220,7 @@ impl Qwen2 {
         Ok(self.logits(&hidden)?.f_to_kind(Kind::Float)?)
     }
 
-    /// One decoder layer over x [T, E]; `attend` is given q [T, H, D], k and v [T, Hkv, D].
+    /// One decoder layer over x `[T, E]`; `attend` is given q `[T, H, D]`, k and v `[T, Hkv, D]`.
     fn block(
         &self,
         layer: &Layer,
@@ -280,7 +280,7 @@ struct SpanGroup {
     length: i64,
     /// Longest context among them, the new tokens included.
     context: i64,
-    /// [spans]
+    /// `[spans]`
     slots: Tensor,
     /// [spans * length] places in the packed batch.
     tokens: Tensor,

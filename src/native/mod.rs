@@ -143,7 +143,7 @@ impl Model {
         Ok(Self { handle })
     }
 
-    /// Hidden states [T, E] of rows laid end to end; differentiable.
+    /// Hidden states `[T, E]` of rows laid end to end; differentiable.
     pub(crate) fn forward(&self, ids: &Tensor, positions: &Tensor, lengths: &[i64]) -> Result<Tensor> {
         let mut out = null_mut();
         // SAFETY: the handle lives as long as self, the rest for the call.
@@ -161,7 +161,7 @@ impl Model {
     }
 
     /// Logits [spans, V] after each span `(slot, start, ids)`. Keys are [slots, Hkv, capacity / panel, D, panel] and
-    /// values [slots, Hkv, capacity, D], one of each a layer; a slot appears once.
+    /// values `[slots, Hkv, capacity, D]`, one of each a layer; a slot appears once.
     pub(crate) fn step<'a>(
         &self,
         keys: &[Tensor],
@@ -202,8 +202,8 @@ impl Drop for Model {
     }
 }
 
-/// Log-probabilities of `targets` [N] i64 and entropies, both [N], at hidden states [N, E] under the output projection
-/// `head` [V, E]; `chunk` positions at a time in both directions. `model` is the one that `head` belongs to, if it is
+/// Log-probabilities of `targets` `[N]` i64 and entropies, both `[N]`, at hidden states `[N, E]` under the output projection
+/// `head` `[V, E]`; `chunk` positions at a time in both directions. `model` is the one that `head` belongs to, if it is
 /// computed natively.
 pub(crate) fn logprobs(
     model: Option<&Model>,

@@ -1,6 +1,6 @@
 //! Drives trajectories: environment on one side, policy on the other.
 //!
-//! [`drive`] is one trajectory, straight down. [`Pool`] runs many of them on script worker threads, each with a VM
+//! [`drive()`] is one trajectory, straight down. [`Pool`] runs many of them on script worker threads, each with a VM
 //! of its own and a single-threaded runtime on which trajectories wait for tools and for the policy.
 //!
 //! This is also how another program uses r1: load a recipe, bring any [`Policy`](crate::engine::Policy), run trajectories.

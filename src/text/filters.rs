@@ -97,6 +97,7 @@ fn indent(
 }
 
 /// The `format` filter: `text % values`, with lists and dictionaries as Python prints them.
+#[allow(clippy::needless_pass_by_value)] // the signature minijinja wants
 fn format(text: &str, values: Rest<Jinja>) -> Result<String, minijinja::Error> {
     let plain = |value: &Jinja| matches!(value.kind(), ValueKind::String | ValueKind::Number) || value.is_kwargs();
     let values: Vec<Jinja> =

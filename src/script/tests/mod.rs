@@ -1,5 +1,12 @@
 //! What a script's author sees: recipes that work and the one message for each that does not.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::float_cmp,
+    clippy::print_stderr,
+    clippy::format_push_string,
+    clippy::needless_raw_string_hashes
+)]
 
 mod api;
 mod data;

@@ -58,7 +58,7 @@ fn unknown_and_unfit_overrides_are_refused() {
     assert_snapshot!(no("trainer.goup_size=4"), @r#"
     unknown setting `trainer.goup_size`
       --> trainer.goup_size=4
-      hint: did you mean `trainer.group_size` or `trainer.groups_per_step` or `trainer.normalize`?
+      hint: did you mean `trainer.group_size`?
     "#);
     assert_snapshot!(no("temprature=1"), @r#"
     unknown setting `temprature`

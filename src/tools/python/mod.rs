@@ -1,8 +1,8 @@
 //! Python programs in confined CPython processes, about a millisecond a call.
 //!
-//! One warm *server* interpreter ([`driver.py`](driver.rs), confined by [`sandbox`](super::sandbox)) has the common
+//! One warm *server* interpreter (`driver.py`, confined by `sandbox`) has the common
 //! modules imported and does nothing but fork. Each call gets a forked child that confines itself further, reads
-//! the program from a pipe of its own, runs it, and is killed. The host ([`pool`]) reads what the child prints,
+//! the program from a pipe of its own, runs it, and is killed. The host (`pool`) reads what the child prints,
 //! counts time and bytes, and decides what the caller sees. The server never sees a program or its output, so a
 //! child has inherited nothing of other calls; a child holds its own three pipes and nothing else, so a program
 //! that writes to them can forge only its own result.
