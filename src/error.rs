@@ -190,7 +190,7 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<
     scored.into_iter().take(3).map(|(_, candidate)| candidate).collect()
 }
 
-/// ``did you mean `x` or `y`?``, or the whole list when nothing is near.
+/// ``did you mean `x` or `y`?``, or the list (of the same section, for dotted names) when nothing is near.
 pub fn suggest<'a>(name: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
     let quote = |names: Vec<&str>, word: &str| {
         let quoted: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
@@ -198,7 +198,12 @@ pub fn suggest<'a>(name: &str, known: impl IntoIterator<Item = &'a str> + Clone)
     };
     let near = nearest(name, known.clone());
     if near.is_empty() {
-        let mut all: Vec<&str> = known.into_iter().collect();
+        let section = name.split_once('.').map_or("", |(section, _)| section);
+        let inside = |candidate: &str| candidate.split_once('.').is_some_and(|(own, _)| own == section);
+        let mut all: Vec<&str> = known.clone().into_iter().filter(|candidate| inside(candidate)).collect();
+        if all.is_empty() {
+            all = known.into_iter().collect();
+        }
         all.sort_unstable();
         return format!("known: {}", quote(all, ", "));
     }

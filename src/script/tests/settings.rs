@@ -86,7 +86,7 @@ fn unknown_and_unfit_overrides_are_refused() {
     assert_snapshot!(no("trainer.algorithm=sft"), @r#"
     unknown setting `trainer.algorithm`
       --> trainer.algorithm=sft
-      hint: did you mean `trainer.lr` or `trainer.warmup` or `trainer.normalize`?
+      hint: known: `trainer.clip`, `trainer.epochs`, `trainer.group_size`, `trainer.groups_per_step`, `trainer.loss_agg`, `trainer.lr`, `trainer.max_grad_norm`, `trainer.max_mismatch`, `trainer.mini_batches`, `trainer.normalize`, `trainer.steps`, `trainer.tokens_per_batch`, `trainer.warmup`, `trainer.weight_decay`
     "#);
     assert_snapshot!(no("policy.dtype=f16"), @r#"
     `policy.dtype` is "f16"; it is one of `auto`, `f32`, `bf16`
