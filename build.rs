@@ -40,7 +40,7 @@ fn main() {
         build().flags(flags).file(source(&format!("kernels_{set}"))).compile(&format!("r1_kernels_{set}"));
     }
     // By name: the Rust files beside them are cargo's own business.
-    for header in ["kernels", "common", "learn", "step", "logprobs", "autograd"] {
+    for header in ["kernels", "common", "prefix", "learn", "step", "logprobs", "autograd"] {
         println!("cargo:rerun-if-changed=src/native/{header}.h");
     }
     println!("cargo:rerun-if-changed=src/native/kernels.inc");
@@ -48,7 +48,7 @@ fn main() {
     if target("OS") == "linux" {
         native.flag("-fopenmp");
     }
-    for part in ["common", "attention", "learn", "step", "logprobs", "autograd", "interface"] {
+    for part in ["common", "attention", "prefix", "learn", "step", "logprobs", "autograd", "interface"] {
         native.file(source(part));
     }
     // libtorch's headers are not ours to warn about.

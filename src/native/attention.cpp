@@ -33,13 +33,15 @@ void gather(int64_t m, int64_t head_dim, int64_t k, const float* a, int64_t a_ro
 
 }  // namespace
 
-void pack_keys(int64_t count, int64_t head_dim, const float* k, int64_t row, float* out) {
+void pack_keys(int64_t start, int64_t count, int64_t head_dim, const float* k, int64_t row, float* panels) {
   const Kernels& kernel = kernels();
   const float* rows[64];
-  for (int64_t start = 0; start < count; start += kernel.panel) {
-    const int64_t n = std::min(kernel.panel, count - start);
-    for (int64_t i = 0; i < n; i++) rows[i] = k + (start + i) * row;
-    kernel.pack_transposed(head_dim, n, rows, out + start * head_dim);
+  for (int64_t at = start; at < start + count;) {
+    const int64_t column = at % kernel.panel, n = std::min(kernel.panel - column, start + count - at);
+    float* panel = panels + (at - column) * head_dim;
+    for (int64_t i = 0; i < n; i++) rows[i] = k + (at - start + i) * row;
+    kernel.pack_transposed(head_dim, n, rows, panel + column);
+    at += n;
   }
 }
 
@@ -74,35 +76,28 @@ void attend(const Attention& a, float* out, int64_t out_row, float* lse, int64_t
   }
 }
 
-void attend_backward(const Attention& a, const float* k, int64_t k_row, const float* out, const float* d_out,
-                     int64_t out_row, const float* lse, int64_t lse_row, float* dq, float* dk, float* dv,
-                     int64_t d_row) {
+void attend_backward(const Attention& a, const float* keys_of, const float* value_panels, const float* out,
+                     const float* d_out, int64_t out_row, const float* lse, int64_t lse_row, float* dq, int64_t dq_row,
+                     float* dk, float* dv) {
   const Kernels& kernel = kernels();
   const float scale = 1.0f / std::sqrt(static_cast<float>(a.head_dim));
-  const int64_t s_row = stride(a.queries);
-  const int64_t packed = parts(a.queries, kernel.panel) * kernel.panel * a.head_dim;
-  float* value_panels = scratch(5, packed);
-  pack_keys(a.queries, a.head_dim, a.v, a.v_row, value_panels);
+  const int64_t d = a.head_dim, s_row = stride(a.first + a.queries);
   float* p = scratch(6, QUERIES * s_row);
   float* dp = scratch(7, QUERIES * s_row);
-  for (int64_t i = 0; i < a.queries; i++)
-    for (int64_t j = 0; j < a.head_dim; j++) dk[i * d_row + j] = dv[i * d_row + j] = 0.0f;
   for (int64_t h = 0; h < a.heads; h++) {
-    const int64_t head = h * a.head_dim;
     for (int64_t start = 0; start < a.queries; start += QUERIES) {
-      const int64_t m = std::min(QUERIES, a.queries - start), keys = start + m;
-      const float* q = a.q + head + start * a.q_row;
-      const float* d = d_out + head + start * out_row;
-      scores(m, keys, a.head_dim, q, a.q_row, a.key_panels, p, s_row);
-      scores(m, keys, a.head_dim, d, out_row, value_panels, dp, s_row);
-      for (int64_t i = 0; i < m; i++) {
-        const float delta = kernel.dot(a.head_dim, d + i * out_row, out + head + (start + i) * out_row);
-        kernel.softmax_backward(start + i + 1, keys, scale, lse[(start + i) * lse_row + h], delta, p + i * s_row,
-                                dp + i * s_row);
-      }
-      gather(m, a.head_dim, keys, dp, s_row, 1, k, k_row, dq + head + start * d_row, d_row, false);
-      gather(keys, a.head_dim, m, dp, 1, s_row, q, a.q_row, dk, d_row, true);
-      gather(keys, a.head_dim, m, p, 1, s_row, d, out_row, dv, d_row, true);
+      const int64_t m = std::min(QUERIES, a.queries - start), keys = a.first + start + m;
+      const float* q = a.q + h * d + start * a.q_row;
+      const float* o = out + h * d + start * out_row;
+      const float* d_o = d_out + h * d + start * out_row;
+      scores(m, keys, d, q, a.q_row, a.key_panels, p, s_row);
+      scores(m, keys, d, d_o, out_row, value_panels, dp, s_row);
+      for (int64_t i = 0; i < m; i++)
+        kernel.softmax_backward(a.first + start + i + 1, keys, scale, lse[(start + i) * lse_row + h],
+                                kernel.dot(d, d_o + i * out_row, o + i * out_row), p + i * s_row, dp + i * s_row);
+      gather(m, d, keys, dp, s_row, 1, keys_of, d, dq + h * d + start * dq_row, dq_row, false);
+      gather(keys, d, m, dp, 1, s_row, q, a.q_row, dk, d, true);
+      gather(keys, d, m, p, 1, s_row, d_o, out_row, dv, d, true);
     }
   }
 }

@@ -75,11 +75,11 @@ struct LogProbs : torch::autograd::Function<LogProbs> {
 
 }  // namespace
 
-at::Tensor differentiable_forward(const std::shared_ptr<Model>& model, Batch batch) {
+at::Tensor differentiable_forward(const std::shared_ptr<Model>& model, const Batch& batch) {
   bool learning = false;
   if (at::GradMode::is_enabled())
     for (const at::Tensor& parameter : model->parameters) learning |= parameter.requires_grad();
-  auto pass = std::make_shared<Pass>(model, std::move(batch), learning);
+  auto pass = std::make_shared<Pass>(model, batch, learning);
   if (!learning) return run(*pass);
   const auto object = c10::make_intrusive<Held<PassPtr>>(std::move(pass));
   // Named as a list: a vector would not be looked into for tensors.

@@ -6,7 +6,7 @@
 namespace r1 {
 
 // Hidden states [T, E]; differentiable where gradients are wanted.
-at::Tensor differentiable_forward(const std::shared_ptr<Model>& model, Batch batch);
+at::Tensor differentiable_forward(const std::shared_ptr<Model>& model, const Batch& batch);
 
 // logp [N] and entropy [N]; differentiable where gradients are wanted. Throws for wrong shapes and targets.
 std::pair<at::Tensor, at::Tensor> differentiable_logprobs(const Question& question, const at::Tensor& hidden,

@@ -109,6 +109,7 @@ void Panels::pack_transposed(int64_t depth, const std::vector<const float*>& row
     k = depth;
     n = width;
     data = floats(count() * k * kernel.panel);
+    std::fill_n(data.get(), count() * k * kernel.panel, 0.0f);
   }
   tasks(count(), [&](int64_t p) {
     const int64_t start = p * kernel.panel;

@@ -136,11 +136,12 @@ struct Attention {
   int64_t v_row;
 };
 void attend(const Attention& a, float* out, int64_t out_row, float* lse, int64_t lse_row);
-// Keys (rows of D floats, `row` apart) as panels.
-void pack_keys(int64_t count, int64_t head_dim, const float* k, int64_t row, float* out);
-// Gradients for attention over the sequence's own `queries` keys (first = 0); k are its rows. dq is written, dk and dv
-// too, as sums over the query heads.
-void attend_backward(const Attention& a, const float* k, int64_t k_row, const float* out, const float* d_out,
-                     int64_t out_row, const float* lse, int64_t lse_row, float* dq, float* dk, float* dv, int64_t d_row);
+// Keys (rows of D floats, `row` apart) into the panels of a sequence, from position `start` on.
+void pack_keys(int64_t start, int64_t count, int64_t head_dim, const float* k, int64_t row, float* panels);
+// The gradients of attend. `keys` are rows of D floats; all keys and values are given from the first. dq is written;
+// dk and dv (rows of D floats) are added to, summed over the query heads.
+void attend_backward(const Attention& a, const float* keys, const float* value_panels, const float* out,
+                     const float* d_out, int64_t out_row, const float* lse, int64_t lse_row, float* dq, int64_t dq_row,
+                     float* dk, float* dv);
 
 }  // namespace r1

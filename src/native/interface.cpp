@@ -75,7 +75,7 @@ char* r1_forward(void* model, const void* ids, const void* positions, const int6
     const int64_t tokens = batch.starts.back();
     TORCH_CHECK(static_cast<int64_t>(batch.ids.size()) == tokens && static_cast<int64_t>(batch.positions.size()) == tokens,
                 "ids, positions and lengths disagree about the number of tokens");
-    *out = new at::Tensor(r1::differentiable_forward(*static_cast<Handle*>(model), std::move(batch)));
+    *out = new at::Tensor(r1::differentiable_forward(*static_cast<Handle*>(model), batch));
   });
 }
 

@@ -20,7 +20,7 @@ struct Kernels {
                   int64_t b_row, float* c, int64_t c_row, const float* init, int64_t init_row);
   // out[k, panel] = columns 0..n of the k rows; the rest of the panel is zero.
   void (*pack)(int64_t k, int64_t n, const float* const* rows, int64_t column, float* out);
-  // out[k, panel] = the n rows turned into columns; the rest of the panel is zero.
+  // Columns 0..n of out[k, panel] = the n rows.
   void (*pack_transposed)(int64_t k, int64_t n, const float* const* rows, float* out);
 
   // y = x / rms(x) * w for `rows` rows of e floats.

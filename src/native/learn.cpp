@@ -1,7 +1,8 @@
 // Forward and backward of the whole network over packed rows, as one autograd function.
 //
-// Rows never see each other, so they are taken in chunks of whole rows small enough for the processor's last cache;
-// within a chunk, blocks of tokens and the heads of rows are shared out among the threads. What backward needs of a
+// What rows have in common is computed once (prefix.h). Rows otherwise never see each other, so they are taken in chunks
+// small enough for the processor's last cache; within a chunk, blocks of tokens and the heads of rows are shared out
+// among the threads. What backward needs of a
 // layer is kept (2 E + qkv + H D + 2 I + H floats a token); norms and the activation are computed again.
 #include "learn.h"
 
@@ -11,21 +12,22 @@
 
 namespace r1 {
 
-Pass::Pass(std::shared_ptr<Model> owner, Batch rows, bool keep) : model(std::move(owner)), batch(std::move(rows)) {
+// Tokens of a chunk: what the last cache holds of a layer's activations.
+int64_t chunk_tokens() { return 768 * at::get_num_threads(); }
+
+Pass::Pass(std::shared_ptr<Model> owner, const Batch& batch, bool keep)
+    : model(std::move(owner)), forest(batch, chunk_tokens(), model->shape.kv_heads, at::get_num_threads()) {
+  check(batch);
   const Shape& shape = model->shape;
-  int64_t furthest = 0;
-  for (const int64_t id : batch.ids)
-    TORCH_CHECK(id >= 0 && id < shape.vocab, "token id ", id, " is outside the vocabulary of ", shape.vocab);
-  for (const int64_t position : batch.positions) {
-    TORCH_CHECK(position >= 0 && position < (1 << 24), "position ", position, " is out of range");
-    furthest = std::max(furthest, position);
-  }
-  model->reserve_positions(furthest + 1);
-  const int64_t tokens = batch.starts.back(), size = 768 * at::get_num_threads();
-  for (int64_t row = 0; row + 1 < static_cast<int64_t>(batch.starts.size()); row++) {
-    if (chunks.empty() || chunks.back().tokens >= size) chunks.push_back({row, 0, starts(row), 0});
-    chunks.back().rows++;
-    chunks.back().tokens += starts(row + 1) - starts(row);
+  const int64_t tokens = forest.tokens();
+  for (int64_t tree = 0; tree + 1 < static_cast<int64_t>(forest.trees.size()); tree++) {
+    const auto start = [&](int64_t t) {
+      const int64_t segment = forest.trees[t];
+      return segment < static_cast<int64_t>(forest.segments.size()) ? forest.segments[segment].start : tokens;
+    };
+    if (chunks.empty() || chunks.back().tokens >= chunk_tokens()) chunks.push_back({tree, 0, start(tree), 0});
+    chunks.back().trees++;
+    chunks.back().tokens += start(tree + 1) - start(tree);
   }
   const std::vector<int64_t> widths = {stride(shape.hidden),    stride(shape.qkv()),  stride(shape.queries()),
                                        shape.heads,             stride(shape.hidden), stride(2 * shape.inner)};
@@ -50,6 +52,17 @@ Pass::Pass(std::shared_ptr<Model> owner, Batch rows, bool keep) : model(std::mov
   }
 }
 
+void Pass::check(const Batch& batch) const {
+  int64_t furthest = 0;
+  for (const int64_t id : batch.ids)
+    TORCH_CHECK(id >= 0 && id < model->shape.vocab, "token id ", id, " is outside the vocabulary of ", model->shape.vocab);
+  for (const int64_t position : batch.positions) {
+    TORCH_CHECK(position >= 0 && position < (1 << 24), "position ", position, " is out of range");
+    furthest = std::max(furthest, position);
+  }
+  model->reserve_positions(furthest + 1);
+}
+
 // Blocks of a chunk's tokens: f(first token of the batch, tokens).
 template <class F>
 void Pass::blocks(const Chunk& chunk, F f) {
@@ -61,12 +74,25 @@ void Pass::blocks(const Chunk& chunk, F f) {
 
 namespace {
 
-// The heads of a row, without the keys' panels.
-Attention heads_of(const Shape& shape, const float* qkv, int64_t tokens, int64_t head) {
-  const int64_t row = stride(shape.qkv()), group = shape.heads / shape.kv_heads;
-  return {shape.head_dim, group, tokens, 0, qkv + head * group * shape.head_dim, row, nullptr,
-          qkv + shape.queries() + shape.keys() + head * shape.head_dim, row};
-}
+// What one thread holds of the rows it walks through: keys and values of one head from the beginning of the rows to
+// the end of the current segment. Segments come in depth-first order, so a segment finds what is before it in place.
+struct Path {
+  int64_t d, width;
+  float *keys, *values;  // panels, rows
+
+  Path(const Forest& forest, int64_t first, int64_t end, int64_t head_dim) : d(head_dim) {
+    int64_t longest = 0;
+    for (int64_t s = first; s < end; s++) longest = std::max(longest, forest.segments[s].path + forest.segments[s].length);
+    width = parts(longest, kernels().panel) * kernels().panel;
+    keys = scratch(8, width * d);
+    values = scratch(9, width * d);
+  }
+
+  void add(const Segment& s, const float* k, const float* v, int64_t row) {
+    pack_keys(s.path, s.length, d, k, row, keys);
+    for (int64_t t = 0; t < s.length; t++) std::copy_n(v + t * row, d, values + (s.path + t) * d);
+  }
+};
 
 // Pointers to `count` rows of a weight of `width` columns.
 void add_rows(std::vector<const float*>& rows, const float* weight, int64_t count, int64_t width) {
@@ -87,17 +113,22 @@ void Pass::run(float* hidden) {
         float* x = (l < shape.layers ? layers[l].x : last) + start * x_row;
         if (l == 0) {
           for (int64_t t = 0; t < tokens; t++)
-            std::copy_n(model->embed() + batch.ids[start + t] * shape.hidden, shape.hidden, x + t * x_row);
+            std::copy_n(model->embed() + forest.ids[start + t] * shape.hidden, shape.hidden, x + t * x_row);
         } else {
           const Kept& kept = layers[l - 1];
           after_attention(*model, l - 1, tokens, kept.x + start * x_row, kept.o + start * o_row,
                           kept.x1 + start * x_row, kept.gate_up ? kept.gate_up + start * gate_up_row : nullptr, x);
         }
         if (l < shape.layers)
-          before_attention(*model, l, tokens, batch.positions.data() + start, x, layers[l].qkv + start * qkv_row);
+          before_attention(*model, l, tokens, forest.positions.data() + start, x, layers[l].qkv + start * qkv_row);
         else
-          kernels().rms_norm(tokens, shape.hidden, shape.eps, x, x_row, model->norm(), hidden + start * shape.hidden,
-                             shape.hidden);
+          for (int64_t t = start; t < start + tokens; t++, x += x_row) {
+            const int64_t* member = forest.members.data() + forest.first[t];
+            const int64_t* end = forest.members.data() + forest.first[t + 1];
+            float* out = hidden + *member * shape.hidden;
+            kernels().rms_norm(1, shape.hidden, shape.eps, x, x_row, model->norm(), out, shape.hidden);
+            for (member++; member != end; member++) std::copy_n(out, shape.hidden, hidden + *member * shape.hidden);
+          }
       });
       if (l < shape.layers) attention(layers[l], chunk);
     }
@@ -107,16 +138,62 @@ void Pass::run(float* hidden) {
 void Pass::attention(const Kept& kept, const Chunk& chunk) const {
   const Shape& shape = model->shape;
   const int64_t qkv_row = stride(shape.qkv()), o_row = stride(shape.queries()), group = shape.heads / shape.kv_heads;
-  tasks(chunk.rows * shape.kv_heads, [&](int64_t task) {
-    const int64_t row = chunk.row + task / shape.kv_heads, head = task % shape.kv_heads;
-    const int64_t start = starts(row), tokens = starts(row + 1) - start;
-    const float* qkv = kept.qkv + start * qkv_row;
-    Attention a = heads_of(shape, qkv, tokens, head);
-    float* keys = scratch(8, parts(tokens, kernels().panel) * kernels().panel * shape.head_dim);
-    pack_keys(tokens, shape.head_dim, qkv + shape.queries() + head * shape.head_dim, qkv_row, keys);
-    a.key_panels = keys;
-    attend(a, kept.o + start * o_row + head * group * shape.head_dim, o_row,
-           kept.lse + start * shape.heads + head * group, shape.heads);
+  const int64_t d = shape.head_dim;
+  tasks(chunk.trees * shape.kv_heads, [&](int64_t task) {
+    const int64_t tree = chunk.tree + task / shape.kv_heads, head = task % shape.kv_heads;
+    Path path(forest, forest.trees[tree], forest.trees[tree + 1], d);
+    for (int64_t index = forest.trees[tree]; index < forest.trees[tree + 1]; index++) {
+      const Segment& s = forest.segments[index];
+      const float* qkv = kept.qkv + s.start * qkv_row;
+      const float* k = qkv + shape.queries() + head * d;
+      path.add(s, k, k + shape.keys(), qkv_row);
+      attend({d, group, s.length, s.path, qkv + head * group * d, qkv_row, path.keys, path.values, d},
+             kept.o + s.start * o_row + head * group * d, o_row, kept.lse + s.start * shape.heads + head * group,
+             shape.heads);
+    }
+  });
+}
+
+void Pass::attention_backward(const Kept& kept, const Chunk& chunk, const float* d_o, float* d_qkv) const {
+  const Shape& shape = model->shape;
+  const int64_t qkv_row = stride(shape.qkv()), o_row = stride(shape.queries()), group = shape.heads / shape.kv_heads;
+  const int64_t d = shape.head_dim;
+  tasks(chunk.trees * shape.kv_heads, [&](int64_t task) {
+    const int64_t tree = chunk.tree + task / shape.kv_heads, head = task % shape.kv_heads;
+    const int64_t q = head * group * d, k = shape.queries() + head * d;
+    Path path(forest, forest.trees[tree], forest.trees[tree + 1], d);
+    float* value_panels = scratch(5, path.width * d);
+    float* key_rows = scratch(10, path.width * d);
+    // Gradients of the keys and values on the path; later segments add to those before them.
+    float* dk = scratch(11, 2 * path.width * d);
+    float* dv = dk + path.width * d;
+    std::vector<int64_t> open;
+    const auto close = [&](int64_t until) {
+      for (; !open.empty() && forest.segments[open.back()].path >= until; open.pop_back()) {
+        const Segment& s = forest.segments[open.back()];
+        for (int64_t t = 0; t < s.length; t++) {
+          float* out = d_qkv + (s.start - chunk.start + t) * qkv_row + k;
+          std::copy_n(dk + (s.path + t) * d, d, out);
+          std::copy_n(dv + (s.path + t) * d, d, out + shape.keys());
+        }
+      }
+    };
+    for (int64_t index = forest.trees[tree]; index < forest.trees[tree + 1]; index++) {
+      const Segment& s = forest.segments[index];
+      close(s.path);
+      open.push_back(index);
+      const float* qkv = kept.qkv + s.start * qkv_row;
+      path.add(s, qkv + k, qkv + k + shape.keys(), qkv_row);
+      pack_keys(s.path, s.length, d, qkv + k + shape.keys(), qkv_row, value_panels);
+      for (int64_t t = 0; t < s.length; t++) std::copy_n(qkv + t * qkv_row + k, d, key_rows + (s.path + t) * d);
+      std::fill_n(dk + s.path * d, s.length * d, 0.0f);
+      std::fill_n(dv + s.path * d, s.length * d, 0.0f);
+      attend_backward({d, group, s.length, s.path, qkv + q, qkv_row, path.keys, path.values, d}, key_rows, value_panels,
+                      kept.o + s.start * o_row + q, d_o + (s.start - chunk.start) * o_row + q, o_row,
+                      kept.lse + s.start * shape.heads + head * group, shape.heads,
+                      d_qkv + (s.start - chunk.start) * qkv_row + q, qkv_row, dk, dv);
+    }
+    close(0);
   });
 }
 
@@ -126,7 +203,7 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
   const Shape& shape = model->shape;
   const int64_t x_row = stride(shape.hidden), qkv_row = stride(shape.qkv()), o_row = stride(shape.queries());
   const int64_t gate_up_row = stride(2 * shape.inner), inner_row = stride(shape.inner);
-  const int64_t group = shape.heads / shape.kv_heads, hidden = shape.hidden;
+  const int64_t hidden = shape.hidden;
 
   std::vector<at::Tensor> all;
   for (const at::Tensor& parameter : model->parameters) all.push_back(at::empty_like(parameter));
@@ -137,7 +214,7 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
     most = std::max(most, chunk.tokens);
     most_blocks = std::max(most_blocks, parts(chunk.tokens, BLOCK));
   }
-  const int64_t tokens_all = batch.starts.back();
+  const int64_t tokens_all = forest.tokens();
   // d x of the whole batch; the rest for one chunk.
   const Floats memory = pooled(tokens_all * x_row + most * (4 * x_row + o_row + qkv_row + gate_up_row + inner_row) +
                                2 * most_blocks * x_row + x_row);
@@ -168,10 +245,16 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
     blocks(chunk, [&](int64_t start, int64_t tokens) {
       float* partial = d_norm + (start - chunk.start) / BLOCK * x_row;
       std::fill_n(partial, x_row, 0.0f);
+      for (int64_t t = start; t < start + tokens; t++) {
+        float* d = dx + t * x_row;
+        std::fill_n(d, hidden, 0.0f);
+        for (int64_t member = forest.first[t]; member < forest.first[t + 1]; member++)
+          kernel.add(hidden, d_given + forest.members[member] * hidden, d);
+      }
       kernel.rms_norm_backward(tokens, hidden, shape.eps, last + start * x_row, x_row, model->norm(),
-                               d_given + start * hidden, hidden, zero, 0, dx + start * x_row, x_row, partial);
+                               dx + start * x_row, x_row, zero, 0, dx + start * x_row, x_row, partial);
     });
-    sum_blocks(d_norm, parts(chunk.tokens, BLOCK), gradient(model->norm_place()), chunk.row == 0);
+    sum_blocks(d_norm, parts(chunk.tokens, BLOCK), gradient(model->norm_place()), chunk.tree == 0);
   }
 
   for (int64_t l = shape.layers - 1; l >= 0; l--) {
@@ -187,7 +270,7 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
     const auto of = [&](Slot slot) { return gradient(model->place(l, slot)); };
 
     for (const Chunk& chunk : chunks) {
-      const bool first = chunk.row == 0;
+      const bool first = chunk.tree == 0;
       // The feed-forward block and the output projection.
       blocks(chunk, [&](int64_t start, int64_t tokens) {
         const int64_t own = start - chunk.start;
@@ -211,27 +294,14 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
         multiply_rows(tokens, shape.queries(), hidden, d_x1 + own * x_row, x_row, o_rows.data(), d_o + own * o_row,
                       o_row);
       });
-      tasks(chunk.rows * shape.kv_heads, [&](int64_t task) {
-        const int64_t row = chunk.row + task / shape.kv_heads, head = task % shape.kv_heads;
-        const int64_t start = starts(row), tokens = starts(row + 1) - start, own = start - chunk.start;
-        const int64_t q = head * group * shape.head_dim, k = shape.queries() + head * shape.head_dim;
-        const float* qkv = kept.qkv + start * qkv_row;
-        Attention a = heads_of(shape, qkv, tokens, head);
-        float* keys = scratch(8, parts(tokens, kernel.panel) * kernel.panel * shape.head_dim);
-        pack_keys(tokens, shape.head_dim, qkv + k, qkv_row, keys);
-        a.key_panels = keys;
-        float* d = d_qkv + own * qkv_row;
-        attend_backward(a, qkv + k, qkv_row, kept.o + start * o_row + q, d_o + own * o_row + q, o_row,
-                        kept.lse + start * shape.heads + head * group, shape.heads, d + q, d + k, d + k + shape.keys(),
-                        qkv_row);
-      });
+      attention_backward(kept, chunk, d_o, d_qkv);
       blocks(chunk, [&](int64_t start, int64_t tokens) {
         const int64_t own = start - chunk.start;
         const float* x = kept.x + start * x_row;
         float* d = d_qkv + own * qkv_row;
         for (int64_t t = 0; t < tokens; t++)
           kernel.rotate(shape.heads + shape.kv_heads, shape.head_dim, d + t * qkv_row,
-                        model->cosine(batch.positions[start + t]), model->sine(batch.positions[start + t]), -1.0f);
+                        model->cosine(forest.positions[start + t]), model->sine(forest.positions[start + t]), -1.0f);
         kernel.rms_norm(tokens, hidden, shape.eps, x, x_row, model->weight(l, INPUT_NORM), h + own * x_row, x_row);
         float* d_h = scratch(1, tokens * x_row);
         multiply_rows(tokens, hidden, shape.qkv(), d, qkv_row, qkv_rows.data(), d_h, x_row);
@@ -272,7 +342,7 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
     const int64_t column = part * columns, width = std::min(columns, hidden - column);
     for (int64_t id = 0; id < shape.vocab; id++) std::fill_n(d_embed + id * hidden + column, width, 0.0f);
     for (int64_t t = 0; t < tokens_all; t++)
-      kernel.add(width, dx + t * x_row + column, d_embed + batch.ids[t] * hidden + column);
+      kernel.add(width, dx + t * x_row + column, d_embed + forest.ids[t] * hidden + column);
   });
   // The head of an untied model is not used here.
   for (size_t place = model->norm_place() + 1; place < all.size(); place++) all[place] = at::Tensor();

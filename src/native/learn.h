@@ -1,21 +1,17 @@
 // The training pass; see learn.cpp.
 #pragma once
 #include "common.h"
+#include "prefix.h"
 
 namespace r1 {
-
-// Rows laid end to end.
-struct Batch {
-  std::vector<int64_t> ids, positions;
-  std::vector<int64_t> starts;  // of the rows, then the number of tokens
-};
 
 // One forward pass: the batch and what backward needs.
 class Pass {
  public:
   // Throws for ids and positions out of range. Without `keep` there is no backward.
-  Pass(std::shared_ptr<Model> model, Batch batch, bool keep);
-  int64_t tokens() const { return batch.starts.back(); }
+  Pass(std::shared_ptr<Model> model, const Batch& batch, bool keep);
+  // T: of the batch, those that several rows share counted in each.
+  int64_t tokens() const { return static_cast<int64_t>(forest.place.size()); }
   int64_t width() const { return model->shape.hidden; }
   // Hidden states [T, E] after the final norm.
   void run(float* hidden);
@@ -23,17 +19,17 @@ class Pass {
   std::vector<at::Tensor> gradients(const at::Tensor& d_hidden) const;
 
  private:
-  // Rows of one layer's activations, all tokens of the batch.
+  // Rows of one layer's activations, all distinct tokens of the batch.
   struct Kept {
     float *x, *qkv, *o, *lse, *x1, *gate_up;
   };
-  // Whole rows that are taken through the layers together.
+  // Whole trees of rows that are taken through the layers together.
   struct Chunk {
-    int64_t row, rows, start, tokens;
+    int64_t tree, trees, start, tokens;
   };
 
   std::shared_ptr<Model> model;
-  Batch batch;
+  Forest forest;
   std::vector<Chunk> chunks;
   std::vector<Kept> layers;
   float* last = nullptr;  // what the final norm is given
@@ -43,7 +39,8 @@ class Pass {
   template <class F>
   static void blocks(const Chunk& chunk, F f);
   void attention(const Kept& kept, const Chunk& chunk) const;
-  int64_t starts(int64_t row) const { return batch.starts[row]; }
+  void attention_backward(const Kept& kept, const Chunk& chunk, const float* d_o, float* d_qkv) const;
+  void check(const Batch& batch) const;
 };
 
 }  // namespace r1

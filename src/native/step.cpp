@@ -19,16 +19,13 @@ struct Step {
   // Keys and values of the new tokens of a piece, for one head.
   void write(int64_t layer, const Piece& piece, int64_t start, int64_t head) const {
     const Shape& shape = model.shape;
-    const int64_t d = shape.head_dim, row = stride(shape.qkv()), panel = kernels().panel;
+    const int64_t d = shape.head_dim, row = stride(shape.qkv());
     float* keys = cache.keys(shape, layer, piece.slot, head);
     float* values = cache.values(shape, layer, piece.slot, head);
-    for (int64_t t = 0; t < piece.count; t++) {
-      const int64_t position = piece.start + t;
-      const float* k = qkv + (start + t) * row + shape.queries() + head * d;
-      float* column = keys + position / panel * panel * d + position % panel;
-      for (int64_t i = 0; i < d; i++) column[i * panel] = k[i];
-      std::copy_n(k + shape.keys(), d, values + position * d);
-    }
+    const float* k = qkv + start * row + shape.queries() + head * d;
+    pack_keys(piece.start, piece.count, d, k, row, keys);
+    for (int64_t t = 0; t < piece.count; t++)
+      std::copy_n(k + t * row + shape.keys(), d, values + (piece.start + t) * d);
   }
 
   // Pieces first..end through the whole network; shared out among the threads when called outside a parallel region.

@@ -48,6 +48,53 @@ fn forward_and_gradients_are_those_of_the_plain_operations() {
     }
 }
 
+/// Groups of rows with a common prompt, some of which go on alike for a while; a row that ends where others go on, rows
+/// that are equal, and one that is alone.
+fn family() -> Vec<Vec<u32>> {
+    let mut rows = vec![ids(99, 30, 53)];
+    for group in 0..3 {
+        let prompt = [ids(1, 9, 53), ids(40 + group, 12 + 70 * group as usize, 53)].concat();
+        let replies = [ids(5, 20, 53), ids(6, 33, 53), [ids(6, 17, 53), ids(8, 5, 53)].concat(), ids(5, 20, 53)];
+        rows.extend(replies.iter().map(|reply| [&prompt[..], reply].concat()));
+        rows.push([&prompt[..], &ids(6, 17, 53)].concat());
+    }
+    rows.push(rows[1][..13].to_vec());
+    rows.swap(2, 9);
+    rows
+}
+
+#[test]
+fn rows_that_begin_alike_are_computed_as_if_alone() {
+    let rows = family();
+    for (kind, batch) in [
+        ("rows", pack(&rows)),
+        ("shifted rows", {
+            // The same ids at other positions are not the same tokens.
+            let mut batch = pack(&rows);
+            let shift = Tensor::cat(
+                &batch
+                    .lengths
+                    .iter()
+                    .zip(0..)
+                    .map(|(&n, row)| Tensor::full(n, row % 2, (Kind::Int64, tch::Device::Cpu)))
+                    .collect::<Vec<_>>(),
+                0,
+            );
+            batch.positions = batch.positions + shift;
+            batch
+        }),
+    ] {
+        let model = tiny(true, Kind::Float);
+        let (native, plain) = (model.forward(&batch).unwrap(), model.forward_plain(&batch).unwrap());
+        assert!(relative(&native, &plain) < 1e-5, "{kind} differ by {}", distance(&native, &plain));
+        let expected = gradients(&model, &plain_loss(&model, &plain, &rows));
+        for ((name, found), (_, expected)) in gradients(&model, &loss(&model, &native, &rows, 64)).iter().zip(&expected)
+        {
+            assert!(relative(found, expected) < 2e-5, "{kind}: {name} by {}", relative(found, expected));
+        }
+    }
+}
+
 #[test]
 fn gradients_are_the_slope_of_the_loss() {
     let model = tiny(false, Kind::Double);
