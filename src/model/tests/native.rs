@@ -80,7 +80,7 @@ fn rows_that_begin_alike_are_computed_as_if_alone() {
                     .collect::<Vec<_>>(),
                 0,
             );
-            batch.positions = batch.positions + shift;
+            batch.positions += shift;
             batch
         }),
     ] {
