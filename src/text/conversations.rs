@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::testing::{real, renderer, shared, show};
+use super::testing::{real, renderer, shared, show, with_template};
 use super::{Extension, Format, Renderer};
 use crate::mdp::{Message, ToolCall};
 
@@ -253,6 +253,27 @@ fn a_template_that_drops_thinking_is_compared() {
     let supervised = renderer.supervised(&[Message::user("q"), Message::assistant(call)], &[]).unwrap();
     let expected = format!("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n«{call}<|im_end|>»\n");
     assert_eq!(show(&renderer, &supervised.ids, &supervised.mask), expected);
+}
+
+/// The prompt opens the thought; the environment keeps thought and answer apart.
+#[test]
+fn a_thought_that_the_prompt_began_is_the_same_thought() {
+    let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}<think>\n\
+         {{ m.reasoning_content }}\n</think>\n{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}\
+         {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}{% endif %}";
+    let renderer = with_template(template, "begun", Format::Hermes);
+    let reply = "hm\n</think>\n4";
+    let parsed = renderer.parse(reply);
+    assert_eq!((parsed.reasoning.as_deref(), parsed.content.as_str()), (Some("hm"), "4"));
+    let mut message = Message::assistant(parsed.content);
+    message.reasoning_content = parsed.reasoning;
+    let mut play = Play::new(&renderer, vec![], vec![Message::user("q")]);
+    assert!(matches!(play.step_as(reply, true, message, vec![Message::user("r")]), Extension::Appends(_)));
+    assert_eq!(
+        play.show(),
+        "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n«hm\n</think>\n4<|im_end|>»\n\
+         <|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    );
 }
 
 /// Every real template that takes a plain conversation: what grew step by step reads as what is rendered at once, or

@@ -147,9 +147,13 @@ impl Renderer {
 
     /// Reads a reply with the format; total, whatever the text.
     pub fn parse(&self, text: &str) -> Reply {
+        self.read(text, self.opens_thinking)
+    }
+
+    fn read(&self, text: &str, thinking: bool) -> Reply {
         match self.format {
-            Format::Retool => retool::parse(text, &self.code_tool, self.opens_thinking),
-            Format::Hermes => hermes::parse(text, self.opens_thinking),
+            Format::Retool => retool::parse(text, &self.code_tool, thinking),
+            Format::Hermes => hermes::parse(text, thinking),
         }
     }
 
@@ -251,7 +255,8 @@ impl Renderer {
         let turn = self.turns(std::slice::from_ref(message), false);
         let Some(turn) = turn.first() else { return false };
         let sampled = self.parse(reply);
-        let mut written = self.parse(&turn.content());
+        // Thinking kept apart is no longer in the content, even where the prompt began it.
+        let mut written = self.read(&turn.content(), self.opens_thinking && turn.reasoning.is_none());
         if let Some(reasoning) = &turn.reasoning {
             written.reasoning = Some(reasoning.trim().to_owned());
         }

@@ -69,10 +69,14 @@ pub(super) fn show(renderer: &Renderer, ids: &[u32], mask: &[bool]) -> String {
 
 /// A real template over the small tokenizer.
 pub(super) fn real(name: &str, format: Format) -> Option<Renderer> {
-    let dir = shared("chat-templates")?;
-    let source = std::fs::read_to_string(dir.join(format!("templates/{name}.jinja"))).unwrap();
-    let template = Template::new(&source, None, name, "", "<|im_end|>").unwrap();
+    let path = shared("chat-templates")?.join(format!("templates/{name}.jinja"));
+    Some(with_template(&std::fs::read_to_string(path).unwrap(), name, format))
+}
+
+/// A template over the small tokenizer.
+pub(super) fn with_template(source: &str, name: &str, format: Format) -> Renderer {
+    let template = Template::new(source, None, name, "", "<|im_end|>").unwrap();
     let files = tempfile::tempdir().unwrap();
     small_tokenizer().save(files.path()).unwrap();
-    Some(Renderer::with_template(Tokenizer::load(files.path()).unwrap(), template, format).unwrap())
+    Renderer::with_template(Tokenizer::load(files.path()).unwrap(), template, format).unwrap()
 }
