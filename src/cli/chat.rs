@@ -216,7 +216,6 @@ impl Chat {
             }
             !interrupt.is_set()
         })?;
-        show(Piece::End);
         if interrupt.is_set() {
             interrupt.clear();
             answer.stopped = true;
@@ -227,6 +226,11 @@ impl Chat {
             _ => &token_ids,
         };
         let text = self.renderer.tokenizer().decode(own, false);
+        // The reply may end inside a character.
+        if let Some(rest) = text.get(printed..).filter(|rest| !rest.is_empty()) {
+            show(Piece::Reply(rest));
+        }
+        show(Piece::End);
         let parsed = self.renderer.parse(&text);
         answer.tokens += token_ids.len();
         answer.text.clone_from(&text);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use tch::{Device, Kind as Type};
 use tokio::sync::oneshot;
 
 use super::client::{Call, Queue, Reply};
@@ -37,8 +38,8 @@ pub struct Engine {
     cache: KvCache,
     slots: Slots,
     sampler: Sampler,
-    /// Probabilities on the host, `[N, V]`.
-    probabilities: Vec<f32>,
+    /// Logits of the last call of the model on the host, `[N, V]`.
+    logits: Vec<f32>,
     waiting: VecDeque<Pending>,
     /// In the order they were seated.
     running: Vec<Running>,
@@ -66,7 +67,7 @@ impl Engine {
             vocab,
             options,
             sampler: Sampler::default(),
-            probabilities: Vec::new(),
+            logits: Vec::new(),
             waiting: VecDeque::new(),
             running: Vec::new(),
             progress: Arc::default(),
@@ -281,7 +282,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The call of the model; a row of probabilities for each of the plan is on the host then.
+    /// The call of the model; a row of logits for each of the plan is on the host then.
     fn compute(&mut self, plan: &[(usize, usize)]) -> Result<()> {
         let spans: Vec<Span<'_>> = plan
             .iter()
@@ -298,10 +299,8 @@ impl Engine {
         let begin = Instant::now();
         let logits = self.model.step(&mut self.cache, &spans)?;
         add_time(&self.progress.model_nanoseconds, begin.elapsed());
-        let sampling = plan.iter().map(|&(place, _)| &*self.running[place].request.sampling);
-        let probabilities = sampler::probabilities(&logits, sampling)?;
-        self.probabilities.resize(probabilities.numel(), 0.0);
-        probabilities.f_copy_data(&mut self.probabilities, probabilities.numel())?;
+        self.logits.resize(logits.numel(), 0.0);
+        logits.f_to_kind(Type::Float)?.f_to_device(Device::Cpu)?.f_copy_data(&mut self.logits, logits.numel())?;
         add(&self.progress.decode_steps, 1);
         self.progress.max_batch.fetch_max(spans.len() as u64, Relaxed);
         for &(place, count) in plan {
@@ -318,9 +317,9 @@ impl Engine {
 
     /// Samples for every request whose sequence is computed to its end, and answers those that are done.
     fn sample(&mut self, plan: &[(usize, usize)], outcome: &mut Outcome, on_token: &mut dyn FnMut(u32) -> bool) {
-        let vocab = self.probabilities.len() / plan.len();
+        let vocab = self.logits.len() / plan.len();
         let mut ended: Vec<(usize, Result<FinishReason>)> = Vec::new();
-        for (row, &(place, _)) in self.probabilities.chunks_exact(vocab).zip(plan) {
+        for (row, &(place, _)) in self.logits.chunks_exact_mut(vocab).zip(plan) {
             let running = &mut self.running[place];
             if self.slots.ids(running.slot).len() < running.sequence.len() {
                 continue;

@@ -40,8 +40,8 @@ impl Running {
     }
 
     /// Draws the next token; `Kind::Numeric` if the logits were not finite.
-    pub(super) fn draw(&mut self, sampler: &mut Sampler, probabilities: &[f32]) -> Result<Draw> {
-        sampler.draw(probabilities, &self.request.sampling, &mut self.rng).ok_or_else(|| self.not_finite())
+    pub(super) fn draw(&mut self, sampler: &mut Sampler, logits: &mut [f32]) -> Result<Draw> {
+        sampler.draw(logits, &self.request.sampling, &mut self.rng).ok_or_else(|| self.not_finite())
     }
 
     /// Whether a token was sampled: the prompt is computed.

@@ -1,4 +1,4 @@
-//! Draws the next token from logits: the softmax of the whole batch in libtorch, the draw itself on the host.
+//! Draws the next token from logits: on the host, one row at a time.
 //!
 //! Randomness is counter-based: the ChaCha8 key is (seed, trajectory), its stream is the step, and token `n` of the
 //! reply uses 64-bit word `n`. A draw depends on the request and its logits alone, never on the batch or the slot.
@@ -9,10 +9,10 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
-use tch::{Device, Tensor};
 
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Sampling, StreamSeed};
+use crate::model::softmax;
 
 /// The random stream of one reply; draw once for each token.
 pub(super) fn stream(seed: StreamSeed) -> ChaCha8Rng {
@@ -44,21 +44,6 @@ pub(super) fn check(sampling: &Sampling) -> Result<()> {
     Ok(())
 }
 
-/// Probabilities `[N, V]`, on the host, of logits `[N, V]` at the temperature of each request; at temperature 1 where it is
-/// greedy. A row with a NaN or +infinite logit is NaN all over.
-pub(super) fn probabilities<'a>(logits: &Tensor, sampling: impl Iterator<Item = &'a Sampling>) -> Result<Tensor> {
-    let temperatures: Vec<f32> =
-        sampling.map(|s| if s.temperature == 0.0 { 1.0 } else { s.temperature as f32 }).collect();
-    #[allow(clippy::float_cmp)] // Exactly 1 is the usual case and needs no pass over the logits.
-    let scaled = if temperatures.iter().all(|&temperature| temperature == 1.0) {
-        logits.shallow_clone()
-    } else {
-        let column = Tensor::f_from_slice(&temperatures)?.f_to_device(logits.device())?.f_unsqueeze(1)?;
-        logits.f_div(&column)?
-    };
-    Ok(scaled.f_softmax(-1, tch::Kind::Float)?.f_to_device(Device::Cpu)?)
-}
-
 /// One sampled token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Draw {
@@ -79,8 +64,11 @@ pub(super) struct Sampler {
 const BLOCK: usize = 32;
 
 impl Sampler {
-    /// Draws from `probabilities` `[V]`; none if the logits were not finite.
-    pub(super) fn draw(&mut self, probabilities: &[f32], sampling: &Sampling, rng: &mut ChaCha8Rng) -> Option<Draw> {
+    /// Draws from logits `[V]` and leaves their probabilities in their place; none if a logit is NaN or +infinite.
+    pub(super) fn draw(&mut self, logits: &mut [f32], sampling: &Sampling, rng: &mut ChaCha8Rng) -> Option<Draw> {
+        let greedy = sampling.temperature == 0.0;
+        softmax(logits, if greedy { 1.0 } else { (1.0 / sampling.temperature) as f32 });
+        let probabilities = &*logits;
         if probabilities.first().is_none_or(|p| p.is_nan()) {
             return None;
         }
@@ -88,7 +76,7 @@ impl Sampler {
         self.blocks.extend(probabilities.chunks(BLOCK).map(sum));
         // 1 up to rounding; the division below makes up for it.
         let total: f64 = self.blocks.iter().sum();
-        let (id, mass) = if sampling.temperature == 0.0 {
+        let (id, mass) = if greedy {
             (largest(probabilities), total)
         } else {
             // 53 random bits: uniform in [0, 1).
@@ -197,17 +185,10 @@ mod tests {
         weights.iter().map(|weight| weight / total).collect()
     }
 
-    /// What the engine does with one row of logits.
-    fn softmax(logits: &[f32], sampling: &Sampling) -> Vec<f32> {
-        let row = Tensor::from_slice(logits).unsqueeze(0);
-        super::probabilities(&row, [sampling].into_iter()).unwrap().view(-1).try_into().unwrap()
-    }
-
     fn draws(sampling: &Sampling, count: u32) -> Vec<Draw> {
         let mut sampler = Sampler::default();
-        let row = softmax(&LOGITS, sampling);
         let seed = |step| StreamSeed { seed: 7, trajectory: 3, step };
-        (0..count).map(|step| sampler.draw(&row, sampling, &mut stream(seed(step))).unwrap()).collect()
+        (0..count).map(|step| sampler.draw(&mut LOGITS.clone(), sampling, &mut stream(seed(step))).unwrap()).collect()
     }
 
     /// Chi-square of the draws against probabilities over the tokens that are likely enough to be expected 5 times.
@@ -238,9 +219,9 @@ mod tests {
     #[test]
     fn the_words_of_one_stream_are_independent_draws() {
         let (mut sampler, sampling) = (Sampler::default(), Sampling::default());
-        let row = softmax(&LOGITS, &sampling);
         let mut rng = stream(StreamSeed { seed: 1, trajectory: 2, step: 3 });
-        let draws: Vec<Draw> = (0..20_000).map(|_| sampler.draw(&row, &sampling, &mut rng).unwrap()).collect();
+        let draws: Vec<Draw> =
+            (0..20_000).map(|_| sampler.draw(&mut LOGITS.clone(), &sampling, &mut rng).unwrap()).collect();
         assert!(chi_square(&draws, &probabilities(1.0)).0 < 18.47);
         assert_eq!(rng.get_word_pos(), 40_000, "a draw takes one 64-bit word");
     }
@@ -298,7 +279,7 @@ mod tests {
         let logits: Vec<f32> = (0..1000).map(|id| ((id * 7919) % 1000) as f32 * -0.004).collect();
         let sampling = Sampling { top_p: 0.8, ..Sampling::default() };
         let mut sampler = Sampler::default();
-        sampler.draw(&softmax(&logits, &sampling), &sampling, &mut stream(StreamSeed::default())).unwrap();
+        sampler.draw(&mut logits.clone(), &sampling, &mut stream(StreamSeed::default())).unwrap();
         let mut sorted: Vec<f64> = logits.iter().map(|&logit| f64::from(logit).exp()).collect();
         sorted.sort_by(|a, b| b.total_cmp(a));
         let total: f64 = sorted.iter().sum();
@@ -334,9 +315,10 @@ mod tests {
         let possible = |id: usize| id % 3 != 1;
         let logits: Vec<f32> = (0..101).map(|id| if possible(id) { 1.0 } else { f32::NEG_INFINITY }).collect();
         let sampling = Sampling::default();
-        let (mut sampler, row) = (Sampler::default(), softmax(&logits, &sampling));
+        let mut sampler = Sampler::default();
         let mut rng = stream(StreamSeed::default());
-        let draws: Vec<Draw> = (0..10_000).map(|_| sampler.draw(&row, &sampling, &mut rng).unwrap()).collect();
+        let draws: Vec<Draw> =
+            (0..10_000).map(|_| sampler.draw(&mut logits.clone(), &sampling, &mut rng).unwrap()).collect();
         let count = (0..101).filter(|&id| possible(id)).count() as f64;
         let expected: Vec<f64> = (0..101).map(|id| if possible(id) { 1.0 / count } else { 0.0 }).collect();
         let (statistic, terms) = chi_square(&draws, &expected);
@@ -359,19 +341,9 @@ mod tests {
                 let mut logits = LOGITS;
                 logits[2] = bad;
                 let sampling = Sampling { temperature, ..Sampling::default() };
-                let row = softmax(&logits, &sampling);
-                assert_eq!(sampler.draw(&row, &sampling, &mut stream(StreamSeed::default())), None);
+                assert_eq!(sampler.draw(&mut logits, &sampling, &mut stream(StreamSeed::default())), None);
             }
         }
-    }
-
-    #[test]
-    fn rows_have_their_own_temperatures() {
-        let all = Tensor::from_slice(&[LOGITS, LOGITS, LOGITS].concat()).view([3, 6]);
-        let sampling = [0.0, 0.5, 1.0].map(|temperature| Sampling { temperature, ..Sampling::default() });
-        let together: Vec<f32> = super::probabilities(&all, sampling.iter()).unwrap().view(-1).try_into().unwrap();
-        assert_eq!(together, sampling.map(|sampling| softmax(&LOGITS, &sampling)).concat());
-        assert_eq!(together[..6], together[12..]);
     }
 
     #[test]

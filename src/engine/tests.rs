@@ -128,10 +128,8 @@ fn a_seeded_reply_does_not_depend_on_the_batch_or_the_slot() {
         let mut engine = Engine::new(model(), vocab(), options).unwrap();
         let requests = others(0..6).chain([asked.clone()]).chain(others(6..12)).collect();
         let (crowd, stats) = replies(&mut engine, requests);
-        assert_eq!(crowd[6].token_ids, alone[0].token_ids);
-        for (a, b) in crowd[6].logprobs.iter().zip(&alone[0].logprobs) {
-            assert!((a - b).abs() < 1e-4);
-        }
+        // To the bit: the native step sums in the same order for every batch.
+        assert_eq!((&crowd[6].token_ids, &crowd[6].logprobs), (&alone[0].token_ids, &alone[0].logprobs));
         assert!(stats.max_batch > 1);
     }
 }
@@ -183,6 +181,7 @@ fn the_next_step_prefills_only_new_tokens() {
     assert_eq!((again[0].prefilled, stats.cached_tokens), (4, 15));
     let (fresh, _) = replies(&mut self::engine(1), vec![request(&second, 1, greedy(6))]);
     assert_eq!((fresh[0].prefilled, &fresh[0].token_ids), (19, &again[0].token_ids));
+    assert_eq!(fresh[0].logprobs, again[0].logprobs);
 }
 
 #[test]

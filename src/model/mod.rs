@@ -18,5 +18,7 @@ pub use cache::KvCache;
 pub use config::Config;
 pub use qwen2::Qwen2;
 
+pub use crate::native::softmax;
+
 #[cfg(test)]
 mod tests;

@@ -117,4 +117,6 @@ char* r1_logprobs(void* model, const void* hidden, const void* head, const void*
   });
 }
 
+void r1_softmax(float* row, int64_t count, float scale) { r1::kernels().softmax(count, count, scale, row); }
+
 }  // extern "C"

@@ -79,6 +79,7 @@ unsafe extern "C" {
         chunk: i64,
         out: *mut *mut c_void,
     ) -> *mut c_char;
+    fn r1_softmax(row: *mut f32, count: i64, scale: f32);
 }
 
 /// Turns the message of a failed call into an error, and frees it.
@@ -227,4 +228,14 @@ pub(crate) fn logprobs(
         )
     })?;
     Ok((owned(out[0]), owned(out[1])))
+}
+
+/// Turns logits into the probabilities of softmax(logits * scale), in place; all NaN if a logit is NaN or +infinite.
+pub fn softmax(row: &mut [f32], scale: f32) {
+    if row.iter().any(|&logit| logit.is_nan() || logit == f32::INFINITY) {
+        row.fill(f32::NAN);
+        return;
+    }
+    // SAFETY: the row is ours for the call, which keeps within it.
+    unsafe { r1_softmax(row.as_mut_ptr(), row.len() as i64, scale) }
 }

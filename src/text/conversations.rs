@@ -290,7 +290,9 @@ fn every_real_template_grows_or_says_that_it_rewrites() {
         }
         let Some(renderer) = real(&name, Format::Hermes) else { return };
         let asked = [Message::user("q")];
-        if !renderer.prompt_text(&asked, &[]).is_ok_and(|text| text.contains('q')) {
+        let whole = [asked.to_vec(), vec![Message::assistant("It is 4."), Message::user("why?")]].concat();
+        let renders = |messages: &[Message]| renderer.prompt_text(messages, &[]).is_ok_and(|text| text.contains('q'));
+        if !renders(&asked) || !renders(&whole) {
             refused.push(name);
             continue;
         }
@@ -304,11 +306,12 @@ fn every_real_template_grows_or_says_that_it_rewrites() {
         }
         let text = renderer.tokenizer().decode(&play.ids, false);
         let rendered = renderer.prompt_text(&play.messages, &[]).unwrap();
-        // Mistral's templates print a space before a reply that the prompt for it lacks: what was sampled stands.
-        let dense = |text: &str| text.split_whitespace().collect::<String>();
+        // Mistral's templates print a space before a reply that the prompt for it lacks, Kimi's an empty thought: what
+        // was sampled stands.
+        let dense = |text: &str| text.split_whitespace().collect::<String>().replace("<think></think>", "");
         assert_eq!(dense(&text), dense(&rendered), "{name}");
         *(if renderer.learnt() { &mut learnt } else { &mut compared }) += 1;
     }
     eprintln!("{learnt} templates learnt, {compared} compared; rewrite: {rewritten:?}; no plain chat: {refused:?}");
-    assert!(learnt > 80, "{learnt}");
+    assert!(learnt > 60, "{learnt}");
 }

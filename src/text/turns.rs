@@ -72,6 +72,13 @@ impl Between {
         if needed.iter().any(|&(role, next)| new.get(role, next).is_none()) {
             return None;
         }
+        // What the policy was shown when it was asked must still stand there once it has replied.
+        let (asked, replied) =
+            (new.get(Role::User, Next::Prompt)?, new.get(Role::User, Next::Message(Role::Assistant))?);
+        let added = replied.strip_prefix(asked.trim_end())?;
+        if !matches!(added.split_whitespace().collect::<String>().as_str(), "" | "</think>" | "<think></think>") {
+            return None;
+        }
         for role in [Role::User, Role::Assistant, Role::Tool] {
             new.strips[row(role)] = learn_strip(template, role)?;
         }

@@ -25,7 +25,8 @@ for directory in sys.path:
             importlib.import_module(name)
         except Exception:
             pass
-for name in json.loads(sys.argv[1]):
+preload, packages = json.loads(sys.argv[1])
+for name in preload:
     try:
         importlib.import_module(name)
     except Exception as error:
@@ -40,7 +41,11 @@ with open("/proc/self/maps") as maps:
     for line in maps:
         path = line.split(None, 5)[5:]
         if path and path[0].startswith("/"):
-            read.add(path[0].rstrip("\n"))
+            file = path[0].rstrip("\n")
+            read.add(file)
+            # What packages bring along may need any of the system's libraries.
+            if packages and ".so" in os.path.basename(file):
+                read.add(os.path.dirname(file))
 
 print(json.dumps({
     "executable": executable,

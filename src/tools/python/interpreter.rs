@@ -45,13 +45,13 @@ impl Interpreter {
 
 fn ask(name: &Path, options: &PythonOptions) -> Result<Interpreter> {
     let fail = |message: String| Error::new(Kind::Tool, message).at_path(name);
-    let preload = serde_json::to_string(&options.preload).unwrap_or_default();
+    let question = serde_json::json!([options.preload, options.site_packages]).to_string();
     let mut command = Command::new(name);
     command.args(["-s", "-B"]);
     if !options.site_packages {
         command.arg("-S");
     }
-    command.args(["-c", include_str!("inspect.py"), &preload]).stdin(std::process::Stdio::null());
+    command.args(["-c", include_str!("inspect.py"), &question]).stdin(std::process::Stdio::null());
     // Nothing of the caller's Python set-up; PATH and HOME are what version managers look at.
     for (variable, _) in std::env::vars_os() {
         if variable.to_string_lossy().starts_with("PYTHON") && variable != "PYTHONHOME" {

@@ -18,6 +18,8 @@ mod probe;
 #[cfg(target_os = "linux")]
 mod protocol;
 #[cfg(target_os = "linux")]
+mod scratch;
+#[cfg(target_os = "linux")]
 mod server;
 
 use std::path::PathBuf;

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::PythonOptions;
 use super::interpreter::Interpreter;
 use super::protocol::{Decoder, MAX_REPORT, Report};
+use super::scratch::Scratch;
 use crate::error::{Error, Kind, Result};
 use crate::tools::sandbox::{Confinement, Namespaces, Reach};
 
@@ -75,11 +76,9 @@ impl Server {
             Error::new(Kind::Tool, format!("can't start the Python server: {what}: {error}"))
                 .at_path(&interpreter.executable)
         };
-        let scratch = tempfile::Builder::new()
-            .prefix("r1-python-")
-            .tempdir()
+        let scratch = Scratch::new()
             .map_err(|e| broken("no temporary directory", &e).hint("TMPDIR names the directory that is used"))?;
-        let path = scratch.path().canonicalize().map_err(|e| broken("no temporary directory", &e))?;
+        let path = scratch.path().to_path_buf();
         let reach = Reach {
             read: interpreter.read.clone(),
             list: interpreter.list.clone(),
@@ -149,6 +148,8 @@ impl Server {
             return Err(broken("the interpreter stopped", &reason));
         }
 
+        // In namespaces it was only the place to mount another one on, and has done its duty.
+        let scratch = (namespaces == Namespaces::None).then_some(scratch);
         let exits = Exits::default();
         let alive = Rc::new(Cell::new(true));
         let (orders, queue) = mpsc::unbounded_channel();
@@ -167,14 +168,8 @@ impl Server {
                 writer.abort();
                 let _ = process.kill().await;
                 drop(stderr);
-                // Its children die with it, but a moment later; until then they may still write.
-                let scratch = scratch.keep();
-                for _ in 0..100 {
-                    match std::fs::remove_dir_all(&scratch) {
-                        Err(error) if error.kind() != io::ErrorKind::NotFound => {}
-                        _ => break,
-                    }
-                    tokio::time::sleep(Duration::from_millis(10)).await;
+                if let Some(scratch) = scratch {
+                    scratch.remove().await;
                 }
             }
         });

@@ -170,6 +170,8 @@ impl Confinement {
             if let Some(world) = &self.world {
                 world.enter()?;
             }
+            // The same addresses every time, so that sets of objects come in the same order. Not allowed everywhere.
+            libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
             // No privilege now, none through exec.
             for capability in 0..=self.last_capability {
                 libc::prctl(libc::PR_CAPBSET_DROP, capability);

@@ -1,0 +1,93 @@
+//! The directory under which programs get their scratch directories.
+//!
+//! It is locked for as long as its owner lives. A process that was killed could not remove its own, so whoever makes
+//! one removes those that nobody holds.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+const PREFIX: &str = "r1-python-";
+
+/// A locked directory; removed when dropped.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    directory: TempDir,
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Scratch {
+    /// Makes one in the system's directory for temporary files.
+    pub(super) fn new() -> io::Result<Self> {
+        Self::new_in(&std::env::temp_dir())
+    }
+
+    fn new_in(parent: &Path) -> io::Result<Self> {
+        sweep(parent);
+        loop {
+            let private = std::fs::Permissions::from_mode(0o700);
+            let directory = tempfile::Builder::new().prefix(PREFIX).permissions(private).tempdir_in(parent)?;
+            let path = directory.path().canonicalize();
+            let lock = File::open(directory.path()).and_then(|lock| lock.lock().map(|()| lock));
+            // Somebody else may have swept it away before it was locked.
+            if directory.path().exists() {
+                return Ok(Self { directory, path: path?, _lock: lock? });
+            }
+        }
+    }
+
+    /// Without links, as rules and mounts need it.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes it, though dying children may still write into it for a moment.
+    pub(super) async fn remove(self) {
+        for _ in 0..100 {
+            match std::fs::remove_dir_all(self.directory.path()) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {}
+                _ => break,
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// Removes what dead processes left. Others' directories can't be opened, and those in use can't be locked.
+fn sweep(parent: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(PREFIX)
+            && let Ok(directory) = File::open(entry.path())
+            && directory.try_lock().is_ok()
+        {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_nobody_holds_is_removed_and_what_is_in_use_is_not() {
+        let parent = tempfile::tempdir().unwrap();
+        let stale = parent.path().join("r1-python-stale");
+        let other = parent.path().join("another");
+        std::fs::create_dir_all(stale.join("7/deep")).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        let first = Scratch::new_in(parent.path()).unwrap();
+        let second = Scratch::new_in(parent.path()).unwrap();
+        assert!(!stale.exists() && other.exists());
+        assert!(first.path().exists() && second.path().exists());
+        let path = first.path().to_path_buf();
+        drop(first);
+        assert!(!path.exists() && second.path().exists());
+    }
+}
