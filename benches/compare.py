@@ -120,7 +120,7 @@ def first_step(binary, dir):
     run = subprocess.Popen(command, cwd=dir, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     while run.poll() is None:
         logs = (dir / "runs").glob("*/metrics.jsonl")
-        if any('"train/lr"' in log.read_text() for log in logs):
+        if any('"policy/lr"' in log.read_text() for log in logs):
             seconds = time.perf_counter() - begin
             run.terminate()
             run.wait()

@@ -26,5 +26,5 @@ fi
 LIBTORCH=$(setup/libtorch.sh) && export LIBTORCH
 cargo build --quiet --release --bin r1
 bench=$(cargo build --quiet --release --bench r1 --message-format=json |
-  "$venv/bin/python" -c 'import json, sys; print([m["executable"] for m in map(json.loads, sys.stdin) if m.get("executable")][-1])')
-exec "$venv/bin/python" benches/compare.py --binary "${CARGO_TARGET_DIR:-target}/release/r1" --bench "$bench" "$@"
+  "$venv/bin/python" -c 'import json, sys; print([m["executable"] for m in map(json.loads, sys.stdin) if m.get("executable") and m["target"]["kind"] == ["bench"]][0])')
+exec "$venv/bin/python" benches/compare.py --binary "$(realpath "${CARGO_TARGET_DIR:-target}/release/r1")" --bench "$bench" "$@"

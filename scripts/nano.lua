@@ -64,7 +64,7 @@ local function demonstration()
   if kind < 0.04 then return chat_trace() end
   local made = problems.problem()
   if kind < 0.16 then return hermes_trace(made) end
-  if kind < 0.58 then return direct_trace(made) end
+  if kind < 0.65 then return direct_trace(made) end
   return retool_trace(made)
 end
 
@@ -81,5 +81,5 @@ return r1.recipe {
   },
   data = { train = r1.data.generate { count = 1000000, seed = 7, row = demonstration } },
   checkpoint = { every = 200, export = "bf16" },
-  trainer = r1.sft { steps = 1000, batch_size = 96, lr = 3e-3, warmup = 50, weight_decay = 0.05 },
+  trainer = r1.sft { steps = 2000, batch_size = 96, lr = 3e-3, warmup = 50, weight_decay = 0.05 },
 }

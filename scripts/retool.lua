@@ -48,6 +48,6 @@ return r1.recipe {
     eval = r1.data.generate { count = 256, seed = 2, row = problems.problem },
   },
   sampling = { temperature = 1.0, max_new_tokens = 96 },
-  trainer = r1.grpo { steps = 100, group_size = 8, groups_per_step = 16, lr = 2e-4, clip = { 0.2, 0.28 } },
+  trainer = r1.grpo { steps = 120, group_size = 8, groups_per_step = 16, lr = 2e-4, clip = { 0.2, 0.28 } },
   eval = { temperature = 1.0, limit = 256, accuracy = "accuracy" },
 }

@@ -8,6 +8,8 @@ local places = { "boxes", "shelves", "crates", "bags" }
 
 local function pick(list) return list[math.random(#list)] end
 local function two_digits() return math.random(12, 98) end
+--- Large enough that a product has four digits, too many to guess.
+local function factor() return math.random(32, 98) end
 
 --- A name that appears nowhere else in the problem, with a number that has nothing to do with it.
 local function distractor(thing)
@@ -19,7 +21,7 @@ local shapes = {}
 
 --- One product, sometimes with a number that does not belong.
 function shapes.product()
-  local n, each, thing = two_digits(), two_digits(), pick(things)
+  local n, each, thing = factor(), factor(), pick(things)
   local answer = n * each
   return {
     problem = string.format("%s has %d %s with %d %s in each.%s How many %s in all?",
@@ -31,7 +33,7 @@ end
 
 --- A product and a remainder.
 function shapes.sold()
-  local n, each, sold, thing = two_digits(), two_digits(), two_digits(), pick(things)
+  local n, each, sold, thing = factor(), factor(), two_digits(), pick(things)
   local answer = n * each - sold
   return {
     problem = string.format("%s buys %d %s of %d %s and sells %d %s.%s How many %s are left?",
@@ -43,7 +45,7 @@ end
 
 --- Two different piles, added.
 function shapes.piles()
-  local a, b, c, d, thing = two_digits(), two_digits(), two_digits(), two_digits(), pick(things)
+  local a, b, c, d, thing = factor(), factor(), factor(), factor(), pick(things)
   local answer = a * b + c * d
   return {
     problem = string.format("There are %d %s of %d %s and %d %s of %d %s. How many %s in all?",
@@ -54,32 +56,29 @@ function shapes.piles()
 end
 
 local orders = {
-  { word = "multiply", text = "multiply %d by %d", sign = "*", run = function(a, b) return a * b end },
-  { word = "add", text = "add %d to %d", sign = "+", run = function(a, b) return a + b end },
-  { word = "subtract", text = "take %d from %d", sign = "-", run = function(a, b) return b - a end, swap = true },
+  { text = "multiply %d by %d and add %d", code = "print(%d*%d+%d)", sign = 1 },
+  { text = "multiply %d by %d and take away %d", code = "print(%d*%d-%d)", sign = -1 },
 }
 
 --- Two calls, the second written from what the first one printed.
 function shapes.note()
-  local order, a, b = pick(orders), two_digits(), two_digits()
-  local text = string.format(order.text, a, b)
-  local answer = order.run(a, b)
-  local left, right = a, b
-  if order.swap then left, right = b, a end
+  local order, a, b, c = pick(orders), factor(), factor(), two_digits()
+  local text = string.format(order.text, a, b, c)
+  local answer = a * b + order.sign * c
   return {
     problem = string.format("%s left a note. Print note and do what it says. What is the result?", pick(names)),
     answer = answer,
     prelude = string.format("note = %q", text),
     plan = {
       { code = "print(note)", output = text },
-      { code = string.format("print(%d%s%d)", left, order.sign, right), output = tostring(answer) },
+      { code = string.format(order.code, a, b, c), output = tostring(answer) },
     },
   }
 end
 
 --- A variable that may be missing: the first program fails then, and a second one takes the number of the text.
 function shapes.stock()
-  local stock, guess, each, thing = two_digits(), two_digits(), two_digits(), pick(things)
+  local stock, guess, each, thing = factor(), factor(), factor(), pick(things)
   local known = math.random() < 0.5
   local answer = (known and stock or guess) * each
   local program = string.format("print(stock*%d)", each)
