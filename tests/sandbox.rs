@@ -217,8 +217,9 @@ fn a_dropped_call_is_stopped_and_gives_its_place_back() {
 
 #[test]
 fn a_killed_server_is_replaced() {
-    let python = python(40.0, true);
-    let servers = processes_with_cpu_limit(41);
+    let limit = own_limit(1000);
+    let python = python(f64::from(limit), true);
+    let servers = processes_with_cpu_limit(limit + 1);
     assert!(!servers.is_empty());
     for server in servers {
         // SAFETY: a plain system call on a process of ours.
@@ -230,20 +231,26 @@ fn a_killed_server_is_replaced() {
 
 #[test]
 fn nothing_is_left_behind() {
-    let python = python(50.0, true);
+    let limit = own_limit(40_000);
+    let python = python(f64::from(limit), true);
     block_on(python.run_in_session(1, "open('f', 'w').write('x')", ""));
-    assert!(!processes_with_cpu_limit(51).is_empty());
+    assert!(!processes_with_cpu_limit(limit + 1).is_empty());
     drop(python);
     let start = Instant::now();
     // The innermost processes die with their parents, a moment later.
-    while !processes_with_cpu_limit(51).is_empty() {
+    while !processes_with_cpu_limit(limit + 1).is_empty() {
         assert!(start.elapsed() < Duration::from_secs(30), "processes are left");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
+/// A time-out that no other process running these tests has at the same moment.
+fn own_limit(base: u32) -> u32 {
+    base + std::process::id() % 30_000
+}
+
 /// The interpreters of one test, known by their time-out, which is on their command line as a limit.
-fn processes_with_cpu_limit(seconds: u64) -> Vec<i32> {
+fn processes_with_cpu_limit(seconds: u32) -> Vec<i32> {
     let mark = format!("\"cpu\":{seconds},");
     let pids =
         std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
