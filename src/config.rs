@@ -177,7 +177,8 @@ impl From<SourceForm> for Source {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EnvSettings {
-    /// How tool calls are written: `retool` or `hermes`.
+    /// How tool calls are written: `auto` (what the model's chat template asks for), `hermes`, `qwen3_coder`, `llama3`,
+    /// `pythonic`, `mistral`, `deepseek_v3`, `deepseek_v31`, `harmony`, `retool`, `tir` or `answer`.
     pub format: String,
     /// Reaching it truncates the trajectory.
     pub max_steps: usize,
@@ -187,7 +188,7 @@ pub struct EnvSettings {
 
 impl Default for EnvSettings {
     fn default() -> Self {
-        Self { format: "hermes".to_owned(), max_steps: 8, system: String::new() }
+        Self { format: "auto".to_owned(), max_steps: 8, system: String::new() }
     }
 }
 

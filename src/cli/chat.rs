@@ -231,7 +231,7 @@ impl Chat {
             show(Piece::Reply(rest));
         }
         show(Piece::End);
-        let parsed = self.renderer.parse(&text);
+        let parsed = self.renderer.parse(&text, tools);
         answer.tokens += token_ids.len();
         answer.text.clone_from(&text);
         self.last = match observation {

@@ -136,7 +136,7 @@ async fn run_steps(
         }
         let completion = sample(policy, renderer, spec, t, &prompt.ids, room).await?;
         text = renderer.tokenizer().decode(without_stop(renderer, &completion), false);
-        let reply = renderer.parse(&text);
+        let reply = renderer.parse(&text, worker.tools());
         let action = Action {
             text: text.clone(),
             token_ids: completion.token_ids.clone(),

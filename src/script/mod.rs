@@ -27,7 +27,6 @@ mod messages;
 mod require;
 mod results;
 mod sandbox;
-mod schema;
 mod settings;
 mod state;
 mod vm;

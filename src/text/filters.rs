@@ -17,6 +17,10 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_filter("format", format);
     environment.add_filter("length", length);
     environment.add_filter("count", length);
+    environment.add_filter("int", int);
+    environment.add_filter("float", float);
+    environment.add_filter("replace", replace);
+    environment.add_filter("sort", sort);
     environment
         .add_test("iterable", |value: &Jinja| value.is_undefined() || (!value.is_none() && value.try_iter().is_ok()));
 }
@@ -27,7 +31,7 @@ fn tojson(value: &Jinja, indent: Option<Jinja>, options: Kwargs) -> Result<Jinja
     let mut layout = python::Layout::default();
     let named: Option<Jinja> = options.get("indent")?;
     if let Some(indent) = indent.or(named).filter(|indent| !indent.is_none() && !indent.is_undefined()) {
-        layout.indent = Some(usize::try_from(indent)?);
+        layout.indent = Some(narrow(usize::try_from(indent)?)?);
         ",".clone_into(&mut layout.item);
     }
     if let Some([item, key]) = options.get::<Option<Vec<String>>>("separators")?.as_deref() {
@@ -80,7 +84,7 @@ fn indent(
     blank: Option<bool>,
     options: Kwargs,
 ) -> Result<String, minijinja::Error> {
-    let width = width.or(options.get("width")?).unwrap_or(4);
+    let width = narrow(width.or(options.get("width")?).unwrap_or(4))?;
     let first = first.or(options.get("first")?).unwrap_or(false);
     let blank = blank.or(options.get("blank")?).unwrap_or(false);
     options.assert_all_used()?;
@@ -96,6 +100,16 @@ fn indent(
     Ok(lines.join("\n"))
 }
 
+/// A width that a person could mean.
+fn narrow(width: usize) -> Result<usize, minijinja::Error> {
+    const WIDEST: usize = 1000;
+    if width > WIDEST {
+        let why = format!("an indentation of {width} is more than {WIDEST}");
+        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, why));
+    }
+    Ok(width)
+}
+
 /// The `format` filter: `text % values`, with lists and dictionaries as Python prints them.
 #[allow(clippy::needless_pass_by_value)] // the signature minijinja wants
 fn format(text: &str, values: Rest<Jinja>) -> Result<String, minijinja::Error> {
@@ -103,6 +117,76 @@ fn format(text: &str, values: Rest<Jinja>) -> Result<String, minijinja::Error> {
     let values: Vec<Jinja> =
         values.iter().map(|value| if plain(value) { value.clone() } else { python::str(value).into() }).collect();
     format_filter(FormatStyle::Printf, text, &values)
+}
+
+/// The `int` filter: a number without its fraction, or the default where the value is none.
+#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
+fn int(value: &Jinja, default: Option<Jinja>) -> Jinja {
+    let text = value.as_str().map(str::trim);
+    if let Some(number) = text.and_then(|text| text.parse::<i64>().ok()) {
+        return number.into();
+    }
+    let number = match text {
+        Some(text) => text.parse::<f64>().ok(),
+        None if value.is_integer() => return value.clone(),
+        None => number_of(value),
+    };
+    match number.filter(|number| number.is_finite()) {
+        Some(number) => Jinja::from(number.trunc() as i64),
+        None => default.unwrap_or_else(|| 0.into()),
+    }
+}
+
+/// The `float` filter: a number, or the default where the value is none.
+#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
+fn float(value: &Jinja, default: Option<Jinja>) -> Jinja {
+    let number = value.as_str().map_or_else(|| number_of(value), |text| text.trim().parse().ok());
+    number.map_or_else(|| default.unwrap_or_else(|| 0.0.into()), Jinja::from)
+}
+
+/// A number's value; Python counts `True` as 1.
+fn number_of(value: &Jinja) -> Option<f64> {
+    match value.kind() {
+        ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
+        ValueKind::Number => f64::try_from(value.clone()).ok(),
+        _ => None,
+    }
+}
+
+/// The `replace` filter, with a count.
+#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
+fn replace(
+    value: &Jinja,
+    from: &str,
+    to: &str,
+    count: Option<usize>,
+    options: Kwargs,
+) -> Result<String, minijinja::Error> {
+    let count = count.or(options.get("count")?);
+    options.assert_all_used()?;
+    let text = python::str(value);
+    Ok(count.map_or_else(|| text.replace(from, to), |count| text.replacen(from, to, count)))
+}
+
+/// The `sort` filter, whose options Python takes by place too.
+#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
+fn sort(state: &State, value: Jinja, places: Rest<Jinja>) -> Result<Jinja, minijinja::Error> {
+    const NAMES: [&str; 3] = ["reverse", "case_sensitive", "attribute"];
+    let (options, places): (Vec<&Jinja>, Vec<&Jinja>) = places.iter().partition(|value| value.is_kwargs());
+    if places.len() > NAMES.len() {
+        return Err(ErrorKind::TooManyArguments.into());
+    }
+    let mut named: Vec<(&str, Jinja)> = NAMES.into_iter().zip(places.into_iter().cloned()).collect();
+    if let Some(options) = options.first() {
+        let options = Kwargs::try_from((*options).clone())?;
+        for name in NAMES {
+            if let Some(value) = options.get::<Option<Jinja>>(name)? {
+                named.push((name, value));
+            }
+        }
+        options.assert_all_used()?;
+    }
+    minijinja::filters::sort(state, value, named.into_iter().collect())
 }
 
 /// The `length` filter; what is undefined has none.

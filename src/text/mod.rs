@@ -2,7 +2,8 @@
 //!
 //! - [`Tokenizer`]: Hugging Face's `tokenizer.json`; [`train_tokenizer`] makes a small one from raw text
 //! - `template`: chat templates as transformers renders them; `filters` and `python` are Python's ways in them
-//! - `format`: how a policy writes calls ([`Format`]); one file per format
+//! - `format`: how a policy writes calls ([`Format`]), one file per format in `formats`; [`Stream`] reads them piece by piece
+//! - [`schema`]: what a call's arguments must be
 //! - `turns`: what a template prints between two messages, learnt once, so that a conversation grows by its new text only
 //! - [`Renderer`]: messages to prompt ids, replies to calls, and conversations extended token in / token out
 //! - `supervised`: conversations to ids and a loss mask, in the same pieces as rollouts
@@ -11,11 +12,14 @@
 mod conversations;
 mod filters;
 mod format;
-mod hermes;
+mod formats;
 mod pieces;
 mod python;
+#[cfg(test)]
+mod recorded;
 mod renderer;
-mod retool;
+pub mod schema;
+mod stream;
 mod supervised;
 mod template;
 #[cfg(test)]
@@ -24,8 +28,9 @@ mod tokenizer;
 mod train;
 mod turns;
 
-pub use format::{Format, Reply};
+pub use format::{AUTO, Format, Reply};
 pub use renderer::{Extension, Renderer};
+pub use stream::{Event, Stream};
 pub use supervised::Supervised;
 pub use template::Template;
 pub use tokenizer::Tokenizer;

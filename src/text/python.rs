@@ -153,6 +153,14 @@ pub(super) fn str(value: &Jinja) -> String {
     out
 }
 
+/// `repr` of a JSON value.
+pub(super) fn repr(value: &Value) -> String {
+    let mut out = String::new();
+    // Writing to a string can't fail.
+    let _ = write_repr(&mut out, &Jinja::from_serialize(value));
+    out
+}
+
 /// `repr(value)`: what stands inside printed lists and dictionaries.
 fn write_repr(out: &mut impl Write, value: &Jinja) -> std::fmt::Result {
     match value.kind() {

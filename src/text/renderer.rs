@@ -10,10 +10,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::format::{Format, Reply, Turn};
+use super::format::{Behind, Format, Reply, Turn};
+use super::formats::native::{Ability, Native};
 use super::pieces::Pieces;
+use super::stream::{Stream, find};
 use super::turns::{Between, Next};
-use super::{Template, Tokenizer, hermes, retool};
+use super::{Template, Tokenizer};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, Role};
 
@@ -31,19 +33,25 @@ pub struct Renderer {
     tokenizer: Tokenizer,
     template: Template,
     format: Format,
-    /// What a Retool call is a call of.
+    /// What bare code is a call of.
     code_tool: String,
+    ability: Ability,
     between: Option<Between>,
     /// What the template prints before an assistant's content, and what ends its turn (`<|im_end|>`).
     pub(super) before_reply: String,
     pub(super) marker: String,
+    /// All that may end an assistant's turn in a rendering, the marker first.
+    ends: Vec<String>,
     /// The template's prompt for a reply opens a `<think>` block.
     opens_thinking: bool,
-    /// The template prints `reasoning_content` itself.
-    prints_reasoning: bool,
+    /// The field of a message whose thinking the template prints itself: `reasoning_content` or `thinking`.
+    reasoning_field: Option<&'static str>,
     stop_ids: Arc<Vec<u32>>,
     stop_strings: Vec<String>,
 }
+
+/// Where templates look for thinking.
+const REASONING_FIELDS: [&str; 2] = ["reasoning_content", "thinking"];
 
 /// Marks a place in a rendering; a private-use letter, so that no template strips it.
 const HERE: &str = "\u{F8FF}here\u{F8FF}";
@@ -52,6 +60,14 @@ impl Renderer {
     /// Reads tokenizer and chat template of a model directory.
     pub fn load(dir: &Path, format: Format) -> Result<Self> {
         Self::new(Tokenizer::load(dir)?, format)
+    }
+
+    /// The same with a format by name; `auto` is the one that the template asks for.
+    pub fn load_named(dir: &Path, format: &str) -> Result<Self> {
+        let tokenizer = Tokenizer::load(dir)?;
+        let template = Template::of(&tokenizer)?;
+        let format = Format::named(format, &template)?;
+        Self::with_template(tokenizer, template, format)
     }
 
     /// A renderer over a tokenizer and the template beside it.
@@ -76,14 +92,30 @@ impl Renderer {
         let first = tokenizer.encode(after)?.first().and_then(|&id| Some((id, tokenizer.added_token(id)?)));
         let marker = first.as_ref().map(|(_, text)| text.clone()).filter(|text| after.starts_with(text.as_str()));
         let marker = marker.unwrap_or_default();
-        let thought = render(json!([user, {"role": "assistant", "content": "c", "reasoning_content": HERE}]), false);
-        let stop_ids = stop_ids(&tokenizer, first.map(|(id, _)| id).filter(|_| !marker.is_empty()))?;
+        let thinks = |field: &&str| {
+            let mut message = json!({"role": "assistant", "content": "c"});
+            message[*field] = HERE.into();
+            render(json!([user, message]), false).is_ok_and(|text| text.contains(HERE))
+        };
+        let result = json!({"role": "tool", "content": HERE, "name": "f", "tool_call_id": "call00001"});
+        let answered = render(json!([user, {"role": "assistant", "content": "c"}, result]), false);
+        let ability = Ability {
+            native: if format.is_native() { Native::learn(&template, format) } else { None },
+            results: format != Format::Answer && answered.is_ok_and(|text| text.contains(HERE)),
+        };
+        let mut stops: Vec<u32> = first.map(|(id, _)| id).filter(|_| !marker.is_empty()).into_iter().collect();
+        stops.extend(format.end_tokens().iter().filter_map(|token| tokenizer.id_of(token)));
+        let stop_ids = stop_ids(&tokenizer, &stops)?;
+        let own = [marker.as_str()].into_iter().chain(format.end_tokens().iter().copied()).chain(format.later_end());
+        let ends = own.filter(|end| !end.is_empty()).map(str::to_owned).collect();
         Ok(Self {
             before_reply: before_reply.to_owned(),
             opens_thinking: prompt.trim_end().ends_with("<think>"),
-            prints_reasoning: thought.is_ok_and(|text| text.contains(HERE)),
+            reasoning_field: REASONING_FIELDS.into_iter().find(|field| thinks(field)),
+            ability,
+            ends,
             stop_ids: Arc::new(stop_ids),
-            stop_strings: format.stop_strings(),
+            stop_strings: format.stop_strings().iter().map(|&stop| stop.to_owned()).collect(),
             code_tool: "python".to_owned(),
             marker,
             between,
@@ -93,7 +125,7 @@ impl Renderer {
         })
     }
 
-    /// Names the tool that code blocks call (Retool); `python` unless told otherwise.
+    /// Names the tool that bare code calls; `python` unless told otherwise.
     #[must_use]
     pub fn with_code_tool(mut self, name: impl Into<String>) -> Self {
         self.code_tool = name.into();
@@ -137,7 +169,7 @@ impl Renderer {
     /// The text of [`Renderer::prompt`].
     pub fn prompt_text(&self, messages: &[Message], tools: &[Value]) -> Result<String> {
         refuse_images(messages)?;
-        self.render(&self.turns(messages, false), tools, Next::Prompt)
+        self.render(&self.turns(messages, &Behind::default(), tools), tools, Next::Prompt)
     }
 
     /// How many ids a prompt has.
@@ -145,16 +177,14 @@ impl Renderer {
         Ok(self.prompt(messages, tools)?.len())
     }
 
-    /// Reads a reply with the format; total, whatever the text.
-    pub fn parse(&self, text: &str) -> Reply {
-        self.read(text, self.opens_thinking)
+    /// Reads a reply with the format; total, whatever the text. `tools`: what the policy was shown.
+    pub fn parse(&self, text: &str, tools: &[Value]) -> Reply {
+        self.format.read(text, self.opens_thinking, &self.code_tool, tools)
     }
 
-    fn read(&self, text: &str, thinking: bool) -> Reply {
-        match self.format {
-            Format::Retool => retool::parse(text, &self.code_tool, thinking),
-            Format::Hermes => hermes::parse(text, thinking),
-        }
+    /// Reads a reply while it is sampled.
+    pub fn stream<'a>(&'a self, tools: &'a [Value]) -> Stream<'a> {
+        self.format.stream(self.opens_thinking, &self.code_tool, tools)
     }
 
     /// The ids behind a prompt for `shown` and the reply `response_ids` that make the prompt for `now`.
@@ -174,12 +204,15 @@ impl Renderer {
         let Some((reply, rest)) = now.get(shown.len()..).and_then(<[Message]>::split_first) else {
             return Ok(Extension::Rewrites);
         };
-        if now[..shown.len()] != *shown || !self.says(reply, reply_text) {
+        if now[..shown.len()] != *shown || !self.says(reply, reply_text, tools) {
             return Ok(Extension::Rewrites);
         }
         let ended = response_ids.last().is_some_and(|id| self.stop_ids.contains(id));
         let open = !ended && self.format.leaves_open(reply_text);
-        let turns = self.turns(rest, open);
+        // Results of calls that the template writes belong to those calls: they can't be rendered without them.
+        let shown_turn = self.turns(std::slice::from_ref(reply), &Behind::default(), tools);
+        let native = self.format.hides_headers() || shown_turn.first().is_some_and(|turn| !turn.calls.is_empty());
+        let turns = self.turns(rest, &Behind { open, reply: reply_text }, tools);
         let mut pieces = Pieces::default();
         match turns.split_first() {
             // A result inside the policy's own turn, and nothing else: no template is needed.
@@ -188,7 +221,7 @@ impl Renderer {
                     pieces.push(text, *sampled);
                 }
             }
-            _ => match self.append(&turns, ended) {
+            _ => match self.append(&turns, ended).filter(|_| !native) {
                 Some(appended) => pieces.append(appended),
                 None => match self.compare(shown, reply_text, now, tools, ended)? {
                     Some(text) => pieces.push(&text, false),
@@ -221,30 +254,45 @@ impl Renderer {
         tools: &[Value],
         ended: bool,
     ) -> Result<Option<String>> {
-        let before = self.render(&self.turns(shown, false), tools, Next::Prompt)?;
-        let after = self.render(&self.turns(now, false), tools, Next::Prompt)?;
+        let render = |messages| self.render(&self.turns(messages, &Behind::default(), tools), tools, Next::Prompt);
+        let (before, after) = (render(shown)?, render(now)?);
         let Some(grown) = after.strip_prefix(&before) else { return Ok(None) };
-        if self.marker.is_empty() {
+        if self.ends.is_empty() {
             return Ok(grown.strip_prefix(reply_text).map(str::to_owned));
         }
-        let Some(end) = grown.find(&self.marker) else { return Ok(None) };
-        let (printed, rest) = grown.split_at(end);
-        // A result inside the turn stands between the reply and the end of the turn.
-        let reply_end = if printed.starts_with(reply_text) {
-            reply_text.len()
-        } else if self.parse(printed) == self.parse(reply_text) {
-            end
-        } else {
+        let sampled = self.parse(reply_text, tools);
+        let Some((reply_end, end, length)) = self.ends_in(grown).take(ENDS_TRIED).find_map(|(end, length)| {
+            let printed = &grown[..end];
+            // A result inside the turn stands between the reply and the end of the turn.
+            let same = if printed.starts_with(reply_text) {
+                Some(reply_text.len())
+            } else {
+                self.parse(printed, tools).says(&sampled).then_some(end)
+            };
+            same.map(|reply_end| (reply_end, end, length))
+        }) else {
             return Ok(None);
         };
-        let inside = &printed[reply_end..];
-        let closing = if ended && inside.trim().is_empty() { &rest[self.marker.len()..] } else { rest };
+        let (inside, rest) = (&grown[reply_end..end], &grown[end..]);
+        let closing = if ended && inside.trim().is_empty() { &rest[length..] } else { rest };
         let inside = if inside.trim().is_empty() { "" } else { inside };
         Ok(Some(format!("{inside}{closing}")))
     }
 
+    /// Where an assistant's turn may end in a rendering, and how long what ends it is.
+    fn ends_in<'t>(&'t self, text: &'t str) -> impl Iterator<Item = (usize, usize)> + 't {
+        let tags: Vec<&str> = self.ends.iter().map(String::as_str).collect();
+        let mut from = 0;
+        std::iter::from_fn(move || {
+            let (at, tag) = find(&text[from..], &tags)?;
+            let end = from + at;
+            from = end + tag.len();
+            Some((end, tag.len()))
+        })
+    }
+
     /// Whether an assistant message says what a reply says.
-    fn says(&self, message: &Message, reply: &str) -> bool {
+    fn says(&self, message: &Message, reply: &str, tools: &[Value]) -> bool {
         if message.role != Role::Assistant {
             return false;
         }
@@ -252,22 +300,24 @@ impl Renderer {
         if bare && matches!(&message.content, crate::mdp::Content::Text(text) if text == reply) {
             return true;
         }
-        let turn = self.turns(std::slice::from_ref(message), false);
-        let Some(turn) = turn.first() else { return false };
-        let sampled = self.parse(reply);
+        let turns = self.turns(std::slice::from_ref(message), &Behind::default(), tools);
+        let Some(turn) = turns.first() else { return false };
         // Thinking kept apart is no longer in the content, even where the prompt began it.
-        let mut written = self.read(&turn.content(), self.opens_thinking && turn.reasoning.is_none());
+        let apart = turn.reasoning.is_some() || !turn.calls.is_empty() || self.format.hides_headers();
+        let begun = self.opens_thinking && !apart;
+        let mut written = self.format.read(&turn.content(), begun, &self.code_tool, tools);
         if let Some(reasoning) = &turn.reasoning {
             written.reasoning = Some(reasoning.trim().to_owned());
         }
-        written == sampled
+        written.tool_calls.extend(turn.calls.iter().cloned());
+        written.says(&self.parse(reply, tools))
     }
 
     /// A conversation in pieces, from its first letter on. Where the template's text can't be divided (it mixes
     /// messages), all of it is one piece that nobody sampled.
     pub(super) fn pieces(&self, messages: &[Message], tools: &[Value], end: Next) -> Result<Pieces> {
         refuse_images(messages)?;
-        let turns = self.turns(messages, false);
+        let turns = self.turns(messages, &Behind::default(), tools);
         let text = self.render(&turns, tools, end)?;
         Ok(self.divide(&text, &turns, end).unwrap_or_else(|| {
             let mut pieces = Pieces::default();
@@ -330,13 +380,13 @@ impl Renderer {
     }
 
     /// A conversation's turns. Thinking that the template would not print is put into the content, once.
-    fn turns(&self, messages: &[Message], open: bool) -> Vec<Turn> {
-        let mut turns = self.format.turns(messages, open);
+    fn turns(&self, messages: &[Message], behind: &Behind<'_>, tools: &[Value]) -> Vec<Turn> {
+        let mut turns = self.format.turns(messages, behind, self.ability, self.opens_thinking, tools);
         for turn in turns.iter_mut().filter(|turn| turn.reasoning.is_some()) {
             let Some((text, _)) = turn.parts.first_mut() else { continue };
             if text.trim_start().starts_with("<think>") {
                 turn.reasoning = None;
-            } else if let Some(reasoning) = turn.reasoning.take_if(|_| !self.prints_reasoning) {
+            } else if let Some(reasoning) = turn.reasoning.take_if(|_| self.reasoning_field.is_none()) {
                 *text = format!("<think>\n{reasoning}\n</think>\n\n{text}");
             }
         }
@@ -350,10 +400,9 @@ impl Renderer {
         let messages: Vec<Value> = turns
             .iter()
             .enumerate()
-            .map(|(index, turn)| template_message(turn, if answered && index == last { HERE } else { "" }))
+            .map(|(index, turn)| self.template_message(turn, if answered && index == last { HERE } else { "" }))
             .collect();
-        // Retool's calls are plain text: a template's own words about tools would only contradict the prompt.
-        let tools = Some(tools).filter(|tools| !tools.is_empty() && self.format == Format::Hermes);
+        let tools = Some(tools).filter(|tools| !tools.is_empty() && self.format.shows_tools());
         let text = self.template.render(&messages, tools, end == Next::Prompt && !answered, &Map::new())?;
         if !answered {
             return Ok(text);
@@ -361,32 +410,41 @@ impl Renderer {
         let open = text.split_once(HERE).map(|(open, _)| open.to_owned());
         open.ok_or_else(|| {
             Error::new(Kind::Model, "the chat template drops the end of the policy's turn")
-                .hint("the retool format needs a template that prints an assistant's content as it is")
+                .hint("results inside the policy's turn need a template that prints an assistant's content as it is")
         })
     }
-}
 
-/// A turn as transformers hands it to a template.
-fn template_message(turn: &Turn, behind: &str) -> Value {
-    let mut message = Map::new();
-    let mut content = turn.content();
-    message.insert("role".to_owned(), turn.role.name().into());
-    content.push_str(behind);
-    message.insert("content".to_owned(), content.into());
-    for (key, value) in [
-        ("reasoning_content", turn.reasoning.clone()),
-        ("name", turn.name.clone()),
-        ("tool_call_id", turn.tool_call_id.clone()),
-    ] {
-        if let Some(value) = value {
-            message.insert(key.to_owned(), value.into());
+    /// A turn as transformers hands it to a template.
+    fn template_message(&self, turn: &Turn, behind: &str) -> Value {
+        let mut message = Map::new();
+        let mut content = turn.content();
+        message.insert("role".to_owned(), turn.role.name().into());
+        content.push_str(behind);
+        let native = self.ability.native.filter(|_| !turn.calls.is_empty());
+        message
+            .insert("content".to_owned(), native.map_or_else(|| content.as_str().into(), |way| way.content(&content)));
+        for (key, value) in [
+            (self.reasoning_field.unwrap_or(REASONING_FIELDS[0]), turn.reasoning.clone()),
+            ("name", turn.name.clone()),
+            ("tool_call_id", turn.tool_call_id.clone()),
+        ] {
+            if let Some(value) = value {
+                message.insert(key.to_owned(), value.into());
+            }
         }
+        if let Some(way) = native {
+            message.insert("tool_calls".to_owned(), way.calls(&turn.calls));
+        }
+        message.into()
     }
-    message.into()
 }
 
-/// End-of-reply ids: generation_config.json's, else tokenizer_config.json's `eos_token`; and the template's own.
-fn stop_ids(tokenizer: &Tokenizer, marker: Option<u32>) -> Result<Vec<u32>> {
+/// How many places are tried for the end of a reply that the template spells in its own way.
+const ENDS_TRIED: usize = 64;
+
+/// End-of-reply ids: generation_config.json's, else tokenizer_config.json's `eos_token`; and the template's and the
+/// format's own.
+fn stop_ids(tokenizer: &Tokenizer, own: &[u32]) -> Result<Vec<u32>> {
     let config = tokenizer.json("generation_config.json")?;
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
     let mut ids: Vec<u32> = match &config["eos_token_id"] {
@@ -396,7 +454,11 @@ fn stop_ids(tokenizer: &Tokenizer, marker: Option<u32>) -> Result<Vec<u32>> {
     if ids.is_empty() {
         ids.extend(tokenizer.named_token("eos_token")?.and_then(|token| tokenizer.id_of(&token)));
     }
-    ids.extend(marker.filter(|id| !ids.contains(id)));
+    for id in own {
+        if !ids.contains(id) {
+            ids.push(*id);
+        }
+    }
     if ids.is_empty() {
         return Err(Error::new(Kind::Model, "nothing says which token ends a reply")
             .at(tokenizer.origin())

@@ -15,6 +15,12 @@ use super::tokenizer::Tokenizer;
 use super::{filters, train};
 use crate::error::{Error, Kind, Result};
 
+/// Instructions that one rendering may take: some seconds. The longest real conversations take a hundredth of it.
+const FUEL: u64 = 50_000_000;
+
+/// Bytes that one rendering may have.
+const LONGEST: usize = 1 << 28;
+
 const DEFAULT: &str = "chat_template";
 const TOOL_USE: &str = "chat_template (tool_use)";
 
@@ -23,6 +29,8 @@ pub struct Template {
     environment: Environment<'static>,
     /// Where it came from: `models/x/chat_template.jinja`.
     origin: String,
+    /// The text of the template, and of the one for tools behind it.
+    source: String,
     bos_token: String,
     eos_token: String,
     has_tool_use: bool,
@@ -80,6 +88,7 @@ impl Template {
         environment.set_lstrip_blocks(true);
         environment.set_undefined_behavior(UndefinedBehavior::Lenient);
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        environment.set_fuel(Some(FUEL));
         filters::register(&mut environment);
         environment.add_function("raise_exception", |message: String| -> Result<Jinja, minijinja::Error> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, RAISED).with_source(Raised(message)))
@@ -88,6 +97,7 @@ impl Template {
         let mut new = Self {
             environment,
             origin: origin.to_owned(),
+            source: format!("{source}\n{}", tool_use.unwrap_or_default()),
             bos_token: bos_token.to_owned(),
             eos_token: eos_token.to_owned(),
             has_tool_use: tool_use.is_some(),
@@ -128,10 +138,18 @@ impl Template {
     }
 
     fn render_with(&self, name: &str, context: Jinja) -> Result<String> {
-        let render = || self.environment.get_template(name)?.render(context);
+        let mut out = Bounded::default();
+        let render = || self.environment.get_template(name)?.render_captured_to(context, &mut out).map(drop);
         render().map_err(|error: minijinja::Error| {
             self.explain(&error, Kind::Script, "the chat template can't render this conversation")
-        })
+        })?;
+        // Templates and values are UTF-8 throughout.
+        Ok(String::from_utf8_lossy(&out.0).into_owned())
+    }
+
+    /// Whether a text stands in the template.
+    pub(super) fn says(&self, text: &str) -> bool {
+        self.source.contains(text)
     }
 
     /// Whether there was no template and plain ChatML stands in: worth a note to the user.
@@ -150,9 +168,32 @@ impl Template {
             }
             source = inner.source();
         }
+        if error.kind() == ErrorKind::OutOfFuel {
+            return Error::new(kind, format!("{what}: it takes more than {FUEL} steps"))
+                .at(line)
+                .hint("look for a loop that never ends in the chat template");
+        }
         let detail =
             error.detail().map_or_else(|| error.kind().to_string(), |detail| format!("{}: {detail}", error.kind()));
         Error::new(kind, format!("{what}: {detail}")).at(line)
+    }
+}
+
+/// A rendering, no longer than [`LONGEST`].
+#[derive(Default)]
+struct Bounded(Vec<u8>);
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.0.len() + bytes.len() > LONGEST {
+            return Err(std::io::Error::other(format!("a prompt of more than {LONGEST} bytes")));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -175,7 +216,7 @@ fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
-        let Some(length) = rest[start..].find("%}") else { break };
+        let Some(length) = rest[start + 2..].find("%}").map(|length| length + 2) else { break };
         let (before, tag) = (&rest[..start], &rest[start..start + length + 2]);
         let word = tag[2..tag.len() - 2].trim_matches(['-', '+']).trim();
         out.push_str(before);
@@ -324,6 +365,71 @@ mod tests {
         assert_eq!((error.kind, error.place.as_deref()), (Kind::Script, Some("t.jinja:1")));
     }
 
+    /// What a stranger's template may try.
+    #[test]
+    fn hostile_templates_end() {
+        let many = |text: &str, count: usize| text.repeat(count);
+        let context = json!({"messages": []});
+        for source in [
+            "{% for a in range(99999) %}{% for b in range(99999) %}{{ b }}{% endfor %}{% endfor %}".to_owned(),
+            "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}".to_owned(),
+            format!("{{{{ {}1{} }}}}", many("(", 5000), many(")", 5000)),
+            format!("{{{{ {}1{} }}}}", many("[", 5000), many("]", 5000)),
+            format!("{}{}", many("{% if true %}", 5000), many("{% endif %}", 5000)),
+            format!("{{{{ {}1 }}}}", many("not ", 5000)),
+            format!("{{{{ {}1 }}}}", many("-", 5000)),
+            "{{ 'x' * 10000000000 }}".to_owned(),
+            "{{ 'x' | indent(10000000000, true) }}".to_owned(),
+            "{{ [1] | tojson(indent=10000000000) }}".to_owned(),
+            "{{ range(10000000000) | list }}".to_owned(),
+            "{{ '%1000000000000d' | format(1) }}".to_owned(),
+            "{{ strftime_now('%Q') }}".to_owned(),
+            "{% include 'x' %}".to_owned(),
+            "{% extends 'x' %}".to_owned(),
+            "{% import 'x' as x %}".to_owned(),
+            "{{ 1 / 0 }}".to_owned(),
+            "{{ 9223372036854775807 + 1 }} {{ 2 ** 100000 }}".to_owned(),
+            "{% for a in range(99999) %}{{ 'x' * 100000000 }}{% endfor %}".to_owned(),
+        ] {
+            match render(&source, &context) {
+                Ok(text) => assert!(text.len() < 100, "{source:.80}"),
+                Err(error) => assert!(error.to_string().contains("t.jinja"), "{source:.80} {error}"),
+            }
+        }
+        for (source, why) in [
+            (
+                "{% for a in range(99999) %}\n{% for b in range(99999) %}{{ b }}{% endfor %}{% endfor %}",
+                "it takes more than 50000000 steps",
+            ),
+            ("\n{{ [1] | tojson(indent=10000000000) }}", "an indentation of 10000000000 is more than 1000"),
+        ] {
+            let error = render(source, &context).unwrap_err();
+            assert!(error.message.contains(why), "{error}");
+            assert_eq!(error.place.as_deref(), Some("t.jinja:2"), "{error}");
+        }
+    }
+
+    proptest::proptest! {
+        /// Whatever a template says, it renders or names its line.
+        #[test]
+        fn any_template_is_rendered_or_refused(
+            bits in proptest::collection::vec(proptest::sample::select(vec![
+                "{{", "}}", "{%", "%}", "{#", "#}", " for m in messages ", " endfor ", " if ", " elif ", " else ", " endif ",
+                " set x = ", " set ns.x = ", "namespace()", " generation ", " endgeneration ", " macro f(a) ", " endmacro ", "f(1)",
+                "messages", "[0]", "[1:]", "[::-1]", "[::0]", ".x", ".items()", ".split('')", ".strip(1)", "|tojson", "|tojson(indent=2)", "|trim",
+                "|length", "|join(',')", "|indent", "|first", "|last", "|default(1)", "|selectattr('a')", "|format(1)", "'%s'", "'a'", "1", "-1",
+                "1.5", "none", "true", "+", "-", "*", "**", "/", "//", "%", "~", "==", " in ", " is ", " not ", " and ", "defined", "mapping",
+                "(", ")", "[", "]", "{", "}", ",", ":", "raise_exception('x')", "strftime_now('%d')", "\n", " ", "é", "loop.last", " break ",
+            ]), 0..24)
+        ) {
+            let source = bits.concat();
+            let context = json!({"messages": [{"x": 1, "role": "user", "content": "é"}]});
+            if let Err(error) = render(&source, &context) {
+                proptest::prop_assert!(error.place.is_some(), "{}", error);
+            }
+        }
+    }
+
     /// Cases of huggingface.js that transformers renders alike. Prints how many agree.
     #[test]
     fn cases_of_other_engines_agree() {
@@ -346,8 +452,8 @@ mod tests {
                 }
             }
             eprintln!("{file}: {good} of {} agree", good + wrong.len());
-            // `int` and `sort` with a default or an order, `replace` with a count, keywords as names.
-            assert!(wrong.len() <= 5, "{}", wrong.join("\n"));
+            // Keywords as names: `{% if if in in %}`.
+            assert!(wrong.len() <= usize::from(input == "context"), "{}", wrong.join("\n"));
         }
     }
 

@@ -73,6 +73,16 @@ pub(super) fn real(name: &str, format: Format) -> Option<Renderer> {
     Some(with_template(&std::fs::read_to_string(path).unwrap(), name, format))
 }
 
+/// A real template over a tokenizer that has its special tokens.
+pub(super) fn real_with(name: &str, format: Format, eos: &str, tokens: &[&str]) -> Option<Renderer> {
+    let path = shared("chat-templates")?.join(format!("templates/{name}.jinja"));
+    let extra: Vec<String> = tokens.iter().chain([&eos]).map(|&token| token.to_owned()).collect();
+    let files = tempfile::tempdir().unwrap();
+    train_tokenizer(corpus(), 360 + extra.len(), &extra).unwrap().save(files.path()).unwrap();
+    let template = Template::new(&std::fs::read_to_string(path).unwrap(), None, name, "", eos).unwrap();
+    Some(Renderer::with_template(Tokenizer::load(files.path()).unwrap(), template, format).unwrap())
+}
+
 /// A template over the small tokenizer.
 pub(super) fn with_template(source: &str, name: &str, format: Format) -> Renderer {
     let template = Template::new(source, None, name, "", "<|im_end|>").unwrap();

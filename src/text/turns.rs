@@ -93,7 +93,7 @@ impl Between {
     /// The pieces of turns, from the first one's content on, as the template would print them. `marker` is what ends
     /// an assistant's turn. `None` where a pair of roles was not learnt.
     pub(super) fn compose(&self, turns: &[Turn], end: Next, marker: &str) -> Option<Pieces> {
-        if turns.iter().any(|turn| turn.reasoning.is_some()) {
+        if turns.iter().any(|turn| turn.reasoning.is_some() || !turn.calls.is_empty()) {
             return None;
         }
         let mut pieces = Pieces::default();

@@ -15,7 +15,7 @@ use crate::model::Qwen2;
 use crate::rollout::{Pool, PoolOptions, Progress, Spec};
 use crate::script::Script;
 use crate::telemetry::Reporter;
-use crate::text::{Format, Renderer};
+use crate::text::Renderer;
 
 /// A loaded recipe with everything that runs it.
 pub(super) struct Session {
@@ -193,7 +193,7 @@ fn from_hub(id: &str) -> Result<PathBuf> {
 /// Loads the policy: model on its device, tokenizer and template for the recipe's tool format.
 pub fn load_policy(policy: &PolicySettings, format: &str) -> Result<(Rc<Qwen2>, Arc<Renderer>, PathBuf)> {
     let dir = model_dir(&policy.model)?;
-    let renderer = Arc::new(Renderer::load(&dir, Format::from_name(format)?)?);
+    let renderer = Arc::new(Renderer::load_named(&dir, format)?);
     let device = crate::native::device(policy.device)?;
     let model = Rc::new(Qwen2::load(&dir, device, compute_kind(policy.dtype, device))?);
     Ok((model, renderer, dir))

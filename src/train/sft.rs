@@ -23,7 +23,7 @@ use crate::rl::schedule::{Decay, Schedule};
 use crate::script::{Script, Split, Worker};
 use crate::store::{Recipe, RunDir, State, latest_checkpoint};
 use crate::telemetry::{Metrics, MetricsLog, Reporter};
-use crate::text::{Format, Renderer};
+use crate::text::Renderer;
 
 const OPTIMIZER: &str = "optimizer.safetensors";
 
@@ -157,7 +157,7 @@ impl Renderers {
         if let Some(renderer) = self.loaded.get(&name) {
             return Ok(Arc::clone(renderer));
         }
-        let renderer = Arc::new(Renderer::load(&self.dir, Format::from_name(&name)?)?);
+        let renderer = Arc::new(Renderer::load_named(&self.dir, &name)?);
         self.loaded.insert(name, Arc::clone(&renderer));
         Ok(renderer)
     }

@@ -14,8 +14,9 @@ use crate::error::{Error, Kind};
 use crate::mdp::ToolRecord;
 use crate::script::convert::{self, Odd, kind, to_json};
 use crate::script::host::{Call, Host};
+use crate::script::interpreters;
 use crate::script::vm::at_definition;
-use crate::script::{interpreters, schema};
+use crate::text::schema;
 use crate::tools::{Output, Python, Rhai};
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {

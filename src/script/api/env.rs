@@ -10,7 +10,7 @@ use super::tool::{Tool, ToolHandle};
 use crate::config::EnvSettings;
 use crate::script::convert::kind;
 use crate::script::settings;
-use crate::text::Format;
+use crate::text::{AUTO, Format};
 
 /// An environment.
 #[derive(Clone)]
@@ -35,7 +35,9 @@ fn env(lua: &Lua, value: &Value) -> mlua::Result<Env> {
     let (reset, step) = (fields.function("reset")?, fields.function("step")?);
     let settings = Json::Object(fields.rest(&["tools", "reset", "step"])?);
     let read: EnvSettings = settings::section("env", &settings).map_err(|error| fail_with(lua, NAME, error))?;
-    Format::from_name(&read.format).map_err(|error| fail_with(lua, NAME, error))?;
+    if read.format != AUTO {
+        Format::from_name(&read.format).map_err(|error| fail_with(lua, NAME, error))?;
+    }
     if reset.is_some() && !read.system.is_empty() {
         return Err(fail(
             lua,

@@ -11,6 +11,7 @@ use serde_json::{Map, Value as Json, json};
 use super::args::{Fields, fail, fail_with};
 use crate::error::Result;
 use crate::script::{convert, interpreters, settings};
+use crate::text::schema;
 use crate::tools::{PythonOptions, RhaiOptions};
 
 /// A tool of an env.
@@ -90,6 +91,7 @@ fn tool(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     };
     let description = fields.text("description")?.unwrap_or_default();
     let parameters = parameters(fields.json("parameters")?).map_err(|why| fail(lua, NAME, why))?;
+    schema::refuse_unknown(&parameters).map_err(|why| fail(lua, NAME, format!("`parameters`: {why}")))?;
     Ok(ToolHandle(Rc::new(Tool { name, description, parameters, run: Run::Lua { run, timeout } })))
 }
 

@@ -1,82 +1,27 @@
 //! ReTool (arXiv:2504.11536): the policy writes `<code>…</code>`, generation stops there, and the environment goes on
 //! in the same turn with `<interpreter>…</interpreter>`; then the policy goes on. One assistant turn holds it all.
 
-use serde_json::json;
-
-use super::format::{Reply, Turn, split_reasoning};
-use crate::mdp::{Message, Role, ToolCall};
+use super::inside::Style;
+use super::{code_call, code_of, on_a_line};
+use crate::mdp::{Message, ToolCall};
+use crate::text::stream::{Scan, Step, THINK, Think};
 
 const OPEN: &str = "<code>";
-pub(super) const CLOSE: &str = "</code>";
+pub(in crate::text) const CLOSE: &str = "</code>";
 const RESULT_OPEN: &str = "<interpreter>";
 const RESULT_CLOSE: &str = "</interpreter>";
 
 /// Whether a reply (not ended by an end-of-turn token) waits for a result.
-pub(super) fn waits(reply: &str) -> bool {
+pub(in crate::text) fn waits(reply: &str) -> bool {
     reply.trim_end().ends_with(CLOSE)
 }
 
-/// A conversation's turns: results behind `</code>` join the policy's turn, and so does the reply behind them.
-/// A result that answers no code (the policy ended its turn without closing the block) is a user's turn.
-pub(super) fn turns(messages: &[Message], open: bool) -> Vec<Turn> {
-    let mut turns: Vec<Turn> = Vec::new();
-    // Whether the policy's last turn waits for a result, and whether it has one already.
-    let (mut waiting, mut answered) = (open, false);
-    // Whether the last turn holds results that answer no code.
-    let mut stray = false;
-    for message in messages {
-        let text = message.content.text();
-        match message.role {
-            Role::Tool if waiting => {
-                if turns.last().is_none_or(|turn| turn.role != Role::Assistant) {
-                    let parts = Vec::new();
-                    turns.push(Turn {
-                        parts,
-                        ended: false,
-                        continued: true,
-                        ..Turn::new(Role::Assistant, String::new())
-                    });
-                }
-                let line = if answered { "" } else { "\n" };
-                let result = format!("{line}{}\n", result(&text));
-                if let Some(turn) = turns.last_mut() {
-                    turn.parts.push((result, false));
-                }
-                answered = true;
-            }
-            Role::Tool if stray => {
-                if let Some((content, _)) = turns.last_mut().and_then(|turn| turn.parts.last_mut()) {
-                    content.push('\n');
-                    content.push_str(&result(&text));
-                }
-            }
-            Role::Tool => {
-                turns.push(Turn::new(Role::User, result(&text)));
-                stray = true;
-            }
-            Role::Assistant => {
-                let parts = split(&written(message, text));
-                waiting = parts.last().is_some_and(|(text, sampled)| *sampled && waits(text));
-                let ended = !waiting && parts.last().is_none_or(|(_, sampled)| *sampled);
-                match turns.last_mut() {
-                    Some(turn) if answered => {
-                        turn.parts.extend(parts);
-                        turn.ended = ended;
-                    }
-                    _ => {
-                        let reasoning = message.reasoning_content.clone().filter(|reasoning| !reasoning.is_empty());
-                        turns.push(Turn { parts, reasoning, ended, ..Turn::new(Role::Assistant, String::new()) });
-                    }
-                }
-                (answered, stray) = (false, false);
-            }
-            Role::System | Role::User => {
-                turns.push(Turn::new(message.role, text));
-                (waiting, answered, stray) = (false, false, false);
-            }
-        }
-    }
-    turns
+/// How results stand in the policy's turn.
+pub(in crate::text) const STYLE: Style = Style { waits, first, result, split, written };
+
+/// The result behind a block.
+fn first(_before: &str, output: &str) -> String {
+    format!("\n{}\n", result(output))
 }
 
 /// `<interpreter>` around a tool's output.
@@ -84,18 +29,15 @@ fn result(output: &str) -> String {
     format!("{RESULT_OPEN}\n{}\n{RESULT_CLOSE}", output.trim_end_matches('\n'))
 }
 
-/// An assistant's text, with its calls where the text lacks them.
-fn written(message: &Message, mut text: String) -> String {
-    if !text.contains(OPEN) {
-        for call in &message.tool_calls {
-            if !text.is_empty() && !text.ends_with('\n') {
-                text.push('\n');
-            }
-            let code = call.arguments.get("code").and_then(|code| code.as_str()).unwrap_or_default();
-            text = format!("{text}{OPEN}\n{code}\n{CLOSE}");
-        }
-    }
-    text
+/// A message's text, with its calls where the text lacks them.
+fn written(message: &Message) -> String {
+    let text = message.content.text();
+    if text.contains(OPEN) { text } else { message.tool_calls.iter().fold(text, write) }
+}
+
+/// The text with a call behind it.
+pub(in crate::text) fn write(text: String, call: &ToolCall) -> String {
+    on_a_line(text, &format!("{OPEN}\n{}\n{CLOSE}", code_of(call)))
 }
 
 /// Finds the results inside one assistant's text, as published ReTool data has them: an interpreter block right
@@ -124,29 +66,41 @@ fn split(text: &str) -> Vec<(String, bool)> {
     parts
 }
 
-/// Reads a reply: its last code block is one call of `tool`. Never fails: what can't be read is told in `errors`.
-pub(super) fn parse(text: &str, tool: &str, thinking: bool) -> Reply {
-    // Code is run while thinking goes on, so a thought that is not finished is text like any other.
-    let finished = text.contains("</think>");
-    let (reasoning, answer) = if finished { split_reasoning(text, thinking) } else { (None, text) };
-    let mut reply =
-        Reply { content: answer.trim().to_owned(), reasoning: reasoning.map(str::to_owned), ..Reply::default() };
-    let (open, close) = (text.rfind(OPEN), text.rfind(CLOSE));
-    match (open, close) {
-        (Some(open), Some(close)) if open < close => {
-            let code = without_fence(&text[open + OPEN.len()..close]);
-            if code.trim().is_empty() {
-                reply.errors.push(format!("The {OPEN} block is empty."));
-            } else {
-                let arguments = json!({ "code": code });
-                reply.tool_calls.push(ToolCall { id: None, name: tool.to_owned(), arguments });
-            }
-        }
-        (Some(_), _) => reply.errors.push(format!("{OPEN} was not closed with {CLOSE}, so nothing was run.")),
-        (None, Some(_)) => reply.errors.push(format!("{CLOSE} stands without {OPEN}, so nothing was run.")),
-        (None, None) => {}
+/// The last code block of a reply is one call; the rest of the reply, code and all, is its content.
+pub(in crate::text) struct Retool<'a> {
+    think: Think,
+    /// What code is a call of.
+    tool: &'a str,
+}
+
+impl<'a> Retool<'a> {
+    pub(in crate::text) fn new(begun: bool, tool: &'a str) -> Self {
+        Self { think: Think::new(begun, THINK, &[]), tool }
     }
-    reply
+}
+
+impl Scan for Retool<'_> {
+    fn step(&mut self, rest: &str, done: bool) -> Step {
+        self.think.step(rest, done).unwrap_or(Step::Content(rest.len()))
+    }
+
+    /// Code is run while thinking goes on, so it counts wherever it stands.
+    fn end(&mut self, whole: &str) -> Vec<Result<ToolCall, String>> {
+        let call = match (whole.rfind(OPEN), whole.rfind(CLOSE)) {
+            (Some(open), Some(close)) if open < close => {
+                let code = without_fence(&whole[open + OPEN.len()..close]);
+                if code.trim().is_empty() {
+                    Err(format!("The {OPEN} block is empty."))
+                } else {
+                    Ok(code_call(self.tool, &code))
+                }
+            }
+            (Some(_), _) => Err(format!("{OPEN} was not closed with {CLOSE}, so nothing was run.")),
+            (None, Some(_)) => Err(format!("{CLOSE} stands without {OPEN}, so nothing was run.")),
+            (None, None) => return Vec::new(),
+        };
+        vec![call]
+    }
 }
 
 /// The program between the tags: without a Markdown fence, without the line breaks around it.
@@ -163,7 +117,17 @@ fn without_fence(code: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::inside::turns as inside_turns;
     use super::*;
+    use crate::text::format::{Behind, Format, Reply, Turn};
+
+    fn parse(text: &str, tool: &str, begun: bool) -> Reply {
+        Format::Retool.read(text, begun, tool, &[])
+    }
+
+    fn turns(messages: &[Message], open: bool) -> Vec<Turn> {
+        inside_turns(messages, &Behind { open, ..Behind::default() }, &STYLE)
+    }
 
     fn code(reply: &Reply) -> Vec<&str> {
         reply.tool_calls.iter().filter_map(|call| call.arguments["code"].as_str()).collect()
@@ -257,11 +221,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_read(text in "(<code>|</code>|<interpreter>|</interpreter>|<think>|</think>|```|python|\\PC|\n){0,40}") {
-            for thinking in [false, true] {
-                let reply = parse(&text, "python", thinking);
-                proptest::prop_assert!(reply.tool_calls.len() + reply.errors.len() <= 1);
-            }
+        fn nothing_is_lost_in_parts(text in "(<code>|</code>|<interpreter>|</interpreter>|<think>|</think>|```|python|\\PC|\n){0,40}") {
             let parts = split(&text);
             proptest::prop_assert_eq!(parts.iter().map(|(text, _)| text.as_str()).collect::<String>(), text);
         }

@@ -1,0 +1,115 @@
+//! Thinking and answers in tags, as agents for games are trained (RAGEN, arXiv:2504.20073):
+//! `<think>…</think><answer>up || left</answer>`. Each action between the separators is a call of `act`.
+
+use serde_json::json;
+
+use super::call;
+use crate::mdp::ToolCall;
+use crate::text::stream::{Scan, Step, THINK, Think, text_before};
+
+const OPEN: &str = "<answer>";
+const CLOSE: &str = "</answer>";
+/// What stands between two actions.
+const SEPARATOR: &str = "||";
+/// The tool that an action is a call of.
+const TOOL: &str = "act";
+
+pub(in crate::text) struct Answer {
+    think: Think,
+    answered: bool,
+}
+
+impl Answer {
+    pub(in crate::text) fn new(begun: bool) -> Self {
+        Self { think: Think::new(begun, THINK, &[OPEN]), answered: false }
+    }
+}
+
+impl Scan for Answer {
+    fn step(&mut self, rest: &str, done: bool) -> Step {
+        if let Some(step) = self.think.step(rest, done) {
+            return step;
+        }
+        if self.answered {
+            // Only the first answer counts.
+            return Step::Content(rest.len());
+        }
+        if let Err(step) = text_before(rest, &[OPEN], done, Step::Content) {
+            return step;
+        }
+        let inner = &rest[OPEN.len()..];
+        let Some(end) = inner.find(CLOSE) else {
+            if !done {
+                return Step::More;
+            }
+            self.answered = true;
+            return Step::Calls(rest.len(), vec![Err(format!("{OPEN} was not closed with {CLOSE}"))]);
+        };
+        self.answered = true;
+        let actions = inner[..end].split(SEPARATOR).map(str::trim).filter(|action| !action.is_empty());
+        let mut calls: Vec<_> = actions.map(|action| Ok(call(TOOL, json!({ "action": action })))).collect();
+        if calls.is_empty() {
+            calls.push(Err(format!("nothing stands between {OPEN} and {CLOSE}")));
+        }
+        Step::Calls(OPEN.len() + end + CLOSE.len(), calls)
+    }
+
+    fn end(&mut self, _whole: &str) -> Vec<Result<ToolCall, String>> {
+        let missing = || Err(format!("No {OPEN}…{CLOSE} was found, so nothing was done."));
+        if self.answered { Vec::new() } else { vec![missing()] }
+    }
+}
+
+/// The text with actions behind it.
+pub(in crate::text) fn write(mut text: String, calls: &[ToolCall]) -> String {
+    let actions: Vec<String> = calls
+        .iter()
+        .map(|call| match call.arguments.get("action") {
+            Some(serde_json::Value::String(action)) => action.clone(),
+            _ => crate::text::python::dumps(&call.arguments),
+        })
+        .collect();
+    text.extend([OPEN, &actions.join(" || "), CLOSE]);
+    text
+}
+
+/// Whether a text holds an answer already.
+pub(in crate::text) fn holds_call(text: &str) -> bool {
+    text.contains(OPEN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::format::{Format, Reply};
+
+    fn parse(text: &str, begun: bool) -> Reply {
+        Format::Answer.read(text, begun, "python", &[])
+    }
+
+    #[test]
+    fn actions_are_calls() {
+        let expected = ["up", "left"].map(|action| call("act", json!({ "action": action })));
+        for (text, begun) in [
+            ("<think>hm</think><answer>up || left</answer>", false),
+            ("hm</think> <answer>up||left||</answer> <answer>no</answer>", true),
+            ("<think>hm<answer>up || left</answer>", false),
+        ] {
+            let reply = parse(text, begun);
+            assert_eq!(reply.tool_calls, expected, "{text}");
+            assert_eq!((reply.reasoning.as_deref(), reply.errors.len()), (Some("hm"), 0), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_reply_without_actions_is_told_so() {
+        for (text, error) in [
+            ("up", "No <answer>…</answer> was found, so nothing was done."),
+            ("", "No <answer>…</answer> was found, so nothing was done."),
+            ("<answer> || </answer>", "Tool call 1 can't be read: nothing stands between <answer> and </answer>."),
+            ("<answer>up", "Tool call 1 can't be read: <answer> was not closed with </answer>."),
+        ] {
+            assert_eq!(parse(text, false).errors, [error], "{text}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! DeepSeek: calls between `<｜tool▁calls▁begin｜>` and `<｜tool▁calls▁end｜>`. V3 and R1 write `function`, a separator,
+//! the name and a fenced JSON block; V3.1 writes name, separator and bare JSON. Both are read, whichever is written.
+
+use super::json::{self, Front};
+use super::{call, on_a_line};
+use crate::mdp::ToolCall;
+use crate::text::python;
+use crate::text::stream::{Scan, Step, THINK, Think, find, text_before};
+
+const BEGIN: &str = "<｜tool▁calls▁begin｜>";
+const END: &str = "<｜tool▁calls▁end｜>";
+const CALL: &str = "<｜tool▁call▁begin｜>";
+const CALL_END: &str = "<｜tool▁call▁end｜>";
+const SEPARATOR: &str = "<｜tool▁sep｜>";
+
+pub(in crate::text) struct DeepSeek {
+    think: Think,
+    /// Between the tags around all calls.
+    inside: bool,
+}
+
+impl DeepSeek {
+    pub(in crate::text) fn new(begun: bool) -> Self {
+        Self { think: Think::new(begun, THINK, &[BEGIN, CALL]), inside: false }
+    }
+}
+
+impl Scan for DeepSeek {
+    fn step(&mut self, rest: &str, done: bool) -> Step {
+        if let Some(step) = self.think.step(rest, done) {
+            return step;
+        }
+        if !self.inside {
+            return match text_before(rest, &[BEGIN, CALL], done, Step::Content) {
+                Ok(BEGIN) => {
+                    self.inside = true;
+                    Step::Skip(BEGIN.len())
+                }
+                Ok(_) => {
+                    self.inside = true;
+                    self.step(rest, done)
+                }
+                Err(step) => step,
+            };
+        }
+        let block = rest.trim_start();
+        let gap = rest.len() - block.len();
+        if block.starts_with(END) {
+            self.inside = false;
+            return Step::Skip(gap + END.len());
+        }
+        if block.is_empty() {
+            return if done { Step::Skip(gap) } else { Step::More };
+        }
+        if (END.starts_with(block) || CALL.starts_with(block)) && !done {
+            return Step::More;
+        }
+        let Some(inner) = block.strip_prefix(CALL) else {
+            let Some(end) = find(block, &[CALL, END]).map(|(at, _)| at).or(done.then_some(block.len())) else {
+                return Step::More;
+            };
+            return Step::Calls(gap + end, vec![Err(format!("expected {CALL} behind {BEGIN}"))]);
+        };
+        match read_call(inner, done) {
+            Some((call, used)) => Step::Calls(gap + CALL.len() + used, vec![call]),
+            None => Step::More,
+        }
+    }
+}
+
+/// A call behind its opening tag.
+fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize)> {
+    // Behind a broken call: its own end, or where another tag begins.
+    let end = |from: usize| {
+        let found = find(&block[from..], &[CALL_END, CALL, END]);
+        found
+            .map(|(at, tag)| from + at + if tag == CALL_END { CALL_END.len() } else { 0 })
+            .or(done.then_some(block.len()))
+    };
+    let Some((at, tag)) = find(block, &[SEPARATOR, CALL_END, CALL, END]) else {
+        return done.then(|| (Err("it is cut off".to_owned()), block.len()));
+    };
+    if tag != SEPARATOR {
+        return Some((Err(format!("{SEPARATOR} is missing")), end(at)?));
+    }
+    let kind = block[..at].trim();
+    let behind = at + SEPARATOR.len();
+    // V3: the name stands on a line of its own, and a fence around the arguments.
+    let (name, from) = match block[behind..].split_once("```") {
+        Some((name, fenced)) if kind == "function" && !name.contains('<') => {
+            let fenced = fenced.strip_prefix("json").unwrap_or(fenced);
+            if fenced.is_empty() || "json".starts_with(fenced) {
+                return done.then(|| (Err("it is cut off".to_owned()), block.len()));
+            }
+            (name.trim(), block.len() - fenced.len())
+        }
+        None if kind == "function" && !block[behind..].contains('<') => {
+            return done.then(|| (Err("it is cut off".to_owned()), block.len()));
+        }
+        _ => (kind, behind),
+    };
+    let (value, used) = match json::front(&block[from..], done)? {
+        Front::Value(value, used) => (value, from + used),
+        Front::Nothing => return Some((Err("it is cut off".to_owned()), block.len())),
+        Front::Broken(error, cut) => {
+            let closed = block[from..].contains(CALL_END);
+            let why = if cut && !closed { "it is cut off".to_owned() } else { format!("not valid JSON, {error}") };
+            return Some((Err(why), end(from)?));
+        }
+    };
+    let close = block[used..].trim_start();
+    let tail = close.strip_prefix("```").unwrap_or(close).trim_start();
+    if tail.starts_with(CALL_END) {
+        let used = block.len() - tail.len() + CALL_END.len();
+        let result = if name.is_empty() {
+            Err("it has no name".to_owned())
+        } else {
+            json::arguments(value).map(|arguments| call(name, arguments))
+        };
+        return Some((result, used));
+    }
+    if !done && ("```".starts_with(close) || CALL_END.starts_with(tail)) {
+        return None;
+    }
+    if tail.is_empty() {
+        // The end of the reply serves as the closing tag.
+        return Some((json::arguments(value).map(|arguments| call(name, arguments)), block.len()));
+    }
+    Some((Err(format!("something stands between the JSON object and {CALL_END}")), end(used)?))
+}
+
+/// The text with calls behind it. `fenced`: as V3 and R1 write them.
+pub(in crate::text) fn write(text: String, calls: &[ToolCall], fenced: bool) -> String {
+    let calls: Vec<String> = calls
+        .iter()
+        .map(|call| {
+            let (name, arguments) = (&call.name, python::dumps(&call.arguments));
+            if fenced {
+                format!("{CALL}function{SEPARATOR}{name}\n```json\n{arguments}\n```{CALL_END}")
+            } else {
+                format!("{CALL}{name}{SEPARATOR}{arguments}{CALL_END}")
+            }
+        })
+        .collect();
+    let between = if fenced { "\n" } else { "" };
+    let calls = format!("{BEGIN}{}{END}", calls.join(between));
+    if fenced { on_a_line(text, &calls) } else { format!("{text}{calls}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::text::format::{Format, Reply};
+
+    fn parse(text: &str) -> Reply {
+        Format::DeepSeekV3.read(text, false, "python", &[])
+    }
+
+    #[test]
+    fn both_spellings_are_read() {
+        let calls = [call("f", json!({"a": "```"})), call("g", json!({}))];
+        for fenced in [true, false] {
+            let reply = parse(&write("<think>hm</think>So.".to_owned(), &calls, fenced));
+            assert_eq!((reply.tool_calls, reply.errors), (calls.to_vec(), Vec::new()));
+            assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("hm"), "So."));
+        }
+    }
+
+    #[test]
+    fn malformed_calls_are_told_in_words() {
+        for (block, error) in [
+            (format!("{CALL}f{SEPARATOR}{{a}}{CALL_END}"), "not valid JSON, key must be a string at line 1 column 2"),
+            (format!("{CALL}f{CALL_END}"), "<｜tool▁sep｜> is missing"),
+            (format!("function{SEPARATOR}f\n"), "expected <｜tool▁call▁begin｜> behind <｜tool▁calls▁begin｜>"),
+            (format!("{CALL}f{SEPARATOR}[1]{CALL_END}"), "`arguments` must be a JSON object, found a list"),
+            (format!("{CALL}{SEPARATOR}{{}}{CALL_END}"), "it has no name"),
+            (
+                format!("{CALL}function{SEPARATOR}f\n```json\n{{}} x\n```{CALL_END}"),
+                "something stands between the JSON object and <｜tool▁call▁end｜>",
+            ),
+        ] {
+            let reply = parse(&format!("a{BEGIN}{block}{CALL}ok{SEPARATOR}{{}}{CALL_END}{END}b"));
+            assert_eq!(reply.errors, [format!("Tool call 1 can't be read: {error}.")], "{block}");
+            assert_eq!((reply.tool_calls.len(), reply.content.as_str()), (1, "ab"), "{block}");
+        }
+        let reply = parse(&format!("{BEGIN}{CALL}function{SEPARATOR}f\n```js"));
+        assert_eq!(reply.errors, ["Tool call 1 can't be read: it is cut off."]);
+    }
+}

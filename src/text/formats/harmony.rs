@@ -1,0 +1,228 @@
+//! Harmony (gpt-oss): a reply is a list of messages, `<|channel|>analysis<|message|>…<|end|><|start|>assistant…`. What
+//! is in `analysis` is thinking; a message `to=functions.NAME` is a call; the rest is content. The prompt ends with
+//! `<|start|>assistant`, so a reply begins inside a header.
+
+use super::json::{self, Front};
+use super::{call, code_call};
+use crate::mdp::ToolCall;
+use crate::text::python;
+use crate::text::stream::{Scan, Step, find, held};
+
+const START: &str = "<|start|>";
+const CHANNEL: &str = "<|channel|>";
+const MESSAGE: &str = "<|message|>";
+const CONSTRAIN: &str = "<|constrain|>";
+const CALL: &str = "<|call|>";
+/// What ends a message, and a reply with it (but `<|end|>`).
+const ENDS: &[&str] = &["<|end|>", CALL, "<|return|>", START];
+
+pub(in crate::text) struct Harmony<'a> {
+    /// What a call of the built-in `python` is a call of.
+    tool: &'a str,
+    place: Place,
+}
+
+enum Place {
+    /// Before anything was read.
+    Front,
+    /// Between messages, or in a header.
+    Header,
+    Body(Body),
+}
+
+#[derive(Clone)]
+enum Body {
+    Content,
+    Thought,
+    Call(String),
+    /// Another role's.
+    Ignored,
+}
+
+impl<'a> Harmony<'a> {
+    pub(in crate::text) fn new(tool: &'a str) -> Self {
+        Self { tool, place: Place::Front }
+    }
+
+    fn header(&mut self, rest: &str, done: bool) -> Step {
+        if let Some(tag) = ENDS.iter().find(|tag| rest.starts_with(**tag) && **tag != START) {
+            return Step::Skip(tag.len());
+        }
+        let Some(end) = rest.find(MESSAGE) else {
+            // A header without a message says nothing.
+            return if done { Step::Skip(rest.len()) } else { Step::More };
+        };
+        let header = &rest[..end];
+        // The last channel counts: a header may be written twice.
+        let channel = header.rsplit_once(CHANNEL).map_or("", |(_, channel)| channel);
+        let channel = channel.split(|letter: char| letter.is_whitespace() || letter == '<').next().unwrap_or_default();
+        let role = header.rsplit_once(START).map_or("assistant", |(_, role)| role);
+        let role = role.split(|letter: char| letter.is_whitespace() || letter == '<').next().unwrap_or_default();
+        let to = header
+            .split("to=")
+            .skip(1)
+            .map(|to| to.split(|letter: char| letter.is_whitespace() || letter == '<').next().unwrap_or_default());
+        let to = to.filter(|to| !to.is_empty() && *to != "assistant" && *to != "user").last();
+        let body = match to {
+            _ if !matches!(role, "assistant" | "") => Body::Ignored,
+            Some(to) => Body::Call(to.strip_prefix("functions.").unwrap_or(to).to_owned()),
+            None if channel == "analysis" => Body::Thought,
+            None => Body::Content,
+        };
+        let used = end + MESSAGE.len();
+        self.place = Place::Body(body);
+        Step::Break(used)
+    }
+
+    fn body(&mut self, body: &Body, rest: &str, done: bool) -> Step {
+        let Body::Call(name) = body else {
+            return match find(rest, ENDS) {
+                Some((0, tag)) => {
+                    self.place = Place::Header;
+                    // The next header reads its own start.
+                    if tag == START { self.header(rest, done) } else { Step::Skip(tag.len()) }
+                }
+                Some((at, _)) => body.give(at),
+                None if done => body.give(rest.len()),
+                None => match rest.len() - held(rest, ENDS) {
+                    0 => Step::More,
+                    length => body.give(length),
+                },
+            };
+        };
+        let (result, from) = match json::front(rest, done) {
+            None => return Step::More,
+            Some(Front::Value(value, used)) => (json::arguments(value), used),
+            // `end` says that nothing is there.
+            Some(Front::Nothing) => return Step::Skip(rest.len()),
+            Some(Front::Broken(error, cut)) => {
+                let closed = find(rest, ENDS).is_some();
+                let why = if cut && !closed { "it is cut off".to_owned() } else { format!("not valid JSON, {error}") };
+                (Err(why), 0)
+            }
+        };
+        let Some(end) = find(&rest[from..], ENDS).map(|(at, _)| from + at).or(done.then_some(rest.len())) else {
+            return Step::More;
+        };
+        let result = if rest[from..end].trim().is_empty() || result.is_err() {
+            result.map(|arguments| call(name, arguments))
+        } else {
+            Err("something stands behind the JSON object".to_owned())
+        };
+        // The built-in interpreter takes a program, not JSON.
+        let result = match result {
+            Err(_) if name == "python" && !rest[..end].trim().is_empty() => {
+                Ok(code_call(self.tool, rest[..end].trim()))
+            }
+            result => result,
+        };
+        self.place = Place::Header;
+        // An empty body takes its end with it, so that the step goes on.
+        let used = if end == 0 { find(rest, ENDS).map_or(rest.len(), |(_, tag)| tag.len()) } else { end };
+        Step::Calls(used, vec![result])
+    }
+}
+
+impl Body {
+    fn give(&self, length: usize) -> Step {
+        match self {
+            Self::Thought => Step::Thought(length),
+            Self::Ignored => Step::Skip(length),
+            Self::Content | Self::Call(_) => Step::Content(length),
+        }
+    }
+}
+
+impl Scan for Harmony<'_> {
+    fn step(&mut self, rest: &str, done: bool) -> Step {
+        if matches!(self.place, Place::Front) {
+            let front = rest.trim_start();
+            let headers = [START, CHANNEL, MESSAGE, CONSTRAIN, "to="];
+            if headers.iter().any(|tag| front.starts_with(tag)) {
+                self.place = Place::Header;
+            } else if !done && headers.iter().any(|tag| tag.starts_with(front)) {
+                return Step::More;
+            } else {
+                // No header at all: a reply in plain text.
+                self.place = Place::Body(Body::Content);
+            }
+        }
+        match &self.place {
+            Place::Body(body) => {
+                let body = body.clone();
+                self.body(&body, rest, done)
+            }
+            Place::Front | Place::Header => self.header(rest, done),
+        }
+    }
+
+    fn end(&mut self, _whole: &str) -> Vec<Result<ToolCall, String>> {
+        match &self.place {
+            Place::Body(Body::Call(name)) => vec![Err(format!("The call of `{name}` has no arguments."))],
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// The text with a call behind it.
+pub(in crate::text) fn write(text: String, calls: &[ToolCall]) -> String {
+    let mut out = text;
+    for call in calls {
+        if !out.is_empty() {
+            if !out.starts_with("<|") {
+                out = format!("{CHANNEL}commentary{MESSAGE}{out}");
+            }
+            out.push_str("<|end|><|start|>assistant");
+        }
+        let arguments = python::dumps(&call.arguments);
+        let header = [CHANNEL, "commentary to=functions.", &call.name, " ", CONSTRAIN, "json", MESSAGE];
+        out.extend(header);
+        out.push_str(&arguments);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::text::format::{Format, Reply};
+
+    fn parse(text: &str) -> Reply {
+        Format::Harmony.read(text, false, "python", &[])
+    }
+
+    #[test]
+    fn channels_are_told_apart() {
+        let reply = parse(
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary<|message|>Let me see.<|end|>\
+             <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": \"<|call|>\"}<|call|>",
+        );
+        assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("hm"), "Let me see."));
+        assert_eq!(reply.tool_calls, [call("f", json!({"a": "<|call|>"}))]);
+        let reply = parse(
+            "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>analysis<|message|>b<|end|><|start|>assistant<|channel|>final<|message|>4",
+        );
+        assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("a\n\nb"), "4"));
+        let reply = parse("<|channel|>analysis to=python code<|message|>print(1)");
+        assert_eq!(reply.tool_calls, [call("python", json!({"code": "print(1)"}))]);
+        assert_eq!(parse("plain < text").content, "plain < text");
+    }
+
+    #[test]
+    fn malformed_calls_are_told_in_words() {
+        for (body, error) in [
+            ("{a}", "not valid JSON, key must be a string at line 1 column 2"),
+            ("{} x", "something stands behind the JSON object"),
+            ("[1]", "`arguments` must be a JSON object, found a list"),
+            ("{\"a\": ", "it is cut off"),
+        ] {
+            let reply = parse(&format!(" to=functions.f<|channel|>commentary<|message|>{body}"));
+            assert_eq!(reply.errors, [format!("Tool call 1 can't be read: {error}.")], "{body}");
+        }
+        assert_eq!(parse(" to=functions.f<|message|> ").errors, ["The call of `f` has no arguments."]);
+        let reply = parse("<|channel|>commentary to=functions.f<|message|> <|call|>");
+        assert_eq!(reply.errors, ["Tool call 1 can't be read: not valid JSON, expected value at line 1 column 2."]);
+    }
+}

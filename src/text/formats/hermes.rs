@@ -1,0 +1,172 @@
+//! Hermes: calls are JSON objects between `<tool_call>` tags, as many as the policy likes; results come back in a
+//! turn of their own, which the chat template writes (role `tool`). Qwen2.5 and Qwen3 were trained on it.
+
+use super::json::{self, Front};
+use super::on_a_line;
+use crate::mdp::ToolCall;
+use crate::text::python;
+use crate::text::stream::{Scan, Step, THINK, Think, text_before};
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+
+pub(in crate::text) struct Hermes {
+    think: Think,
+}
+
+impl Hermes {
+    pub(in crate::text) fn new(begun: bool) -> Self {
+        Self { think: Think::new(begun, THINK, &[OPEN]) }
+    }
+}
+
+impl Scan for Hermes {
+    fn step(&mut self, rest: &str, done: bool) -> Step {
+        if let Some(step) = self.think.step(rest, done) {
+            return step;
+        }
+        if let Err(step) = text_before(rest, &[OPEN], done, Step::Content) {
+            return step;
+        }
+        match read_call(&rest[OPEN.len()..], done) {
+            Some((call, used)) => Step::Calls(OPEN.len() + used, vec![call]),
+            None => Step::More,
+        }
+    }
+}
+
+/// One call behind its opening tag, and how many bytes it takes, closing tag included; `None`: more text must tell.
+fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize)> {
+    let (value, used) = match json::front(block, done)? {
+        Front::Value(value, used) => (value, used),
+        Front::Nothing => return Some((Err("nothing stands between the tags".to_owned()), block.len())),
+        Front::Broken(error, cut) => {
+            // Go on behind the closing tag, or at the next call, whichever comes first.
+            let close = block.find(CLOSE).map(|at| at + CLOSE.len());
+            let end = end_of(block, 0, done)?;
+            let inside = block[..block.find(CLOSE).unwrap_or(end).min(end)].trim();
+            let why = if inside.is_empty() {
+                "nothing stands between the tags".to_owned()
+            } else if cut && close.is_none() {
+                format!("it is cut off, {CLOSE} is missing")
+            } else {
+                format!("not valid JSON, {error}")
+            };
+            return Some((Err(why), end));
+        }
+    };
+    let behind = block[used..].trim_start();
+    let gap = block.len() - used - behind.len();
+    if behind.starts_with(CLOSE) {
+        return Some((json::call(value), used + gap + CLOSE.len()));
+    }
+    if CLOSE.starts_with(behind) && !done {
+        return None;
+    }
+    if behind.is_empty() {
+        // The end of the reply serves as the closing tag.
+        return Some((json::call(value), block.len()));
+    }
+    let end = end_of(block, used, done)?;
+    Some((Err(format!("something stands between the JSON object and {CLOSE}")), end))
+}
+
+/// Where a broken call ends: behind its closing tag, or before the next call.
+fn end_of(block: &str, from: usize, done: bool) -> Option<usize> {
+    let close = block[from..].find(CLOSE).map(|at| from + at + CLOSE.len());
+    let next = block[from..].find(OPEN).map(|at| from + at);
+    close.into_iter().chain(next).min().or(done.then_some(block.len()))
+}
+
+/// The text with a call behind it.
+pub(in crate::text) fn write(text: String, call: &ToolCall) -> String {
+    let name = python::dumps(&call.name.as_str().into());
+    let arguments = python::dumps(&call.arguments);
+    on_a_line(text, &format!("{OPEN}\n{{\"name\": {name}, \"arguments\": {arguments}}}\n{CLOSE}"))
+}
+
+/// Whether a text holds a call already.
+pub(in crate::text) fn holds_call(text: &str) -> bool {
+    text.contains(OPEN)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::text::format::{Format, Reply};
+
+    fn parse(text: &str, begun: bool) -> Reply {
+        Format::Hermes.read(text, begun, "python", &[])
+    }
+
+    fn calls(reply: &Reply) -> Vec<(&str, String)> {
+        reply.tool_calls.iter().map(|call| (call.name.as_str(), call.arguments.to_string())).collect()
+    }
+
+    #[test]
+    fn calls_are_read_wherever_they_stand() {
+        let reply = parse(
+            "<think>\nhm\n</think>\n\nFirst.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"</tool_call>\"}}\n\
+             </tool_call><tool_call>{\"arguments\": \"{\\\"b\\\": 2}\", \"name\": \"g\"}</tool_call> then \
+             <tool_call> {\"name\": \"h\"} ",
+            false,
+        );
+        assert_eq!(reply.reasoning.as_deref(), Some("hm"));
+        assert_eq!(reply.content, "First.\n then");
+        let expected = [("f", r#"{"a":"</tool_call>"}"#), ("g", r#"{"b":2}"#), ("h", "{}")];
+        assert_eq!(calls(&reply), expected.map(|(name, arguments)| (name, arguments.to_owned())));
+        assert_eq!(reply.errors, Vec::<String>::new());
+    }
+
+    /// What a policy is told about a call that can't be read, and that the calls around it are read all the same.
+    #[test]
+    fn malformed_calls_are_told_in_words() {
+        for (block, error) in [
+            ("{\"name\": \"f\", \"arguments\": {\"a\": 1}", "not valid JSON, expected `,` or `}` at line 1 column 36"),
+            ("{\"name\": \"f\", \"arguments\": {'a': 1}}", "not valid JSON, key must be a string at line 1 column 29"),
+            ("{\"name\": \"f\" \"arguments\": {}}", "not valid JSON, expected `,` or `}` at line 1 column 14"),
+            ("f(1)", "not valid JSON, expected ident at line 1 column 2"),
+            ("", "nothing stands between the tags"),
+            (" \n ", "nothing stands between the tags"),
+            ("[1]", "expected a JSON object with `name` and `arguments`, found a list"),
+            ("{\"arguments\": {}}", "`name` is missing"),
+            ("{\"name\": 3, \"arguments\": {}}", "`name` must be a non-empty string, found a number"),
+            ("{\"name\": \"f\", \"arguments\": [1]}", "`arguments` must be a JSON object, found a list"),
+            (
+                "{\"name\": \"f\", \"arguments\": \"x=1\"}",
+                "`arguments` is a string that is not valid JSON, expected value at line 1 column 1",
+            ),
+            ("{\"name\": \"f\"} {\"name\": \"g\"}", "something stands between the JSON object and </tool_call>"),
+        ] {
+            let good = "<tool_call>{\"name\": \"ok\"}</tool_call>";
+            let reply = parse(&format!("{good}<tool_call>{block}</tool_call>\n{good}"), false);
+            assert_eq!(reply.errors, [format!("Tool call 2 can't be read: {error}.")], "{block}");
+            assert_eq!(reply.tool_calls.len(), 2, "{block}");
+            assert_eq!(reply.content, "", "{block}");
+        }
+        let reply = parse("a <tool_call>{\"name\": \"f", false);
+        assert_eq!(reply.errors, ["Tool call 1 can't be read: it is cut off, </tool_call> is missing."]);
+        assert_eq!((reply.content.as_str(), reply.tool_calls.len()), ("a", 0));
+        assert_eq!(parse("a </tool_call> b", false).content, "a </tool_call> b");
+    }
+
+    #[test]
+    fn a_call_ends_an_unfinished_thought() {
+        let reply = parse("<think>I need f.\n<tool_call>{\"name\": \"f\"}</tool_call>", false);
+        assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("I need f."), ""));
+        assert_eq!(calls(&reply), [("f", "{}".to_owned())]);
+        // One that is only thought about is none.
+        let reply = parse("<think>maybe <tool_call>{\"name\": \"f\"}</tool_call></think>no", false);
+        assert_eq!((reply.content.as_str(), reply.tool_calls.len()), ("no", 0));
+    }
+
+    #[test]
+    fn calls_are_written_as_the_policy_writes_them() {
+        let call = ToolCall { id: None, name: "f".to_owned(), arguments: json!({"a": [1, 2.0], "b": "é\n"}) };
+        let text = "Let me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, 2.0], \"b\": \"é\\n\"}}\n</tool_call>";
+        assert_eq!(write("Let me see.".to_owned(), &call), text);
+        assert_eq!(parse(text, false).tool_calls, [call]);
+    }
+}

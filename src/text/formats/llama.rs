@@ -1,0 +1,182 @@
+//! Llama 3: a call is a JSON object with `name` and `parameters`, bare or behind `<|python_tag|>`; several are
+//! separated by `;`. Behind the tag there may also be a built-in tool, `python.call(code="…")`, or a bare program.
+
+use super::json::{self, Front};
+use super::literal::{self, Fault};
+use super::{code_call, on_a_line};
+use crate::mdp::ToolCall;
+use crate::text::python;
+use crate::text::stream::{Scan, Step, THINK, Think, text_before};
+
+const TAG: &str = "<|python_tag|>";
+const BRACE: &str = "{";
+
+pub(in crate::text) struct Llama<'a> {
+    think: Think,
+    /// What a bare program is a call of.
+    tool: &'a str,
+    /// Directly behind the tag.
+    tagged: bool,
+    /// Directly behind a call.
+    called: bool,
+}
+
+impl<'a> Llama<'a> {
+    pub(in crate::text) fn new(begun: bool, tool: &'a str) -> Self {
+        Self { think: Think::new(begun, THINK, &[TAG]), tool, tagged: false, called: false }
+    }
+
+    /// At a `{`: a call, or text like any other.
+    fn object(&mut self, rest: &str, done: bool) -> Step {
+        let Some(front) = json::front(rest, done) else { return Step::More };
+        let (result, used) = match front {
+            Front::Value(value, used) => {
+                let calls = ["parameters", "arguments", "function"].iter().any(|key| value.get(*key).is_some());
+                let named = value.get("name").is_some() && calls;
+                if !self.tagged && !named {
+                    return Step::Content(used);
+                }
+                (json::call(value), used)
+            }
+            Front::Nothing => return Step::Skip(rest.len()),
+            Front::Broken(error, cut) => {
+                if !self.tagged && !meant(rest) {
+                    return Step::Content(1);
+                }
+                let why = if cut { "it is cut off".to_owned() } else { format!("not valid JSON, {error}") };
+                // The rest of the line is lost.
+                let Some(end) = rest.find('\n').or(done.then_some(rest.len())) else { return Step::More };
+                (Err(why), end)
+            }
+        };
+        (self.tagged, self.called) = (false, true);
+        Step::Calls(used, vec![result])
+    }
+
+    /// Behind the tag.
+    fn tagged(&mut self, rest: &str, done: bool) -> Step {
+        let inner = rest.trim_start();
+        let gap = rest.len() - inner.len();
+        if gap > 0 {
+            return Step::Skip(gap);
+        }
+        if inner.starts_with(BRACE) {
+            return self.object(rest, done);
+        }
+        let name = inner.split_once(".call(").map(|(name, _)| name);
+        let name = name.filter(|name| name.chars().all(|letter| letter.is_alphanumeric() || letter == '_'));
+        if let Some(name) = name {
+            return match literal::read_call(inner) {
+                Ok((mut call, used)) => {
+                    name.clone_into(&mut call.name);
+                    (self.tagged, self.called) = (false, true);
+                    Step::Calls(used, vec![Ok(call)])
+                }
+                Err(_) if !done => Step::More,
+                Err(Fault::Cut) => Step::Calls(rest.len(), vec![Err("it is cut off".to_owned())]),
+                // Not a built-in tool: a program that calls something.
+                Err(Fault::Wrong(_)) => Step::Calls(rest.len(), vec![Ok(code_call(self.tool, inner.trim_end()))]),
+            };
+        }
+        // A program, to the end of the reply.
+        if !done {
+            return Step::More;
+        }
+        Step::Calls(rest.len(), vec![Ok(code_call(self.tool, inner.trim_end()))])
+    }
+}
+
+/// Whether a broken object was meant as a call.
+fn meant(text: &str) -> bool {
+    let inner = text.strip_prefix('{').unwrap_or(text).trim_start();
+    let key = |name: &str| {
+        let behind = inner.strip_prefix('"')?.strip_prefix(name)?.strip_prefix('"')?;
+        behind.trim_start().strip_prefix(':').map(str::trim_start)
+    };
+    key("name").is_some() || key("type").is_some_and(|value| value.starts_with("\"function\""))
+}
+
+impl Scan for Llama<'_> {
+    fn step(&mut self, rest: &str, done: bool) -> Step {
+        if let Some(step) = self.think.step(rest, done) {
+            return step;
+        }
+        if self.tagged {
+            return self.tagged(rest, done);
+        }
+        if self.called {
+            let behind = rest.trim_start();
+            if behind.is_empty() && !done {
+                return Step::More;
+            }
+            self.called = false;
+            if behind.starts_with(';') {
+                return Step::Skip(rest.len() - behind.len() + 1);
+            }
+        }
+        match text_before(rest, &[TAG, BRACE], done, Step::Content) {
+            Ok(TAG) => {
+                self.tagged = true;
+                Step::Skip(TAG.len())
+            }
+            Ok(_) => self.object(rest, done),
+            Err(step) => step,
+        }
+    }
+}
+
+/// The text with calls behind it.
+pub(in crate::text) fn write(text: String, calls: &[ToolCall]) -> String {
+    let calls: Vec<String> = calls
+        .iter()
+        .map(|call| {
+            let name = python::dumps(&call.name.as_str().into());
+            format!("{{\"name\": {name}, \"parameters\": {}}}", python::dumps(&call.arguments))
+        })
+        .collect();
+    on_a_line(text, &calls.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::text::format::{Format, Reply};
+    use crate::text::formats::call;
+
+    fn parse(text: &str) -> Reply {
+        Format::Llama.read(text, false, "python", &[])
+    }
+
+    #[test]
+    fn objects_and_programs_are_calls() {
+        let reply = parse("{\"name\": \"f\", \"parameters\": {\"a\": \"}\"}}; {\"name\": \"g\", \"arguments\": {}}");
+        assert_eq!(reply.tool_calls, [call("f", json!({"a": "}"})), call("g", json!({}))]);
+        assert_eq!(reply.content, "");
+        let reply = parse("Run it. <|python_tag|>\nprint({1})\n");
+        assert_eq!(reply.tool_calls, [call("python", json!({"code": "print({1})"}))]);
+        assert_eq!(reply.content, "Run it.");
+        let reply =
+            parse("{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {}}, \"name\": \"f\"}");
+        assert_eq!(reply.tool_calls, [call("f", json!({}))]);
+        for text in ["a set {1, 2} and {\"a\": 1} and {", "{hello", "{\"name\": \"Ann\"}"] {
+            let reply = parse(text);
+            assert_eq!((reply.content.as_str(), reply.tool_calls.len(), reply.errors.len()), (text, 0, 0));
+        }
+    }
+
+    #[test]
+    fn malformed_calls_are_told_in_words() {
+        for (text, error) in [
+            ("{\"name\": \"f\", \"parameters\": {'a': 1}}", "not valid JSON, key must be a string at line 1 column 30"),
+            ("{\"name\": \"f\", \"param", "it is cut off"),
+            ("<|python_tag|>{\"a\": 1}", "`name` is missing"),
+            ("<|python_tag|>python.call(code=\"pri", "it is cut off"),
+            ("{\"name\": \"f\", \"parameters\": [1]}", "`arguments` must be a JSON object, found a list"),
+        ] {
+            let reply = parse(text);
+            assert_eq!(reply.errors, [format!("Tool call 1 can't be read: {error}.")], "{text}");
+            assert_eq!((reply.tool_calls.len(), reply.content.as_str()), (0, ""), "{text}");
+        }
+    }
+}

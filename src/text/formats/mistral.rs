@@ -1,0 +1,152 @@
+//! Mistral: `[TOOL_CALLS]` and a list of JSON objects (up to Nemo and Small 3.1), or, later, `[TOOL_CALLS]name[ARGS]{…}`
+//! for each call, with `[CALL_ID]…` between them in some. Thinking stands in `[THINK]…[/THINK]`.
+
+use serde_json::Value;
+
+use super::json::{self, Front};
+use super::{call, on_a_line};
+use crate::mdp::ToolCall;
+use crate::text::python;
+use crate::text::stream::{Scan, Step, Think, find, text_before};
+
+const OPEN: &str = "[TOOL_CALLS]";
+const ID: &str = "[CALL_ID]";
+const ARGUMENTS: &str = "[ARGS]";
+
+pub(in crate::text) struct Mistral {
+    think: Think,
+}
+
+impl Mistral {
+    pub(in crate::text) fn new(begun: bool) -> Self {
+        Self { think: Think::new(begun, &[("<think>", "</think>"), ("[THINK]", "[/THINK]")], &[OPEN]) }
+    }
+}
+
+impl Scan for Mistral {
+    fn step(&mut self, rest: &str, done: bool) -> Step {
+        if let Some(step) = self.think.step(rest, done) {
+            return step;
+        }
+        if let Err(step) = text_before(rest, &[OPEN], done, Step::Content) {
+            return step;
+        }
+        let block = rest[OPEN.len()..].trim_start();
+        let start = rest.len() - block.len();
+        let read = match block.chars().next() {
+            None if done => return Step::Calls(rest.len(), vec![Err(format!("nothing stands behind {OPEN}"))]),
+            None => None,
+            Some(_) if ARGUMENTS.starts_with(block) && !done => None,
+            Some('[' | '{') if !block.starts_with(ARGUMENTS) => listed(block, done),
+            Some(_) => named(block, done),
+        };
+        read.map_or(Step::More, |(calls, used)| Step::Calls(start + used, calls))
+    }
+}
+
+type Calls = Vec<Result<ToolCall, String>>;
+
+/// `[{"name": …, "arguments": …}, …]`
+fn listed(block: &str, done: bool) -> Option<(Calls, usize)> {
+    Some(match json::front(block, done)? {
+        Front::Value(Value::Array(items), used) if items.is_empty() => {
+            (vec![Err("the list is empty".to_owned())], used)
+        }
+        Front::Value(Value::Array(items), used) => (items.into_iter().map(json::call).collect(), used),
+        Front::Value(value, used) => (vec![json::call(value)], used),
+        Front::Nothing => (vec![Err(format!("nothing stands behind {OPEN}"))], block.len()),
+        Front::Broken(error, cut) => {
+            let why = if cut { "it is cut off".to_owned() } else { format!("not valid JSON, {error}") };
+            (vec![Err(why)], lost(block, done)?)
+        }
+    })
+}
+
+/// `name[CALL_ID]id[ARGS]{…}`
+fn named(block: &str, done: bool) -> Option<(Calls, usize)> {
+    let Some((at, tag)) = find(block, &[ARGUMENTS, OPEN]) else {
+        return done.then(|| (vec![Err(format!("{ARGUMENTS} is missing"))], block.len()));
+    };
+    if tag == OPEN {
+        return Some((vec![Err(format!("{ARGUMENTS} is missing"))], at));
+    }
+    let (name, id) = block[..at].split_once(ID).map_or((&block[..at], None), |(name, id)| (name, Some(id.trim())));
+    let name = name.trim();
+    let start = at + ARGUMENTS.len();
+    let (result, used) = match json::front(&block[start..], done)? {
+        Front::Value(value, used) => (json::arguments(value), used),
+        Front::Nothing => (Ok(Value::Object(serde_json::Map::new())), block.len() - start),
+        Front::Broken(error, cut) => {
+            let why = if cut { "it is cut off".to_owned() } else { format!("not valid JSON, {error}") };
+            (Err(why), lost(&block[start..], done)?)
+        }
+    };
+    let result = match result {
+        Ok(_) if name.is_empty() => Err(format!("no name stands before {ARGUMENTS}")),
+        Ok(arguments) => {
+            Ok(ToolCall { id: id.filter(|id| !id.is_empty()).map(str::to_owned), ..call(name, arguments) })
+        }
+        Err(why) => Err(why),
+    };
+    Some((vec![result], start + used))
+}
+
+/// What goes with a broken call: everything up to the next one.
+fn lost(block: &str, done: bool) -> Option<usize> {
+    block.find(OPEN).or(done.then_some(block.len()))
+}
+
+/// The text with calls behind it, as a list.
+pub(in crate::text) fn write(text: String, calls: &[ToolCall]) -> String {
+    let calls: Vec<String> = calls
+        .iter()
+        .map(|call| {
+            let name = python::dumps(&call.name.as_str().into());
+            let id = call.id.as_ref().map(|id| format!(", \"id\": {}", python::dumps(&id.as_str().into())));
+            format!("{{\"name\": {name}, \"arguments\": {}{}}}", python::dumps(&call.arguments), id.unwrap_or_default())
+        })
+        .collect();
+    on_a_line(text, &format!("{OPEN}[{}]", calls.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::text::format::{Format, Reply};
+
+    fn parse(text: &str) -> Reply {
+        Format::Mistral.read(text, false, "python", &[])
+    }
+
+    #[test]
+    fn both_spellings_are_read() {
+        let reply = parse(
+            "[THINK]hm[/THINK]So.[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"123456789\"}, {\"name\": \"g\"}]",
+        );
+        let f = ToolCall { id: Some("123456789".to_owned()), ..call("f", json!({"a": 1})) };
+        assert_eq!(reply.tool_calls, [f.clone(), call("g", json!({}))]);
+        assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("hm"), "So."));
+        let reply = parse("[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{\"a\": 1}[TOOL_CALLS]g[ARGS]{}");
+        assert_eq!(reply.tool_calls, [f, call("g", json!({}))]);
+    }
+
+    #[test]
+    fn malformed_calls_are_told_in_words() {
+        for (block, error) in [
+            ("f", "[ARGS] is missing"),
+            ("[ARGS]{}", "no name stands before [ARGS]"),
+            ("f[ARGS]{a}", "not valid JSON, key must be a string at line 1 column 2"),
+            ("[{\"name\": 1}]", "`name` must be a non-empty string, found a number"),
+            ("[]", "the list is empty"),
+            ("[{\"name\" \"f\"}]", "not valid JSON, expected `:` at line 1 column 10"),
+        ] {
+            let reply = parse(&format!("[TOOL_CALLS]{block}[TOOL_CALLS]ok[ARGS]{{}}"));
+            assert_eq!(reply.errors, [format!("Tool call 1 can't be read: {error}.")], "{block}");
+            assert_eq!((reply.tool_calls.len(), reply.content.as_str()), (1, ""), "{block}");
+        }
+        assert_eq!(parse("[TOOL_CALLS][{\"na").errors, ["Tool call 1 can't be read: it is cut off."]);
+        assert_eq!(parse("[TOOL_CALLS]").errors, ["Tool call 1 can't be read: nothing stands behind [TOOL_CALLS]."]);
+    }
+}

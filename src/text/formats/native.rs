@@ -1,0 +1,181 @@
+//! Calls that the chat template writes itself, from the `tool_calls` of a message, as the model's own training did.
+//!
+//! A reply is kept in messages as the text that was sampled; for the template it is taken apart into content, thinking
+//! and calls. How a template wants them (arguments as an object or as text, no content or an empty one) is learnt by
+//! asking it; where it prints no calls, they are written into the content instead.
+
+use serde_json::{Map, Value, json};
+
+use crate::mdp::{Message, Role, ToolCall};
+use crate::text::Template;
+use crate::text::format::{Format, Turn};
+
+/// How a template takes calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::text) struct Native {
+    /// Arguments are JSON text instead of an object.
+    pub text_arguments: bool,
+    /// A message without content has `null` there instead of an empty string.
+    pub null_content: bool,
+    /// Several calls in one message.
+    pub many: bool,
+}
+
+impl Native {
+    /// Asks a template. `None` if it prints no calls that the format can read.
+    pub(in crate::text) fn learn(template: &Template, format: Format) -> Option<Self> {
+        let made = |count: usize| -> Vec<ToolCall> {
+            let arguments = json!({"key": "value"});
+            let call =
+                |at: usize| ToolCall { id: Some(id(at)), name: "probe".to_owned(), arguments: arguments.clone() };
+            (0..count).map(call).collect()
+        };
+        let printed = |native: Self, count: usize| {
+            let calls = made(count);
+            let mut message = json!({"role": "assistant", "content": native.content("")});
+            message["tool_calls"] = native.calls(&calls);
+            let messages = json!([{"role": "user", "content": "u"}, message]);
+            let text = template.render(&messages, None, false, &Map::new()).ok()?;
+            let reply = format.read(&text, false, "python", &[]);
+            let same = reply.tool_calls.len() == count
+                && reply.tool_calls.iter().zip(&calls).all(|(a, b)| a.name == b.name && a.arguments == b.arguments);
+            same.then_some(text.len())
+        };
+        let ways = [(false, false), (false, true), (true, false), (true, true)];
+        let ways = ways.map(|(text_arguments, null_content)| Self { text_arguments, null_content, many: true });
+        // The shortest rendering has nothing in it twice.
+        let (_, best) =
+            ways.into_iter().filter_map(|way| Some((printed(way, 1)?, way))).min_by_key(|(length, _)| *length)?;
+        Some(Self { many: printed(best, 2).is_some(), ..best })
+    }
+
+    /// The `content` of a message with calls.
+    pub(in crate::text) fn content(self, text: &str) -> Value {
+        if text.is_empty() && self.null_content { Value::Null } else { text.into() }
+    }
+
+    /// The `tool_calls` of a message.
+    pub(in crate::text) fn calls(self, calls: &[ToolCall]) -> Value {
+        let call = |call: &ToolCall| {
+            let arguments = if self.text_arguments {
+                Value::String(crate::text::python::dumps(&call.arguments))
+            } else {
+                call.arguments.clone()
+            };
+            json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}})
+        };
+        calls.iter().map(call).collect()
+    }
+}
+
+/// The id of a call that has none; nine letters, which is what Mistral's templates want.
+fn id(number: usize) -> String {
+    format!("call{:05}", (number + 1) % 100_000)
+}
+
+/// What the template of a renderer can do.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::text) struct Ability {
+    /// It prints calls that it is given.
+    pub native: Option<Native>,
+    /// It prints results (role `tool`).
+    pub results: bool,
+}
+
+/// The content, thinking and calls of an assistant's message as the template should print them; no calls where it
+/// can't, or where a call could not be read: then the text stays as it was written.
+pub(in crate::text) fn take_apart(
+    format: Format,
+    message: &Message,
+    ability: Ability,
+    begun: bool,
+    tools: &[Value],
+) -> Turn {
+    let text = message.content.text();
+    let own = message.reasoning_content.clone().filter(|reasoning| !reasoning.is_empty());
+    let mut turn = Turn { reasoning: own, ..Turn::new(Role::Assistant, text.clone()) };
+    turn.name.clone_from(&message.name);
+    let fits =
+        |calls: &[ToolCall]| !calls.is_empty() && ability.native.is_some_and(|native| native.many || calls.len() == 1);
+    if !message.tool_calls.is_empty() && !format.holds_call(&text) {
+        if fits(&message.tool_calls) {
+            turn.calls.clone_from(&message.tool_calls);
+        } else {
+            turn.parts = vec![(format.write(text, &message.tool_calls), true)];
+        }
+        return turn;
+    }
+    if !format.is_native() {
+        return turn;
+    }
+    let reply = format.read(&text, begun && turn.reasoning.is_none(), "python", tools);
+    let shown = fits(&reply.tool_calls) && reply.errors.is_empty();
+    if shown || format.hides_headers() {
+        turn.parts = vec![(reply.content, true)];
+        turn.reasoning = turn.reasoning.or(reply.reasoning);
+    }
+    if shown {
+        turn.calls = reply.tool_calls;
+    }
+    turn
+}
+
+/// A conversation's turns, one a message. Results answer the calls before them in order; those that answer none (the
+/// call could not be read, or the template has no place for results) are what the user says.
+pub(in crate::text) fn turns(
+    format: Format,
+    messages: &[Message],
+    ability: Ability,
+    begun: bool,
+    tools: &[Value],
+) -> Vec<Turn> {
+    let mut turns: Vec<Turn> = Vec::new();
+    let mut seen = 0;
+    // Ids of calls that wait for a result; whether the last turn holds results that answer no call.
+    let mut waiting = std::collections::VecDeque::new();
+    let mut stray = false;
+    for message in messages {
+        if message.role != Role::Tool {
+            waiting.clear();
+            stray = false;
+        }
+        match message.role {
+            Role::Assistant => {
+                let mut turn = take_apart(format, message, ability, begun, tools);
+                for call in &mut turn.calls {
+                    let id = call.id.get_or_insert_with(|| id(seen));
+                    waiting.push_back((id.clone(), call.name.clone()));
+                    seen += 1;
+                }
+                turns.push(turn);
+            }
+            Role::Tool if ability.results && !format.is_native() => turns.push(plain(message)),
+            Role::Tool => {
+                let text = message.content.text();
+                let last = turns.last_mut().filter(|turn| stray || (waiting.is_empty() && turn.role == Role::Tool));
+                match (waiting.pop_front(), last) {
+                    (Some((id, name)), _) => {
+                        let (id, name) =
+                            (message.tool_call_id.clone().unwrap_or(id), message.name.clone().unwrap_or(name));
+                        turns.push(Turn { tool_call_id: Some(id), name: Some(name), ..Turn::new(Role::Tool, text) });
+                    }
+                    (None, Some(turn)) => turn.parts.push((format!("\n\n{text}"), false)),
+                    (None, None) => {
+                        turns.push(Turn::new(Role::User, text));
+                        stray = true;
+                    }
+                }
+            }
+            Role::System | Role::User => turns.push(plain(message)),
+        }
+    }
+    turns
+}
+
+fn plain(message: &Message) -> Turn {
+    Turn {
+        name: message.name.clone(),
+        tool_call_id: message.tool_call_id.clone(),
+        ..Turn::new(message.role, message.content.text())
+    }
+}

@@ -1,0 +1,164 @@
+//! Pythonic calls (Llama 3.2 and 4, Gemma 3, OLMo 3): `[f(a=1), g(b='x')]`, a list of calls with named arguments.
+//! Llama 4 puts `<|python_start|>` and `<|python_end|>` around it, OLMo 3 writes a call a line in `<function_calls>`.
+
+use serde_json::Value;
+
+use super::literal::{self, Fault};
+use super::on_a_line;
+use crate::mdp::ToolCall;
+use crate::text::stream::{Scan, Step, THINK, Think, text_before};
+
+const LIST: &str = "[";
+const START: &str = "<|python_start|>";
+const END: &str = "<|python_end|>";
+const TAG: &str = "<function_calls>";
+const TAG_END: &str = "</function_calls>";
+const TAGS: &[&str] = &[LIST, START, END, TAG];
+
+pub(in crate::text) struct Pythonic {
+    think: Think,
+    /// Inside a list: what closes it.
+    closes: Option<&'static str>,
+    /// Nothing but white space and opening tags stood before.
+    front: bool,
+}
+
+impl Pythonic {
+    pub(in crate::text) fn new(begun: bool) -> Self {
+        Self { think: Think::new(begun, THINK, &[START, TAG]), closes: None, front: true }
+    }
+
+    /// Behind an opening bracket: whether a list of calls follows. In the middle of a text, `[f(x)]` is none: only
+    /// named arguments are calls there.
+    fn is_list(&self, inner: &str) -> Option<bool> {
+        let inner = inner.trim_start();
+        let end = inner.find(|letter: char| !letter.is_alphanumeric() && !"_.-".contains(letter))?;
+        let named = inner.starts_with(|letter: char| letter.is_alphabetic() || letter == '_');
+        let Some(arguments) = inner[end..].trim_start().strip_prefix('(').filter(|_| named) else {
+            return if named && inner[end..].trim().is_empty() { None } else { Some(false) };
+        };
+        if self.front {
+            return Some(true);
+        }
+        let arguments = arguments.trim_start();
+        let end = arguments.find(|letter: char| !letter.is_alphanumeric() && letter != '_')?;
+        let behind = arguments[end..].trim_start();
+        match (end, behind.chars().next()?, behind.chars().nth(1)) {
+            (0, ')', _) => Some(true),
+            (0, ..) => Some(false),
+            (_, '=', next) => next.map(|next| next != '='),
+            _ => Some(false),
+        }
+    }
+
+    fn in_list(&mut self, rest: &str, close: &'static str, done: bool) -> Step {
+        let inner = rest.trim_start_matches(|letter: char| letter.is_whitespace() || letter == ',');
+        let gap = rest.len() - inner.len();
+        if inner.starts_with(close) {
+            self.closes = None;
+            return Step::Skip(gap + close.len());
+        }
+        if close.starts_with(inner) && !done {
+            return Step::More;
+        }
+        if inner.is_empty() {
+            return Step::Skip(gap);
+        }
+        match literal::read_call(inner) {
+            Ok((call, used)) => Step::Calls(gap + used, vec![Ok(call)]),
+            Err(Fault::Cut) if !done => Step::More,
+            Err(Fault::Cut) => Step::Calls(rest.len(), vec![Err("it is cut off".to_owned())]),
+            Err(Fault::Wrong(why)) => {
+                // The rest of the line is lost.
+                let Some(end) = inner.find('\n').or(done.then_some(inner.len())) else { return Step::More };
+                self.closes = None;
+                Step::Calls(gap + end, vec![Err(why)])
+            }
+        }
+    }
+}
+
+impl Scan for Pythonic {
+    fn step(&mut self, rest: &str, done: bool) -> Step {
+        if let Some(step) = self.think.step(rest, done) {
+            return step;
+        }
+        if let Some(close) = self.closes {
+            return self.in_list(rest, close, done);
+        }
+        if self.front && rest.starts_with(char::is_whitespace) {
+            return Step::Skip(rest.len() - rest.trim_start().len());
+        }
+        let tag = match text_before(rest, TAGS, done, Step::Content) {
+            Ok(tag) => tag,
+            Err(step) => {
+                self.front &= matches!(step, Step::More);
+                return step;
+            }
+        };
+        if tag != LIST {
+            self.front = true;
+            self.closes = (tag == TAG).then_some(TAG_END);
+            return Step::Skip(tag.len());
+        }
+        match self.is_list(&rest[1..]) {
+            Some(true) => {
+                self.closes = Some("]");
+                Step::Skip(1)
+            }
+            None if !done => Step::More,
+            _ => {
+                self.front = false;
+                Step::Content(1)
+            }
+        }
+    }
+}
+
+/// The text with calls behind it.
+pub(in crate::text) fn write(text: String, calls: &[ToolCall]) -> String {
+    let calls: Vec<String> = calls
+        .iter()
+        .map(|call| {
+            let arguments = call.arguments.as_object().into_iter().flatten();
+            let arguments: Vec<String> =
+                arguments.map(|(key, value): (&String, &Value)| format!("{key}={}", literal::write(value))).collect();
+            format!("{}({})", call.name, arguments.join(", "))
+        })
+        .collect();
+    on_a_line(text, &format!("[{}]", calls.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::text::format::{Format, Reply};
+    use crate::text::formats::call;
+
+    fn parse(text: &str) -> Reply {
+        Format::Pythonic.read(text, false, "python", &[])
+    }
+
+    #[test]
+    fn lists_of_calls_are_found() {
+        let reply = parse("I'll look: [f(a=1), g(b='x]')] as in [1] and [f(x)].");
+        assert_eq!(reply.tool_calls, [call("f", json!({"a": 1})), call("g", json!({"b": "x]"}))]);
+        assert_eq!((reply.content.as_str(), reply.errors.len()), ("I'll look:  as in [1] and [f(x)].", 0));
+        let reply = parse("<function_calls>f()\ng(a=None)</function_calls>");
+        assert_eq!(reply.tool_calls, [call("f", json!({})), call("g", json!({"a": null}))]);
+    }
+
+    #[test]
+    fn malformed_calls_are_told_in_words() {
+        for (text, error) in [
+            ("[f(1)]", "every argument needs a name, as in `f(x=1)`"),
+            ("[f(a=1", "it is cut off"),
+            ("so [f(a=b)]", "`b` is not a literal; give strings in quotes"),
+        ] {
+            let reply = parse(text);
+            assert_eq!(reply.errors, [format!("Tool call 1 can't be read: {error}.")], "{text}");
+            assert!(reply.tool_calls.is_empty());
+        }
+    }
+}

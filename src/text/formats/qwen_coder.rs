@@ -1,0 +1,169 @@
+//! Qwen3-Coder: `<tool_call><function=NAME><parameter=KEY>\nVALUE\n</parameter></function></tool_call>`. Values are
+//! bare text; the tool's JSON schema says which of them are numbers, lists and so on.
+
+use serde_json::{Map, Value};
+
+use super::{call, on_a_line};
+use crate::mdp::ToolCall;
+use crate::text::python;
+use crate::text::schema;
+use crate::text::stream::{Scan, Step, THINK, Think, find, text_before};
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+const FUNCTION: &str = "<function=";
+const FUNCTION_END: &str = "</function>";
+const PARAMETER: &str = "<parameter=";
+const PARAMETER_END: &str = "</parameter>";
+
+pub(in crate::text) struct QwenCoder<'a> {
+    think: Think,
+    tools: &'a [Value],
+}
+
+impl<'a> QwenCoder<'a> {
+    pub(in crate::text) fn new(begun: bool, tools: &'a [Value]) -> Self {
+        Self { think: Think::new(begun, THINK, &[OPEN]), tools }
+    }
+
+    /// A call from its first tag on; `None`: more text must tell.
+    fn read(&self, block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize)> {
+        let wrapped = block.strip_prefix(OPEN);
+        let inner = wrapped.unwrap_or(block).trim_start();
+        let start = block.len() - inner.len();
+        if FUNCTION.starts_with(inner) && !done {
+            return None;
+        }
+        let next = |from: usize| find(&block[from..], &[CLOSE, OPEN]).map(|(at, tag)| (from + at, tag));
+        let Some(body) = inner.strip_prefix(FUNCTION) else {
+            // Something else between the tags: on behind the closing one.
+            let end = next(start).map(|(at, tag)| if tag == CLOSE { at + CLOSE.len() } else { at });
+            let end = end.or(done.then_some(block.len()))?;
+            return Some((Err(format!("expected {FUNCTION}NAME> behind {OPEN}")), end));
+        };
+        let from = start + FUNCTION.len();
+        let Some((at, tag)) = find(body, &[FUNCTION_END, FUNCTION, OPEN, CLOSE]) else {
+            return done.then(|| (Err(format!("it is cut off, {FUNCTION_END} is missing")), block.len()));
+        };
+        if tag != FUNCTION_END {
+            let end = from + at + if tag == CLOSE { CLOSE.len() } else { 0 };
+            return Some((Err(format!("{FUNCTION_END} is missing")), end));
+        }
+        let mut end = from + at + FUNCTION_END.len();
+        let behind = block[end..].trim_start();
+        if behind.starts_with(CLOSE) {
+            end = block.len() - behind.len() + CLOSE.len();
+        } else if CLOSE.starts_with(behind) && !done {
+            return None;
+        }
+        Some((self.function(&body[..at]), end))
+    }
+
+    /// `NAME> <parameter=KEY>VALUE</parameter> …`
+    fn function(&self, body: &str) -> Result<ToolCall, String> {
+        let (name, mut rest) = body.split_once('>').ok_or_else(|| format!("{FUNCTION}NAME has no closing `>`"))?;
+        let name = name.trim();
+        if name.is_empty() || name.contains(['<', '\n']) {
+            return Err(format!("{FUNCTION}NAME> has no name or no closing `>`"));
+        }
+        let mut arguments = Map::new();
+        while let Some(start) = rest.find(PARAMETER) {
+            if !rest[..start].trim().is_empty() {
+                return Err(format!("something stands outside of {PARAMETER}KEY>…{PARAMETER_END}"));
+            }
+            let inner = &rest[start + PARAMETER.len()..];
+            let (key, value) = inner.split_once('>').ok_or_else(|| format!("{PARAMETER}KEY has no closing `>`"))?;
+            // A value that lacks its closing tag ends at the next parameter.
+            let (value, behind) = match find(value, &[PARAMETER_END, PARAMETER]) {
+                Some((at, PARAMETER_END)) => (&value[..at], &value[at + PARAMETER_END.len()..]),
+                Some((at, _)) => (&value[..at], &value[at..]),
+                None => (value, ""),
+            };
+            let value = value.strip_prefix('\n').unwrap_or(value);
+            let value = value.strip_suffix('\n').unwrap_or(value);
+            let key = key.trim();
+            let schema = schema::parameter(self.tools, name, key);
+            arguments.insert(key.to_owned(), schema::from_text(schema, value));
+            rest = behind;
+        }
+        if !rest.trim().is_empty() {
+            return Err(format!("something stands outside of {PARAMETER}KEY>…{PARAMETER_END}"));
+        }
+        Ok(call(name, Value::Object(arguments)))
+    }
+}
+
+impl Scan for QwenCoder<'_> {
+    fn step(&mut self, rest: &str, done: bool) -> Step {
+        if let Some(step) = self.think.step(rest, done) {
+            return step;
+        }
+        if let Err(step) = text_before(rest, &[OPEN, FUNCTION], done, Step::Content) {
+            return step;
+        }
+        match self.read(rest, done) {
+            Some((call, used)) => Step::Calls(used, vec![call]),
+            None => Step::More,
+        }
+    }
+}
+
+/// The text with a call behind it.
+pub(in crate::text) fn write(text: String, call: &ToolCall) -> String {
+    let mut out = format!("{OPEN}\n{FUNCTION}{}>\n", call.name);
+    for (key, value) in call.arguments.as_object().into_iter().flatten() {
+        let value = value.as_str().map_or_else(|| python::dumps(value), str::to_owned);
+        out.extend([PARAMETER, key.as_str(), ">\n", &value, "\n", PARAMETER_END, "\n"]);
+    }
+    on_a_line(text, &format!("{out}{FUNCTION_END}\n{CLOSE}"))
+}
+
+/// Whether a text holds a call already.
+pub(in crate::text) fn holds_call(text: &str) -> bool {
+    text.contains(FUNCTION)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::text::format::{Format, Reply};
+
+    fn parse(text: &str) -> Reply {
+        let tools =
+            [json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
+            "n": {"type": "integer"}, "s": {"type": "string"}, "l": {"type": "array"}}}}})];
+        Format::QwenCoder.read(text, false, "python", &tools)
+    }
+
+    #[test]
+    fn values_are_what_the_schema_says() {
+        let reply = parse(
+            "So: <tool_call>\n<function=f>\n<parameter=n>\n5\n</parameter>\n<parameter=s>\n5\n</parameter>\n\
+             <parameter=l>\n[1]\n</parameter>\n<parameter=x>7</parameter>\n</function>\n</tool_call>",
+        );
+        assert_eq!(reply.tool_calls, [call("f", json!({"n": 5, "s": "5", "l": [1], "x": "7"}))]);
+        assert_eq!((reply.content.as_str(), reply.errors.len()), ("So:", 0));
+    }
+
+    #[test]
+    fn malformed_calls_are_told_in_words() {
+        for (block, error) in [
+            ("{\"name\": \"f\"}", "expected <function=NAME> behind <tool_call>"),
+            ("<function=f>\n<parameter=n>5</parameter>", "</function> is missing"),
+            ("<function=f\n</function>", "<function=NAME has no closing `>`"),
+            ("<function=f\n<parameter=n>5</parameter></function>", "<function=NAME> has no name or no closing `>`"),
+            ("<function=></function>", "<function=NAME> has no name or no closing `>`"),
+            ("<function=f>n=5</function>", "something stands outside of <parameter=KEY>…</parameter>"),
+            ("<function=f><parameter=n</function>", "<parameter=KEY has no closing `>`"),
+        ] {
+            let good = "<tool_call><function=ok></function></tool_call>";
+            let reply = parse(&format!("{good}<tool_call>{block}</tool_call>\n{good}"));
+            assert_eq!(reply.errors, [format!("Tool call 2 can't be read: {error}.")], "{block}");
+            assert_eq!((reply.tool_calls.len(), reply.content.as_str()), (2, ""), "{block}");
+        }
+        let reply = parse("<tool_call><function=f><parameter=n>5");
+        assert_eq!(reply.errors, ["Tool call 1 can't be read: it is cut off, </function> is missing."]);
+    }
+}

@@ -1,0 +1,399 @@
+//! The part of JSON Schema that tools use. What is wrong with a call's arguments is said in words for the policy; a
+//! keyword that is not known is refused when the tool is made, so that nothing is silently left unchecked.
+
+use regex::Regex;
+use serde_json::{Map, Number, Value};
+
+/// Keywords that [`check`] understands.
+const CHECKED: [&str; 19] = [
+    "type",
+    "enum",
+    "const",
+    "properties",
+    "required",
+    "additionalProperties",
+    "items",
+    "minItems",
+    "maxItems",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "anyOf",
+    "oneOf",
+    "allOf",
+];
+
+/// Keywords that say nothing about values.
+const NOTES: [&str; 10] = [
+    "title",
+    "description",
+    "default",
+    "example",
+    "examples",
+    "format",
+    "deprecated",
+    "nullable",
+    "$schema",
+    "$comment",
+];
+
+const TYPES: [&str; 7] = ["object", "array", "string", "boolean", "null", "number", "integer"];
+
+/// Deepest nesting that is followed.
+const DEPTH: usize = 64;
+
+/// Refuses a schema that [`check`] would not understand as it is meant.
+pub fn refuse_unknown(schema: &Value) -> Result<(), String> {
+    refuse_at(schema, "the schema", DEPTH)
+}
+
+fn refuse_at(schema: &Value, at: &str, depth: usize) -> Result<(), String> {
+    let Value::Object(fields) = schema else {
+        return if schema.is_boolean() { Ok(()) } else { Err(format!("{at} is not a table")) };
+    };
+    if depth == 0 {
+        return Err(format!("{at} is nested too deep"));
+    }
+    for (keyword, value) in fields {
+        match (keyword.as_str(), value) {
+            ("type", value) => {
+                let names = type_names(value);
+                if names.is_empty() || names.iter().any(|name| !TYPES.contains(name)) {
+                    return Err(format!("{at} has the type {value}; known: {}", TYPES.join(", ")));
+                }
+            }
+            ("properties", Value::Object(properties)) => {
+                for (name, schema) in properties {
+                    refuse_at(schema, &format!("{at}.{name}"), depth - 1)?;
+                }
+            }
+            ("items" | "additionalProperties", schema) => refuse_at(schema, &format!("{at}.{keyword}"), depth - 1)?,
+            ("anyOf" | "oneOf" | "allOf", Value::Array(schemas)) => {
+                for schema in schemas {
+                    refuse_at(schema, &format!("{at}.{keyword}"), depth - 1)?;
+                }
+            }
+            ("pattern", Value::String(pattern)) => {
+                Regex::new(pattern).map_err(|error| format!("{at}.pattern can't be read: {error}"))?;
+            }
+            ("properties" | "anyOf" | "oneOf" | "allOf" | "pattern", _) => {
+                return Err(format!("{at}.{keyword} is {value}"));
+            }
+            (keyword, _) if CHECKED.contains(&keyword) || NOTES.contains(&keyword) => {}
+            (keyword, _) => {
+                return Err(format!(
+                    "{at} has the keyword `{keyword}`, which is not checked; known: {}",
+                    CHECKED.join(", ")
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The first thing about a call's arguments that does not fit.
+pub fn check(schema: &Value, value: &Value) -> Result<(), String> {
+    check_at(schema, value, "arguments", DEPTH)
+}
+
+fn check_at(schema: &Value, value: &Value, at: &str, depth: usize) -> Result<(), String> {
+    let Value::Object(keywords) = schema else {
+        return if schema == &Value::Bool(false) { Err(format!("{at} is not allowed")) } else { Ok(()) };
+    };
+    if depth == 0 {
+        return Err(format!("{at} is nested too deep"));
+    }
+    if value.is_null() && keywords.get("nullable") == Some(&Value::Bool(true)) {
+        return Ok(());
+    }
+    let types = keywords.get("type").map(type_names).unwrap_or_default();
+    if !types.is_empty() && !types.iter().any(|name| is_type(name, value)) {
+        return Err(format!("{at} must be {}, got {}", types.join(" or "), describe(value)));
+    }
+    if let Some(choices) = keywords.get("enum").and_then(Value::as_array)
+        && !choices.iter().any(|choice| same(choice, value))
+    {
+        let choices: Vec<String> = choices.iter().map(Value::to_string).collect();
+        return Err(format!("{at} must be one of {}, got {}", choices.join(", "), describe(value)));
+    }
+    if let Some(only) = keywords.get("const").filter(|only| !same(only, value)) {
+        return Err(format!("{at} must be {only}, got {}", describe(value)));
+    }
+    for (keyword, schemas) in
+        ["anyOf", "oneOf", "allOf"].map(|name| (name, keywords.get(name).and_then(Value::as_array)))
+    {
+        let Some(schemas) = schemas else { continue };
+        let results: Vec<_> = schemas.iter().map(|schema| check_at(schema, value, at, depth - 1)).collect();
+        let fits = results.iter().filter(|result| result.is_ok()).count();
+        let wrong = results.into_iter().find_map(Result::err);
+        match (keyword, fits) {
+            ("allOf", _) => wrong.map_or(Ok(()), Err)?,
+            (_, 0) => return Err(wrong.unwrap_or_else(|| format!("{at} fits nothing that is allowed"))),
+            ("oneOf", 2..) => return Err(format!("{at} fits {fits} alternatives, and must fit one")),
+            _ => {}
+        }
+    }
+    match value {
+        Value::Object(fields) => check_object(keywords, fields, at, depth),
+        Value::Array(items) => check_array(keywords, items, at, depth),
+        Value::String(text) => check_text(keywords, text, at),
+        Value::Number(number) => check_number(keywords, number, at),
+        Value::Null | Value::Bool(_) => Ok(()),
+    }
+}
+
+fn check_object(
+    keywords: &Map<String, Value>,
+    fields: &Map<String, Value>,
+    at: &str,
+    depth: usize,
+) -> Result<(), String> {
+    let properties = keywords.get("properties").and_then(Value::as_object);
+    for name in keywords.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
+        if !fields.contains_key(name) {
+            return Err(format!("{at}.{name} is missing"));
+        }
+    }
+    for (name, value) in fields {
+        let at = || format!("{at}.{name}");
+        let known = properties.and_then(|properties| properties.get(name));
+        match known.or(keywords.get("additionalProperties")) {
+            Some(Value::Bool(false)) if known.is_none() => {
+                let known: Vec<&str> =
+                    properties.into_iter().flat_map(|properties| properties.keys()).map(String::as_str).collect();
+                return Err(format!("{} is unknown; known: {}", at(), known.join(", ")));
+            }
+            Some(schema) => check_at(schema, value, &at(), depth - 1)?,
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+fn check_array(keywords: &Map<String, Value>, items: &[Value], at: &str, depth: usize) -> Result<(), String> {
+    in_bounds(keywords, ["minItems", "maxItems"], items.len(), at, "items")?;
+    if let Some(schema) = keywords.get("items") {
+        for (index, item) in items.iter().enumerate() {
+            check_at(schema, item, &format!("{at}[{index}]"), depth - 1)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_text(keywords: &Map<String, Value>, text: &str, at: &str) -> Result<(), String> {
+    in_bounds(keywords, ["minLength", "maxLength"], text.chars().count(), at, "letters")?;
+    if let Some(pattern) = keywords.get("pattern").and_then(Value::as_str)
+        && Regex::new(pattern).is_ok_and(|regex| !regex.is_match(text))
+    {
+        return Err(format!("{at} must match {pattern}, got {}", describe(&text.into())));
+    }
+    Ok(())
+}
+
+fn check_number(keywords: &Map<String, Value>, number: &Number, at: &str) -> Result<(), String> {
+    type Fits = fn(f64, f64) -> bool;
+    let Some(number) = number.as_f64() else { return Ok(()) };
+    let bounds: [(&str, Fits, &str); 4] = [
+        ("minimum", |number, bound| number >= bound, "at least"),
+        ("maximum", |number, bound| number <= bound, "at most"),
+        ("exclusiveMinimum", |number, bound| number > bound, "more than"),
+        ("exclusiveMaximum", |number, bound| number < bound, "less than"),
+    ];
+    for (keyword, fits, word) in bounds {
+        if let Some(bound) = keywords.get(keyword).and_then(Value::as_f64).filter(|bound| !fits(number, *bound)) {
+            return Err(format!("{at} must be {word} {bound}, got {number}"));
+        }
+    }
+    Ok(())
+}
+
+fn in_bounds(
+    keywords: &Map<String, Value>,
+    [least, most]: [&str; 2],
+    count: usize,
+    at: &str,
+    what: &str,
+) -> Result<(), String> {
+    let bound = |keyword: &str| keywords.get(keyword).and_then(Value::as_u64);
+    if let Some(least) = bound(least).filter(|least| (count as u64) < *least) {
+        return Err(format!("{at} must have at least {least} {what}, got {count}"));
+    }
+    if let Some(most) = bound(most).filter(|most| (count as u64) > *most) {
+        return Err(format!("{at} must have at most {most} {what}, got {count}"));
+    }
+    Ok(())
+}
+
+/// Equal as JSON Schema has it: 3 and 3.0 are the same number.
+fn same(a: &Value, b: &Value) -> bool {
+    a == b || a.as_f64().is_some_and(|a| Some(a) == b.as_f64())
+}
+
+fn type_names(value: &Value) -> Vec<&str> {
+    match value {
+        Value::String(name) => vec![name],
+        Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn is_type(name: &str, value: &Value) -> bool {
+    match name {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        "number" => value.is_number(),
+        // 3.0 is an integer in JSON Schema.
+        "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
+        _ => false,
+    }
+}
+
+fn describe(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+/// The schema of a tool's parameter, tools as the OpenAI API has them.
+pub(super) fn parameter<'a>(tools: &'a [Value], function: &str, key: &str) -> Option<&'a Value> {
+    let own = |tool: &'a Value| tool.get("function").unwrap_or(tool);
+    let tool = tools.iter().map(own).find(|tool| tool.get("name").and_then(Value::as_str) == Some(function))?;
+    tool.get("parameters")?.get("properties")?.get(key)
+}
+
+/// A value that was written as bare text. Where the schema allows text and nothing else, or says nothing, it is text;
+/// otherwise JSON, or Python's `True` and `None`, of a type that the schema allows. What fits nothing stays text, and
+/// [`check`] says why it is wrong.
+pub(super) fn from_text(schema: Option<&Value>, text: &str) -> Value {
+    let plain = || Value::String(text.to_owned());
+    let Some(schema) = schema else { return plain() };
+    let mut types = Vec::new();
+    allowed(schema, &mut types, DEPTH);
+    if types.iter().all(|name| *name == "string") {
+        return plain();
+    }
+    let word = match text.trim() {
+        "True" => "true",
+        "False" => "false",
+        "None" => "null",
+        word => word,
+    };
+    match serde_json::from_str::<Value>(word) {
+        Ok(Value::String(_)) | Err(_) => plain(),
+        Ok(value) if types.iter().any(|name| is_type(name, &value)) => value,
+        Ok(_) => plain(),
+    }
+}
+
+/// The types that a schema allows.
+fn allowed<'a>(schema: &'a Value, types: &mut Vec<&'a str>, depth: usize) {
+    if let Some(value) = schema.get("type") {
+        types.extend(type_names(value));
+    } else if schema.get("properties").is_some() {
+        types.push("object");
+    } else if schema.get("items").is_some() {
+        types.push("array");
+    }
+    if schema.get("nullable") == Some(&Value::Bool(true)) {
+        types.push("null");
+    }
+    for keyword in ["anyOf", "oneOf", "allOf"] {
+        for schema in schema.get(keyword).and_then(Value::as_array).into_iter().flatten().filter(|_| depth > 0) {
+            allowed(schema, types, depth - 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "minLength": 2, "pattern": "^[A-Z]"},
+                "days": {"type": "integer", "minimum": 1, "exclusiveMaximum": 8},
+                "unit": {"enum": ["C", "F", 3]},
+                "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 2},
+                "when": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+                "more": {"type": "object", "additionalProperties": {"type": "number"}},
+                "kind": {"const": "x"},
+            },
+            "required": ["city"],
+            "additionalProperties": false,
+        });
+        assert_eq!(refuse_unknown(&schema), Ok(()));
+        let good = json!({"city": "Rom", "days": 7.0, "unit": 3.0, "tags": ["a"], "when": null, "more": {"a": 1}, "kind": "x"});
+        assert_eq!(check(&schema, &good), Ok(()));
+        for (arguments, why) in [
+            (json!([]), "arguments must be object, got []"),
+            (json!({}), "arguments.city is missing"),
+            (json!({"city": 1}), "arguments.city must be string, got 1"),
+            (json!({"city": "R"}), "arguments.city must have at least 2 letters, got 1"),
+            (json!({"city": "rom"}), "arguments.city must match ^[A-Z], got \"rom\""),
+            (json!({"city": "Rom", "days": 1.5}), "arguments.days must be integer, got 1.5"),
+            (json!({"city": "Rom", "days": 0}), "arguments.days must be at least 1, got 0"),
+            (json!({"city": "Rom", "days": 8}), "arguments.days must be less than 8, got 8"),
+            (json!({"city": "Rom", "unit": "K"}), "arguments.unit must be one of \"C\", \"F\", 3, got \"K\""),
+            (json!({"city": "Rom", "tags": ["a", 1]}), "arguments.tags[1] must be string, got 1"),
+            (json!({"city": "Rom", "tags": ["a", "b", "c"]}), "arguments.tags must have at most 2 items, got 3"),
+            (json!({"city": "Rom", "when": 1}), "arguments.when must be string, got 1"),
+            (json!({"city": "Rom", "more": {"a": "1"}}), "arguments.more.a must be number, got \"1\""),
+            (json!({"city": "Rom", "kind": "y"}), "arguments.kind must be \"x\", got \"y\""),
+            (
+                json!({"city": "Rom", "town": 1}),
+                "arguments.town is unknown; known: city, days, unit, tags, when, more, kind",
+            ),
+        ] {
+            assert_eq!(check(&schema, &arguments), Err(why.to_owned()));
+        }
+        let one = json!({"oneOf": [{"type": "number"}, {"type": "integer"}]});
+        assert_eq!(check(&one, &json!(1)), Err("arguments fits 2 alternatives, and must fit one".to_owned()));
+    }
+
+    #[test]
+    fn what_would_not_be_checked_is_refused() {
+        for (schema, why) in [
+            (json!({"$ref": "#/x"}), "the schema has the keyword `$ref`, which is not checked"),
+            (json!({"properties": {"a": {"not": {}}}}), "the schema.a has the keyword `not`, which is not checked"),
+            (json!({"type": "text"}), "the schema has the type \"text\"; known: object"),
+            (json!({"items": {"pattern": "("}}), "the schema.items.pattern can't be read"),
+            (json!([]), "the schema is not a table"),
+        ] {
+            let error = refuse_unknown(&schema).err().unwrap_or_default();
+            assert!(error.starts_with(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn bare_text_becomes_what_the_schema_allows() {
+        for (schema, text, expected) in [
+            (json!({"type": "string"}), "5", json!("5")),
+            (json!({"type": "integer"}), " 5 ", json!(5)),
+            (json!({"type": "integer"}), "five", json!("five")),
+            (json!({"type": "boolean"}), "True", json!(true)),
+            (json!({"type": ["integer", "null"]}), "None", json!(null)),
+            (json!({"anyOf": [{"type": "string"}, {"type": "integer"}]}), "5", json!(5)),
+            (json!({"anyOf": [{"type": "string"}, {"type": "integer"}]}), "x", json!("x")),
+            (json!({"type": "object"}), "{\"a\": [1]}", json!({"a": [1]})),
+            (json!({"items": {}}), "[1]", json!([1])),
+            (json!({}), "5", json!("5")),
+        ] {
+            assert_eq!(from_text(Some(&schema), text), expected, "{text}");
+        }
+        assert_eq!(from_text(None, "5"), json!("5"));
+    }
+}
