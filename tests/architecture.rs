@@ -103,9 +103,12 @@ fn sources() -> Vec<Source> {
 fn only_in_tests(path: &Path) -> bool {
     let folder = path.parent().expect("a folder");
     let stem = path.file_stem().expect("a name").to_string_lossy();
-    let declared = std::fs::read_to_string(folder.join("mod.rs"))
-        .is_ok_and(|text| text.contains(&format!("#[cfg(test)]\nmod {stem};")));
-    declared || folder.file_name().is_some_and(|name| name == "tests")
+    let declares = |parent: PathBuf| {
+        std::fs::read_to_string(parent).is_ok_and(|text| text.contains(&format!("#[cfg(test)]\nmod {stem};")))
+    };
+    declares(folder.join("mod.rs"))
+        || declares(folder.with_extension("rs"))
+        || folder.file_name().is_some_and(|name| name == "tests")
 }
 
 fn read(root: &Path, path: PathBuf) -> Source {

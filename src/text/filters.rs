@@ -1,7 +1,10 @@
 //! Jinja2's filters, tests and methods where minijinja's differ from Python's in what they print.
 
+use std::sync::LazyLock;
+
 use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Environment, ErrorKind, FormatStyle, State, Value as Jinja, format_filter};
+use regex::Regex;
 
 use super::python;
 
@@ -15,6 +18,12 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_filter("join", join);
     environment.add_filter("indent", indent);
     environment.add_filter("format", format);
+    environment.add_filter("batch", |state: &State, value: Jinja, count: usize, fill: Option<Jinja>| {
+        minijinja::filters::batch(state, value, narrow(count)?, fill)
+    });
+    environment.add_filter("slice", |state: &State, value: Jinja, count: usize, fill: Option<Jinja>| {
+        minijinja::filters::slice(state, value, narrow(count)?, fill)
+    });
     environment.add_filter("length", length);
     environment.add_filter("count", length);
     environment.add_filter("int", int);
@@ -104,7 +113,7 @@ fn indent(
 fn narrow(width: usize) -> Result<usize, minijinja::Error> {
     const WIDEST: usize = 1000;
     if width > WIDEST {
-        let why = format!("an indentation of {width} is more than {WIDEST}");
+        let why = format!("a width of {width} is more than {WIDEST}");
         return Err(minijinja::Error::new(ErrorKind::InvalidOperation, why));
     }
     Ok(width)
@@ -116,7 +125,28 @@ fn format(text: &str, values: Rest<Jinja>) -> Result<String, minijinja::Error> {
     let plain = |value: &Jinja| matches!(value.kind(), ValueKind::String | ValueKind::Number) || value.is_kwargs();
     let values: Vec<Jinja> =
         values.iter().map(|value| if plain(value) { value.clone() } else { python::str(value).into() }).collect();
+    narrow_fields(text, FormatStyle::Printf)?;
     format_filter(FormatStyle::Printf, text, &values)
+}
+
+/// Refuses a format string with a field of a width that no person means, before gigabytes are filled with spaces.
+fn narrow_fields(text: &str, style: FormatStyle) -> Result<(), minijinja::Error> {
+    static PERCENT: LazyLock<Regex> = LazyLock::new(|| pattern(r"%(\([^)]*\))?[^a-zA-Z%(]*\d{5}"));
+    static BRACES: LazyLock<Regex> = LazyLock::new(|| pattern(r"\{[^{}]*\d{5}"));
+    let wide = match style {
+        FormatStyle::Printf => &PERCENT,
+        FormatStyle::StrFormat => &BRACES,
+    };
+    if wide.is_match(text) {
+        let why = "a field of more than 9999 letters in a format string";
+        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, why));
+    }
+    Ok(())
+}
+
+#[allow(clippy::expect_used)] // patterns of this file, which the tests compile
+fn pattern(text: &str) -> Regex {
+    Regex::new(text).expect("a pattern of this file")
 }
 
 /// The `int` filter: a number without its fraction, or the default where the value is none.
@@ -203,6 +233,7 @@ fn length(value: &Jinja) -> Result<usize, minijinja::Error> {
 fn method(state: &State, value: &Jinja, name: &str, args: &[Jinja]) -> Result<Jinja, minijinja::Error> {
     if let Some(text) = value.as_str() {
         match name {
+            "format" => narrow_fields(text, FormatStyle::StrFormat)?,
             "removeprefix" | "removesuffix" => {
                 let (affix,): (&str,) = from_args(args)?;
                 let short = if name == "removeprefix" { text.strip_prefix(affix) } else { text.strip_suffix(affix) };

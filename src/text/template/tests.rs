@@ -1,0 +1,213 @@
+//! Chat templates: what they print, and what becomes of hostile ones.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::json;
+
+use super::*;
+use crate::text::testing::shared;
+
+/// 2025-07-10 12:00:00, the date of the recorded renderings.
+const NOON: u64 = 1_752_148_800;
+
+fn render(source: &str, context: &Value) -> Result<String> {
+    let template = Template::at_time(source, None, "t.jinja", ("<s>", "</s>"), NOON)?;
+    let variables = context.as_object().unwrap();
+    template.render(&context["messages"], None, false, variables)
+}
+
+#[test]
+fn jinja_as_transformers_has_it() {
+    for (source, expected) in [
+        ("{{ messages[0].x | tojson }}", r#"{"b": 1.0, "a": ["<é>"]}"#),
+        ("{{ messages[0].x | tojson(indent=1) }}", "{\n \"b\": 1.0,\n \"a\": [\n  \"<é>\"\n ]\n}"),
+        ("{{ messages[0].x }}|{{ none }}|{{ true }}|{{ nothing }}", "{'b': 1.0, 'a': ['<é>']}|None|True|"),
+        ("  {% if true %}\n  a\n  {% endif %}\nb", "  a\nb"),
+        ("{% generation %}a{%- endgeneration -%} b", "ab"),
+        ("{{ strftime_now('%d %b %Y %H:%M %A %-m') }}", "10 Jul 2025 12:00 Thursday 7"),
+        ("{% for m in messages[::-1] %}{{ m.n }}{% if loop.last %}{% break %}{% endif %}{% endfor %}", "321"),
+        ("{% for m in messages[1:] %}{{ m['n'] }}{% endfor %}{{ messages[-1].n }}", "233"),
+        ("{% set ns = namespace(x=0) %}{% for m in messages %}{% set ns.x = ns.x + m.n %}{% endfor %}{{ ns.x }}", "6"),
+        ("{{ ' a b '.strip() + 'x'.upper() + 'a-b-c'.split('-')[-1] + 'ab'.lstrip('a') }}", "a bXcb"),
+        ("{{ 'a.b.c'.rsplit('.', 1)[0] }} {{ 'abc'.removeprefix('a') }} {{ 'a=b'.partition('=')[2] }}", "a.b bc b"),
+        ("{{ bos_token }}{{ eos_token }}{{ add_generation_prompt }}", "<s></s>False"),
+        ("{% if 'zz' not in messages[0] and messages[0] is mapping %}y{% endif %}", "y"),
+        ("{{ messages[0].get('n', 5) }}{{ messages[0].get('q', 5) }}", "15"),
+    ] {
+        let context = json!({"messages": [{"n": 1, "x": {"b": 1.0, "a": ["<é>"]}}, {"n": 2}, {"n": 3}]});
+        assert_eq!(render(source, &context).unwrap(), expected, "{source}");
+    }
+}
+
+#[test]
+fn failures_name_their_line() {
+    let context = json!({"messages": []});
+    let error = render("a\n{% if %}", &context).unwrap_err();
+    assert_eq!((error.kind, error.place.as_deref()), (Kind::Model, Some("t.jinja:2")));
+    let error = render("a\n\n{{ raise_exception('roles must alternate') }}", &context).unwrap_err();
+    assert_eq!(error.to_string(), "the chat template refuses this conversation: roles must alternate\n  --> t.jinja:3");
+    let error = render("{{ messages.x.y }}", &context).unwrap_err();
+    assert_eq!((error.kind, error.place.as_deref()), (Kind::Script, Some("t.jinja:1")));
+}
+
+/// What a stranger's template may try.
+#[test]
+fn hostile_templates_end() {
+    let many = |text: &str, count: usize| text.repeat(count);
+    let context = json!({"messages": []});
+    for source in [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{{ b }}{% endfor %}{% endfor %}".to_owned(),
+        "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}".to_owned(),
+        format!("{{{{ {}1{} }}}}", many("(", 5000), many(")", 5000)),
+        format!("{{{{ {}1{} }}}}", many("[", 5000), many("]", 5000)),
+        format!("{}{}", many("{% if true %}", 5000), many("{% endif %}", 5000)),
+        format!("{{{{ {}1 }}}}", many("not ", 5000)),
+        format!("{{{{ {}1 }}}}", many("-", 5000)),
+        "{{ 'x' * 10000000000 }}".to_owned(),
+        "{{ 'x' | indent(10000000000, true) }}".to_owned(),
+        "{{ [1] | tojson(indent=10000000000) }}".to_owned(),
+        "{{ range(10000000000) | list }}".to_owned(),
+        "{{ '%1000000000000d' | format(1) }}".to_owned(),
+        "{{ '%(a)-1000000000000.3f' | format(a=1) }}".to_owned(),
+        "{{ '%.1000000000000f' | format(1) }}".to_owned(),
+        "{{ '{:>1000000000000}'.format(1) }}".to_owned(),
+        "{{ [1] | batch(10000000000, 'x') | list }}".to_owned(),
+        "{{ [1] | slice(10000000000) | list }}".to_owned(),
+        "{{ 'x' | center(10000000000) }}{{ 'x'.rjust(10000000000) }}".to_owned(),
+        "{{ strftime_now('%Q') }}".to_owned(),
+        "{% include 'x' %}".to_owned(),
+        "{% extends 'x' %}".to_owned(),
+        "{% import 'x' as x %}".to_owned(),
+        "{{ 1 / 0 }}".to_owned(),
+        "{{ 9223372036854775807 + 1 }} {{ 2 ** 100000 }}".to_owned(),
+        "{% for a in range(99999) %}{{ 'x' * 100000000 }}{% endfor %}".to_owned(),
+    ] {
+        match render(&source, &context) {
+            Ok(text) => assert!(text.len() < 100, "{source:.80}"),
+            Err(error) => assert!(error.to_string().contains("t.jinja"), "{source:.80} {error}"),
+        }
+    }
+    for (source, why) in [
+        (
+            "{% for a in range(99999) %}\n{% for b in range(99999) %}{{ b }}{% endfor %}{% endfor %}",
+            "it takes more than 50000000 steps",
+        ),
+        ("\n{{ [1] | tojson(indent=10000000000) }}", "a width of 10000000000 is more than 1000"),
+    ] {
+        let error = render(source, &context).unwrap_err();
+        assert!(error.message.contains(why), "{error}");
+        assert_eq!(error.place.as_deref(), Some("t.jinja:2"), "{error}");
+    }
+}
+
+proptest::proptest! {
+    /// Whatever a template says, it renders or names its line.
+    #[test]
+    fn any_template_is_rendered_or_refused(
+        bits in proptest::collection::vec(proptest::sample::select(vec![
+            "{{", "}}", "{%", "%}", "{#", "#}", " for m in messages ", " endfor ", " if ", " elif ", " else ", " endif ",
+            " set x = ", " set ns.x = ", "namespace()", " generation ", " endgeneration ", " macro f(a) ", " endmacro ", "f(1)",
+            "messages", "[0]", "[1:]", "[::-1]", "[::0]", ".x", ".items()", ".split('')", ".strip(1)", "|tojson", "|tojson(indent=2)", "|trim",
+            "|length", "|join(',')", "|indent", "|first", "|last", "|default(1)", "|selectattr('a')", "|format(1)", "'%s'", "'a'", "1", "-1",
+            "1.5", "none", "true", "+", "-", "*", "**", "/", "//", "%", "~", "==", " in ", " is ", " not ", " and ", "defined", "mapping",
+            "(", ")", "[", "]", "{", "}", ",", ":", "raise_exception('x')", "strftime_now('%d')", "\n", " ", "é", "loop.last", " break ",
+        ]), 0..24)
+    ) {
+        let source = bits.concat();
+        let context = json!({"messages": [{"x": 1, "role": "user", "content": "é"}]});
+        if let Err(error) = render(&source, &context) {
+            proptest::prop_assert!(error.place.is_some(), "{}", error);
+        }
+    }
+}
+
+/// Cases of huggingface.js that transformers renders alike. Prints how many agree.
+#[test]
+fn cases_of_other_engines_agree() {
+    let Some(dir) = shared("chat-templates") else { return };
+    for (file, input) in [("huggingface_js_e2e.jsonl", "data"), ("huggingface_js_language.jsonl", "context")] {
+        let (mut good, mut wrong) = (0, Vec::new());
+        for line in std::fs::read_to_string(dir.join(file)).unwrap().lines() {
+            let row: Value = serde_json::from_str(line).unwrap();
+            if row["python_jinja_agrees"] != true || row["has_function"] == true {
+                continue;
+            }
+            let variables = row[input].as_object().unwrap();
+            let template = Template::at_time(row["template"].as_str().unwrap(), None, "t", ("", ""), NOON);
+            let text = template.and_then(|template| template.render_with(DEFAULT, Jinja::from_serialize(variables)));
+            if text.as_ref().is_ok_and(|text| row["expected"] == text.as_str()) {
+                good += 1;
+            } else {
+                wrong.push(format!("{text:?}\n  expected {row}"));
+            }
+        }
+        eprintln!("{file}: {good} of {} agree", good + wrong.len());
+        // Keywords as names: `{% if if in in %}`.
+        assert!(wrong.len() <= usize::from(input == "context"), "{}", wrong.join("\n"));
+    }
+}
+
+/// Real templates with renderings recorded from transformers. Prints how many agree.
+#[test]
+fn real_templates_render_as_recorded() {
+    let Some(dir) = shared("chat-templates") else { return };
+    let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
+    let inputs: Value = serde_json::from_str(&read("conversations.json")).unwrap();
+    let trajectories: Vec<Value> = serde_json::from_str(&read("tau_trajectories.json")).unwrap();
+    let tau: HashMap<&str, &Value> =
+        trajectories.iter().map(|row| (row["id"].as_str().unwrap(), &row["messages"])).collect();
+    let tool = |name: &str, conversation: &str| {
+        let tools = inputs["conversations"][conversation]["tools"].as_array().unwrap();
+        tools.iter().find(|tool| tool["function"]["name"] == name).unwrap().clone()
+    };
+    let tau_tools = vec![tool("get_weather", "tools_user"), tool("search", "tools_system_user")];
+    let mut templates: HashMap<String, Result<Template>> = HashMap::new();
+    let mut tally: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for line in read("render_goldens.jsonl").lines().chain(read("tau_render_goldens.jsonl").lines()) {
+        let row: Value = serde_json::from_str(line).unwrap();
+        let name = row["template"].as_str().unwrap();
+        let template = templates.entry(name.to_owned()).or_insert_with(|| {
+            let source = read(&format!("templates/{name}.jinja"));
+            Template::at_time(&source, None, name, ("<|bos|>", "<|eos|>"), NOON)
+        });
+        let conversation = row["conversation"].as_str().unwrap();
+        let result = template.as_ref().map_err(Clone::clone).and_then(|template| {
+            if let Some(messages) = tau.get(conversation) {
+                return template.render(messages, Some(&tau_tools), false, &Map::new());
+            }
+            let input = &inputs["conversations"][conversation];
+            let tools = input["tools"].as_array().map(Vec::as_slice);
+            let prompt = input["add_generation_prompt"] == true;
+            template.render(&input["messages"], tools, prompt, input["kwargs"].as_object().unwrap())
+        });
+        let good = match (&result, row["ok"] == true) {
+            (Ok(text), true) => row["text"] == text.as_str(),
+            (Err(error), false) if row["error"] == "TemplateError" => {
+                error.message.contains(row["message"].as_str().unwrap())
+            }
+            // What fails in Python for another reason (iterating None) is no use to anybody; it may render here.
+            (_, false) => row["error"] != "TemplateError",
+            _ => false,
+        };
+        let count = tally.entry(name.to_owned()).or_default();
+        count.0 += usize::from(good);
+        count.1 += 1;
+        if !good {
+            wrong.push(format!("{name} / {conversation}: {:?}\n  expected {row}", result.map_err(|e| e.to_string())));
+        }
+    }
+    let (good, all) = tally.values().fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1));
+    let clean = tally.values().filter(|(good, all)| good == all).count();
+    let bad: Vec<_> = tally.iter().filter(|(_, (good, all))| good < all).collect();
+    eprintln!("chat templates: {good} of {all} renderings, {clean} of {} templates; not all: {bad:?}", tally.len());
+    if std::env::var_os("R1_SHOW").is_some() {
+        eprintln!("{}", wrong.join("\n"));
+    }
+    // Known to differ: Jinja2's `|safe` escapes what is added to it, and `loop.last` over a string's letters.
+    let known = ["functionary", "pythonic"];
+    let surprising = |(name, _): &&(&String, &(usize, usize))| !known.iter().any(|known| name.contains(known));
+    assert_eq!(bad.iter().find(surprising), None);
+    assert!(all - good <= 14, "{good} of {all}");
+}
