@@ -6,6 +6,8 @@
 //! - [`mdp`]: plain data of the step-level decision process: message, observation, action, step, trajectory
 //! - [`config`]: a recipe's settings, typed, with defaults; what a script and the command line may set
 //! - [`text`]: tokenizers, chat templates, tool-call formats; text to ids and back, token in / token out
+//! - [`net`]: HTTP exchanges that can be watched and stopped
+//! - [`hub`]: models of the Hugging Face hub, fetched into its cache
 //! - [`model`]: transformer architectures over libtorch, their weights and key-value caches
 //! - [`native`]: the small C++ file over libtorch for what `tch` does not bind, and its safe face
 //! - [`engine`]: continuous-batching generation, sampling, prefix reuse; the [`engine::Policy`] trait
@@ -26,9 +28,11 @@ pub mod cli;
 pub mod config;
 pub mod engine;
 pub mod error;
+pub mod hub;
 pub mod mdp;
 pub mod model;
 pub mod native;
+pub mod net;
 pub mod rl;
 pub mod rollout;
 pub mod script;

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 const EDGES: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("mdp", &[]),
+    ("net", &[]),
+    ("hub", &["net"]),
     ("config", &["mdp"]),
     ("text", &["mdp"]),
     ("store", &["mdp", "config"]),
@@ -24,6 +26,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &[
             "config",
             "engine",
+            "hub",
             "mdp",
             "model",
             "native",
@@ -41,6 +44,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &[
             "config",
             "engine",
+            "hub",
             "mdp",
             "model",
             "native",
@@ -64,6 +68,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("tch", &["native", "model", "rl", "engine", "train", "error"]),
     ("torch_sys", &["native"]),
     ("clap", &["cli"]),
+    ("ureq", &["net"]),
     ("indicatif", &["telemetry"]),
     ("rhai", &["tools"]),
     ("minijinja", &["text"]),

@@ -17,7 +17,8 @@ use crate::engine::{Engine, EngineOptions, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Sampling;
 use crate::script::{Script, Worker};
-use crate::telemetry::{Interrupt, ctrl_c, duration};
+use crate::telemetry::{Interrupt, Reporter, ctrl_c, duration};
+use crate::train::Fetching;
 use crate::{native, store, train};
 
 /// Tokens of a reply where neither a flag nor a recipe says.
@@ -39,7 +40,7 @@ pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
     if question.as_ref().is_some_and(|text| text.trim().is_empty()) {
         return Err(Error::new(Kind::Usage, "the question is empty").hint("ask with -p TEXT, or through a pipe"));
     }
-    let mut chat = open(args, interrupt)?;
+    let mut chat = open(args, interrupt, &output.reporter())?;
     let screen = Screen::new(output);
     match question {
         Some(question) => {
@@ -52,13 +53,14 @@ pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
 }
 
 /// Loads the model, and the recipe if there is one.
-fn open(args: &InferArgs, interrupt: Interrupt) -> Result<Chat> {
+fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<Chat> {
+    let fetching = Fetching { reporter, interrupt: Some(interrupt) };
     let script = args.script.as_ref().map(|path| Script::load(path, &[])).transpose()?;
     let path = Path::new(&args.model);
     let model = if path.exists() { store::find_model(path)?.display().to_string() } else { args.model.clone() };
     let settings = script.as_ref().map(|script| script.settings.clone()).unwrap_or_default();
     let policy = PolicySettings { model, init: None, ..settings.policy.clone() };
-    let (model, renderer, dir) = train::load_policy(&policy, &settings.env.format)?;
+    let (model, renderer, dir) = train::load_policy(&policy, &settings.env.format, fetching)?;
 
     let mut sampling = settings.sampling.clone();
     if script.is_some() {

@@ -48,7 +48,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     if let Some(path) = &checkpoint {
         policy.model = path.display().to_string();
     }
-    let mut session = Session::open(&script, &policy)?;
+    let mut session = Session::open(&script, &policy, options.fetching(reporter))?;
     let train_rows = session.pool.rows(Split::Train).filter(|rows| *rows > 0).ok_or_else(|| {
         Error::new(Kind::Data, "the recipe has no training data")
             .at_path(&options.script)

@@ -11,13 +11,15 @@ mod order;
 mod report;
 mod session;
 pub mod sft;
+mod source;
 mod update;
 
 use std::path::PathBuf;
 
-use crate::telemetry::Interrupt;
+use crate::telemetry::{Interrupt, Reporter};
 
-pub use session::{MODEL_NANO, load_policy, model_dir};
+pub use session::load_policy;
+pub use source::{Fetching, MODEL_NANO, from_hub, model_dir};
 pub use update::{UpdateStats, update};
 
 /// What a training command was asked to do.
@@ -38,6 +40,10 @@ pub struct RunOptions {
 }
 
 impl RunOptions {
+    fn fetching<'a>(&self, reporter: &'a Reporter) -> Fetching<'a> {
+        Fetching { reporter, interrupt: self.interrupt }
+    }
+
     fn interrupted(&self) -> bool {
         self.interrupt.is_some_and(Interrupt::is_set)
     }

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::{RunOptions, Summary, due, files, metrics, new_model, order, report, session};
+use super::{RunOptions, Summary, due, files, metrics, new_model, order, report, session, source};
 use crate::config::{Sft, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
@@ -71,7 +71,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
             new_model::make(&dir, init, &worker, rows, script.settings.seed, reporter)?;
             dir
         }
-        (None, None) => session::model_dir(&policy.model)?,
+        (None, None) => source::model_dir(&policy.model, options.fetching(reporter))?,
     };
     let model = Rc::new(Qwen2::load(&dir, device, kind)?);
     let mut renderers =

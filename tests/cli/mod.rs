@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod basics;
+mod hub;
 mod training;
 
 use std::path::{Path, PathBuf};
@@ -53,7 +54,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Made once, by `r1 sft` itself.
-fn tiny_model() -> &'static Path {
+pub(crate) fn tiny_model() -> &'static Path {
     static MODEL: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, model) = MODEL.get_or_init(|| {
         let recipe = r#"

@@ -1,0 +1,224 @@
+//! One blob into the cache: resumed where an earlier try ended, checked, and only then there.
+//!
+//! The bytes go to `blobs/ETAG.incomplete`. A connection that breaks is made again from the byte it broke at; only
+//! tries that bring nothing count against the limit. The whole is compared with the checksum in the ETag (SHA-256 of
+//! a large file, git's SHA-1 of a small one) before it becomes a blob, so that a blob is right or absent.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::Path;
+
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
+
+use super::cache::{Folder, failed};
+use super::id::{ModelId, is_commit, is_sha256};
+use super::remote::{Failure, Meta, Remote};
+use super::{Event, Watch, stopped};
+use crate::error::{Error, Kind, Result};
+use crate::net::{self, Fault};
+
+/// A file of a commit, on its way.
+pub(super) struct Download<'a> {
+    pub(super) remote: &'a Remote,
+    pub(super) folder: &'a Folder,
+    pub(super) id: &'a ModelId,
+    pub(super) commit: &'a str,
+    pub(super) meta: &'a Meta,
+}
+
+/// Why a try brought no whole file.
+enum End {
+    /// The server has another file than it said, or what an earlier try left does not belong to it.
+    Other(Error),
+    Failed(Error),
+}
+
+impl From<Error> for End {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Download<'_> {
+    /// Fetches the blob, unless it is there.
+    pub(super) fn run(&self, watch: &Watch<'_>) -> Result<()> {
+        let blob = self.folder.blob(&self.meta.etag);
+        if !blob.is_file() {
+            let lock = self.folder.lock(&self.meta.etag, watch)?;
+            // Somebody else may have been first.
+            if !blob.is_file() {
+                let mut part = self.folder.part(&self.meta.etag);
+                if lock.is_none() {
+                    // Two processes must not write to the same file.
+                    part.set_extension(format!("{}.incomplete", std::process::id()));
+                }
+                self.fetch_twice(&part, watch)?;
+                fs::rename(&part, &blob).map_err(|error| failed("write", &blob, &error))?;
+            } else if let Some(size) = self.meta.size {
+                (watch.event)(Event::Bytes(size));
+            }
+        }
+        Ok(())
+    }
+
+    /// A part that an earlier try left may be of no use: then once more, from the first byte.
+    fn fetch_twice(&self, part: &Path, watch: &Watch<'_>) -> Result<()> {
+        let mut again = false;
+        loop {
+            match self.fetch(part, watch) {
+                Ok(()) => return Ok(()),
+                Err(End::Failed(error)) => return Err(error),
+                Err(End::Other(error)) => {
+                    fs::remove_file(part).map_err(|error| failed("remove", part, &error))?;
+                    if again {
+                        return Err(error);
+                    }
+                    again = true;
+                }
+            }
+        }
+    }
+
+    fn fetch(&self, part: &Path, watch: &Watch<'_>) -> std::result::Result<(), End> {
+        let io = |error: &std::io::Error| failed("write", part, error);
+        let mut file = File::options().create(true).append(true).read(true).open(part).map_err(|error| io(&error))?;
+        let mut have = file.metadata().map_err(|error| io(&error))?.len();
+        let mut sum = Sum::of(&self.meta.etag);
+        sum.catch_up(&mut file).map_err(|error| io(&error))?;
+        (watch.event)(Event::Bytes(have));
+        let mut tried = 0;
+        while self.meta.size != Some(have) || have == 0 {
+            if self.meta.size.is_some_and(|size| have > size) {
+                (watch.event)(Event::Lost(have));
+                return Err(End::Other(self.other("it is longer than the hub said")));
+            }
+            let mut response =
+                self.remote.open(self.id, self.commit, &self.meta.name, have, watch).map_err(Error::from)?;
+            match response.status {
+                206 if begins_at(response.header("content-range"), have) => {}
+                200 if have == 0 => {}
+                // The server knows no ranges: from the first byte.
+                200 => {
+                    file.set_len(0).map_err(|error| io(&error))?;
+                    (watch.event)(Event::Lost(std::mem::take(&mut have)));
+                    sum = Sum::of(&self.meta.etag);
+                }
+                // There is nothing behind what we have: it is whole, if its length was not known.
+                416 if self.meta.size.is_none() => break,
+                status => {
+                    (watch.event)(Event::Lost(have));
+                    return Err(End::Other(self.other(&format!("the hub answers {status} to a request for its rest"))));
+                }
+            }
+            let before = have;
+            let broken = loop {
+                match response.next(watch.stop) {
+                    Ok(Some(bytes)) => {
+                        file.write_all(&bytes).map_err(|error| io(&error))?;
+                        sum.add(&bytes);
+                        have += bytes.len() as u64;
+                        (watch.event)(Event::Bytes(bytes.len() as u64));
+                        if self.meta.size.is_some_and(|size| have > size) {
+                            break None;
+                        }
+                    }
+                    Ok(None) => break None,
+                    Err(fault) => break Some(fault),
+                }
+            };
+            match broken {
+                Some(Fault::Stopped) => return Err(stopped().into()),
+                None if self.meta.size.is_none_or(|size| have == size) => break,
+                // Longer than it should be: refused above.
+                None if self.meta.size.is_some_and(|size| have > size) => {}
+                fault => {
+                    tried = if have > before { 0 } else { tried + 1 };
+                    if tried >= self.remote.tries {
+                        let fault = fault.unwrap_or_else(|| Fault::Broken("the connection was lost".to_owned()));
+                        let Failure { error, .. } = self.remote.away(self.id, &fault);
+                        return Err(error.at(&self.meta.name).into());
+                    }
+                    net::pause(self.remote.pause * (tried + 1), watch.stop).map_err(|_| stopped())?;
+                }
+            }
+        }
+        file.sync_all().map_err(|error| io(&error))?;
+        if !sum.agrees(&mut file, have).map_err(|error| io(&error))? {
+            (watch.event)(Event::Lost(have));
+            return Err(End::Other(self.other("its checksum is not the one that the hub gives")));
+        }
+        Ok(())
+    }
+
+    fn other(&self, why: &str) -> Error {
+        Error::new(Kind::Model, format!("{} of `{}` arrives damaged: {why}", self.meta.name, self.id))
+            .hint("try again; if it stays so, something between here and the hub changes files")
+    }
+}
+
+/// Whether `bytes 5-9/10` begins at `start`.
+fn begins_at(range: Option<&str>, start: u64) -> bool {
+    let first = range.and_then(|range| range.trim().strip_prefix("bytes ")?.split('-').next()?.trim().parse().ok());
+    first == Some(start)
+}
+
+/// The checksum that an ETag asks for.
+enum Sum {
+    Sha256(String, Sha256),
+    /// Git's: over the length, which stands in front, and the content.
+    Blob(String),
+    /// An ETag that is no checksum: only the length can be compared.
+    None,
+}
+
+impl Sum {
+    fn of(etag: &str) -> Self {
+        if is_sha256(etag) {
+            Self::Sha256(etag.to_owned(), Sha256::new())
+        } else if is_commit(etag) {
+            Self::Blob(etag.to_owned())
+        } else {
+            Self::None
+        }
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        if let Self::Sha256(_, hash) = self {
+            hash.update(bytes);
+        }
+    }
+
+    /// Adds what an earlier try left.
+    fn catch_up(&mut self, file: &mut File) -> std::io::Result<()> {
+        if let Self::Sha256(_, hash) = self {
+            read_all(file, |bytes| hash.update(bytes))?;
+        }
+        Ok(())
+    }
+
+    fn agrees(self, file: &mut File, length: u64) -> std::io::Result<bool> {
+        match self {
+            Self::Sha256(wanted, hash) => Ok(format!("{:x}", hash.finalize()) == wanted),
+            Self::Blob(wanted) => {
+                let mut hash = Sha1::new();
+                hash.update(format!("blob {length}\0"));
+                read_all(file, |bytes| hash.update(bytes))?;
+                Ok(format!("{:x}", hash.finalize()) == wanted)
+            }
+            Self::None => Ok(true),
+        }
+    }
+}
+
+fn read_all(file: &mut File, mut take: impl FnMut(&[u8])) -> std::io::Result<()> {
+    use std::io::Seek;
+    file.seek(std::io::SeekFrom::Start(0))?;
+    let mut piece = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(()),
+            count => take(&piece[..count]),
+        }
+    }
+}

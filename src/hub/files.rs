@@ -1,0 +1,198 @@
+//! Which files of a repository a model needs: configuration, tokenizer, template, weights in safetensors. Nothing
+//! else is fetched, and never a pickle.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::id::is_path;
+use crate::error::{Error, Kind, Result};
+
+const INDEX: &str = "model.safetensors.index.json";
+const SINGLE: &str = "model.safetensors";
+const ADAPTER: &str = "adapter_model.safetensors";
+
+/// What to fetch.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Configuration, tokenizer, template.
+    pub(super) small: Vec<String>,
+    /// The index that names the shards, where the weights are in shards.
+    pub(super) index: Option<String>,
+    /// The weights, where there is no index.
+    pub(super) weights: Vec<String>,
+}
+
+/// Chooses from the names of a repository.
+///
+/// # Errors
+/// [`Kind::Model`] if a name would leave the cache, or if there are no weights that r1 reads.
+pub(super) fn plan(names: &[String]) -> Result<Plan> {
+    if let Some(name) = names.iter().find(|name| !is_path(name)) {
+        return Err(Error::new(Kind::Model, format!("the repository has a file named {name:?}, outside of itself"))
+            .hint("nothing was fetched: this repository is not to be trusted"));
+    }
+    let has = |wanted: &str| names.iter().any(|name| name == wanted);
+    let mut plan = Plan { small: names.iter().filter(|name| is_small(name)).cloned().collect(), ..Plan::default() };
+    if has(SINGLE) {
+        plan.weights.push(SINGLE.to_owned());
+    } else if has(INDEX) {
+        plan.index = Some(INDEX.to_owned());
+    }
+    if has(ADAPTER) {
+        plan.weights.push(ADAPTER.to_owned());
+    }
+    if plan.weights.is_empty() && plan.index.is_none() {
+        return Err(no_weights(names));
+    }
+    if !has("config.json") && !has("adapter_config.json") {
+        return Err(Error::new(Kind::Model, "the repository has weights and no config.json"));
+    }
+    plan.small.sort();
+    Ok(plan)
+}
+
+fn is_small(name: &str) -> bool {
+    let json = |stem: &str| name == format!("{stem}.json");
+    if name.contains('/') {
+        return false;
+    }
+    let (stem, end) = name.split_once('.').unwrap_or((name, ""));
+    ["config", "generation_config", "adapter_config", "special_tokens_map", "added_tokens", "vocab"]
+        .into_iter()
+        .any(json)
+        || name == "merges.txt"
+        || (stem.starts_with("tokenizer") && matches!(end, "json" | "model"))
+        || (stem.starts_with("chat_template") && matches!(end, "jinja" | "json"))
+}
+
+fn no_weights(names: &[String]) -> Error {
+    let ends = |ends: &[&str]| names.iter().find(|name| ends.iter().any(|end| name.ends_with(end)));
+    let convert = "convert it once, with transformers: AutoModelForCausalLM.from_pretrained(…).save_pretrained(DIR)";
+    if let Some(name) = ends(&[".bin", ".pt", ".pth", ".ckpt", ".pkl"]) {
+        return Error::new(
+            Kind::Model,
+            format!(
+                "the repository has its weights as {name} only: a pickle, which can run any program when it is read"
+            ),
+        )
+        .hint(convert);
+    }
+    if let Some(name) = ends(&[".gguf", ".onnx", ".h5", ".msgpack", ".npz"]) {
+        return Error::new(Kind::Model, format!("the repository has its weights as {name}, which is not read"))
+            .hint("look for the repository it was made from, with weights in safetensors");
+    }
+    Error::new(Kind::Model, format!("the repository has no weights: no {SINGLE}, no {INDEX}"))
+}
+
+/// The shards that an index names.
+///
+/// # Errors
+/// [`Kind::Model`] for an index that is damaged, or names what the repository has not.
+pub(super) fn shards(index: &[u8], names: &[String]) -> Result<Vec<String>> {
+    let bad = |why: String| Error::new(Kind::Model, format!("{INDEX} {why}"));
+    let index: Value = serde_json::from_slice(index).map_err(|error| bad(format!("is not JSON: {error}")))?;
+    let map = index["weight_map"].as_object().ok_or_else(|| bad("has no `weight_map`".to_owned()))?;
+    let mut shards = BTreeSet::new();
+    for file in map.values() {
+        let name = file
+            .as_str()
+            .filter(|name| is_path(name) && name.ends_with(".safetensors") && names.iter().any(|known| known == name));
+        shards.insert(name.ok_or_else(|| bad(format!("names {file}, which is no file of the repository")))?.to_owned());
+    }
+    if shards.is_empty() {
+        return Err(bad("names no file".to_owned()));
+    }
+    Ok(shards.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn only_what_is_needed() {
+        let listed = names(&[
+            ".gitattributes",
+            "README.md",
+            "config.json",
+            "generation_config.json",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "vocab.json",
+            "merges.txt",
+            "chat_template.jinja",
+            "model.safetensors",
+            "model.safetensors.index.json",
+            "consolidated.safetensors",
+            "pytorch_model.bin",
+            "original/params.json",
+            "onnx/model.onnx",
+            "tokenizer.pkl",
+            "tokenizer/evil.bin",
+            "training_args.bin",
+        ]);
+        let plan = plan(&listed).unwrap();
+        assert_eq!(
+            plan.small,
+            [
+                "chat_template.jinja",
+                "config.json",
+                "generation_config.json",
+                "merges.txt",
+                "tokenizer.json",
+                "tokenizer_config.json",
+                "vocab.json"
+            ]
+        );
+        assert_eq!((plan.index, plan.weights), (None, names(&["model.safetensors"])));
+    }
+
+    #[test]
+    fn shards_and_adapters() {
+        let listed =
+            names(&["config.json", "model.safetensors.index.json", "model-1.safetensors", "model-2.safetensors"]);
+        let plan_of = plan(&listed).unwrap();
+        assert_eq!((plan_of.index.as_deref(), plan_of.weights.len()), (Some(INDEX), 0));
+        let index =
+            br#"{"weight_map": {"a": "model-2.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"}}"#;
+        assert_eq!(shards(index, &listed).unwrap(), ["model-1.safetensors", "model-2.safetensors"]);
+        let adapter = plan(&names(&["adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"])).unwrap();
+        assert_eq!(adapter.weights, ["adapter_model.safetensors"]);
+        assert_eq!(adapter.small, ["adapter_config.json"]);
+    }
+
+    #[test]
+    fn hostile_indices() {
+        let listed = names(&["config.json", "x.bin", "model-1.safetensors"]);
+        for index in [
+            "{",
+            "{}",
+            "[]",
+            r#"{"weight_map": {}}"#,
+            r#"{"weight_map": {"a": 3}}"#,
+            r#"{"weight_map": {"a": "../../x.safetensors"}}"#,
+            r#"{"weight_map": {"a": "x.bin"}}"#,
+            r#"{"weight_map": {"a": "other.safetensors"}}"#,
+        ] {
+            assert!(shards(index.as_bytes(), &listed).is_err_and(|error| error.kind == Kind::Model), "{index}");
+        }
+    }
+
+    #[test]
+    fn pickles_and_strangers_are_refused_by_name() {
+        let error = plan(&names(&["config.json", "pytorch_model.bin"])).unwrap_err();
+        assert!(error.message.contains("pytorch_model.bin only: a pickle"), "{error}");
+        let error = plan(&names(&["config.json", "model-Q4.gguf"])).unwrap_err();
+        assert!(error.message.contains("model-Q4.gguf"), "{error}");
+        let error = plan(&names(&["config.json"])).unwrap_err();
+        assert!(error.message.contains("no weights"), "{error}");
+        let error = plan(&names(&["config.json", "model.safetensors", "../../.bashrc"])).unwrap_err();
+        assert!(error.message.contains("outside of itself"), "{error}");
+    }
+}

@@ -1,0 +1,151 @@
+//! Names: what a person may call a model, and what a server may call a file, a commit and a blob.
+//!
+//! A server's names become paths in the cache, so each is checked before it is used.
+
+use std::fmt;
+
+use crate::error::{Error, Kind, Result};
+
+/// A model of the hub: `ORG/NAME` or `NAME`, at a revision (branch, tag or commit).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelId {
+    pub name: String,
+    /// `main` unless said.
+    pub revision: String,
+}
+
+const MAIN: &str = "main";
+
+impl ModelId {
+    /// Reads `ORG/NAME[@revision]`.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for what can't be the name of a model.
+    pub fn parse(text: &str) -> Result<Self> {
+        let (name, revision) = text.split_once('@').unwrap_or((text, MAIN));
+        let refuse = |why: &str| {
+            Err(Error::new(Kind::Usage, format!("`{text}` is not the name of a model on the hub: {why}"))
+                .hint("write ORG/NAME or ORG/NAME@REVISION, as in Qwen/Qwen2.5-1.5B-Instruct@main"))
+        };
+        let parts: Vec<&str> = name.split('/').collect();
+        if parts.len() > 2 {
+            return refuse("it has more than two parts");
+        }
+        for part in parts {
+            let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+            if part.is_empty() || part.len() > 96 || !part.chars().all(plain) {
+                return refuse("a part has letters, digits, `-`, `_` and `.`, 1 to 96 of them");
+            }
+            if part.starts_with(['-', '.']) || part.ends_with(['-', '.']) || part.contains("--") || part.contains("..")
+            {
+                return refuse("a part has no `--` or `..` and neither begins nor ends with `-` or `.`");
+            }
+        }
+        if !is_path(revision) {
+            return refuse("the revision is a branch, a tag or a commit");
+        }
+        Ok(Self { name: name.to_owned(), revision: revision.to_owned() })
+    }
+
+    /// Whether a name in a recipe means the hub: two parts and nothing that only a path has.
+    pub fn is_meant(text: &str) -> bool {
+        let name = text.split('@').next().unwrap_or_default();
+        name.split('/').count() == 2 && Self::parse(text).is_ok()
+    }
+
+    /// The revision is a commit already: what it names never changes.
+    pub(super) fn is_pinned(&self) -> bool {
+        is_commit(&self.revision)
+    }
+}
+
+impl fmt::Display for ModelId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)?;
+        if self.revision == MAIN { Ok(()) } else { write!(f, "@{}", self.revision) }
+    }
+}
+
+/// A commit: 40 hexadecimal digits.
+pub(super) fn is_commit(text: &str) -> bool {
+    text.len() == 40 && is_hex(text)
+}
+
+/// A SHA-256: 64 hexadecimal digits.
+pub(super) fn is_sha256(text: &str) -> bool {
+    text.len() == 64 && is_hex(text)
+}
+
+fn is_hex(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
+
+/// A path that stays where it is joined: no `..`, no root, nothing that only some systems take as a separator.
+pub(super) fn is_path(text: &str) -> bool {
+    let part = |part: &str| !part.is_empty() && part != "." && part != "..";
+    text.len() <= 1024 && text.split('/').all(part) && !text.contains(['\\', ':']) && !text.contains(char::is_control)
+}
+
+/// What an ETag says: without weakness and quotes. `None` if it can't be the name of a file.
+pub(super) fn etag(header: &str) -> Option<String> {
+    let bare = header.trim().trim_start_matches("W/").trim_matches('"');
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let good = (1..=128).contains(&bare.len()) && bare.chars().all(plain) && !bare.starts_with('.');
+    good.then(|| bare.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn names_with_and_without_revision() {
+        let id = ModelId::parse("Qwen/Qwen2.5-1.5B-Instruct").unwrap();
+        assert_eq!((id.name.as_str(), id.revision.as_str()), ("Qwen/Qwen2.5-1.5B-Instruct", "main"));
+        assert_eq!(id.to_string(), "Qwen/Qwen2.5-1.5B-Instruct");
+        let id = ModelId::parse("org/name@refs/pr/3").unwrap();
+        assert_eq!((id.name.as_str(), id.revision.as_str()), ("org/name", "refs/pr/3"));
+        assert_eq!(id.to_string(), "org/name@refs/pr/3");
+        assert_eq!(ModelId::parse("gpt2").unwrap().name, "gpt2");
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused() {
+        for text in [
+            "",
+            "a/b/c",
+            "a/",
+            "/b",
+            "../b",
+            "a/..",
+            "a/b@",
+            "a/b@../../x",
+            "a/b@/etc",
+            "a b/c",
+            "a/b--c",
+            "a/-b",
+            "a/b@x\\y",
+            "~/models",
+            "a/b@x\n",
+        ] {
+            assert!(ModelId::parse(text).is_err_and(|error| error.kind == Kind::Usage), "{text:?}");
+        }
+        assert!(ModelId::is_meant("a/b@v1") && ModelId::is_meant("a/b"));
+        assert!(!ModelId::is_meant("gpt2") && !ModelId::is_meant("./a") && !ModelId::is_meant("a/b/c"));
+    }
+
+    #[test]
+    fn what_a_server_says_can_not_leave_the_cache() {
+        assert!(is_path("config.json") && is_path("refs/pr/1") && is_path("onnx/model.onnx"));
+        for path in ["../x", "a/../x", "/etc/passwd", "", "a//b", "C:\\x", "c:x", "a\0b", "./a"] {
+            assert!(!is_path(path), "{path:?}");
+        }
+        assert_eq!(etag("W/\"abc\"").as_deref(), Some("abc"));
+        assert_eq!(etag("\"0123\"").as_deref(), Some("0123"));
+        for header in ["\"../../x\"", "\"/etc\"", "", "\"\"", "\"..\"", "\"a/b\"", "\".x\""] {
+            assert_eq!(etag(header), None, "{header:?}");
+        }
+        assert!(is_commit(&"a1".repeat(20)) && !is_commit("main") && !is_commit(&"A1".repeat(20)));
+    }
+}

@@ -1,0 +1,237 @@
+//! Models of the Hugging Face hub: fetched once, kept in the cache that Python's `huggingface_hub` uses too.
+//!
+//! [`Hub::fetch`] gives the directory of a model at a revision. One request lists the repository; then come the files
+//! a model needs and the cache has not: a few at a time, resumed where a try broke off, checked against the hub's
+//! checksums, safe beside other processes. Where the hub can't be reached, what the cache has is used.
+//!
+//! Settings are Python's: `HF_HOME`, `HF_HUB_CACHE`, `HF_TOKEN` (or the file that `hf auth login` writes),
+//! `HF_ENDPOINT`, `HF_HUB_OFFLINE`. docs/decisions/0003 says why this is not the `hf-hub` crate.
+
+mod cache;
+mod download;
+mod files;
+mod id;
+mod remote;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::error::{Error, Kind, Result};
+use crate::net::Client;
+use cache::Folder;
+use download::Download;
+use remote::{Failure, Meta, Remote, Token};
+
+pub use id::ModelId;
+
+/// Files fetched at once.
+const AT_ONCE: usize = 4;
+/// A server that is silent for so long is gone.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// What happens while a model is fetched. May come from several threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// So many files and bytes (0: not known) have to come.
+    Begin { files: usize, bytes: u64 },
+    /// More bytes are here.
+    Bytes(u64),
+    /// So many bytes that were here have to come again.
+    Lost(u64),
+    /// Something a waiting person wants to know.
+    Note(&'a str),
+}
+
+/// Who looks on, and may stop it.
+#[derive(Clone, Copy)]
+pub struct Watch<'a> {
+    pub event: &'a (dyn Fn(Event<'_>) + Sync),
+    /// True ends the fetch with [`Kind::Interrupted`]; what came so far is kept.
+    pub stop: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// A hub and the cache on this machine.
+#[derive(Clone, Debug)]
+pub struct Hub {
+    remote: Remote,
+    cache: PathBuf,
+    offline: bool,
+}
+
+impl Hub {
+    /// As the environment says.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for a setting that can't be meant.
+    pub fn from_env() -> Result<Self> {
+        Self::with(&|name| std::env::var(name).ok().filter(|value| !value.trim().is_empty()))
+    }
+
+    fn with(get: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+        let user = get("HOME").map(PathBuf::from);
+        let path = |text: String| match (text.strip_prefix("~/"), &user) {
+            (Some(rest), Some(user)) => user.join(rest),
+            _ => PathBuf::from(text),
+        };
+        let home = get("HF_HOME").map(path).or_else(|| Some(get("XDG_CACHE_HOME").map(path)?.join("huggingface")));
+        let home = home.or_else(|| Some(user.as_ref()?.join(".cache/huggingface"))).ok_or_else(|| {
+            Error::new(Kind::Usage, "there is no place for fetched models: neither HF_HOME nor HOME is set")
+        })?;
+        let cache = get("HF_HUB_CACHE").or_else(|| get("HUGGINGFACE_HUB_CACHE")).map_or_else(|| home.join("hub"), path);
+        let endpoint = get("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
+        let endpoint = endpoint.trim().trim_end_matches('/').to_owned();
+        if crate::net::origin(&endpoint).is_none() {
+            return Err(Error::new(Kind::Usage, format!("HF_ENDPOINT is `{endpoint}`, which is no http address"))
+                .hint("as in HF_ENDPOINT=https://huggingface.co"));
+        }
+        let yes = |name: &str| {
+            get(name).is_some_and(|value| ["1", "on", "yes", "true"].contains(&value.trim().to_lowercase().as_str()))
+        };
+        let token = match get("HF_TOKEN").or_else(|| get("HUGGING_FACE_HUB_TOKEN")) {
+            Some(token) => Some(token),
+            None if yes("HF_HUB_DISABLE_IMPLICIT_TOKEN") => None,
+            // Most people have no such file.
+            None => std::fs::read_to_string(get("HF_TOKEN_PATH").map_or_else(|| home.join("token"), path)).ok(),
+        };
+        let token = token.map(|token| Token::new(&token)).transpose()?.flatten();
+        let client = Client::new(SILENCE)?;
+        let remote = Remote { client, endpoint, token, tries: 5, pause: Duration::from_secs(1) };
+        Ok(Self { remote, cache, offline: yes("HF_HUB_OFFLINE") || yes("TRANSFORMERS_OFFLINE") })
+    }
+
+    /// The directory of a model, in Hugging Face layout; what it lacks is fetched.
+    ///
+    /// # Errors
+    /// [`Kind::Model`] if there is no such model or revision, if it may not be read, has no safetensors, or the hub
+    /// can't be reached and the cache has not all of it; [`Kind::Store`] if the cache can't be written;
+    /// [`Kind::Interrupted`].
+    pub fn fetch(&self, id: &ModelId, watch: &Watch<'_>) -> Result<PathBuf> {
+        let folder = Folder::new(&self.cache, id);
+        if self.offline {
+            return folder.complete(&id.revision).ok_or_else(|| {
+                Error::new(
+                    Kind::Model,
+                    format!("`{id}` is not in the cache, or not all of it, and HF_HUB_OFFLINE is set"),
+                )
+                .at_path(&self.cache)
+                .hint("unset HF_HUB_OFFLINE to fetch it, or set HF_HOME to the cache that has it")
+            });
+        }
+        let listing = match self.remote.list(id, watch) {
+            Ok(listing) => listing,
+            Err(Failure { error, away }) => {
+                let kept = folder.complete(&id.revision).filter(|_| away).ok_or_else(|| error.clone())?;
+                let age = if id.is_pinned() { "" } else { ", which may be older than the hub's" };
+                (watch.event)(Event::Note(&format!("{}; using the copy in the cache{age}", error.message)));
+                return Ok(kept);
+            }
+        };
+        let commit = listing.commit.as_str();
+        let place = |error: Error| error.at(format!("{}/{}/tree/{commit}", self.remote.endpoint, id.name));
+        let plan = files::plan(&listing.names).map_err(place)?;
+        let dir = folder.snapshot(commit);
+        let mut weights = plan.weights;
+        if let Some(index) = &plan.index {
+            let quiet = Watch { event: &|_| (), ..*watch };
+            self.fetch_files(&folder, id, commit, std::slice::from_ref(index), &quiet)?;
+            let path = dir.join(index);
+            let bytes = std::fs::read(&path).map_err(|error| cache::failed("read", &path, &error))?;
+            weights.extend(files::shards(&bytes, &listing.names).map_err(place)?);
+        }
+        let names: Vec<String> = plan.small.into_iter().chain(weights).collect();
+        self.fetch_files(&folder, id, commit, &names, watch)?;
+        // Only now: a revision whose new commit is not whole yet stays at the old one, for times without network.
+        match folder.note_commit(&id.revision, commit) {
+            // A cache shared by many may be one that only some can write.
+            Err(error) if error.kind == Kind::Store => (watch.event)(Event::Note(&error.message)),
+            noted => noted?,
+        }
+        Ok(dir)
+    }
+
+    /// Fetches those files of a commit that the snapshot has not.
+    fn fetch_files(
+        &self,
+        folder: &Folder,
+        id: &ModelId,
+        commit: &str,
+        names: &[String],
+        watch: &Watch<'_>,
+    ) -> Result<()> {
+        let dir = folder.snapshot(commit);
+        let missing: Vec<&String> = names.iter().filter(|name| !dir.join(name).is_file()).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        folder.prepare(commit)?;
+        let metas = side_by_side(&missing, watch, |name, watch| Ok(self.remote.head(id, commit, name, watch)?))?;
+        // Files of the same content are one blob, which is fetched once.
+        let mut blobs: Vec<(&Meta, Vec<&str>)> = Vec::new();
+        for meta in &metas {
+            match blobs.iter_mut().find(|(known, _)| known.etag == meta.etag) {
+                Some((_, names)) => names.push(&meta.name),
+                None => blobs.push((meta, vec![&meta.name])),
+            }
+        }
+        let absent: Vec<&Meta> =
+            blobs.iter().map(|(meta, _)| *meta).filter(|meta| !folder.blob(&meta.etag).is_file()).collect();
+        let bytes = absent.iter().map(|meta| meta.size).sum::<Option<u64>>().unwrap_or(0);
+        let begun: u64 = absent.iter().filter_map(|meta| Some(folder.part(&meta.etag).metadata().ok()?.len())).sum();
+        cache::check_room(bytes.saturating_sub(begun), cache::room(&dir), &self.cache)?;
+        if !absent.is_empty() {
+            (watch.event)(Event::Begin { files: absent.len(), bytes });
+        }
+        let fetch = |(meta, names): &(&Meta, Vec<&str>), watch: &Watch<'_>| {
+            Download { remote: &self.remote, folder, id, commit, meta }.run(watch)?;
+            names.iter().try_for_each(|name| folder.link(commit, name, &meta.etag))
+        };
+        side_by_side(&blobs, watch, fetch).map(drop)
+    }
+}
+
+/// Does `work` for every item, a few at once; in the order of the items. The first failure stops the others.
+fn side_by_side<T: Sync, R: Send>(
+    items: &[T],
+    watch: &Watch<'_>,
+    work: impl Fn(&T, &Watch<'_>) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let next = AtomicUsize::new(0);
+    let failure: Mutex<Option<Error>> = Mutex::new(None);
+    let done: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::new());
+    let failed = || failure.lock().unwrap_or_else(PoisonError::into_inner);
+    let stop = || (watch.stop)() || failed().is_some();
+    let watch = Watch { stop: &stop, ..*watch };
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE.min(items.len()) {
+            scope.spawn(|| {
+                loop {
+                    let place = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(place) else { return };
+                    match work(item, &watch) {
+                        Ok(result) => done.lock().unwrap_or_else(PoisonError::into_inner).push((place, result)),
+                        Err(error) => {
+                            // Those who were stopped by it say so; the cause came first.
+                            failed().get_or_insert(error);
+                            return;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(error);
+    }
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(place, _)| *place);
+    Ok(done.into_iter().map(|(_, result)| result).collect())
+}
+
+fn stopped() -> Error {
+    Error::new(Kind::Interrupted, "stopped while fetching a model").hint("the next try goes on from here")
+}

@@ -1,0 +1,268 @@
+//! The hub's side of the talk: listing, file heads, redirects, tries, and what its refusals mean.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::id::{ModelId, etag, is_commit};
+use super::{Event, Watch, stopped};
+use crate::error::{Error, Kind, Result};
+use crate::net::{self, Client, Fault, Request, Response};
+
+/// Longest that a server may make us wait between two tries.
+const LONGEST_WAIT: Duration = Duration::from_mins(5);
+const REDIRECTS: usize = 8;
+/// Largest listing of a repository, bytes.
+const LISTING: usize = 64 << 20;
+
+/// One hub.
+#[derive(Clone, Debug)]
+pub(super) struct Remote {
+    pub(super) client: Client,
+    /// `https://huggingface.co`, without a slash at the end.
+    pub(super) endpoint: String,
+    pub(super) token: Option<Token>,
+    /// Tries of one request without any progress.
+    pub(super) tries: u32,
+    /// Wait before the second try; doubled for each one more.
+    pub(super) pause: Duration,
+}
+
+/// A secret: never printed.
+#[derive(Clone)]
+pub(super) struct Token(String);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+impl Token {
+    /// A token without the space around it; `None` if there is none.
+    pub(super) fn new(text: &str) -> Result<Option<Self>> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        if text.bytes().any(|byte| !byte.is_ascii_graphic()) {
+            return Err(Error::new(Kind::Usage, "the hub token (HF_TOKEN) has characters that no token has"));
+        }
+        Ok(Some(Self(text.to_owned())))
+    }
+}
+
+/// Why the hub gave nothing.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) error: Error,
+    /// Nobody answered, or only to say that they can't: a copy in the cache will do.
+    pub(super) away: bool,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { error, away: false }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        failure.error
+    }
+}
+
+/// A repository at a commit.
+#[derive(Debug)]
+pub(super) struct Listing {
+    pub(super) commit: String,
+    pub(super) names: Vec<String>,
+}
+
+/// What is known of a file before it is fetched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Meta {
+    pub(super) name: String,
+    /// Names the blob: the SHA-256 of large files, git's SHA-1 of small ones.
+    pub(super) etag: String,
+    pub(super) size: Option<u64>,
+}
+
+impl Remote {
+    pub(super) fn file_url(&self, id: &ModelId, commit: &str, file: &str) -> String {
+        format!("{}/{}/resolve/{commit}/{}", self.endpoint, id.name, net::escape(file, true))
+    }
+
+    /// The commit that a revision stands at, and its files.
+    pub(super) fn list(&self, id: &ModelId, watch: &Watch<'_>) -> Result<Listing, Failure> {
+        let url = format!("{}/api/models/{}/revision/{}", self.endpoint, id.name, net::escape(&id.revision, false));
+        let response = self.ask("GET", &url, None, id, watch)?;
+        let bytes = response.bytes(LISTING, watch.stop).map_err(|fault| self.away(id, &fault))?;
+        let odd = |what: &str| {
+            Error::new(Kind::Model, format!("{} does not answer as a hub: {what}", self.endpoint))
+                .hint("HF_ENDPOINT sets the hub")
+        };
+        let answer: Value = serde_json::from_slice(&bytes).map_err(|_| odd("its listing is not JSON"))?;
+        let commit = answer["sha"].as_str().filter(|sha| is_commit(sha)).ok_or_else(|| odd("no commit"))?.to_owned();
+        let files = answer["siblings"].as_array().ok_or_else(|| odd("no list of files"))?;
+        let names = files.iter().map(|file| file["rfilename"].as_str().map(str::to_owned)).collect::<Option<_>>();
+        Ok(Listing { commit, names: names.ok_or_else(|| odd("a file without a name"))? })
+    }
+
+    /// Asks for the head of a file. Large files are redirected; what the hub says of them stands beside the redirect.
+    pub(super) fn head(&self, id: &ModelId, commit: &str, file: &str, watch: &Watch<'_>) -> Result<Meta, Failure> {
+        let response = self.ask("HEAD", &self.file_url(id, commit, file), None, id, watch)?;
+        let odd = |what: &str| {
+            Error::new(Kind::Model, format!("{} does not answer as a hub: {what}", self.endpoint))
+                .at(format!("{id}/{file}"))
+        };
+        if response.header("x-repo-commit").is_some_and(|own| own != commit) {
+            return Err(odd("the file is of another commit").into());
+        }
+        let linked = response.header("x-linked-etag");
+        let tag = linked.or_else(|| response.header("etag")).ok_or_else(|| odd("the file has no ETag"))?;
+        let etag = etag(tag).ok_or_else(|| odd("the file's ETag can't be the name of a file"))?;
+        let length = response.header("x-linked-size");
+        let plain = || response.header("content-length").filter(|_| linked.is_none() && response.status == 200);
+        let size = length.or_else(plain).and_then(|size| size.parse().ok());
+        Ok(Meta { name: file.to_owned(), etag, size })
+    }
+
+    /// The bytes of a file from `start` on.
+    pub(super) fn open(
+        &self,
+        id: &ModelId,
+        commit: &str,
+        file: &str,
+        start: u64,
+        watch: &Watch<'_>,
+    ) -> Result<Response, Failure> {
+        let range = (start > 0).then(|| format!("bytes={start}-"));
+        self.ask("GET", &self.file_url(id, commit, file), range.as_deref(), id, watch)
+    }
+
+    /// Asks until there is an answer; a refusal is an error in words.
+    fn ask(
+        &self,
+        method: &'static str,
+        url: &str,
+        range: Option<&str>,
+        id: &ModelId,
+        watch: &Watch<'_>,
+    ) -> Result<Response, Failure> {
+        let mut tried = 0;
+        loop {
+            tried += 1;
+            let (why, wait, away) = match self.follow(method, url, range, watch) {
+                Ok(response) => match response.status {
+                    200..=399 | 416 => return Ok(response),
+                    408 | 429 | 500 | 502..=504 => {
+                        let wait = response.header("retry-after").and_then(|wait| wait.parse().ok());
+                        (said(response.status), wait.map(Duration::from_secs), true)
+                    }
+                    _ => return Err(self.refused(id, response, watch).into()),
+                },
+                Err(Fault::Stopped) => return Err(stopped().into()),
+                Err(fault @ Fault::Broken(_)) => match self.away(id, &fault) {
+                    // Nobody there is soon known; a connection that broke may hold the next time.
+                    failure if tried >= self.tries => return Err(failure),
+                    failure => (failure.error.message, None, true),
+                },
+            };
+            let wait = wait.unwrap_or(self.pause * 2_u32.saturating_pow(tried - 1));
+            if tried >= self.tries || wait > LONGEST_WAIT {
+                let error = Error::new(Kind::Model, format!("the hub can't give `{id}` now: {why}"))
+                    .hint("try again later; what was fetched is kept");
+                return Err(Failure { error, away });
+            }
+            if wait >= Duration::from_secs(1) {
+                (watch.event)(Event::Note(&format!("{why}; trying again in {} s", wait.as_secs())));
+            }
+            net::pause(wait, watch.stop).map_err(|_| stopped())?;
+        }
+    }
+
+    /// One request, redirects followed. The token goes to the endpoint's own host only.
+    fn follow(
+        &self,
+        method: &'static str,
+        url: &str,
+        range: Option<&str>,
+        watch: &Watch<'_>,
+    ) -> Result<Response, Fault> {
+        let home = net::origin(&self.endpoint);
+        let mut url = url.to_owned();
+        for _ in 0..REDIRECTS {
+            let mut headers = Vec::new();
+            if let Some(Token(token)) = self.token.as_ref().filter(|_| net::origin(&url) == home) {
+                headers.push(("authorization", format!("Bearer {token}")));
+            }
+            headers.extend(range.map(|range| ("range", range.to_owned())));
+            let response = self.client.send(Request { method, url: url.clone(), headers, body: None }, watch.stop)?;
+            // The head of a large file: what the hub says of it stands here, not where it points.
+            let is_answer = method == "HEAD" && response.headers.contains_key("x-linked-etag");
+            if !matches!(response.status, 301..=303 | 307 | 308) || is_answer {
+                return Ok(response);
+            }
+            let location = response.header("location").unwrap_or_default();
+            url = net::redirect(&url, location)
+                .ok_or_else(|| Fault::Broken(format!("a redirect that can't be followed, to {location:?}")))?;
+        }
+        Err(Fault::Broken("too many redirects".to_owned()))
+    }
+
+    pub(super) fn away(&self, id: &ModelId, fault: &Fault) -> Failure {
+        let Fault::Broken(why) = fault else { return stopped().into() };
+        let error = Error::new(Kind::Model, format!("can't fetch `{id}` from {}: {why}", self.endpoint)).hint(
+            "check the network (HTTPS_PROXY and SSL_CERT_FILE are heeded), give a local directory, or set HF_ENDPOINT",
+        );
+        Failure { error, away: true }
+    }
+
+    /// What a refusal means, in words.
+    fn refused(&self, id: &ModelId, response: Response, watch: &Watch<'_>) -> Error {
+        let code = response.header("x-error-code").unwrap_or_default().to_owned();
+        let own_words = response.header("x-error-message").map(str::to_owned);
+        let status = response.status;
+        let page = format!("{}/{}", self.endpoint, id.name);
+        let new = |message: String| Error::new(Kind::Model, message);
+        match (status, code.as_str()) {
+            (_, "GatedRepo") => {
+                new(format!("`{}` is gated: its owners ask who uses it", id.name)).hint(match self.token {
+                    None => format!("accept the terms at {page}, then set HF_TOKEN to a token of your account"),
+                    Some(_) => {
+                        format!("accept the terms at {page} with the account that the token (HF_TOKEN) belongs to")
+                    }
+                })
+            }
+            (404, "RevisionNotFound") => new(format!("`{}` has no revision `{}`", id.name, id.revision))
+                .hint(format!("its branches and tags are at {page}/tree/main")),
+            (404, "EntryNotFound") => new(format!("a file of `{id}` is gone")),
+            // The hub does not tell strangers whether a private repository exists.
+            (401 | 403, _) if self.token.is_some() && code != "RepoNotFound" => new(format!(
+                "the hub refuses the token for `{}`: {}",
+                id.name,
+                own_words.unwrap_or_else(|| said(status))
+            ))
+            .hint("make a token that may read it at https://huggingface.co/settings/tokens and set HF_TOKEN"),
+            (401 | 403 | 404, _) => new(format!("there is no model `{}` on {}", id.name, self.endpoint))
+                .hint("check the spelling; if it is private or gated, set HF_TOKEN to a token that may read it"),
+            _ => {
+                let body = response.bytes(2000, watch.stop).unwrap_or_default();
+                let words = own_words.unwrap_or_else(|| String::from_utf8_lossy(&body).trim().to_owned());
+                let words: String = words.lines().next().unwrap_or_default().chars().take(200).collect();
+                new(format!("the hub refuses to give `{id}`: {} {words}", said(status)).trim_end().to_owned())
+            }
+        }
+    }
+}
+
+fn said(status: u16) -> String {
+    let meaning = match status {
+        408 => " (too slow)",
+        429 => " (too many requests)",
+        500..=599 => " (out of order)",
+        _ => "",
+    };
+    format!("the hub answers {status}{meaning}")
+}

@@ -1,0 +1,306 @@
+//! The hub over real sockets: what is asked, what lies on disk afterwards, and what is said when it goes wrong.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod failures;
+pub(crate) mod server;
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::{Event, Hub, ModelId, Watch};
+use crate::error::{Error, Kind, Result};
+use crate::net::Client;
+use server::{Repo, Server, etag};
+
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// The files of a small model; the weights are long enough to be cut.
+fn tiny() -> Repo {
+    Repo::new(&[
+        (".gitattributes", b"*.bin lfs"),
+        ("README.md", b"# Tiny"),
+        ("config.json", b"{\"model_type\": \"qwen2\"}"),
+        ("generation_config.json", b"{}"),
+        ("model.safetensors", &weights()),
+        ("pytorch_model.bin", b"a pickle"),
+        ("tokenizer.json", b"{\"version\": \"1.0\"}"),
+        ("tokenizer_config.json", b"{}"),
+    ])
+}
+
+fn weights() -> Vec<u8> {
+    (0..200_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+/// A hub at `url` with a cache in `dir`, in a hurry.
+fn hub(url: &str, dir: &Path, more: &[(&str, &str)]) -> Hub {
+    let mut environment: HashMap<&str, String> = more.iter().map(|&(name, value)| (name, value.to_owned())).collect();
+    environment.insert("HF_ENDPOINT", url.to_owned());
+    environment.insert("HF_HOME", dir.display().to_string());
+    let mut hub = Hub::with(&|name| environment.get(name).cloned()).unwrap();
+    hub.remote.pause = Duration::from_millis(2);
+    hub.remote.client = Client::new(Duration::from_millis(400)).unwrap();
+    hub
+}
+
+fn fetch(hub: &Hub, id: &str) -> Result<PathBuf> {
+    hub.fetch(&ModelId::parse(id).unwrap(), &Watch { event: &|_| (), stop: &|| false })
+}
+
+/// Fetches, and gives what was noted meanwhile.
+fn fetch_noting(hub: &Hub, id: &str) -> (Result<PathBuf>, Vec<String>) {
+    let notes = Mutex::new(Vec::new());
+    let event = |event: Event<'_>| {
+        if let Event::Note(note) = event {
+            notes.lock().unwrap().push(note.to_owned());
+        }
+    };
+    let fetched = hub.fetch(&ModelId::parse(id).unwrap(), &Watch { event: &event, stop: &|| false });
+    (fetched, notes.into_inner().unwrap())
+}
+
+/// Every path below `dir`, with what it holds: text, where it points, or how long it is.
+fn tree(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![dir.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(dir).unwrap().display().to_string();
+            if let Ok(target) = fs::read_link(&path) {
+                found.push(format!("{name} -> {}", target.display()));
+            } else if path.is_dir() {
+                folders.push(path);
+            } else if name.contains("refs/") {
+                found.push(format!("{name} = {}", fs::read_to_string(&path).unwrap()));
+            } else {
+                found.push(format!("{name}: {} bytes", fs::metadata(&path).unwrap().len()));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn the_cache_is_laid_out_as_python_lays_it_out() {
+    let (dir, repo) = (tempfile::tempdir().unwrap(), tiny());
+    let server = Server::start(repo.clone());
+    let hub = hub(&server.url, dir.path(), &[]);
+    let fetched = fetch(&hub, "org/tiny").unwrap();
+    assert_eq!(fetched, dir.path().join("hub/models--org--tiny/snapshots").join(COMMIT));
+    let wanted =
+        ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+    let mut expected = vec!["CACHEDIR.TAG: 87 bytes".to_owned(), format!("models--org--tiny/refs/main = {COMMIT}")];
+    for name in wanted {
+        let bytes = &repo.files.iter().find(|(file, _)| file == name).unwrap().1;
+        let sum = etag(name, bytes);
+        expected.push(format!(".locks/models--org--tiny/{sum}.lock: 0 bytes"));
+        expected.push(format!("models--org--tiny/blobs/{sum}: {} bytes", bytes.len()));
+        expected.push(format!("models--org--tiny/snapshots/{COMMIT}/{name} -> ../../blobs/{sum}"));
+        assert_eq!(&fs::read(fetched.join(name)).unwrap(), bytes, "{name}");
+    }
+    expected.sort();
+    // Two of the files are the same, and so one blob.
+    expected.dedup();
+    assert_eq!(tree(&dir.path().join("hub")), expected);
+
+    // The second time, one request tells that nothing is new.
+    let before = server.asked().len();
+    assert_eq!(fetch(&hub, "org/tiny").unwrap(), fetched);
+    let lines: Vec<String> = server.asked()[before..].iter().map(|asked| asked.path.clone()).collect();
+    assert_eq!(lines, ["/api/models/org/tiny/revision/main"]);
+}
+
+#[test]
+fn the_token_goes_to_the_hub_and_nowhere_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(tiny());
+    fs::write(dir.path().join("token"), "hf_file\n").unwrap();
+    fetch(&hub(&server.url, dir.path(), &[]), "org/tiny").unwrap();
+    let asked = server.asked();
+    for one in &asked {
+        let sent = one.headers.get("authorization").map(String::as_str);
+        assert_eq!(sent, (!one.at_store).then_some("Bearer hf_file"), "{one:?}");
+    }
+    assert!(asked.iter().any(|one| one.at_store));
+    // HF_TOKEN before the file, and neither where that is asked for.
+    let shown = |more: &[(&str, &str)]| {
+        let before = server.asked().len();
+        fetch(&hub(&server.url, dir.path(), more), "org/tiny").unwrap();
+        server.asked()[before].headers.get("authorization").cloned()
+    };
+    assert_eq!(shown(&[("HF_TOKEN", " hf_own ")]).as_deref(), Some("Bearer hf_own"));
+    assert_eq!(shown(&[("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")]), None);
+    let hub = hub(&server.url, dir.path(), &[("HF_TOKEN", "hf_secret")]);
+    assert!(!format!("{hub:?}").contains("hf_secret"));
+}
+
+#[test]
+fn a_renamed_model_is_followed_with_the_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::changed(tiny(), |asked, _, answer| {
+        if asked.path.contains("/org/old/") || asked.path.starts_with("/org/old/") {
+            return server::Answer::new(307, "").with("Location", &asked.path.replace("org/old", "org/tiny"));
+        }
+        answer
+    });
+    let fetched = fetch(&hub(&server.url, dir.path(), &[("HF_TOKEN", "t")]), "org/old").unwrap();
+    assert!(fetched.ends_with(format!("models--org--old/snapshots/{COMMIT}")));
+    assert_eq!(fs::read(fetched.join("model.safetensors")).unwrap(), weights());
+    assert!(server.asked().iter().filter(|one| !one.at_store).all(|one| one.headers.contains_key("authorization")));
+}
+
+#[test]
+fn a_cut_connection_goes_on_where_it_broke() {
+    let dir = tempfile::tempdir().unwrap();
+    // Cut twice, the second time with the server silent rather than gone.
+    let server = Server::changed(tiny(), |asked, before, mut answer| {
+        if asked.at_store && before < 2 {
+            answer.cut = Some([70_000, 60_000][before]);
+            answer.stall = Duration::from_millis([0, 1500][before]);
+        }
+        answer
+    });
+    let (bytes, lost) = (AtomicU64::new(0), AtomicU64::new(0));
+    let event = |event: Event<'_>| match event {
+        Event::Bytes(more) => drop(bytes.fetch_add(more, Ordering::Relaxed)),
+        Event::Lost(less) => drop(lost.fetch_add(less, Ordering::Relaxed)),
+        _ => {}
+    };
+    let id = ModelId::parse("org/tiny").unwrap();
+    let fetched = hub(&server.url, dir.path(), &[]).fetch(&id, &Watch { event: &event, stop: &|| false }).unwrap();
+    assert_eq!(fs::read(fetched.join("model.safetensors")).unwrap(), weights());
+    let ranges: Vec<_> =
+        server.asked().iter().filter(|one| one.at_store).map(|one| one.headers.get("range").cloned()).collect();
+    assert_eq!(ranges, [None, Some("bytes=70000-".to_owned()), Some("bytes=130000-".to_owned())]);
+    let blobs = fetched.join("../../blobs");
+    let all: usize = fs::read_dir(blobs).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap().len()).sum();
+    assert_eq!((bytes.into_inner(), lost.into_inner()), (all as u64, 0));
+}
+
+#[test]
+fn a_stopped_fetch_is_taken_up_by_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::changed(tiny(), |asked, before, mut answer| {
+        if asked.at_store && before == 0 {
+            answer.cut = Some(90_000);
+            answer.stall = Duration::from_secs(3);
+        }
+        answer
+    });
+    let hub = hub(&server.url, dir.path(), &[]);
+    let bytes = AtomicU64::new(0);
+    let event = |event: Event<'_>| {
+        if let Event::Bytes(more) = event {
+            bytes.fetch_add(more, Ordering::Relaxed);
+        }
+    };
+    let stop = || bytes.load(Ordering::Relaxed) >= 90_000;
+    let error = hub.fetch(&ModelId::parse("org/tiny").unwrap(), &Watch { event: &event, stop: &stop }).unwrap_err();
+    assert_eq!(error.kind, Kind::Interrupted);
+    let part =
+        dir.path().join("hub/models--org--tiny/blobs").join(etag("model.safetensors", &weights()) + ".incomplete");
+    let kept = fs::metadata(&part).unwrap().len();
+    assert!(kept > 0 && kept <= 90_000, "{kept}");
+    let fetched = fetch(&hub, "org/tiny").unwrap();
+    assert_eq!(fs::read(fetched.join("model.safetensors")).unwrap(), weights());
+    assert!(!part.exists());
+    let last = server.asked().into_iter().rfind(|one| one.at_store).unwrap();
+    assert_eq!(last.headers["range"], format!("bytes={kept}-"));
+}
+
+#[test]
+fn shards_are_those_that_the_index_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let index =
+        br#"{"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}"#;
+    let mut repo = Repo::new(&[
+        ("config.json", b"{}"),
+        ("tokenizer.json", b"{ }"),
+        ("consolidated.safetensors", b"the same again"),
+        ("model-00001-of-00002.safetensors", b"one"),
+        ("model-00002-of-00002.safetensors", b"two"),
+        ("model.safetensors.index.json", index),
+        ("onnx/model.onnx", b"x"),
+    ]);
+    repo.revisions = vec!["v1.0".to_owned(), "refs/pr/2".to_owned()];
+    let server = Server::start(repo);
+    let hub = hub(&server.url, dir.path(), &[]);
+    let fetched = fetch(&hub, "org/tiny@v1.0").unwrap();
+    let mut names: Vec<_> = fs::read_dir(&fetched).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            "config.json",
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+            "model.safetensors.index.json",
+            "tokenizer.json"
+        ]
+    );
+    fetch(&hub, "org/tiny@refs/pr/2").unwrap();
+    fetch(&hub, &format!("org/tiny@{COMMIT}")).unwrap();
+    let refs: Vec<String> =
+        tree(&dir.path().join("hub/models--org--tiny")).into_iter().filter(|line| line.starts_with("refs")).collect();
+    assert_eq!(refs, [format!("refs/refs/pr/2 = {COMMIT}"), format!("refs/v1.0 = {COMMIT}")]);
+}
+
+#[test]
+fn a_head_without_length_is_enough() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::changed(tiny(), |asked, _, mut answer| {
+        answer.headers.retain(|(name, _)| name != "X-Linked-Size");
+        answer.no_length = asked.method == "HEAD";
+        answer
+    });
+    let fetched = fetch(&hub(&server.url, dir.path(), &[]), "org/tiny").unwrap();
+    assert_eq!(fs::read(fetched.join("model.safetensors")).unwrap(), weights());
+}
+
+#[test]
+fn two_at_once_fetch_each_file_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::changed(tiny(), |asked, _, mut answer| {
+        if asked.at_store {
+            answer.pieces = answer.body.chunks(20_000).map(<[u8]>::to_vec).collect();
+        }
+        answer
+    });
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            // Each has file handles of its own, between which locks work as between processes.
+            let hub = hub(&server.url, dir.path(), &[]);
+            scope.spawn(move || {
+                let fetched = fetch(&hub, "org/tiny").unwrap();
+                assert_eq!(fs::read(fetched.join("model.safetensors")).unwrap(), weights());
+            });
+        }
+    });
+    assert_eq!(server.lines(true).len(), 1, "{:?}", server.lines(true));
+}
+
+#[test]
+fn the_environment_says_where_and_how() {
+    let with = |pairs: &[(&str, &str)]| {
+        let map: HashMap<String, String> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Hub::with(&|name| map.get(name).cloned())
+    };
+    let cache = |pairs: &[(&str, &str)]| with(pairs).unwrap().cache.display().to_string();
+    assert_eq!(cache(&[("HOME", "/h")]), "/h/.cache/huggingface/hub");
+    assert_eq!(cache(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")]), "/x/huggingface/hub");
+    assert_eq!(cache(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x"), ("HF_HOME", "~/models")]), "/h/models/hub");
+    assert_eq!(cache(&[("HF_HOME", "/m"), ("HF_HUB_CACHE", "/c")]), "/c");
+    let hub = with(&[("HF_HOME", "/m"), ("HF_ENDPOINT", "https://mirror.org/hf/")]).unwrap();
+    assert_eq!((hub.remote.endpoint.as_str(), hub.offline), ("https://mirror.org/hf", false));
+    assert!(with(&[("HF_HOME", "/m"), ("HF_HUB_OFFLINE", "True")]).unwrap().offline);
+    let refused = |pairs: &[(&str, &str)]| with(pairs).map(drop).map_err(|error: Error| error.kind);
+    assert_eq!(refused(&[("HF_HOME", "/m"), ("HF_ENDPOINT", "mirror.org")]), Err(Kind::Usage));
+    assert_eq!(refused(&[("HF_HOME", "/m"), ("HF_TOKEN", "a\u{7}b")]), Err(Kind::Usage));
+    assert_eq!(refused(&[]), Err(Kind::Usage));
+}

@@ -1,0 +1,147 @@
+//! Where a model comes from: a directory, this binary, or the hub.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, Kind, Result};
+use crate::hub::{Event, Hub, ModelId, Watch};
+use crate::telemetry::{Bar, Interrupt, Reporter};
+
+/// The name of the embedded model.
+pub const MODEL_NANO: &str = "r1-nano";
+
+/// The embedded model's files, so that `r1` works from any directory. `just nano` makes the model with a binary that
+/// does not have it yet (build.rs).
+#[cfg(not(nano))]
+const NANO_FILES: [(&str, &[u8]); 0] = [];
+#[cfg(nano)]
+const NANO_FILES: [(&str, &[u8]); 5] = [
+    ("config.json", include_bytes!("../../models/r1-nano/config.json")),
+    ("generation_config.json", include_bytes!("../../models/r1-nano/generation_config.json")),
+    ("model.safetensors", include_bytes!("../../models/r1-nano/model.safetensors")),
+    ("tokenizer.json", include_bytes!("../../models/r1-nano/tokenizer.json")),
+    ("tokenizer_config.json", include_bytes!("../../models/r1-nano/tokenizer_config.json")),
+];
+
+/// Who is told about a fetch, and may stop it.
+#[derive(Clone, Copy)]
+pub struct Fetching<'a> {
+    pub reporter: &'a Reporter,
+    /// Ctrl-C ends the fetch; what came so far is kept.
+    pub interrupt: Option<Interrupt>,
+}
+
+/// The directory of a model: one that exists, the embedded one, or one fetched from the hub into its cache.
+pub fn model_dir(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
+    let path = Path::new(name);
+    if path.join("config.json").is_file() {
+        return Ok(path.to_owned());
+    }
+    if name == MODEL_NANO {
+        return unpack_nano();
+    }
+    if path.is_dir() {
+        return Err(Error::new(Kind::Model, "the model directory has no config.json")
+            .at_path(path)
+            .hint("point at a directory in Hugging Face layout (config.json, model.safetensors, tokenizer.json)"));
+    }
+    if ModelId::is_meant(name) {
+        return from_hub(name, fetching).map_err(|mut error| {
+            if error.kind == Kind::Model {
+                let hint = error.hint.take().map_or_else(String::new, |hint| format!("{hint}; "));
+                error.hint = Some(format!("{hint}there is no directory `{name}` either"));
+            }
+            error
+        });
+    }
+    Err(Error::new(Kind::Model, format!("there is no model `{name}`")).hint(format!(
+        "give a directory, a hub id such as Qwen/Qwen2.5-1.5B-Instruct, or `{MODEL_NANO}` for the embedded model"
+    )))
+}
+
+/// Writes the embedded model where files can be mapped; once per content.
+fn unpack_nano() -> Result<PathBuf> {
+    if NANO_FILES.is_empty() {
+        return Err(Error::new(Kind::Model, "this binary was built without the embedded model")
+            .hint("make it with `just nano`, then `just build`"));
+    }
+    let mut hash = Sha256::new();
+    for (_, bytes) in NANO_FILES {
+        hash.update(bytes);
+    }
+    let digest: u64 = hash.finalize().iter().take(6).fold(0, |digest, byte| digest << 8 | u64::from(*byte));
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
+        .unwrap_or_else(std::env::temp_dir);
+    let dir = cache.join("r1").join(format!("{MODEL_NANO}-{digest:012x}"));
+    if dir.join("config.json").is_file() {
+        return Ok(dir);
+    }
+    let io = |error: std::io::Error| Error::io(Kind::Model, "unpack the embedded model", &dir, &error);
+    let parent = dir.parent().unwrap_or(&cache);
+    std::fs::create_dir_all(parent).map_err(io)?;
+    let part = tempfile::Builder::new().prefix(".nano").tempdir_in(parent).map_err(io)?;
+    for (name, bytes) in NANO_FILES {
+        std::fs::write(part.path().join(name), bytes).map_err(io)?;
+    }
+    let part = part.keep();
+    if let Err(error) = std::fs::rename(&part, &dir) {
+        // Another process may have been faster; its copy is the same.
+        let _ = std::fs::remove_dir_all(&part);
+        if !dir.join("config.json").is_file() {
+            return Err(io(error));
+        }
+    }
+    Ok(dir)
+}
+
+/// The directory of a model of the hub (`ORG/NAME[@revision]`); what the cache lacks is fetched, with a bar to watch.
+pub fn from_hub(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
+    let id = ModelId::parse(name)?;
+    let reporter = fetching.reporter;
+    let shown: Mutex<Shown> = Mutex::default();
+    let event = |event: Event<'_>| {
+        let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::Begin { files, bytes } => {
+                let size = if bytes > 0 { format!(", {:.1} MB", bytes as f64 / 1e6) } else { String::new() };
+                let plural = if files == 1 { "" } else { "s" };
+                reporter.info(&format!("fetching {id}: {files} file{plural}{size}"));
+                shown.bar = Some(reporter.bar("fetching", bytes.div_ceil(MEGABYTE), "MB"));
+            }
+            Event::Bytes(more) => shown.add(more),
+            Event::Lost(less) => shown.bytes = shown.bytes.saturating_sub(less),
+            Event::Note(note) => reporter.warn(note),
+        }
+    };
+    let stop = || fetching.interrupt.is_some_and(Interrupt::is_set);
+    let dir = Hub::from_env()?.fetch(&id, &Watch { event: &event, stop: &stop });
+    if let Some(bar) = &shown.into_inner().unwrap_or_else(PoisonError::into_inner).bar {
+        bar.finish();
+    }
+    dir
+}
+
+const MEGABYTE: u64 = 1_000_000;
+
+/// How far the bar is. It never goes back: what has to come again is counted once.
+#[derive(Default)]
+struct Shown {
+    bar: Option<Bar>,
+    bytes: u64,
+    megabytes: u64,
+}
+
+impl Shown {
+    fn add(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        let megabytes = self.bytes / MEGABYTE;
+        if let Some(bar) = self.bar.as_ref().filter(|_| megabytes > self.megabytes) {
+            bar.inc(megabytes - self.megabytes);
+            self.megabytes = megabytes;
+        }
+    }
+}

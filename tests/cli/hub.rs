@@ -1,0 +1,100 @@
+//! Models of the hub, fetched from a server in this process.
+
+#[path = "../../src/hub/tests/server.rs"]
+mod server;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use server::{Answer, Repo, Server};
+
+use super::{directory, r1, shown, tiny_model};
+
+/// A hub that has the smallest model there can be.
+fn repo() -> Repo {
+    let mut repo = Repo::new(&[("README.md", b"# Tiny"), ("pytorch_model.bin", b"a pickle")]);
+    for entry in std::fs::read_dir(tiny_model()).unwrap() {
+        let entry = entry.unwrap();
+        repo.files.push((entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap()));
+    }
+    repo
+}
+
+/// `r1` that knows of no hub but `server`, with a cache in `dir`.
+fn with_hub(dir: &Path, server: &Server, args: &[&str]) -> Command {
+    let mut command = r1(dir, args);
+    for variable in ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN"] {
+        command.env_remove(variable);
+    }
+    command.env("HF_ENDPOINT", &server.url).env("HF_HOME", dir.join("hf")).env("NO_PROXY", "127.0.0.1");
+    command
+}
+
+fn said(dir: &Path, server: &Server, output: &Output) -> String {
+    shown(dir, output).replace(&server.url, "HUB")
+}
+
+#[test]
+fn a_recipe_trains_a_model_of_the_hub() {
+    let recipe = r#"
+        local env = r1.env {
+          format = "retool", max_steps = 1,
+          reset = function(task) return { messages = { r1.user(task.problem) } } end,
+          step = function(state, action) return { done = true } end,
+        }
+        return r1.recipe {
+          env = env, reward = function(state, outcome) return #outcome.text % 2 end,
+          data = { train = "tasks.jsonl" }, sampling = { max_new_tokens = 4 },
+          trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 1 },
+        }"#;
+    let dir = directory(&[("a.lua", recipe), ("tasks.jsonl", "{\"problem\": \"1+1\"}\n")], false);
+    let server = Server::start(repo());
+    let run = ["run", "a.lua", "policy.model=org/tiny@main"];
+    let output = with_hub(dir.path(), &server, &run).output().unwrap();
+    let text = said(dir.path(), &server, &output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("fetching org/tiny: "), "{text}");
+    assert!(dir.path().join("runs/a/checkpoints/step-000001/model.safetensors").is_file());
+    assert!(!server.asked().iter().any(|asked| asked.path.contains(".bin")));
+    // Without network, and asked to be without, what was fetched will do.
+    let before = server.asked().len();
+    let output = with_hub(dir.path(), &server, &run).env("HF_HUB_OFFLINE", "1").output().unwrap();
+    assert!(output.status.success(), "{}", said(dir.path(), &server, &output));
+    assert_eq!(server.asked().len(), before);
+}
+
+#[test]
+fn two_processes_fetch_a_model_once() {
+    let dir = directory(&[], false);
+    let server = Server::changed(repo(), |asked, _, mut answer| {
+        if asked.at_store {
+            answer.pieces = answer.body.chunks(4096).map(<[u8]>::to_vec).collect();
+        }
+        answer
+    });
+    let ask = ["infer", "--model", "org/tiny", "-p", "Say 3", "--max-new-tokens", "2", "--quiet"];
+    let children: Vec<_> = (0..2)
+        .map(|_| {
+            let mut command = with_hub(dir.path(), &server, &ask);
+            command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", said(dir.path(), &server, &output));
+    }
+    assert_eq!(server.lines(true).len(), 1, "{:?}", server.lines(true));
+}
+
+#[test]
+fn a_model_that_may_not_be_read() {
+    let dir = directory(&[], false);
+    let server = Server::changed(repo(), |_, _, _| Answer::new(401, "").with("X-Error-Code", "RepoNotFound"));
+    let output = with_hub(dir.path(), &server, &["infer", "--model", "org/secret", "-p", "Hello"]).output().unwrap();
+    insta::assert_snapshot!(said(dir.path(), &server, &output), @r"
+    exit: 5
+    --- stderr
+    error: there is no model `org/secret` on HUB
+      hint: check the spelling; if it is private or gated, set HF_TOKEN to a token that may read it; there is no directory `org/secret` either
+    ");
+}
