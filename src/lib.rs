@@ -17,6 +17,7 @@
 //! - [`rollout`]: drives trajectories, environment on one side and policy on the other
 //! - [`store`]: run directory, trajectories in Parquet, checkpoints
 //! - [`train`]: the loops, read top to bottom
+//! - [`services`]: models for scripts, on the thread that owns their tensors
 //! - [`telemetry`]: metric names, progress bars, JSONL and TensorBoard
 //! - [`cli`]: one file per subcommand
 //! - [`error`]: the error type, exit codes, hints
@@ -36,6 +37,7 @@ pub mod net;
 pub mod rl;
 pub mod rollout;
 pub mod script;
+pub mod services;
 pub mod store;
 pub mod telemetry;
 pub mod text;

@@ -39,6 +39,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "tools",
         ],
     ),
+    ("services", &["config", "engine", "mdp", "model", "script", "store", "telemetry", "text", "train"]),
     (
         "cli",
         &[
@@ -51,6 +52,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "rl",
             "rollout",
             "script",
+            "services",
             "store",
             "telemetry",
             "text",
@@ -65,7 +67,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("mlua", &["script"]),
     ("parquet", &["store"]),
     ("arrow_array", &["store"]),
-    ("tch", &["native", "model", "rl", "engine", "train", "error"]),
+    ("tch", &["native", "model", "rl", "engine", "train", "services", "error"]),
     ("torch_sys", &["native"]),
     ("clap", &["cli"]),
     ("ureq", &["net"]),

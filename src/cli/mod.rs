@@ -4,6 +4,7 @@ mod args;
 mod chat;
 mod failure;
 mod infer;
+mod lua;
 mod run;
 mod version;
 
@@ -46,6 +47,7 @@ fn dispatch(typed: &[OsString], voice: Voice) -> Result<ExitCode> {
         Command::Run(args) => run::run(args, cli.output),
         Command::Sft(args) => run::sft(args, cli.output),
         Command::Infer(args) => infer::run(&args, cli.output),
+        Command::Lua(args) => lua::run(&args, cli.output),
         Command::Version => version::run(cli.output.json).map(|()| ExitCode::SUCCESS),
     }
 }

@@ -14,6 +14,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
 use super::api::tool::Tool;
+use super::program::{Echo, Stream};
+use super::services::Services;
 use super::state::Session;
 use crate::config::Limits;
 use crate::error::{Error, Kind};
@@ -111,18 +113,33 @@ pub(crate) struct Host {
     /// The tools of the env, and their schemas for the chat template.
     pub(crate) tools: RefCell<Vec<Rc<Tool>>>,
     pub(crate) schemas: RefCell<Vec<serde_json::Value>>,
+    /// Models and tensors; programs have them.
+    pub(crate) services: Option<Arc<dyn Services>>,
+    /// Hears lines as they come; without one they are kept for [`Host::take_log`].
+    echo: Option<Echo>,
     log: RefCell<VecDeque<LogLine>>,
     dropped: Cell<u64>,
 }
 
 impl Host {
     pub(crate) fn new(renderer: Option<Arc<Renderer>>) -> Rc<Self> {
+        Self::build(renderer, None, None)
+    }
+
+    /// For a program: its lines are heard at once, and it may have models.
+    pub(crate) fn for_program(services: Option<Arc<dyn Services>>, echo: Echo) -> Rc<Self> {
+        Self::build(None, services, Some(echo))
+    }
+
+    fn build(renderer: Option<Arc<Renderer>>, services: Option<Arc<dyn Services>>, echo: Option<Echo>) -> Rc<Self> {
         let load = Call::new(Entry::Load, (0, 0), &Limits::default(), None);
         Rc::new(Self {
             current: RefCell::new(load),
             renderer,
             tools: RefCell::default(),
             schemas: RefCell::default(),
+            services,
+            echo,
             log: RefCell::default(),
             dropped: Cell::new(0),
         })
@@ -137,7 +154,17 @@ impl Host {
         self.current.replace(call)
     }
 
+    /// What a program prints.
+    pub(crate) fn say(&self, line: &LogLine, stream: Stream) {
+        if let Some(echo) = &self.echo {
+            echo(line, stream);
+        }
+    }
+
     pub(crate) fn log(&self, place: String, text: String) {
+        if let Some(echo) = &self.echo {
+            return echo(&LogLine { place, text }, Stream::Log);
+        }
         let mut log = self.log.borrow_mut();
         if log.len() == LOG_LINES {
             log.pop_front();

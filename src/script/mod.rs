@@ -9,6 +9,7 @@
 //! - `dataset`: JSONL rows
 //! - `convert`, `messages`, `results`, `failure`: values in and out, errors with their lines
 //! - `schema`, `answers`, `interpreters`: tool arguments, final answers, tool pools
+//! - [`Program`]: a script that is no recipe (`r1 lua`); [`Services`]: models and tensors for it, as plain data
 //! - `api`: the global `r1`, one file per part; what is better written in Lua lies in `lua/`
 //!
 //! What lasts is the state, never a function: `reset(task) -> state`, `step(state, action) -> result`,
@@ -24,9 +25,11 @@ mod interpreters;
 mod limits;
 mod load;
 mod messages;
+mod program;
 mod require;
 mod results;
 mod sandbox;
+mod services;
 mod settings;
 mod state;
 mod vm;
@@ -35,7 +38,9 @@ mod worker;
 pub use failure::Failure;
 pub use host::LogLine;
 pub use load::Script;
+pub use program::{Echo, End, Program, Stream};
 pub use results::{Outcome, Reward, StepResult};
+pub use services::Services;
 pub use state::State;
 pub use worker::{Split, Worker};
 

@@ -53,13 +53,26 @@ pub(crate) struct Vm {
 
 impl Vm {
     pub(crate) fn new(limits: Limits, sources: Sources, renderer: Option<Arc<Renderer>>) -> Result<Self> {
+        Self::with_host(limits, sources, Host::new(renderer), None)
+    }
+
+    /// A machine over a host that is there already. `program`: the arguments of a program, which also has files,
+    /// standard input and output.
+    pub(crate) fn with_host(
+        limits: Limits,
+        sources: Sources,
+        host: Rc<Host>,
+        program: Option<&[String]>,
+    ) -> Result<Self> {
         let slot = Slot::register()?;
-        let host = Host::new(renderer);
         let loader = Rc::new(RefCell::new(super::require::Loader::new(sources)));
         let build = || -> mlua::Result<(Lua, Table)> {
             let lua = Lua::new_with(StdLib::ALL_SAFE, mlua::LuaOptions::default())?;
             let environment = sandbox::environment(&lua, &host, &loader)?;
             api::install(&lua, &environment, &host)?;
+            if let Some(arguments) = program {
+                api::program::install(&lua, &environment, &host, arguments)?;
+            }
             sandbox::seal(&lua, &environment)?;
             lua.set_app_data(Texts::default());
             lua.set_memory_limit(limits.memory.max(1) << 20)?;
@@ -79,19 +92,18 @@ impl Vm {
 
     /// Runs the main file; gives what it returns.
     pub(crate) fn load(&self, path: &Path, source: &str) -> Result<Value> {
-        self.remember(&path.display().to_string(), source);
         let call = Call::new(Entry::Load, (0, 0), &Limits { cpu: LOAD_CPU, ..self.limits.clone() }, None);
-        let chunk = self
-            .lua
-            .load(source)
-            .set_name(format!("@{}", path.display()))
-            .set_mode(mlua::chunk::ChunkMode::Text)
-            .into_function();
-        let result = chunk
-            .map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
-            .and_then(|function| self.call_now(&call, &function, ()));
+        let result = self.compile(path, source).and_then(|function| self.call_now(&call, &function, ()));
         self.loader.borrow_mut().close();
         result.map_err(|failure| failure.error.at_path(path))
+    }
+
+    /// The main file as a function.
+    pub(crate) fn compile(&self, path: &Path, source: &str) -> Result<Function, Failure> {
+        self.remember(&path.display().to_string(), source);
+        let chunk = self.lua.load(source).set_name(format!("@{}", path.display()));
+        let function = chunk.set_mode(mlua::chunk::ChunkMode::Text).into_function();
+        function.map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
     }
 
     /// Keeps a text for the lines in messages.

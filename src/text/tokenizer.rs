@@ -108,6 +108,15 @@ impl Tokenizer {
         Ok(ids.to_vec())
     }
 
+    /// As [`encode`](Self::encode), with the tokens that `tokenizer.json` puts around a text of its own accord (a
+    /// beginning of sequence, say).
+    pub fn encode_with_special(&self, text: &str) -> Result<Vec<u32>> {
+        let encoding = self.inner.encode_fast(text, true).map_err(|error| {
+            Error::new(Kind::Model, format!("can't encode a text of {} bytes: {error}", text.len())).at(&self.origin)
+        })?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
     /// The text of ids. Bytes that are not UTF-8 (a character cut in the middle) become U+FFFD; unknown ids nothing.
     /// With `skip_special`, tokens marked special (`<|im_end|>`) are left out; added tokens that are not marked so
     /// (`<tool_call>`) stay.

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 use crate::telemetry::{Interrupt, Reporter};
 
-pub use session::load_policy;
+pub use session::{load_model, load_policy, model_sampling};
 pub use source::{Fetching, MODEL_NANO, from_hub, model_dir};
 pub use update::{UpdateStats, update};
 

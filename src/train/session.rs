@@ -1,14 +1,16 @@
 //! What a loop that rolls out starts from: script, model, tokenizer, engine and script workers, on one thread that
 //! owns every tensor.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+
+use serde_json::Value;
 
 use super::source::{Fetching, model_dir};
 use crate::config::{Dtype, PolicySettings, Settings};
 use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::mdp::{Sampling, Trajectory};
 use crate::model::Qwen2;
 use crate::rollout::{Pool, PoolOptions, Progress, Spec};
@@ -88,9 +90,32 @@ pub fn load_policy(
 ) -> Result<(Rc<Qwen2>, Arc<Renderer>, PathBuf)> {
     let dir = model_dir(&policy.model, fetching)?;
     let renderer = Arc::new(Renderer::load_named(&dir, format)?);
-    let device = crate::native::device(policy.device)?;
-    let model = Rc::new(Qwen2::load(&dir, device, compute_kind(policy.dtype, device))?);
+    let model = load_model(policy, &dir)?;
     Ok((model, renderer, dir))
+}
+
+/// Loads a directory's model alone, on its device.
+pub fn load_model(policy: &PolicySettings, dir: &Path) -> Result<Rc<Qwen2>> {
+    let device = crate::native::device(policy.device)?;
+    Ok(Rc::new(Qwen2::load(dir, device, compute_kind(policy.dtype, device))?))
+}
+
+/// How a model itself wants to be sampled: its `generation_config.json`, where there is one.
+pub fn model_sampling(dir: &Path) -> Result<Sampling> {
+    let path = dir.join("generation_config.json");
+    let wanted: Value = match std::fs::read(&path) {
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map_err(|e| Error::new(Kind::Model, format!("damaged file: {e}")).at_path(&path))?,
+        Err(_) => Value::Null,
+    };
+    let usual = Sampling::default();
+    let greedy = wanted["do_sample"] == false;
+    Ok(Sampling {
+        temperature: if greedy { 0.0 } else { wanted["temperature"].as_f64().unwrap_or(usual.temperature) },
+        top_p: wanted["top_p"].as_f64().unwrap_or(usual.top_p),
+        top_k: wanted["top_k"].as_u64().unwrap_or(0) as usize,
+        ..usual
+    })
 }
 
 /// The compute type: as asked, or f32 on CPU (the faster one there) and bf16 on CUDA.

@@ -30,6 +30,7 @@ fn help() {
       run      Train a policy with reinforcement learning, as a recipe says
       sft      Fine-tune a policy on conversations, as a recipe says
       infer    Talk to a model, or ask it one question
+      lua      Run a Lua program in the host: tokenizers, templates, models, files
       version  Print the versions of r1 and libtorch, and the device
       help     Print this message or the help of the given subcommand(s)
 

@@ -3,6 +3,7 @@
 mod bad_input;
 mod basics;
 mod hub;
+mod lua;
 mod training;
 
 use std::path::{Path, PathBuf};

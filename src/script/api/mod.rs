@@ -7,7 +7,10 @@ pub(crate) mod context;
 pub(crate) mod data;
 pub(crate) mod env;
 mod json;
+mod model;
+pub(crate) mod program;
 pub(crate) mod recipe;
+mod text;
 pub(crate) mod tool;
 mod trainer;
 
@@ -26,6 +29,8 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::
     messages(lua, &r1)?;
     answers::install(lua, &r1)?;
     json::install(lua, &r1)?;
+    text::install(lua, &r1)?;
+    model::install(lua, &r1, host)?;
     recipe::install(lua, &r1)?;
     trainer::install(lua, &r1)?;
     data::install(lua, &r1)?;

@@ -1,0 +1,79 @@
+//! `r1 lua`: any script in the host, with models at hand.
+
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+
+use super::args::{LuaArgs, OutputArgs};
+use super::print;
+use crate::error::{Error, Kind, Result};
+use crate::native;
+use crate::script::{End, Program, Stream};
+use crate::services::TensorThread;
+
+pub(super) fn run(args: &LuaArgs, output: OutputArgs) -> Result<ExitCode> {
+    if let Some(threads) = args.threads {
+        native::set_threads(usize::from(threads));
+    }
+    let (path, source, arguments) = source(args)?;
+    let program = Program {
+        path: &path,
+        source: &source,
+        arguments,
+        seed: args.seed,
+        services: Some(Arc::new(TensorThread::new(output.reporter()))),
+        echo: Box::new(move |line, stream| match stream {
+            // A closed pipe means that the reader has enough; the program may still have other things to do.
+            Stream::Out => drop(print(&line.text)),
+            Stream::Log if output.quiet => {}
+            Stream::Log => drop(writeln!(io::stderr(), "{}: {}", line.place, line.text)),
+        }),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
+    match runtime.block_on(program.run())? {
+        End::Exited(code) => Ok(ExitCode::from(code)),
+        End::Returned(values) => {
+            for value in &values {
+                match value {
+                    Json::String(text) if !output.json => print(&format!("{text}\n"))?,
+                    value => print(&format!("{value}\n"))?,
+                }
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Where the program comes from, and what is left for itself.
+fn source(args: &LuaArgs) -> Result<(PathBuf, String, &[String])> {
+    if let Some(code) = &args.code {
+        return Ok((PathBuf::from("-e"), code.clone(), &args.rest));
+    }
+    match args.rest.split_first() {
+        Some((file, rest)) if file != "-" => {
+            let path = Path::new(file);
+            let source = std::fs::read_to_string(path).map_err(|error| match error.kind() {
+                io::ErrorKind::InvalidData => Error::new(Kind::Script, "the script is not valid UTF-8").at_path(path),
+                _ => Error::io(Kind::Script, "read the script", path, &error),
+            })?;
+            Ok((path.to_owned(), source, rest))
+        }
+        None if io::stdin().is_terminal() => {
+            Err(Error::new(Kind::Usage, "there is nothing to run")
+                .hint("give a file, -e CODE, or - for standard input"))
+        }
+        given => {
+            let mut source = String::new();
+            io::stdin()
+                .read_to_string(&mut source)
+                .map_err(|error| Error::io(Kind::Script, "read the script", "stdin", &error))?;
+            Ok((PathBuf::from("stdin"), source, given.map_or(&[], |(_, rest)| rest)))
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! `r1.model(dir_or_id, options)`: a model by hand. The tensors stay with the host's [`Services`].
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mlua::{AnyUserData, Lua, Table, UserData, Value};
+use serde_json::{Value as Json, json};
+
+use super::args::{Fields, fail, raise, text};
+use super::text::ids;
+use crate::script::Services;
+use crate::script::convert::{Odd, from_json, kind, to_json};
+use crate::script::host::{Host, misuse};
+
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let meta = lua.create_table()?;
+    meta.raw_set("__index", methods(lua)?)?;
+    meta.raw_set("__metatable", false)?;
+    meta.set_readonly(true);
+    let host = host.clone();
+    let open = lua.create_async_function(move |lua, (name, options): (Value, Value)| {
+        let (services, meta) = (host.services.clone(), meta.clone());
+        async move {
+            const NAME: &str = "r1.model";
+            let name = text(&lua, NAME, "model", &name)?;
+            let Some(services) = services else {
+                return Err(fail(&lua, NAME, "is for programs (`r1 lua`); a recipe names its model in `policy`"));
+            };
+            let options = match options {
+                Value::Nil => json!({}),
+                options => Json::Object(
+                    Fields::new(&lua, NAME, &options, &["device", "dtype", "format", "max_context"])?.rest(&[])?,
+                ),
+            };
+            let handle = ask(&lua, &services, "model.open", json!({ "model": name, "options": options })).await?;
+            let model = lua.create_table()?;
+            model.raw_set(HANDLE, lua.create_userdata(Model { services, handle })?)?;
+            model.set_metatable(Some(meta))?;
+            model.set_readonly(true);
+            Ok(model)
+        }
+    })?;
+    r1.raw_set("model", open)
+}
+
+/// Where an open model keeps what belongs to the host.
+const HANDLE: &str = "handle";
+
+/// Asks the services; what they refuse is raised at the caller's line.
+async fn ask(lua: &Lua, services: &Arc<dyn Services>, function: &str, arguments: Json) -> mlua::Result<Json> {
+    let place = misuse(lua, "").place;
+    services.call(function, arguments).await.map_err(|error| match place {
+        Some(place) if error.place.is_none() => raise(error.at(place)),
+        _ => raise(error),
+    })
+}
+
+/// An open model; closed when Lua lets go of it.
+struct Model {
+    services: Arc<dyn Services>,
+    handle: Json,
+}
+
+impl UserData for Model {}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        drop(self.services.call("model.close", json!({ "model": self.handle })));
+    }
+}
+
+/// The model behind `self`.
+fn parts(lua: &Lua, function: &str, this: &Value) -> mlua::Result<(Arc<dyn Services>, Json)> {
+    let handle = match this {
+        Value::Table(table) => table.raw_get::<Option<AnyUserData>>(HANDLE)?,
+        _ => None,
+    };
+    let Some(handle) = handle else { return Err(fail(lua, function, format!("call it as model:{function}(…)"))) };
+    let model = handle.borrow::<Model>()?;
+    Ok((model.services.clone(), model.handle.clone()))
+}
+
+/// The methods. Made while the VM still has the globals that waiting functions are built from.
+fn methods(lua: &Lua) -> mlua::Result<Table> {
+    let methods = lua.create_table()?;
+    methods.raw_set(
+        "logprobs",
+        lua.create_async_function(|lua, (this, list, options): (Value, Value, Value)| async move {
+            let (services, model) = parts(&lua, "logprobs", &this)?;
+            let list = ids(&lua, "logprobs", &list)?;
+            let options = plain(&lua, "logprobs", &options, &["top", "temperature"])?;
+            let asked = json!({ "model": model, "ids": list, "options": options });
+            let told = ask(&lua, &services, "model.logprobs", asked).await?;
+            Ok((from_json(&lua, &told["logprobs"])?, from_json(&lua, &told["top"])?))
+        })?,
+    )?;
+    methods.raw_set(
+        "logits",
+        lua.create_async_function(|lua, (this, list): (Value, Value)| async move {
+            let (services, model) = parts(&lua, "logits", &this)?;
+            let list = ids(&lua, "logits", &list)?;
+            from_json(&lua, &ask(&lua, &services, "model.logits", json!({ "model": model, "ids": list })).await?)
+        })?,
+    )?;
+    methods.raw_set(
+        "generate",
+        lua.create_async_function(|lua, (this, prompt, sampling): (Value, Value, Value)| async move {
+            let (services, model) = parts(&lua, "generate", &this)?;
+            let sampling = plain(&lua, "generate", &sampling, &SAMPLING)?;
+            let prompt = to_json(&prompt, "prompt", Odd::Refuse).map_err(|why| fail(&lua, "generate", why))?;
+            let asked = json!({ "model": model, "prompt": prompt, "sampling": sampling });
+            from_json(&lua, &ask(&lua, &services, "model.generate", asked).await?)
+        })?,
+    )?;
+    methods.raw_set(
+        "config",
+        lua.create_async_function(|lua, this: Value| async move {
+            let (services, model) = parts(&lua, "config", &this)?;
+            from_json(&lua, &ask(&lua, &services, "model.config", json!({ "model": model })).await?)
+        })?,
+    )?;
+    super::seal(lua, "model", &methods)?;
+    Ok(methods)
+}
+
+/// What `:generate` takes besides the prompt.
+const SAMPLING: [&str; 9] =
+    ["temperature", "top_k", "top_p", "max_new_tokens", "stop", "seed", "stop_ids", "tools", "ignore_eos"];
+
+/// A table of known options as an object; nothing is an empty one.
+fn plain(lua: &Lua, function: &'static str, options: &Value, known: &[&str]) -> mlua::Result<Json> {
+    match options {
+        Value::Nil => Ok(json!({})),
+        Value::Table(_) => Ok(Json::Object(Fields::new(lua, function, options, known)?.rest(&[])?)),
+        other => Err(fail(lua, function, format!("options must be a table, got {}", kind(other)))),
+    }
+}

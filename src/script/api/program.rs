@@ -1,0 +1,211 @@
+//! What programs (`r1 lua`) have and recipes have not: standard input and output, files to read, arguments, an exit code.
+
+use std::cell::RefCell;
+use std::io::{BufRead, Read};
+use std::rc::Rc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use mlua::{Lua, Table, Value, Variadic};
+
+use super::args::{fail, raise, text};
+use crate::error::{Error, Kind};
+use crate::script::convert::{kind, show};
+use crate::script::host::{Host, LogLine};
+use crate::script::program::Stream;
+
+/// Marks the error by which `os.exit` leaves.
+const EXIT: &str = "os.exit ";
+
+/// The code of a program that called `os.exit`.
+pub(crate) fn exit_code(error: &Error) -> Option<u8> {
+    if error.kind != Kind::Interrupted {
+        return None;
+    }
+    error.message.strip_prefix(EXIT)?.parse().ok()
+}
+
+/// `print`, `io`, `os`, `arg`.
+pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, arguments: &[String]) -> mlua::Result<()> {
+    let list = lua.create_table()?;
+    for argument in arguments {
+        list.raw_push(argument.as_str())?;
+    }
+    environment.raw_set("arg", list)?;
+    let own = host.clone();
+    environment.raw_set(
+        "print",
+        lua.create_function(move |_, values: Variadic<Value>| {
+            let line = joined(&values, "\t")? + "\n";
+            own.say(&LogLine { place: String::new(), text: line }, Stream::Out);
+            Ok(())
+        })?,
+    )?;
+    environment.raw_set("io", input_output(lua, host)?)?;
+    environment.raw_set("os", system(lua)?)
+}
+
+fn joined(values: &[Value], between: &str) -> mlua::Result<String> {
+    let mut line = String::new();
+    for (index, value) in values.iter().enumerate() {
+        if index > 0 {
+            line.push_str(between);
+        }
+        match value {
+            Value::Table(table) if table.metatable().is_none() => line.push_str(&show(value)),
+            _ => line.push_str(&value.to_string()?),
+        }
+    }
+    Ok(line)
+}
+
+/// `io.read`, `io.lines`, `io.write`, `io.open` (reading only).
+fn input_output(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
+    let io = lua.create_table()?;
+    io.raw_set(
+        "read",
+        lua.create_function(|lua, format: Option<Value>| read(lua, &mut std::io::stdin().lock(), format.as_ref()))?,
+    )?;
+    io.raw_set(
+        "lines",
+        lua.create_function(|lua, path: Option<String>| {
+            let mut source: Box<dyn BufRead> = match &path {
+                None => Box::new(std::io::stdin().lock()),
+                Some(path) => Box::new(std::io::BufReader::new(
+                    std::fs::File::open(path).map_err(|error| fail(lua, "io.lines", format!("{path}: {error}")))?,
+                )),
+            };
+            lua.create_function_mut(move |lua, ()| read(lua, &mut source, None))
+        })?,
+    )?;
+    let own = host.clone();
+    io.raw_set(
+        "write",
+        lua.create_function(move |_, values: Variadic<Value>| {
+            own.say(&LogLine { place: String::new(), text: joined(&values, "")? }, Stream::Out);
+            Ok(())
+        })?,
+    )?;
+    io.raw_set(
+        "open",
+        lua.create_function(|lua, (path, mode): (String, Option<String>)| {
+            if mode.as_deref().is_some_and(|mode| !matches!(mode, "r" | "rb")) {
+                return Err(fail(lua, "io.open", "only reads files here; write to standard output"));
+            }
+            match std::fs::File::open(&path) {
+                Ok(file) => {
+                    let file = Rc::new(RefCell::new(Some(std::io::BufReader::new(file))));
+                    Ok((Value::Table(handle(lua, &file)?), None))
+                }
+                Err(error) => Ok((Value::Nil, Some(format!("{path}: {error}")))),
+            }
+        })?,
+    )?;
+    super::seal(lua, "io", &io)?;
+    Ok(io)
+}
+
+type OpenFile = Rc<RefCell<Option<std::io::BufReader<std::fs::File>>>>;
+
+/// A file that is being read: `:read(format)`, `:lines()`, `:close()`.
+fn handle(lua: &Lua, file: &OpenFile) -> mlua::Result<Table> {
+    let table = lua.create_table()?;
+    let closed = |lua: &Lua| fail(lua, "file", "is closed");
+    let own = file.clone();
+    table.raw_set(
+        "read",
+        lua.create_function(move |lua, (_, format): (Value, Option<Value>)| match &mut *own.borrow_mut() {
+            Some(file) => read(lua, file, format.as_ref()),
+            None => Err(closed(lua)),
+        })?,
+    )?;
+    let own = file.clone();
+    table.raw_set(
+        "lines",
+        lua.create_function(move |lua, _: Value| {
+            let own = own.clone();
+            lua.create_function(move |lua, ()| match &mut *own.borrow_mut() {
+                Some(file) => read(lua, file, None),
+                None => Err(closed(lua)),
+            })
+        })?,
+    )?;
+    let own = file.clone();
+    let close = lua.create_function(move |_, _: Value| {
+        own.borrow_mut().take();
+        Ok(())
+    })?;
+    table.raw_set("close", close)?;
+    Ok(table)
+}
+
+/// Reads as Lua's `file:read`: `"a"` all, `"l"` a line, `"L"` a line with its end, `"n"` a line as a number, or so many
+/// bytes. Nil at the end.
+fn read(lua: &Lua, source: &mut dyn BufRead, format: Option<&Value>) -> mlua::Result<Value> {
+    let bad = |error: std::io::Error| fail(lua, "read", error);
+    let bytes = |bytes: &[u8]| lua.create_string(bytes).map(Value::String);
+    let name = match format {
+        None | Some(Value::Nil) => "l".to_owned(),
+        Some(Value::Integer(count)) => {
+            let mut data = Vec::new();
+            let wanted = u64::try_from(*count).unwrap_or(0);
+            source.take(wanted).read_to_end(&mut data).map_err(bad)?;
+            return if data.is_empty() && wanted > 0 { Ok(Value::Nil) } else { bytes(&data) };
+        }
+        Some(value) => text(lua, "read", "format", value)?,
+    };
+    match name.trim_start_matches('*') {
+        "a" | "all" => {
+            let mut data = Vec::new();
+            source.read_to_end(&mut data).map_err(bad)?;
+            bytes(&data)
+        }
+        form @ ("l" | "L" | "n") => {
+            let mut line = Vec::new();
+            if source.read_until(b'\n', &mut line).map_err(bad)? == 0 {
+                return Ok(Value::Nil);
+            }
+            if form != "L" {
+                let end = line.strip_suffix(b"\n").map_or(line.len(), <[u8]>::len);
+                line.truncate(end);
+            }
+            if form == "n" {
+                let number = String::from_utf8_lossy(&line).trim().parse::<f64>().ok();
+                return Ok(number.map_or(Value::Nil, Value::Number));
+            }
+            bytes(&line)
+        }
+        other => {
+            Err(fail(lua, "read", format!("the format is \"a\", \"l\", \"L\", \"n\" or a number, got \"{other}\"")))
+        }
+    }
+}
+
+/// `os.exit`, `os.time`, `os.clock`, `os.getenv`.
+fn system(lua: &Lua) -> mlua::Result<Table> {
+    let os = lua.create_table()?;
+    os.raw_set(
+        "exit",
+        lua.create_function(|lua, code: Value| -> mlua::Result<()> {
+            let code = match &code {
+                Value::Nil | Value::Boolean(true) => 0,
+                Value::Boolean(false) => 1,
+                Value::Integer(code @ 0..=255) => *code,
+                other => return Err(fail(lua, "os.exit", format!("takes a code from 0 to 255, got {}", kind(other)))),
+            };
+            Err(raise(Error::new(Kind::Interrupted, format!("{EXIT}{code}"))))
+        })?,
+    )?;
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    os.raw_set("time", lua.create_function(move |_, ()| Ok(now().floor()))?)?;
+    let start = std::time::Instant::now();
+    os.raw_set("clock", lua.create_function(move |_, ()| Ok(start.elapsed().as_secs_f64()))?)?;
+    os.raw_set(
+        "getenv",
+        lua.create_function(|lua, name: Value| {
+            let name = text(lua, "os.getenv", "name", &name)?;
+            Ok(std::env::var(name).ok())
+        })?,
+    )?;
+    super::seal(lua, "os", &os)?;
+    Ok(os)
+}

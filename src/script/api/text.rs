@@ -1,0 +1,262 @@
+//! `r1.text`: tokenizers and chat templates of any model directory, by hand.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use mlua::{Lua, Table, UserData, UserDataMethods, Value};
+use serde_json::{Map, Value as Json, json};
+
+use super::args::{Fields, fail, fail_with, raise, text};
+use crate::error::{Error, Kind, Result, suggest};
+use crate::script::convert::{Odd, from_json, kind, to_json};
+use crate::script::messages::messages;
+use crate::text::{AUTO, Format, Renderer, Template, Tokenizer, schema};
+
+pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
+    let table = lua.create_table()?;
+    table.raw_set("tokenizer", lua.create_function(|lua, dir: Value| tokenizer(lua, &dir))?)?;
+    table.raw_set("template", lua.create_function(|lua, (from, options)| template(lua, &from, &options))?)?;
+    let parse = lua.create_function(|lua, (format, reply, options)| parse(lua, &format, &reply, &options))?;
+    table.raw_set("parse_tool_calls", parse)?;
+    super::seal(lua, "r1.text", &table)?;
+    r1.raw_set("text", table)
+}
+
+/// A list of token ids.
+pub(crate) fn ids(lua: &Lua, function: &str, value: &Value) -> mlua::Result<Vec<u32>> {
+    let Value::Table(list) = value else {
+        return Err(fail(lua, function, format!("`ids` must be a list of token ids, got {}", kind(value))));
+    };
+    (1..=list.raw_len())
+        .map(|index| match list.raw_get(index)? {
+            Value::Integer(id) if u32::try_from(id).is_ok() => Ok(id as u32),
+            other => Err(fail(lua, function, format!("ids[{index}] must be a token id, got {}", kind(&other)))),
+        })
+        .collect()
+}
+
+fn flag(fields: &Fields, name: &str, otherwise: bool) -> mlua::Result<bool> {
+    match fields.get(name)? {
+        Value::Nil => Ok(otherwise),
+        Value::Boolean(value) => Ok(value),
+        other => Err(fields.refuse(name, "true or false", &other)),
+    }
+}
+
+/// The one flag that `:encode` and `:decode` take.
+fn option(lua: &Lua, function: &'static str, options: &Value, name: &str) -> mlua::Result<bool> {
+    if options.is_nil() {
+        return Ok(false);
+    }
+    flag(&Fields::new(lua, function, options, &[name])?, name, false)
+}
+
+/// `r1.text.tokenizer(dir)`
+struct TokenizerOf(Rc<Tokenizer>);
+
+fn tokenizer(lua: &Lua, dir: &Value) -> mlua::Result<TokenizerOf> {
+    let dir = text(lua, "r1.text.tokenizer", "dir", dir)?;
+    Tokenizer::load(Path::new(&dir)).map(|tokenizer| TokenizerOf(Rc::new(tokenizer))).map_err(raise)
+}
+
+impl UserData for TokenizerOf {
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_method("encode", |lua, this, (string, options): (Value, Value)| {
+            let string = text(lua, "encode", "text", &string)?;
+            let special = option(lua, "encode", &options, "add_special_tokens")?;
+            let ids = if special { this.0.encode_with_special(&string) } else { this.0.encode(&string) };
+            ids.map_err(raise)
+        });
+        methods.add_method("decode", |lua, this, (list, options): (Value, Value)| {
+            let list = ids(lua, "decode", &list)?;
+            Ok(this.0.decode(&list, option(lua, "decode", &options, "skip_special_tokens")?))
+        });
+        methods.add_method("vocab_size", |_, this, ()| Ok(this.0.vocab_size()));
+        methods.add_method("id", |lua, this, token: Value| Ok(this.0.id_of(&text(lua, "id", "token", &token)?)));
+    }
+}
+
+/// `r1.text.template(dir_or_file_or_source)`
+enum TemplateOf {
+    /// Of a directory with a tokenizer, which `:encode` needs.
+    Model(Box<Renderer>),
+    Source(Box<Template>),
+}
+
+impl TemplateOf {
+    fn template(&self) -> &Template {
+        match self {
+            Self::Model(renderer) => renderer.template(),
+            Self::Source(template) => template,
+        }
+    }
+
+    fn renderer(&self, lua: &Lua, function: &str) -> mlua::Result<&Renderer> {
+        match self {
+            Self::Model(renderer) => Ok(renderer),
+            Self::Source(_) => {
+                let why = "needs a tokenizer: make the template from a model directory that has tokenizer.json";
+                Err(fail(lua, function, why))
+            }
+        }
+    }
+}
+
+fn template(lua: &Lua, from: &Value, options: &Value) -> mlua::Result<TemplateOf> {
+    const NAME: &str = "r1.text.template";
+    let from = text(lua, NAME, "dir or source", from)?;
+    let (mut bos, mut eos, mut format) = (String::new(), String::new(), AUTO.to_owned());
+    if !options.is_nil() {
+        let fields = Fields::new(lua, NAME, options, &["bos_token", "eos_token", "format"])?;
+        bos = fields.text("bos_token")?.unwrap_or_default();
+        eos = fields.text("eos_token")?.unwrap_or_default();
+        if let Some(name) = fields.text("format")? {
+            if name != AUTO {
+                Format::from_name(&name).map_err(|error| fail_with(lua, NAME, error))?;
+            }
+            format = name;
+        }
+    }
+    let path = Path::new(&from);
+    let build = || -> Result<TemplateOf> {
+        let jinja = if path.is_dir() { path.join("chat_template.jinja") } else { path.to_owned() };
+        let (source, origin) = if from.contains("{%") || from.contains("{{") || from.contains('\n') {
+            (from.clone(), "template".to_owned())
+        } else if jinja.is_file() && !path.join("tokenizer.json").exists() {
+            let read = std::fs::read_to_string(&jinja);
+            let read = read.map_err(|error| Error::io(Kind::Model, "read the template", &jinja, &error))?;
+            (read, jinja.display().to_string())
+        } else {
+            return Ok(TemplateOf::Model(Box::new(Renderer::load_named(path, &format)?)));
+        };
+        Ok(TemplateOf::Source(Box::new(Template::new(&source, None, &origin, &bos, &eos)?)))
+    };
+    build().map_err(raise)
+}
+
+impl UserData for TemplateOf {
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_method("render", |lua, this, (list, options): (Value, Value)| {
+            let list = to_json(&list, "messages", Odd::Refuse).map_err(|why| fail(lua, "render", why))?;
+            let asked = Options::read(lua, "render", &options)?;
+            let tools = (!asked.tools.is_empty()).then_some(&asked.tools[..]);
+            this.template().render(&list, tools, asked.add_generation_prompt, &asked.variables).map_err(raise)
+        });
+        methods.add_method("encode", |lua, this, (list, options): (Value, Value)| {
+            let renderer = this.renderer(lua, "encode")?;
+            let Value::Table(list) = &list else {
+                return Err(fail(lua, "encode", format!("takes a list of messages, got {}", kind(&list))));
+            };
+            let list = messages(list, "messages").map_err(|why| fail(lua, "encode", why))?;
+            let asked = Options::read(lua, "encode", &options)?;
+            if let Some(name) = asked.variables.keys().next() {
+                return Err(fail(lua, "encode", format!("unknown option `{name}`; tools, add_generation_prompt")));
+            }
+            let mut both = if list.iter().any(|message| message.role == crate::mdp::Role::Assistant) {
+                renderer.supervised(&list, &asked.tools).map(|made| (made.ids, made.mask)).map_err(raise)?
+            } else {
+                (Vec::new(), Vec::new())
+            };
+            if asked.add_generation_prompt || both.0.is_empty() {
+                let prompt = renderer.prompt(&list, &asked.tools).map_err(raise)?;
+                // What was sampled stays marked where the prompt begins with it.
+                let same = prompt.iter().zip(&both.0).take_while(|(a, b)| a == b).count();
+                both.1.truncate(same);
+                both.1.resize(prompt.len(), false);
+                both.0 = prompt;
+            }
+            Ok(both)
+        });
+        methods.add_method("stop_ids", |lua, this, ()| Ok(this.renderer(lua, "stop_ids")?.stop_ids().to_vec()));
+        methods.add_method("format", |lua, this, ()| Ok(this.renderer(lua, "format")?.format().name()));
+    }
+}
+
+/// `r1.text.parse_tool_calls(format, text, options)`: a reply read as a policy's is; arguments are checked where the
+/// tools are given.
+fn parse(lua: &Lua, format: &Value, reply: &Value, options: &Value) -> mlua::Result<Table> {
+    const NAME: &str = "r1.text.parse_tool_calls";
+    let name = text(lua, NAME, "format", format)?;
+    let format = Format::from_name(&name).map_err(|error| fail_with(lua, NAME, error))?;
+    let reply = text(lua, NAME, "text", reply)?;
+    let (mut tools, mut begun, mut code_tool) = (Vec::new(), false, "python".to_owned());
+    if !options.is_nil() {
+        let fields = Fields::new(lua, NAME, options, &["tools", "thinking", "code_tool"])?;
+        begun = flag(&fields, "thinking", false)?;
+        code_tool = fields.text("code_tool")?.unwrap_or(code_tool);
+        tools = match fields.json("tools")? {
+            Json::Null => Vec::new(),
+            Json::Array(tools) => tools,
+            Json::Object(empty) if empty.is_empty() => Vec::new(),
+            _ => return Err(fields.refuse("tools", "a list of schemas", &fields.get("tools")?)),
+        };
+    }
+    let mut read = format.read(&reply, begun, &code_tool, &tools);
+    for call in &read.tool_calls {
+        if tools.is_empty() {
+            break;
+        }
+        let function = |tool: &Json| tool.get("function").unwrap_or(tool).clone();
+        let named = tools.iter().map(function).find(|tool| tool["name"] == call.name.as_str());
+        let checked = if let Some(tool) = named {
+            tool.get("parameters").map_or(Ok(()), |schema| schema::check(schema, &call.arguments))
+        } else {
+            let names: Vec<Json> = tools.iter().map(|tool| function(tool)["name"].clone()).collect();
+            let help = suggest(&call.name, names.iter().filter_map(Json::as_str));
+            Err(format!("there is no tool `{}`; {help}", call.name))
+        };
+        if let Err(why) = checked {
+            read.errors.push(why);
+        }
+    }
+    let calls: Vec<Json> = read
+        .tool_calls
+        .into_iter()
+        .map(|call| {
+            let mut shown = json!({ "name": call.name, "arguments": call.arguments });
+            if let Some(id) = call.id {
+                shown["id"] = id.into();
+            }
+            shown
+        })
+        .collect();
+    let table = lua.create_table()?;
+    table.raw_set("content", read.content)?;
+    table.raw_set("reasoning", read.reasoning)?;
+    table.raw_set("calls", from_json(lua, &calls.into())?)?;
+    table.raw_set("errors", from_json(lua, &read.errors.into())?)?;
+    Ok(table)
+}
+
+/// What `:render` takes besides the messages; names it does not know are the template's own switches.
+struct Options {
+    tools: Vec<Json>,
+    add_generation_prompt: bool,
+    variables: Map<String, Json>,
+}
+
+impl Options {
+    fn read(lua: &Lua, function: &str, options: &Value) -> mlua::Result<Self> {
+        let mut read = Self { tools: Vec::new(), add_generation_prompt: false, variables: Map::new() };
+        if options.is_nil() {
+            return Ok(read);
+        }
+        let json = to_json(options, "options", Odd::Refuse).map_err(|why| fail(lua, function, why))?;
+        let Json::Object(mut fields) = json else {
+            return Err(fail(lua, function, format!("options must be a table, got {}", kind(options))));
+        };
+        match fields.remove("tools") {
+            None | Some(Json::Null) => {}
+            Some(Json::Array(tools)) => read.tools = tools,
+            Some(Json::Object(empty)) if empty.is_empty() => {}
+            Some(_) => return Err(fail(lua, function, "`tools` must be a list of schemas")),
+        }
+        match fields.remove("add_generation_prompt") {
+            None => {}
+            Some(Json::Bool(asked)) => read.add_generation_prompt = asked,
+            Some(_) => return Err(fail(lua, function, "`add_generation_prompt` must be true or false")),
+        }
+        read.variables = fields;
+        Ok(read)
+    }
+}

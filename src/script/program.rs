@@ -1,0 +1,106 @@
+//! A script that is no recipe: run once, with arguments, files and models at hand (`r1 lua`).
+//!
+//! It is trusted as any program its user starts: no limit on time, reading of files, standard input. The sandbox
+//! (read-only globals, the host's `require` and `math.random`) is that of recipes, so that code moves between both.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use mlua::{MultiValue, Value};
+use serde_json::Value as Json;
+
+use super::api::program::exit_code;
+use super::convert::{Odd, to_json};
+use super::failure::Failure;
+use super::host::{Call, Entry, Host, LogLine};
+use super::load::directory;
+use super::services::Services;
+use super::vm::{Sources, Vm};
+use crate::config::Limits;
+use crate::error::{Error, Kind, Result};
+
+/// CPU and waiting time of a program, seconds: for ever, as far as clocks go.
+const FOREVER: f64 = 1e9;
+/// Memory of a program's virtual machine, MiB.
+const MEMORY: usize = 16 << 10;
+
+/// Who hears what a program prints and logs: the text, and for `r1.log` where it was said.
+pub type Echo = Box<dyn Fn(&LogLine, Stream)>;
+
+/// Where a line of a program goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// `print`, `io.write`
+    Out,
+    /// `r1.log`
+    Log,
+}
+
+/// What a program came to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum End {
+    /// It returned these values. Infinite numbers and NaN, which JSON has not, are text.
+    Returned(Vec<Json>),
+    /// It called `os.exit` with this code.
+    Exited(u8),
+}
+
+/// A script to run once.
+pub struct Program<'a> {
+    /// As shown in messages; `require` looks beside it.
+    pub path: &'a Path,
+    pub source: &'a str,
+    /// `...` and the global `arg`.
+    pub arguments: &'a [String],
+    pub seed: u64,
+    pub services: Option<Arc<dyn Services>>,
+    pub echo: Echo,
+}
+
+impl Program<'_> {
+    /// Runs the program to its end. Needs a tokio runtime with time and I/O enabled.
+    ///
+    /// # Errors
+    /// [`Kind::Script`] with file, line and the frames that led there, for an error that nobody caught.
+    pub async fn run(self) -> Result<End> {
+        let limits = Limits { cpu: FOREVER, wait: FOREVER, memory: MEMORY };
+        let host = Host::for_program(self.services, self.echo);
+        let arguments = Some(self.arguments);
+        let vm = Vm::with_host(limits.clone(), Sources::Disk(directory(self.path)), host, arguments)?;
+        let function = vm.compile(self.path, self.source).map_err(|failure| told(&failure, self.path))?;
+        let call = Call::new(Entry::Load, (self.seed, 0), &limits, None);
+        let arguments: MultiValue = self
+            .arguments
+            .iter()
+            .map(|text| vm.lua.create_string(text).map(Value::String))
+            .collect::<mlua::Result<_>>()
+            .map_err(|error| Error::new(Kind::Script, error.to_string()))?;
+        match vm.call::<MultiValue>(&call, &function, arguments).await {
+            Ok(values) => values.iter().map(|value| show(value, self.path)).collect::<Result<_>>().map(End::Returned),
+            Err(failure) => match exit_code(&failure.error) {
+                Some(code) => Ok(End::Exited(code)),
+                None => Err(told(&failure, self.path)),
+            },
+        }
+    }
+}
+
+/// A value that the program returned.
+fn show(value: &Value, path: &Path) -> Result<Json> {
+    match value {
+        Value::Number(number) if !number.is_finite() => Ok(Json::String(number.to_string())),
+        Value::String(text) => Ok(Json::String(text.to_string_lossy())),
+        other => to_json(other, "the returned value", Odd::Refuse).map_err(|why| {
+            Error::new(Kind::Script, why).at_path(path).hint("return text, numbers, booleans or tables of these")
+        }),
+    }
+}
+
+fn told(failure: &Failure, path: &Path) -> Error {
+    let mut error = failure.error.clone();
+    let frames: Vec<&str> = failure.traceback.iter().skip(1).map(String::as_str).collect();
+    if !frames.is_empty() && error.hint.is_none() {
+        error = error.hint(format!("called from {}", frames.join(", ")));
+    }
+    if error.place.is_none() { error.at_path(path) } else { error }
+}

@@ -1,0 +1,289 @@
+//! `model.*`: opening, scoring, sampling.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+use tch::{Kind as Type, Tensor};
+
+use crate::config::PolicySettings;
+use crate::engine::{Engine, EngineOptions, TokenBytes};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Message, Request, Sampling, StreamSeed};
+use crate::model::{Packed, Qwen2};
+use crate::telemetry::Reporter;
+use crate::text::{AUTO, Renderer};
+use crate::train::Fetching;
+use crate::{store, train};
+
+/// Positions whose logits exist at once.
+const CHUNK: usize = 256;
+/// Most numbers that `logits` gives back.
+const MOST_LOGITS: usize = 1 << 22;
+
+/// The open models.
+pub(super) struct Models {
+    /// Told about fetches.
+    reporter: Reporter,
+    open: BTreeMap<u64, Opened>,
+    next: u64,
+}
+
+struct Opened {
+    model: Rc<Qwen2>,
+    /// A directory without a tokenizer is used by ids.
+    renderer: Option<Arc<Renderer>>,
+    engine: Engine,
+    sampling: Sampling,
+    eos: Arc<Vec<u32>>,
+    requests: u64,
+}
+
+/// The rest are the fields of `policy` in a recipe.
+#[derive(Deserialize)]
+struct OpenOptions {
+    #[serde(default)]
+    format: Option<String>,
+    #[serde(flatten)]
+    policy: serde_json::Map<String, Json>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Asked {
+    temperature: Option<f64>,
+    top_k: Option<usize>,
+    top_p: Option<f64>,
+    max_new_tokens: Option<usize>,
+    stop: Vec<String>,
+    stop_ids: Vec<u32>,
+    ignore_eos: bool,
+    seed: u64,
+    tools: Vec<Json>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Scoring {
+    top: usize,
+    temperature: Option<f64>,
+}
+
+impl Models {
+    pub(super) fn new(reporter: Reporter) -> Self {
+        Self { reporter, open: BTreeMap::new(), next: 0 }
+    }
+
+    pub(super) fn call(&mut self, function: &str, arguments: &Json) -> Result<Json> {
+        match function {
+            "model.open" => return self.open(arguments),
+            "model.close" => {
+                self.open.remove(&arguments["model"].as_u64().unwrap_or(u64::MAX));
+                return Ok(Json::Null);
+            }
+            _ => {}
+        }
+        let opened = arguments["model"].as_u64().and_then(|handle| self.open.get_mut(&handle));
+        let opened = opened.ok_or_else(|| Error::new(Kind::Internal, "the model is not open"))?;
+        match function {
+            "model.config" => Ok(opened.model.config.to_json()),
+            "model.logprobs" => opened.logprobs(&read::<Vec<u32>>(&arguments["ids"])?, &read(&arguments["options"])?),
+            "model.logits" => opened.logits(&read::<Vec<u32>>(&arguments["ids"])?),
+            "model.generate" => opened.generate(&arguments["prompt"], read(&arguments["sampling"])?),
+            other => Err(Error::new(Kind::Internal, format!("no service is called `{other}`"))),
+        }
+    }
+
+    fn open(&mut self, arguments: &Json) -> Result<Json> {
+        let name: String = read(&arguments["model"])?;
+        let mut options: OpenOptions = read(&arguments["options"])?;
+        let path = Path::new(&name);
+        let name = if path.exists() { store::find_model(path)?.display().to_string() } else { name };
+        options.policy.insert("model".to_owned(), json!(name));
+        let policy: PolicySettings = read(&Json::Object(options.policy))?;
+        let dir = train::model_dir(&policy.model, Fetching { reporter: &self.reporter, interrupt: None })?;
+        let model = train::load_model(&policy, &dir)?;
+        let format = options.format.as_deref().unwrap_or(AUTO);
+        let with_text = dir.join("tokenizer.json").exists();
+        let renderer = if with_text { Some(Arc::new(Renderer::load_named(&dir, format)?)) } else { None };
+        let bytes = match &renderer {
+            Some(renderer) => renderer.tokenizer().token_bytes(),
+            None => vec![Vec::new(); model.config.vocab_size],
+        };
+        let sizes = EngineOptions::sized(&model.config, model.kind(), 1, policy.max_context);
+        let engine = Engine::new(Rc::clone(&model), Arc::new(TokenBytes::new(bytes)), sizes)?;
+        let eos = match &renderer {
+            Some(renderer) => renderer.stop_ids(),
+            None => Arc::new(eos(&model.config.to_json()["eos_token_id"])),
+        };
+        let sampling = train::model_sampling(&dir)?;
+        let opened = Opened { model, renderer, engine, sampling, eos, requests: 0 };
+        self.next += 1;
+        self.open.insert(self.next, opened);
+        Ok(json!(self.next))
+    }
+}
+
+/// One id, or a list of them.
+fn eos(value: &Json) -> Vec<u32> {
+    let id = |value: &Json| value.as_u64().and_then(|id| u32::try_from(id).ok());
+    match value {
+        Json::Array(ids) => ids.iter().filter_map(id).collect(),
+        one => id(one).into_iter().collect(),
+    }
+}
+
+fn read<T: for<'de> Deserialize<'de>>(value: &Json) -> Result<T> {
+    let value = if value.as_array().is_some_and(Vec::is_empty) { &json!({}) } else { value };
+    T::deserialize(value)
+        .or_else(|error| {
+            // An empty Lua table is a list and an object.
+            if value.as_object().is_some_and(serde_json::Map::is_empty) {
+                T::deserialize(&json!([]))
+            } else {
+                Err(error)
+            }
+        })
+        .map_err(|error| Error::new(Kind::Script, error.to_string()))
+}
+
+impl Opened {
+    fn check(&self, ids: &[u32]) -> Result<()> {
+        let refuse = |message: String| Err(Error::new(Kind::Script, message));
+        let (vocab, most) = (self.model.config.vocab_size, self.model.config.max_position_embeddings);
+        if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
+            return refuse(format!("token id {id} is outside the vocabulary of {vocab}"));
+        }
+        if ids.len() > most {
+            return refuse(format!("{} ids are more than the model's context of {most}", ids.len()));
+        }
+        Ok(())
+    }
+
+    /// Hidden states `[T, E]` of one row.
+    fn hidden(&self, ids: &[u32]) -> Result<Tensor> {
+        self.check(ids)?;
+        self.model.forward(&Packed::from_rows(&[ids], self.model.device()))
+    }
+
+    /// Of each id behind the first: its log-probability, and the likeliest ids at its place.
+    fn logprobs(&self, ids: &[u32], asked: &Scoring) -> Result<Json> {
+        let temperature = asked.temperature.unwrap_or(1.0);
+        if !(temperature > 0.0 && temperature.is_finite()) {
+            return Err(Error::new(Kind::Script, format!("`temperature` must be more than 0, got {temperature}")));
+        }
+        if asked.top > self.model.config.vocab_size {
+            let vocab = self.model.config.vocab_size;
+            return Err(Error::new(Kind::Script, format!("`top` is {} and the vocabulary has {vocab}", asked.top)));
+        }
+        self.check(ids)?;
+        if ids.len() < 2 {
+            return Ok(json!({ "logprobs": [], "top": [] }));
+        }
+        let _guard = tch::no_grad_guard();
+        let hidden = self.hidden(ids)?;
+        let count = ids.len() as i64 - 1;
+        let before = hidden.f_narrow(0, 0, count)?;
+        let targets: Vec<i64> = ids[1..].iter().map(|&id| i64::from(id)).collect();
+        let targets = Tensor::f_from_slice(&targets)?.f_to_device(self.model.device())?;
+        let (logprobs, _) = self.model.logprobs(&before, &targets, temperature, CHUNK)?;
+        let logprobs = numbers(&logprobs)?;
+        let mut top = Vec::new();
+        if asked.top > 0 {
+            for start in (0..count).step_by(CHUNK) {
+                let piece = before.f_narrow(0, start, (count - start).min(CHUNK as i64))?;
+                let logits = self.model.logits(&piece)?.f_to_kind(Type::Float)?.f_div_scalar(temperature)?;
+                let (values, places) =
+                    logits.f_log_softmax(-1, Type::Float)?.f_topk(asked.top as i64, -1, true, true)?;
+                let places: Vec<i64> = places.f_view(-1)?.f_to_device(tch::Device::Cpu)?.try_into()?;
+                for (values, ids) in numbers(&values)?.chunks(asked.top).zip(places.chunks(asked.top)) {
+                    let row = ids.iter().zip(values).map(|(id, logprob)| json!({ "id": id, "logprob": logprob }));
+                    top.push(Json::Array(row.collect()));
+                }
+            }
+        }
+        Ok(json!({ "logprobs": logprobs, "top": top }))
+    }
+
+    /// A list of V numbers for every id.
+    fn logits(&self, ids: &[u32]) -> Result<Json> {
+        let vocab = self.model.config.vocab_size;
+        if ids.len() * vocab > MOST_LOGITS {
+            let message = format!("{} ids times {vocab} logits are more than {MOST_LOGITS} numbers", ids.len());
+            return Err(Error::new(Kind::Script, message).hint("use :logprobs(ids, { top = k }), or fewer ids"));
+        }
+        if ids.is_empty() {
+            return Ok(json!([]));
+        }
+        let _guard = tch::no_grad_guard();
+        let all = numbers(&self.model.logits(&self.hidden(ids)?)?)?;
+        Ok(Json::Array(all.chunks(vocab).map(|row| json!(row)).collect()))
+    }
+
+    /// Samples a reply to ids, text or messages.
+    fn generate(&mut self, prompt: &Json, asked: Asked) -> Result<Json> {
+        let prompt_ids = self.prompt(prompt, &asked.tools)?;
+        self.check(&prompt_ids)?;
+        let mut sampling = self.sampling.clone();
+        sampling.temperature = asked.temperature.unwrap_or(sampling.temperature);
+        sampling.top_k = asked.top_k.unwrap_or(sampling.top_k);
+        sampling.top_p = asked.top_p.unwrap_or(sampling.top_p);
+        sampling.max_new_tokens = asked.max_new_tokens.unwrap_or(sampling.max_new_tokens);
+        sampling.stop = asked.stop;
+        let mut stop_ids = if asked.ignore_eos { Vec::new() } else { self.eos.to_vec() };
+        stop_ids.extend(asked.stop_ids);
+        self.requests += 1;
+        let request = Request {
+            prompt_ids,
+            sampling: Arc::new(sampling),
+            stop_ids: Arc::new(stop_ids.clone()),
+            seed: StreamSeed { seed: asked.seed, trajectory: 0, step: 0 },
+            conversation: self.requests,
+        };
+        let reply = self.engine.generate(request, &mut |_| true)?;
+        let own = match reply.token_ids.split_last() {
+            Some((last, own)) if stop_ids.contains(last) => own,
+            _ => &reply.token_ids,
+        };
+        let text = self.renderer.as_ref().map(|renderer| renderer.tokenizer().decode(own, false));
+        let logprobs: Vec<f64> = reply.logprobs.iter().map(|&logprob| f64::from(logprob)).collect();
+        Ok(json!({
+            "text": text, "token_ids": reply.token_ids, "logprobs": logprobs,
+            "finish_reason": reply.finish_reason.name(),
+        }))
+    }
+
+    fn prompt(&self, prompt: &Json, tools: &[Json]) -> Result<Vec<u32>> {
+        let wrong = || Error::new(Kind::Script, "the prompt must be a list of token ids, a list of messages, or text");
+        let renderer = || {
+            self.renderer
+                .as_ref()
+                .ok_or_else(|| Error::new(Kind::Script, "the model has no tokenizer.json, so it takes token ids only"))
+        };
+        match prompt {
+            Json::String(text) => renderer()?.tokenizer().encode(text),
+            Json::Array(list) if list.first().is_some_and(Json::is_u64) => {
+                Vec::<u32>::deserialize(prompt).map_err(|_| wrong())
+            }
+            Json::Array(list) if list.first().is_some_and(Json::is_object) => {
+                let messages = Vec::<Message>::deserialize(prompt)
+                    .map_err(|error| Error::new(Kind::Script, format!("a message of the prompt: {error}")))?;
+                renderer()?.prompt(&messages, tools)
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// The numbers of a tensor, as f32 holds them.
+fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
+    let flat = tensor.f_to_kind(Type::Float)?.f_contiguous()?.f_view(-1)?.f_to_device(tch::Device::Cpu)?;
+    let values: Vec<f32> = flat.try_into()?;
+    if values.iter().any(|value| value.is_nan()) {
+        return Err(Error::new(Kind::Numeric, "the model gives NaN").hint("are its weights damaged?"));
+    }
+    Ok(values.into_iter().map(f64::from).collect())
+}

@@ -1,0 +1,154 @@
+//! `r1 lua`: programs in the host, with tokenizers, templates and models.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use super::{directory, r1, shown};
+
+/// Runs `-e code` beside the tiny model and `files`; gives what is shown.
+fn run(code: &str) -> String {
+    let dir = directory(&[("lib.lua", "return { twice = function(x) return 2 * x end }")], true);
+    let output = r1(dir.path(), &["lua", "-e", code]).output().unwrap();
+    shown(dir.path(), &output)
+}
+
+#[test]
+fn values_that_are_returned_are_printed() {
+    assert_eq!(
+        run("return 1 + 1, 'text', { a = { 1, 2 } }, 1/0, require('lib').twice(4)"),
+        "exit: 0\n--- stdout\n2\ntext\n{\"a\":[1,2]}\ninf\n8"
+    );
+    assert_eq!(run("print('a', 1, {1}) io.write('b', 2, '\\n')"), "exit: 0\n--- stdout\na\t1\t[1]\nb2");
+    assert_eq!(run("os.exit(7)"), "exit: 7");
+    assert_eq!(run("pcall(os.exit, 7) return 'went on'"), "exit: 0\n--- stdout\nwent on");
+}
+
+#[test]
+fn errors_name_the_line_and_the_way_there() {
+    assert_eq!(
+        run("local function f(x) return x.y end\nlocal function g() return (f(nil)) end\nprint(g())"),
+        "exit: 3\n--- stderr\nerror: attempt to index nil with 'y'\n  --> -e:1\n  hint: called from -e:2 in g, -e:3"
+    );
+    assert_eq!(
+        run("r1.model('model'):logprobs({1, 9999})"),
+        "exit: 3\n--- stderr\nerror: token id 9999 is outside the vocabulary of 263\n  --> -e:1"
+    );
+    assert_eq!(
+        run("local m = r1.model('model')\nm:logprob({1})"),
+        "exit: 3\n--- stderr\nerror: `model.logprob` does not exist\n  --> -e:2\n  hint: did you mean `logprobs`?"
+    );
+    assert!(
+        run("return r1.model('nowhere-at-all')").contains("exit: 5"),
+        "{}",
+        run("return r1.model('nowhere-at-all')")
+    );
+}
+
+#[test]
+fn standard_input_is_read_and_arguments_are_handed_on() {
+    let dir = directory(&[("echo.lua", "local v = r1.json.decode(io.read('a')) return v.n * 2, arg, ...")], false);
+    let mut child = r1(dir.path(), &["lua", "echo.lua", "a", "-b", "--c=1"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"{\"n\": 21}").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(shown(dir.path(), &output), "exit: 0\n--- stdout\n42\n[\"a\",\"-b\",\"--c=1\"]\na\n-b\n--c=1");
+    let mut child = r1(dir.path(), &["lua", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"return 'from stdin'").unwrap();
+    assert_eq!(String::from_utf8_lossy(&child.wait_with_output().unwrap().stdout), "from stdin\n");
+}
+
+#[test]
+fn text_goes_to_ids_and_back() {
+    assert_eq!(
+        run("local t = r1.text.tokenizer('model')
+             local ids = t:encode('I say 4<|im_end|>')
+             return t:decode(ids), t:decode(ids, { skip_special_tokens = true }), ids[#ids] == t:id('<|im_end|>')"),
+        "exit: 0\n--- stdout\nI say 4<|im_end|>\nI say 4\ntrue"
+    );
+    assert_eq!(
+        run("local t = r1.text.template('model')
+             local m = { r1.user('q'), r1.assistant('a') }
+             local ids, mask = t:encode(m)
+             local own = {}
+             for i, id in ipairs(ids) do if mask[i] then own[#own + 1] = id end end
+             return t:render({ r1.user('q') }, { add_generation_prompt = true }),
+               r1.text.tokenizer('model'):decode(own), #ids == #mask"),
+        "exit: 0\n--- stdout\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n\na<|im_end|>\ntrue"
+    );
+    assert_eq!(
+        run("return r1.text.template('{{ bos_token }}{% for m in messages %}{{ m.role[0] }}{{ loud }}{% endfor %}',
+               { bos_token = '^' }):render({ r1.user('q') }, { loud = '!' })"),
+        "exit: 0\n--- stdout\n^u!"
+    );
+}
+
+#[test]
+fn replies_are_read_as_a_policys_are() {
+    assert_eq!(
+        run("local reply = '<think>\\nhm\\n</think>\\n\\nSee.\\n<tool_call>\\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\\n</tool_call>'
+             local tools = { { name = 'add', parameters = { type = 'object', properties = { a = { type = 'string' } } } } }
+             local read = r1.text.parse_tool_calls('hermes', reply)
+             local checked = r1.text.parse_tool_calls('hermes', reply, { tools = tools })
+             return read, checked.errors,
+               r1.text.parse_tool_calls('retool', '<code>\\nprint(1)\\n</code>', { code_tool = 'run' }).calls,
+               r1.text.parse_tool_calls('hermes', 'a</think>b', { thinking = true }).reasoning"),
+        "exit: 0\n--- stdout\n\
+         {\"calls\":[{\"arguments\":{\"a\":1},\"name\":\"add\"}],\"content\":\"See.\",\"errors\":[],\"reasoning\":\"hm\"}\n\
+         [\"arguments.a must be string, got 1\"]\n\
+         [{\"arguments\":{\"code\":\"print(1)\"},\"name\":\"run\"}]\na"
+    );
+    assert_eq!(
+        run("r1.text.parse_tool_calls('hermez', '')"),
+        "exit: 3\n--- stderr\nerror: r1.text.parse_tool_calls: unknown format `hermez`\n  --> -e:1\n  hint: did you mean `hermes`?"
+    );
+}
+
+/// Scores, logits and samples of a model agree with each other.
+#[test]
+fn models_score_and_sample() {
+    assert_eq!(
+        run("local m = r1.model('model')
+             local ids = { 5, 6, 7, 8 }
+             local logprobs, top = m:logprobs(ids, { top = 3 })
+             local logits = m:logits(ids)
+             assert(#logprobs == 3 and #top == 3 and #top[1] == 3 and #logits == 4 and #logits[1] == m:config().vocab_size)
+             for i = 1, 3 do
+               local most, sum = -math.huge, 0
+               for _, z in ipairs(logits[i]) do most = math.max(most, z) end
+               for _, z in ipairs(logits[i]) do sum = sum + math.exp(z - most) end
+               local expected = logits[i][ids[i + 1] + 1] - most - math.log(sum)
+               assert(math.abs(logprobs[i] - expected) < 1e-5, logprobs[i] .. ' ' .. expected)
+               assert(math.abs(top[i][1].logprob - (logits[i][top[i][1].id + 1] - most - math.log(sum))) < 1e-5)
+             end
+             local a = m:generate(ids, { temperature = 0, max_new_tokens = 4, ignore_eos = true })
+             assert(#a.token_ids == 4 and #a.logprobs == 4 and a.finish_reason == 'length')
+             local whole = table.clone(ids)
+             for _, id in ipairs(a.token_ids) do whole[#whole + 1] = id end
+             local scored = m:logprobs(whole)
+             for i = 1, 4 do assert(math.abs(scored[3 + i] - a.logprobs[i]) < 1e-4) end
+             local b = m:generate({ r1.user('Say 4') }, { seed = 3, max_new_tokens = 5 })
+             local c = m:generate({ r1.user('Say 4') }, { seed = 3, max_new_tokens = 5 })
+             return r1.json.encode(b.token_ids) == r1.json.encode(c.token_ids), m:config().model_type"),
+        "exit: 0\n--- stdout\ntrue\nqwen2"
+    );
+}
+
+/// A directory without a tokenizer is used by ids.
+#[test]
+fn a_model_without_a_tokenizer() {
+    let dir = directory(&[], true);
+    std::fs::remove_file(dir.path().join("model/tokenizer.json")).unwrap();
+    let code = "local m = r1.model('model')
+                print(#m:generate({ 1, 2 }, { max_new_tokens = 3, ignore_eos = true }).token_ids)
+                m:generate('text')";
+    let output = r1(dir.path(), &["lua", "-e", code]).output().unwrap();
+    assert_eq!(
+        shown(dir.path(), &output),
+        "exit: 3\n--- stdout\n3\n--- stderr\n\
+         error: the model has no tokenizer.json, so it takes token ids only\n  --> -e:3"
+    );
+}
