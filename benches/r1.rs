@@ -15,7 +15,7 @@ use std::time::Instant;
 use r1::config::{Grpo, Normalize};
 use r1::engine::{Engine, EngineClient, EngineOptions, Policy, Scripted, TokenBytes, channel};
 use r1::mdp::{Action, Completion, FinishReason, Request, Sampling, StreamSeed, Trajectory};
-use r1::model::Qwen2;
+use r1::model::Model;
 use r1::rl::adamw::{self, AdamW};
 use r1::rl::{advantages, pack};
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
@@ -63,7 +63,7 @@ impl Policy for Cut {
 
 struct Bench {
     dir: PathBuf,
-    model: Rc<Qwen2>,
+    model: Rc<Model>,
     renderer: Arc<Renderer>,
     engine: Engine,
     optimizer: AdamW,
@@ -100,7 +100,7 @@ enum Case {
 
 impl Bench {
     fn open(dir: PathBuf) -> Result<Self> {
-        let model = Rc::new(Qwen2::load(&dir.join("model"), tch::Device::Cpu, tch::Kind::Float)?);
+        let model = Rc::new(Model::load(&dir.join("model"), tch::Device::Cpu, tch::Kind::Float)?);
         let renderer = Arc::new(Renderer::load(&dir.join("model"), Format::Hermes)?);
         let options = EngineOptions::sized(&model.config, model.kind(), 64, 0);
         let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));

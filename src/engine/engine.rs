@@ -22,7 +22,7 @@ use super::stats::{add, add_time};
 use super::{EngineOptions, Progress, Stats, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, FinishReason, Request};
-use crate::model::{KvCache, Qwen2, Span};
+use crate::model::{KvCache, Model, Span};
 
 /// Prefixes shorter than this are computed again rather than copied.
 const WORTH_COPYING: usize = 8;
@@ -32,7 +32,7 @@ const FIRST_CAPACITY: usize = 256;
 
 /// Generates replies for many requests at once. Lives on the thread that owns the tensors.
 pub struct Engine {
-    model: Rc<Qwen2>,
+    model: Rc<Model>,
     vocab: Arc<TokenBytes>,
     options: EngineOptions,
     cache: KvCache,
@@ -57,7 +57,7 @@ impl Engine {
     ///
     /// Errors: `Kind::Device` with the numbers if the cache would be larger than `options.memory`, `Kind::Usage` for
     /// sizes without meaning.
-    pub fn new(model: Rc<Qwen2>, vocab: Arc<TokenBytes>, options: EngineOptions) -> Result<Self> {
+    pub fn new(model: Rc<Model>, vocab: Arc<TokenBytes>, options: EngineOptions) -> Result<Self> {
         options.check(&model.config, model.kind())?;
         let cache = model.new_cache(options.slots, options.rows().min(FIRST_CAPACITY));
         Ok(Self {

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::{Engine, EngineClient, EngineOptions, Policy, Stats, TokenBytes, channel};
 use crate::error::{self, Result};
 use crate::mdp::{Completion, FinishReason, Request, Sampling, StreamSeed};
-use crate::model::{Config, Packed, Qwen2};
+use crate::model::{Config, Model, Packed};
 
 const VOCAB: usize = 50;
 
@@ -33,8 +33,8 @@ fn config() -> Config {
     }
 }
 
-fn model() -> Rc<Qwen2> {
-    Rc::new(Qwen2::init(config(), Device::Cpu, Kind::Float, 1).unwrap())
+fn model() -> Rc<Model> {
+    Rc::new(Model::init(config(), Device::Cpu, Kind::Float, 1).unwrap())
 }
 
 /// Token 0 writes `a`, 1 `b`, …; 26 and up are the bytes of `é` in turn.
@@ -90,7 +90,7 @@ fn replies(engine: &mut Engine, requests: Vec<Request>) -> (Vec<Completion>, Sta
 }
 
 /// Log-probabilities `[V]` after `ids`, from the learner's forward pass.
-fn naive(model: &Qwen2, ids: &[u32]) -> Vec<f32> {
+fn naive(model: &Model, ids: &[u32]) -> Vec<f32> {
     let _guard = tch::no_grad_guard();
     let hidden = model.forward(&Packed::from_rows(&[ids], Device::Cpu)).unwrap();
     let logits: Tensor = model.logits(&hidden.narrow(0, ids.len() as i64 - 1, 1)).unwrap();
@@ -336,7 +336,7 @@ fn requests_that_cannot_work_fail_alone_with_the_numbers() {
 }
 
 /// A model that gives NaN to whoever holds token 49.
-fn poisoned() -> Rc<Qwen2> {
+fn poisoned() -> Rc<Model> {
     let model = model();
     let _guard = tch::no_grad_guard();
     let (_, embedding) = model.parameters().into_iter().find(|(name, _)| name.contains("embed_tokens")).unwrap();
@@ -406,7 +406,7 @@ fn a_client_without_an_engine_sees_an_aborted_request() {
 #[test]
 fn the_cache_grows_to_what_was_predicted_and_no_further() {
     let config = Config { max_position_embeddings: 700, ..config() };
-    let model = Rc::new(Qwen2::init(config.clone(), Device::Cpu, Kind::Float, 1).unwrap());
+    let model = Rc::new(Model::init(config.clone(), Device::Cpu, Kind::Float, 1).unwrap());
     let options = EngineOptions { slots: 2, capacity: 600, ..EngineOptions::for_model(&config, Kind::Float) };
     let largest = options.bytes(&config, Kind::Float) as usize;
     let mut engine = Engine::new(model, vocab(), options).unwrap();

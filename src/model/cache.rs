@@ -18,7 +18,7 @@ pub struct KvCache {
     pub(super) values: Vec<Tensor>,
     slots: usize,
     capacity: usize,
-    panel: usize,
+    pub(super) panel: usize,
     heads: usize,
     head_dim: usize,
 }

@@ -1,8 +1,10 @@
-//! The parameters of a Qwen2 model; the tree of names is the checkpoint's.
+//! The parameters of a model; the tree of names is the checkpoint's.
 
 use tch::{Device, Kind, Tensor};
 
 use super::Config;
+use super::config::{Experts, Norms};
+use super::lora::Lora;
 use crate::error::Result;
 
 /// A weight `[out, in]` that may have a bias `[out]`.
@@ -10,20 +12,68 @@ use crate::error::Result;
 pub(super) struct Linear {
     pub weight: Tensor,
     pub bias: Option<Tensor>,
+    pub lora: Option<Lora>,
 }
 
-/// One decoder layer.
+impl Linear {
+    /// x `[T, in]` to `[T, out]`.
+    pub(super) fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        let own = x.f_linear(&self.weight, self.bias.as_ref())?;
+        match &self.lora {
+            Some(lora) => Ok(own.f_add(&lora.apply(x)?)?.f_to_kind(x.kind())?),
+            None => Ok(own),
+        }
+    }
+}
+
+/// A part of the tree of names.
+#[derive(Debug)]
+pub(super) enum Part<'a> {
+    Norm(&'a Tensor),
+    Linear(&'a Linear),
+}
+
+/// A gated feed-forward block.
+#[derive(Debug)]
+pub(super) struct Mlp {
+    pub gate: Linear,
+    pub up: Linear,
+    pub down: Linear,
+}
+
+/// The feed-forward block of a layer.
+#[derive(Debug)]
+pub(super) enum Block {
+    Dense(Mlp),
+    Sparse {
+        /// [experts, E]
+        router: Linear,
+        experts: Vec<Mlp>,
+    },
+}
+
+/// RMSNorms of query and key heads, `[D]` each.
+#[derive(Debug)]
+pub(super) struct HeadNorms {
+    pub q: Tensor,
+    pub k: Tensor,
+}
+
+/// One decoder layer. Norms are `[E]`.
 #[derive(Debug)]
 pub(super) struct Layer {
     pub input_norm: Tensor,
     pub q: Linear,
     pub k: Linear,
     pub v: Linear,
+    pub head_norms: Option<HeadNorms>,
     pub o: Linear,
-    pub gate: Linear,
-    pub up: Linear,
-    pub down: Linear,
-    pub post_norm: Tensor,
+    /// On the output of attention.
+    pub after_attention: Option<Tensor>,
+    pub before_block: Tensor,
+    pub block: Block,
+    /// On the output of the feed-forward block.
+    pub after_block: Option<Tensor>,
 }
 
 /// All parameters.
@@ -37,70 +87,209 @@ pub(super) struct Parameters {
     tied: bool,
 }
 
+/// Makes uninitialised parameters that want a gradient.
+struct Maker {
+    options: (Kind, Device),
+}
+
+impl Maker {
+    fn leaf(&self, shape: &[usize]) -> Result<Tensor> {
+        let shape: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
+        Ok(Tensor::f_empty(shape, self.options)?.f_set_requires_grad(true)?)
+    }
+
+    fn linear(&self, outputs: usize, inputs: usize, biased: bool) -> Result<Linear> {
+        let bias = if biased { Some(self.leaf(&[outputs])?) } else { None };
+        Ok(Linear { weight: self.leaf(&[outputs, inputs])?, bias, lora: None })
+    }
+
+    fn mlp(&self, hidden: usize, inner: usize, biased: bool) -> Result<Mlp> {
+        Ok(Mlp {
+            gate: self.linear(inner, hidden, biased)?,
+            up: self.linear(inner, hidden, biased)?,
+            down: self.linear(hidden, inner, biased)?,
+        })
+    }
+
+    fn block(&self, config: &Config, experts: Option<Experts>) -> Result<Block> {
+        let hidden = config.hidden_size;
+        let Some(experts) = experts else {
+            return Ok(Block::Dense(self.mlp(hidden, config.intermediate_size, config.biases.mlp)?));
+        };
+        Ok(Block::Sparse {
+            router: self.linear(experts.count, hidden, false)?,
+            experts: (0..experts.count)
+                .map(|_| self.mlp(hidden, experts.intermediate_size, false))
+                .collect::<Result<_>>()?,
+        })
+    }
+
+    fn layer(&self, config: &Config, index: usize) -> Result<Layer> {
+        let hidden = config.hidden_size;
+        let queries = config.num_attention_heads * config.head_dim;
+        let keys = config.num_key_value_heads * config.head_dim;
+        let biases = config.biases;
+        let head = |wanted: bool| -> Result<Option<HeadNorms>> {
+            let leaf = || self.leaf(&[config.head_dim]);
+            if wanted { Ok(Some(HeadNorms { q: leaf()?, k: leaf()? })) } else { Ok(None) }
+        };
+        let after = || -> Result<Option<Tensor>> {
+            if config.norms == Norms::Around { Ok(Some(self.leaf(&[hidden])?)) } else { Ok(None) }
+        };
+        Ok(Layer {
+            input_norm: self.leaf(&[hidden])?,
+            q: self.linear(queries, hidden, biases.qkv)?,
+            k: self.linear(keys, hidden, biases.qkv)?,
+            v: self.linear(keys, hidden, biases.qkv)?,
+            head_norms: head(config.head_norms)?,
+            o: self.linear(hidden, queries, biases.output)?,
+            after_attention: after()?,
+            before_block: self.leaf(&[hidden])?,
+            block: self.block(config, config.experts.filter(|_| config.layer(index).sparse))?,
+            after_block: after()?,
+        })
+    }
+}
+
 impl Parameters {
     /// Uninitialised parameters of the configured shapes.
     pub(super) fn empty(config: &Config, device: Device, kind: Kind) -> Result<Self> {
-        let leaf = |shape: &[i64]| -> Result<Tensor> {
-            Ok(Tensor::f_empty(shape, (kind, device))?.f_set_requires_grad(true)?)
-        };
-        let hidden = config.hidden_size as i64;
-        let inner = config.intermediate_size as i64;
-        let queries = (config.num_attention_heads * config.head_dim) as i64;
-        let keys = (config.num_key_value_heads * config.head_dim) as i64;
-        let plain =
-            |outputs, inputs| -> Result<Linear> { Ok(Linear { weight: leaf(&[outputs, inputs])?, bias: None }) };
-        let biased = |outputs| -> Result<Linear> {
-            Ok(Linear { weight: leaf(&[outputs, hidden])?, bias: Some(leaf(&[outputs])?) })
-        };
-        let mut layers = Vec::with_capacity(config.num_hidden_layers);
-        for _ in 0..config.num_hidden_layers {
-            layers.push(Layer {
-                input_norm: leaf(&[hidden])?,
-                q: biased(queries)?,
-                k: biased(keys)?,
-                v: biased(keys)?,
-                o: plain(hidden, queries)?,
-                gate: plain(inner, hidden)?,
-                up: plain(inner, hidden)?,
-                down: plain(hidden, inner)?,
-                post_norm: leaf(&[hidden])?,
-            });
-        }
-        let vocab = config.vocab_size as i64;
-        let embed = leaf(&[vocab, hidden])?;
+        let maker = Maker { options: (kind, device) };
+        let shape = [config.vocab_size, config.hidden_size];
+        let layers = (0..config.num_hidden_layers).map(|index| maker.layer(config, index)).collect::<Result<_>>()?;
+        let embed = maker.leaf(&shape)?;
         let tied = config.tie_word_embeddings;
-        let lm_head = if tied { embed.shallow_clone() } else { leaf(&[vocab, hidden])? };
-        Ok(Self { embed, layers, norm: leaf(&[hidden])?, lm_head, tied })
+        let lm_head = if tied { embed.shallow_clone() } else { maker.leaf(&shape)? };
+        Ok(Self { embed, layers, norm: maker.leaf(&[config.hidden_size])?, lm_head, tied })
     }
 
-    /// Checkpoint keys and shallow clones, in the order the native code counts on; a tied head is not repeated.
+    /// Checkpoint keys and shallow clones; a tied head is not repeated.
     pub(super) fn named(&self) -> Vec<(String, Tensor)> {
         let mut all = vec![("model.embed_tokens.weight".to_owned(), self.embed.shallow_clone())];
-        for (index, layer) in self.layers.iter().enumerate() {
-            let mut add = |name: &str, tensor: &Tensor| {
-                all.push((format!("model.layers.{index}.{name}"), tensor.shallow_clone()));
-            };
-            add("input_layernorm.weight", &layer.input_norm);
-            for (name, linear) in [
-                ("self_attn.q_proj", &layer.q),
-                ("self_attn.k_proj", &layer.k),
-                ("self_attn.v_proj", &layer.v),
-                ("self_attn.o_proj", &layer.o),
-                ("mlp.gate_proj", &layer.gate),
-                ("mlp.up_proj", &layer.up),
-                ("mlp.down_proj", &layer.down),
-            ] {
-                add(&format!("{name}.weight"), &linear.weight);
-                if let Some(bias) = &linear.bias {
-                    add(&format!("{name}.bias"), bias);
-                }
+        self.walk(&mut |name, part| match part {
+            Part::Norm(weight) => all.push((format!("{name}.weight"), weight.shallow_clone())),
+            Part::Linear(linear) => {
+                all.push((format!("{name}.weight"), linear.weight.shallow_clone()));
+                all.extend(linear.bias.iter().map(|bias| (format!("{name}.bias"), bias.shallow_clone())));
             }
-            add("post_attention_layernorm.weight", &layer.post_norm);
-        }
+        });
         all.push(("model.norm.weight".to_owned(), self.norm.shallow_clone()));
         if !self.tied {
             all.push(("lm_head.weight".to_owned(), self.lm_head.shallow_clone()));
         }
         all
+    }
+
+    /// Every part of the layers with its name.
+    pub(super) fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, Part<'a>)) {
+        for (index, layer) in self.layers.iter().enumerate() {
+            layer.walk(&mut |name, part| f(&format!("model.layers.{index}.{name}"), part));
+        }
+    }
+
+    /// Every projection of the layers with its name.
+    pub(super) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        self.layers
+            .iter_mut()
+            .enumerate()
+            .flat_map(|(index, layer)| {
+                let own = layer.linears_mut();
+                own.into_iter().map(move |(name, linear)| (format!("model.layers.{index}.{name}"), linear))
+            })
+            .collect()
+    }
+
+    /// The tensors in the order that the native code counts on, `None` for parts this model does not have; nothing at all
+    /// if it has parts that the native code does not.
+    pub(super) fn native(&self) -> Option<Vec<Option<Tensor>>> {
+        let mut all = vec![Some(&self.embed)];
+        for layer in &self.layers {
+            let Block::Dense(mlp) = &layer.block else { return None };
+            let linears = [&layer.q, &layer.k, &layer.v, &layer.o, &mlp.gate, &mlp.up, &mlp.down];
+            if linears.iter().any(|linear| linear.lora.is_some()) {
+                return None;
+            }
+            let unbiased = [&layer.o, &mlp.gate, &mlp.up, &mlp.down].iter().all(|linear| linear.bias.is_none());
+            if !unbiased || layer.after_attention.is_some() || layer.after_block.is_some() {
+                return None;
+            }
+            let heads = layer.head_norms.as_ref();
+            all.push(Some(&layer.input_norm));
+            for linear in [&layer.q, &layer.k, &layer.v] {
+                all.extend([Some(&linear.weight), linear.bias.as_ref()]);
+            }
+            all.extend([heads.map(|norms| &norms.q), heads.map(|norms| &norms.k)]);
+            all.extend([&layer.o, &mlp.gate, &mlp.up, &mlp.down].map(|linear| Some(&linear.weight)));
+            all.push(Some(&layer.before_block));
+        }
+        all.push(Some(&self.norm));
+        if !self.tied {
+            all.push(Some(&self.lm_head));
+        }
+        Some(all.into_iter().map(|tensor| tensor.map(Tensor::shallow_clone)).collect())
+    }
+}
+
+impl Layer {
+    /// Every part with its name within the layer.
+    fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, Part<'a>)) {
+        f("input_layernorm", Part::Norm(&self.input_norm));
+        f("self_attn.q_proj", Part::Linear(&self.q));
+        f("self_attn.k_proj", Part::Linear(&self.k));
+        f("self_attn.v_proj", Part::Linear(&self.v));
+        if let Some(norms) = &self.head_norms {
+            f("self_attn.q_norm", Part::Norm(&norms.q));
+            f("self_attn.k_norm", Part::Norm(&norms.k));
+        }
+        f("self_attn.o_proj", Part::Linear(&self.o));
+        match &self.block {
+            Block::Dense(mlp) => mlp.walk("mlp", f),
+            Block::Sparse { router, experts } => {
+                f("mlp.gate", Part::Linear(router));
+                for (index, expert) in experts.iter().enumerate() {
+                    expert.walk(&format!("mlp.experts.{index}"), f);
+                }
+            }
+        }
+        // The same name for what comes after attention and before the block: of the norms around it, the first.
+        if let (Some(after_attention), Some(after_block)) = (&self.after_attention, &self.after_block) {
+            f("post_attention_layernorm", Part::Norm(after_attention));
+            f("pre_feedforward_layernorm", Part::Norm(&self.before_block));
+            f("post_feedforward_layernorm", Part::Norm(after_block));
+        } else {
+            f("post_attention_layernorm", Part::Norm(&self.before_block));
+        }
+    }
+
+    /// Every projection with its name within the layer.
+    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        let mut all = Vec::new();
+        for (name, linear) in [("q", &mut self.q), ("k", &mut self.k), ("v", &mut self.v), ("o", &mut self.o)] {
+            all.push((format!("self_attn.{name}_proj"), linear));
+        }
+        match &mut self.block {
+            Block::Dense(mlp) => mlp.linears_mut("mlp", &mut all),
+            Block::Sparse { router, experts } => {
+                all.push(("mlp.gate".to_owned(), router));
+                for (index, expert) in experts.iter_mut().enumerate() {
+                    expert.linears_mut(&format!("mlp.experts.{index}"), &mut all);
+                }
+            }
+        }
+        all
+    }
+}
+
+impl Mlp {
+    fn walk<'a>(&'a self, name: &str, f: &mut dyn FnMut(&str, Part<'a>)) {
+        for (own, linear) in [("gate", &self.gate), ("up", &self.up), ("down", &self.down)] {
+            f(&format!("{name}.{own}_proj"), Part::Linear(linear));
+        }
+    }
+
+    fn linears_mut<'a>(&'a mut self, name: &str, all: &mut Vec<(String, &'a mut Linear)>) {
+        for (own, linear) in [("gate", &mut self.gate), ("up", &mut self.up), ("down", &mut self.down)] {
+            all.push((format!("{name}.{own}_proj"), linear));
+        }
     }
 }

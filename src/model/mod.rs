@@ -1,22 +1,29 @@
-//! Transformer architectures over libtorch: one a file, with weights (safetensors) and key-value cache.
+//! Transformers over libtorch: one decoder, described by each family's config, with weights and key-value cache.
 //!
 //! - [`Config`]: a Hugging Face `config.json`, checked: what would change the arithmetic and is not supported is refused
-//! - [`Qwen2`]: load, make, save; [`Qwen2::forward`] for learning, [`Qwen2::step`] for generation
+//! - [`Architecture`]: the supported families, one a file
+//! - [`Model`]: load, make, save; [`Model::forward`] for learning, [`Model::step`] for generation
 //! - [`Packed`]: rows laid end to end, no padding; [`Span`]: a piece of one sequence for the cache
+//! - [`LoraConfig`]: a low-rank adapter in PEFT's files: [`Model::add_adapter`], load, save, merge
 //! - [`KvCache`]: keys and values of many sequences, one slot each
 
 mod batch;
 mod cache;
 mod config;
+mod decoder;
+mod families;
 mod layers;
+mod lora;
+mod network;
 mod plain;
-mod qwen2;
 mod weights;
 
 pub use batch::{Packed, Span};
 pub use cache::KvCache;
-pub use config::Config;
-pub use qwen2::Qwen2;
+pub use config::{Activation, Biases, Config, Experts, LayerKind, Norms, Rope, Scaling};
+pub use families::Architecture;
+pub use lora::LoraConfig;
+pub use network::{Model, SHARD_BYTES};
 
 pub use crate::native::softmax;
 

@@ -5,24 +5,27 @@ use tch::{Kind, Tensor};
 
 use crate::error::Result;
 
-/// RMSNorm (arXiv:1910.07467) over the last dimension, computed in f32 at least, as transformers does.
-pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+/// RMSNorm (arXiv:1910.07467) over the last dimension, computed in f32 at least, as transformers does. With `offset` the
+/// weight is stored minus 1, and multiplies before the result is rounded.
+pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64, offset: bool) -> Result<Tensor> {
     let kind = x.kind();
-    let wide = x.f_to_kind(if kind == Kind::Double { kind } else { Kind::Float })?;
+    let wide_kind = if kind == Kind::Double { kind } else { Kind::Float };
+    let wide = x.f_to_kind(wide_kind)?;
     let mean = wide.f_square()?.f_mean_dim(&[-1][..], true, None)?;
     let scale = mean.f_add_scalar(eps)?.f_rsqrt()?;
-    Ok(wide.f_mul(&scale)?.f_to_kind(kind)?.f_mul(weight)?)
+    let scaled = wide.f_mul(&scale)?;
+    if offset {
+        let weight = weight.f_to_kind(wide_kind)?.f_add_scalar(1.0)?;
+        return Ok(scaled.f_mul(&weight)?.f_to_kind(kind)?);
+    }
+    Ok(scaled.f_to_kind(kind)?.f_mul(weight)?)
 }
 
-/// Cosines and sines `[T, D]` of the rotary embedding at `positions` `[T]`, in `kind`.
-pub(super) fn rotary(positions: &Tensor, head_dim: i64, theta: f64, kind: Kind) -> Result<(Tensor, Tensor)> {
-    let wide = if kind == Kind::Double { kind } else { Kind::Float };
-    let options = (wide, positions.device());
-    let powers = Tensor::f_arange_start_step(0, head_dim, 2, options)?.f_div_scalar(head_dim as f64)?;
-    let frequencies = Tensor::f_scalar_tensor(theta, options)?.f_pow(&powers)?.f_reciprocal()?;
-    let half = positions.f_to_kind(wide)?.f_outer(&frequencies)?;
-    let angles = Tensor::f_cat(&[&half, &half], -1)?;
-    Ok((angles.f_cos()?.f_to_kind(kind)?, angles.f_sin()?.f_to_kind(kind)?))
+/// Cosines and sines `[T, D]`, in `kind`, of angles `[T, D / 2]`; both times `magnitude`.
+pub(super) fn angles(half: &Tensor, magnitude: f64, kind: Kind) -> Result<(Tensor, Tensor)> {
+    let whole = Tensor::f_cat(&[half, half], -1)?;
+    let finish = |x: Tensor| -> Result<Tensor> { Ok(x.f_mul_scalar(magnitude)?.f_to_kind(kind)?) };
+    Ok((finish(whole.f_cos()?)?, finish(whole.f_sin()?)?))
 }
 
 /// Rotates x `[T, H, D]` by the angles whose cosines and sines are `[T, D]` (the half-split form of the checkpoints).
@@ -33,11 +36,30 @@ pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     Ok((x.f_mul(&cos.f_unsqueeze(1)?)?).f_add(&turned.f_mul(&sin.f_unsqueeze(1)?)?)?)
 }
 
+/// How attention looks at scores.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scores {
+    /// A query sees this many keys at most, its own included.
+    pub window: Option<usize>,
+    /// `D^-0.5` if `None`.
+    pub scale: Option<f64>,
+}
+
+/// True where a query at position `last` (any shape) may look at each of the keys 0, 1, … `context`: shape of `last`, then
+/// `[context]`.
+pub(super) fn visible(last: &Tensor, context: i64, window: Option<usize>) -> Result<Tensor> {
+    let keys = Tensor::f_arange(context, (Kind::Int64, last.device()))?;
+    let last = last.f_unsqueeze(-1)?;
+    let visible = keys.f_le_tensor(&last)?;
+    let Some(window) = window else { return Ok(visible) };
+    Ok(visible.f_logical_and(&keys.f_gt_tensor(&last.f_sub_scalar(window as i64)?)?)?)
+}
+
 /// Causal attention within each row. q `[T, H, D]`, k and v `[T, Hkv, D]`, rows of `lengths` end to end; gives `[T, H, D]`.
 ///
 /// Rows of similar length are padded to the longest of them inside attention only; the padding comes after the row, so
 /// the causal mask hides it.
-pub(super) fn attend_rows(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64]) -> Result<Tensor> {
+pub(super) fn attend_rows(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64], scores: Scores) -> Result<Tensor> {
     let (device, shape) = (q.device(), q.size());
     let mut starts = Vec::with_capacity(lengths.len());
     let mut total = 0;
@@ -72,7 +94,13 @@ pub(super) fn attend_rows(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64]) -
             Ok(x.f_view([count as i64, longest, x.size()[1], x.size()[2]])?.f_transpose(1, 2)?)
         };
         let (k, v) = (repeat(&pad(k)?, shape[1])?, repeat(&pad(v)?, shape[1])?);
-        let out = Tensor::f_scaled_dot_product_attention(&pad(q)?, &k, &v, None::<&Tensor>, 0.0, true, None, false)?;
+        // The mask of a window that is never full is the causal one.
+        let mask = match scores.window.filter(|&window| (window as i64) < longest) {
+            Some(_) => Some(visible(&Tensor::f_arange(longest, (Kind::Int64, device))?, longest, scores.window)?),
+            None => None,
+        };
+        let causal = mask.is_none();
+        let out = Tensor::f_scaled_dot_product_attention(&pad(q)?, &k, &v, mask, 0.0, causal, scores.scale, false)?;
         outputs.push(out.f_transpose(1, 2)?.f_reshape([-1, shape[1], shape[2]])?);
     }
     if outputs.is_empty() {
@@ -83,10 +111,16 @@ pub(super) fn attend_rows(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64]) -
 }
 
 /// Attention of q `[B, H, L, D]` over cached k and v `[B, Hkv, C, D]`; `visible` [B, 1, L, C] is true where a query may look.
-pub(super) fn attend_cache(q: &Tensor, k: &Tensor, v: &Tensor, visible: &Tensor) -> Result<Tensor> {
+pub(super) fn attend_cache(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    visible: Option<&Tensor>,
+    scores: Scores,
+) -> Result<Tensor> {
     let heads = q.size()[1];
     let (k, v) = (repeat(k, heads)?, repeat(v, heads)?);
-    Ok(Tensor::f_scaled_dot_product_attention(q, &k, &v, Some(visible), 0.0, false, None, false)?)
+    Ok(Tensor::f_scaled_dot_product_attention(q, &k, &v, visible, 0.0, false, scores.scale, false)?)
 }
 
 /// Gives every query head its own copy of its key or value head: `[B, Hkv, L, D]` to `[B, H, L, D]`.

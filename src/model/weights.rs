@@ -18,28 +18,55 @@ const INDEX: &str = "model.safetensors.index.json";
 /// `ignored` says which names in the checkpoint may stay unread. Errors are `Kind::Model` and name the file and
 /// every missing, unexpected or misshapen tensor.
 pub(super) fn read(dir: &Path, parameters: &[(String, Tensor)], ignored: impl Fn(&str) -> bool) -> Result<()> {
+    let files = files(dir)?;
+    let problems = read_files(&files, parameters, ignored)?;
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Model, format!("weights and config.json disagree; {problems}"))
+        .at_path(files.first().map_or(dir, PathBuf::as_path))
+        .hint("config.json and the weights must come from the same model"))
+}
+
+/// The names of the tensors in a file.
+pub(super) fn names(path: &Path) -> Result<BTreeSet<String>> {
+    with_tensors(path, |tensors| Ok(tensors.names().into_iter().map(ToString::to_string).collect()))
+}
+
+/// Maps a file and hands its tensors on.
+fn with_tensors<T>(path: &Path, f: impl FnOnce(&SafeTensors<'_>) -> Result<T>) -> Result<T> {
+    let file = File::open(path).map_err(|error| Error::io(Kind::Model, "open the weights", path, &error))?;
+    // SAFETY: the map is read only while this call runs; a file cut short by another process in this moment would end
+    // the program, as it would for every reader of mapped checkpoints.
+    let map = unsafe { memmap2::Mmap::map(&file) }
+        .map_err(|error| Error::io(Kind::Model, "read the weights", path, &error))?;
+    f(&SafeTensors::deserialize(&map).map_err(|error| damaged(path, &error))?)
+}
+
+/// Fills every parameter from the files, and says which tensors are missing, unexpected or misshapen.
+pub(super) fn read_files(
+    files: &[PathBuf],
+    parameters: &[(String, Tensor)],
+    ignored: impl Fn(&str) -> bool,
+) -> Result<String> {
     let _guard = tch::no_grad_guard();
     let mut wanted: HashMap<&str, &Tensor> = parameters.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
     let (mut extra, mut misshapen) = (Vec::new(), Vec::new());
-    let files = files(dir)?;
-    for path in &files {
-        let file = File::open(path).map_err(|error| Error::io(Kind::Model, "open the weights", path, &error))?;
-        // SAFETY: the map is read only while this call runs; a file cut short by another process in this moment
-        // would end the program, as it would for every reader of mapped checkpoints.
-        let map = unsafe { memmap2::Mmap::map(&file) }
-            .map_err(|error| Error::io(Kind::Model, "read the weights", path, &error))?;
-        let tensors = SafeTensors::deserialize(&map).map_err(|error| damaged(path, &error))?;
-        for (name, view) in tensors.iter() {
-            if let Some(parameter) = wanted.remove(name) {
-                if shape(&view) == parameter.size() {
-                    copy(name, &view, parameter).map_err(|error| error.at_path(path))?;
-                } else {
-                    misshapen.push(format!("{name} is {:?}, not {:?}", shape(&view), parameter.size()));
+    for path in files {
+        with_tensors(path, |tensors| {
+            for (name, view) in tensors.iter() {
+                if let Some(parameter) = wanted.remove(name) {
+                    if shape(&view) == parameter.size() {
+                        copy(name, &view, parameter).map_err(|error| error.at_path(path))?;
+                    } else {
+                        misshapen.push(format!("{name} is {:?}, not {:?}", shape(&view), parameter.size()));
+                    }
+                } else if !ignored(name) {
+                    extra.push(name.to_owned());
                 }
-            } else if !ignored(name) {
-                extra.push(name.to_owned());
             }
-        }
+            Ok(())
+        })?;
     }
     let missing: Vec<String> =
         parameters.iter().map(|(name, _)| name).filter(|name| wanted.contains_key(name.as_str())).cloned().collect();
@@ -48,40 +75,94 @@ pub(super) fn read(dir: &Path, parameters: &[(String, Tensor)], ignored: impl Fn
         .filter(|(_, names)| !names.is_empty())
         .map(|(what, names)| format!("{what}: {}", shortened(names)))
         .collect();
-    if problems.is_empty() {
-        return Ok(());
-    }
-    Err(Error::new(Kind::Model, format!("weights and config.json disagree; {}", problems.join("; ")))
-        .at_path(files.first().map_or(dir, PathBuf::as_path))
-        .hint("config.json and the weights must come from the same model"))
+    Ok(problems.join("; "))
 }
 
-/// Writes the tensors to `model.safetensors` in `dir`, under a temporary name until complete.
-pub(super) fn write(dir: &Path, parameters: &[(String, Tensor)]) -> Result<()> {
+/// Writes the tensors to `dir`: one file, or where that would be larger than `most` bytes, shards of at most that (but of
+/// one tensor at least) and their index. Files of an earlier save that are not part of this one are removed at the end.
+pub(super) fn write(dir: &Path, parameters: &[(String, Tensor)], most: u64) -> Result<()> {
+    let mut shards: Vec<(u64, &[(String, Tensor)])> = Vec::new();
+    let mut start = 0;
+    for (at, (_, tensor)) in parameters.iter().enumerate() {
+        let bytes = bytes(tensor);
+        if let Some(last) = shards.last_mut().filter(|(held, _)| held + bytes <= most) {
+            *last = (last.0 + bytes, &parameters[start..=at]);
+        } else {
+            start = at;
+            shards.push((bytes, &parameters[at..=at]));
+        }
+    }
+    let mut kept = Vec::new();
+    if let [(_, all)] = shards[..] {
+        write_file(&dir.join(SINGLE), all)?;
+        kept.push(SINGLE.to_owned());
+    } else {
+        let mut map = serde_json::Map::new();
+        for (index, (_, own)) in shards.iter().enumerate() {
+            let name = format!("model-{:05}-of-{:05}.safetensors", index + 1, shards.len());
+            write_file(&dir.join(&name), own)?;
+            map.extend(own.iter().map(|(tensor, _)| (tensor.clone(), name.clone().into())));
+            kept.push(name);
+        }
+        map.sort_keys();
+        let total: u64 = shards.iter().map(|(bytes, _)| bytes).sum();
+        let index = serde_json::json!({"metadata": {"total_size": total}, "weight_map": map});
+        write_text(&dir.join(INDEX), &format!("{index:#}\n"))?;
+        kept.push(INDEX.to_owned());
+    }
+    remove_others(dir, &kept).map_err(|error| Error::io(Kind::Store, "remove old weights", dir, &error))
+}
+
+fn bytes(tensor: &Tensor) -> u64 {
+    (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64
+}
+
+/// Removes weights and an index that a reader might take for those just written.
+fn remove_others(dir: &Path, kept: &[String]) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let shard = name.starts_with("model-") && name.ends_with(".safetensors") && name.contains("-of-");
+        if (shard || name == SINGLE || name == INDEX) && !kept.contains(&name) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes a text under a temporary name until complete.
+pub(super) fn write_text(path: &Path, text: &str) -> Result<()> {
+    let part = path.with_added_extension("part");
+    std::fs::write(&part, text)
+        .and_then(|()| publish(&part, path))
+        .map_err(|error| Error::io(Kind::Store, "write", path, &error))
+}
+
+/// Writes the tensors to one file, under a temporary name until complete.
+pub(super) fn write_file(path: &Path, parameters: &[(String, Tensor)]) -> Result<()> {
     let views = parameters
         .iter()
         .map(|(name, tensor)| Ok((name.as_str(), Held::new(name, tensor)?)))
         .collect::<Result<Vec<_>>>()?;
-    let path = dir.join(SINGLE);
-    let part = dir.join(format!("{SINGLE}.part"));
-    let failed = |error: &std::io::Error| Error::io(Kind::Store, "write the weights", &path, error);
+    let part = path.with_added_extension("part");
+    let failed = |error: &std::io::Error| Error::io(Kind::Store, "write the weights", path, error);
     // What transformers looks for before it reads the file.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     safetensors::serialize_to_file(views, Some(metadata), &part).map_err(|error| match error {
         safetensors::SafeTensorError::IoError(error) => failed(&error),
-        other => Error::new(Kind::Store, format!("can't write the weights: {other}")).at_path(&path),
+        other => Error::new(Kind::Store, format!("can't write the weights: {other}")).at_path(path),
     })?;
-    publish(&part, &path).map_err(|error| failed(&error))
+    publish(&part, path).map_err(|error| failed(&error))
 }
 
 /// Makes `part` durable and gives it its name.
-pub(super) fn publish(part: &Path, path: &Path) -> std::io::Result<()> {
+fn publish(part: &Path, path: &Path) -> std::io::Result<()> {
     File::open(part)?.sync_all()?;
     std::fs::rename(part, path)
 }
 
 /// The checkpoint's files: the single one, or every shard the index names.
-fn files(dir: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     let single = dir.join(SINGLE);
     if single.exists() {
         return Ok(vec![single]);

@@ -3,8 +3,6 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/outer.h>
-#include <ATen/ops/pow.h>
-#include <ATen/ops/scalar_tensor.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -186,6 +184,7 @@ uint64_t Model::fingerprint() const {
   uint64_t hash = 1469598103934665603u;
   const auto mix = [&hash](uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
   for (const at::Tensor& tensor : parameters) {
+    if (!tensor.defined()) continue;
     mix(tensor._version());
     mix(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()));
     const float* values = tensor.const_data_ptr<float>();
@@ -213,7 +212,7 @@ void Model::refresh() {
     for (auto [slot, bias, count] : {std::make_tuple(Q, Q_BIAS, shape.queries()),
                                      std::make_tuple(K, K_BIAS, shape.keys()), std::make_tuple(V, V_BIAS, shape.keys())}) {
       rows(qkv, weight(l, slot), count, shape.hidden);
-      layer.qkv_bias.insert(layer.qkv_bias.end(), weight(l, bias), weight(l, bias) + count);
+      if (has(bias)) layer.qkv_bias.insert(layer.qkv_bias.end(), weight(l, bias), weight(l, bias) + count);
     }
     rows(o, weight(l, O), shape.hidden, shape.queries());
     rows(gate_up, weight(l, GATE), shape.inner, shape.hidden);
@@ -235,22 +234,34 @@ void Model::reserve_positions(int64_t count) {
   positions = std::max<int64_t>(2 * positions, (count + 255) / 256 * 256);
   // The same operations, in f32, as in the plain path and in transformers, so that angles are equal to the last bit.
   const auto options = at::TensorOptions().dtype(at::kFloat);
-  const at::Tensor powers = at::arange(0, shape.head_dim, 2, options).div(static_cast<double>(shape.head_dim));
-  const at::Tensor frequencies = at::pow(at::scalar_tensor(shape.theta, options), powers).reciprocal();
   const at::Tensor angles = at::outer(at::arange(0, positions, options), frequencies);
   cosines = angles.cos().contiguous();
   sines = angles.sin().contiguous();
+  if (shape.magnitude != 1.0) {
+    cosines = cosines.mul(shape.magnitude);
+    sines = sines.mul(shape.magnitude);
+  }
 }
 
 void before_attention(const Model& model, int64_t layer, int64_t tokens, const int64_t* positions, const float* x,
-                      float* qkv) {
+                      float* qkv, float* raw) {
   const Kernels& kernel = kernels();
   const Shape& shape = model.shape;
   const int64_t x_row = stride(shape.hidden), qkv_row = stride(shape.qkv());
   float* h = scratch(1, tokens * x_row);
   kernel.rms_norm(tokens, shape.hidden, shape.eps, x, x_row, model.weight(layer, INPUT_NORM), h, x_row);
   const Model::LayerPanels& panels = model.panels[layer];
-  multiply(tokens, h, x_row, panels.qkv, qkv, qkv_row, panels.qkv_bias.data(), 0);
+  multiply(tokens, h, x_row, panels.qkv, qkv, qkv_row, panels.qkv_bias.empty() ? nullptr : panels.qkv_bias.data(), 0);
+  if (model.has(Q_NORM)) {
+    const int64_t d = shape.head_dim, normed = shape.queries() + shape.keys();
+    for (int64_t t = 0; t < tokens; t++) {
+      float* q = qkv + t * qkv_row;
+      float* k = q + shape.queries();
+      if (raw) std::copy_n(q, normed, raw + t * stride(normed));
+      kernel.rms_norm(shape.heads, d, shape.eps, q, d, model.weight(layer, Q_NORM), q, d);
+      kernel.rms_norm(shape.kv_heads, d, shape.eps, k, d, model.weight(layer, K_NORM), k, d);
+    }
+  }
   for (int64_t t = 0; t < tokens; t++)
     kernel.rotate(shape.heads + shape.kv_heads, shape.head_dim, qkv + t * qkv_row, model.cosine(positions[t]),
                   model.sine(positions[t]), 1.0f);

@@ -75,21 +75,25 @@ void accumulate(int64_t tokens, const std::vector<Outer>& products, bool first);
 
 struct Shape {
   int64_t vocab, hidden, inner, layers, heads, kv_heads, head_dim;
-  double eps, theta;
+  double eps;
+  double magnitude;  // cosines and sines of the rotary embedding are multiplied by this
   int64_t queries() const { return heads * head_dim; }
   int64_t keys() const { return kv_heads * head_dim; }
   int64_t qkv() const { return queries() + 2 * keys(); }
 };
 
-// Places of a layer's parameters, after the embedding; then follow the final norm and, if not tied, the head.
-enum Slot { INPUT_NORM, Q, Q_BIAS, K, K_BIAS, V, V_BIAS, O, GATE, UP, DOWN, POST_NORM, LAYER_SLOTS };
+// Places of a layer's parameters, after the embedding; then follow the final norm and, if not tied, the head. Biases
+// and the norms of query and key heads are undefined in models without them.
+enum Slot { INPUT_NORM, Q, Q_BIAS, K, K_BIAS, V, V_BIAS, Q_NORM, K_NORM, O, GATE, UP, DOWN, POST_NORM, LAYER_SLOTS };
 
 struct Model {
   Shape shape;
   std::vector<at::Tensor> parameters;
+  at::Tensor frequencies;  // [D / 2], of the rotary embedding
 
   const float* embed() const { return parameters.front().const_data_ptr<float>(); }
   size_t place(int64_t layer, Slot slot) const { return 1 + layer * LAYER_SLOTS + slot; }
+  bool has(Slot slot) const { return parameters[place(0, slot)].defined(); }
   const float* weight(int64_t layer, Slot slot) const { return parameters[place(layer, slot)].const_data_ptr<float>(); }
   size_t norm_place() const { return 1 + shape.layers * LAYER_SLOTS; }
   const float* norm() const { return parameters[norm_place()].const_data_ptr<float>(); }
@@ -118,9 +122,10 @@ struct Model {
   at::Tensor cosines, sines;
 };
 
-// The part of a layer before attention, for some tokens: qkv [tokens, stride(qkv)] of x [tokens, stride(E)].
+// The part of a layer before attention, for some tokens: qkv [tokens, stride(qkv)] of x [tokens, stride(E)]. Queries and
+// keys before their norms are kept in `raw` [tokens, stride(queries + keys)] where given.
 void before_attention(const Model& model, int64_t layer, int64_t tokens, const int64_t* positions, const float* x,
-                      float* qkv);
+                      float* qkv, float* raw);
 // The part after it: x1 = x + o's projection, next = x1 + the feed-forward block. `gate_up` [tokens, stride(2 * inner)]
 // is kept where given; x, x1 and next may be the same.
 void after_attention(const Model& model, int64_t layer, int64_t tokens, const float* x, const float* o, float* x1,

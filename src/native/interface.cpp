@@ -49,11 +49,19 @@ const char* r1_kernels() { return r1::kernels().name; }
 
 int64_t r1_panel() { return r1::kernels().panel; }
 
-char* r1_model(const r1::Shape* shape, const void* const* parameters, int64_t count, void** out) {
+char* r1_model(const r1::Shape* shape, const void* frequencies, const void* const* parameters, int64_t count,
+               void** out) {
   return guarded([&] {
     auto model = std::make_shared<r1::Model>();
     model->shape = *shape;
+    model->frequencies = tensor(frequencies);
+    TORCH_CHECK(model->frequencies.scalar_type() == at::kFloat && model->frequencies.numel() * 2 == shape->head_dim,
+                "the rotary frequencies are not those of a head");
     for (int64_t i = 0; i < count; i++) {
+      if (!parameters[i]) {
+        model->parameters.emplace_back();
+        continue;
+      }
       const at::Tensor& parameter = tensor(parameters[i]);
       TORCH_CHECK(parameter.is_contiguous() && parameter.scalar_type() == at::kFloat && parameter.device().is_cpu(),
                   "parameter ", i, " is not a contiguous f32 tensor on the CPU");

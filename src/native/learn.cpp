@@ -2,8 +2,8 @@
 //
 // What rows have in common is computed once (prefix.h). Rows otherwise never see each other, so they are taken in chunks
 // small enough for the processor's last cache; within a chunk, blocks of tokens and the heads of rows are shared out
-// among the threads. What backward needs of a
-// layer is kept (2 E + qkv + H D + 2 I + H floats a token); norms and the activation are computed again.
+// among the threads. What backward needs of a layer is kept (2 E + qkv + H D + 2 I + H floats a token, and queries and
+// keys before their norms where they have norms); norms and the activation are computed again.
 #include "learn.h"
 
 #include <ATen/ops/empty_like.h>
@@ -30,8 +30,9 @@ Pass::Pass(std::shared_ptr<Model> owner, const Batch& batch, bool keep)
     chunks.back().tokens += start(tree + 1) - start(tree);
   }
   const std::vector<int64_t> widths = {stride(shape.hidden),    stride(shape.qkv()),  stride(shape.queries()),
-                                       shape.heads,             stride(shape.hidden), stride(2 * shape.inner)};
-  const int64_t wide = std::accumulate(widths.begin(), widths.end() - (keep ? 0 : 1), int64_t{0});
+                                       shape.heads,             stride(shape.hidden), stride(2 * shape.inner),
+                                       model->has(Q_NORM) ? stride(shape.queries() + shape.keys()) : 0};
+  const int64_t wide = std::accumulate(widths.begin(), widths.end() - (keep ? 0 : 2), int64_t{0});
   // Each part of a token's row begins at a whole vector.
   memory = pooled(((keep ? shape.layers : 1) * wide + stride(shape.hidden)) * (tokens + 16) + 16);
   float* at = memory.get();
@@ -46,8 +47,9 @@ Pass::Pass(std::shared_ptr<Model> owner, const Batch& batch, bool keep)
       layers.push_back(layers.front());
       continue;
     }
-    Kept kept{take(widths[0]), take(widths[1]), take(widths[2]), take(widths[3]), take(widths[4]), nullptr};
+    Kept kept{take(widths[0]), take(widths[1]), take(widths[2]), take(widths[3]), take(widths[4]), nullptr, nullptr};
     if (keep) kept.gate_up = take(widths[5]);
+    if (keep && widths[6]) kept.raw = take(widths[6]);
     layers.push_back(kept);
   }
 }
@@ -106,7 +108,7 @@ void Pass::run(float* hidden) {
   weights = model->fingerprint();
   const Shape& shape = model->shape;
   const int64_t x_row = stride(shape.hidden), qkv_row = stride(shape.qkv()), o_row = stride(shape.queries());
-  const int64_t gate_up_row = stride(2 * shape.inner);
+  const int64_t gate_up_row = stride(2 * shape.inner), raw_row = stride(shape.queries() + shape.keys());
   for (const Chunk& chunk : chunks) {
     for (int64_t l = 0; l <= shape.layers; l++) {
       blocks(chunk, [&](int64_t start, int64_t tokens) {
@@ -120,7 +122,8 @@ void Pass::run(float* hidden) {
                           kept.x1 + start * x_row, kept.gate_up ? kept.gate_up + start * gate_up_row : nullptr, x);
         }
         if (l < shape.layers)
-          before_attention(*model, l, tokens, forest.positions.data() + start, x, layers[l].qkv + start * qkv_row);
+          before_attention(*model, l, tokens, forest.positions.data() + start, x, layers[l].qkv + start * qkv_row,
+                           layers[l].raw ? layers[l].raw + start * raw_row : nullptr);
         else
           for (int64_t t = start; t < start + tokens; t++, x += x_row) {
             const int64_t* member = forest.members.data() + forest.first[t];
@@ -197,16 +200,39 @@ void Pass::attention_backward(const Kept& kept, const Chunk& chunk, const float*
   });
 }
 
+// Through the norms of query and key heads: d [tokens, stride(qkv)] in place, the norms' own gradients to q_norm, k_norm.
+void Pass::heads_backward(const Kept& kept, int64_t layer, int64_t start, int64_t tokens, float* d, float* q_norm,
+                          float* k_norm) const {
+  const Kernels& kernel = kernels();
+  const Shape& shape = model->shape;
+  const int64_t size = shape.head_dim, qkv_row = stride(shape.qkv()), raw_row = stride(shape.queries() + shape.keys());
+  float* zero = scratch(2, size);
+  std::fill_n(zero, size, 0.0f);
+  std::fill_n(q_norm, size, 0.0f);
+  std::fill_n(k_norm, size, 0.0f);
+  for (int64_t t = 0; t < tokens; t++) {
+    const float* q = kept.raw + (start + t) * raw_row;
+    float* dq = d + t * qkv_row;
+    kernel.rms_norm_backward(shape.heads, size, shape.eps, q, size, model->weight(layer, Q_NORM), dq, size, zero, 0, dq,
+                             size, q_norm);
+    const float* k = q + shape.queries();
+    float* dk = dq + shape.queries();
+    kernel.rms_norm_backward(shape.kv_heads, size, shape.eps, k, size, model->weight(layer, K_NORM), dk, size, zero, 0,
+                             dk, size, k_norm);
+  }
+}
+
 std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
   TORCH_CHECK(weights == model->fingerprint(), "the weights changed between forward and backward");
   const Kernels& kernel = kernels();
   const Shape& shape = model->shape;
   const int64_t x_row = stride(shape.hidden), qkv_row = stride(shape.qkv()), o_row = stride(shape.queries());
   const int64_t gate_up_row = stride(2 * shape.inner), inner_row = stride(shape.inner);
-  const int64_t hidden = shape.hidden;
+  const int64_t hidden = shape.hidden, d_head = shape.head_dim, head_row = stride(d_head);
 
   std::vector<at::Tensor> all;
-  for (const at::Tensor& parameter : model->parameters) all.push_back(at::empty_like(parameter));
+  for (const at::Tensor& parameter : model->parameters)
+    all.push_back(parameter.defined() ? at::empty_like(parameter) : at::Tensor());
   const auto gradient = [&](size_t place) { return all[place].data_ptr<float>(); };
 
   int64_t most = 0, most_blocks = 0;
@@ -217,7 +243,7 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
   const int64_t tokens_all = forest.tokens();
   // d x of the whole batch; the rest for one chunk.
   const Floats memory = pooled(tokens_all * x_row + most * (4 * x_row + o_row + qkv_row + gate_up_row + inner_row) +
-                               2 * most_blocks * x_row + x_row);
+                               2 * most_blocks * x_row + 2 * most_blocks * head_row + x_row);
   float* at = memory.get();
   const auto take = [&](int64_t count) { return std::exchange(at, at + count); };
   float* dx = take(tokens_all * x_row);
@@ -232,11 +258,13 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
   // The gradients of the norms' weights are summed per block, then block after block, whatever thread did which.
   float* d_norm = take(most_blocks * x_row);
   float* d_norm1 = take(most_blocks * x_row);
+  float* d_q_norm = take(most_blocks * head_row);
+  float* d_k_norm = take(most_blocks * head_row);
   float* zero = take(x_row);
   std::fill_n(zero, x_row, 0.0f);
-  const auto sum_blocks = [&](const float* partial, int64_t count, float* out, bool first) {
-    if (first) std::fill_n(out, hidden, 0.0f);
-    for (int64_t b = 0; b < count; b++) kernel.add(hidden, partial + b * x_row, out);
+  const auto sum_blocks = [&](const float* partial, int64_t row, int64_t count, int64_t width, float* out, bool first) {
+    if (first) std::fill_n(out, width, 0.0f);
+    for (int64_t b = 0; b < count; b++) kernel.add(width, partial + b * row, out);
   };
 
   const at::Tensor given = d_hidden.contiguous();
@@ -254,7 +282,7 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
       kernel.rms_norm_backward(tokens, hidden, shape.eps, last + start * x_row, x_row, model->norm(),
                                dx + start * x_row, x_row, zero, 0, dx + start * x_row, x_row, partial);
     });
-    sum_blocks(d_norm, parts(chunk.tokens, BLOCK), gradient(model->norm_place()), chunk.tree == 0);
+    sum_blocks(d_norm, x_row, parts(chunk.tokens, BLOCK), hidden, gradient(model->norm_place()), chunk.tree == 0);
   }
 
   for (int64_t l = shape.layers - 1; l >= 0; l--) {
@@ -302,6 +330,8 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
         for (int64_t t = 0; t < tokens; t++)
           kernel.rotate(shape.heads + shape.kv_heads, shape.head_dim, d + t * qkv_row,
                         model->cosine(forest.positions[start + t]), model->sine(forest.positions[start + t]), -1.0f);
+        if (kept.raw) heads_backward(kept, l, start, tokens, d, d_q_norm + own / BLOCK * head_row,
+                                     d_k_norm + own / BLOCK * head_row);
         kernel.rms_norm(tokens, hidden, shape.eps, x, x_row, model->weight(l, INPUT_NORM), h + own * x_row, x_row);
         float* d_h = scratch(1, tokens * x_row);
         multiply_rows(tokens, hidden, shape.qkv(), d, qkv_row, qkv_rows.data(), d_h, x_row);
@@ -326,12 +356,17 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
                  first);
       for (auto [slot, column, count] : {std::make_tuple(Q_BIAS, int64_t{0}, queries), std::make_tuple(K_BIAS, queries, keys),
                                          std::make_tuple(V_BIAS, queries + keys, keys)}) {
+        if (!model->has(slot)) continue;
         if (first) std::fill_n(of(slot), count, 0.0f);
         for (int64_t t = 0; t < chunk.tokens; t++) kernel.add(count, d_qkv + t * qkv_row + column, of(slot));
       }
       const int64_t count = parts(chunk.tokens, BLOCK);
-      sum_blocks(d_norm, count, of(INPUT_NORM), first);
-      sum_blocks(d_norm1, count, of(POST_NORM), first);
+      sum_blocks(d_norm, x_row, count, hidden, of(INPUT_NORM), first);
+      sum_blocks(d_norm1, x_row, count, hidden, of(POST_NORM), first);
+      if (kept.raw) {
+        sum_blocks(d_q_norm, head_row, count, d_head, of(Q_NORM), first);
+        sum_blocks(d_k_norm, head_row, count, d_head, of(K_NORM), first);
+      }
     }
   }
 
@@ -346,7 +381,10 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
   });
   // The head of an untied model is not used here.
   for (size_t place = model->norm_place() + 1; place < all.size(); place++) all[place] = at::Tensor();
-  return all;
+  std::vector<at::Tensor> own;
+  for (size_t place = 0; place < all.size(); place++)
+    if (model->parameters[place].defined()) own.push_back(std::move(all[place]));
+  return own;
 }
 
 }  // namespace r1

@@ -15,13 +15,13 @@ class Pass {
   int64_t width() const { return model->shape.hidden; }
   // Hidden states [T, E] after the final norm.
   void run(float* hidden);
-  // Gradients of all parameters but an untied head, in their order.
+  // Gradients of all parameters that the model has, in their order; undefined for an untied head.
   std::vector<at::Tensor> gradients(const at::Tensor& d_hidden) const;
 
  private:
   // Rows of one layer's activations, all distinct tokens of the batch.
   struct Kept {
-    float *x, *qkv, *o, *lse, *x1, *gate_up;
+    float *x, *qkv, *o, *lse, *x1, *gate_up, *raw;
   };
   // Whole trees of rows that are taken through the layers together.
   struct Chunk {
@@ -40,6 +40,8 @@ class Pass {
   static void blocks(const Chunk& chunk, F f);
   void attention(const Kept& kept, const Chunk& chunk) const;
   void attention_backward(const Kept& kept, const Chunk& chunk, const float* d_o, float* d_qkv) const;
+  void heads_backward(const Kept& kept, int64_t layer, int64_t start, int64_t tokens, float* d, float* q_norm,
+                      float* k_norm) const;
   void check(const Batch& batch) const;
 };
 

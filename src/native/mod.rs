@@ -1,15 +1,15 @@
 //! The C++ over libtorch for what tch does not bind, and its safe Rust face.
 //!
-//! A Qwen2 network in f32 on the CPU: forward and backward over packed rows, generation with a cache, and chunked
-//! log-probabilities (these on every device). The C++ has its own matrix products, because MKL keeps to half of the
-//! speed of processors not made by Intel. Tensors cross as the pointers that tch holds; a failure in C++ comes back as
-//! a message.
+//! A network of the Llama kind (Qwen2, Llama, Qwen3, …) in f32 on the CPU: forward and backward over packed rows,
+//! generation with a cache, and chunked log-probabilities (these on every device). The C++ has its own matrix products,
+//! because MKL keeps to half of the speed of processors not made by Intel. Tensors cross as the pointers that tch holds; a
+//! failure in C++ comes back as a message.
 
 mod cuda;
 mod threads;
 
 use std::ffi::{CStr, c_char, c_void};
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 use tch::Tensor;
 
@@ -30,7 +30,8 @@ pub(crate) struct Shape {
     pub kv_heads: i64,
     pub head_dim: i64,
     pub eps: f64,
-    pub theta: f64,
+    /// What cosines and sines of the rotary embedding are multiplied by.
+    pub magnitude: f64,
 }
 
 /// New ids of one sequence, at positions `start..` of its slot.
@@ -48,6 +49,7 @@ unsafe extern "C" {
     fn r1_panel() -> i64;
     fn r1_model(
         shape: *const Shape,
+        frequencies: *const c_void,
         parameters: *const *const c_void,
         count: i64,
         out: *mut *mut c_void,
@@ -134,13 +136,16 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// `parameters` are contiguous f32 on the CPU, in the order of `common.h`: embedding, layers, norm, head unless tied.
-    /// They may change in place at any time but between a forward pass and its backward pass.
-    pub(crate) fn new(shape: &Shape, parameters: &[Tensor]) -> Result<Self> {
+    /// `parameters` are contiguous f32 on the CPU, in the order of `common.h`: embedding, layers, norm, head unless tied;
+    /// `None` for a bias or a head's norm that the model does not have. They may change in place at any time but between
+    /// a forward pass and its backward pass. `frequencies` `[D / 2]` f32 are those of the rotary embedding.
+    pub(crate) fn new(shape: &Shape, frequencies: &Tensor, parameters: &[Option<Tensor>]) -> Result<Self> {
         let mut handle = null_mut();
-        let parameters = pointers(parameters);
+        let parameters: Vec<_> = parameters.iter().map(|tensor| tensor.as_ref().map_or(null(), pointer)).collect();
         // SAFETY: the pointers are live for the call, which copies what it keeps.
-        checked(unsafe { r1_model(shape, parameters.as_ptr(), parameters.len() as i64, &raw mut handle) })?;
+        checked(unsafe {
+            r1_model(shape, pointer(frequencies), parameters.as_ptr(), parameters.len() as i64, &raw mut handle)
+        })?;
         Ok(Self { handle })
     }
 

@@ -43,7 +43,7 @@ struct Step {
         else
           after_attention(model, l - 1, count, x + at * x_row, o + at * o_row, x + at * x_row, nullptr, x + at * x_row);
         if (l < shape.layers)
-          before_attention(model, l, count, positions.data() + at, x + at * x_row, qkv + at * qkv_row);
+          before_attention(model, l, count, positions.data() + at, x + at * x_row, qkv + at * qkv_row, nullptr);
       });
       if (l == shape.layers) break;
       const auto attention = [&](int64_t task) {

@@ -13,7 +13,7 @@ use crate::config::PolicySettings;
 use crate::engine::{Engine, EngineOptions, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, Request, Sampling, StreamSeed};
-use crate::model::{Packed, Qwen2};
+use crate::model::{Model, Packed};
 use crate::telemetry::Reporter;
 use crate::text::{AUTO, Renderer};
 use crate::train::Fetching;
@@ -33,7 +33,7 @@ pub(super) struct Models {
 }
 
 struct Opened {
-    model: Rc<Qwen2>,
+    model: Rc<Model>,
     /// A directory without a tokenizer is used by ids.
     renderer: Option<Arc<Renderer>>,
     engine: Engine,

@@ -8,7 +8,7 @@ use tch::Tensor;
 use super::RunOptions;
 use crate::config::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::model::Qwen2;
+use crate::model::Model;
 use crate::script::Script;
 
 /// Files beside the weights that make a directory a whole model.
@@ -65,14 +65,18 @@ pub(super) fn copy_text_files(from: &Path, to: &Path) -> Result<()> {
 pub(super) fn export(checkpoint: &Path, out: &Path, dtype: Dtype) -> Result<()> {
     std::fs::create_dir_all(out).map_err(|error| Error::io(Kind::Store, "make the directory", out, &error))?;
     if dtype == Dtype::Auto {
-        for name in ["config.json", "model.safetensors"] {
-            let target = out.join(name);
-            std::fs::copy(checkpoint.join(name), &target)
-                .map_err(|error| Error::io(Kind::Store, "write", &target, &error))?;
+        let failed = |path: &Path, error: &std::io::Error| Error::io(Kind::Store, "write", path, error);
+        for entry in std::fs::read_dir(checkpoint).map_err(|error| failed(checkpoint, &error))? {
+            let name = entry.map_err(|error| failed(checkpoint, &error))?.file_name();
+            // One file of weights, or shards and their index; the optimiser's are named otherwise.
+            if name == "config.json" || name.to_string_lossy().starts_with("model") {
+                let target = out.join(&name);
+                std::fs::copy(checkpoint.join(&name), &target).map_err(|error| failed(&target, &error))?;
+            }
         }
     } else {
         let kind = if dtype == Dtype::Bf16 { tch::Kind::BFloat16 } else { tch::Kind::Float };
-        Qwen2::load(checkpoint, tch::Device::Cpu, kind)?.save(out)?;
+        Model::load(checkpoint, tch::Device::Cpu, kind)?.save(out)?;
     }
     copy_text_files(checkpoint, out)
 }

@@ -6,7 +6,7 @@ use super::order;
 use super::sft::Demonstration;
 use crate::config::InitModel;
 use crate::error::{Error, Kind, Result};
-use crate::model::{Config, Qwen2};
+use crate::model::{Config, Model};
 use crate::script::{Split, Worker};
 use crate::telemetry::Reporter;
 use crate::text::train_tokenizer;
@@ -58,6 +58,6 @@ pub(super) fn make(
         "vocab_size": tokenizer.vocab_size(),
         "eos_token_id": eos,
     });
-    let model = Qwen2::init(Config::from_json(&config)?, tch::Device::Cpu, tch::Kind::Float, seed)?;
+    let model = Model::init(Config::from_json(&config)?, tch::Device::Cpu, tch::Kind::Float, seed)?;
     model.save(dir)
 }

@@ -12,14 +12,14 @@ use super::{RunOptions, Summary, metrics};
 use crate::config::{Grpo, Sft};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Role, Trajectory};
-use crate::model::Qwen2;
+use crate::model::Model;
 use crate::store::RunDir;
 use crate::telemetry::{Metrics, MetricsLog, Reporter, compact, duration};
 
 /// Example trajectories shown before and after.
 const EXAMPLES: usize = 3;
 
-fn describe(model: &Qwen2) -> String {
+fn describe(model: &Model) -> String {
     let parameters: usize = model.parameters().iter().map(|(_, tensor)| tensor.numel()).sum();
     let size = if parameters >= 1_000_000_000 {
         format!("{:.1}B", parameters as f64 / 1e9)
@@ -42,7 +42,7 @@ pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows
     reporter.info(&format!("run      {}", run.path().display()));
 }
 
-pub(super) fn opening_sft(reporter: &Reporter, model: &Qwen2, run: &RunDir, rows: u64, sft: &Sft) {
+pub(super) fn opening_sft(reporter: &Reporter, model: &Model, run: &RunDir, rows: u64, sft: &Sft) {
     reporter.info(&format!("model    {}", describe(model)));
     reporter.info(&format!("data     {rows} conversations"));
     reporter.info(&format!("training {} steps of {} conversations, lr {}", sft.steps, sft.batch_size, compact(sft.lr)));

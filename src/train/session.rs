@@ -12,7 +12,7 @@ use crate::config::{Dtype, PolicySettings, Settings};
 use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Sampling, Trajectory};
-use crate::model::Qwen2;
+use crate::model::Model;
 use crate::rollout::{Pool, PoolOptions, Progress, Spec};
 use crate::script::Script;
 use crate::telemetry::Reporter;
@@ -21,7 +21,7 @@ use crate::text::Renderer;
 /// A loaded recipe with everything that runs it.
 pub(super) struct Session {
     pub(super) settings: Settings,
-    pub(super) model: Rc<Qwen2>,
+    pub(super) model: Rc<Model>,
     pub(super) renderer: Arc<Renderer>,
     pub(super) engine: Engine,
     pub(super) pool: Pool,
@@ -87,7 +87,7 @@ pub fn load_policy(
     policy: &PolicySettings,
     format: &str,
     fetching: Fetching<'_>,
-) -> Result<(Rc<Qwen2>, Arc<Renderer>, PathBuf)> {
+) -> Result<(Rc<Model>, Arc<Renderer>, PathBuf)> {
     let dir = model_dir(&policy.model, fetching)?;
     let renderer = Arc::new(Renderer::load_named(&dir, format)?);
     let model = load_model(policy, &dir)?;
@@ -95,9 +95,9 @@ pub fn load_policy(
 }
 
 /// Loads a directory's model alone, on its device.
-pub fn load_model(policy: &PolicySettings, dir: &Path) -> Result<Rc<Qwen2>> {
+pub fn load_model(policy: &PolicySettings, dir: &Path) -> Result<Rc<Model>> {
     let device = crate::native::device(policy.device)?;
-    Ok(Rc::new(Qwen2::load(dir, device, compute_kind(policy.dtype, device))?))
+    Ok(Rc::new(Model::load(dir, device, compute_kind(policy.dtype, device))?))
 }
 
 /// How a model itself wants to be sampled: its `generation_config.json`, where there is one.

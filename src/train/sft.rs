@@ -16,7 +16,7 @@ use super::{RunOptions, Summary, due, files, metrics, new_model, order, report, 
 use crate::config::{Sft, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
-use crate::model::{Packed, Qwen2};
+use crate::model::{Model, Packed};
 use crate::rl::adamw::{self, AdamW};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::rl::schedule::{Decay, Schedule};
@@ -73,7 +73,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
         }
         (None, None) => source::model_dir(&policy.model, options.fetching(reporter))?,
     };
-    let model = Rc::new(Qwen2::load(&dir, device, kind)?);
+    let model = Rc::new(Model::load(&dir, device, kind)?);
     let mut renderers =
         Renderers { dir: dir.clone(), default: script.settings.env.format.clone(), loaded: HashMap::new() };
     let mut optimizer = AdamW::new(
@@ -240,7 +240,7 @@ pub(super) struct SupervisedStats {
 }
 
 /// Forward, loss, backward, one AdamW step.
-fn update(model: &Qwen2, optimizer: &mut AdamW, rows: &[Row], sft: &Sft, lr: f64) -> Result<SupervisedStats> {
+fn update(model: &Model, optimizer: &mut AdamW, rows: &[Row], sft: &Sft, lr: f64) -> Result<SupervisedStats> {
     let trained: usize = rows.iter().map(Row::sampled).sum();
     if trained == 0 {
         return Err(
@@ -272,7 +272,7 @@ fn update(model: &Qwen2, optimizer: &mut AdamW, rows: &[Row], sft: &Sft, lr: f64
 fn save(
     run: &RunDir,
     script: &Script,
-    model: &Qwen2,
+    model: &Model,
     dir: &Path,
     optimizer: &AdamW,
     state: &State,

@@ -7,7 +7,7 @@ use tch::Tensor;
 
 use crate::config::Grpo;
 use crate::error::{Error, Kind, Result};
-use crate::model::{Packed, Qwen2};
+use crate::model::{Model, Packed};
 use crate::rl::adamw::AdamW;
 use crate::rl::aggregate::{Denominators, aggregate};
 use crate::rl::loss::{Clip, RatioStats, ppo_clip};
@@ -36,7 +36,7 @@ pub struct UpdateStats {
 ///
 /// `temperature` is that of the sampler: the learner's distribution must be the one that was sampled from.
 pub fn update(
-    model: &Qwen2,
+    model: &Model,
     optimizer: &mut AdamW,
     rows: &[Row],
     advantages: &[f64],

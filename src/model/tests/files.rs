@@ -7,10 +7,10 @@ use tch::{Device, Kind, Tensor};
 
 use super::{pack, rows, tiny};
 use crate::error;
-use crate::model::Qwen2;
+use crate::model::Model;
 
-fn load(dir: &Path) -> crate::Result<Qwen2> {
-    Qwen2::load(dir, Device::Cpu, Kind::Float)
+fn load(dir: &Path) -> crate::Result<Model> {
+    Model::load(dir, Device::Cpu, Kind::Float)
 }
 
 fn message(dir: &Path) -> String {
@@ -41,13 +41,13 @@ fn bf16_is_saved_as_bf16_and_computed_in_either() {
     tiny(true, Kind::BFloat16).save(dir.path()).unwrap();
     let config = fs::read_to_string(dir.path().join("config.json")).unwrap();
     assert!(config.contains("\"torch_dtype\": \"bfloat16\""), "{config}");
-    let narrow = Qwen2::load(dir.path(), Device::Cpu, Kind::BFloat16).unwrap();
+    let narrow = Model::load(dir.path(), Device::Cpu, Kind::BFloat16).unwrap();
     let wide = load(dir.path()).unwrap();
     assert!(narrow.parameters().iter().zip(wide.parameters()).all(|((_, x), (_, y))| x.to_kind(Kind::Float).equal(&y)));
     let rows = rows(&[7, 3], 53);
     let (a, b) = (narrow.forward(&pack(&rows)).unwrap(), wide.forward(&pack(&rows)).unwrap());
     assert!(super::distance(&a, &b) < 0.2);
-    let step = |model: &Qwen2| {
+    let step = |model: &Model| {
         let mut cache = model.new_cache(1, 8);
         model.step(&mut cache, &[crate::model::Span { slot: 0, start: 0, ids: &rows[0] }]).unwrap()
     };
@@ -58,7 +58,7 @@ fn bf16_is_saved_as_bf16_and_computed_in_either() {
 #[test]
 fn the_same_seed_gives_the_same_weights() {
     let [a, b, c] = [1, 1, 2].map(|seed| {
-        let model = Qwen2::init(tiny(true, Kind::Float).config, Device::Cpu, Kind::Float, seed).unwrap();
+        let model = Model::init(tiny(true, Kind::Float).config, Device::Cpu, Kind::Float, seed).unwrap();
         model.parameters().remove(2).1
     });
     assert!(a.equal(&b) && !a.equal(&c));
@@ -147,4 +147,48 @@ fn damaged_files_are_one_clear_error() {
     assert!(message(dir.path()).contains("stored as I32"));
     fs::remove_file(&path).unwrap();
     assert!(message(dir.path()).contains("no model.safetensors"));
+}
+
+#[test]
+fn large_models_are_saved_in_shards() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = tiny(false, Kind::Float);
+    let names = || -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name != "config.json")
+            .collect();
+        names.sort();
+        names
+    };
+    let same = || {
+        let again = load(dir.path()).unwrap();
+        model.parameters().iter().zip(again.parameters()).all(|((_, x), (_, y))| x.equal(&y))
+    };
+    model.save(dir.path()).unwrap();
+    assert_eq!(names(), ["model.safetensors"]);
+
+    // The embedding alone is 53 x 24 x 4 = 5088 bytes.
+    model.save_sharded(dir.path(), 8000).unwrap();
+    let index: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(dir.path().join("model.safetensors.index.json")).unwrap()).unwrap();
+    let shards = names().len() - 1;
+    assert!(shards > 3 && names()[0] == format!("model-00001-of-{shards:05}.safetensors"), "{:?}", names());
+    let numbers: usize = model.parameters().iter().map(|(_, tensor)| tensor.numel()).sum();
+    assert_eq!(index["metadata"]["total_size"], 4 * numbers);
+    let map = index["weight_map"].as_object().unwrap();
+    assert!(model.parameters().iter().all(|(name, _)| map.contains_key(name)) && map.len() == model.parameters().len());
+    for shard in &names()[..shards] {
+        let held = Tensor::read_safetensors(dir.path().join(shard)).unwrap();
+        assert!(held.iter().map(|(_, tensor)| tensor.numel() * 4).sum::<usize>() <= 8000);
+        assert!(held.iter().all(|(name, _)| map[name] == *shard));
+    }
+    assert!(same());
+    // A tensor larger than the limit has a shard of its own.
+    model.save_sharded(dir.path(), 1).unwrap();
+    assert_eq!(names().len(), model.parameters().len() + 1);
+    assert!(same());
+    model.save(dir.path()).unwrap();
+    assert_eq!(names(), ["model.safetensors"]);
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
-use super::{distance, gradients, pack, predicting};
-use crate::model::{Config, Qwen2, Span};
+use super::{distance, gradients, pack, padded, predicting};
+use crate::model::{Config, Model, Span};
 
 /// The folder of shared reference data, if this machine has it.
 fn shared(name: &str) -> Option<PathBuf> {
@@ -35,19 +35,96 @@ fn rows_of(golden: &Value) -> Vec<Vec<u32>> {
         .collect()
 }
 
-#[test]
-fn logits_are_those_of_transformers() {
-    let Some(dir) = shared("architecture-goldens/qwen2-tied") else { return };
-    let golden: Value = serde_json::from_str(&std::fs::read_to_string(dir.join("golden.json")).unwrap()).unwrap();
+/// Logits, loss, gradients, greedy tokens of one random model, from both forms of its config.
+fn random_model(name: &str) {
+    let Some(dir) = shared(&format!("architecture-goldens/{name}")) else { return };
+    let json =
+        |file: &str| -> Value { serde_json::from_str(&std::fs::read_to_string(dir.join(file)).unwrap()).unwrap() };
+    let bare = |file: &str| {
+        let config = Config::from_json(&json(file)).unwrap();
+        Config { source: serde_json::Map::new(), ..config }
+    };
+    assert_eq!(bare("config.json"), bare("config.v5.json"));
+
+    let golden = json("golden.json");
     let expected = read(&dir.join("golden.safetensors"));
-    let model = Qwen2::load(&dir, Device::Cpu, Kind::Float).unwrap();
+    let model = Model::load(&dir, Device::Cpu, Kind::Float).unwrap();
     let rows = rows_of(&golden);
-    let hidden = model.forward(&pack(&rows)).unwrap();
-    let logits = model.logits(&hidden).unwrap();
     let (first, second) = (rows[0].len() as i64, rows[1].len() as i64);
-    let whole = expected("logits");
-    assert!(distance(&logits.narrow(0, 0, first), &whole.get(0)) < 2e-5);
-    assert!(distance(&logits.narrow(0, first, second), &whole.get(1).narrow(0, 7, second)) < 2e-5);
+    let mut worst = 0f64;
+    for hidden in [model.forward(&pack(&rows)).unwrap(), model.forward_plain(&pack(&rows)).unwrap()] {
+        let logits = model.logits(&hidden).unwrap();
+        let whole = expected("logits");
+        // The second row is padded on the left there.
+        worst = worst
+            .max(distance(&logits.narrow(0, 0, first), &whole.get(0)))
+            .max(distance(&logits.narrow(0, first, second), &whole.get(1).narrow(0, 7, second)));
+    }
+    // The loss there is that of the padded rows; the last padding before the second predicts its first token.
+    let numbers = |name: &str| -> Vec<Vec<i64>> { serde_json::from_value(golden[name].clone()).unwrap() };
+    let (ids, mask, positions) = (numbers("input_ids"), numbers("attention_mask"), numbers("position_ids"));
+    let (mut hidden, mut targets) = (Vec::new(), Vec::new());
+    for row in 0..ids.len() {
+        let known: Vec<i64> = (1..ids[row].len() as i64).filter(|&at| mask[row][at as usize] == 1).collect();
+        targets.extend(known.iter().map(|&at| ids[row][at as usize]));
+        let places = Tensor::from_slice(&known) - 1;
+        hidden.push(padded::forward(&model, &ids[row], &mask[row], &positions[row]).index_select(0, &places));
+    }
+    let targets = Tensor::from_slice(&targets);
+    let loss = -model.logprobs(&Tensor::cat(&hidden, 0), &targets, 1.0, 16).unwrap().0.mean(None);
+    assert!((loss.double_value(&[]) - golden["loss"].as_f64().unwrap()).abs() < 1e-5);
+    let mut slopes = 0f64;
+    for (name, gradient) in gradients(&model, &loss) {
+        slopes = slopes.max(distance(&gradient, &expected(&format!("grad.{name}"))));
+    }
+    println!("| {name} (left-padded row) | logits {worst:.1e} | gradients {slopes:.1e} |");
+    assert!(worst < 2e-5 && slopes < 1e-5);
+    let reference: Vec<u32> = serde_json::from_value(golden["greedy_continuation_row0"].clone()).unwrap();
+    assert_eq!(greedy(&model, &rows[0], reference.len()), reference);
+}
+
+fn greedy(model: &Model, prompt: &[u32], count: usize) -> Vec<u32> {
+    let mut cache = model.new_cache(1, prompt.len());
+    let mut next = model.step(&mut cache, &[Span { slot: 0, start: 0, ids: prompt }]).unwrap();
+    let mut found = Vec::new();
+    for at in 0..count {
+        found.push(next.argmax(-1, false).int64_value(&[0]) as u32);
+        next = model.step(&mut cache, &[Span { slot: 0, start: prompt.len() + at, ids: &found[at..] }]).unwrap();
+    }
+    found
+}
+
+#[test]
+fn qwen2_is_that_of_transformers() {
+    random_model("qwen2-tied");
+}
+
+#[test]
+fn qwen3_is_that_of_transformers() {
+    random_model("qwen3-tied");
+}
+
+#[test]
+fn llama3_is_that_of_transformers() {
+    random_model("llama3-ropescaled");
+}
+
+/// A trained Llama of 260 thousand parameters.
+#[test]
+fn a_trained_llama_is_that_of_transformers() {
+    let Some(dir) = shared("stories260k") else { return };
+    let model = Model::load(&dir.join("hf"), Device::Cpu, Kind::Float).unwrap();
+    for line in std::fs::read_to_string(dir.join("forward_goldens.jsonl")).unwrap().lines() {
+        let golden: Value = serde_json::from_str(line).unwrap();
+        let ids = |name: &str| -> Vec<u32> { serde_json::from_value(golden[name].clone()).unwrap() };
+        let (prompt, reference) = (ids("input_ids"), ids("greedy_ids"));
+        let logits: Vec<f64> = serde_json::from_value(golden["last_logits"].clone()).unwrap();
+        let hidden = model.forward(&pack(std::slice::from_ref(&prompt))).unwrap();
+        let last = model.logits(&hidden.narrow(0, prompt.len() as i64 - 1, 1)).unwrap();
+        assert!(distance(&last.get(0), &Tensor::from_slice(&logits)) < 1e-4);
+        let reply = reference.strip_prefix(prompt.as_slice()).unwrap_or(&reference);
+        assert_eq!(greedy(&model, &prompt, reply.len()), reply);
+    }
 }
 
 #[test]
@@ -56,7 +133,7 @@ fn log_probabilities_and_gradients_are_those_of_transformers() {
     let golden: Value = serde_json::from_str(&std::fs::read_to_string(dir.join("golden.json")).unwrap()).unwrap();
     let rows: Vec<Vec<u32>> = serde_json::from_value(golden["rows"].clone()).unwrap();
     let expected = read(&dir.join("golden.safetensors"));
-    let model = Qwen2::load(&dir, Device::Cpu, Kind::Float).unwrap();
+    let model = Model::load(&dir, Device::Cpu, Kind::Float).unwrap();
     for hidden in [model.forward(&pack(&rows)).unwrap(), model.forward_plain(&pack(&rows)).unwrap()] {
         assert!(distance(&model.logits(&hidden).unwrap(), &expected("logits")) < 2e-5);
         let (places, targets) = predicting(&rows);
@@ -69,28 +146,5 @@ fn log_probabilities_and_gradients_are_those_of_transformers() {
         for (name, gradient) in gradients(&model, &loss) {
             assert!(distance(&gradient, &expected(&format!("grad.{name}"))) < 1e-5, "{name}");
         }
-    }
-}
-
-#[test]
-fn both_config_forms_and_greedy_generation() {
-    let Some(dir) = shared("architecture-goldens/qwen2-tied") else { return };
-    let golden: Value = serde_json::from_str(&std::fs::read_to_string(dir.join("golden.json")).unwrap()).unwrap();
-    let read = |name: &str| -> Config {
-        let text = std::fs::read_to_string(dir.join(name)).unwrap();
-        Config::from_json(&serde_json::from_str(&text).unwrap()).unwrap()
-    };
-    let (classic, new) = (read("config.json"), read("config.v5.json"));
-    assert_eq!(Config { other: serde_json::Map::new(), ..classic }, Config { other: serde_json::Map::new(), ..new });
-
-    let model = Qwen2::load(&dir, Device::Cpu, Kind::Float).unwrap();
-    let prompt = rows_of(&golden).swap_remove(0);
-    let reference: Vec<i64> = serde_json::from_value(golden["greedy_continuation_row0"].clone()).unwrap();
-    let mut cache = model.new_cache(1, prompt.len());
-    let mut next = model.step(&mut cache, &[Span { slot: 0, start: 0, ids: &prompt }]).unwrap();
-    for (at, expected) in reference.iter().enumerate() {
-        let id = next.argmax(-1, false).int64_value(&[0]);
-        assert_eq!(id, *expected);
-        next = model.step(&mut cache, &[Span { slot: 0, start: prompt.len() + at, ids: &[id as u32] }]).unwrap();
     }
 }

@@ -1,17 +1,20 @@
 //! Tests of the whole model: against numbers of transformers, the cache against the packed batch, files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::float_cmp, clippy::print_stdout)]
 
+mod families;
 mod files;
 mod golden;
+mod lora;
 mod native;
+mod padded;
 mod parity;
 
 use tch::{Device, Kind, Tensor};
 
-use super::{Config, Packed, Qwen2};
+use super::{Config, Model, Packed};
 
 /// A model small enough to compute in a moment, with every feature: grouped queries, odd sizes.
-fn tiny(tied: bool, kind: Kind) -> Qwen2 {
+fn tiny(tied: bool, kind: Kind) -> Model {
     let config = Config {
         vocab_size: 53,
         hidden_size: 24,
@@ -24,7 +27,7 @@ fn tiny(tied: bool, kind: Kind) -> Qwen2 {
         initializer_range: 0.3,
         ..Config::default()
     };
-    let model = Qwen2::init(config, Device::Cpu, kind, 7).unwrap();
+    let model = Model::init(config, Device::Cpu, kind, 7).unwrap();
     // Fresh biases and norms are constants, which would hide mistakes in them.
     tch::no_grad(|| {
         for (index, (name, mut tensor)) in model.parameters().into_iter().enumerate() {
@@ -63,7 +66,7 @@ fn predicting(rows: &[Vec<u32>]) -> (Tensor, Tensor) {
 }
 
 /// Gradients of `loss` for every parameter, by name.
-fn gradients(model: &Qwen2, loss: &Tensor) -> Vec<(String, Tensor)> {
+fn gradients(model: &Model, loss: &Tensor) -> Vec<(String, Tensor)> {
     let (names, leaves): (Vec<String>, Vec<Tensor>) = model.parameters().into_iter().unzip();
     names.into_iter().zip(Tensor::run_backward(&[loss], &leaves, true, false)).collect()
 }

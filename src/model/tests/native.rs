@@ -3,11 +3,11 @@
 use tch::{Kind, Tensor};
 
 use super::{distance, gradients, ids, pack, predicting, rows, tiny};
-use crate::model::{KvCache, Qwen2, Span};
+use crate::model::{KvCache, Model, Span};
 use crate::native;
 
 /// Log-probabilities and entropies mixed into one number, by chunks of `chunk`.
-fn loss(model: &Qwen2, hidden: &Tensor, rows: &[Vec<u32>], chunk: usize) -> Tensor {
+fn loss(model: &Model, hidden: &Tensor, rows: &[Vec<u32>], chunk: usize) -> Tensor {
     let (places, targets) = predicting(rows);
     let hidden = hidden.index_select(0, &places);
     let (logp, entropy) = model.logprobs(&hidden, &targets, 0.8, chunk).unwrap();
@@ -16,7 +16,7 @@ fn loss(model: &Qwen2, hidden: &Tensor, rows: &[Vec<u32>], chunk: usize) -> Tens
 }
 
 /// Log-probabilities and entropies in plain operations, whole.
-fn plain_loss(model: &Qwen2, hidden: &Tensor, rows: &[Vec<u32>]) -> Tensor {
+fn plain_loss(model: &Model, hidden: &Tensor, rows: &[Vec<u32>]) -> Tensor {
     let (places, targets) = predicting(rows);
     let log_all = (model.logits(&hidden.index_select(0, &places)).unwrap() / 0.8).log_softmax(-1, None);
     let logp = log_all.gather(1, &targets.unsqueeze(1), false).squeeze_dim(1);

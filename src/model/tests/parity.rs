@@ -3,7 +3,7 @@
 use tch::{Kind, Tensor};
 
 use super::{distance, ids, pack, rows, tiny};
-use crate::model::{Qwen2, Span};
+use crate::model::{Model, Span};
 
 const LENGTHS: [usize; 6] = [5, 1, 17, 16, 33, 5];
 
@@ -35,7 +35,7 @@ fn the_same_input_gives_the_same_bits() {
     }
 }
 
-fn last_logits(model: &Qwen2, rows: &[Vec<u32>]) -> Tensor {
+fn last_logits(model: &Model, rows: &[Vec<u32>]) -> Tensor {
     let hidden = model.forward(&pack(rows)).unwrap();
     let ends: Vec<i64> = rows
         .iter()

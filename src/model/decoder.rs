@@ -1,0 +1,256 @@
+//! The whole network in plain libtorch operations: every family, device and type.
+
+use tch::{Device, Kind, Tensor};
+
+use super::config::{Activation, Experts, Norms};
+use super::layers::{Block, Layer, Linear, Mlp};
+use super::plain::{self, Scores};
+use super::{KvCache, Model, Packed, Span};
+use crate::error::Result;
+
+/// Cosines and sines `[T, D]` of every rope.
+pub(super) type Angles = Vec<(Tensor, Tensor)>;
+
+impl Model {
+    /// [`forward`](Self::forward) in plain libtorch operations.
+    pub(super) fn forward_plain(&self, batch: &Packed) -> Result<Tensor> {
+        let mut rows: Vec<(i64, i64)> = batch.lengths.iter().map(|&length| (length, 0)).collect();
+        if self.has_dynamic_rope() {
+            let positions = Vec::<i64>::try_from(&batch.positions)?;
+            let mut rest = positions.as_slice();
+            for (tokens, length) in &mut rows {
+                let (own, after) = rest.split_at(rest.len().min(usize::try_from(*tokens).unwrap_or(0)));
+                *length = own.iter().max().map_or(0, |last| last + 1);
+                rest = after;
+            }
+        }
+        let angles = self.angles(&batch.positions, &rows)?;
+        let mut x = self.embed(&batch.ids)?;
+        for (index, layer) in self.parameters.layers.iter().enumerate() {
+            let scores = self.scores(index);
+            x = self.layer(index, layer, &x, &angles, |q, k, v| plain::attend_rows(q, k, v, &batch.lengths, scores))?;
+        }
+        self.norm(&x, &self.parameters.norm)
+    }
+
+    /// [`step`](Self::step) in plain libtorch operations, the spans checked and the room made.
+    pub(super) fn step_plain(&self, cache: &mut KvCache, items: &[Span<'_>]) -> Result<Tensor> {
+        let tensor =
+            |numbers: Vec<i64>| -> Result<Tensor> { Ok(Tensor::f_from_slice(&numbers)?.f_to_device(self.device)?) };
+        let each = |number: fn(&Span<'_>, usize) -> i64| {
+            tensor(items.iter().flat_map(|span| (0..span.ids.len()).map(move |at| number(span, at))).collect())
+        };
+        let positions = each(|span, at| (span.start + at) as i64)?;
+        let slots = each(|span, _| span.slot as i64)?;
+        let windows: Vec<Option<usize>> =
+            (0..self.config.num_hidden_layers).map(|index| self.config.layer(index).window).collect();
+        let groups = SpanGroup::all(items, &windows, self.device)?;
+        let rows: Vec<(i64, i64)> =
+            items.iter().map(|span| (span.ids.len() as i64, (span.start + span.ids.len()) as i64)).collect();
+        let angles = self.angles(&positions, &rows)?;
+        let mut x = self.embed(&each(|span, at| i64::from(span.ids[at]))?)?;
+        for (index, layer) in self.parameters.layers.iter().enumerate() {
+            // [slots, Hkv, capacity, D] both: without native code a panel is one key wide.
+            let (mut keys, mut values) = (cache.keys[index].f_flatten(3, 4)?, cache.values[index].shallow_clone());
+            let scores = self.scores(index);
+            x = self.layer(index, layer, &x, &angles, |q, k, v| {
+                let place = [Some(&slots), None, Some(&positions)];
+                let _ = keys.f_index_put_(&place, k, false)?;
+                let _ = values.f_index_put_(&place, v, false)?;
+                let mut out = q.f_zeros_like()?;
+                for group in &groups {
+                    let held = |x: &Tensor| -> Result<Tensor> {
+                        Ok(x.f_index_select(0, &group.slots)?.f_narrow(2, 0, group.context)?)
+                    };
+                    let own = q.f_index_select(0, &group.tokens)?;
+                    let own = own.f_view([-1, group.length, q.size()[1], q.size()[2]])?.f_transpose(1, 2)?;
+                    let visible = group.visible(scores.window);
+                    let seen = plain::attend_cache(&own, &held(&keys)?, &held(&values)?, visible, scores)?;
+                    let seen = seen.f_transpose(1, 2)?.f_reshape([-1, q.size()[1], q.size()[2]])?;
+                    let _ = out.f_index_copy_(0, &group.tokens, &seen)?;
+                }
+                Ok(out)
+            })?;
+        }
+        let ends = items.iter().scan(0, |end, span| {
+            *end += span.ids.len() as i64;
+            Some(*end - 1)
+        });
+        let last = x.f_index_select(0, &tensor(ends.collect())?)?;
+        let hidden = self.norm(&last, &self.parameters.norm)?;
+        Ok(self.logits(&hidden)?.f_to_kind(Kind::Float)?)
+    }
+
+    /// One decoder layer over x `[T, E]`; `attend` is given q `[T, H, D]`, k and v `[T, Hkv, D]`.
+    pub(super) fn layer(
+        &self,
+        index: usize,
+        layer: &Layer,
+        x: &Tensor,
+        angles: &Angles,
+        attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let heads = |linear: &Linear, h: &Tensor| -> Result<Tensor> {
+            Ok(linear.apply(h)?.f_view([h.size()[0], -1, self.config.head_dim as i64])?)
+        };
+        let h = self.norm(x, &layer.input_norm)?;
+        let (mut q, mut k) = (heads(&layer.q, &h)?, heads(&layer.k, &h)?);
+        if let Some(norms) = &layer.head_norms {
+            (q, k) = (self.norm(&q, &norms.q)?, self.norm(&k, &norms.k)?);
+        }
+        if let Some((cos, sin)) = self.config.layer(index).rope.and_then(|rope| angles.get(rope)) {
+            (q, k) = (plain::rotate(&q, cos, sin)?, plain::rotate(&k, cos, sin)?);
+        }
+        let out = attend(&q, &k, &heads(&layer.v, &h)?)?;
+        let mut out = layer.o.apply(&out.f_flatten(1, 2)?)?;
+        if let Some(weight) = &layer.after_attention {
+            out = self.norm(&out, weight)?;
+        }
+        let x = x.f_add(&out)?;
+        let h = self.norm(&x, &layer.before_block)?;
+        let mut out = match (&layer.block, self.config.experts) {
+            (Block::Dense(mlp), _) => self.feed_forward(mlp, &h)?,
+            (Block::Sparse { router, experts }, shape) => self.mixture(router, experts, shape, &h)?,
+        };
+        if let Some(weight) = &layer.after_block {
+            out = self.norm(&out, weight)?;
+        }
+        Ok(x.f_add(&out)?)
+    }
+
+    fn feed_forward(&self, mlp: &Mlp, h: &Tensor) -> Result<Tensor> {
+        let gate = mlp.gate.apply(h)?;
+        let gate = match self.config.activation {
+            Activation::Silu => gate.f_silu()?,
+            Activation::GeluTanh => gate.f_gelu("tanh")?,
+        };
+        mlp.down.apply(&gate.f_mul(&mlp.up.apply(h)?)?)
+    }
+
+    /// A mixture of experts over h `[T, E]`: each expert takes the tokens that chose it, in order; sums run over experts in
+    /// order.
+    fn mixture(&self, router: &Linear, experts: &[Mlp], shape: Option<Experts>, h: &Tensor) -> Result<Tensor> {
+        let (chosen, normalised) = shape.map_or((1, false), |shape| (shape.chosen, shape.normalised));
+        let wide = if h.kind() == Kind::Double { Kind::Double } else { Kind::Float };
+        let shares = router.apply(h)?.f_softmax(-1, wide)?;
+        let (mut shares, ids) = shares.f_topk(chosen as i64, -1, true, true)?;
+        if normalised {
+            shares = shares.f_div(&shares.f_sum_dim_intlist(-1, true, None)?)?;
+        }
+        let shares = shares.f_to_kind(h.kind())?.f_flatten(0, 1)?;
+        // Places in the flat [T * chosen] list, by expert.
+        let mut places = vec![Vec::new(); experts.len()];
+        for (place, id) in (0i64..).zip(Vec::<i64>::try_from(ids.f_flatten(0, 1)?)?) {
+            if let Some(own) = usize::try_from(id).ok().and_then(|id| places.get_mut(id)) {
+                own.push(place);
+            }
+        }
+        let mut out = h.f_zeros_like()?;
+        for (expert, places) in experts.iter().zip(places).filter(|(_, places)| !places.is_empty()) {
+            let places = Tensor::f_from_slice(&places)?.f_to_device(h.device())?;
+            let tokens = places.f_floor_divide_scalar(chosen as i64)?;
+            let own = self.feed_forward(expert, &h.f_index_select(0, &tokens)?)?;
+            let own = own.f_mul(&shares.f_index_select(0, &places)?.f_unsqueeze(1)?)?;
+            out = out.f_index_add(0, &tokens, &own)?;
+        }
+        Ok(out)
+    }
+
+    pub(super) fn norm(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+        plain::rms_norm(x, weight, self.config.rms_norm_eps, self.config.norms == Norms::Around)
+    }
+
+    pub(super) fn embed(&self, ids: &Tensor) -> Result<Tensor> {
+        let rows = Tensor::f_embedding(&self.parameters.embed, ids, -1, false, false)?;
+        if (self.config.embedding_scale - 1.0).abs() < f64::EPSILON {
+            return Ok(rows);
+        }
+        // Rounded to the model's type, as those who trained it did.
+        Ok(rows.f_mul(&Tensor::f_scalar_tensor(self.config.embedding_scale, (self.kind, self.device))?)?)
+    }
+
+    fn scores(&self, index: usize) -> Scores {
+        Scores { window: self.config.layer(index).window, scale: self.config.attention_scale }
+    }
+
+    fn has_dynamic_rope(&self) -> bool {
+        self.config.ropes.iter().any(super::Rope::is_dynamic)
+    }
+
+    /// Angles at `positions` `[T]`, which are rows of so many tokens each; a row's second number is the length of its
+    /// sequence, where frequencies depend on it.
+    pub(super) fn angles(&self, positions: &Tensor, rows: &[(i64, i64)]) -> Result<Angles> {
+        let longest = self.config.max_position_embeddings;
+        let mut all = Vec::with_capacity(self.config.ropes.len());
+        for (rope, usual) in self.config.ropes.iter().zip(&self.frequencies) {
+            let wide = usual.kind();
+            let positions = positions.f_to_kind(wide)?;
+            let half = if rope.is_dynamic() && rows.iter().any(|&(_, length)| length as usize > longest) {
+                let own = |&(tokens, length): &(i64, i64)| -> Result<Tensor> {
+                    let own = rope.frequencies(self.config.head_dim, longest, length, (wide, self.device))?;
+                    Ok(own.f_unsqueeze(0)?.f_expand([tokens, -1], false)?)
+                };
+                let each = rows.iter().map(own).collect::<Result<Vec<_>>>()?;
+                positions.f_unsqueeze(1)?.f_mul(&Tensor::f_cat(&each, 0)?)?
+            } else {
+                positions.f_outer(usual)?
+            };
+            all.push(plain::angles(&half, rope.magnitude(), self.kind)?);
+        }
+        Ok(all)
+    }
+}
+
+/// Spans of one length, attended together.
+struct SpanGroup {
+    length: i64,
+    /// Longest context among them, the new tokens included.
+    context: i64,
+    /// `[spans]`
+    slots: Tensor,
+    /// [spans * length] places in the packed batch.
+    tokens: Tensor,
+    /// [spans, 1, length, context], for every window that some layer has.
+    visible: Vec<(Option<usize>, Tensor)>,
+}
+
+impl SpanGroup {
+    fn all(items: &[Span<'_>], windows: &[Option<usize>], device: Device) -> Result<Vec<Self>> {
+        let mut by_length: std::collections::BTreeMap<usize, Vec<(usize, &Span<'_>)>> =
+            std::collections::BTreeMap::new();
+        let mut at = 0;
+        for span in items {
+            by_length.entry(span.ids.len()).or_default().push((at, span));
+            at += span.ids.len();
+        }
+        let mut distinct = windows.to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        by_length
+            .into_iter()
+            .map(|(length, spans)| {
+                let tensor =
+                    |numbers: Vec<i64>| -> Result<Tensor> { Ok(Tensor::f_from_slice(&numbers)?.f_to_device(device)?) };
+                let context = spans.iter().map(|(_, span)| span.start + length).max().unwrap_or(0) as i64;
+                let each = |(first, _): &(usize, _)| (*first as i64)..(*first + length) as i64;
+                let starts = tensor(spans.iter().map(|(_, span)| span.start as i64).collect())?;
+                let last = starts.f_unsqueeze(1)?.f_add(&Tensor::f_arange(length as i64, (Kind::Int64, device))?)?;
+                let visible = distinct
+                    .iter()
+                    .map(|&window| Ok((window, plain::visible(&last, context, window)?.f_unsqueeze(1)?)))
+                    .collect::<Result<_>>()?;
+                Ok(Self {
+                    length: length as i64,
+                    context,
+                    slots: tensor(spans.iter().map(|(_, span)| span.slot as i64).collect())?,
+                    tokens: tensor(spans.iter().flat_map(each).collect())?,
+                    visible,
+                })
+            })
+            .collect()
+    }
+
+    fn visible(&self, window: Option<usize>) -> Option<&Tensor> {
+        self.visible.iter().find(|(own, _)| *own == window).map(|(_, visible)| visible)
+    }
+}

@@ -1,0 +1,66 @@
+//! Gemma 3 text models (arXiv:2503.19786): RMSNorms around each block and on every head of queries and keys, weights of
+//! norms stored minus 1, scaled embeddings, GeGLU. Most layers have a sliding window and a rotary embedding of their
+//! own; every sixth sees everything.
+
+use serde_json::{Value, json};
+
+use super::{Architecture, Biases, Config, Defaults, Fields, Result, common, windows};
+use crate::model::config::{Activation, Norms, Rope, Scaling};
+
+pub(super) fn read(fields: &mut Fields) -> Result<Config> {
+    for name in ["hidden_activation", "hidden_act"] {
+        fields.only(name, "gelu_pytorch_tanh")?;
+    }
+    for name in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        if let Some(value) = fields.take(name) {
+            return Err(Fields::wrong(name, &value, "soft caps are not supported"));
+        }
+    }
+    fields.only("use_bidirectional_attention", false)?;
+    let defaults = Defaults { theta: 1_000_000.0, max_position: 131_072, head_dim: Some(256), tied: true };
+    let mut config = common(Architecture::Gemma3, fields, &defaults, ropes)?;
+    config.norms = Norms::Around;
+    config.head_norms = true;
+    config.activation = Activation::GeluTanh;
+    let biased = fields.flag("attention_bias", false)?;
+    config.biases = Biases { qkv: biased, output: biased, mlp: false };
+    config.embedding_scale = (config.hidden_size as f64).sqrt();
+    config.attention_scale = Some(fields.number("query_pre_attn_scalar")?.unwrap_or(256.0).powf(-0.5));
+    let window = fields.size("sliding_window", Some(4096))?;
+    let named = fields.optional_size("_sliding_window_pattern")?;
+    let pattern = fields.optional_size("sliding_window_pattern")?.or(named).unwrap_or(6);
+    if pattern == 0 {
+        return Err(Fields::wrong("sliding_window_pattern", &json!(0), "it must be 1 or more"));
+    }
+    windows(fields, &mut config, Some(window), |layer| !(layer + 1).is_multiple_of(pattern))?;
+    for layer in config.layers.iter_mut().filter(|layer| layer.window.is_some()) {
+        layer.rope = Some(1);
+    }
+    Ok(config)
+}
+
+/// The rotary embeddings of full and of sliding layers.
+fn ropes(fields: &mut Fields, theta: f64, max_position: usize) -> Result<Vec<Rope>> {
+    let nested = |value: &Value| value.get("full_attention").is_some() || value.get("sliding_attention").is_some();
+    let local = fields.number("rope_local_base_freq")?.unwrap_or(10_000.0);
+    let Some(value) = fields.take_if("rope_parameters", nested) else {
+        let full = Rope::read(fields, theta, max_position)?;
+        return Ok(vec![full, Rope { theta: local, scaling: Scaling::None }]);
+    };
+    let outer = fields.number("rope_theta")?.unwrap_or(theta);
+    if let Some(scaling) = fields.take("rope_scaling") {
+        return Err(Fields::wrong("rope_scaling", &scaling, "`rope_parameters` is given too"));
+    }
+    let mut both = Vec::new();
+    for (name, theta) in [("full_attention", outer), ("sliding_attention", local)] {
+        both.push(match value.get(name).filter(|value| !value.is_null()) {
+            Some(own) => Rope::from_value(&format!("rope_parameters.{name}"), own, theta, max_position)?,
+            None => Rope { theta, scaling: Scaling::None },
+        });
+    }
+    let known = |name: &str| ["full_attention", "sliding_attention"].contains(&name);
+    if let Some((name, value)) = value.as_object().and_then(|object| object.iter().find(|(name, _)| !known(name))) {
+        return Err(Fields::wrong(&format!("rope_parameters.{name}"), value, "this field is not known here"));
+    }
+    Ok(both)
+}

@@ -1,0 +1,15 @@
+//! Qwen3 dense models (arXiv:2505.09388): as Qwen2, with RMSNorm on every head of queries and keys in place of the biases
+//! and heads of a size of their own.
+
+use super::{Architecture, Biases, Config, Defaults, Fields, Result, optional_window, uniform, windows};
+
+pub(super) fn read(fields: &mut Fields) -> Result<Config> {
+    let mut config = uniform(Architecture::Qwen3, fields, &Defaults { head_dim: Some(128), ..Defaults::default() })?;
+    config.head_norms = true;
+    let biased = fields.flag("attention_bias", false)?;
+    config.biases = Biases { qkv: biased, output: biased, mlp: false };
+    let window = optional_window(fields, Some(4096))?;
+    let first = fields.size("max_window_layers", Some(28))?;
+    windows(fields, &mut config, window, |layer| layer >= first)?;
+    Ok(config)
+}

@@ -1,0 +1,274 @@
+//! Low-rank adapters (arXiv:2106.09685) in the files of PEFT: `adapter_config.json` and `adapter_model.safetensors`.
+//!
+//! A projection W is used as W + scale · B A, with A `[r, in]`, B `[out, r]` and scale alpha / r, or alpha / √r for
+//! rank-stabilised adapters (arXiv:2312.03732). The model's own weights are frozen while it has an adapter. Dropout is
+//! kept in the file and never applied.
+
+use std::path::Path;
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
+use serde_json::{Map, Value, json};
+use tch::{Kind, Tensor};
+
+use super::layers::{Linear, Parameters, Part};
+use super::weights;
+use crate::error::{Error, Kind as ErrorKind, Result};
+
+const CONFIG: &str = "adapter_config.json";
+const WEIGHTS: &str = "adapter_model.safetensors";
+/// What PEFT puts before a module's name.
+const PREFIX: &str = "base_model.model.";
+
+/// An adapter's settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoraConfig {
+    /// r: rows of A.
+    pub rank: usize,
+    pub alpha: f64,
+    /// The scale is alpha / √r, not alpha / r.
+    pub rank_stabilised: bool,
+    /// Projections by the end of their names (`q_proj`), as PEFT matches a list.
+    pub target_modules: Vec<String>,
+    /// The file as it was read, which is written back.
+    pub source: Map<String, Value>,
+}
+
+/// Fields that must have this value, or be absent, null or empty: anything else changes what an adapter computes.
+const FIXED: &[(&str, Value)] = &[
+    ("fan_in_fan_out", Value::Bool(false)),
+    ("use_dora", Value::Bool(false)),
+    ("use_qalora", Value::Bool(false)),
+    ("lora_bias", Value::Bool(false)),
+    ("alora_invocation_tokens", Value::Null),
+    ("modules_to_save", Value::Null),
+    ("trainable_token_indices", Value::Null),
+    ("layer_replication", Value::Null),
+    ("rank_pattern", Value::Null),
+    ("alpha_pattern", Value::Null),
+    ("target_parameters", Value::Null),
+    ("exclude_modules", Value::Null),
+    ("layers_to_transform", Value::Null),
+];
+
+impl LoraConfig {
+    /// A new adapter on the projections whose names end like this.
+    pub fn new(rank: usize, alpha: f64, target_modules: &[&str]) -> Self {
+        let target_modules = target_modules.iter().map(ToString::to_string).collect();
+        Self { rank, alpha, rank_stabilised: false, target_modules, source: Map::new() }
+    }
+
+    fn from_json(value: &Value) -> Result<Self> {
+        let wrong = |name: &str, value: &Value, expected: &str| {
+            Error::new(ErrorKind::Model, format!("`{name}` is {value} in {CONFIG}; {expected}"))
+        };
+        let Value::Object(source) = value else {
+            return Err(Error::new(ErrorKind::Model, format!("{CONFIG} is not a JSON object")));
+        };
+        let get = |name: &str| source.get(name).unwrap_or(&Value::Null);
+        if get("peft_type") != "LORA" {
+            return Err(wrong("peft_type", get("peft_type"), "only \"LORA\" is supported"));
+        }
+        if !(get("bias").is_null() || get("bias") == "none") {
+            return Err(wrong("bias", get("bias"), "only \"none\" is supported"));
+        }
+        for (name, accepted) in FIXED {
+            let value = get(name);
+            let empty = value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty);
+            if !(value.is_null() || value == accepted || empty) {
+                return Err(wrong(name, value, "this is not supported"));
+            }
+        }
+        let rank = get("r").as_u64().filter(|rank| (1..=1 << 20).contains(rank));
+        let rank = rank.ok_or_else(|| wrong("r", get("r"), "it must be a whole number above 0"))?;
+        let alpha = get("lora_alpha").as_f64().filter(|alpha| alpha.is_finite());
+        let alpha = alpha.ok_or_else(|| wrong("lora_alpha", get("lora_alpha"), "it must be a number"))?;
+        let rank_stabilised = match get("use_rslora") {
+            Value::Null => false,
+            Value::Bool(value) => *value,
+            other => return Err(wrong("use_rslora", other, "it must be true or false")),
+        };
+        // Which modules an adapter has is read from its tensors, so a pattern need not be understood.
+        let target_modules = match get("target_modules") {
+            Value::Array(all) => all.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect(),
+            _ => Vec::new(),
+        };
+        Ok(Self { rank: rank as usize, alpha, rank_stabilised, target_modules, source: source.clone() })
+    }
+
+    fn to_json(&self) -> Value {
+        let mut object = self.source.clone();
+        for (name, value) in [
+            ("peft_type", json!("LORA")),
+            ("task_type", json!("CAUSAL_LM")),
+            ("r", json!(self.rank)),
+            // PEFT wants a whole number where it is one.
+            ("lora_alpha", if self.alpha.fract() == 0.0 { json!(self.alpha as i64) } else { json!(self.alpha) }),
+            ("use_rslora", json!(self.rank_stabilised)),
+        ] {
+            object.insert(name.to_owned(), value);
+        }
+        if !self.target_modules.is_empty() {
+            object.insert("target_modules".to_owned(), json!(self.target_modules));
+        }
+        for (name, value) in [("bias", json!("none")), ("lora_dropout", json!(0.0)), ("inference_mode", json!(true))] {
+            object.entry(name).or_insert(value);
+        }
+        Value::Object(object)
+    }
+
+    fn scale(&self) -> f64 {
+        let rank = self.rank as f64;
+        self.alpha / if self.rank_stabilised { rank.sqrt() } else { rank }
+    }
+
+    /// Whether a new adapter has a part at the projection.
+    fn targets(&self, module: &str) -> bool {
+        self.target_modules.iter().any(|end| module == end || module.ends_with(&format!(".{end}")))
+    }
+}
+
+/// The part of an adapter at one projection. In f32 at least, whatever the type of the model.
+#[derive(Debug)]
+pub(super) struct Lora {
+    /// `[r, in]`
+    pub a: Tensor,
+    /// `[out, r]`
+    pub b: Tensor,
+    pub scale: f64,
+}
+
+impl Lora {
+    fn empty(linear: &Linear, config: &LoraConfig) -> Result<Self> {
+        let weight = &linear.weight;
+        let kind = if weight.kind() == Kind::Double { Kind::Double } else { Kind::Float };
+        let rank = config.rank as i64;
+        let leaf = |shape: [i64; 2]| -> Result<Tensor> {
+            Ok(Tensor::f_empty(shape, (kind, weight.device()))?.f_set_requires_grad(true)?)
+        };
+        Ok(Self { a: leaf([rank, weight.size()[1]])?, b: leaf([weight.size()[0], rank])?, scale: config.scale() })
+    }
+
+    /// What the adapter adds to the projection's output for x `[T, in]`: `[T, out]`, in the adapter's type.
+    pub(super) fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        let inner = x.f_to_kind(self.a.kind())?.f_linear(&self.a, None::<&Tensor>)?;
+        Ok(inner.f_linear(&self.b, None::<&Tensor>)?.f_mul_scalar(self.scale)?)
+    }
+
+    /// Adds B A to the projection's weight.
+    fn merge(&self, weight: &Tensor) -> Result<()> {
+        let sum = weight.f_to_kind(self.a.kind())?.f_add(&self.b.f_matmul(&self.a)?.f_mul_scalar(self.scale)?)?;
+        weight.shallow_clone().f_copy_(&sum)?;
+        Ok(())
+    }
+}
+
+/// Gives the projections that the adapter targets their parts: A uniform within ±1/√in, B 0, as PEFT makes them.
+pub(super) fn attach(parameters: &mut Parameters, config: &LoraConfig, seed: u64) -> Result<()> {
+    if config.rank == 0 || !config.alpha.is_finite() {
+        return Err(Error::new(ErrorKind::Usage, "an adapter needs a rank above 0 and a finite alpha"));
+    }
+    let linears = parameters.linears_mut();
+    let known: Vec<String> = linears.iter().map(|(name, _)| name.clone()).collect();
+    if let Some(lost) = config
+        .target_modules
+        .iter()
+        .find(|end| !known.iter().any(|name| name == *end || name.ends_with(&format!(".{end}"))))
+    {
+        return Err(Error::new(ErrorKind::Usage, format!("no projection of the model is called {lost:?}"))
+            .hint(format!("a layer's projections are {}", projections(&known))));
+    }
+    let _guard = tch::no_grad_guard();
+    for (stream, (name, linear)) in (0..).zip(linears) {
+        if !config.targets(&name) {
+            continue;
+        }
+        let mut lora = Lora::empty(linear, config)?;
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        random.set_stream(stream);
+        let bound = (lora.a.size()[1] as f64).sqrt().recip();
+        let mut draw = || ((random.next_u64() >> 11) as f64 * (-52f64).exp2() - 1.0) * bound;
+        let values: Vec<f64> = (0..lora.a.numel()).map(|_| draw()).collect();
+        lora.a.f_copy_(&Tensor::f_from_slice(&values)?.f_view_as(&lora.a)?)?;
+        let _ = lora.b.f_zero_()?;
+        linear.lora = Some(lora);
+    }
+    freeze(parameters, true)
+}
+
+/// Reads the adapter in `dir` into the projections it has tensors for.
+pub(super) fn load(parameters: &mut Parameters, dir: &Path) -> Result<LoraConfig> {
+    let path = dir.join(CONFIG);
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| Error::io(ErrorKind::Model, "read the adapter's config", &path, &error))?;
+    let value: Value = serde_json::from_str(&text)
+        .map_err(|error| Error::new(ErrorKind::Model, format!("{CONFIG} is not JSON: {error}")).at_path(&path))?;
+    let config = LoraConfig::from_json(&value).map_err(|error| error.at_path(&path))?;
+    let path = dir.join(WEIGHTS);
+    let names = weights::names(&path)?;
+    for (module, linear) in parameters.linears_mut() {
+        if names.contains(&format!("{PREFIX}{module}.lora_A.weight")) {
+            linear.lora = Some(Lora::empty(linear, &config)?);
+        }
+    }
+    let problems = weights::read_files(std::slice::from_ref(&path), &named(parameters), |_| false);
+    match problems {
+        Ok(problems) if problems.is_empty() => {}
+        other => {
+            detach(parameters, false)?;
+            let problems = other?;
+            return Err(Error::new(ErrorKind::Model, format!("adapter and model disagree; {problems}"))
+                .at_path(&path)
+                .hint("an adapter goes with the model it was trained on"));
+        }
+    }
+    freeze(parameters, true)?;
+    Ok(config)
+}
+
+/// Writes the adapter as PEFT reads it.
+pub(super) fn save(parameters: &Parameters, config: &LoraConfig, dir: &Path) -> Result<()> {
+    std::fs::create_dir_all(dir).map_err(|error| Error::io(ErrorKind::Store, "make the directory", dir, &error))?;
+    weights::write_file(&dir.join(WEIGHTS), &named(parameters))?;
+    weights::write_text(&dir.join(CONFIG), &format!("{:#}\n", config.to_json()))
+}
+
+/// Takes the adapter off, adding it to the weights before if `merged`.
+pub(super) fn detach(parameters: &mut Parameters, merged: bool) -> Result<()> {
+    let _guard = tch::no_grad_guard();
+    for (_, linear) in parameters.linears_mut() {
+        if let Some(lora) = linear.lora.take().filter(|_| merged) {
+            lora.merge(&linear.weight)?;
+        }
+    }
+    freeze(parameters, false)
+}
+
+/// The adapter's tensors under PEFT's keys.
+pub(super) fn named(parameters: &Parameters) -> Vec<(String, Tensor)> {
+    let mut all = Vec::new();
+    parameters.walk(&mut |name, part| {
+        if let Part::Linear(Linear { lora: Some(lora), .. }) = part {
+            for (key, tensor) in [("lora_A", &lora.a), ("lora_B", &lora.b)] {
+                all.push((format!("{PREFIX}{name}.{key}.weight"), tensor.shallow_clone()));
+            }
+        }
+    });
+    all
+}
+
+/// Whether the model's own weights are left out of learning.
+fn freeze(parameters: &Parameters, frozen: bool) -> Result<()> {
+    for (_, tensor) in parameters.named() {
+        let _ = tensor.f_set_requires_grad(!frozen)?;
+    }
+    Ok(())
+}
+
+/// What the projections of a layer are called, for a hint.
+fn projections(known: &[String]) -> String {
+    let mut ends: Vec<&str> = known.iter().filter_map(|name| name.rsplit('.').next()).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    ends.join(", ")
+}

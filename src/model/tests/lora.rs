@@ -1,0 +1,173 @@
+//! Adapters: against numbers of PEFT, in learning, on disk.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tch::{Device, Kind, Tensor};
+
+use super::families::{Case, cases, uniform};
+use super::{distance, pack, predicting, rows, tiny};
+use crate::model::{LoraConfig, Model, Span};
+
+/// Writes the adapter of a case as PEFT does, with the weights of make.py.
+fn write(case: &Case, dir: &Path) {
+    let shapes: std::collections::BTreeMap<String, Vec<i64>> = case.get("adapter");
+    let tensors: Vec<(String, Tensor)> = shapes
+        .into_iter()
+        .map(|(name, shape)| {
+            let scale = 2.0 / (shape[1] as f64).sqrt();
+            let values: Vec<f32> = uniform(&name, shape.iter().product::<i64>() as usize)
+                .into_iter()
+                .map(|value| (value * scale) as f32)
+                .collect();
+            (name, Tensor::from_slice(&values).view(shape.as_slice()))
+        })
+        .collect();
+    Tensor::write_safetensors(&tensors, dir.join("adapter_model.safetensors")).unwrap();
+    fs::write(dir.join("adapter_config.json"), case.record["adapter_config"].to_string()).unwrap();
+}
+
+fn logits(model: &Model, rows: &[Vec<u32>]) -> Tensor {
+    model.logits(&model.forward(&pack(rows)).unwrap()).unwrap()
+}
+
+#[test]
+fn adapters_are_those_of_peft() {
+    for case in cases("golden_lora") {
+        let dir = tempfile::tempdir().unwrap();
+        write(&case, dir.path());
+        let mut model = case.model();
+        model.load_adapter(dir.path()).unwrap();
+        let rows = case.rows();
+        let found = logits(&model, &rows);
+        let worst = distance(&found, &case.logits);
+
+        // Only the adapter learns, and under its own names.
+        let (places, targets) = predicting(&rows);
+        let hidden = model.forward(&pack(&rows)).unwrap().index_select(0, &places);
+        let loss = -model.logprobs(&hidden, &targets, 1.0, 64).unwrap().0.mean(None);
+        let norms: std::collections::BTreeMap<String, f64> = case.get("gradient_norms");
+        let learning: Vec<(String, Tensor)> =
+            model.parameters().into_iter().filter(|(_, tensor)| tensor.requires_grad()).collect();
+        assert_eq!(learning.len(), norms.len());
+        let mut slopes = 0f64;
+        let (names, leaves): (Vec<String>, Vec<Tensor>) = learning.into_iter().unzip();
+        for (name, own) in names.iter().zip(Tensor::run_backward(&[loss], &leaves, false, false)) {
+            let norm = own.to_kind(Kind::Double).norm().double_value(&[]);
+            slopes = slopes.max((norm - norms[name]).abs() / norms[name].max(1e-2));
+        }
+
+        // Saved and loaded, PEFT's fields and keys are what they were.
+        let other = tempfile::tempdir().unwrap();
+        model.save_adapter(other.path()).unwrap();
+        let read = |dir: &Path| -> Value {
+            serde_json::from_str(&fs::read_to_string(dir.join("adapter_config.json")).unwrap()).unwrap()
+        };
+        let (before, after) = (read(dir.path()), read(other.path()));
+        assert!(before.as_object().unwrap().iter().all(|(name, value)| after[name] == *value), "{after}");
+        let keys = |dir: &Path| -> Vec<String> {
+            let path = dir.join("adapter_model.safetensors");
+            let mut names: Vec<String> =
+                Tensor::read_safetensors(path).unwrap().into_iter().map(|(name, _)| name).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(keys(dir.path()), keys(other.path()));
+        let mut again = case.model();
+        again.load_adapter(other.path()).unwrap();
+        assert!(logits(&again, &rows).equal(&found));
+
+        // Merged, the model is an ordinary one.
+        model.merge_adapter().unwrap();
+        let merged = distance(&logits(&model, &rows), &found);
+        println!("| {} | logits {worst:.1e} | gradient norms {slopes:.1e} | merged {merged:.1e} |", case.name);
+        assert!(worst < 1e-4 && slopes < 1e-4 && merged < 1e-4);
+        assert!(model.parameters().iter().all(|(name, tensor)| tensor.requires_grad() && !name.contains("lora")));
+        model.save(other.path()).unwrap();
+    }
+}
+
+#[test]
+fn a_new_adapter_changes_nothing_until_it_learns() {
+    let mut model = tiny(true, Kind::Float);
+    let rows = rows(&[9, 5], 53);
+    let before = logits(&model, &rows);
+    let cache = model.new_cache(1, 8);
+    model.add_adapter(LoraConfig::new(2, 4.0, &["q_proj", "down_proj"]), 3).unwrap();
+    assert!(distance(&logits(&model, &rows), &before) < 1e-5);
+    let adapter: Vec<(String, Tensor)> =
+        model.parameters().into_iter().filter(|(_, tensor)| tensor.requires_grad()).collect();
+    assert_eq!(adapter.len(), 8);
+    assert_eq!(adapter[0].0, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight");
+    tch::no_grad(|| adapter.iter().for_each(|(_, tensor)| drop(tensor.shallow_clone().g_add_scalar_(0.1))));
+    assert!(distance(&logits(&model, &rows), &before) > 0.1);
+
+    // A cache of the native network is not read by the plain operations.
+    let mut cache = cache;
+    if crate::native::panel() > 1 {
+        let spans = [Span { slot: 0, start: 0, ids: &[1] }];
+        assert!(model.step(&mut cache, &spans).unwrap_err().message.contains("before the model's adapter"));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    assert!(model.save(dir.path()).unwrap_err().message.contains("has an adapter"));
+    assert!(model.add_adapter(LoraConfig::new(2, 4.0, &["q_proj"]), 3).is_err());
+    model.merge_adapter().unwrap();
+    assert!(model.merge_adapter().is_err() && model.save_adapter(dir.path()).is_err());
+
+    let same = |seed| {
+        let mut model = tiny(true, Kind::BFloat16);
+        model.add_adapter(LoraConfig::new(2, 4.0, &["q_proj"]), seed).unwrap();
+        assert!(model.forward(&pack(&rows)).is_ok());
+        model.parameters().pop().map(|_| model.parameters().swap_remove(model.parameters().len() - 2).1).unwrap()
+    };
+    assert!(same(1).equal(&same(1)) && !same(1).equal(&same(2)));
+    assert_eq!(same(1).kind(), Kind::Float);
+    let error = tiny(true, Kind::Float).add_adapter(LoraConfig::new(2, 4.0, &["query"]), 1).unwrap_err();
+    assert!(error.message.contains("\"query\"") && error.hint.is_some_and(|hint| hint.contains("q_proj")));
+}
+
+#[test]
+fn adapters_that_do_not_fit_are_refused_by_name() {
+    let case = cases("golden_lora").swap_remove(0);
+    let dir = tempfile::tempdir().unwrap();
+    let refusal = || {
+        let mut model = case.model();
+        let message = model.load_adapter(dir.path()).unwrap_err().to_string();
+        assert!(model.parameters().iter().all(|(name, tensor)| tensor.requires_grad() && !name.contains("lora")));
+        message
+    };
+    assert!(refusal().contains("adapter_config.json"));
+    for (name, value) in [
+        ("peft_type", json!("LOHA")),
+        ("bias", json!("all")),
+        ("use_dora", json!(true)),
+        ("modules_to_save", json!(["lm_head"])),
+        ("rank_pattern", json!({"q_proj": 3})),
+        ("fan_in_fan_out", json!(true)),
+        ("r", json!(0)),
+        ("lora_alpha", json!("much")),
+        ("use_rslora", json!(1)),
+    ] {
+        write(&case, dir.path());
+        let mut config = case.record["adapter_config"].clone();
+        config[name] = value;
+        fs::write(dir.path().join("adapter_config.json"), config.to_string()).unwrap();
+        let message = refusal();
+        assert!(message.contains(&format!("`{name}`")), "{message}");
+    }
+    write(&case, dir.path());
+    let path = dir.path().join("adapter_model.safetensors");
+    let mut tensors = Tensor::read_safetensors(&path).unwrap();
+    tensors.retain(|(name, _)| !name.ends_with("layers.1.self_attn.v_proj.lora_B.weight"));
+    tensors.push((
+        "base_model.model.lm_head.lora_A.weight".to_owned(),
+        Tensor::zeros([4, 32], (Kind::Float, Device::Cpu)),
+    ));
+    Tensor::write_safetensors(&tensors, &path).unwrap();
+    let message = refusal();
+    assert!(message.contains("missing: base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight"), "{message}");
+    assert!(message.contains("not part of the model: base_model.model.lm_head.lora_A.weight"), "{message}");
+    fs::write(&path, "no").unwrap();
+    assert!(refusal().contains("adapter_model.safetensors"));
+}
