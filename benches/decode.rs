@@ -1,0 +1,111 @@
+//! r1's side of `decode.py`: decode and prefill of a model of a real shape, and the machine's limits.
+//!
+//! `decode DIR f32|bf16` answers JSON lines: `{"batch": B, "prompt": P, "new": N}` with the seconds that it took to
+//! sample N tokens greedily behind P for B sequences; `{}` with the bandwidth of reading memory
+//! (bytes/s) and the rate of libtorch's matrix product on the model's largest layer (multiply-adds/s, times 2).
+
+#![allow(clippy::print_stdout)]
+
+use std::hint::black_box;
+use std::io::BufRead;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use r1::engine::{Engine, EngineOptions, Policy, TokenBytes, channel};
+use r1::mdp::{Request, Sampling, StreamSeed};
+use r1::model::Model;
+use r1::{Error, Kind, Result};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tch::{Device, Kind as Type, Tensor};
+
+/// Sequences at once, at most; each has a slot of the cache.
+const SLOTS: usize = 32;
+/// Tokens of a sequence, at most.
+const CONTEXT: usize = 1088;
+
+#[derive(Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+enum Question {
+    Generate { batch: u64, prompt: u32, new: usize },
+    Limits {},
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, dir, kind, ..] = &arguments[..] else {
+        return Err(Error::new(Kind::Usage, "this is one side of a comparison").hint("run `just bench-decode`"));
+    };
+    let kind = if kind == "bf16" { Type::BFloat16 } else { Type::Float };
+    let model = Rc::new(Model::load(&PathBuf::from(dir), Device::Cpu, kind)?);
+    let vocabulary = Arc::new(TokenBytes::new(Vec::new()));
+    let options = EngineOptions::sized(&model.config, kind, SLOTS, CONTEXT);
+    let mut engine = Engine::new(Rc::clone(&model), vocabulary, options)?;
+    println!("{}", json!({ "ready": true }));
+    for line in std::io::stdin().lock().lines() {
+        let line = line.map_err(|error| internal(&error))?;
+        let question: Question = serde_json::from_str(&line).map_err(|error| internal(&error))?;
+        let answer = match question {
+            Question::Limits {} => limits(&model, kind)?,
+            Question::Generate { batch, prompt, new } => generate(&mut engine, batch, prompt, new)?,
+        };
+        println!("{answer}");
+    }
+    Ok(())
+}
+
+fn generate(engine: &mut Engine, batch: u64, prompt: u32, new: usize) -> Result<Value> {
+    engine.clear_cache();
+    let (client, queue) = channel();
+    let sampling = Arc::new(Sampling { temperature: 0.0, max_new_tokens: new, ..Sampling::default() });
+    let begin = Instant::now();
+    let replies: Vec<_> = (0..batch)
+        .map(|conversation| {
+            client.submit(Request {
+                // No two prompts share a prefix.
+                prompt_ids: (0..prompt).map(|place| 1000 + conversation as u32 * 7919 % 30011 + place * 13).collect(),
+                sampling: Arc::clone(&sampling),
+                stop_ids: Arc::default(),
+                seed: StreamSeed::default(),
+                conversation,
+            })
+        })
+        .collect();
+    drop(client);
+    let stats = engine.serve(queue)?;
+    let seconds = begin.elapsed().as_secs_f64();
+    for reply in replies {
+        reply.blocking_recv().map_err(|error| internal(&error))??;
+    }
+    Ok(json!({ "seconds": seconds, "model": stats.model_seconds }))
+}
+
+/// The best of several tries: a limit is what the machine can do, not what it did while it was busy with other things.
+fn limits(model: &Model, kind: Type) -> Result<Value> {
+    let best = |work: &dyn Fn() -> Result<Tensor, tch::TchError>| -> Result<f64> {
+        let mut best = f64::INFINITY;
+        for _ in 0..8 {
+            let begin = Instant::now();
+            drop(black_box(work()?));
+            best = best.min(begin.elapsed().as_secs_f64());
+        }
+        Ok(best)
+    };
+    let many = Tensor::f_ones([1 << 28], (Type::Float, Device::Cpu))?;
+    let reading = best(&|| many.f_sum(Type::Float))?;
+    drop(many);
+    let (rows, hidden, inner) = (512, model.config.hidden_size as i64, 2 * model.config.intermediate_size as i64);
+    let a = Tensor::f_ones([rows, hidden], (kind, Device::Cpu))?;
+    let b = Tensor::f_ones([inner, hidden], (kind, Device::Cpu))?;
+    let product = best(&|| a.f_linear::<Tensor>(&b, None))?;
+    Ok(json!({
+        "bytes_per_second": (1u64 << 30) as f64 / reading,
+        "flops": 2.0 * (rows * hidden * inner) as f64 / product,
+    }))
+}
+
+fn internal(error: &dyn std::fmt::Display) -> Error {
+    Error::new(Kind::Internal, error.to_string())
+}
