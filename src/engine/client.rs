@@ -2,6 +2,7 @@
 
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use super::Policy;
@@ -13,6 +14,7 @@ pub(super) enum Call {
     Generate {
         request: Request,
         reply: Reply,
+        tokens: Option<Tokens>,
     },
     /// The conversation is over.
     Release {
@@ -21,6 +23,16 @@ pub(super) enum Call {
 }
 
 pub(super) type Reply = oneshot::Sender<Result<Completion>>;
+
+/// One token, as it is sampled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampled {
+    pub id: u32,
+    /// Under the distribution it was drawn from.
+    pub logprob: f32,
+}
+
+pub(super) type Tokens = UnboundedSender<Sampled>;
 
 /// The policy as trajectories see it. Cheap to clone; the engine serves until the last clone is gone.
 #[derive(Clone)]
@@ -39,13 +51,25 @@ pub fn channel() -> (EngineClient, Queue) {
     (EngineClient { calls: sender }, Queue { calls: receiver })
 }
 
+impl EngineClient {
+    /// As [`Policy::submit`], and the tokens one by one. At most `max_new_tokens` of them wait to be read.
+    pub fn stream(&self, request: Request) -> (UnboundedReceiver<Sampled>, oneshot::Receiver<Result<Completion>>) {
+        let (sender, tokens) = unbounded_channel();
+        (tokens, self.send(request, Some(sender)))
+    }
+
+    fn send(&self, request: Request, tokens: Option<Tokens>) -> oneshot::Receiver<Result<Completion>> {
+        let (reply, receiver) = oneshot::channel();
+        // When the engine is gone the call, and with it the sender, is dropped: the receiver sees an aborted request.
+        let _ = self.calls.send(Call::Generate { request, reply, tokens });
+        receiver
+    }
+}
+
 impl Policy for EngineClient {
     /// Dropping the receiver cancels the request.
     fn submit(&self, request: Request) -> oneshot::Receiver<Result<Completion>> {
-        let (reply, receiver) = oneshot::channel();
-        // When the engine is gone the call, and with it the sender, is dropped: the receiver sees an aborted request.
-        let _ = self.calls.send(Call::Generate { request, reply });
-        receiver
+        self.send(request, None)
     }
 
     fn release(&self, conversation: u64) {

@@ -9,13 +9,13 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tch::{Device, Kind as Type};
 use tokio::sync::oneshot;
 
 use super::client::{Call, Queue, Reply};
-use super::running::Running;
+use super::running::{Pending, Running};
 use super::sampler::{self, Sampler};
 use super::slots::{Slots, shared};
 use super::stats::{add, add_time};
@@ -44,12 +44,6 @@ pub struct Engine {
     /// In the order they were seated.
     running: Vec<Running>,
     progress: Arc<Progress>,
-}
-
-/// A request that waits for a slot.
-struct Pending {
-    request: Request,
-    reply: Reply,
 }
 
 impl Engine {
@@ -142,7 +136,7 @@ impl Engine {
     /// ends the reply there, with [`FinishReason::Length`].
     pub fn generate(&mut self, request: Request, on_token: &mut dyn FnMut(u32) -> bool) -> Result<Completion> {
         let (reply, mut receiver) = oneshot::channel();
-        self.accept(Call::Generate { request, reply });
+        self.accept(Call::Generate { request, reply, tokens: None });
         let mut outcome = Outcome::default();
         while !self.idle() {
             if let Err(error) = self.iterate(&mut outcome, on_token) {
@@ -158,10 +152,14 @@ impl Engine {
 
     fn accept(&mut self, call: Call) {
         match call {
-            Call::Generate { request, reply } => {
+            Call::Generate { request, reply, tokens } => {
                 add(&self.progress.requests, 1);
                 match self.check(&request) {
-                    Ok(()) => self.waiting.push_back(Pending { request, reply }),
+                    Ok(()) => {
+                        let seconds = request.sampling.max_seconds;
+                        let deadline = (seconds > 0.0).then(|| Instant::now() + Duration::from_secs_f64(seconds));
+                        self.waiting.push_back(Pending { request, reply, tokens, deadline });
+                    }
                     Err(error) => self.answer(reply, Err(error)),
                 }
             }
@@ -197,6 +195,7 @@ impl Engine {
     /// One round: seat, one call of the model, sample, let go.
     fn iterate(&mut self, outcome: &mut Outcome, on_token: &mut dyn FnMut(u32) -> bool) -> Result<()> {
         self.drop_cancelled();
+        self.end_overdue(outcome);
         self.seat();
         let plan = self.plan()?;
         if !plan.is_empty() {
@@ -223,13 +222,35 @@ impl Engine {
         add(&self.progress.finished, (before - self.waiting.len() - self.running.len()) as u64);
     }
 
+    /// Replies whose time is over end with what they have.
+    fn end_overdue(&mut self, outcome: &mut Outcome) {
+        let overdue = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= Instant::now());
+        for _ in 0..self.waiting.len() {
+            let Some(pending) = self.waiting.pop_front() else { break };
+            if overdue(pending.deadline) {
+                outcome.count(None);
+                let (reply, completion) = pending.overdue();
+                self.answer(reply, Ok(completion));
+            } else {
+                self.waiting.push_back(pending);
+            }
+        }
+        while let Some(place) = self.running.iter().position(|running| overdue(running.deadline)) {
+            let running = self.running.remove(place);
+            outcome.count(None);
+            self.slots.park(running.slot);
+            let (reply, completion) = running.finish(Ok(FinishReason::Deadline));
+            self.answer(reply, completion);
+        }
+    }
+
     /// Gives slots to those who wait, in order, until none is left.
     fn seat(&mut self) {
         while let Some(pending) = self.waiting.front() {
             let request = &pending.request;
             let Some(slot) = self.slots.seat(request.conversation, &request.prompt_ids) else { break };
-            let Some(Pending { request, reply }) = self.waiting.pop_front() else { break };
-            self.running.push(Running::new(request, reply, slot));
+            let Some(pending) = self.waiting.pop_front() else { break };
+            self.running.push(Running::new(pending, slot));
         }
     }
 

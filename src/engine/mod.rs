@@ -22,7 +22,7 @@ mod stop;
 #[cfg(test)]
 mod tests;
 
-pub use client::{EngineClient, Queue, channel};
+pub use client::{EngineClient, Queue, Sampled, channel};
 pub use engine::Engine;
 pub use options::EngineOptions;
 pub use policy::Policy;

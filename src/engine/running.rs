@@ -1,21 +1,52 @@
 //! A request in a slot: its sequence so far, and when it is over.
 
+use std::time::Instant;
+
 use rand_chacha::ChaCha8Rng;
 
-use super::client::Reply;
+use super::client::{Reply, Sampled, Tokens};
 use super::sampler::{self, Draw, Sampler};
 use super::stop::StopMatcher;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, FinishReason, Request};
 
+/// A request that waits for a slot.
+pub(super) struct Pending {
+    pub(super) request: Request,
+    pub(super) reply: Reply,
+    pub(super) tokens: Option<Tokens>,
+    /// When it ends, done or not.
+    pub(super) deadline: Option<Instant>,
+}
+
+impl Pending {
+    /// The way back for one that never got its turn.
+    pub(super) fn overdue(self) -> (Reply, Completion) {
+        let nothing = Completion {
+            token_ids: Vec::new(),
+            logprobs: Vec::new(),
+            top_logprobs: Vec::new(),
+            finish_reason: FinishReason::Deadline,
+            prefilled: 0,
+        };
+        (self.reply, nothing)
+    }
+}
+
 /// A request in a slot.
 pub(super) struct Running {
     pub(super) request: Request,
     pub(super) reply: Reply,
+    tokens: Option<Tokens>,
     pub(super) slot: usize,
     /// Prompt and reply so far.
     pub(super) sequence: Vec<u32>,
     logprobs: Vec<f32>,
+    top_logprobs: Vec<Vec<(u32, f32)>>,
+    /// The ids so far, sorted, where the repetition penalty asks for them.
+    seen: Vec<u32>,
+    /// When it ends, done or not.
+    pub(super) deadline: Option<Instant>,
     /// Prompt tokens computed for this request.
     pub(super) prefilled: usize,
     /// Whether its prefix was looked for; from then on the slot is only written by this request.
@@ -25,12 +56,20 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub(super) fn new(request: Request, reply: Reply, slot: usize) -> Self {
+    pub(super) fn new(pending: Pending, slot: usize) -> Self {
+        let Pending { request, reply, tokens, deadline } = pending;
+        let mut seen = if request.sampling.penalises() { request.prompt_ids.clone() } else { Vec::new() };
+        seen.sort_unstable();
+        seen.dedup();
         Self {
             reply,
+            tokens,
             slot,
+            seen,
             sequence: request.prompt_ids.clone(),
             logprobs: Vec::new(),
+            top_logprobs: Vec::new(),
+            deadline,
             prefilled: 0,
             started: false,
             rng: sampler::stream(request.seed),
@@ -41,7 +80,12 @@ impl Running {
 
     /// Draws the next token; `Kind::Numeric` if the logits were not finite.
     pub(super) fn draw(&mut self, sampler: &mut Sampler, logits: &mut [f32]) -> Result<Draw> {
-        sampler.draw(logits, &self.request.sampling, &mut self.rng).ok_or_else(|| self.not_finite())
+        let sampling = &self.request.sampling;
+        let draw = sampler.draw(logits, &self.seen, sampling, &mut self.rng).ok_or_else(|| self.not_finite())?;
+        if sampling.top_logprobs > 0 {
+            self.top_logprobs.push(sampler.top(logits, sampling.top_logprobs, &draw));
+        }
+        Ok(draw)
     }
 
     /// Whether a token was sampled: the prompt is computed.
@@ -59,6 +103,15 @@ impl Running {
     pub(super) fn push(&mut self, draw: Draw, bytes: &[u8], capacity: usize) -> Option<FinishReason> {
         self.sequence.push(draw.id);
         self.logprobs.push(draw.logprob);
+        if self.request.sampling.penalises()
+            && let Err(place) = self.seen.binary_search(&draw.id)
+        {
+            self.seen.insert(place, draw.id);
+        }
+        if let Some(tokens) = &self.tokens {
+            // Who reads no more still gets the completion.
+            let _ = tokens.send(Sampled { id: draw.id, logprob: draw.logprob });
+        }
         if self.request.stop_ids.contains(&draw.id) {
             Some(FinishReason::Stop)
         } else if self.stop.push(bytes) {
@@ -88,6 +141,7 @@ impl Running {
         let completion = reason.map(|finish_reason| Completion {
             token_ids,
             logprobs: self.logprobs,
+            top_logprobs: self.top_logprobs,
             finish_reason,
             prefilled: self.prefilled,
         });

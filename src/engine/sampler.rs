@@ -4,8 +4,9 @@
 //! reply uses 64-bit word `n`. A draw depends on the request and its logits alone, never on the batch or the slot.
 //! (Logits themselves may differ in their last bits between batch shapes, as matrix products round differently.)
 //!
-//! The log-probability is of the distribution the token was drawn from: temperature applied, and with top-k or
-//! top-p taken over the tokens kept. Greedy sampling (temperature 0) reports it under temperature 1.
+//! Logits are changed in the order of transformers: repetition penalty, bias, temperature, top-k, top-p, min-p. The
+//! log-probability is of the distribution the token was drawn from: penalty, bias and temperature applied, and with
+//! top-k, top-p or min-p taken over the tokens kept. Greedy sampling (temperature 0) reports it under temperature 1.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -28,12 +29,29 @@ pub(super) fn stream(seed: StreamSeed) -> ChaCha8Rng {
 /// Refuses settings that have no meaning.
 pub(super) fn check(sampling: &Sampling) -> Result<()> {
     let refuse = |message: String| Err(Error::new(Kind::Usage, message));
-    let Sampling { temperature, top_p, max_new_tokens, .. } = *sampling;
+    let Sampling { temperature, top_p, min_p, repetition_penalty, max_new_tokens, max_seconds, .. } = *sampling;
     if temperature != 0.0 && !(1e-3..=1e3).contains(&temperature) {
         return refuse(format!("sampling.temperature is {temperature}; it must be 0 (greedy) or within 0.001 to 1000"));
     }
     if !(top_p > 0.0 && top_p <= 1.0) {
         return refuse(format!("sampling.top_p is {top_p}; it must be above 0 and at most 1 (off)"));
+    }
+    if !(0.0..=1.0).contains(&min_p) {
+        return refuse(format!("sampling.min_p is {min_p}; it must be within 0 (off) to 1"));
+    }
+    if !(1e-3..=1e3).contains(&repetition_penalty) {
+        return refuse(format!(
+            "sampling.repetition_penalty is {repetition_penalty}; it must be within 0.001 to 1000 (1 is off)"
+        ));
+    }
+    if !(max_seconds >= 0.0 && max_seconds.is_finite()) {
+        return refuse(format!("sampling.max_seconds is {max_seconds}; it must be 0 (no limit) or more"));
+    }
+    if sampling.top_logprobs > MOST_TOLD {
+        return refuse(format!("sampling.top_logprobs is {}; at most {MOST_TOLD} are told", sampling.top_logprobs));
+    }
+    if let Some((id, bias)) = sampling.logit_bias.iter().find(|(_, bias)| !(-1e4..=1e4).contains(*bias)) {
+        return refuse(format!("sampling.logit_bias of token {id} is {bias}; it must be within -10000 to 10000"));
     }
     if max_new_tokens == 0 {
         return refuse("sampling.max_new_tokens is 0; a reply has at least one token".to_owned());
@@ -49,6 +67,8 @@ pub(super) fn check(sampling: &Sampling) -> Result<()> {
 pub(super) struct Draw {
     pub(super) id: u32,
     pub(super) logprob: f32,
+    /// Of the distribution it was drawn from, among the probabilities: what was kept.
+    mass: f64,
 }
 
 /// The sampler's memory, kept between draws so that a draw allocates nothing.
@@ -60,12 +80,23 @@ pub(super) struct Sampler {
     order: Vec<u32>,
 }
 
+/// Most tokens that [`Sampling::top_logprobs`] may ask for.
+const MOST_TOLD: usize = 1000;
+
 /// Tokens whose mass is summed first, so that a draw walks over V / BLOCK sums and one block.
 const BLOCK: usize = 32;
 
 impl Sampler {
     /// Draws from logits `[V]` and leaves their probabilities in their place; none if a logit is NaN or +infinite.
-    pub(super) fn draw(&mut self, logits: &mut [f32], sampling: &Sampling, rng: &mut ChaCha8Rng) -> Option<Draw> {
+    /// `seen` are the ids that the repetition penalty is for.
+    pub(super) fn draw(
+        &mut self,
+        logits: &mut [f32],
+        seen: &[u32],
+        sampling: &Sampling,
+        rng: &mut ChaCha8Rng,
+    ) -> Option<Draw> {
+        shift(logits, seen, sampling);
         let greedy = sampling.temperature == 0.0;
         softmax(logits, if greedy { 1.0 } else { (1.0 / sampling.temperature) as f32 });
         let probabilities = &*logits;
@@ -76,14 +107,16 @@ impl Sampler {
         self.blocks.extend(probabilities.chunks(BLOCK).map(sum));
         // 1 up to rounding; the division below makes up for it.
         let total: f64 = self.blocks.iter().sum();
+        self.order.clear();
         let (id, mass) = if greedy {
             (largest(probabilities), total)
         } else {
             // 53 random bits: uniform in [0, 1).
             let uniform = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
             let top_k = if sampling.top_k == 0 { usize::MAX } else { sampling.top_k };
-            if top_k < probabilities.len() || sampling.top_p < 1.0 {
+            if top_k < probabilities.len() || sampling.top_p < 1.0 || sampling.min_p > 0.0 {
                 let mass = self.keep(probabilities, top_k, sampling.top_p, total);
+                let mass = self.keep_likely(probabilities, sampling.min_p, mass);
                 let kept = self.order.iter().map(|&id| f64::from(probabilities[id as usize]));
                 (self.order[walk(kept, uniform * mass).0], mass)
             } else {
@@ -93,23 +126,55 @@ impl Sampler {
             }
         };
         let logprob = (f64::from(probabilities[id as usize]) / mass).ln();
-        Some(Draw { id, logprob: logprob as f32 })
+        Some(Draw { id, logprob: logprob as f32, mass })
+    }
+
+    /// The `count` likeliest tokens of the last draw's distribution, whose probabilities it left, likeliest first.
+    pub(super) fn top(&mut self, probabilities: &[f32], count: usize, draw: &Draw) -> Vec<(u32, f32)> {
+        if self.order.is_empty() {
+            self.order.extend(0..probabilities.len() as u32);
+            self.sort_front(probabilities, 0, count);
+        }
+        let logprob = |id: u32| (f64::from(probabilities[id as usize]) / draw.mass).ln() as f32;
+        self.order.iter().take(count).map(|&id| (id, logprob(id))).collect()
+    }
+
+    /// Sorts so many more of `order` behind its first `sorted` tokens, likeliest first (equal ones by id).
+    fn sort_front(&mut self, probabilities: &[f32], sorted: usize, count: usize) -> usize {
+        let p = |id: u32| probabilities[id as usize];
+        let likelier = |a: &u32, b: &u32| p(*b).total_cmp(&p(*a)).then(a.cmp(b));
+        let rest = &mut self.order[sorted..];
+        let piece = count.min(rest.len());
+        if piece < rest.len() && piece > 0 {
+            rest.select_nth_unstable_by(piece - 1, likelier);
+        }
+        rest[..piece].sort_unstable_by(likelier);
+        piece
+    }
+
+    /// Cuts what [`Sampler::keep`] left at `min_p` times the likeliest token's probability; returns the mass left.
+    fn keep_likely(&mut self, probabilities: &[f32], min_p: f64, mass: f64) -> f64 {
+        if min_p <= 0.0 {
+            return mass;
+        }
+        let p = |id: u32| f64::from(probabilities[id as usize]);
+        let least = min_p * self.order.iter().map(|&id| p(id)).fold(0.0, f64::max);
+        self.order.retain(|&id| p(id) >= least);
+        self.sort_front(probabilities, 0, self.order.len());
+        self.order.iter().map(|&id| p(id)).sum()
     }
 
     /// Leaves in `order` the tokens that top-k then top-p keep, most likely first (equal ones by id), and returns
     /// their mass. Top-p keeps the smallest set that holds at least that share of what top-k kept.
     fn keep(&mut self, probabilities: &[f32], top_k: usize, top_p: f64, total: f64) -> f64 {
-        let p = |id: u32| probabilities[id as usize];
-        let likelier = |a: &u32, b: &u32| p(*b).total_cmp(&p(*a)).then(a.cmp(b));
-        let mass_of = |ids: &[u32]| ids.iter().map(|&id| f64::from(p(id))).sum::<f64>();
+        let p = |id: u32| f64::from(probabilities[id as usize]);
         self.order.clear();
         self.order.extend(0..probabilities.len() as u32);
         let mut mass = total;
         if top_k < self.order.len() {
-            self.order.select_nth_unstable_by(top_k - 1, likelier);
+            self.sort_front(probabilities, 0, top_k);
             self.order.truncate(top_k);
-            self.order.sort_unstable_by(likelier);
-            mass = mass_of(&self.order);
+            mass = self.order.iter().map(|&id| p(id)).sum();
         }
         if top_p >= 1.0 {
             return mass;
@@ -117,14 +182,9 @@ impl Sampler {
         // Few tokens hold most of the mass: sort only as many as the share needs.
         let (mut sorted, mut kept) = (0, 0.0);
         while sorted < self.order.len() {
-            let rest = &mut self.order[sorted..];
-            let piece = (sorted * 3).max(32).min(rest.len());
-            if piece < rest.len() {
-                rest.select_nth_unstable_by(piece - 1, likelier);
-            }
-            rest[..piece].sort_unstable_by(likelier);
+            let piece = self.sort_front(probabilities, sorted, (sorted * 3).max(32));
             for place in sorted..sorted + piece {
-                kept += f64::from(p(self.order[place]));
+                kept += p(self.order[place]);
                 if kept >= top_p * mass {
                     self.order.truncate(place + 1);
                     return kept;
@@ -133,6 +193,23 @@ impl Sampler {
             sorted += piece;
         }
         kept
+    }
+}
+
+/// Applies repetition penalty and bias.
+fn shift(logits: &mut [f32], seen: &[u32], sampling: &Sampling) {
+    if sampling.penalises() {
+        let penalty = sampling.repetition_penalty as f32;
+        for &id in seen {
+            if let Some(logit) = logits.get_mut(id as usize) {
+                *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+            }
+        }
+    }
+    for (&id, &bias) in &sampling.logit_bias {
+        if let Some(logit) = logits.get_mut(id as usize) {
+            *logit += bias as f32;
+        }
     }
 }
 
@@ -188,7 +265,9 @@ mod tests {
     fn draws(sampling: &Sampling, count: u32) -> Vec<Draw> {
         let mut sampler = Sampler::default();
         let seed = |step| StreamSeed { seed: 7, trajectory: 3, step };
-        (0..count).map(|step| sampler.draw(&mut LOGITS.clone(), sampling, &mut stream(seed(step))).unwrap()).collect()
+        (0..count)
+            .map(|step| sampler.draw(&mut LOGITS.clone(), &[], sampling, &mut stream(seed(step))).unwrap())
+            .collect()
     }
 
     /// Chi-square of the draws against probabilities over the tokens that are likely enough to be expected 5 times.
@@ -221,7 +300,7 @@ mod tests {
         let (mut sampler, sampling) = (Sampler::default(), Sampling::default());
         let mut rng = stream(StreamSeed { seed: 1, trajectory: 2, step: 3 });
         let draws: Vec<Draw> =
-            (0..20_000).map(|_| sampler.draw(&mut LOGITS.clone(), &sampling, &mut rng).unwrap()).collect();
+            (0..20_000).map(|_| sampler.draw(&mut LOGITS.clone(), &[], &sampling, &mut rng).unwrap()).collect();
         assert!(chi_square(&draws, &probabilities(1.0)).0 < 18.47);
         assert_eq!(rng.get_word_pos(), 40_000, "a draw takes one 64-bit word");
     }
@@ -274,12 +353,69 @@ mod tests {
     }
 
     #[test]
+    fn min_p_cuts_at_a_share_of_the_likeliest() {
+        let p = probabilities(1.0);
+        for (sampling, kept) in [
+            (Sampling { min_p: 1.0, ..Sampling::default() }, vec![1, 3]),
+            (Sampling { min_p: p[4] / p[1] - 1e-6, ..Sampling::default() }, vec![1, 3, 4]),
+            (Sampling { min_p: p[4] / p[1] + 1e-6, ..Sampling::default() }, vec![1, 3]),
+            // Behind top-k and top-p, which are taken as without it.
+            (Sampling { min_p: 0.01, top_k: 3, ..Sampling::default() }, vec![1, 3, 4]),
+            (Sampling { min_p: 0.99, top_p: 0.99, ..Sampling::default() }, vec![1, 3]),
+        ] {
+            let draws = draws(&sampling, 2000);
+            let mut seen: Vec<usize> = draws.iter().map(|draw| draw.id as usize).collect();
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!(seen, kept, "{sampling:?}");
+            let mass: f64 = kept.iter().map(|&id| p[id]).sum();
+            let worst = draws.iter().map(|draw| f64::from(draw.logprob) - (p[draw.id as usize] / mass).ln());
+            assert!(worst.fold(0.0, |worst: f64, error| worst.max(error.abs())) < 1e-5);
+        }
+    }
+
+    #[test]
+    fn seen_tokens_are_penalised_and_biases_added() {
+        let sampling = Sampling {
+            temperature: 0.0,
+            repetition_penalty: 2.0,
+            logit_bias: [(4, 0.75), (1000, 1.0)].into(),
+            top_logprobs: 6,
+            ..Sampling::default()
+        };
+        let mut sampler = Sampler::default();
+        let mut logits = LOGITS;
+        let draw = sampler.draw(&mut logits, &[1, 2, 3, 9999], &sampling, &mut stream(StreamSeed::default())).unwrap();
+        // Tokens 1 and 3 halved, the negative 2 doubled, 4 raised.
+        let expected: [f64; 6] = [0.5, 1.0, -2.0, 1.0, 1.75, -30.0];
+        let total = expected.iter().map(|logit| logit.exp()).sum::<f64>().ln();
+        assert_eq!(draw.id, 4);
+        let top = sampler.top(&logits, 6, &draw);
+        assert_eq!(top.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [4, 1, 3, 0, 2, 5]);
+        assert_eq!(top[0], (draw.id, draw.logprob));
+        for (id, logprob) in top {
+            assert!((f64::from(logprob) - (expected[id as usize] - total)).abs() < 1e-5, "{id} {logprob}");
+        }
+    }
+
+    #[test]
+    fn the_likeliest_are_of_the_distribution_drawn_from() {
+        let sampling = Sampling { top_k: 3, top_logprobs: 5, ..Sampling::default() };
+        let mut sampler = Sampler::default();
+        let mut logits = LOGITS;
+        let draw = sampler.draw(&mut logits, &[], &sampling, &mut stream(StreamSeed::default())).unwrap();
+        let top = sampler.top(&logits, sampling.top_logprobs, &draw);
+        assert_eq!(top.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 3, 4], "what was cut is not told");
+        assert!((top.iter().map(|(_, logprob)| f64::from(*logprob).exp()).sum::<f64>() - 1.0).abs() < 1e-6);
+    }
+
+    #[test]
     fn top_p_over_many_tokens_keeps_the_smallest_sufficient_set() {
         // Weights fall slowly, so that the sorting goes on for several pieces.
         let logits: Vec<f32> = (0..1000).map(|id| ((id * 7919) % 1000) as f32 * -0.004).collect();
         let sampling = Sampling { top_p: 0.8, ..Sampling::default() };
         let mut sampler = Sampler::default();
-        sampler.draw(&mut logits.clone(), &sampling, &mut stream(StreamSeed::default())).unwrap();
+        sampler.draw(&mut logits.clone(), &[], &sampling, &mut stream(StreamSeed::default())).unwrap();
         let mut sorted: Vec<f64> = logits.iter().map(|&logit| f64::from(logit).exp()).collect();
         sorted.sort_by(|a, b| b.total_cmp(a));
         let total: f64 = sorted.iter().sum();
@@ -318,7 +454,7 @@ mod tests {
         let mut sampler = Sampler::default();
         let mut rng = stream(StreamSeed::default());
         let draws: Vec<Draw> =
-            (0..10_000).map(|_| sampler.draw(&mut logits.clone(), &sampling, &mut rng).unwrap()).collect();
+            (0..10_000).map(|_| sampler.draw(&mut logits.clone(), &[], &sampling, &mut rng).unwrap()).collect();
         let count = (0..101).filter(|&id| possible(id)).count() as f64;
         let expected: Vec<f64> = (0..101).map(|id| if possible(id) { 1.0 / count } else { 0.0 }).collect();
         let (statistic, terms) = chi_square(&draws, &expected);
@@ -341,7 +477,7 @@ mod tests {
                 let mut logits = LOGITS;
                 logits[2] = bad;
                 let sampling = Sampling { temperature, ..Sampling::default() };
-                assert_eq!(sampler.draw(&mut logits, &sampling, &mut stream(StreamSeed::default())), None);
+                assert_eq!(sampler.draw(&mut logits, &[], &sampling, &mut stream(StreamSeed::default())), None);
             }
         }
     }

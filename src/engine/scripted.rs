@@ -36,6 +36,7 @@ impl Scripted {
         };
         Completion {
             logprobs: vec![0.0; token_ids.len()],
+            top_logprobs: Vec::new(),
             token_ids,
             finish_reason,
             prefilled: request.prompt_ids.len(),

@@ -387,6 +387,81 @@ fn generate_hands_out_tokens_and_can_be_stopped() {
     assert_eq!(engine.generate(request(&[], 1, greedy(1)), &mut |_| true).unwrap_err().kind, error::Kind::Env);
 }
 
+/// Tokens come one by one, and are those of the completion; who stops reading them still gets it.
+#[test]
+fn tokens_are_streamed() {
+    let mut engine = engine(2);
+    let (client, queue) = channel();
+    let (mut tokens, completion) = client.stream(request(&prompt(4, 10), 1, sampled(12)));
+    let (unread, other) = client.stream(request(&prompt(5, 10), 2, sampled(3)));
+    drop((client, unread));
+    engine.serve(queue).unwrap();
+    let completion = completion.blocking_recv().unwrap().unwrap();
+    let mut seen = Vec::new();
+    while let Some(token) = tokens.blocking_recv() {
+        seen.push(token);
+    }
+    assert_eq!(seen.iter().map(|token| token.id).collect::<Vec<_>>(), completion.token_ids);
+    assert_eq!(seen.iter().map(|token| token.logprob).collect::<Vec<_>>(), completion.logprobs);
+    assert_eq!(other.blocking_recv().unwrap().unwrap().token_ids.len(), 3);
+}
+
+/// A reply whose time is over has what was sampled until then; one that still waits has nothing; others go on.
+#[test]
+fn deadlines_end_replies() {
+    let mut engine = engine(1);
+    let short = |seconds| Sampling { max_seconds: seconds, ..sampled(100) };
+    let requests = vec![
+        request(&prompt(4, 10), 1, short(1e-9)),
+        request(&prompt(5, 10), 2, Sampling { max_seconds: 3600.0, ..sampled(5) }),
+    ];
+    let (completions, _) = serve(&mut engine, requests);
+    let late = completions[0].as_ref().unwrap();
+    assert_eq!((late.finish_reason, late.token_ids.len()), (FinishReason::Deadline, 0));
+    assert_eq!(completions[1].as_ref().unwrap().token_ids.len(), 5);
+    let begin = std::time::Instant::now();
+    let mut seconds = 0.0;
+    let cut = engine
+        .generate(request(&prompt(6, 10), 3, Sampling { max_seconds: 0.05, ..sampled(100) }), &mut |_| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            seconds = begin.elapsed().as_secs_f64();
+            true
+        })
+        .unwrap();
+    assert_eq!(cut.finish_reason, FinishReason::Deadline);
+    assert!(!cut.token_ids.is_empty() && cut.token_ids.len() < 100, "{} tokens in {seconds} s", cut.token_ids.len());
+}
+
+/// The penalty sees prompt and reply, whatever else is in the batch.
+#[test]
+fn a_penalised_reply_is_that_of_penalised_logits() {
+    let mut engine = engine(3);
+    let penalty = Sampling { repetition_penalty: 3.0, logit_bias: [(7, 0.5), (8, -100.0)].into(), ..greedy(20) };
+    let asked = request(&prompt(4, 10), 1, Sampling { top_logprobs: 2, ..penalty });
+    let (completions, _) = replies(&mut engine, vec![request(&prompt(5, 9), 2, sampled(30)), asked.clone()]);
+    let reply = &completions[1];
+    let model = model();
+    let _guard = tch::no_grad_guard();
+    let mut ids = asked.prompt_ids.clone();
+    for (place, &id) in reply.token_ids.iter().enumerate() {
+        let hidden = model.forward(&Packed::from_rows(&[&ids[..]], Device::Cpu)).unwrap();
+        let logits = model.logits(&hidden.narrow(0, ids.len() as i64 - 1, 1)).unwrap();
+        let mut logits: Vec<f32> = logits.view(-1).try_into().unwrap();
+        for (_, logit) in logits.iter_mut().enumerate().filter(|(id, _)| ids.contains(&(*id as u32))) {
+            *logit = if *logit > 0.0 { *logit / 3.0 } else { *logit * 3.0 };
+        }
+        logits[7] += 0.5;
+        logits[8] -= 100.0;
+        let logprobs: Vec<f32> = Tensor::from_slice(&logits).log_softmax(-1, Kind::Float).try_into().unwrap();
+        let best = (0..VOCAB).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
+        assert_eq!(id as usize, best, "token {place}");
+        assert!((reply.logprobs[place] - logprobs[best]).abs() < 1e-4);
+        let [first, second] = reply.top_logprobs[place][..] else { panic!("two were asked for") };
+        assert!(first.0 == id && (first.1 - logprobs[best]).abs() < 1e-4 && second.1 <= first.1);
+        ids.push(id);
+    }
+}
+
 #[test]
 fn a_queue_without_clients_closes_at_once() {
     let (client, queue) = channel();

@@ -1,5 +1,6 @@
 //! What is asked of a policy and what it answers: sampling settings, request, completion.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -14,15 +15,44 @@ pub struct Sampling {
     pub top_k: usize,
     /// 1 is off.
     pub top_p: f64,
+    /// Tokens less likely than this share of the likeliest one are cut; 0 is off (arXiv:2407.01082).
+    pub min_p: f64,
+    /// Logits of tokens that prompt or reply hold already are divided by this where positive and multiplied where
+    /// negative; 1 is off (CTRL, arXiv:1909.05858).
+    pub repetition_penalty: f64,
+    /// Added to the logits of token ids.
+    pub logit_bias: BTreeMap<u32, f64>,
+    /// How many of the likeliest tokens are told at each place, with their log-probabilities.
+    pub top_logprobs: usize,
     /// Most tokens one reply may have.
     pub max_new_tokens: usize,
+    /// Most seconds one reply may take, the wait for its turn included; 0 is no limit.
+    pub max_seconds: f64,
     /// Strings that end a reply; the reply keeps them.
     pub stop: Vec<String>,
 }
 
 impl Default for Sampling {
     fn default() -> Self {
-        Self { temperature: 1.0, top_k: 0, top_p: 1.0, max_new_tokens: 256, stop: Vec::new() }
+        Self {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            logit_bias: BTreeMap::new(),
+            top_logprobs: 0,
+            max_new_tokens: 256,
+            max_seconds: 0.0,
+            stop: Vec::new(),
+        }
+    }
+}
+
+impl Sampling {
+    /// Whether tokens seen before are made less likely.
+    pub fn penalises(&self) -> bool {
+        (self.repetition_penalty - 1.0).abs() > f64::EPSILON
     }
 }
 
@@ -57,14 +87,22 @@ pub enum FinishReason {
     StopString,
     /// `max_new_tokens` was reached, or the context was full.
     Length,
+    /// `max_seconds` were over.
+    Deadline,
 }
 
 impl FinishReason {
+    /// Whether the policy would have gone on.
+    pub fn is_cut(self) -> bool {
+        matches!(self, Self::Length | Self::Deadline)
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Stop => "stop",
             Self::StopString => "stop_string",
             Self::Length => "length",
+            Self::Deadline => "deadline",
         }
     }
 }
@@ -74,6 +112,8 @@ impl FinishReason {
 pub struct Completion {
     pub token_ids: Vec<u32>,
     pub logprobs: Vec<f32>,
+    /// At each place the likeliest tokens and their log-probabilities, as many as [`Sampling::top_logprobs`] asks for.
+    pub top_logprobs: Vec<Vec<(u32, f32)>>,
     pub finish_reason: FinishReason,
     /// Prompt tokens whose keys and values were computed for this request; the rest came from the cache.
     pub prefilled: usize,

@@ -10,9 +10,7 @@ use serde_json::Value;
 use crate::config::Settings;
 use crate::engine::Policy;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{
-    Action, Completion, FinishReason, Message, Observation, Request, Sampling, Status, Step, StreamSeed, Trajectory,
-};
+use crate::mdp::{Action, Completion, Message, Observation, Request, Sampling, Status, Step, StreamSeed, Trajectory};
 use crate::script::{Failure, Outcome, Split, Worker};
 use crate::text::{Extension, Renderer};
 
@@ -145,7 +143,7 @@ async fn run_steps(
             finish_reason: completion.finish_reason,
         };
         let result = worker.step(&state, &action).await?;
-        let cut = completion.finish_reason == FinishReason::Length;
+        let cut = completion.finish_reason.is_cut();
         let out_of_steps = t + 1 == spec.max_steps;
         trajectory.steps.push(Step {
             prompt_ids: prompt.ids.clone(),

@@ -52,17 +52,15 @@ struct OpenOptions {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 struct Asked {
-    temperature: Option<f64>,
-    top_k: Option<usize>,
-    top_p: Option<f64>,
-    max_new_tokens: Option<usize>,
-    stop: Vec<String>,
     stop_ids: Vec<u32>,
     ignore_eos: bool,
     seed: u64,
     tools: Vec<Json>,
+    /// Fields of [`Sampling`], over the model's own.
+    #[serde(flatten)]
+    sampling: serde_json::Map<String, Json>,
 }
 
 #[derive(Default, Deserialize)]
@@ -227,12 +225,11 @@ impl Opened {
     fn generate(&mut self, prompt: &Json, asked: Asked) -> Result<Json> {
         let prompt_ids = self.prompt(prompt, &asked.tools)?;
         self.check(&prompt_ids)?;
-        let mut sampling = self.sampling.clone();
-        sampling.temperature = asked.temperature.unwrap_or(sampling.temperature);
-        sampling.top_k = asked.top_k.unwrap_or(sampling.top_k);
-        sampling.top_p = asked.top_p.unwrap_or(sampling.top_p);
-        sampling.max_new_tokens = asked.max_new_tokens.unwrap_or(sampling.max_new_tokens);
-        sampling.stop = asked.stop;
+        let mut sampling = json!(self.sampling);
+        for (name, value) in asked.sampling {
+            sampling[name] = value;
+        }
+        let sampling: Sampling = read(&sampling)?;
         let mut stop_ids = if asked.ignore_eos { Vec::new() } else { self.eos.to_vec() };
         stop_ids.extend(asked.stop_ids);
         self.requests += 1;
@@ -249,10 +246,13 @@ impl Opened {
             _ => &reply.token_ids,
         };
         let text = self.renderer.as_ref().map(|renderer| renderer.tokenizer().decode(own, false));
+        let one = |&(id, logprob): &(u32, f32)| json!({ "id": id, "logprob": logprob });
+        let top: Vec<Json> = reply.top_logprobs.iter().map(|place| place.iter().map(one).collect()).collect();
+        let top = if top.is_empty() { Json::Null } else { top.into() };
         let logprobs: Vec<f64> = reply.logprobs.iter().map(|&logprob| f64::from(logprob)).collect();
         Ok(json!({
             "text": text, "token_ids": reply.token_ids, "logprobs": logprobs,
-            "finish_reason": reply.finish_reason.name(),
+            "finish_reason": reply.finish_reason.name(), "top_logprobs": top,
         }))
     }
 

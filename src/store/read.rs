@@ -94,6 +94,7 @@ impl Columns<'_> {
                 "stop" => FinishReason::Stop,
                 "stop_string" => FinishReason::StopString,
                 "length" => FinishReason::Length,
+                "deadline" => FinishReason::Deadline,
                 other => return Err(damaged(format!("unknown finish_reason `{other}`"))),
             },
             reward: self.required::<Float64Type>("reward", row)?,
@@ -231,7 +232,8 @@ mod tests {
             sampled in vec((any::<u32>(), any::<f32>().prop_filter("finite", |x| x.is_finite())), 0..20),
             text in ".*",
             finish_reason in prop_oneof![
-                Just(FinishReason::Stop), Just(FinishReason::StopString), Just(FinishReason::Length)
+                Just(FinishReason::Stop), Just(FinishReason::StopString), Just(FinishReason::Length),
+                Just(FinishReason::Deadline)
             ],
             reward in finite(),
             (terminated, truncated, new_row) in any::<(bool, bool, bool)>(),

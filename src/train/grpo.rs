@@ -18,7 +18,7 @@ use super::update::{UpdateStats, update};
 use super::{RunOptions, Summary, due, files, metrics, order, report};
 use crate::config::{Grpo, Trainer};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{StreamSeed, Trajectory};
+use crate::mdp::{Sampling, StreamSeed, Trajectory};
 use crate::rl::adamw::{self, AdamW};
 use crate::rl::advantages;
 use crate::rl::pack::{self, Row};
@@ -37,7 +37,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
             .at_path(&options.script)
             .hint(format!("run it with `r1 sft {}`", options.script.display())));
     };
-    check(&grpo)?;
+    check(&grpo, &script.settings.sampling)?;
 
     // A resumed run starts from its newest checkpoint, everything else from the recipe's model.
     let checkpoint = match &options.resume {
@@ -176,7 +176,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
 const OPTIMIZER: &str = "optimizer.safetensors";
 
 /// Contradictions are refused before anything runs.
-fn check(grpo: &Grpo) -> Result<()> {
+fn check(grpo: &Grpo, sampling: &Sampling) -> Result<()> {
     let refuse = |message: String, hint: &str| Err(Error::new(Kind::Script, message).hint(hint));
     if grpo.group_size < 2 {
         return refuse(
@@ -201,6 +201,14 @@ fn check(grpo: &Grpo) -> Result<()> {
         return refuse(
             format!("trainer.clip is {{ {}, {} }}", grpo.clip.0, grpo.clip.1),
             "both are above 0, the first below 1",
+        );
+    }
+    if sampling.penalises() || !sampling.logit_bias.is_empty() {
+        return refuse(
+            "sampling.repetition_penalty and sampling.logit_bias sample from another distribution than the policy's, \
+             which training can't score"
+                .to_owned(),
+            "leave them out; they are for `r1 infer` and `r1 lua`",
         );
     }
     if !(grpo.lr >= 0.0 && grpo.lr.is_finite()) {

@@ -47,7 +47,7 @@ pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
         metrics.set("time/tools", seconds);
     }
     let replies: Vec<FinishReason> = counted.iter().flat_map(|t| &t.steps).map(|step| step.finish_reason).collect();
-    let cut = replies.iter().filter(|reason| **reason == FinishReason::Length).count();
+    let cut = replies.iter().filter(|reason| reason.is_cut()).count();
     metrics.set("rollout/cut_share", cut as f64 / replies.len().max(1) as f64);
     metrics.set("rollout/truncated_share", per(&|t| f64::from(u8::from(t.status == Status::Truncated))));
     let failed = trajectories.len() - counted.len();

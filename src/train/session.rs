@@ -114,6 +114,8 @@ pub fn model_sampling(dir: &Path) -> Result<Sampling> {
         temperature: if greedy { 0.0 } else { wanted["temperature"].as_f64().unwrap_or(usual.temperature) },
         top_p: wanted["top_p"].as_f64().unwrap_or(usual.top_p),
         top_k: wanted["top_k"].as_u64().unwrap_or(0) as usize,
+        min_p: wanted["min_p"].as_f64().unwrap_or(usual.min_p),
+        repetition_penalty: wanted["repetition_penalty"].as_f64().unwrap_or(usual.repetition_penalty),
         ..usual
     })
 }

@@ -130,6 +130,9 @@ fn models_score_and_sample() {
              for _, id in ipairs(a.token_ids) do whole[#whole + 1] = id end
              local scored = m:logprobs(whole)
              for i = 1, 4 do assert(math.abs(scored[3 + i] - a.logprobs[i]) < 1e-4) end
+             local d = m:generate(ids, { temperature = 0, max_new_tokens = 4, ignore_eos = true, top_logprobs = 2,
+               min_p = 0.1, repetition_penalty = 1.2, logit_bias = { ['5'] = -100 } })
+             assert(#d.top_logprobs == 4 and #d.top_logprobs[1] == 2 and d.top_logprobs[1][1].id == d.token_ids[1])
              local b = m:generate({ r1.user('Say 4') }, { seed = 3, max_new_tokens = 5 })
              local c = m:generate({ r1.user('Say 4') }, { seed = 3, max_new_tokens = 5 })
              return r1.json.encode(b.token_ids) == r1.json.encode(c.token_ids), m:config().model_type"),

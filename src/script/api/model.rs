@@ -124,8 +124,22 @@ fn methods(lua: &Lua) -> mlua::Result<Table> {
 }
 
 /// What `:generate` takes besides the prompt.
-const SAMPLING: [&str; 9] =
-    ["temperature", "top_k", "top_p", "max_new_tokens", "stop", "seed", "stop_ids", "tools", "ignore_eos"];
+const SAMPLING: [&str; 14] = [
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "logit_bias",
+    "top_logprobs",
+    "max_new_tokens",
+    "max_seconds",
+    "stop",
+    "seed",
+    "stop_ids",
+    "tools",
+    "ignore_eos",
+];
 
 /// A table of known options as an object; nothing is an empty one.
 fn plain(lua: &Lua, function: &'static str, options: &Value, known: &[&str]) -> mlua::Result<Json> {
