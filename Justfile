@@ -61,3 +61,7 @@ nano *args: build
 # Measure against the peers, which are installed into .venv (needs a few GB)
 bench *args: build
     benches/run.sh {{args}}
+
+# Decode and prefill of a model of a real shape, beside transformers, llama.cpp and the machine's limits
+bench-decode *args: build
+    benches/run.sh decode {{args}}

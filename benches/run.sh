@@ -3,9 +3,15 @@
 # the torch wheel brings its CUDA libraries).
 #
 #   benches/run.sh [--repetitions N] [--threads N] [--only NAME] [--model DIR]
+#   benches/run.sh decode [--repetitions N] [--threads N] [--kind f32|bf16]
+#       a model of Qwen2.5-0.5B's shape beside transformers and llama.cpp (which is built once, 10 to 20 minutes)
 #   R1_PEERS_VENV=/dir     use this virtual environment instead, and install nothing
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+script=compare
+target=r1
+if [ "${1:-}" = decode ]; then script=decode target=decode; shift; fi
 
 fail() { echo "error: $1" >&2; echo "  hint: $2" >&2; exit 1; }
 
@@ -23,8 +29,14 @@ if [ -z "${R1_PEERS_VENV:-}" ] && [ ! -e "$venv/.complete" ]; then
 fi
 "$venv/bin/python" -c 'import torch, transformers, trl' || fail "$venv lacks a peer" "remove it and run this again"
 
+if [ "$script" = decode ] && [ -z "${R1_PEERS_VENV:-}" ] && [ ! -e "$venv/.llama" ]; then
+  echo "bench: building llama-cpp-python (once, 10 to 20 minutes)" >&2
+  "$venv/bin/pip" install --quiet --disable-pip-version-check llama-cpp-python gguf && touch "$venv/.llama" ||
+    echo "bench: llama-cpp-python can't be built here; it is left out" >&2
+fi
+
 LIBTORCH=$(setup/libtorch.sh) && export LIBTORCH
 cargo build --quiet --release --bin r1
-bench=$(cargo build --quiet --release --bench r1 --message-format=json |
+bench=$(cargo build --quiet --release --bench "$target" --message-format=json |
   "$venv/bin/python" -c 'import json, sys; print([m["executable"] for m in map(json.loads, sys.stdin) if m.get("executable") and m["target"]["kind"] == ["bench"]][0])')
-exec "$venv/bin/python" benches/compare.py --binary "$(realpath "${CARGO_TARGET_DIR:-target}/release/r1")" --bench "$bench" "$@"
+exec "$venv/bin/python" "benches/$script.py" --binary "$(realpath "${CARGO_TARGET_DIR:-target}/release/r1")" --bench "$bench" "$@"

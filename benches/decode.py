@@ -1,0 +1,231 @@
+"""Decode and prefill of a model of a real shape on the CPU, beside transformers, llama.cpp and the machine's limits.
+
+The model is Qwen2.5-0.5B's shape with random weights, made once in the cache. Every side samples greedily the same
+number of tokens behind prompts of the same length; a step's time is (17 tokens - 1 token) / 16, so that prefill is
+not in it. Sides take turns; the smallest time of each is compared, as other work on the machine only ever adds.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from compare import RESULTS, ROOT, Side, machine
+
+BATCHES = (1, 8, 32)
+PROMPT, NEW, LONG = 32, 16, 512
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "r1/shapes"
+SHAPE = {
+    "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
+    "num_key_value_heads": 2, "vocab_size": 151936, "max_position_embeddings": 32768, "rope_theta": 1e6,
+    "tie_word_embeddings": True, "rms_norm_eps": 1e-6,
+}
+
+
+def make(kind):
+    """The directory of the random model in f32 or bf16."""
+    dir = CACHE / f"qwen2.5-0.5b-{kind}"
+    if not (dir / "model.safetensors").exists():
+        import torch
+        from transformers import Qwen2Config, Qwen2ForCausalLM
+
+        torch.manual_seed(0)
+        model = Qwen2ForCausalLM(Qwen2Config(**SHAPE)).float()
+        (model if kind == "f32" else model.bfloat16()).save_pretrained(dir)
+    return dir
+
+
+def gguf(kind):
+    """The same weights as llama.cpp reads them; made with llama.cpp's own package `gguf`."""
+    import gguf
+    import torch
+    from safetensors.torch import load_file
+
+    path = CACHE / f"qwen2.5-0.5b-{kind}.gguf"
+    if path.exists():
+        return path
+    type = gguf.GGMLQuantizationType.F32 if kind == "f32" else gguf.GGMLQuantizationType.BF16
+    writer = gguf.GGUFWriter(str(path) + ".part", "qwen2")
+    writer.add_context_length(SHAPE["max_position_embeddings"])
+    writer.add_embedding_length(SHAPE["hidden_size"])
+    writer.add_block_count(SHAPE["num_hidden_layers"])
+    writer.add_feed_forward_length(SHAPE["intermediate_size"])
+    writer.add_head_count(SHAPE["num_attention_heads"])
+    writer.add_head_count_kv(SHAPE["num_key_value_heads"])
+    writer.add_rope_freq_base(SHAPE["rope_theta"])
+    writer.add_layer_norm_rms_eps(SHAPE["rms_norm_eps"])
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list([f"t{id}" for id in range(SHAPE["vocab_size"])])
+    writer.add_token_types([gguf.TokenType.NORMAL] * SHAPE["vocab_size"])
+    writer.add_token_merges(["t 0"])
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, SHAPE["num_hidden_layers"])
+    for name, tensor in load_file(make(kind) / "model.safetensors").items():
+        new = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if new is None:
+            sys.exit(f"error: llama.cpp has no name for {name}")
+        if tensor.ndim == 1 or kind == "f32":
+            writer.add_tensor(new, tensor.float().numpy())
+        else:
+            writer.add_tensor(new, tensor.view(torch.uint16).numpy().view("uint8"), raw_dtype=type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    Path(str(path) + ".part").rename(path)
+    return path
+
+
+def peer(name, kind):
+    """One peer's process: questions of benches/decode.rs on stdin, seconds on stdout."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what libraries print goes to stderr
+    threads = int(os.environ["OMP_NUM_THREADS"])
+    if name == "transformers":
+        import torch
+        import transformers
+
+        torch.set_num_threads(threads)
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        type = torch.float32 if kind == "f32" else torch.bfloat16
+        model = transformers.Qwen2ForCausalLM.from_pretrained(make(kind), dtype=type, attn_implementation="sdpa")
+        model.generation_config.eos_token_id = model.config.eos_token_id = None
+
+        def generate(batch, prompt, new):
+            ids = torch.randint(1000, 30000, (batch, prompt))
+            with torch.inference_mode():
+                model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=new,
+                               min_new_tokens=new, pad_token_id=0)
+    else:
+        import llama_cpp
+
+        params = llama_cpp.llama_model_default_params()
+        model = llama_cpp.llama_model_load_from_file(str(gguf(kind)).encode(), params)
+        context = llama_cpp.llama_context_default_params()
+        context.n_ctx, context.n_batch, context.n_ubatch, context.n_seq_max = 4096, 2048, 512, max(BATCHES)
+        context.n_threads = context.n_threads_batch = threads
+        context = llama_cpp.llama_init_from_model(model, context)
+        batch_of = llama_cpp.llama_batch_init(2048, 0, 1)
+
+        def decode(rows):
+            """Rows of (sequence, position, id, whether its logits are wanted)."""
+            batch_of.n_tokens = len(rows)
+            for place, (sequence, position, id, wanted) in enumerate(rows):
+                batch_of.token[place], batch_of.pos[place] = id, position
+                batch_of.n_seq_id[place], batch_of.seq_id[place][0] = 1, sequence
+                batch_of.logits[place] = wanted
+            if llama_cpp.llama_decode(context, batch_of) != 0:
+                sys.exit("error: llama.cpp could not decode")
+
+        def generate(batch, prompt, new):
+            llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
+            decode([(s, p, 1000 + 7919 * s % 30011 + p, p == prompt - 1) for s in range(batch) for p in range(prompt)])
+            for step in range(new - 1):
+                decode([(s, prompt + step, 2000 + step, True) for s in range(batch)])
+
+    print(json.dumps({"ready": True}), file=answers)
+    for line in sys.stdin:
+        begin = time.perf_counter()
+        generate(**json.loads(line))
+        print(json.dumps({"seconds": time.perf_counter() - begin}), file=answers)
+
+
+def measure(args, kind):
+    dir = make(kind)
+    sides = {"r1": Side([args.bench, str(dir), kind], args.threads)}
+    limits = sides["r1"].measure("{}")
+    for name in ("transformers", "llama.cpp"):
+        if name == "llama.cpp":
+            try:
+                version("llama_cpp_python"), version("gguf")
+            except PackageNotFoundError:
+                print("llama-cpp-python is not installed: left out", file=sys.stderr)
+                continue
+        sides[name] = Side([sys.executable, __file__, "--peer", name, "--kind", kind], args.threads)
+    questions = [(batch, PROMPT, new) for batch in BATCHES for new in (1, NEW + 1)] + [(1, LONG, 1)]
+    best = {}
+    for _ in range(args.repetitions + 1):
+        for question in questions:
+            for name, side in sides.items():
+                asked = json.dumps(dict(zip(("batch", "prompt", "new"), question, strict=True)))
+                seconds = side.measure(asked)["seconds"]
+                best[name, question] = min(seconds, best.get((name, question), float("inf")))
+    for side in sides.values():
+        side.close()
+    steps = {name: {batch: (best[name, (batch, PROMPT, NEW + 1)] - best[name, (batch, PROMPT, 1)]) / NEW
+                    for batch in BATCHES} for name in sides}
+    prefill = {name: best[name, (1, LONG, 1)] for name in sides}
+    inner = SHAPE["num_hidden_layers"] * SHAPE["hidden_size"] * (
+        2 * SHAPE["hidden_size"] + 2 * 128 + 3 * SHAPE["intermediate_size"])
+    head = SHAPE["vocab_size"] * SHAPE["hidden_size"]
+    return {
+        "limits": limits, "steps": steps, "prefill": prefill,
+        "step_limit": (inner + head) * (4 if kind == "f32" else 2) / limits["bytes_per_second"],
+        "prefill_limit": 2 * (inner * LONG + head) / limits["flops"],
+    }
+
+
+def table(results):
+    lines = ["| measured | r1 | limit | r1 to limit | transformers | ratio | llama.cpp | ratio |",
+             "|---|---|---|---|---|---|---|---|"]
+
+    def row(what, times, limit):
+        def against(name):
+            return f"{times[name] * 1e3:.1f} ms | **{times[name] / times['r1']:.2f}x**" if name in times else " | "
+        lines.append(f"| {what} | {times['r1'] * 1e3:.1f} ms | {limit * 1e3:.1f} ms | {times['r1'] / limit:.2f} "
+                     f"| {against('transformers')} | {against('llama.cpp')} |")
+
+    for kind, result in results.items():
+        for batch in BATCHES:
+            times = {name: steps[batch] for name, steps in result["steps"].items()}
+            row(f"{kind}, decode, batch {batch}, a step", times, result["step_limit"])
+        row(f"{kind}, prefill, {LONG} tokens", result["prefill"], result["prefill_limit"])
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bench", help="the binary of benches/decode.rs")
+    parser.add_argument("--binary", help="the r1 binary (not used here)")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--kind", choices=("f32", "bf16"), help="measure one type only, and write no results")
+    parser.add_argument("--peer", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.peer:
+        return peer(args.peer, args.kind)
+    results = {kind: measure(args, kind) for kind in ([args.kind] if args.kind else ("f32", "bf16"))}
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout
+    peers = {name: version(name) for name in ("torch", "transformers")}
+    try:
+        peers["llama-cpp-python"] = version("llama_cpp_python")
+    except PackageNotFoundError:
+        pass
+    about = {"date": datetime.date.today().isoformat(), "machine": machine(), "threads": args.threads,
+             "repetitions": args.repetitions, "r1": commit.strip(), "peers": peers, "load": os.getloadavg()[0]}
+    limits = ", ".join(f"{kind}: reading memory {result['limits']['bytes_per_second'] / 1e9:.1f} GB/s, libtorch's matrix "
+                       f"product {result['limits']['flops'] / 1e9:.0f} GFLOP/s" for kind, result in results.items())
+    text = (f"{about['date']}, {about['machine']}, {args.threads} threads, r1 {about['r1']}, "
+            + ", ".join(f"{name} {number}" for name, number in peers.items())
+            + f". Qwen2.5-0.5B's shape, random weights, {PROMPT} + {NEW} tokens, smallest of {args.repetitions + 1}. {limits}. "
+            + "The limit of a step is reading the weights once; that of prefill, the products at libtorch's rate.\n\n"
+            + table(results) + "\n")
+    print(text)
+    if not args.kind:
+        name = f"{about['date']}-{re.sub('[^a-z0-9]+', '-', about['machine'].lower()).strip('-')}-decode"
+        (RESULTS / f"{name}.md").write_text(f"# Decode and prefill of a real shape\n\n{text}")
+        flat = {kind: {**result, "steps": {name: {str(b): t for b, t in steps.items()}
+                                           for name, steps in result["steps"].items()}} for kind, result in results.items()}
+        (RESULTS / f"{name}.json").write_text(json.dumps({"about": about, "results": flat}, indent=1) + "\n")
+        print(f"written to benches/results/{name}.md and .json")
+
+
+if __name__ == "__main__":
+    main()
