@@ -13,6 +13,8 @@ mod conversations;
 mod filters;
 mod format;
 mod formats;
+#[cfg(test)]
+mod fuzz;
 mod pieces;
 mod python;
 #[cfg(test)]

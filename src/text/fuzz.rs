@@ -1,0 +1,169 @@
+//! Fuzzing of what strangers write: chat templates and replies. `R1_FUZZ_SECONDS` is how long each test looks (2 where
+//! it is not set). The tests may not panic, hang or run out of memory; what they find is kept as a case elsewhere.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+use std::time::{Duration, Instant};
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
+use serde_json::{Map, Value, json};
+
+use super::testing::shared;
+use super::{Format, Template, train};
+
+/// Numbers from a seed; time decides how many are drawn.
+struct Dice(ChaCha8Rng);
+
+impl Dice {
+    fn below(&mut self, count: usize) -> usize {
+        (self.0.next_u64() % count.max(1) as u64) as usize
+    }
+
+    fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        &from[self.below(from.len())]
+    }
+}
+
+/// Says which case failed.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("with seed {}", self.0);
+        }
+    }
+}
+
+/// Calls `check` with new dice until the time is up.
+fn look(check: impl Fn(&mut Dice)) {
+    let seconds = std::env::var("R1_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let mut seed = 0;
+    while Instant::now() < end {
+        let begin = Instant::now();
+        let said = Seed(seed);
+        check(&mut Dice(ChaCha8Rng::seed_from_u64(seed)));
+        drop(said);
+        assert!(begin.elapsed() < Duration::from_secs(30), "seed {seed} took {:?}", begin.elapsed());
+        seed += 1;
+    }
+    assert!(seed > 20, "only {seed} cases in {seconds} s");
+}
+
+/// Changes a few of the pieces of a text: gone, twice, swapped, or another text's.
+fn mutate(dice: &mut Dice, pieces: &mut Vec<String>, others: &[String]) {
+    for _ in 0..=dice.below(4) {
+        let at = dice.below(pieces.len());
+        match dice.below(5) {
+            _ if pieces.is_empty() => pieces.push(dice.pick(others).clone()),
+            0 => drop(pieces.remove(at)),
+            1 => pieces.insert(at, pieces[at].clone()),
+            2 => {
+                let other = dice.below(pieces.len());
+                pieces.swap(at, other);
+            }
+            3 => pieces.insert(at, dice.pick(others).clone()),
+            _ => {
+                let piece = &mut pieces[at];
+                let cut = piece.char_indices().map(|(place, _)| place).nth(dice.below(piece.len())).unwrap_or(0);
+                piece.truncate(cut);
+            }
+        }
+    }
+}
+
+/// A template in pieces, each beginning with a tag.
+fn pieces(source: &str) -> Vec<String> {
+    let mut cuts: Vec<usize> =
+        ["{%", "{{", "{#"].iter().flat_map(|tag| source.match_indices(tag)).map(|(at, _)| at).collect();
+    cuts.extend([0, source.len()]);
+    cuts.sort_unstable();
+    cuts.windows(2).map(|cut| source[cut[0]..cut[1]].to_owned()).collect()
+}
+
+#[test]
+fn mutated_templates_render_or_say_why_not() {
+    const HOSTILE: [&str; 12] = [
+        "{% for a in range(99999) %}",
+        "{{ 'x' * 99999999 }}",
+        "{{ messages | tojson(indent=999) }}",
+        "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}",
+        "{% set x = x + x %}",
+        "{% set messages = messages + messages %}",
+        "{{ messages[-99999999999999999999] }}",
+        "{{ messages[::0] }}",
+        "{{ ''.join(messages) }}",
+        "{{ -9223372036854775808 // -1 }}",
+        "{{ none.a.b }}",
+        "{{ 'é'[0:1] | indent(999, true) | title | trim('é') }}",
+    ];
+    let mut sources = vec![train::TEMPLATE.to_owned()];
+    if let Some(dir) = shared("chat-templates/templates") {
+        let mut paths: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        sources.extend(paths.iter().filter_map(|path| std::fs::read_to_string(path).ok()));
+    }
+    let mut others: Vec<String> = sources.iter().flat_map(|source| pieces(source)).collect();
+    others
+        .extend(HOSTILE.iter().flat_map(|piece| vec![(*piece).to_owned(); others.len() / 100 + 1]).collect::<Vec<_>>());
+    let call = json!({"type": "function", "id": "call00001", "function": {"name": "f", "arguments": {"a": "é"}}});
+    let messages = json!([
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": "c", "reasoning_content": "r", "tool_calls": [call]},
+        {"role": "tool", "content": "t", "name": "f", "tool_call_id": "call00001"},
+        {"role": "assistant", "content": "<think>a</think>b"},
+    ]);
+    let tools = [json!({"type": "function", "function": {"name": "f", "description": "d", "parameters": {}}})];
+    look(|dice| {
+        let source: &String = dice.pick(&sources);
+        let mut parts = pieces(source);
+        mutate(dice, &mut parts, &others);
+        let source = parts.concat();
+        let rendered = Template::new(&source, None, "t.jinja", "<s>", "</s>").and_then(|template| {
+            let tools = (dice.below(2) == 0).then_some(&tools[..]);
+            template.render(&messages, tools, dice.below(2) == 0, &Map::new())
+        });
+        if let Err(error) = rendered {
+            assert!(error.place.as_deref().is_some_and(|place| place.starts_with("t.jinja")), "{error}\n{source}");
+        }
+    });
+}
+
+#[test]
+fn mutated_replies_are_read() {
+    let values = [json!(1), json!("\"}</tool_call>"), json!([true, null, {"é": -0.5}]), json!({}), Value::Null];
+    let names = ["f", "get_weather", "a.b"];
+    let tools = [json!({"type": "function", "function": {"name": "f", "parameters":
+        {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}}})];
+    look(|dice| {
+        let written = Format::ALL.map(|format| {
+            let calls: Vec<_> = (0..=dice.below(2))
+                .map(|_| crate::mdp::ToolCall {
+                    id: None,
+                    name: (*dice.pick(&names)).to_owned(),
+                    arguments: json!({"a": dice.pick(&values), "code": dice.pick(&values)}),
+                })
+                .collect();
+            format.write("<think>\nhm\n</think>\n\nText.".to_owned(), &calls)
+        });
+        let letters = |text: &str| -> Vec<String> {
+            text.split_inclusive(|letter: char| !letter.is_alphanumeric()).map(str::to_owned).collect()
+        };
+        let (one, other): (&String, &String) = (dice.pick(&written), dice.pick(&written));
+        let (mut parts, others) = (letters(one), letters(other));
+        mutate(dice, &mut parts, &others);
+        let text = parts.concat();
+        for format in Format::ALL {
+            let begun = dice.below(2) == 0;
+            let whole = format.read(&text, begun, "python", &tools);
+            let mut stream = format.stream(begun, "python", &tools);
+            for part in &parts {
+                stream.push(part);
+            }
+            assert_eq!(stream.finish().1, whole, "{format:?} of {text:?}");
+        }
+    });
+}
