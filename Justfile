@@ -62,6 +62,10 @@ nano *args: build
 bench *args: build
     benches/run.sh {{args}}
 
+# Build and pack what a CUDA machine with torch 2.11 needs; check and time it where there is a GPU
+gpu-check *args: build
+    benches/gpu-check.sh {{args}}
+
 # Decode and prefill of a model of a real shape, beside transformers, llama.cpp and the machine's limits
 bench-decode *args: build
     benches/run.sh decode {{args}}

@@ -1,6 +1,6 @@
 //! r1's side of `decode.py`: decode and prefill of a model of a real shape, and the machine's limits.
 //!
-//! `decode DIR f32|bf16` answers JSON lines: `{"batch": B, "prompt": P, "new": N}` with the seconds that it took to
+//! `decode DIR f32|bf16 [cuda]` answers JSON lines: `{"batch": B, "prompt": P, "new": N}` with the seconds that it took to
 //! sample N tokens greedily behind P for B sequences; `{}` with the bandwidth of reading memory
 //! (bytes/s) and the rate of libtorch's matrix product on the model's largest layer (multiply-adds/s, times 2).
 
@@ -13,10 +13,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use r1::config::DeviceChoice;
 use r1::engine::{Engine, EngineOptions, Policy, TokenBytes, channel};
 use r1::mdp::{Request, Sampling, StreamSeed};
 use r1::model::Model;
-use r1::{Error, Kind, Result};
+use r1::{Error, Kind, Result, native};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tch::{Device, Kind as Type, Tensor};
@@ -35,11 +36,14 @@ enum Question {
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
-    let [_, dir, kind, ..] = &arguments[..] else {
+    let [_, dir, kind, rest @ ..] = &arguments[..] else {
         return Err(Error::new(Kind::Usage, "this is one side of a comparison").hint("run `just bench-decode`"));
     };
     let kind = if kind == "bf16" { Type::BFloat16 } else { Type::Float };
-    let model = Rc::new(Model::load(&PathBuf::from(dir), Device::Cpu, kind)?);
+    let cuda = rest.first().is_some_and(|name| name == "cuda");
+    let device = native::device(if cuda { DeviceChoice::Cuda } else { DeviceChoice::Cpu })?;
+    let model = Rc::new(Model::load(&PathBuf::from(dir), device, kind)?);
+    let vocab = model.config.vocab_size as u32;
     let vocabulary = Arc::new(TokenBytes::new(Vec::new()));
     let options = EngineOptions::sized(&model.config, kind, SLOTS, CONTEXT);
     let mut engine = Engine::new(Rc::clone(&model), vocabulary, options)?;
@@ -49,14 +53,14 @@ fn main() -> Result<()> {
         let question: Question = serde_json::from_str(&line).map_err(|error| internal(&error))?;
         let answer = match question {
             Question::Limits {} => limits(&model, kind)?,
-            Question::Generate { batch, prompt, new } => generate(&mut engine, batch, prompt, new)?,
+            Question::Generate { batch, prompt, new } => generate(&mut engine, vocab, batch, prompt, new)?,
         };
         println!("{answer}");
     }
     Ok(())
 }
 
-fn generate(engine: &mut Engine, batch: u64, prompt: u32, new: usize) -> Result<Value> {
+fn generate(engine: &mut Engine, vocab: u32, batch: u64, prompt: u32, new: usize) -> Result<Value> {
     engine.clear_cache();
     let (client, queue) = channel();
     let sampling = Arc::new(Sampling { temperature: 0.0, max_new_tokens: new, ..Sampling::default() });
@@ -65,7 +69,7 @@ fn generate(engine: &mut Engine, batch: u64, prompt: u32, new: usize) -> Result<
         .map(|conversation| {
             client.submit(Request {
                 // No two prompts share a prefix.
-                prompt_ids: (0..prompt).map(|place| 1000 + conversation as u32 * 7919 % 30011 + place * 13).collect(),
+                prompt_ids: (0..prompt).map(|place| (conversation as u32 + 1 + place * 13) % vocab).collect(),
                 sampling: Arc::clone(&sampling),
                 stop_ids: Arc::default(),
                 seed: StreamSeed::default(),
