@@ -10,7 +10,8 @@ use rand_core::{RngCore, SeedableRng};
 use serde_json::{Map, Value, json};
 
 use super::testing::shared;
-use super::{Format, Template, train};
+use super::{Format, Template, Tokenizer, train};
+use crate::error::Kind;
 
 /// Numbers from a seed; time decides how many are drawn.
 struct Dice(ChaCha8Rng);
@@ -128,6 +129,74 @@ fn mutated_templates_render_or_say_why_not() {
         });
         if let Err(error) = rendered {
             assert!(error.place.as_deref().is_some_and(|place| place.starts_with("t.jinja")), "{error}\n{source}");
+        }
+    });
+}
+
+/// Every number and text of a small tokenizer, one after the other and several at once, made into something else.
+#[test]
+fn mutated_tokenizers_load_or_say_why_not() {
+    const FILES: [&str; 2] = ["tokenizer.json", "tokenizer_config.json"];
+    fn places<'a>(value: &'a mut Value, found: &mut Vec<&'a mut Value>) {
+        match value {
+            Value::Object(fields) => fields.values_mut().for_each(|field| places(field, found)),
+            // The first and last of a long list stand for all.
+            Value::Array(items) => {
+                let last = items.len().saturating_sub(1);
+                items
+                    .iter_mut()
+                    .enumerate()
+                    .filter(|(at, _)| *at < 3 || *at == last)
+                    .for_each(|(_, item)| places(item, found));
+            }
+            leaf => found.push(leaf),
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    super::testing::small_tokenizer().save(dir.path()).unwrap();
+    let read = |name: &str| serde_json::from_slice::<Value>(&std::fs::read(dir.path().join(name)).unwrap()).unwrap();
+    let originals = FILES.map(read);
+    let values = [
+        json!(4_294_967_295_u32),
+        json!(-1),
+        json!(1e300),
+        json!("x".repeat(5000)),
+        json!("(a+)+$"),
+        json!("(?:a{999}){999}"),
+        json!(""),
+        json!([]),
+        json!({}),
+        Value::Null,
+        json!({"type": "Sequence", "normalizers": vec![json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aaaa"}); 30]}),
+        json!({"type": "Split", "pattern": {"Regex": "(a*)*b"}, "behavior": "Isolated", "invert": false}),
+        json!({"type": "Unigram", "unk_id": 9, "vocab": [["a", 0.0]], "byte_fallback": false}),
+    ];
+    look(|dice| {
+        let mut changed = originals.clone();
+        for file in &mut changed {
+            for _ in 0..dice.below(3) {
+                let mut found = Vec::new();
+                places(file, &mut found);
+                let at = dice.below(found.len());
+                *found.swap_remove(at) = dice.pick(&values).clone();
+            }
+            if let (Value::Object(fields), 0) = (&mut *file, dice.below(3)) {
+                let at = dice.below(fields.len());
+                if let Some((_, field)) = fields.iter_mut().nth(at) {
+                    *field = dice.pick(&values).clone();
+                }
+            }
+        }
+        let files = FILES.iter().zip(&changed).map(|(name, file)| ((*name).to_owned(), file.to_string().into_bytes()));
+        match Tokenizer::from_files(files.collect(), "t".to_owned()) {
+            Err(error) => assert!(error.kind == Kind::Model && error.to_string().len() < 9000, "{error}"),
+            Ok(tokenizer) => {
+                let ids =
+                    tokenizer.encode("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa the answer is 12 é<code>").unwrap_or_default();
+                tokenizer.decode(&ids, false);
+                assert!(tokenizer.token_bytes().len() == tokenizer.vocab_size());
+                drop(Template::of(&tokenizer));
+            }
         }
     });
 }

@@ -39,18 +39,55 @@ struct Cache {
 /// Where the cache starts anew.
 const CACHE_BYTES: usize = 16 << 20;
 
+/// Most bytes of one file; the largest known has 35 MB.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// How many times longer a tokenizer may make a text before it is divided; spaces as `▁` make it 3.
+const MOST_GROWTH: f64 = 64.0;
+
+/// Refuses a tokenizer whose replacements, one behind the other, make gigabytes of a short text.
+fn bounded(tokenizer: &Value) -> Result<(), String> {
+    fn growth(part: &Value) -> f64 {
+        let children = ["normalizers", "pretokenizers", "decoders", "processors"].map(|name| part[name].as_array());
+        let own = match (part["type"].as_str(), part["content"].as_str()) {
+            (Some("Replace"), Some(content)) => {
+                let pattern = part["pattern"]["String"].as_str().map_or(0, str::len);
+                (content.len() as f64 / pattern.max(1) as f64).max(1.0)
+            }
+            _ => 1.0,
+        };
+        children.into_iter().flatten().flatten().fold(own, |product, child| product * growth(child))
+    }
+    for name in ["normalizer", "pre_tokenizer", "decoder"] {
+        let growth = growth(&tokenizer[name]);
+        if growth > MOST_GROWTH {
+            return Err(format!("its {name} may make a text {growth:.0} times longer; at most {MOST_GROWTH} is read"));
+        }
+    }
+    Ok(())
+}
+
 impl Tokenizer {
     /// Reads `tokenizer.json` and what stands beside it in a model directory.
     pub fn load(dir: &Path) -> Result<Self> {
         let mut files = BTreeMap::new();
         for name in FILES {
             let path = dir.join(name);
-            match std::fs::read(&path) {
-                Ok(bytes) => {
-                    files.insert(name.to_owned(), bytes);
+            let io = |error: &std::io::Error| Error::io(Kind::Model, "read the tokenizer", &path, error);
+            match std::fs::metadata(&path) {
+                Ok(found) if !found.is_file() => {
+                    return Err(Error::new(Kind::Model, "this is not a regular file").at_path(&path));
+                }
+                Ok(found) if found.len() > MOST_BYTES => {
+                    let message =
+                        format!("the file has {} bytes; no tokenizer's has more than {MOST_BYTES}", found.len());
+                    return Err(Error::new(Kind::Model, message).at_path(&path));
+                }
+                Ok(_) => {
+                    files.insert(name.to_owned(), std::fs::read(&path).map_err(|error| io(&error))?);
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => return Err(Error::io(Kind::Model, "read the tokenizer", &path, &error)),
+                Err(error) => return Err(io(&error)),
             }
         }
         if !files.contains_key("tokenizer.json") {
@@ -68,15 +105,25 @@ impl Tokenizer {
         let json = files
             .get("tokenizer.json")
             .ok_or_else(|| Error::new(Kind::Model, "there is no tokenizer.json").at(&origin))?;
-        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(|error| {
-            Error::new(Kind::Model, format!("can't read the tokenizer: {error}")).at(place("tokenizer.json"))
-        })?;
+        let bad = |why: &dyn std::fmt::Display| {
+            Error::new(Kind::Model, format!("can't read the tokenizer: {why}")).at(place("tokenizer.json"))
+        };
+        let parsed: Value = serde_json::from_slice(json).map_err(|error| bad(&error))?;
+        bounded(&parsed).map_err(|why| bad(&why))?;
+        // The library trusts its files in places: what it trips over is a fault of the file.
+        let read = std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(json));
+        let mut inner = read.map_err(|_| bad(&"its parts contradict each other"))?.map_err(|error| bad(&error))?;
         inner.with_padding(None);
-        inner.with_truncation(None).map_err(|error| {
-            Error::new(Kind::Model, format!("can't read the tokenizer: {error}")).at(place("tokenizer.json"))
-        })?;
-        let last = inner.get_vocab(true).into_values().max();
-        let vocab_size = last.map_or(0, |id| id as usize + 1);
+        inner.with_truncation(None).map_err(|error| bad(&error))?;
+        let vocabulary = inner.get_vocab(true);
+        let vocab_size = vocabulary.values().max().map_or(0, |&id| id as usize + 1);
+        if vocab_size > 16 * vocabulary.len() + (1 << 16) {
+            return Err(bad(&format!(
+                "it has {} tokens, and one of them has the id {}",
+                vocabulary.len(),
+                vocab_size - 1
+            )));
+        }
         let new = Self { inner, files, origin, vocab_size, cache: Mutex::default() };
         // A damaged side file is an error now, not at the first prompt.
         new.json("tokenizer_config.json")?;
@@ -288,6 +335,34 @@ mod tests {
             let ids = tokenizer.encode(text).unwrap();
             assert_eq!(tokenizer.decode(&ids, false), text);
         }
+    }
+
+    #[test]
+    fn files_made_to_hurt_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        small_tokenizer().save(dir.path()).unwrap();
+        let path = dir.path().join("tokenizer.json");
+        let original: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let refused = |change: &dyn Fn(&mut Value)| {
+            let mut changed = original.clone();
+            change(&mut changed);
+            std::fs::write(&path, changed.to_string()).unwrap();
+            let error = Tokenizer::load(dir.path()).err().unwrap();
+            assert!(error.place.unwrap().ends_with("tokenizer.json"));
+            error.message
+        };
+        let twice = serde_json::json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"});
+        let bomb = refused(&|json| {
+            json["normalizer"] = serde_json::json!({"type": "Sequence", "normalizers": vec![twice.clone(); 20]});
+        });
+        assert!(bomb.ends_with("its normalizer may make a text 1048576 times longer; at most 64 is read"), "{bomb}");
+        let far = refused(&|json| json["model"]["vocab"]["a"] = 4_000_000_000_u32.into());
+        assert!(far.contains("one of them has the id 4000000000"), "{far}");
+        let cut = refused(&|json| json["model"]["merges"] = serde_json::json!([["no", "such"]]));
+        assert!(cut.starts_with("can't read the tokenizer"), "{cut}");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(Tokenizer::load(dir.path()).err().unwrap().message.contains("not a regular file"));
     }
 
     #[test]
