@@ -35,6 +35,11 @@ fn main() {
     if target("ARCH") == "x86_64" {
         sets.push(("avx2", &["-mavx2", "-mfma"]));
         sets.push(("avx512", &["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma"]));
+        sets.push((
+            "avx512bf16",
+            // The last: GCC 12 warns of its own header.
+            &["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mavx512bf16", "-mfma", "-Wno-uninitialized"],
+        ));
     }
     for (set, flags) in sets {
         build().flags(flags).file(source(&format!("kernels_{set}"))).compile(&format!("r1_kernels_{set}"));
@@ -43,12 +48,14 @@ fn main() {
     for header in ["kernels", "common", "prefix", "learn", "step", "logprobs", "autograd"] {
         println!("cargo:rerun-if-changed=src/native/{header}.h");
     }
-    println!("cargo:rerun-if-changed=src/native/kernels.inc");
+    for part in ["kernels", "dots"] {
+        println!("cargo:rerun-if-changed=src/native/{part}.inc");
+    }
     let mut native = build();
     if target("OS") == "linux" {
         native.flag("-fopenmp");
     }
-    for part in ["common", "attention", "prefix", "learn", "step", "logprobs", "autograd", "interface"] {
+    for part in ["common", "project", "attention", "prefix", "learn", "step", "logprobs", "autograd", "interface"] {
         native.file(source(part));
     }
     // libtorch's headers are not ours to warn about.

@@ -45,7 +45,7 @@ fn main() -> Result<()> {
     let model = Rc::new(Model::load(&PathBuf::from(dir), device, kind)?);
     let vocab = model.config.vocab_size as u32;
     let vocabulary = Arc::new(TokenBytes::new(Vec::new()));
-    let options = EngineOptions::sized(&model.config, kind, SLOTS, CONTEXT);
+    let options = EngineOptions::sized(&model.config, model.cache_kind(), SLOTS, CONTEXT);
     let mut engine = Engine::new(Rc::clone(&model), vocabulary, options)?;
     println!("{}", json!({ "ready": true }));
     for line in std::io::stdin().lock().lines() {

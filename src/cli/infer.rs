@@ -86,7 +86,7 @@ fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<C
         None => None,
     };
     let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
-    let options = EngineOptions::sized(&model.config, model.kind(), 1, policy.max_context);
+    let options = EngineOptions::sized(&model.config, model.cache_kind(), 1, policy.max_context);
     let engine = Engine::new(model, vocabulary, options)?;
     Ok(Chat::new(engine, renderer, sampling, args.seed, args.system.clone(), recipe, interrupt))
 }

@@ -52,7 +52,7 @@ impl Engine {
     /// Errors: `Kind::Device` with the numbers if the cache would be larger than `options.memory`, `Kind::Usage` for
     /// sizes without meaning.
     pub fn new(model: Rc<Model>, vocab: Arc<TokenBytes>, options: EngineOptions) -> Result<Self> {
-        options.check(&model.config, model.kind())?;
+        options.check(&model.config, model.cache_kind())?;
         let cache = model.new_cache(options.slots, options.rows().min(FIRST_CAPACITY));
         Ok(Self {
             slots: Slots::new(options.slots),

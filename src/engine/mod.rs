@@ -4,9 +4,10 @@
 //! [`Engine::serve`] answers on the thread that owns the tensors. [`Scripted`] is a policy without a model.
 //!
 //! A reply depends on its request and the weights, not on what else is in the batch, on the slot, or on how much of its
-//! prompt came from the cache: random numbers are counter-based and every sequence sees its own slot only. In f32 on
-//! the CPU this holds to the bit, because the native step sums in the same order whatever the batch; elsewhere
-//! libtorch's products may round differently for another number of rows, which flips a choice once in many tokens.
+//! prompt came from the cache: random numbers are counter-based and every sequence sees its own slot only. Where
+//! the native step computes (f32 and bf16 on the CPU) this holds to the bit, because it sums in the same order whatever
+//! the batch; elsewhere libtorch's products may round differently for another number of rows, which flips a choice once
+//! in many tokens.
 
 mod client;
 #[allow(clippy::module_inception)]

@@ -22,7 +22,8 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// The usual size for a model: 128 slots of its whole context, fewer slots where half of the free memory does not hold them.
+    /// The usual size for a model whose cache is held in `kind` ([`Model::cache_kind`](crate::model::Model::cache_kind)):
+    /// 128 slots of its whole context, fewer slots where half of the free memory does not hold them.
     pub fn for_model(config: &Config, kind: Kind) -> Self {
         Self::sized(config, kind, 128, 0)
     }

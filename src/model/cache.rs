@@ -27,7 +27,7 @@ impl KvCache {
     /// Capacities are multiples of this, as every width of the native code's panels divides it.
     pub const GRAIN: usize = 64;
 
-    /// `panel` is the number of keys that lie side by side; 1 for plain operations.
+    /// `panel` is the number of keys that lie side by side; 1 for plain operations. `kind` is that of keys and values.
     pub(super) fn new(
         config: &Config,
         slots: usize,

@@ -1,7 +1,8 @@
 //! A model and its weights: load, make, save; [`Model::forward`] for learning, [`Model::step`] for generation.
 //!
-//! The same weights and layers serve both. In f32 on the CPU the layers that Qwen2, Qwen3, Llama and their like have
-//! in common are computed by the native code; everything else by plain libtorch operations (`decoder`).
+//! The same weights and layers serve both. On the CPU the layers that Qwen2, Qwen3, Llama and their like have in common
+//! are computed by the native code: in f32 for both, in bf16 for generation. Everything else is computed by plain
+//! libtorch operations (`decoder`).
 
 use std::path::Path;
 
@@ -25,7 +26,7 @@ pub struct Model {
     pub(super) parameters: Parameters,
     /// Of each rope, within `max_position_embeddings`.
     pub(super) frequencies: Vec<Tensor>,
-    /// Computes in place of the plain operations, where it can.
+    /// Computes in place of the plain operations, where it can; in bf16 for generation alone.
     native: Option<native::Model>,
     adapter: Option<LoraConfig>,
     pub(super) device: Device,
@@ -179,7 +180,7 @@ impl Model {
 
     /// Hidden states `[T, E]` after the final norm, for learning and scoring; rows never see each other.
     pub fn forward(&self, batch: &Packed) -> Result<Tensor> {
-        match &self.native {
+        match self.native_f32() {
             Some(native) => native.forward(&batch.ids, &batch.positions, &batch.lengths),
             None => self.forward_plain(batch),
         }
@@ -201,12 +202,22 @@ impl Model {
         temperature: f64,
         chunk: usize,
     ) -> Result<(Tensor, Tensor)> {
-        native::logprobs(self.native.as_ref(), hidden, &self.parameters.lm_head, targets, temperature, chunk)
+        native::logprobs(self.native_f32(), hidden, &self.parameters.lm_head, targets, temperature, chunk)
     }
 
     /// An empty cache for `slots` sequences of `capacity` tokens.
     pub fn new_cache(&self, slots: usize, capacity: usize) -> KvCache {
-        KvCache::new(&self.config, slots, capacity, self.panel(), self.device, self.kind)
+        KvCache::new(&self.config, slots, capacity, self.panel(), self.device, self.cache_kind())
+    }
+
+    /// The type of cached keys and values: the model's own, but f32 where the native code generates from bf16 weights.
+    pub fn cache_kind(&self) -> Kind {
+        if self.native.is_some() { Kind::Float } else { self.kind }
+    }
+
+    /// The native network for learning and scoring, which it does in f32 alone.
+    fn native_f32(&self) -> Option<&native::Model> {
+        self.native.as_ref().filter(|_| self.kind == Kind::Float)
     }
 
     /// Keys that lie side by side in a cache.
@@ -258,7 +269,7 @@ impl Model {
     }
 }
 
-/// The native network, for f32 on the CPU and the layers it knows.
+/// The native network, for f32 and bf16 on the CPU and the layers it knows.
 fn native_model(
     config: &Config,
     parameters: &Parameters,
@@ -271,8 +282,9 @@ fn native_model(
         && config.norms == Norms::Before
         && config.attention_scale.is_none()
         && (config.embedding_scale - 1.0).abs() < f64::EPSILON;
+    let served = matches!(kind, Kind::Float | Kind::BFloat16);
     let ([rope], [frequencies], true) =
-        (&config.ropes[..], frequencies, alike && plain && (device, kind) == (Device::Cpu, Kind::Float))
+        (&config.ropes[..], frequencies, alike && plain && device == Device::Cpu && served)
     else {
         return Ok(None);
     };

@@ -19,11 +19,12 @@ const Kernels& kernels() {
   static const Kernels& picked = []() -> const Kernels& {
 #if defined(__x86_64__)
     const char* wish = std::getenv("R1_KERNELS");
-    const std::string most = wish ? wish : "avx512";
+    const std::string most = wish ? wish : "avx512bf16";
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
-    if (avx512 && most == "avx512") return kernels_avx512;
+    if (avx512 && __builtin_cpu_supports("avx512bf16") && most == "avx512bf16") return kernels_avx512bf16;
+    if (avx512 && most.rfind("avx512", 0) == 0) return kernels_avx512;
     if (avx2 && most != "base") return kernels_avx2;
 #endif
     return kernels_base;
@@ -199,6 +200,10 @@ uint64_t Model::fingerprint() const {
 }
 
 void Model::refresh() {
+  if (half()) {
+    refresh_vectors();
+    return;
+  }
   const uint64_t now = fingerprint();
   if (now == packed) return;
   const auto rows = [](std::vector<const float*>& all, const float* weight, int64_t count, int64_t width) {
@@ -208,12 +213,10 @@ void Model::refresh() {
   for (int64_t l = 0; l < shape.layers; l++) {
     LayerPanels& layer = panels[l];
     std::vector<const float*> qkv, o, gate_up, down;
-    layer.qkv_bias.clear();
-    for (auto [slot, bias, count] : {std::make_tuple(Q, Q_BIAS, shape.queries()),
-                                     std::make_tuple(K, K_BIAS, shape.keys()), std::make_tuple(V, V_BIAS, shape.keys())}) {
-      rows(qkv, weight(l, slot), count, shape.hidden);
-      if (has(bias)) layer.qkv_bias.insert(layer.qkv_bias.end(), weight(l, bias), weight(l, bias) + count);
-    }
+    refresh_biases(l);
+    rows(qkv, weight(l, Q), shape.queries(), shape.hidden);
+    rows(qkv, weight(l, K), shape.keys(), shape.hidden);
+    rows(qkv, weight(l, V), shape.keys(), shape.hidden);
     rows(o, weight(l, O), shape.hidden, shape.queries());
     rows(gate_up, weight(l, GATE), shape.inner, shape.hidden);
     rows(gate_up, weight(l, UP), shape.inner, shape.hidden);
@@ -227,6 +230,14 @@ void Model::refresh() {
   rows(all, head().const_data_ptr<float>(), shape.vocab, shape.hidden);
   head_panels.pack_transposed(shape.hidden, all);
   packed = now;
+}
+
+void Model::refresh_biases(int64_t layer) {
+  std::vector<float>& all = panels[layer].qkv_bias;
+  all.clear();
+  for (auto [bias, count] : {std::make_pair(Q_BIAS, shape.queries()), std::make_pair(K_BIAS, shape.keys()),
+                             std::make_pair(V_BIAS, shape.keys())})
+    if (has(bias)) all.insert(all.end(), weight(layer, bias), weight(layer, bias) + count);
 }
 
 void Model::reserve_positions(int64_t count) {
@@ -250,8 +261,8 @@ void before_attention(const Model& model, int64_t layer, int64_t tokens, const i
   const int64_t x_row = stride(shape.hidden), qkv_row = stride(shape.qkv());
   float* h = scratch(1, tokens * x_row);
   kernel.rms_norm(tokens, shape.hidden, shape.eps, x, x_row, model.weight(layer, INPUT_NORM), h, x_row);
-  const Model::LayerPanels& panels = model.panels[layer];
-  multiply(tokens, h, x_row, panels.qkv, qkv, qkv_row, panels.qkv_bias.empty() ? nullptr : panels.qkv_bias.data(), 0);
+  const std::vector<float>& bias = model.panels[layer].qkv_bias;
+  model.project(layer, Projection::QKV, tokens, h, x_row, qkv, qkv_row, bias.empty() ? nullptr : bias.data(), 0);
   if (model.has(Q_NORM)) {
     const int64_t d = shape.head_dim, normed = shape.queries() + shape.keys();
     for (int64_t t = 0; t < tokens; t++) {
@@ -273,16 +284,15 @@ void after_attention(const Model& model, int64_t layer, int64_t tokens, const fl
   const Shape& shape = model.shape;
   const int64_t x_row = stride(shape.hidden), o_row = stride(shape.queries());
   const int64_t inner_row = stride(shape.inner), gate_up_row = stride(2 * shape.inner);
-  const Model::LayerPanels& panels = model.panels[layer];
-  multiply(tokens, o, o_row, panels.o, x1, x_row, x, x_row);
+  model.project(layer, Projection::OUT, tokens, o, o_row, x1, x_row, x, x_row);
   float* h = scratch(1, tokens * x_row);
   kernel.rms_norm(tokens, shape.hidden, shape.eps, x1, x_row, model.weight(layer, POST_NORM), h, x_row);
   if (!gate_up) gate_up = scratch(2, tokens * gate_up_row);
-  multiply(tokens, h, x_row, panels.gate_up, gate_up, gate_up_row, nullptr, 0);
+  model.project(layer, Projection::GATE_UP, tokens, h, x_row, gate_up, gate_up_row, nullptr, 0);
   float* inner = scratch(3, tokens * inner_row);
   for (int64_t t = 0; t < tokens; t++)
     kernel.swiglu(shape.inner, gate_up + t * gate_up_row, gate_up + t * gate_up_row + shape.inner, inner + t * inner_row);
-  multiply(tokens, inner, inner_row, panels.down, next, x_row, x1, x_row);
+  model.project(layer, Projection::DOWN, tokens, inner, inner_row, next, x_row, x1, x_row);
 }
 
 }  // namespace r1

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <initializer_list>
 #include <memory>
 #include <vector>
 
@@ -55,6 +56,15 @@ struct Panels {
   void pack_transposed(int64_t k, const std::vector<const float*>& rows);
 };
 
+// Rows of a weight held in bf16, one after the other, which give so many columns of a product.
+struct Rows {
+  const uint16_t* data;
+  int64_t count;
+};
+
+// c[m, n] = init + a[m, k] w^T, where w are the rows of all parts, n in all.
+void multiply(int64_t m, int64_t k, const float* a, int64_t a_row, std::initializer_list<Rows> parts, float* c,
+              int64_t c_row, const float* init, int64_t init_row);
 // c[m, n] = init + a[m, k] b. With few rows the panels are shared out among the threads.
 void multiply(int64_t m, const float* a, int64_t a_row, const Panels& b, float* c, int64_t c_row, const float* init,
               int64_t init_row);
@@ -86,21 +96,34 @@ struct Shape {
 // and the norms of query and key heads are undefined in models without them.
 enum Slot { INPUT_NORM, Q, Q_BIAS, K, K_BIAS, V, V_BIAS, Q_NORM, K_NORM, O, GATE, UP, DOWN, POST_NORM, LAYER_SLOTS };
 
+// The products of a layer.
+enum class Projection { QKV, OUT, GATE_UP, DOWN };
+
 struct Model {
   Shape shape;
-  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> parameters;  // all f32, or all bf16, which serves generation alone
   at::Tensor frequencies;  // [D / 2], of the rotary embedding
 
-  const float* embed() const { return parameters.front().const_data_ptr<float>(); }
+  bool half() const { return parameters.front().scalar_type() == at::kBFloat16; }
+  // Writes the embedding [E] of an id.
+  void embed(int64_t id, float* out) const;
   size_t place(int64_t layer, Slot slot) const { return 1 + layer * LAYER_SLOTS + slot; }
   bool has(Slot slot) const { return parameters[place(0, slot)].defined(); }
-  const float* weight(int64_t layer, Slot slot) const { return parameters[place(layer, slot)].const_data_ptr<float>(); }
+  // In bf16 there are the vectors (biases, norms) only.
+  const float* weight(int64_t layer, Slot slot) const { return values(place(layer, slot)); }
   size_t norm_place() const { return 1 + shape.layers * LAYER_SLOTS; }
-  const float* norm() const { return parameters[norm_place()].const_data_ptr<float>(); }
+  const float* norm() const { return values(norm_place()); }
   // The output projection [V, E]: the embedding when tied.
   const at::Tensor& head() const { return parameters.size() > norm_place() + 1 ? parameters.back() : parameters.front(); }
 
-  // Packs the weights again if they changed since the last call.
+  // c = init + a times the weights of a layer's projection, for m rows.
+  void project(int64_t layer, Projection projection, int64_t m, const float* a, int64_t a_row, float* c, int64_t c_row,
+               const float* init, int64_t init_row) const;
+  // Logits [m, V] of hidden states.
+  void project_head(int64_t m, const float* a, int64_t a_row, float* c, int64_t c_row) const;
+
+  // To be called before anything is computed: packs the weights again if they changed since the last call. Those in
+  // bf16 are used where they are; their vectors are converted every time.
   void refresh();
   // Changes with the weights: versions, addresses, and a sample of the values.
   uint64_t fingerprint() const;
@@ -117,6 +140,14 @@ struct Model {
   const float* sine(int64_t position) const { return sines.const_data_ptr<float>() + position * shape.head_dim / 2; }
 
  private:
+  const float* values(size_t place) const {
+    return half() ? vectors[place].data() : parameters[place].const_data_ptr<float>();
+  }
+  Rows rows(int64_t layer, Slot slot) const;
+  void refresh_vectors();
+  void refresh_biases(int64_t layer);
+
+  std::vector<std::vector<float>> vectors;  // f32 copies, in the places of the parameters, of a model in bf16
   uint64_t packed = 0;
   int64_t positions = 0;
   at::Tensor cosines, sines;

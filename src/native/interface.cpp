@@ -63,8 +63,10 @@ char* r1_model(const r1::Shape* shape, const void* frequencies, const void* cons
         continue;
       }
       const at::Tensor& parameter = tensor(parameters[i]);
-      TORCH_CHECK(parameter.is_contiguous() && parameter.scalar_type() == at::kFloat && parameter.device().is_cpu(),
-                  "parameter ", i, " is not a contiguous f32 tensor on the CPU");
+      const at::ScalarType kind = tensor(parameters[0]).scalar_type();
+      TORCH_CHECK(parameter.is_contiguous() && parameter.scalar_type() == kind && parameter.device().is_cpu() &&
+                      (kind == at::kFloat || kind == at::kBFloat16),
+                  "parameter ", i, " is not a contiguous tensor on the CPU in f32, or bf16 as all others");
       model->parameters.push_back(parameter);
     }
     *out = new Handle(std::move(model));
@@ -75,6 +77,7 @@ void r1_model_free(void* model) { delete static_cast<Handle*>(model); }
 
 char* r1_forward(void* model, const void* ids, const void* positions, const int64_t* lengths, int64_t rows, void** out) {
   return guarded([&] {
+    TORCH_CHECK(!(*static_cast<Handle*>(model))->half(), "a model in bf16 serves generation alone");
     r1::Batch batch{numbers(tensor(ids)), numbers(tensor(positions)), {0}};
     for (int64_t row = 0; row < rows; row++) {
       TORCH_CHECK(lengths[row] >= 0, "a row has a negative length");
@@ -118,6 +121,7 @@ char* r1_step(void* model, const void* const* keys, const void* const* values, i
 char* r1_logprobs(void* model, const void* hidden, const void* head, const void* targets, double temperature,
                   int64_t chunk, void** out) {
   return guarded([&] {
+    TORCH_CHECK(!model || !(*static_cast<Handle*>(model))->half(), "a model in bf16 serves generation alone");
     const r1::Question question{model ? *static_cast<Handle*>(model) : nullptr, temperature, std::max<int64_t>(chunk, 1)};
     auto [logp, entropy] = r1::differentiable_logprobs(question, tensor(hidden), tensor(head), tensor(targets));
     out[0] = new at::Tensor(std::move(logp));

@@ -1,4 +1,4 @@
-// Inner loops over f32 rows, compiled once for each instruction set and picked when the program runs.
+// Inner loops over f32 rows (and bf16 weights), compiled once for each instruction set and picked when the program runs.
 //
 // Every function works on plain pointers and on the calling thread. A "panel" is a block of up to `panel` columns
 // stored row after row, `panel` floats a row; weights are kept as panels so that a product reads them in order.
@@ -50,15 +50,24 @@ struct Kernels {
   // z becomes the gradient of g_logp * logp(target) + g_entropy * entropy with respect to z.
   void (*distribution_backward)(int64_t n, float scale, float lse, float entropy, int64_t target, float g_logp,
                                 float g_entropy, float* z);
+
+  // Rows of k floats as `dots` takes them: at most k rounded up to 32 floats each.
+  void (*pack_inputs)(int64_t m, int64_t k, const float* x, int64_t x_row, float* out, int64_t out_row);
+  // c[m, n] = init + a[m, k] w[n, k]^T for bf16 weights anywhere, their rows one after the other, and packed rows a.
+  // `init` as above. A sum's order depends on k alone. Where the processor multiplies bf16, a is rounded to it.
+  void (*dots)(int64_t m, int64_t n, int64_t k, const uint16_t* w, const float* a, int64_t a_row, float* c,
+               int64_t c_row, const float* init, int64_t init_row);
 };
 
 extern const Kernels kernels_base;
 #if defined(__x86_64__)
 extern const Kernels kernels_avx2;
 extern const Kernels kernels_avx512;
+extern const Kernels kernels_avx512bf16;
 #endif
 
-// The best set this processor runs; the environment variable R1_KERNELS (base, avx2, avx512) asks for a lesser one.
+// The best set this processor runs; the environment variable R1_KERNELS (base, avx2, avx512, avx512bf16) asks
+// for a lesser one.
 const Kernels& kernels();
 
 }  // namespace r1

@@ -115,7 +115,7 @@ void Pass::run(float* hidden) {
         float* x = (l < shape.layers ? layers[l].x : last) + start * x_row;
         if (l == 0) {
           for (int64_t t = 0; t < tokens; t++)
-            std::copy_n(model->embed() + forest.ids[start + t] * shape.hidden, shape.hidden, x + t * x_row);
+            model->embed(forest.ids[start + t], x + t * x_row);
         } else {
           const Kept& kept = layers[l - 1];
           after_attention(*model, l - 1, tokens, kept.x + start * x_row, kept.o + start * o_row,

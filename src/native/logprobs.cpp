@@ -65,11 +65,10 @@ void native_logits(const Model& model, const float* hidden, int64_t count, float
   if (count >= 4 * BLOCK && shape.vocab * shape.hidden <= (1 << 20)) {
     tasks(parts(count, BLOCK), [&](int64_t block) {
       const int64_t at = block * BLOCK;
-      multiply(std::min(BLOCK, count - at), hidden + at * shape.hidden, shape.hidden, model.head_panels,
-               logits + at * row, row, nullptr, 0);
+      model.project_head(std::min(BLOCK, count - at), hidden + at * shape.hidden, shape.hidden, logits + at * row, row);
     });
   } else {
-    multiply(count, hidden, shape.hidden, model.head_panels, logits, row, nullptr, 0);
+    model.project_head(count, hidden, shape.hidden, logits, row);
   }
 }
 

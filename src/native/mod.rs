@@ -1,9 +1,10 @@
 //! The C++ over libtorch for what tch does not bind, and its safe Rust face.
 //!
-//! A network of the Llama kind (Qwen2, Llama, Qwen3, …) in f32 on the CPU: forward and backward over packed rows,
-//! generation with a cache, and chunked log-probabilities (these on every device). The C++ has its own matrix products,
-//! because MKL keeps to half of the speed of processors not made by Intel. Tensors cross as the pointers that tch holds; a
-//! failure in C++ comes back as a message.
+//! A network of the Llama kind (Qwen2, Llama, Qwen3, …) on the CPU: in f32 forward and backward over packed rows and
+//! generation with a cache; with weights in bf16 generation alone, where all but the weights is f32. And chunked
+//! log-probabilities (these on every device). The C++ has its own matrix products: MKL keeps to half of the speed of
+//! processors not made by Intel, and libtorch reads bf16 at half of the memory's speed. Tensors cross as the pointers
+//! that tch holds; a failure in C++ comes back as a message.
 
 mod cuda;
 mod threads;
@@ -117,7 +118,7 @@ pub fn libtorch_version() -> &'static str {
     env!("R1_LIBTORCH_VERSION")
 }
 
-/// The instruction set picked for the inner loops: `base`, `avx2` or `avx512`.
+/// The instruction set picked for the inner loops: `base`, `avx2`, `avx512` or `avx512bf16`.
 pub fn kernels() -> &'static str {
     // SAFETY: a static C string.
     unsafe { CStr::from_ptr(r1_kernels()) }.to_str().unwrap_or("unknown")
@@ -136,9 +137,10 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// `parameters` are contiguous f32 on the CPU, in the order of `common.h`: embedding, layers, norm, head unless tied;
-    /// `None` for a bias or a head's norm that the model does not have. They may change in place at any time but between
-    /// a forward pass and its backward pass. `frequencies` `[D / 2]` f32 are those of the rotary embedding.
+    /// `parameters` are contiguous on the CPU, all f32 or all bf16, in the order of `common.h`: embedding, layers, norm,
+    /// head unless tied; `None` for a bias or a head's norm that the model does not have. They may change in place at any
+    /// time but between a forward pass and its backward pass. `frequencies` `[D / 2]` f32 are those of the rotary
+    /// embedding.
     pub(crate) fn new(shape: &Shape, frequencies: &Tensor, parameters: &[Option<Tensor>]) -> Result<Self> {
         let mut handle = null_mut();
         let parameters: Vec<_> = parameters.iter().map(|tensor| tensor.as_ref().map_or(null(), pointer)).collect();
@@ -149,7 +151,7 @@ impl Model {
         Ok(Self { handle })
     }
 
-    /// Hidden states `[T, E]` of rows laid end to end; differentiable.
+    /// Hidden states `[T, E]` of rows laid end to end; differentiable. Refused in bf16.
     pub(crate) fn forward(&self, ids: &Tensor, positions: &Tensor, lengths: &[i64]) -> Result<Tensor> {
         let mut out = null_mut();
         // SAFETY: the handle lives as long as self, the rest for the call.
@@ -167,7 +169,7 @@ impl Model {
     }
 
     /// Logits [spans, V] after each span `(slot, start, ids)`. Keys are [slots, Hkv, capacity / panel, D, panel] and
-    /// values `[slots, Hkv, capacity, D]`, one of each a layer; a slot appears once.
+    /// values `[slots, Hkv, capacity, D]`, one of each a layer, in f32; a slot appears once.
     pub(crate) fn step<'a>(
         &self,
         keys: &[Tensor],
@@ -210,7 +212,7 @@ impl Drop for Model {
 
 /// Log-probabilities of `targets` `[N]` i64 and entropies, both `[N]`, at hidden states `[N, E]` under the output projection
 /// `head` `[V, E]`; `chunk` positions at a time in both directions. `model` is the one that `head` belongs to, if it is
-/// computed natively.
+/// computed natively (f32 only).
 pub(crate) fn logprobs(
     model: Option<&Model>,
     hidden: &Tensor,

@@ -35,9 +35,12 @@ struct Step {
     const int64_t x_row = stride(shape.hidden), qkv_row = stride(shape.qkv()), o_row = stride(shape.queries());
     const int64_t group = shape.heads / shape.kv_heads, d = shape.head_dim;
     const int64_t start = starts[first], tokens = starts[end] - start;
+    // Blocks of one size, as many as the threads can share evenly.
+    const int64_t sharing = at::in_parallel_region() || tokens <= BLOCK ? 1 : at::get_num_threads();
+    const int64_t size = parts(tokens, sharing * parts(tokens, sharing * BLOCK));
     for (int64_t l = 0; l <= shape.layers; l++) {
-      tasks(parts(tokens, BLOCK), [&](int64_t block) {
-        const int64_t at = start + block * BLOCK, count = std::min(BLOCK, start + tokens - at);
+      tasks(parts(tokens, size), [&](int64_t block) {
+        const int64_t at = start + block * size, count = std::min(size, start + tokens - at);
         if (l == 0)
           embed(at, count);
         else
@@ -62,7 +65,7 @@ struct Step {
     for (int64_t i = 0; i < count; i++)
       std::copy_n(x + (starts[first + i + 1] - 1) * x_row, shape.hidden, lasts.get() + i * x_row);
     kernel.rms_norm(count, shape.hidden, shape.eps, lasts.get(), x_row, model.norm(), h, x_row);
-    multiply(count, h, x_row, model.head_panels, logits + first * shape.vocab, shape.vocab, nullptr, 0);
+    model.project_head(count, h, x_row, logits + first * shape.vocab, shape.vocab);
   }
 
   void embed(int64_t start, int64_t count) const;
@@ -73,8 +76,7 @@ void Step::embed(int64_t start, int64_t count) const {
   size_t piece = std::upper_bound(starts.begin(), starts.end(), start) - starts.begin() - 1;
   for (int64_t t = start; t < start + count; t++) {
     while (t >= starts[piece + 1]) piece++;
-    std::copy_n(model.embed() + pieces[piece].ids[t - starts[piece]] * shape.hidden, shape.hidden,
-                x + t * stride(shape.hidden));
+    model.embed(pieces[piece].ids[t - starts[piece]], x + t * stride(shape.hidden));
   }
 }
 

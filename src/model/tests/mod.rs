@@ -4,6 +4,7 @@
 mod families;
 mod files;
 mod golden;
+mod half;
 mod lora;
 mod native;
 mod padded;

@@ -178,5 +178,5 @@ fn bad_batches_are_errors() {
 
 #[test]
 fn an_instruction_set_is_picked() {
-    assert!(["base", "avx2", "avx512"].contains(&native::kernels()));
+    assert!(["base", "avx2", "avx512", "avx512bf16"].contains(&native::kernels()));
 }
