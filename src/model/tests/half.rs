@@ -128,5 +128,8 @@ fn learning_stays_with_the_plain_operations() {
     assert_eq!(half.cache_kind(), Kind::Float);
     half.add_adapter(LoraConfig::new(2, 4.0, &["q_proj"]), 1).unwrap();
     assert_eq!(half.cache_kind(), Kind::BFloat16);
-    half.step(&mut half.new_cache(1, 8), &[Span { slot: 0, start: 0, ids: &[1, 2] }]).unwrap();
+    assert_eq!(
+        half.step(&mut half.new_cache(1, 8), &[Span { slot: 0, start: 0, ids: &[1, 2] }]).unwrap().size(),
+        [1, 53]
+    );
 }
