@@ -58,6 +58,10 @@ deny:
 nano *args: build
     {{bin}} sft scripts/nano.lua --out models/r1-nano {{args}}
 
+# Measure parity with the numbers in tests/golden/models and write docs/parity.md (needs 6 GB of memory)
+parity:
+    @{{torch}} && cargo nextest run --release --run-ignored only -E 'test(parity_table)'
+
 # Measure against the peers, which are installed into .venv (needs a few GB)
 bench *args: build
     benches/run.sh {{args}}

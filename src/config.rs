@@ -61,11 +61,21 @@ pub struct PolicySettings {
     /// Makes a new model instead of loading one (supervised training from nothing).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init: Option<InitModel>,
+    /// Trains a low-rank adapter; the model's own weights stay as they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora: Option<LoraSettings>,
 }
 
 impl Default for PolicySettings {
     fn default() -> Self {
-        Self { model: "r1-nano".to_owned(), dtype: Dtype::Auto, device: DeviceChoice::Auto, max_context: 0, init: None }
+        Self {
+            model: "r1-nano".to_owned(),
+            dtype: Dtype::Auto,
+            device: DeviceChoice::Auto,
+            max_context: 0,
+            init: None,
+            lora: None,
+        }
     }
 }
 
@@ -118,6 +128,28 @@ impl Default for InitModel {
             special_tokens: Vec::new(),
             tokenizer_rows: 4000,
         }
+    }
+}
+
+/// A new low-rank adapter (LoRA, arXiv:2106.09685), saved as PEFT saves it. A `policy.model` that is an adapter's directory is
+/// trained on without this.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LoraSettings {
+    /// Rows of the smaller matrix.
+    pub rank: usize,
+    /// The adapter counts `alpha / rank` times, or `alpha / sqrt(rank)` times if `rank_stabilized`.
+    pub alpha: f64,
+    /// Scales by the square root of the rank (arXiv:2312.03732).
+    pub rank_stabilized: bool,
+    /// Projections that have a part of it, by the end of their names.
+    pub targets: Vec<String>,
+}
+
+impl Default for LoraSettings {
+    fn default() -> Self {
+        let targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+        Self { rank: 16, alpha: 32.0, rank_stabilized: false, targets: targets.map(str::to_owned).to_vec() }
     }
 }
 
@@ -345,11 +377,13 @@ pub struct CheckpointSettings {
     pub keep: usize,
     /// Type of the weights that `--out` writes; `auto` is the type the run computed in.
     pub export: Dtype,
+    /// `--out` writes the model with its adapter merged into the weights, not the adapter alone.
+    pub merge: bool,
 }
 
 impl Default for CheckpointSettings {
     fn default() -> Self {
-        Self { every: 20, keep: 2, export: Dtype::Auto }
+        Self { every: 20, keep: 2, export: Dtype::Auto, merge: false }
     }
 }
 

@@ -90,6 +90,9 @@ pub(super) struct RecipeArgs {
     /// Root of every random stream; the same as seed=N
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Also write the final model, or its adapter, to this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
 }
 
 /// Fine-tune a policy on conversations, as a recipe says
@@ -100,14 +103,11 @@ pub(super) struct RecipeArgs {
 pub(super) struct SftArgs {
     #[command(flatten)]
     pub(super) recipe: RecipeArgs,
-    /// Also write the final model to this directory
-    #[arg(long, value_name = "DIR")]
-    pub(super) out: Option<PathBuf>,
 }
 
 impl RecipeArgs {
     /// What was typed, as the options of a training loop.
-    pub(super) fn options(mut self, out: Option<PathBuf>, interrupt: Interrupt) -> Result<RunOptions> {
+    pub(super) fn options(mut self, interrupt: Interrupt) -> Result<RunOptions> {
         // `--resume trainer.steps=9` means `--resume` and a setting.
         if let Some(Some(path)) = &self.resume
             && path.to_string_lossy().contains('=')
@@ -135,7 +135,7 @@ impl RecipeArgs {
             runs_dir: self.runs_dir,
             name: self.name,
             resume,
-            out,
+            out: self.out,
             interrupt: Some(interrupt),
         })
     }

@@ -59,7 +59,7 @@ fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<C
     let path = Path::new(&args.model);
     let model = if path.exists() { store::find_model(path)?.display().to_string() } else { args.model.clone() };
     let settings = script.as_ref().map(|script| script.settings.clone()).unwrap_or_default();
-    let policy = PolicySettings { model, init: None, ..settings.policy.clone() };
+    let policy = PolicySettings { model, init: None, lora: None, ..settings.policy.clone() };
     let (model, renderer, dir) = train::load_policy(&policy, &settings.env.format, fetching)?;
 
     let mut sampling = settings.sampling.clone();

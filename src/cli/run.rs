@@ -1,6 +1,5 @@
 //! `r1 run` and `r1 sft`: train a policy as a recipe says.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::args::{OutputArgs, RecipeArgs, SftArgs};
@@ -11,17 +10,16 @@ use crate::train::{self, RunOptions, Summary};
 
 /// Reinforcement learning.
 pub(super) fn run(args: RecipeArgs, output: OutputArgs) -> Result<ExitCode> {
-    train(args, None, output, train::grpo::run)
+    train(args, output, train::grpo::run)
 }
 
 /// Supervised fine-tuning.
 pub(super) fn sft(args: SftArgs, output: OutputArgs) -> Result<ExitCode> {
-    train(args.recipe, args.out, output, train::sft::run)
+    train(args.recipe, output, train::sft::run)
 }
 
 fn train(
     args: RecipeArgs,
-    out: Option<PathBuf>,
     output: OutputArgs,
     body: impl FnOnce(&RunOptions, &Reporter) -> Result<Summary>,
 ) -> Result<ExitCode> {
@@ -29,7 +27,7 @@ fn train(
         native::set_threads(usize::from(threads));
     }
     let reporter = output.reporter();
-    let options = args.options(out, ctrl_c())?;
+    let options = args.options(ctrl_c())?;
     let summary = body(&options, &reporter)?;
     // The loop has said what was done and how to go on.
     let stopped = summary.interrupted;

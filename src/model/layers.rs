@@ -163,6 +163,27 @@ impl Parameters {
         Ok(Self { embed, layers, norm: maker.leaf(&[config.hidden_size])?, lm_head, tied })
     }
 
+    /// Numbers in the weight matrices of the configured shapes; nothing is made. A sparse layer's experts are counted where
+    /// the config has them.
+    pub(super) fn numbers(config: &Config) -> u128 {
+        let [vocab, hidden, inner, heads, kv_heads, head_dim] = [
+            config.vocab_size,
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        ]
+        .map(|size| size as u128);
+        let attention = 2 * (heads + kv_heads) * head_dim * hidden;
+        let layer = |index: usize| match config.experts.filter(|_| config.layer(index).sparse) {
+            Some(experts) => experts.count as u128 * hidden * (1 + 3 * experts.intermediate_size as u128),
+            None => 3 * hidden * inner,
+        };
+        let layers: u128 = (0..config.num_hidden_layers).map(|index| attention + layer(index)).sum();
+        layers + vocab * hidden * if config.tie_word_embeddings { 1 } else { 2 }
+    }
+
     /// Checkpoint keys and shallow clones; a tied head is not repeated.
     pub(super) fn named(&self) -> Vec<(String, Tensor)> {
         let mut all = vec![("model.embed_tokens.weight".to_owned(), self.embed.shallow_clone())];

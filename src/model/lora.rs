@@ -17,6 +17,8 @@ use crate::error::{Error, Kind as ErrorKind, Result};
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
+/// The field that names the model an adapter is for.
+const BASE: &str = "base_model_name_or_path";
 /// What PEFT puts before a module's name.
 const PREFIX: &str = "base_model.model.";
 
@@ -58,9 +60,32 @@ impl LoraConfig {
         Self { rank, alpha, rank_stabilised: false, target_modules, source: Map::new() }
     }
 
+    /// What the adapter is for, as its file names it.
+    pub fn base(&self) -> Option<&str> {
+        self.source.get(BASE).and_then(Value::as_str)
+    }
+
+    /// Names the model that the adapter is for.
+    pub fn set_base(&mut self, name: &str) {
+        self.source.insert(BASE.to_owned(), json!(name));
+    }
+
+    /// Reads the `adapter_config.json` in `dir`, `None` where there is none.
+    pub fn load(dir: &Path) -> Result<Option<Self>> {
+        let path = dir.join(CONFIG);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let value = weights::read_json(&path, CONFIG)?;
+        Self::from_json(&value).map(Some).map_err(|error| error.at_path(&path))
+    }
+
     fn from_json(value: &Value) -> Result<Self> {
         let wrong = |name: &str, value: &Value, expected: &str| {
-            Error::new(ErrorKind::Model, format!("`{name}` is {value} in {CONFIG}; {expected}"))
+            Error::new(
+                ErrorKind::Model,
+                format!("`{name}` is {} in {CONFIG}; {expected}", weights::clipped(&value.to_string())),
+            )
         };
         let Value::Object(source) = value else {
             return Err(Error::new(ErrorKind::Model, format!("{CONFIG} is not a JSON object")));
@@ -198,12 +223,8 @@ pub(super) fn attach(parameters: &mut Parameters, config: &LoraConfig, seed: u64
 
 /// Reads the adapter in `dir` into the projections it has tensors for.
 pub(super) fn load(parameters: &mut Parameters, dir: &Path) -> Result<LoraConfig> {
-    let path = dir.join(CONFIG);
-    let text = std::fs::read_to_string(&path)
-        .map_err(|error| Error::io(ErrorKind::Model, "read the adapter's config", &path, &error))?;
-    let value: Value = serde_json::from_str(&text)
-        .map_err(|error| Error::new(ErrorKind::Model, format!("{CONFIG} is not JSON: {error}")).at_path(&path))?;
-    let config = LoraConfig::from_json(&value).map_err(|error| error.at_path(&path))?;
+    let config = LoraConfig::load(dir)?
+        .ok_or_else(|| Error::new(ErrorKind::Model, format!("there is no {CONFIG}")).at_path(dir))?;
     let path = dir.join(WEIGHTS);
     let names = weights::names(&path)?;
     for (module, linear) in parameters.linears_mut() {

@@ -40,10 +40,21 @@ impl Model {
     /// `Kind::Model` and name the file, the field or the tensors.
     pub fn load(dir: &Path, device: Device, kind: Kind) -> Result<Self> {
         let config = Config::load(dir)?;
+        let files = weights::files(dir)?;
+        // A config that lies must not make us ask for memory that the weights can't fill.
+        let (wanted, held) = (Parameters::numbers(&config), weights::numbers(&files)?);
+        if wanted > 2 * held + (1 << 20) {
+            return Err(Error::new(
+                error::Kind::Model,
+                format!("weights and config.json disagree; config.json is of a model of {wanted} numbers, the weights hold {held}"),
+            )
+            .at_path(dir)
+            .hint("config.json and the weights must come from the same model"));
+        }
         let parameters = Parameters::empty(&config, device, kind)?;
         let tied = config.tie_word_embeddings;
         // Old checkpoints hold the rotary frequencies and a copy of the tied head; both are known without them.
-        weights::read(dir, &parameters.named(), |name| {
+        weights::read(&files, &parameters.named(), |name| {
             name.ends_with("rotary_emb.inv_freq") || (tied && name == "lm_head.weight")
         })?;
         Self::new(config, parameters, device, kind)
@@ -123,6 +134,16 @@ impl Model {
         lora::detach(&mut self.parameters, true)?;
         self.adapter = None;
         self.rebuild()
+    }
+
+    /// The adapter that is on the model.
+    pub fn lora(&self) -> Option<&LoraConfig> {
+        self.adapter.as_ref()
+    }
+
+    /// Writes what has been trained: the adapter if there is one, else the model.
+    pub fn save_trained(&self, dir: &Path) -> Result<()> {
+        if self.adapter.is_some() { self.save_adapter(dir) } else { self.save(dir) }
     }
 
     fn adapter(&self) -> Result<&LoraConfig> {

@@ -13,19 +13,53 @@ use crate::error::{Error, Kind, Result};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Fills every parameter from the checkpoint in `dir`, converting to the parameter's type and device.
+/// Fills every parameter from the files of a checkpoint, converting to the parameter's type and device.
 ///
 /// `ignored` says which names in the checkpoint may stay unread. Errors are `Kind::Model` and name the file and
 /// every missing, unexpected or misshapen tensor.
-pub(super) fn read(dir: &Path, parameters: &[(String, Tensor)], ignored: impl Fn(&str) -> bool) -> Result<()> {
-    let files = files(dir)?;
-    let problems = read_files(&files, parameters, ignored)?;
+pub(super) fn read(files: &[PathBuf], parameters: &[(String, Tensor)], ignored: impl Fn(&str) -> bool) -> Result<()> {
+    let problems = read_files(files, parameters, ignored)?;
     if problems.is_empty() {
         return Ok(());
     }
-    Err(Error::new(Kind::Model, format!("weights and config.json disagree; {problems}"))
-        .at_path(files.first().map_or(dir, PathBuf::as_path))
-        .hint("config.json and the weights must come from the same model"))
+    let error = Error::new(Kind::Model, format!("weights and config.json disagree; {problems}"))
+        .hint("config.json and the weights must come from the same model");
+    Err(match files.first() {
+        Some(first) => error.at_path(first),
+        None => error,
+    })
+}
+
+/// Most bytes of a JSON file beside the weights. The index of the largest public models takes 15 MB.
+const MOST_JSON: u64 = 64 << 20;
+
+/// Reads a JSON file whole; `what` it is, for the message. A file that is no file of its own, or one that no model has the
+/// size of, is refused before it is read.
+pub(super) fn read_json(path: &Path, what: &str) -> Result<serde_json::Value> {
+    let failed = |error: &std::io::Error| Error::io(Kind::Model, &format!("read {what}"), path, error);
+    let bad = |why: String| Error::new(Kind::Model, format!("{what} {why}")).at_path(path);
+    let found = std::fs::metadata(path).map_err(|error| failed(&error))?;
+    if !found.is_file() {
+        return Err(bad("is not a file".to_owned()));
+    }
+    if found.len() > MOST_JSON {
+        return Err(bad(format!("has {} bytes; no model's has more than {MOST_JSON}", found.len())));
+    }
+    let bytes = std::fs::read(path).map_err(|error| failed(&error))?;
+    serde_json::from_slice(&bytes).map_err(|error| bad(format!("is not JSON: {error}")))
+}
+
+/// Numbers in all tensors of the files: what a model may ask for.
+pub(super) fn numbers(files: &[PathBuf]) -> Result<u128> {
+    let mut all = 0;
+    for path in files {
+        all += with_tensors(path, |tensors| {
+            let numbers =
+                tensors.iter().map(|(_, view)| view.shape().iter().map(|&size| size as u128).product::<u128>());
+            Ok(numbers.sum::<u128>())
+        })?;
+    }
+    Ok(all)
 }
 
 /// The names of the tensors in a file.
@@ -173,15 +207,20 @@ pub(super) fn files(dir: &Path) -> Result<Vec<PathBuf>> {
             .at_path(dir)
             .hint("weights in other formats (pytorch_model.bin, gguf) are not read; convert them to safetensors"));
     }
-    let text =
-        std::fs::read_to_string(&path).map_err(|error| Error::io(Kind::Model, "read the index", &path, &error))?;
     let bad = |why: String| Error::new(Kind::Model, format!("the index of the shards {why}")).at_path(&path);
-    let index: serde_json::Value = serde_json::from_str(&text).map_err(|error| bad(format!("is not JSON: {error}")))?;
+    let index = read_json(&path, "the index of the shards")?;
     let map = index["weight_map"].as_object().ok_or_else(|| bad("has no `weight_map`".to_owned()))?;
     let mut names = BTreeSet::new();
     for (tensor, file) in map {
-        let name = file.as_str().filter(|name| Path::new(name).file_name().is_some_and(|last| last == *name));
-        names.insert(name.ok_or_else(|| bad(format!("gives {file} as the file of {tensor}")))?);
+        // A name in this directory, no longer than file systems take.
+        let name = file
+            .as_str()
+            .filter(|name| name.len() < 256 && Path::new(name).file_name().is_some_and(|last| last == *name));
+        names.insert(
+            name.ok_or_else(|| {
+                bad(format!("gives {} as the file of {}", clipped(&file.to_string()), clipped(tensor)))
+            })?,
+        );
     }
     Ok(names.into_iter().map(|name| dir.join(name)).collect())
 }
@@ -192,12 +231,20 @@ fn damaged(path: &Path, error: &safetensors::SafeTensorError) -> Error {
         .hint("fetch or copy the file again")
 }
 
+/// What a file says, no longer than a message can bear.
+pub(super) fn clipped(text: &str) -> String {
+    match text.char_indices().nth(100) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// At most eight names, and how many more.
 fn shortened(mut names: Vec<String>) -> String {
     names.sort();
     let more = names.len().saturating_sub(8);
     names.truncate(8);
-    let text = names.join(", ");
+    let text = names.iter().map(|name| clipped(name)).collect::<Vec<_>>().join(", ");
     if more == 0 { text } else { format!("{text} and {more} more") }
 }
 

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json};
 
 use crate::config::{
-    CheckpointSettings, DataSettings, EnvSettings, EvalSettings, Grpo, InitModel, Limits, PolicySettings,
+    CheckpointSettings, DataSettings, EnvSettings, EvalSettings, Grpo, InitModel, Limits, LoraSettings, PolicySettings,
     RolloutSettings, Settings, Sft, Source, Trainer,
 };
 use crate::error::{Error, Kind, Result, suggest};
@@ -68,17 +68,13 @@ pub(crate) fn read(json: &Json) -> Result<Settings> {
     })
 }
 
-/// `policy`, with `policy.init` checked as a section of its own.
+/// `policy`, with `policy.init` and `policy.lora` checked as sections of their own.
 pub(crate) fn policy(json: &Json) -> Result<PolicySettings> {
     let mut fields = fields_of("policy", json)?.clone();
-    let init = match fields.get("init") {
-        None | Some(Json::Null) => None,
-        Some(init) => Some(section::<InitModel>("policy.init", init)?),
-    };
-    if init.is_some() {
-        fields.remove("init");
-    }
-    Ok(PolicySettings { init, ..section("policy", &Json::Object(fields))? })
+    let mut given = |name: &str| fields.remove(name).filter(|value| !value.is_null());
+    let init = given("init").map(|init| section::<InitModel>("policy.init", &init)).transpose()?;
+    let lora = given("lora").map(|lora| section::<LoraSettings>("policy.lora", &lora)).transpose()?;
+    Ok(PolicySettings { init, lora, ..section("policy", &Json::Object(fields))? })
 }
 
 /// `trainer`: an object with `algorithm`, as `r1.grpo` and `r1.sft` make it.
@@ -205,6 +201,7 @@ pub(crate) fn keys(recipe: &Json) -> Vec<String> {
     flatten("", &to_json(&defaults), &mut keys);
     keys.retain(|key| key != "trainer.algorithm");
     flatten("policy.init", &to_json(&InitModel::default()), &mut keys);
+    flatten("policy.lora", &to_json(&LoraSettings::default()), &mut keys);
     for split in ["data.train", "data.eval"] {
         keys.extend(["path", "columns", "count", "seed"].map(|name| join(split, name)));
     }
@@ -234,7 +231,7 @@ pub(crate) fn names_of<T: Serialize + Default>() -> Vec<String> {
         to_json(&T::default()).as_object().map(|fields| fields.keys().cloned().collect()).unwrap_or_default();
     // Left out of its JSON while it is None.
     if names.iter().any(|name| name == "max_context") {
-        names.push("init".to_owned());
+        names.extend(["init", "lora"].map(str::to_owned));
     }
     names
 }

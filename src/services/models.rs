@@ -102,8 +102,7 @@ impl Models {
         let name = if path.exists() { store::find_model(path)?.display().to_string() } else { name };
         options.policy.insert("model".to_owned(), json!(name));
         let policy: PolicySettings = read(&Json::Object(options.policy))?;
-        let dir = train::model_dir(&policy.model, Fetching { reporter: &self.reporter, interrupt: None })?;
-        let model = train::load_model(&policy, &dir)?;
+        let (model, dir) = train::load_model(&policy, Fetching { reporter: &self.reporter, interrupt: None })?;
         let format = options.format.as_deref().unwrap_or(AUTO);
         let with_text = dir.join("tokenizer.json").exists();
         let renderer = if with_text { Some(Arc::new(Renderer::load_named(&dir, format)?)) } else { None };

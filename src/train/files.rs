@@ -5,10 +5,11 @@ use std::path::Path;
 
 use tch::Tensor;
 
-use super::RunOptions;
-use crate::config::Dtype;
+use super::source::Fetching;
+use super::{RunOptions, adapter};
+use crate::config::{CheckpointSettings, DeviceChoice, Dtype, PolicySettings};
 use crate::error::{Error, Kind, Result};
-use crate::model::Model;
+use crate::model::LoraConfig;
 use crate::script::Script;
 
 /// Files beside the weights that make a directory a whole model.
@@ -61,22 +62,41 @@ pub(super) fn copy_text_files(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a checkpoint's model, without optimiser and counters, to a directory of its own.
-pub(super) fn export(checkpoint: &Path, out: &Path, dtype: Dtype) -> Result<()> {
+/// Writes a checkpoint's model or adapter, without optimiser and counters, to a directory of its own. `computed` is the type
+/// the run computed in.
+pub(super) fn export(
+    checkpoint: &Path,
+    out: &Path,
+    settings: &CheckpointSettings,
+    computed: tch::Kind,
+    fetching: Fetching<'_>,
+) -> Result<()> {
+    let dtype = settings.export;
+    let is_adapter = LoraConfig::load(checkpoint)?.is_some();
     std::fs::create_dir_all(out).map_err(|error| Error::io(Kind::Store, "make the directory", out, &error))?;
-    if dtype == Dtype::Auto {
+    if !settings.merge && (dtype == Dtype::Auto || is_adapter) {
         let failed = |path: &Path, error: &std::io::Error| Error::io(Kind::Store, "write", path, error);
         for entry in std::fs::read_dir(checkpoint).map_err(|error| failed(checkpoint, &error))? {
             let name = entry.map_err(|error| failed(checkpoint, &error))?.file_name();
             // One file of weights, or shards and their index; the optimiser's are named otherwise.
-            if name == "config.json" || name.to_string_lossy().starts_with("model") {
+            if name == "config.json"
+                || ["model", "adapter_"].iter().any(|start| name.to_string_lossy().starts_with(start))
+            {
                 let target = out.join(&name);
                 std::fs::copy(checkpoint.join(&name), &target).map_err(|error| failed(&target, &error))?;
             }
         }
     } else {
-        let kind = if dtype == Dtype::Bf16 { tch::Kind::BFloat16 } else { tch::Kind::Float };
-        Model::load(checkpoint, tch::Device::Cpu, kind)?.save(out)?;
+        let dtype = match dtype {
+            Dtype::Auto if computed == tch::Kind::BFloat16 => Dtype::Bf16,
+            own => own,
+        };
+        let policy = PolicySettings { dtype, device: DeviceChoice::Cpu, ..PolicySettings::default() };
+        let (mut model, _) = adapter::load(checkpoint, &policy, fetching)?;
+        if is_adapter {
+            model.merge_adapter()?;
+        }
+        model.save(out)?;
     }
     copy_text_files(checkpoint, out)
 }

@@ -156,7 +156,8 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
 
     let checkpoint = save(&run, &session, &optimizer, &state)?;
     if let Some(out) = &options.out {
-        files::export(&checkpoint, out, script.settings.checkpoint.export)?;
+        let settings = &script.settings.checkpoint;
+        files::export(&checkpoint, out, settings, session.model.kind(), options.fetching(reporter))?;
     }
     session.engine.clear_cache();
     if !summary.interrupted
@@ -272,7 +273,7 @@ fn split(rows: &[Row], parts: usize) -> Vec<Vec<Row>> {
 
 fn save(run: &RunDir, session: &Session, optimizer: &AdamW, state: &State) -> Result<std::path::PathBuf> {
     run.checkpoint(state.step, session.settings.checkpoint.keep, |dir: &Path| {
-        session.model.save(dir)?;
+        session.model.save_trained(dir)?;
         files::copy_text_files(&session.dir, dir)?;
         files::write_tensors(&dir.join(OPTIMIZER), &optimizer.state())?;
         state.save(dir)

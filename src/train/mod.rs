@@ -2,6 +2,7 @@
 //!
 //! No trainer base class and no callbacks: a loop that needs something different says so in its own file.
 
+mod adapter;
 pub mod evaluate;
 mod files;
 pub mod grpo;
@@ -33,7 +34,7 @@ pub struct RunOptions {
     pub name: Option<String>,
     /// Go on with this run directory.
     pub resume: Option<PathBuf>,
-    /// Also write the final model here (HF layout).
+    /// Also write the final model, or its adapter, here (HF layout, PEFT's).
     pub out: Option<PathBuf>,
     /// Set when somebody presses Ctrl-C; the loop ends after its step and writes a checkpoint.
     pub interrupt: Option<Interrupt>,

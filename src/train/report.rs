@@ -21,12 +21,18 @@ const EXAMPLES: usize = 3;
 
 fn describe(model: &Model) -> String {
     let parameters: usize = model.parameters().iter().map(|(_, tensor)| tensor.numel()).sum();
-    let size = if parameters >= 1_000_000_000 {
-        format!("{:.1}B", parameters as f64 / 1e9)
-    } else {
-        format!("{:.1}M", parameters as f64 / 1e6)
+    let size = |count: usize| {
+        if count >= 1_000_000_000 {
+            format!("{:.1}B", count as f64 / 1e9)
+        } else {
+            format!("{:.1}M", count as f64 / 1e6)
+        }
     };
-    format!("{size} parameters, {:?} on {:?}", model.kind(), model.device())
+    let own = match model.lora() {
+        Some(lora) => format!(", adapter of rank {}", lora.rank),
+        None => String::new(),
+    };
+    format!("{} parameters{own}, {:?} on {:?}", size(parameters), model.kind(), model.device())
 }
 
 pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows: u64, grpo: &Grpo) {

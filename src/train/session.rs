@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::adapter;
 use super::source::{Fetching, model_dir};
 use crate::config::{Dtype, PolicySettings, Settings};
 use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
@@ -34,7 +35,14 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn open(script: &Script, policy: &PolicySettings, fetching: Fetching<'_>) -> Result<Self> {
         let settings = script.settings.clone();
-        let (model, renderer, dir) = load_policy(policy, &settings.env.format, fetching)?;
+        let (model, dir) = adapter::load_for_training(
+            &model_dir(&policy.model, fetching)?,
+            policy,
+            settings.checkpoint.merge,
+            settings.seed,
+            fetching,
+        )?;
+        let (model, renderer) = (Rc::new(model), Arc::new(Renderer::load_named(&dir, &settings.env.format)?));
         let limit = model.config.max_position_embeddings;
         let max_context = if policy.max_context == 0 { limit } else { policy.max_context.min(limit) };
         let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
@@ -88,16 +96,20 @@ pub fn load_policy(
     format: &str,
     fetching: Fetching<'_>,
 ) -> Result<(Rc<Model>, Arc<Renderer>, PathBuf)> {
-    let dir = model_dir(&policy.model, fetching)?;
+    let (model, dir) = load_model(policy, fetching)?;
     let renderer = Arc::new(Renderer::load_named(&dir, format)?);
-    let model = load_model(policy, &dir)?;
     Ok((model, renderer, dir))
 }
 
-/// Loads a directory's model alone, on its device.
-pub fn load_model(policy: &PolicySettings, dir: &Path) -> Result<Rc<Model>> {
-    let device = crate::native::device(policy.device)?;
-    Ok(Rc::new(Model::load(dir, device, compute_kind(policy.dtype, device))?))
+/// Loads the policy's model alone, on its device, and gives the directory of its tokenizer and settings. An adapter is
+/// merged into the weights where nothing is rounded away.
+pub fn load_model(policy: &PolicySettings, fetching: Fetching<'_>) -> Result<(Rc<Model>, PathBuf)> {
+    let dir = model_dir(&policy.model, fetching)?;
+    let (mut model, text) = adapter::load(&dir, policy, fetching)?;
+    if model.lora().is_some() && model.kind() == tch::Kind::Float {
+        model.merge_adapter()?;
+    }
+    Ok((Rc::new(model), text))
 }
 
 /// How a model itself wants to be sampled: its `generation_config.json`, where there is one.

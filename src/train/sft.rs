@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::{RunOptions, Summary, due, files, metrics, new_model, order, report, session, source};
+use super::{RunOptions, Summary, adapter, due, files, metrics, new_model, order, report, source};
 use crate::config::{Sft, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
@@ -62,8 +62,6 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
         None => None,
     };
     let policy = &script.settings.policy;
-    let device = crate::native::device(policy.device)?;
-    let kind = session::compute_kind(policy.dtype, device);
     let dir = match (&checkpoint, &policy.init) {
         (Some(path), _) => path.clone(),
         (None, Some(init)) => {
@@ -73,7 +71,10 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
         }
         (None, None) => source::model_dir(&policy.model, options.fetching(reporter))?,
     };
-    let model = Rc::new(Model::load(&dir, device, kind)?);
+    let merging = script.settings.checkpoint.merge;
+    let seed = script.settings.seed;
+    let (model, dir) = adapter::load_for_training(&dir, policy, merging, seed, options.fetching(reporter))?;
+    let model = Rc::new(model);
     let mut renderers =
         Renderers { dir: dir.clone(), default: script.settings.env.format.clone(), loaded: HashMap::new() };
     let mut optimizer = AdamW::new(
@@ -124,7 +125,8 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     bar.finish();
     let checkpoint = save(&run, &script, &model, &dir, &optimizer, &state)?;
     if let Some(out) = &options.out {
-        files::export(&checkpoint, out, script.settings.checkpoint.export)?;
+        let settings = &script.settings.checkpoint;
+        files::export(&checkpoint, out, settings, model.kind(), options.fetching(reporter))?;
     }
     summary.checkpoint = Some(checkpoint);
     summary.steps = state.step as usize;
@@ -278,7 +280,7 @@ fn save(
     state: &State,
 ) -> Result<std::path::PathBuf> {
     run.checkpoint(state.step, script.settings.checkpoint.keep, |target: &Path| {
-        model.save(target)?;
+        model.save_trained(target)?;
         files::copy_text_files(dir, target)?;
         files::write_tensors(&target.join(OPTIMIZER), &optimizer.state())?;
         state.save(target)

@@ -36,7 +36,7 @@ pub struct Fetching<'a> {
 /// The directory of a model: one that exists, the embedded one, or one fetched from the hub into its cache.
 pub fn model_dir(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
     let path = Path::new(name);
-    if path.join("config.json").is_file() {
+    if path.join("config.json").is_file() || path.join("adapter_config.json").is_file() {
         return Ok(path.to_owned());
     }
     if name == MODEL_NANO {

@@ -46,6 +46,40 @@ fn logged_steps(run: &Path) -> Vec<u64> {
 }
 
 #[test]
+fn an_adapter_is_trained_resumed_used_and_merged() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let adapter = ["policy.lora.rank=2", "policy.lora.targets=[\"q_proj\",\"down_proj\"]"];
+    let trained = |steps: &str, more: &[&str]| {
+        let steps = format!("trainer.steps={steps}");
+        succeed(dir.path(), &[&["run", "a.lua", "-q", &steps], &adapter[..], more].concat())
+    };
+    trained("2", &[]);
+    let checkpoint = dir.path().join("runs/a/checkpoints/step-000002");
+    assert!(checkpoint.join("adapter_model.safetensors").is_file() && !checkpoint.join("model.safetensors").exists());
+    let config: Value = serde_json::from_slice(&fs::read(checkpoint.join("adapter_config.json")).unwrap()).unwrap();
+    assert_eq!((&config["r"], &config["peft_type"]), (&Value::from(2), &Value::from("LORA")));
+    assert_eq!(config["base_model_name_or_path"], dir.path().join("model").canonicalize().unwrap().to_str().unwrap());
+
+    trained("4", &["--resume", "runs/a", "--out", "adapter"]);
+    assert_eq!(logged_steps(&dir.path().join("runs/a")), [1, 2, 3, 4]);
+    trained("4", &["--name", "whole", "--out", "merged", "checkpoint.merge=true"]);
+    assert!(dir.path().join("adapter/adapter_config.json").is_file());
+    assert!(dir.path().join("merged/model.safetensors").is_file());
+    let answer = |model: &str| {
+        let args = ["infer", "--model", model, "-p", "Say 4", "--json", "--max-new-tokens", "8", "--temperature", "0"];
+        json_lines(&succeed(dir.path(), &args))[0]["text"].clone()
+    };
+    // The run that went on is the one that did not stop, and merging changes nothing.
+    assert_eq!(answer("adapter"), answer("merged"));
+    assert_eq!(answer("runs/a"), answer("adapter"));
+
+    let other = run(dir.path(), &["run", "a.lua", "--resume", "runs/a", "policy.lora.rank=3", adapter[1]]);
+    assert!(String::from_utf8_lossy(&other.stderr).contains("policy.lora.rank is 3, but the policy's adapter has 2"));
+    let merge = run(dir.path(), &["run", "a.lua", "checkpoint.merge=true"]);
+    assert!(String::from_utf8_lossy(&merge.stderr).contains("the policy has no adapter"));
+}
+
+#[test]
 fn a_run_leaves_everything_behind() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let stdout = succeed(dir.path(), &["run", "a.lua", "--json", "--seed", "3"]);

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Kind, Result};
+use crate::model::weights::clipped;
 
 /// Fields that change nothing a forward pass computes: generation defaults, training of the past, bookkeeping.
 /// Token ids (`…_token_id`) and names that start with `_` are not listed.
@@ -93,11 +94,7 @@ impl Fields {
     }
 
     pub(in crate::model) fn wrong(name: &str, value: &Value, expected: &str) -> Error {
-        let mut shown = value.to_string();
-        if let Some((end, _)) = shown.char_indices().nth(60) {
-            shown.truncate(end);
-            shown.push('…');
-        }
+        let shown = clipped(&value.to_string());
         Error::new(Kind::Model, format!("`{name}` is {shown} in config.json; {expected}"))
     }
 

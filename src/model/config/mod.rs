@@ -12,6 +12,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::families::{self, Architecture};
+use super::weights;
 use crate::error::{Error, Kind, Result};
 
 pub(super) use fields::Fields;
@@ -153,12 +154,12 @@ impl Config {
     /// Errors: `Kind::Model` with the path, for a missing file, bad JSON, an unsupported architecture or field.
     pub fn load(dir: &Path) -> Result<Self> {
         let path = dir.join("config.json");
-        let text = std::fs::read_to_string(&path).map_err(|error| {
-            Error::io(Kind::Model, "read the model's config", &path, &error)
-                .hint("a model is a directory with config.json, model.safetensors and tokenizer.json")
-        })?;
-        let value: Value = serde_json::from_str(&text)
-            .map_err(|error| Error::new(Kind::Model, format!("config.json is not JSON: {error}")).at_path(&path))?;
+        if !path.exists() {
+            return Err(Error::new(Kind::Model, "there is no config.json")
+                .at_path(&path)
+                .hint("a model is a directory with config.json, model.safetensors and tokenizer.json"));
+        }
+        let value = weights::read_json(&path, "config.json")?;
         Self::from_json(&value).map_err(|error| error.at_path(&path))
     }
 

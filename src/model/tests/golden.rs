@@ -6,6 +6,7 @@ use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
 use super::{distance, gradients, pack, padded, predicting};
+use crate::model::layers::Parameters;
 use crate::model::{Config, Model, Span};
 
 /// The folder of shared reference data, if this machine has it.
@@ -147,4 +148,34 @@ fn log_probabilities_and_gradients_are_those_of_transformers() {
             assert!(distance(&gradient, &expected(&format!("grad.{name}"))) < 1e-5, "{name}");
         }
     }
+}
+
+/// The number of billions in a model's name.
+fn billions(name: &str) -> f64 {
+    name.split('-').find_map(|part| part.strip_suffix('B')?.parse().ok()).unwrap()
+}
+
+#[test]
+fn configs_of_the_hub_are_read_or_refused_by_name() {
+    let Some(dir) = shared("tokenizers-configs/configs") else { return };
+    let mut read = 0;
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        match Config::load(&path) {
+            Ok(config) => {
+                assert!(!name.contains("VL"), "{name} is read as {:?}", config.architecture);
+                // Names count without the embeddings, or round.
+                let found = Parameters::numbers(&config) as f64 / 1e9;
+                assert!((found / billions(name) - 1.0).abs() < 0.3, "{name} has {found}B parameters");
+                read += 1;
+            }
+            Err(error) => {
+                assert!(name.contains("VL"), "{name}: {error}");
+                assert!(error.message.contains("`architectures`") && error.message.contains("Qwen2_5_VL"), "{error}");
+                assert!(error.hint.is_some_and(|hint| hint.contains("Qwen2ForCausalLM")));
+            }
+        }
+    }
+    assert!(read > 10, "{read} read");
 }

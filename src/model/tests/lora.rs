@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
-use super::families::{Case, cases, uniform};
+use super::families::{Case, Measure, cases, uniform};
 use super::{distance, pack, predicting, rows, tiny};
 use crate::model::{LoraConfig, Model, Span};
 
@@ -32,59 +32,65 @@ fn logits(model: &Model, rows: &[Vec<u32>]) -> Tensor {
     model.logits(&model.forward(&pack(rows)).unwrap()).unwrap()
 }
 
+/// Loaded, learning, saved, merged.
+pub(super) fn measure(case: &Case) -> Vec<Measure> {
+    let dir = tempfile::tempdir().unwrap();
+    write(case, dir.path());
+    let mut model = case.model();
+    model.load_adapter(dir.path()).unwrap();
+    let rows = case.rows();
+    let found = logits(&model, &rows);
+    let worst = distance(&found, &case.logits);
+
+    // Only the adapter learns, and under its own names.
+    let (places, targets) = predicting(&rows);
+    let hidden = model.forward(&pack(&rows)).unwrap().index_select(0, &places);
+    let loss = -model.logprobs(&hidden, &targets, 1.0, 64).unwrap().0.mean(None);
+    let norms: std::collections::BTreeMap<String, f64> = case.get("gradient_norms");
+    let learning: Vec<(String, Tensor)> =
+        model.parameters().into_iter().filter(|(_, tensor)| tensor.requires_grad()).collect();
+    assert_eq!(learning.len(), norms.len());
+    let mut slopes = 0f64;
+    let (names, leaves): (Vec<String>, Vec<Tensor>) = learning.into_iter().unzip();
+    for (name, own) in names.iter().zip(Tensor::run_backward(&[loss], &leaves, false, false)) {
+        let norm = own.to_kind(Kind::Double).norm().double_value(&[]);
+        slopes = slopes.max((norm - norms[name]).abs() / norms[name].max(1e-2));
+    }
+
+    // Saved and loaded, PEFT's fields and keys are what they were.
+    let other = tempfile::tempdir().unwrap();
+    model.save_adapter(other.path()).unwrap();
+    let read = |dir: &Path| -> Value {
+        serde_json::from_str(&fs::read_to_string(dir.join("adapter_config.json")).unwrap()).unwrap()
+    };
+    let (before, after) = (read(dir.path()), read(other.path()));
+    assert!(before.as_object().unwrap().iter().all(|(name, value)| after[name] == *value), "{after}");
+    let keys = |dir: &Path| -> Vec<String> {
+        let path = dir.join("adapter_model.safetensors");
+        let mut names: Vec<String> =
+            Tensor::read_safetensors(path).unwrap().into_iter().map(|(name, _)| name).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(keys(dir.path()), keys(other.path()));
+    let mut again = case.model();
+    again.load_adapter(other.path()).unwrap();
+    assert!(logits(&again, &rows).equal(&found));
+
+    // Merged, the model is an ordinary one.
+    model.merge_adapter().unwrap();
+    let merged = distance(&logits(&model, &rows), &found);
+    assert!(model.parameters().iter().all(|(name, tensor)| tensor.requires_grad() && !name.contains("lora")));
+    model.save(other.path()).unwrap();
+    vec![("logits", worst, 1e-4), ("gradients", slopes, 1e-4), ("merged", merged, 1e-4)]
+}
+
 #[test]
 fn adapters_are_those_of_peft() {
     for case in cases("golden_lora") {
-        let dir = tempfile::tempdir().unwrap();
-        write(&case, dir.path());
-        let mut model = case.model();
-        model.load_adapter(dir.path()).unwrap();
-        let rows = case.rows();
-        let found = logits(&model, &rows);
-        let worst = distance(&found, &case.logits);
-
-        // Only the adapter learns, and under its own names.
-        let (places, targets) = predicting(&rows);
-        let hidden = model.forward(&pack(&rows)).unwrap().index_select(0, &places);
-        let loss = -model.logprobs(&hidden, &targets, 1.0, 64).unwrap().0.mean(None);
-        let norms: std::collections::BTreeMap<String, f64> = case.get("gradient_norms");
-        let learning: Vec<(String, Tensor)> =
-            model.parameters().into_iter().filter(|(_, tensor)| tensor.requires_grad()).collect();
-        assert_eq!(learning.len(), norms.len());
-        let mut slopes = 0f64;
-        let (names, leaves): (Vec<String>, Vec<Tensor>) = learning.into_iter().unzip();
-        for (name, own) in names.iter().zip(Tensor::run_backward(&[loss], &leaves, false, false)) {
-            let norm = own.to_kind(Kind::Double).norm().double_value(&[]);
-            slopes = slopes.max((norm - norms[name]).abs() / norms[name].max(1e-2));
+        for (what, worst, most) in measure(&case) {
+            assert!(worst < most, "{}: {what} {worst:e}", case.name);
         }
-
-        // Saved and loaded, PEFT's fields and keys are what they were.
-        let other = tempfile::tempdir().unwrap();
-        model.save_adapter(other.path()).unwrap();
-        let read = |dir: &Path| -> Value {
-            serde_json::from_str(&fs::read_to_string(dir.join("adapter_config.json")).unwrap()).unwrap()
-        };
-        let (before, after) = (read(dir.path()), read(other.path()));
-        assert!(before.as_object().unwrap().iter().all(|(name, value)| after[name] == *value), "{after}");
-        let keys = |dir: &Path| -> Vec<String> {
-            let path = dir.join("adapter_model.safetensors");
-            let mut names: Vec<String> =
-                Tensor::read_safetensors(path).unwrap().into_iter().map(|(name, _)| name).collect();
-            names.sort();
-            names
-        };
-        assert_eq!(keys(dir.path()), keys(other.path()));
-        let mut again = case.model();
-        again.load_adapter(other.path()).unwrap();
-        assert!(logits(&again, &rows).equal(&found));
-
-        // Merged, the model is an ordinary one.
-        model.merge_adapter().unwrap();
-        let merged = distance(&logits(&model, &rows), &found);
-        println!("| {} | logits {worst:.1e} | gradient norms {slopes:.1e} | merged {merged:.1e} |", case.name);
-        assert!(worst < 1e-4 && slopes < 1e-4 && merged < 1e-4);
-        assert!(model.parameters().iter().all(|(name, tensor)| tensor.requires_grad() && !name.contains("lora")));
-        model.save(other.path()).unwrap();
     }
 }
 

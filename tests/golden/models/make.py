@@ -7,7 +7,8 @@ golden.json holds, for each case, the config as transformers saves it, the names
 64 tokens of greedy decoding with a cache, and the loss with the norm of its gradient for every tensor.
 golden.safetensors holds logits at a few positions. The models are trained for 64 tokens; rows and greedy decoding go
 beyond. `python make.py lora` makes golden_lora.*: adapters as PEFT saves them, their logits and gradients.
-`python make.py large` makes golden_large.*: the shape of Qwen2.5-0.5B, two rows of logits.
+`python make.py large` makes golden_large.*: the shape of Qwen2.5-0.5B, three rows of logits (every 64th token's); it takes
+6 GB of memory.
 """
 
 import json
@@ -113,11 +114,13 @@ def uniform(name, count):
     return out
 
 
-def weights(name, shape, offset):
-    """A tensor of a checkpoint, from its name; norms around `offset`."""
+def weights(name, shape, offset, deviation=None):
+    """A tensor of a checkpoint, from its name; norms around `offset`. Matrices have the standard deviation, where it is given."""
     values = uniform(name, math.prod(shape))
     if len(shape) == 1:
         values = values * 0.25 + (offset if name.endswith("norm.weight") else 0.0)
+    elif deviation:
+        values = values * (deviation * math.sqrt(3))
     else:
         values = values * (0.4 if "embed" in name else 2 / math.sqrt(shape[1]))
     return torch.from_numpy(values.astype(np.float32)).view(shape)
@@ -127,7 +130,7 @@ def ids(name, count, vocab):
     return [int((value + 1) / 2 * vocab) for value in uniform(name, count)]
 
 
-def fill(config, directory):
+def fill(config, directory, deviation=None):
     """A checkpoint as transformers saves it, with the weights above; its names and shapes."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
@@ -141,7 +144,8 @@ def fill(config, directory):
         # A tied head was made without its tie.
         kept = [name for name in tensors if not (config.tie_word_embeddings and name == "lm_head.weight")]
         shapes |= {name: list(tensors[name].shape) for name in kept}
-        save_file({name: weights(name, shape, offset) for name, shape in shapes.items()}, path, {"format": "pt"})
+        filled = {name: weights(name, shape, offset, deviation) for name, shape in shapes.items()}
+        save_file(filled, path, {"format": "pt"})
     return dict(sorted(shapes.items()))
 
 
@@ -237,14 +241,36 @@ def configured(kind, family, scaling, fields):
     return kind(**(SIZES | {"rope_parameters": rope, "rms_norm_eps": 1e-5} | fields))
 
 
-def large(name, config):
+def large(name, config, deviation):
     with tempfile.TemporaryDirectory() as temporary:
-        fill(config, Path(temporary))
+        fill(config, Path(temporary), deviation)
         row = ids(f"{name} row", 40, config.vocab_size)
+        kept = list(range(0, config.vocab_size, 64))
+        model = load(Path(temporary))
         with torch.no_grad():
-            logits = load(Path(temporary))(torch.tensor([row])).logits[0, [0, -1]]
+            logits = model(torch.tensor([row])).logits[0][[0, 20, 39]][:, kept]
+        for attempt in range(20):
+            prompt = ids(f"{name} prompt {attempt}", 20, config.vocab_size)
+            out = model.generate(
+                torch.tensor([prompt]),
+                attention_mask=torch.ones(1, 20, dtype=torch.long),
+                max_new_tokens=64,
+                do_sample=False,
+                output_scores=True,
+                return_dict_in_generate=True,
+                pad_token_id=0,
+            )
+            best = torch.stack(out.scores)[:, 0].topk(2).values
+            margin = (best[:, 0] - best[:, 1]).min().item()
+            greedy = out.sequences[0, 20:].tolist()
+            if margin > 1e-3 and len(set(greedy)) > 3:
+                break
+        else:
+            raise SystemExit(f"{name}: no prompt without close calls")
+        print(f"{name}: margin {margin:.4f}, {len(set(greedy))} tokens, logits up to {logits.abs().max():.2f}")
         config = json.loads((Path(temporary) / "config.json").read_text())
-    return {"name": name, "config": config, "rows": [row], "positions": [[0, 39]]}, logits
+    record = {"name": name, "config": config, "deviation": deviation, "rows": [row], "positions": [[0, 20, 39]]}
+    return record | {"ids": kept, "prompt": prompt, "greedy": greedy}, logits
 
 
 def lora(name, config, adapter):
@@ -298,7 +324,10 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["large"]:
         shape = {"vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24}
         shape |= {"num_attention_heads": 14, "num_key_value_heads": 2, "rope_parameters": {"rope_theta": 1e6}}
-        make("golden_large", [("Qwen2.5-0.5B", Qwen2Config(**shape, tie_word_embeddings=True))], large)
+        config = Qwen2Config(**shape, tie_word_embeddings=True)
+        # As transformers initialises it; and with weights several times as large, so that logits reach those of trained models.
+        both = [("Qwen2.5-0.5B", (config, config.initializer_range)), ("Qwen2.5-0.5B, large logits", (config, None))]
+        make("golden_large", both, lambda name, both: large(name, *both))
     elif sys.argv[1:] == ["lora"]:
         make("golden_lora", adapters(), lambda name, both: lora(name, *both))
     else:

@@ -1,0 +1,92 @@
+//! Policies that are a model and a low-rank adapter: whose adapter it is, and where it comes from.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::session::compute_kind;
+use super::source::{Fetching, model_dir};
+use crate::config::{LoraSettings, PolicySettings};
+use crate::error::{Error, Kind, Result};
+use crate::model::{LoraConfig, Model};
+
+/// Loads what `dir` holds, a model or an adapter with the model it names; and the directory of tokenizer and settings, which
+/// may be with either.
+pub(super) fn load(dir: &Path, policy: &PolicySettings, fetching: Fetching<'_>) -> Result<(Model, PathBuf)> {
+    let device = crate::native::device(policy.device)?;
+    let kind = compute_kind(policy.dtype, device);
+    let Some(config) = LoraConfig::load(dir)? else {
+        return Ok((Model::load(dir, device, kind)?, dir.to_owned()));
+    };
+    let base = config.base().ok_or_else(|| {
+        Error::new(Kind::Model, "the adapter does not say which model it is for")
+            .at_path(dir.join("adapter_config.json"))
+            .hint("name it in `base_model_name_or_path`")
+    })?;
+    let base = model_dir(base, fetching).map_err(|error| Error {
+        message: format!("the adapter in {} is for another model: {}", dir.display(), error.message),
+        ..error
+    })?;
+    if LoraConfig::load(&base)?.is_some() {
+        return Err(Error::new(Kind::Model, "the adapter is for another adapter, not for a model").at_path(dir));
+    }
+    let mut model = Model::load(&base, device, kind)?;
+    model.load_adapter(dir)?;
+    let text = if dir.join("tokenizer.json").is_file() { dir.to_owned() } else { base };
+    Ok((model, text))
+}
+
+/// [`load`], with the adapter that the recipe asks for. `merging` is whether the recipe wants it merged at the end.
+pub(super) fn load_for_training(
+    dir: &Path,
+    policy: &PolicySettings,
+    merging: bool,
+    seed: u64,
+    fetching: Fetching<'_>,
+) -> Result<(Model, PathBuf)> {
+    if policy.init.is_some() && policy.lora.is_some() {
+        return Err(Error::new(Kind::Script, "policy.init makes a new model, and policy.lora leaves it as it is")
+            .hint("leave one of the two out"));
+    }
+    let (mut model, text) = load(dir, policy, fetching)?;
+    match (&policy.lora, model.lora()) {
+        (None, None) if merging => {
+            return Err(Error::new(Kind::Script, "checkpoint.merge is set, but the policy has no adapter")
+                .hint("ask for one with policy.lora = { rank = 16 }"));
+        }
+        (None, _) => {}
+        (Some(wanted), Some(found)) => same(wanted, found).map_err(|error| error.at_path(dir))?,
+        (Some(wanted), None) => {
+            let targets: Vec<&str> = wanted.targets.iter().map(String::as_str).collect();
+            let mut config = LoraConfig::new(wanted.rank, wanted.alpha, &targets);
+            config.rank_stabilised = wanted.rank_stabilized;
+            // A directory must be found from anywhere.
+            let path = Path::new(&policy.model).canonicalize();
+            config.set_base(&path.map_or_else(|_| policy.model.clone(), |path| path.display().to_string()));
+            model.add_adapter(config, seed)?;
+        }
+    }
+    Ok((model, text))
+}
+
+/// Refuses an adapter that is not what the recipe asks for.
+fn same(wanted: &LoraSettings, found: &LoraConfig) -> Result<()> {
+    let refuse = |name: &str, wanted: &str, found: &str| {
+        Err(Error::new(Kind::Script, format!("policy.lora.{name} is {wanted}, but the policy's adapter has {found}"))
+            .hint("leave policy.lora out to go on with the adapter"))
+    };
+    if wanted.rank != found.rank {
+        return refuse("rank", &wanted.rank.to_string(), &found.rank.to_string());
+    }
+    if wanted.alpha.to_bits() != found.alpha.to_bits() {
+        return refuse("alpha", &wanted.alpha.to_string(), &found.alpha.to_string());
+    }
+    if wanted.rank_stabilized != found.rank_stabilised {
+        return refuse("rank_stabilized", &wanted.rank_stabilized.to_string(), &found.rank_stabilised.to_string());
+    }
+    let set = |names: &[String]| -> BTreeSet<String> { names.iter().cloned().collect() };
+    // None are known of a file that has a pattern.
+    if !found.target_modules.is_empty() && set(&wanted.targets) != set(&found.target_modules) {
+        return refuse("targets", &wanted.targets.join(", "), &found.target_modules.join(", "));
+    }
+    Ok(())
+}
