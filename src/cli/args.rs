@@ -143,41 +143,65 @@ impl RecipeArgs {
 
 /// Talk to a model, or ask it one question
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(
+    group = clap::ArgGroup::new("whom").args(["model", "hf", "script", "api_base"]).required(true).multiple(true),
+    after_help = "Examples:
   r1 infer --model runs/retool                               chat with what a run has trained
   r1 infer --model runs/retool --script scripts/retool.lua   with the recipe's tools at hand
+  r1 infer --hf Qwen/Qwen2.5-1.5B-Instruct                   a model of the hub
   r1 infer --model r1-nano -p 'What is 2+2?'                 answer once and exit
   echo 'What is 2+2?' | r1 infer --model r1-nano             the same from a pipe
+  r1 infer --api-base http://localhost:8000/v1 --model NAME  a model behind a server
 
-In a chat, Ctrl-C stops a reply, Ctrl-D leaves, and /clear starts anew.")]
+In a chat, Ctrl-C stops a reply, Ctrl-D leaves, and /help lists the commands."
+)]
 pub(super) struct InferArgs {
-    /// A run, a checkpoint, any directory in Hugging Face layout, a hub id, or r1-nano
+    /// A run, a checkpoint, any directory in Hugging Face layout, a hub id, or r1-nano; with --api-base,
+    /// the server's name of the model [default: the recipe's]
     #[arg(long, short)]
-    pub(super) model: String,
-    /// A recipe whose tools and system prompt the policy gets
+    pub(super) model: Option<String>,
+    /// A model of the Hugging Face hub, fetched into its cache
+    #[arg(long, value_name = "ORG/NAME[@REVISION]", conflicts_with_all = ["model", "api_base"])]
+    pub(super) hf: Option<String>,
+    /// A recipe whose env, tools and system prompt are live
     #[arg(long, short, value_name = "SCRIPT")]
     pub(super) script: Option<PathBuf>,
+    /// Talk to a server that speaks OpenAI's chat completions (OPENAI_API_KEY is its key)
+    #[arg(long, value_name = "URL", requires = "model")]
+    pub(super) api_base: Option<String>,
     /// Answer this and exit
     #[arg(long, short, value_name = "TEXT")]
     pub(super) prompt: Option<String>,
     /// System prompt
     #[arg(long, value_name = "TEXT")]
     pub(super) system: Option<String>,
+    /// Refused until models that see land
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(super) image: Option<PathBuf>,
     /// 0 always takes the likeliest token [default: as the recipe evaluates, or as the model says]
     #[arg(long, value_name = "NUMBER", value_parser = temperature)]
     pub(super) temperature: Option<f64>,
     /// Draw from the likeliest tokens that together have this probability
     #[arg(long, value_name = "SHARE", value_parser = share)]
     pub(super) top_p: Option<f64>,
+    /// Draw from the N likeliest tokens; 0: from all
+    #[arg(long, value_name = "N")]
+    pub(super) top_k: Option<u32>,
+    /// Draw from tokens that have at least this share of the likeliest one's probability
+    #[arg(long, value_name = "SHARE", value_parser = share_or_none)]
+    pub(super) min_p: Option<f64>,
+    /// Makes tokens that conversation or reply hold already less likely; 1: off
+    #[arg(long, value_name = "NUMBER", value_parser = penalty)]
+    pub(super) repetition_penalty: Option<f64>,
     /// Most tokens of a reply [default: as the recipe says, or 512]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, alias = "max-tokens", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_new_tokens: Option<u32>,
     /// CPU threads for model arithmetic [default: one a core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "api_base")]
     pub(super) threads: Option<u16>,
-    /// Root of the random stream
-    #[arg(long, value_name = "N", default_value = "0")]
-    pub(super) seed: u64,
+    /// Root of the random stream [default: 0; with --api-base, the server's]
+    #[arg(long, value_name = "N")]
+    pub(super) seed: Option<u64>,
 }
 
 /// Run a Lua program in the host: tokenizers, templates, models, files
@@ -214,5 +238,19 @@ fn share(text: &str) -> std::result::Result<f64, String> {
     match text.parse() {
         Ok(value) if value > 0.0 && value <= 1.0 => Ok(value),
         _ => Err("must be a number above 0, at most 1".to_owned()),
+    }
+}
+
+fn penalty(text: &str) -> std::result::Result<f64, String> {
+    match text.parse() {
+        Ok(value) if (0.001..=1000.0).contains(&value) => Ok(value),
+        _ => Err("must be a number from 0.001 to 1000".to_owned()),
+    }
+}
+
+fn share_or_none(text: &str) -> std::result::Result<f64, String> {
+    match text.parse() {
+        Ok(value) if (0.0..1.0).contains(&value) => Ok(value),
+        _ => Err("must be a number from 0, below 1".to_owned()),
     }
 }

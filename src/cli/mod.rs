@@ -1,7 +1,6 @@
 //! The command line: one file a subcommand. What was typed becomes options here and nowhere else.
 
 mod args;
-mod chat;
 mod failure;
 mod infer;
 mod lua;

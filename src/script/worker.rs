@@ -279,6 +279,13 @@ impl Worker {
         State::restore(&self.vm.lua, snapshot)
     }
 
+    /// A state from a snapshot that was changed outside of the script; it goes on with the stateful tools of `state`.
+    pub fn resume(&self, state: &State, snapshot: &Json) -> Result<State> {
+        let mut resumed = self.restore(snapshot)?;
+        resumed.session = state.session.clone();
+        Ok(resumed)
+    }
+
     /// What the script logged since the last call.
     pub fn take_log(&self) -> Vec<LogLine> {
         self.vm.host.take_log()

@@ -41,6 +41,9 @@ pub enum Format {
 /// The name of the format that a chat template asks for.
 pub const AUTO: &str = "auto";
 
+/// The tool that bare code calls unless told otherwise.
+pub const CODE_TOOL: &str = "python";
+
 impl Format {
     pub const ALL: [Self; 11] = [
         Self::Hermes,
@@ -151,8 +154,18 @@ impl Format {
         }
     }
 
+    /// A tool's output as the policy's turn would hold it, for those who can't write in that turn; bare in a format
+    /// that answers in turns of their own.
+    pub fn result(self, output: &str) -> String {
+        match self {
+            Self::Retool => (retool::STYLE.result)(output),
+            Self::Tir => (tir::STYLE.result)(output),
+            _ => output.to_owned(),
+        }
+    }
+
     /// Strings that end a reply.
-    pub(super) fn stop_strings(self) -> &'static [&'static str] {
+    pub fn stop_strings(self) -> &'static [&'static str] {
         match self {
             Self::Retool => &[retool::CLOSE],
             Self::Tir => &[tir::OUTPUT],

@@ -30,7 +30,7 @@ mod tokenizer;
 mod train;
 mod turns;
 
-pub use format::{AUTO, Format, Reply};
+pub use format::{AUTO, CODE_TOOL, Format, Reply};
 pub use renderer::{Extension, Renderer};
 pub use stream::{Event, Stream};
 pub use supervised::Supervised;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::format::{Behind, Format, Reply, Turn};
+use super::format::{Behind, CODE_TOOL, Format, Reply, Turn};
 use super::formats::native::{Ability, Native};
 use super::pieces::Pieces;
 use super::stream::{Stream, find};
@@ -116,7 +116,7 @@ impl Renderer {
             ends,
             stop_ids: Arc::new(stop_ids),
             stop_strings: format.stop_strings().iter().map(|&stop| stop.to_owned()).collect(),
-            code_tool: "python".to_owned(),
+            code_tool: CODE_TOOL.to_owned(),
             marker,
             between,
             tokenizer,

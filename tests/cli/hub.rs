@@ -1,7 +1,7 @@
 //! Models of the hub, fetched from a server in this process.
 
 #[path = "../../src/hub/tests/server.rs"]
-mod server;
+pub(crate) mod server;
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -72,7 +72,7 @@ fn two_processes_fetch_a_model_once() {
         }
         answer
     });
-    let ask = ["infer", "--model", "org/tiny", "-p", "Say 3", "--max-new-tokens", "2", "--quiet"];
+    let ask = ["infer", "--hf", "org/tiny@main", "-p", "Say 3", "--max-new-tokens", "2", "--quiet"];
     let children: Vec<_> = (0..2)
         .map(|_| {
             let mut command = with_hub(dir.path(), &server, &ask);
@@ -90,11 +90,11 @@ fn two_processes_fetch_a_model_once() {
 fn a_model_that_may_not_be_read() {
     let dir = directory(&[], false);
     let server = Server::changed(repo(), |_, _, _| Answer::new(401, "").with("X-Error-Code", "RepoNotFound"));
-    let output = with_hub(dir.path(), &server, &["infer", "--model", "org/secret", "-p", "Hello"]).output().unwrap();
+    let output = with_hub(dir.path(), &server, &["infer", "--hf", "org/secret@v1", "-p", "Hello"]).output().unwrap();
     insta::assert_snapshot!(said(dir.path(), &server, &output), @r"
     exit: 5
     --- stderr
     error: there is no model `org/secret` on HUB
-      hint: check the spelling; if it is private or gated, set HF_TOKEN to a token that may read it; there is no directory `org/secret` either
+      hint: check the spelling; if it is private or gated, set HF_TOKEN to a token that may read it
     ");
 }

@@ -10,7 +10,7 @@ use super::args::{Fields, fail, fail_with, raise, text};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::script::convert::{Odd, from_json, kind, to_json};
 use crate::script::messages::messages;
-use crate::text::{AUTO, Format, Renderer, Template, Tokenizer, schema};
+use crate::text::{AUTO, CODE_TOOL, Format, Renderer, Template, Tokenizer, schema};
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     let table = lua.create_table()?;
@@ -179,7 +179,7 @@ fn parse(lua: &Lua, format: &Value, reply: &Value, options: &Value) -> mlua::Res
     let name = text(lua, NAME, "format", format)?;
     let format = Format::from_name(&name).map_err(|error| fail_with(lua, NAME, error))?;
     let reply = text(lua, NAME, "text", reply)?;
-    let (mut tools, mut begun, mut code_tool) = (Vec::new(), false, "python".to_owned());
+    let (mut tools, mut begun, mut code_tool) = (Vec::new(), false, CODE_TOOL.to_owned());
     if !options.is_nil() {
         let fields = Fields::new(lua, NAME, options, &["tools", "thinking", "code_tool"])?;
         begun = flag(&fields, "thinking", false)?;

@@ -186,6 +186,9 @@ fn a_session_keeps_names_for_its_trajectory_only() {
         python(one.clone(), "x = 5").await;
         assert_eq!(python(one.clone(), "print(x)").await, "5");
         assert!(python(two, "print(x)").await.contains("NameError"));
+        let snapshot = one.snapshot().unwrap();
+        assert_eq!(python(worker.resume(&one, &snapshot).unwrap(), "print(x)").await, "5");
+        assert!(python(worker.restore(&snapshot).unwrap(), "print(x)").await.contains("NameError"));
     });
 }
 

@@ -1,0 +1,370 @@
+//! A conversation: questions in, replies streamed out, the tools of a recipe live in between; and what a person does
+//! with a conversation besides asking: take back, try again, keep, load.
+//!
+//! Who replies is a [`Speaker`]: a model in this process, or one behind a server.
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::local::Local;
+use super::recipe::{Recipe, begin, failed, messages_of, replace_system, wait};
+use super::remote::Remote;
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Action, Message, Observation, Role, ToolCall};
+use crate::script::State;
+use crate::telemetry::Interrupt;
+
+/// Something to show while an answer is made.
+#[derive(Debug)]
+pub(super) enum Piece<'a> {
+    /// More of what the policy says.
+    Text(&'a str),
+    /// More of what it thinks.
+    Thought(&'a str),
+    Call(&'a ToolCall),
+    /// A call that can't be read, and why.
+    Malformed(&'a str),
+    /// A reply is complete.
+    End,
+    /// What a tool answered.
+    Result {
+        name: &'a str,
+        text: &'a str,
+    },
+    /// What the script printed.
+    Log(&'a str),
+}
+
+/// Takes pieces as they come.
+pub(super) type Show<'a> = dyn FnMut(Piece<'_>) + 'a;
+
+/// Who replies.
+pub(super) enum Speaker {
+    Local(Box<Local>),
+    Remote(Box<Remote>),
+}
+
+/// One reply.
+pub(super) struct Said {
+    pub(super) action: Action,
+    /// Without thinking and calls.
+    pub(super) content: String,
+    pub(super) reasoning: Option<String>,
+    /// Tokens of the prompt, unless a server keeps their number for itself.
+    pub(super) prompt: Option<usize>,
+    /// Tokens of the reply.
+    pub(super) tokens: usize,
+    /// Stopped by Ctrl-C.
+    pub(super) stopped: bool,
+}
+
+/// What came of a question.
+#[derive(Default)]
+pub(super) struct Answer {
+    /// The policy's last reply, without thinking and calls.
+    pub(super) text: String,
+    pub(super) reasoning: Option<String>,
+    pub(super) tool_calls: usize,
+    pub(super) tokens: usize,
+    pub(super) seconds: f64,
+    /// Seconds in which the policy spoke.
+    pub(super) speaking: f64,
+    pub(super) stopped: bool,
+}
+
+/// Sums over a conversation, for `/stats`.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Stats {
+    pub(super) questions: usize,
+    pub(super) replies: u32,
+    pub(super) tool_calls: usize,
+    pub(super) tokens: usize,
+    pub(super) speaking: f64,
+    /// Tokens of the last prompt with its reply; `None` where nobody has counted them.
+    pub(super) context: Option<usize>,
+}
+
+/// One conversation.
+pub(super) struct Chat {
+    speaker: Speaker,
+    seed: u64,
+    system: Option<String>,
+    interrupt: Interrupt,
+    recipe: Option<Recipe>,
+    /// The conversation where there is no recipe; with one, the env's state has it.
+    messages: Vec<Message>,
+    /// Each question, and what there was before it.
+    asked: Vec<(String, Memory)>,
+    pub(super) stats: Stats,
+}
+
+/// A conversation as plain data.
+#[derive(Clone, Default)]
+struct Memory {
+    messages: Vec<Message>,
+    state: Option<Value>,
+}
+
+impl Chat {
+    pub(super) fn new(
+        speaker: Speaker,
+        seed: u64,
+        system: Option<String>,
+        recipe: Option<Recipe>,
+        interrupt: Interrupt,
+    ) -> Self {
+        let mut chat = Self {
+            speaker,
+            seed,
+            system,
+            interrupt,
+            recipe,
+            messages: Vec::new(),
+            asked: Vec::new(),
+            stats: Stats::default(),
+        };
+        chat.reset();
+        chat
+    }
+
+    /// Who replies, in a few words.
+    pub(super) fn title(&self) -> String {
+        match &self.speaker {
+            Speaker::Local(local) => local.title(),
+            Speaker::Remote(remote) => remote.title(),
+        }
+    }
+
+    /// Longest prompt plus reply, tokens; `None` if only a server knows.
+    pub(super) fn max_context(&self) -> Option<usize> {
+        match &self.speaker {
+            Speaker::Local(local) => Some(local.max_context()),
+            Speaker::Remote(_) => None,
+        }
+    }
+
+    /// The schemas of the recipe's tools.
+    pub(super) fn tools(&self) -> &[Value] {
+        self.recipe.as_ref().map_or(&[], |recipe| recipe.worker.tools())
+    }
+
+    pub(super) fn system(&self) -> Option<&str> {
+        self.system.as_deref()
+    }
+
+    /// Forgets the conversation.
+    pub(super) fn reset(&mut self) {
+        self.messages = self.system.iter().map(|text| Message::system(text.as_str())).collect();
+        self.asked.clear();
+        self.stats.context = None;
+        if let Some(recipe) = &mut self.recipe {
+            recipe.state = None;
+        }
+    }
+
+    /// Changes the system prompt from here on.
+    pub(super) fn set_system(&mut self, text: &str) -> Result<()> {
+        self.system = Some(text.to_owned());
+        self.apply_system()
+    }
+
+    fn apply_system(&mut self) -> Result<()> {
+        let Some(system) = self.system.as_deref() else { return Ok(()) };
+        let first = |role: Option<&Message>| role.is_some_and(|message| message.role == Role::System);
+        if first(self.messages.first()) {
+            self.messages.remove(0);
+        }
+        self.messages.insert(0, Message::system(system));
+        if let Some(recipe) = &mut self.recipe
+            && let Some(state) = &recipe.state
+        {
+            let mut snapshot = state.snapshot()?;
+            replace_system(messages_of(&mut snapshot)?, system);
+            recipe.state = Some(recipe.worker.resume(state, &snapshot)?);
+        }
+        Ok(())
+    }
+
+    /// Takes the last question back; gives it.
+    pub(super) fn undo(&mut self) -> Result<Option<String>> {
+        let Some((question, before)) = self.asked.pop() else { return Ok(None) };
+        self.recall(&before)?;
+        self.apply_system()?;
+        Ok(Some(question))
+    }
+
+    /// The conversation so far.
+    pub(super) fn messages(&self) -> Vec<Message> {
+        match &self.recipe {
+            Some(Recipe { worker, state: Some(state), .. }) => worker.messages(state),
+            Some(_) => Vec::new(),
+            None => self.messages.clone(),
+        }
+    }
+
+    /// Writes the conversation to a file; gives the number of messages.
+    pub(super) fn save(&self, path: &Path) -> Result<usize> {
+        let messages = self.messages();
+        let mut file = json!({ "messages": messages });
+        if let Some(state) = self.memory()?.state {
+            file["state"] = state;
+        }
+        std::fs::write(path, format!("{file:#}\n")).map_err(|e| Error::io(Kind::Store, "write", path, &e))?;
+        Ok(messages.len())
+    }
+
+    /// Goes on with a conversation from a file; gives the number of messages.
+    pub(super) fn load(&mut self, path: &Path) -> Result<usize> {
+        let bytes = std::fs::read(path).map_err(|e| Error::io(Kind::Data, "read", path, &e))?;
+        let bad = |why: String| {
+            Error::new(Kind::Data, format!("not a saved conversation: {why}"))
+                .at_path(path)
+                .hint("/save writes such files")
+        };
+        let mut file: Value = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
+        let messages: Vec<Message> =
+            serde_json::from_value(file["messages"].take()).map_err(|e| bad(format!("`messages`: {e}")))?;
+        let state = file.get_mut("state").map(Value::take);
+        match (&self.recipe, &state) {
+            (Some(_), None) => {
+                return Err(bad("it was saved without a script, and has no state for this one's env".into()));
+            }
+            (Some(recipe), Some(state)) => drop(recipe.worker.restore(state).map_err(|e| bad(e.message))?),
+            (None, _) => {}
+        }
+        let count = messages.len();
+        self.recall(&Memory { messages, state })?;
+        let own = self.messages.first().filter(|message| message.role == Role::System);
+        self.system = own.map(|message| message.content.text());
+        self.asked.clear();
+        Ok(count)
+    }
+
+    fn memory(&self) -> Result<Memory> {
+        let state = self.recipe.as_ref().and_then(|recipe| recipe.state.as_ref());
+        Ok(Memory { messages: self.messages.clone(), state: state.map(State::snapshot).transpose()? })
+    }
+
+    fn recall(&mut self, memory: &Memory) -> Result<()> {
+        self.messages.clone_from(&memory.messages);
+        self.stats.context = None;
+        if let Some(recipe) = &mut self.recipe {
+            recipe.state = memory.state.as_ref().map(|state| recipe.worker.restore(state)).transpose()?;
+        }
+        Ok(())
+    }
+
+    /// Asks a question and shows the answer as it is made. A question that fails is as if it had not been asked.
+    pub(super) fn ask(&mut self, question: &str, show: &mut Show<'_>) -> Result<Answer> {
+        let started = Instant::now();
+        let before = self.memory()?;
+        let mut answer = Answer::default();
+        let asked = match self.recipe.take() {
+            Some(mut recipe) => {
+                let asked = self.ask_env(&mut recipe, question, &mut answer, show);
+                self.recipe = Some(recipe);
+                asked
+            }
+            None => self.ask_plainly(question, &mut answer, show),
+        };
+        if let Err(error) = asked {
+            self.recall(&before)?;
+            return Err(error);
+        }
+        self.asked.push((question.to_owned(), before));
+        answer.seconds = started.elapsed().as_secs_f64();
+        self.stats.questions += 1;
+        self.stats.tool_calls += answer.tool_calls;
+        Ok(answer)
+    }
+
+    fn ask_plainly(&mut self, question: &str, answer: &mut Answer, show: &mut Show<'_>) -> Result<()> {
+        self.messages.push(Message::user(question));
+        let shown = Observation::Messages(self.messages.clone());
+        let action = self.reply(&shown, &[], answer, show)?;
+        self.messages.push(Message::assistant(action.text));
+        Ok(())
+    }
+
+    /// Steps the recipe's env until it is done.
+    fn ask_env(&mut self, recipe: &mut Recipe, question: &str, answer: &mut Answer, show: &mut Show<'_>) -> Result<()> {
+        let interrupt = self.interrupt;
+        let worker = &recipe.worker;
+        let mut state = match recipe.state.take() {
+            None => {
+                let begun = begin(worker, question, self.system.as_deref(), self.seed);
+                wait(&recipe.runtime, interrupt, begun)??
+            }
+            Some(state) => {
+                let mut snapshot = state.snapshot()?;
+                messages_of(&mut snapshot)?.push(json!({ "role": "user", "content": question }));
+                worker.resume(&state, &snapshot)?
+            }
+        };
+        let budget = match &self.speaker {
+            Speaker::Local(local) => local.prompt_budget(),
+            Speaker::Remote(remote) => remote.prompt_budget(),
+        };
+        for _ in 0..recipe.max_steps {
+            let observation = wait(&recipe.runtime, interrupt, worker.observe(&state, budget))?.map_err(failed)?;
+            let action = self.reply(&observation, worker.tools(), answer, show)?;
+            if answer.stopped {
+                // Nothing is done any more that the half of a reply may ask for.
+                let mut snapshot = state.snapshot()?;
+                messages_of(&mut snapshot)?.push(json!({ "role": "assistant", "content": action.text }));
+                state = worker.resume(&state, &snapshot)?;
+                break;
+            }
+            let seen = worker.messages(&state).len();
+            let stepped = wait(&recipe.runtime, interrupt, worker.step(&state, &action))?;
+            for line in worker.take_log() {
+                show(Piece::Log(&format!("{}: {}", line.place, line.text)));
+            }
+            let stepped = stepped.map_err(failed)?;
+            answer.tool_calls += stepped.tools.len();
+            for message in worker.messages(&state).iter().skip(seen).filter(|message| message.role == Role::Tool) {
+                let name = message.name.as_deref().unwrap_or("tool");
+                show(Piece::Result { name, text: &message.content.text() });
+            }
+            if stepped.done {
+                break;
+            }
+        }
+        recipe.state = Some(state);
+        Ok(())
+    }
+
+    /// One reply of the policy.
+    fn reply(
+        &mut self,
+        observation: &Observation,
+        tools: &[Value],
+        answer: &mut Answer,
+        show: &mut Show<'_>,
+    ) -> Result<Action> {
+        let started = Instant::now();
+        let said = match &mut self.speaker {
+            Speaker::Local(local) => {
+                local.reply(observation, tools, (self.seed, self.stats.replies), self.interrupt, show)?
+            }
+            Speaker::Remote(remote) => remote.reply(observation, tools, self.interrupt, show)?,
+        };
+        show(Piece::End);
+        if said.stopped {
+            self.interrupt.clear();
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        answer.tokens += said.tokens;
+        answer.speaking += seconds;
+        answer.text = said.content;
+        answer.reasoning = said.reasoning;
+        answer.stopped = said.stopped;
+        self.stats.replies += 1;
+        self.stats.tokens += said.tokens;
+        self.stats.speaking += seconds;
+        self.stats.context = said.prompt.map(|prompt| prompt + said.tokens);
+        Ok(said.action)
+    }
+}

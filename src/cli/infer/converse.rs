@@ -1,0 +1,319 @@
+//! The conversation at a terminal: lines edited and remembered, `/commands`, Ctrl-C that stops a reply.
+
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use rustyline::completion::Completer;
+use rustyline::config::{Behavior, Config};
+use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::FileHistory;
+use rustyline::validate::{ValidationContext, ValidationResult, Validator};
+use rustyline::{Context, Editor, Helper};
+
+use super::super::failure::Voice;
+use super::ask;
+use super::chat::Chat;
+use super::screen::Screen;
+use crate::error::{Error, Kind, Result, suggest};
+use crate::telemetry::Interrupt;
+
+/// What may be typed instead of a question, and what it does.
+const COMMANDS: [(&str, &str, &str); 11] = [
+    ("/reset", "", "begin anew"),
+    ("/undo", "", "take the last question back"),
+    ("/retry", "", "ask the last question again"),
+    ("/system", "[TEXT]", "show the system prompt, or change it"),
+    ("/save", "FILE", "write the conversation to a file"),
+    ("/load", "FILE", "go on with a conversation from a file"),
+    ("/tools", "", "show the tools that the policy has"),
+    ("/stats", "", "show tokens, time and the room that is left"),
+    ("/help", "", "show this"),
+    ("/exit", "", "leave; so does Ctrl-D"),
+    ("/quit", "", "leave"),
+];
+
+/// Around a text of several lines.
+const FENCE: &str = "\"\"\"";
+
+/// Questions from the terminal until Ctrl-D.
+pub(super) fn converse(chat: &mut Chat, interrupt: Interrupt, screen: &Screen, voice: Voice) -> Result<ExitCode> {
+    let mut lines = Lines::open()?;
+    screen.note(&chat.title());
+    screen.note("Ctrl-C stops a reply, Ctrl-D leaves, /help lists the commands");
+    loop {
+        interrupt.clear();
+        interrupt.at_once(true);
+        let Some(typed) = lines.next(screen)? else { return Ok(ExitCode::SUCCESS) };
+        let done = match meant(&typed) {
+            Ok(Meant::Nothing) => Ok(()),
+            Ok(Meant::Question(question)) => ask(chat, &question, interrupt, screen).map(drop),
+            Ok(Meant::Command("/exit" | "/quit", _)) => return Ok(ExitCode::SUCCESS),
+            Ok(Meant::Command(name, rest)) => command(chat, name, rest, interrupt, screen),
+            Err(error) => Err(error),
+        };
+        // What went wrong in one answer does not end the conversation.
+        if let Err(error) = done {
+            voice.fail(&error);
+        }
+    }
+}
+
+/// What a typed text asks for.
+#[derive(Debug, PartialEq)]
+enum Meant<'a> {
+    Nothing,
+    Question(String),
+    Command(&'static str, &'a str),
+}
+
+fn meant(typed: &str) -> Result<Meant<'_>> {
+    if typed.starts_with('/') {
+        let (name, rest) = typed.split_once(char::is_whitespace).unwrap_or((typed, ""));
+        let name = name.trim();
+        let names = COMMANDS.iter().map(|&(name, ..)| name);
+        let Some((known, takes, _)) = COMMANDS.iter().find(|(known, ..)| *known == name) else {
+            return Err(Error::new(Kind::Usage, format!("there is no command `{name}`")).hint(format!(
+                "{} (a question that begins with / is typed with a space before it)",
+                suggest(name, names)
+            )));
+        };
+        let rest = rest.trim();
+        if takes.is_empty() && !rest.is_empty() {
+            return Err(Error::new(Kind::Usage, format!("`{known}` takes nothing behind it, got `{rest}`")));
+        }
+        if *takes == "FILE" && rest.is_empty() {
+            return Err(Error::new(Kind::Usage, format!("`{known}` needs the name of a file"))
+                .hint(format!("as in {known} chat.json")));
+        }
+        return Ok(Meant::Command(known, rest));
+    }
+    let text = typed.trim();
+    let fenced = text.strip_prefix(FENCE).and_then(|rest| rest.strip_suffix(FENCE));
+    let question = match fenced {
+        Some(inside) => inside.trim_matches('\n').to_owned(),
+        None => text.replace("\\\n", "\n"),
+    };
+    Ok(if question.trim().is_empty() { Meant::Nothing } else { Meant::Question(question) })
+}
+
+/// Whether more lines belong to the text.
+fn is_open(typed: &str) -> bool {
+    let text = typed.trim();
+    if text.starts_with('/') {
+        return false;
+    }
+    match text.strip_prefix(FENCE) {
+        Some(rest) => !rest.ends_with(FENCE),
+        None => typed.ends_with('\\'),
+    }
+}
+
+fn command(chat: &mut Chat, name: &str, rest: &str, interrupt: Interrupt, screen: &Screen) -> Result<()> {
+    match name {
+        "/reset" => {
+            chat.reset();
+            screen.note("the conversation begins anew");
+            Ok(())
+        }
+        "/undo" => match chat.undo()? {
+            Some(question) => screen.tell(&format!("taken back: {question}")),
+            None => Err(nothing_asked()),
+        },
+        "/retry" => {
+            let question = chat.undo()?.ok_or_else(nothing_asked)?;
+            screen.note(&format!("> {question}"));
+            ask(chat, &question, interrupt, screen).map(drop)
+        }
+        "/system" if rest.is_empty() => screen.tell(chat.system().unwrap_or("there is no system prompt of your own")),
+        "/system" => {
+            chat.set_system(rest)?;
+            screen.note("the system prompt holds from here on");
+            Ok(())
+        }
+        "/save" => {
+            let path = expand(rest);
+            let count = chat.save(&path)?;
+            screen.tell(&format!("{count} messages written to {}", path.display()))
+        }
+        "/load" => {
+            let count = chat.load(&expand(rest))?;
+            screen.tell(&format!("{count} messages read"))
+        }
+        "/tools" => screen.tell(&tools(chat)),
+        "/stats" => screen.tell(&stats(chat)),
+        _ => screen.tell(&help()),
+    }
+}
+
+fn nothing_asked() -> Error {
+    Error::new(Kind::Usage, "nothing has been asked yet")
+}
+
+fn help() -> String {
+    let mut lines: Vec<String> =
+        COMMANDS.iter().map(|(name, takes, does)| format!("{:<16}{does}", format!("{name} {takes}"))).collect();
+    lines
+        .push(format!("{FENCE}             begins and ends a text of several lines; a \\ at its end continues a line"));
+    lines.join("\n")
+}
+
+fn tools(chat: &Chat) -> String {
+    let tools = chat.tools();
+    if tools.is_empty() {
+        return "there are no tools; --script SCRIPT brings a recipe's".to_owned();
+    }
+    let line = |tool: &serde_json::Value| {
+        let function = &tool["function"];
+        let fields = function["parameters"]["properties"].as_object();
+        let names: Vec<&str> = fields.into_iter().flat_map(|fields| fields.keys()).map(String::as_str).collect();
+        let text = |name: &str| function[name].as_str().unwrap_or_default().to_owned();
+        format!("{}({}): {}", text("name"), names.join(", "), text("description"))
+    };
+    tools.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn stats(chat: &Chat) -> String {
+    let stats = chat.stats;
+    let rate = stats.tokens as f64 / stats.speaking.max(1e-9);
+    let used = stats.context.map_or_else(|| "not counted yet".to_owned(), |used| format!("{used} tokens"));
+    let room = chat.max_context().map(|most| format!(", of {most}")).unwrap_or_default();
+    format!(
+        "questions   {}\nreplies     {}\ntool calls  {}\ntokens      {} ({rate:.0} tokens/s)\ncontext     {used}{room}",
+        stats.questions, stats.replies, stats.tool_calls, stats.tokens
+    )
+}
+
+fn expand(text: &str) -> PathBuf {
+    match (text.strip_prefix("~/"), std::env::var_os("HOME")) {
+        (Some(rest), Some(home)) => Path::new(&home).join(rest),
+        _ => PathBuf::from(text),
+    }
+}
+
+/// The line editor with its memory.
+struct Lines {
+    editor: Editor<Assistant, FileHistory>,
+    history: Option<PathBuf>,
+}
+
+impl Lines {
+    fn open() -> Result<Self> {
+        // Where replies go to a file, the prompt must not.
+        let behavior = if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
+        let config = Config::builder().behavior(behavior).build();
+        let mut editor = Editor::with_config(config).map_err(|e| failed(&e))?;
+        editor.set_helper(Some(Assistant));
+        let history = history_file();
+        if let Some(path) = &history {
+            // The first time there is none.
+            let _ = editor.load_history(path);
+        }
+        Ok(Self { editor, history })
+    }
+
+    /// What is typed next; `None` at the end.
+    fn next(&mut self, screen: &Screen) -> Result<Option<String>> {
+        loop {
+            match self.editor.readline("> ") {
+                Ok(line) => {
+                    self.keep(&line);
+                    return Ok(Some(line));
+                }
+                Err(ReadlineError::Interrupted) => screen.note("Ctrl-D leaves"),
+                Err(ReadlineError::Eof) => return Ok(None),
+                Err(ReadlineError::Signal(_)) => {}
+                Err(error) => return Err(failed(&error)),
+            }
+        }
+    }
+
+    /// Remembers a line, for this session and the next. A memory that can't be kept is no reason to stop.
+    fn keep(&mut self, line: &str) {
+        if !line.trim().is_empty()
+            && self.editor.add_history_entry(line).unwrap_or(false)
+            && let Some(path) = &self.history
+        {
+            let _ = path.parent().map(std::fs::create_dir_all);
+            let _ = self.editor.append_history(path);
+        }
+    }
+}
+
+fn history_file() -> Option<PathBuf> {
+    let state = std::env::var_os("XDG_STATE_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let state = state.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".local/state")))?;
+    Some(state.join("r1/history"))
+}
+
+fn failed(error: &ReadlineError) -> Error {
+    Error::new(Kind::Data, format!("can't read from the terminal: {error}"))
+}
+
+/// Completes commands, and knows when a text goes on.
+struct Assistant;
+
+impl Completer for Assistant {
+    type Candidate = String;
+
+    fn complete(&self, line: &str, pos: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
+        let typed = &line[..pos];
+        let names =
+            COMMANDS.iter().map(|&(name, ..)| name).filter(|name| typed.starts_with('/') && name.starts_with(typed));
+        Ok((0, names.map(str::to_owned).collect()))
+    }
+}
+
+impl Validator for Assistant {
+    fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
+        Ok(if is_open(context.input()) { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
+    }
+}
+
+impl Hinter for Assistant {
+    type Hint = String;
+}
+
+impl Highlighter for Assistant {}
+
+impl Helper for Assistant {}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn questions_and_commands_are_told_apart() {
+        let question = |text: &str| Meant::Question(text.to_owned());
+        assert_eq!(meant("  what?  ").unwrap(), question("what?"));
+        assert_eq!(meant(" /usr is what?").unwrap(), question("/usr is what?"));
+        assert_eq!(meant("one \\\ntwo").unwrap(), question("one \ntwo"));
+        assert_eq!(meant("\"\"\"\na\n\nb\\\n\"\"\"").unwrap(), question("a\n\nb\\"));
+        assert_eq!(meant(" ").unwrap(), Meant::Nothing);
+        assert_eq!(meant("\"\"\"\"\"\"").unwrap(), Meant::Nothing);
+        assert_eq!(meant("/system Be  brief. ").unwrap(), Meant::Command("/system", "Be  brief."));
+        assert_eq!(meant("/undo").unwrap(), Meant::Command("/undo", ""));
+    }
+
+    #[test]
+    fn unknown_commands_are_refused_with_the_nearest() {
+        let said = |text: &str| meant(text).unwrap_err().to_string();
+        assert!(said("/rest").contains("did you mean `/reset`"), "{}", said("/rest"));
+        assert!(said("/clear").contains("there is no command `/clear`"));
+        assert!(said("/undo 3").contains("takes nothing behind it"));
+        assert!(said("/save").contains("as in /save chat.json"));
+    }
+
+    #[test]
+    fn texts_of_several_lines_go_on_until_they_are_closed() {
+        for open in ["a \\", "\"\"\"", "\"\"\"a", "\"\"\"\na\nb", "a \\\nb\\"] {
+            assert!(is_open(open), "{open:?}");
+        }
+        for closed in ["", "a", "\"\"\"a\"\"\"", "\"\"\"\na\n\"\"\"", "a \\\nb", "/save \"\"\"", "say \"\"\"x"] {
+            assert!(!is_open(closed), "{closed:?}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Replies of a model in this process.
+//!
+//! Prompts continue token in, token out, as in a rollout, so that the key-value cache of the conversation holds.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::chat::{Piece, Said, Show};
+use crate::engine::Engine;
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Action, Completion, Message, Observation, Request, Sampling, StreamSeed};
+use crate::telemetry::Interrupt;
+use crate::text::{Event, Extension, Renderer, Tokenizer};
+
+/// A model with its tokenizer.
+pub(super) struct Local {
+    name: String,
+    engine: Engine,
+    renderer: Arc<Renderer>,
+    sampling: Sampling,
+    last: Option<Last>,
+}
+
+/// The last prompt and reply, which the next prompt continues where that is exact.
+struct Last {
+    shown: Vec<Message>,
+    prompt: Vec<u32>,
+    reply: Vec<u32>,
+    text: String,
+}
+
+impl Local {
+    pub(super) fn new(name: String, engine: Engine, renderer: Arc<Renderer>, sampling: Sampling) -> Self {
+        Self { name, engine, renderer, sampling, last: None }
+    }
+
+    pub(super) fn title(&self) -> String {
+        self.name.clone()
+    }
+
+    /// Longest prompt plus reply, tokens.
+    pub(super) fn max_context(&self) -> usize {
+        self.engine.capacity()
+    }
+
+    /// Tokens that a context policy may fill.
+    pub(super) fn prompt_budget(&self) -> usize {
+        let most = self.max_context();
+        most - self.sampling.max_new_tokens.min(most / 2)
+    }
+
+    pub(super) fn reply(
+        &mut self,
+        observation: &Observation,
+        tools: &[Value],
+        (seed, step): (u64, u32),
+        interrupt: Interrupt,
+        show: &mut Show<'_>,
+    ) -> Result<Said> {
+        let prompt = self.prompt(observation, tools)?;
+        let (length, most) = (prompt.len(), self.max_context());
+        if length >= most {
+            return Err(Error::new(
+                Kind::Env,
+                format!("the conversation has {length} tokens and leaves no room for a reply in a context of {most}"),
+            )
+            .hint("ask for less at once; in a chat, /undo takes a question back and /reset begins anew"));
+        }
+        let room = most - length;
+        let sampling = Sampling { max_new_tokens: self.sampling.max_new_tokens.min(room), ..self.sampling.clone() };
+        let stop_ids = self.renderer.stop_ids();
+        let request = Request {
+            prompt_ids: prompt.clone(),
+            sampling: Arc::new(sampling),
+            stop_ids: Arc::clone(&stop_ids),
+            seed: StreamSeed { seed, trajectory: 0, step },
+            conversation: 0,
+        };
+        let renderer = Arc::clone(&self.renderer);
+        let mut stream = renderer.stream(tools);
+        let mut characters = Characters::new(renderer.tokenizer());
+        let Completion { token_ids, finish_reason, .. } = self.engine.generate(request, &mut |id| {
+            if !stop_ids.contains(&id)
+                && let Some(more) = characters.push(id)
+            {
+                stream.push(&more).iter().for_each(|event| show_event(event, show));
+            }
+            !interrupt.is_set()
+        })?;
+        // The reply may end inside a character.
+        if let Some(rest) = characters.rest() {
+            stream.push(&rest).iter().for_each(|event| show_event(event, show));
+        }
+        stream.finish().0.iter().for_each(|event| show_event(event, show));
+
+        let own = match token_ids.split_last() {
+            Some((last, rest)) if stop_ids.contains(last) => rest,
+            _ => &token_ids,
+        };
+        let text = self.renderer.tokenizer().decode(own, false);
+        let parsed = self.renderer.parse(&text, tools);
+        let tokens = token_ids.len();
+        self.last = match observation {
+            Observation::Messages(shown) => {
+                Some(Last { shown: shown.clone(), prompt, reply: token_ids.clone(), text: text.clone() })
+            }
+            Observation::Text(_) | Observation::TokenIds(_) => None,
+        };
+        Ok(Said {
+            action: Action { text, token_ids, tool_calls: parsed.tool_calls, errors: parsed.errors, finish_reason },
+            content: parsed.content,
+            reasoning: parsed.reasoning,
+            prompt: Some(length),
+            tokens,
+            stopped: interrupt.is_set(),
+        })
+    }
+
+    fn prompt(&self, observation: &Observation, tools: &[Value]) -> Result<Vec<u32>> {
+        let messages = match observation {
+            Observation::Messages(messages) => messages,
+            Observation::Text(text) => return self.renderer.tokenizer().encode(text),
+            Observation::TokenIds(ids) => return Ok(ids.clone()),
+        };
+        if let Some(last) = &self.last
+            && let Extension::Appends(added) =
+                self.renderer.extend(&last.shown, &last.reply, &last.text, messages, tools)?
+        {
+            return Ok([last.prompt.as_slice(), &last.reply, &added].concat());
+        }
+        self.renderer.prompt(messages, tools)
+    }
+}
+
+pub(super) fn show_event(event: &Event, show: &mut Show<'_>) {
+    show(match event {
+        Event::Content(text) => Piece::Text(text),
+        Event::Reasoning(text) => Piece::Thought(text),
+        Event::Call(call) => Piece::Call(call),
+        Event::Error(why) => Piece::Malformed(why),
+    });
+}
+
+/// Ids into text, as far as its characters are complete.
+struct Characters<'a> {
+    tokenizer: &'a Tokenizer,
+    /// The last ids: those before `begun` have been shown, and say how those behind it are spelled.
+    ids: Vec<u32>,
+    begun: usize,
+}
+
+impl<'a> Characters<'a> {
+    fn new(tokenizer: &'a Tokenizer) -> Self {
+        Self { tokenizer, ids: Vec::new(), begun: 0 }
+    }
+
+    /// More text; `None` while a character waits for its other bytes.
+    fn push(&mut self, id: u32) -> Option<String> {
+        self.ids.push(id);
+        self.more(false)
+    }
+
+    /// What waited in vain.
+    fn rest(&mut self) -> Option<String> {
+        self.more(true)
+    }
+
+    fn more(&mut self, over: bool) -> Option<String> {
+        let shown = self.tokenizer.decode(&self.ids[..self.begun], false);
+        let now = self.tokenizer.decode(&self.ids, false);
+        if !over && now.ends_with('\u{fffd}') {
+            return None;
+        }
+        let more = now.get(shown.len()..).filter(|more| !more.is_empty())?.to_owned();
+        self.ids.drain(..self.begun);
+        self.begun = self.ids.len();
+        Some(more)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::text::train_tokenizer;
+
+    #[test]
+    fn characters_are_shown_when_they_are_whole() {
+        // A tokenizer of bytes: every character of several bytes takes several ids.
+        let dir = tempfile::tempdir().unwrap();
+        train_tokenizer(["x".to_owned()].into_iter(), 272, &[]).unwrap().save(dir.path()).unwrap();
+        let tokenizer = Tokenizer::load(dir.path()).unwrap();
+        let text = "aé€😀\n ü";
+        let ids = tokenizer.encode(text).unwrap();
+        assert!(ids.len() > text.chars().count());
+        let mut characters = Characters::new(&tokenizer);
+        let pieces: Vec<String> = ids.iter().filter_map(|&id| characters.push(id)).collect();
+        assert_eq!(pieces.concat(), text);
+        assert!(pieces.iter().all(|piece| !piece.contains('\u{fffd}')), "{pieces:?}");
+        assert_eq!(characters.rest(), None);
+        // A reply that ends inside of one.
+        let mut characters = Characters::new(&tokenizer);
+        let cut = tokenizer.encode("b😀").unwrap();
+        let shown: String = cut[..cut.len() - 1].iter().filter_map(|&id| characters.push(id)).collect();
+        assert_eq!(shown, "b");
+        assert_eq!(characters.rest().as_deref(), Some("\u{fffd}"));
+    }
+}

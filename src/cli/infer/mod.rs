@@ -1,0 +1,176 @@
+//! `r1 infer`: talk to a model, in this process or behind a server, with a recipe's tools if one is named.
+
+mod chat;
+mod converse;
+mod local;
+mod recipe;
+mod remote;
+mod screen;
+
+use std::io::{self, IsTerminal, Read};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::args::{InferArgs, OutputArgs};
+use super::failure::Voice;
+use crate::config::{PolicySettings, Settings};
+use crate::engine::{Engine, EngineOptions, TokenBytes};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::Sampling;
+use crate::script::{Script, Worker};
+use crate::telemetry::{Interrupt, Reporter, ctrl_c};
+use crate::text::{Format, Renderer};
+use crate::train::Fetching;
+use crate::{native, store, train};
+use chat::{Answer, Chat, Speaker};
+use local::Local;
+use recipe::Recipe;
+use remote::Remote;
+use screen::Screen;
+
+/// Tokens of a reply where neither a flag nor a recipe says.
+const MAX_NEW_TOKENS: usize = 512;
+
+pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
+    let interrupt = ctrl_c();
+    interrupt.at_once(true);
+    if let Some(image) = &args.image {
+        return Err(Error::new(Kind::Usage, "no model that r1 runs can see images yet")
+            .at_path(image)
+            .hint("leave out --image, and describe in words what is to be seen"));
+    }
+    if let Some(threads) = args.threads {
+        native::set_threads(usize::from(threads));
+    }
+    let question = match &args.prompt {
+        Some(text) => Some(text.clone()),
+        None if !io::stdin().is_terminal() => Some(read_stdin()?),
+        None => None,
+    };
+    if question.as_ref().is_some_and(|text| text.trim().is_empty()) {
+        return Err(Error::new(Kind::Usage, "the question is empty").hint("ask with -p TEXT, or through a pipe"));
+    }
+    let mut chat = open(args, interrupt, &output.reporter())?;
+    let screen = Screen::new(output);
+    match question {
+        Some(question) => {
+            let answer = ask(&mut chat, question.trim(), interrupt, &screen)?;
+            let stopped = answer.stopped;
+            Ok(if stopped { ExitCode::from(Kind::Interrupted.exit_code()) } else { ExitCode::SUCCESS })
+        }
+        None => converse::converse(&mut chat, interrupt, &screen, Voice::new(output.json, !output.no_color)),
+    }
+}
+
+/// Opens the model or the server, and the recipe if there is one.
+fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<Chat> {
+    let script = args.script.as_ref().map(|path| Script::load(path, &[])).transpose()?;
+    let settings = script.as_ref().map(|script| script.settings.clone()).unwrap_or_default();
+    // The command line lets no --api-base pass without --model.
+    let (speaker, renderer) = if let (Some(base), Some(model)) = (&args.api_base, &args.model) {
+        let recipe = script.is_some().then_some(&settings);
+        let format = recipe.map(|settings| remote::format(&settings.env.format)).transpose()?;
+        let asked = asked_of_server(args, recipe, format);
+        let remote = Remote::new(base, model, asked, format, settings.policy.max_context)?;
+        (Speaker::Remote(Box::new(remote)), None)
+    } else {
+        let (local, renderer) = open_local(args, script.is_some(), &settings, interrupt, reporter)?;
+        (Speaker::Local(Box::new(local)), Some(renderer))
+    };
+    let recipe = match &script {
+        Some(script) => Some(Recipe::new(Worker::new(script, renderer)?, settings.env.max_steps)?),
+        None => None,
+    };
+    Ok(Chat::new(speaker, args.seed.unwrap_or(0), args.system.clone(), recipe, interrupt))
+}
+
+fn open_local(
+    args: &InferArgs,
+    scripted: bool,
+    settings: &Settings,
+    interrupt: Interrupt,
+    reporter: &Reporter,
+) -> Result<(Local, Arc<Renderer>)> {
+    let fetching = Fetching { reporter, interrupt: Some(interrupt) };
+    let (name, model) = match (&args.hf, &args.model) {
+        (Some(id), _) => (id.clone(), train::from_hub(id, fetching)?.display().to_string()),
+        (None, Some(name)) if Path::new(name).exists() => {
+            (name.clone(), store::find_model(Path::new(name))?.display().to_string())
+        }
+        (None, Some(name)) => (name.clone(), name.clone()),
+        (None, None) => (settings.policy.model.clone(), settings.policy.model.clone()),
+    };
+    let policy = PolicySettings { model, init: None, lora: None, ..settings.policy.clone() };
+    let (model, renderer, dir) = train::load_policy(&policy, &settings.env.format, fetching)?;
+
+    let mut sampling = settings.sampling.clone();
+    if scripted {
+        sampling.temperature = settings.eval.temperature;
+    } else {
+        sampling = Sampling { max_new_tokens: MAX_NEW_TOKENS, ..train::model_sampling(&dir)? };
+    }
+    sampling.temperature = args.temperature.unwrap_or(sampling.temperature);
+    sampling.top_p = args.top_p.unwrap_or(sampling.top_p);
+    sampling.top_k = args.top_k.map_or(sampling.top_k, |k| k as usize);
+    sampling.min_p = args.min_p.unwrap_or(sampling.min_p);
+    sampling.repetition_penalty = args.repetition_penalty.unwrap_or(sampling.repetition_penalty);
+    sampling.max_new_tokens = args.max_new_tokens.map_or(sampling.max_new_tokens, |n| n as usize);
+    for stop in renderer.stop_strings() {
+        // Without tools nobody would go on after a call.
+        if scripted && !sampling.stop.contains(stop) {
+            sampling.stop.push(stop.clone());
+        }
+    }
+    let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
+    let options = EngineOptions::sized(&model.config, model.cache_kind(), 1, policy.max_context);
+    let engine = Engine::new(model, vocabulary, options)?;
+    Ok((Local::new(name, engine, Arc::clone(&renderer), sampling), renderer))
+}
+
+/// How the server is asked to sample: as flags and recipe say; where they are silent, as the server likes.
+fn asked_of_server(args: &InferArgs, recipe: Option<&Settings>, format: Option<Format>) -> Map<String, Value> {
+    let own = recipe.map(|settings| &settings.sampling);
+    let ends = format.map(Format::stop_strings).unwrap_or_default();
+    let mut stop: Vec<&str> =
+        ends.iter().copied().chain(own.iter().flat_map(|own| &own.stop).map(String::as_str)).collect();
+    stop.dedup();
+    let temperature = args.temperature.or(recipe.map(|settings| settings.eval.temperature));
+    let fields = [
+        ("temperature", temperature.map(Value::from)),
+        ("top_p", args.top_p.or(own.map(|own| own.top_p).filter(|&p| p < 1.0)).map(Value::from)),
+        ("top_k", args.top_k.or(own.map(|own| own.top_k as u32).filter(|&k| k > 0)).map(Value::from)),
+        ("min_p", args.min_p.or(own.map(|own| own.min_p).filter(|&p| p > 0.0)).map(Value::from)),
+        ("repetition_penalty", args.repetition_penalty.map(Value::from)),
+        ("max_tokens", args.max_new_tokens.or(own.map(|own| own.max_new_tokens as u32)).map(Value::from)),
+        ("seed", args.seed.map(Value::from)),
+        ("stop", Some(stop).filter(|stop| !stop.is_empty()).map(Value::from)),
+    ];
+    fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+fn read_stdin() -> Result<String> {
+    let mut text = String::new();
+    io::stdin().read_to_string(&mut text).map_err(|e| Error::io(Kind::Data, "read the question", "stdin", &e))?;
+    Ok(text)
+}
+
+fn ask(chat: &mut Chat, question: &str, interrupt: Interrupt, screen: &Screen) -> Result<Answer> {
+    interrupt.at_once(false);
+    let mut printed = Ok(());
+    let answer = chat.ask(question, &mut |piece| {
+        if printed.is_ok() {
+            printed = screen.piece(&piece);
+        }
+    });
+    if answer.is_err() {
+        // The words of the failure begin on a line of their own.
+        screen.piece(&chat::Piece::End)?;
+    }
+    let answer = answer?;
+    printed?;
+    screen.done(&answer)?;
+    Ok(answer)
+}

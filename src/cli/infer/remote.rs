@@ -1,0 +1,398 @@
+//! Replies of a model behind a server that speaks OpenAI's chat completions, streamed as server-sent events.
+//!
+//! The recipe's tools go along as OpenAI tools; calls that a reply writes in the recipe's text format are read too, for
+//! servers that leave them there. An env keeps the text of a reply and the results of its calls; the
+//! calls themselves are remembered here and put back between the two when the conversation is sent again.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::chat::{Piece, Said, Show};
+use super::local::show_event;
+use super::screen::harmless;
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Action, FinishReason, Message, Observation, Role, ToolCall};
+use crate::net::{self, Client, Fault, Request, Response};
+use crate::telemetry::Interrupt;
+use crate::text::{AUTO, CODE_TOOL, Format, Reply, Stream};
+
+/// Longest wait for the next byte: a server may have a queue.
+const SILENCE: Duration = Duration::from_mins(10);
+/// Tries of a request that the server is too busy for, and the longest wait between two.
+const TRIES: u32 = 4;
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
+/// Prompt tokens that a context policy is told of where no setting says: only the server knows.
+const PROMPT_TOKENS: usize = 16_384;
+/// Largest answer that comes in one piece, bytes.
+const WHOLE: usize = 64 << 20;
+
+/// A model behind a server.
+pub(super) struct Remote {
+    client: Client,
+    base: String,
+    model: String,
+    key: Option<String>,
+    /// What was asked for, in the server's words; the rest is the server's choice.
+    sampling: Map<String, Value>,
+    /// How a recipe's policy writes calls.
+    format: Option<Format>,
+    max_context: usize,
+    /// Calls by their ids, with the text of the reply they stood in.
+    calls: HashMap<String, (String, ToolCall)>,
+}
+
+impl Remote {
+    /// `base` is what `/chat/completions` is appended to.
+    pub(super) fn new(
+        base: &str,
+        model: &str,
+        sampling: Map<String, Value>,
+        format: Option<Format>,
+        max_context: usize,
+    ) -> Result<Self> {
+        let base = base.trim().trim_end_matches('/').to_owned();
+        if net::origin(&base).is_none() {
+            return Err(Error::new(Kind::Usage, format!("--api-base is `{base}`, which is no http address"))
+                .hint("as in --api-base http://localhost:8000/v1"));
+        }
+        let key = std::env::var("OPENAI_API_KEY").ok().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
+        if key.as_ref().is_some_and(|key| key.bytes().any(|byte| !byte.is_ascii_graphic())) {
+            return Err(Error::new(Kind::Usage, "OPENAI_API_KEY has characters that no key has"));
+        }
+        let (model, calls) = (model.to_owned(), HashMap::new());
+        Ok(Self { client: Client::new(SILENCE)?, base, model, key, sampling, format, max_context, calls })
+    }
+
+    pub(super) fn title(&self) -> String {
+        format!("{} at {}", self.model, self.base)
+    }
+
+    /// Tokens that a context policy may fill.
+    pub(super) fn prompt_budget(&self) -> usize {
+        if self.max_context == 0 { PROMPT_TOKENS } else { self.max_context / 2 }
+    }
+
+    pub(super) fn reply(
+        &mut self,
+        observation: &Observation,
+        tools: &[Value],
+        interrupt: Interrupt,
+        show: &mut Show<'_>,
+    ) -> Result<Said> {
+        let Observation::Messages(messages) = observation else {
+            return Err(Error::new(
+                Kind::Script,
+                "this recipe's context gives text or ids; a server takes messages only",
+            )
+            .hint("talk to a local model instead: --model DIR"));
+        };
+        let mut body = json!({ "model": self.model, "messages": self.wire(messages), "stream": true,
+            "stream_options": { "include_usage": true } });
+        if let Some(body) = body.as_object_mut() {
+            body.extend(self.sampling.clone());
+            if !tools.is_empty() {
+                body.insert("tools".to_owned(), Value::from(tools));
+            }
+        }
+        let stop = || interrupt.is_set();
+        let stream = self.format.map(|format| format.stream(false, CODE_TOOL, tools));
+        let mut heard = Heard { stream, ..Heard::default() };
+        let mut stopped = false;
+        match self.send(&body, &stop).and_then(|answer| self.hear(answer, &mut heard, &stop, show)) {
+            Ok(()) => {}
+            Err(error) if error.kind == Kind::Interrupted => stopped = true,
+            Err(error) => return Err(error),
+        }
+        let read = self.read(&mut heard, tools, show);
+        Ok(self.said(heard, read, stopped, show))
+    }
+
+    /// The conversation in OpenAI's shape.
+    fn wire(&self, messages: &[Message]) -> Vec<Value> {
+        let mut wire: Vec<Value> = Vec::with_capacity(messages.len());
+        // Ids of the calls that the results at hand may answer.
+        let mut open: Vec<&str> = Vec::new();
+        for (place, message) in messages.iter().enumerate() {
+            let text = message.content.text();
+            match message.role {
+                Role::System | Role::User => wire.push(json!({ "role": message.role.name(), "content": text })),
+                Role::Assistant => {
+                    let results = messages[place + 1..].iter().take_while(|next| next.role == Role::Tool);
+                    open = results
+                        .filter_map(|result| result.tool_call_id.as_deref())
+                        .filter(|id| self.calls.get(*id).is_some_and(|(said, _)| *said == text))
+                        .collect();
+                    let calls: Vec<Value> = open
+                        .iter()
+                        .filter_map(|id| {
+                            let (_, ToolCall { name, arguments, .. }) = self.calls.get(*id)?;
+                            let function = json!({ "name": name, "arguments": arguments.to_string() });
+                            Some(json!({ "id": id, "type": "function", "function": function }))
+                        })
+                        .collect();
+                    let mut said = json!({ "role": "assistant", "content": text });
+                    if !calls.is_empty() {
+                        said["tool_calls"] = Value::from(calls);
+                    }
+                    wire.push(said);
+                }
+                Role::Tool => {
+                    let id = message.tool_call_id.as_deref().filter(|id| open.contains(id));
+                    wire.push(match (id, self.format) {
+                        (Some(id), _) => json!({ "role": "tool", "tool_call_id": id, "content": text }),
+                        // An answer to no call that the server would know of: one in the text, or one that can't be
+                        // read.
+                        (None, Some(format)) => json!({ "role": "user", "content": format.result(&text) }),
+                        (None, None) => json!({ "role": "user", "content": text }),
+                    });
+                }
+            }
+        }
+        wire
+    }
+
+    /// Asks until the server has time.
+    fn send(&self, body: &Value, stop: &dyn Fn() -> bool) -> Result<Response> {
+        let url = format!("{}/chat/completions", self.base);
+        let mut tried = 0;
+        loop {
+            tried += 1;
+            let mut headers = vec![
+                ("content-type", "application/json".to_owned()),
+                ("accept", "text/event-stream, application/json".to_owned()),
+            ];
+            headers.extend(self.key.iter().map(|key| ("authorization", format!("Bearer {key}"))));
+            let request =
+                Request { method: "POST", url: url.clone(), headers, body: Some(body.to_string().into_bytes()) };
+            let response = self.client.send(request, stop).map_err(|fault| self.fault(fault))?;
+            let status = response.status;
+            if (200..300).contains(&status) {
+                return Ok(response);
+            }
+            let after = response.header("retry-after").and_then(|wait| wait.parse().ok()).map(Duration::from_secs);
+            let wait = after.unwrap_or(Duration::from_secs(1 << tried.min(5)));
+            if !matches!(status, 429 | 502..=504) || tried >= TRIES || wait > LONGEST_WAIT {
+                return Err(self.refused(response, stop));
+            }
+            net::pause(wait, stop).map_err(|fault| self.fault(fault))?;
+        }
+    }
+
+    /// Reads the answer as it comes.
+    fn hear(
+        &self,
+        mut answer: Response,
+        heard: &mut Heard<'_>,
+        stop: &dyn Fn() -> bool,
+        show: &mut Show<'_>,
+    ) -> Result<()> {
+        if answer.header("content-type").is_some_and(|kind| kind.starts_with("application/json")) {
+            // A server that does not stream.
+            let bytes = answer.bytes(WHOLE, stop).map_err(|fault| self.fault(fault))?;
+            return heard.event(&bytes, show).map_err(|why| self.odd(&why));
+        }
+        let mut line = Vec::new();
+        while let Some(bytes) = answer.next(stop).map_err(|fault| self.fault(fault))? {
+            for byte in bytes {
+                if byte != b'\n' {
+                    line.push(byte);
+                    continue;
+                }
+                if let Some(data) = line.trim_ascii().strip_prefix(b"data:".as_slice()) {
+                    let data = data.trim_ascii();
+                    if data == b"[DONE]".as_slice() {
+                        return Ok(());
+                    }
+                    heard.event(data, show).map_err(|why| self.odd(&why))?;
+                }
+                line.clear();
+            }
+        }
+        if heard.finish.is_none() {
+            return Err(self.odd("its reply broke off"));
+        }
+        Ok(())
+    }
+
+    /// What the recipe's format finds in the content.
+    fn read(&self, heard: &mut Heard<'_>, tools: &[Value], show: &mut Show<'_>) -> Option<Reply> {
+        let (format, mut stream) = (self.format?, heard.stream.take()?);
+        if heard.finish.as_deref() == Some("stop") {
+            // Servers leave out the string that they stopped at: it is there if it is what completes a call.
+            let calls = |text: &str| format.read(text, false, CODE_TOOL, tools).tool_calls.len();
+            let said = calls(&heard.content);
+            let ended = |stop: &&&str| calls(&[&heard.content, **stop].concat()) > said;
+            if let Some(stop) = format.stop_strings().iter().find(ended) {
+                heard.content.push_str(stop);
+                stream.push(stop).iter().for_each(|event| show_event(event, show));
+            }
+        }
+        let (events, reply) = stream.finish();
+        for event in &events {
+            show_event(event, show);
+        }
+        Some(reply)
+    }
+
+    /// What was heard and read, as an action. Calls that are not text get ids of our own, which no later reply uses
+    /// again.
+    fn said(&mut self, heard: Heard<'_>, read: Option<Reply>, stopped: bool, show: &mut Show<'_>) -> Said {
+        let mut read = read.unwrap_or_else(|| Reply { content: heard.content.clone(), ..Reply::default() });
+        let (mut tool_calls, mut errors) = (std::mem::take(&mut read.tool_calls), std::mem::take(&mut read.errors));
+        for (number, Pieces { name, arguments }) in (1..).zip(heard.calls.into_values()) {
+            let text = if arguments.trim().is_empty() { "{}" } else { arguments.as_str() };
+            match serde_json::from_str::<Value>(text) {
+                Ok(arguments) if arguments.is_object() && !name.is_empty() => {
+                    // Nine letters and digits: the form that the strictest servers want.
+                    let id = format!("r1c{:06}", self.calls.len());
+                    let call = ToolCall { id: Some(id.clone()), name, arguments };
+                    self.calls.insert(id, (heard.content.clone(), call.clone()));
+                    show(Piece::Call(&call));
+                    tool_calls.push(call);
+                }
+                _ if stopped => {}
+                read => {
+                    let why = read.err().map_or_else(|| "no object".to_owned(), |error| error.to_string());
+                    let why =
+                        format!("Tool call {number} can't be read: the arguments of `{name}` are not JSON: {why}.");
+                    show(Piece::Malformed(&why));
+                    errors.push(why);
+                }
+            }
+        }
+        let finish_reason = if heard.finish.as_deref() == Some("length") || stopped {
+            FinishReason::Length
+        } else {
+            FinishReason::Stop
+        };
+        Said {
+            action: Action { text: heard.content, token_ids: Vec::new(), tool_calls, errors, finish_reason },
+            content: read.content,
+            reasoning: Some(heard.reasoning).filter(|text| !text.is_empty()).or(read.reasoning),
+            prompt: heard.prompt,
+            tokens: heard.tokens.unwrap_or(heard.pieces),
+            stopped,
+        }
+    }
+
+    fn fault(&self, fault: Fault) -> Error {
+        match fault {
+            Fault::Stopped => Error::new(Kind::Interrupted, "stopped"),
+            Fault::Broken(why) => Error::new(Kind::Model, format!("can't talk to {}: {why}", self.base))
+                .hint("is the server running, and is --api-base its address? (HTTPS_PROXY and NO_PROXY are heeded)"),
+        }
+    }
+
+    fn odd(&self, why: &str) -> Error {
+        Error::new(Kind::Model, format!("{} does not answer as an OpenAI-compatible server: {why}", self.base))
+    }
+
+    fn refused(&self, response: Response, stop: &dyn Fn() -> bool) -> Error {
+        let status = response.status;
+        let body = response.bytes(WHOLE, stop).unwrap_or_default();
+        let words = serde_json::from_slice(&body).map_or_else(
+            |_| String::from_utf8_lossy(&body).lines().next().unwrap_or_default().to_owned(),
+            |answer: Value| error_of(&answer).unwrap_or_default(),
+        );
+        let words: String = harmless(words.trim()).chars().take(300).collect();
+        let colon = if words.is_empty() { "" } else { ": " };
+        let error = Error::new(Kind::Model, format!("{} answers {status}{colon}{words}", self.base));
+        match status {
+            401 | 403 if self.key.is_none() => error.hint("set OPENAI_API_KEY to a key of that server"),
+            401 | 403 => error.hint("OPENAI_API_KEY is not a key that it takes"),
+            404 => error.hint(format!(
+                "it knows no model `{}`, or --api-base should end otherwise, as in http://localhost:8000/v1",
+                self.model
+            )),
+            429 => error.hint("it is busy, or a quota is used up: try again later"),
+            _ => error,
+        }
+    }
+}
+
+/// A server's words of what is wrong.
+fn error_of(answer: &Value) -> Option<String> {
+    let error = answer.get("error").filter(|error| !error.is_null());
+    let words = error.and_then(|error| error["message"].as_str().or(error.as_str()));
+    let words = words.or_else(|| answer["message"].as_str()).or_else(|| answer["detail"].as_str());
+    words.map(str::to_owned).or_else(|| error.map(Value::to_string))
+}
+
+/// The format of a recipe's name; `auto` is plain text's most common one, as a server's template is not known.
+pub(super) fn format(name: &str) -> Result<Format> {
+    if name == AUTO { Ok(Format::Hermes) } else { Format::from_name(name) }
+}
+
+/// What came so far.
+#[derive(Default)]
+struct Heard<'a> {
+    content: String,
+    /// Reads the content with the recipe's format.
+    stream: Option<Stream<'a>>,
+    reasoning: String,
+    /// By their place in the reply.
+    calls: std::collections::BTreeMap<u64, Pieces>,
+    finish: Option<String>,
+    /// Pieces with text, where the server does not count tokens.
+    pieces: usize,
+    tokens: Option<usize>,
+    prompt: Option<usize>,
+}
+
+/// A call whose arguments arrive in pieces.
+#[derive(Default)]
+struct Pieces {
+    name: String,
+    arguments: String,
+}
+
+impl Heard<'_> {
+    /// Takes a piece of a streamed answer, or a whole one.
+    fn event(&mut self, data: &[u8], show: &mut Show<'_>) -> std::result::Result<(), String> {
+        let event: Value = serde_json::from_slice(data).map_err(|error| format!("not JSON: {error}"))?;
+        let count = |name: &str| event["usage"][name].as_u64().map(|count| count as usize);
+        if let Some(tokens) = count("completion_tokens") {
+            self.tokens = Some(tokens);
+            self.prompt = count("prompt_tokens");
+        }
+        let Some(choices) = event["choices"].as_array() else {
+            return Err(
+                error_of(&event).map_or_else(|| "no `choices`".to_owned(), |words| harmless(&words).into_owned())
+            );
+        };
+        let Some(choice) = choices.first() else { return Ok(()) };
+        let delta = choice.get("delta").or_else(|| choice.get("message")).unwrap_or(&Value::Null);
+        let text = |name: &str| delta[name].as_str().filter(|text| !text.is_empty());
+        if let Some(more) = text("reasoning_content").or_else(|| text("reasoning")) {
+            self.reasoning.push_str(more);
+            self.pieces += 1;
+            show(Piece::Thought(more));
+        }
+        if let Some(more) = text("content") {
+            self.content.push_str(more);
+            self.pieces += 1;
+            match &mut self.stream {
+                Some(stream) => stream.push(more).iter().for_each(|event| show_event(event, show)),
+                None => show(Piece::Text(more)),
+            }
+        }
+        for (place, call) in (0..).zip(delta["tool_calls"].as_array().into_iter().flatten()) {
+            self.pieces += 1;
+            let pieces = self.calls.entry(call["index"].as_u64().unwrap_or(place)).or_default();
+            if let Some(name) = call["function"]["name"].as_str() {
+                pieces.name.push_str(name);
+            }
+            match &call["function"]["arguments"] {
+                Value::String(more) => pieces.arguments.push_str(more),
+                Value::Object(whole) => pieces.arguments = Value::from(whole.clone()).to_string(),
+                _ => {}
+            }
+        }
+        if let Some(reason) = choice["finish_reason"].as_str() {
+            self.finish = Some(reason.to_owned());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,227 @@
+//! Where replies go to (stdout), and everything around them (stderr).
+
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::io::{self, IsTerminal, Write};
+
+use console::Style;
+use serde_json::{Value, json};
+
+use super::super::args::OutputArgs;
+use super::super::print;
+use super::chat::{Answer, Piece};
+use crate::error::Result;
+use crate::mdp::ToolCall;
+use crate::telemetry::duration;
+
+/// Lines of a tool's answer that are shown to a person.
+const LINES: usize = 40;
+
+pub(super) struct Screen {
+    output: OutputArgs,
+    /// A person is there to read.
+    person: bool,
+    /// Replies go to a terminal.
+    terminal: bool,
+    dim: Style,
+    /// What the reply at hand has printed.
+    said: RefCell<String>,
+    /// What was wrong with calls of the answer at hand.
+    complaints: RefCell<Vec<String>>,
+    /// Thinking stands on the current line of stderr.
+    thinking: Cell<bool>,
+}
+
+impl Screen {
+    pub(super) fn new(output: OutputArgs) -> Self {
+        let colour = !output.no_color && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let person = io::stderr().is_terminal();
+        let dim = Style::new().dim().force_styling(colour && person);
+        Self {
+            output,
+            person,
+            terminal: io::stdout().is_terminal(),
+            dim,
+            said: RefCell::default(),
+            complaints: RefCell::default(),
+            thinking: Cell::default(),
+        }
+    }
+
+    pub(super) fn piece(&self, piece: &Piece<'_>) -> Result<()> {
+        if self.output.json {
+            let event = match piece {
+                Piece::Call(call) => json!({ "event": "call", "name": call.name, "arguments": call.arguments }),
+                Piece::Malformed(why) => json!({ "event": "malformed_call", "message": why }),
+                Piece::Result { name, text } => json!({ "event": "result", "name": name, "content": text }),
+                Piece::Log(text) => json!({ "event": "log", "message": text }),
+                Piece::Text(_) | Piece::Thought(_) | Piece::End => return Ok(()),
+            };
+            return print(&format!("{event}\n"));
+        }
+        match piece {
+            Piece::Text(text) => {
+                self.end_thought();
+                self.said.borrow_mut().push_str(text);
+                print(&self.shown(text))
+            }
+            Piece::Thought(text) => {
+                if self.shows_notes() {
+                    self.thinking.set(true);
+                    let _ = write!(io::stderr(), "{}", self.dim.apply_to(harmless(text)));
+                }
+                Ok(())
+            }
+            Piece::Call(call) => {
+                // Some formats run code out of the reply's text, where it has been seen.
+                let code = call.arguments["code"].as_str();
+                if code.is_some_and(|code| self.said.borrow().contains(code.trim())) {
+                    return Ok(());
+                }
+                self.end_line()?;
+                for line in called(call) {
+                    self.note(&line);
+                }
+                Ok(())
+            }
+            Piece::Malformed(why) => {
+                self.end_line()?;
+                self.note(&format!("  {why}"));
+                self.complaints.borrow_mut().push((*why).to_owned());
+                Ok(())
+            }
+            // The policy is told what has been seen.
+            Piece::Result { text, .. } if self.complaints.borrow().iter().any(|why| why == text) => Ok(()),
+            Piece::Result { text, .. } => {
+                let lines: Vec<&str> = text.lines().collect();
+                lines.iter().take(LINES).for_each(|line| self.note(&format!("  | {line}")));
+                if lines.len() > LINES {
+                    self.note(&format!("  | … {} more lines", lines.len() - LINES));
+                }
+                Ok(())
+            }
+            Piece::Log(text) => {
+                self.note(&format!("  {text}"));
+                Ok(())
+            }
+            Piece::End => {
+                self.end_line()?;
+                self.said.borrow_mut().clear();
+                Ok(())
+            }
+        }
+    }
+
+    /// What came of a question, once all of it has been shown.
+    pub(super) fn done(&self, answer: &Answer) -> Result<()> {
+        self.complaints.borrow_mut().clear();
+        let rate = answer.tokens as f64 / answer.speaking.max(1e-9);
+        if self.output.json {
+            let mut reply = json!({
+                "event": "reply", "text": answer.text, "tool_calls": answer.tool_calls, "tokens": answer.tokens,
+                "seconds": answer.seconds, "tokens_per_second": rate, "stopped": answer.stopped,
+            });
+            if let Some(reasoning) = &answer.reasoning {
+                reply["reasoning"] = Value::from(reasoning.as_str());
+            }
+            return print(&format!("{reply}\n"));
+        }
+        if self.person {
+            let stopped = if answer.stopped { ", stopped" } else { "" };
+            let calls = match answer.tool_calls {
+                0 => String::new(),
+                1 => ", 1 tool call".to_owned(),
+                count => format!(", {count} tool calls"),
+            };
+            let plural = if answer.tokens == 1 { "" } else { "s" };
+            let time = duration(answer.seconds);
+            self.note(&format!("{} token{plural}{calls}, {time}, {rate:.0} tokens/s{stopped}", answer.tokens));
+        }
+        Ok(())
+    }
+
+    /// A line beside the replies.
+    pub(super) fn note(&self, text: &str) {
+        if self.shows_notes() {
+            self.end_thought();
+            // Nobody reads stderr: the replies still go to stdout.
+            let _ = writeln!(io::stderr(), "{}", self.dim.apply_to(harmless(text)));
+        }
+    }
+
+    /// What a command gives: a result, so on stdout.
+    pub(super) fn tell(&self, text: &str) -> Result<()> {
+        if self.output.json {
+            return print(&format!("{}\n", json!({ "event": "info", "message": text })));
+        }
+        print(&format!("{}\n", self.shown(text)))
+    }
+
+    /// A text as stdout gets it: whole, but where a person would see what it does to a terminal.
+    fn shown<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        if self.terminal { harmless(text) } else { Cow::Borrowed(text) }
+    }
+
+    fn shows_notes(&self) -> bool {
+        !self.output.quiet && !self.output.json
+    }
+
+    fn end_thought(&self) {
+        if self.thinking.replace(false) {
+            let _ = writeln!(io::stderr());
+        }
+    }
+
+    /// Ends the line that a reply is in.
+    fn end_line(&self) -> Result<()> {
+        self.end_thought();
+        let mut said = self.said.borrow_mut();
+        if said.is_empty() || said.ends_with('\n') {
+            return Ok(());
+        }
+        said.push('\n');
+        print("\n")
+    }
+}
+
+/// A text that can't command the terminal it is shown in: a model may write escape sequences, and a tool print them.
+/// Control characters are shown as their pictures, but for tabs and the ends of lines.
+pub(super) fn harmless(text: &str) -> Cow<'_, str> {
+    let commands = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(commands) {
+        return Cow::Borrowed(text);
+    }
+    let picture = |c: char| match c {
+        '\r' => None,
+        '\u{7f}' => Some('\u{2421}'),
+        '\0'..='\u{1f}' if commands(c) => char::from_u32(0x2400 + u32::from(c)),
+        _ if commands(c) => Some(char::REPLACEMENT_CHARACTER),
+        _ => Some(c),
+    };
+    Cow::Owned(text.chars().filter_map(picture).collect())
+}
+
+/// A call in lines: its tool's name, and what it was given; code as code.
+fn called(call: &ToolCall) -> Vec<String> {
+    let mut lines = vec![format!("  {}", call.name)];
+    match call.arguments.as_object() {
+        Some(fields) if fields.len() == 1 && fields.values().all(Value::is_string) => {
+            let texts = fields.values().filter_map(Value::as_str);
+            lines.extend(texts.flat_map(str::lines).map(|line| format!("  > {line}")));
+        }
+        _ => lines.push(format!("  > {}", call.arguments)),
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::harmless;
+
+    #[test]
+    fn texts_can_not_command_the_terminal() {
+        assert_eq!(harmless("a\tb\nc é😀"), "a\tb\nc é😀");
+        assert_eq!(harmless("\x1b[2Jgone\x07\r\n"), "␛[2Jgone␇\n");
+        assert_eq!(harmless("\u{9b}2J\x7f"), "\u{fffd}2J␡");
+    }
+}

@@ -1,0 +1,367 @@
+//! `r1 infer`: what it refuses, and a model behind a server, which is real and in this process.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use serde_json::{Value, json};
+
+use super::hub::server::{Answer, Asked, Repo, Server};
+use super::{cli_snapshot, directory, r1, shown};
+
+/// A server whose answers `answer` makes, from the request and how many came before it.
+fn serving(answer: impl Fn(&Asked, usize) -> Answer + Send + Sync + 'static) -> Server {
+    Server::changed(Repo::new(&[]), move |asked, before, _| answer(asked, before))
+}
+
+/// A streamed answer of these events, in pieces that end anywhere.
+fn streamed(events: &[Value]) -> Answer {
+    let mut body: String = events.iter().map(|event| ["data: ", &event.to_string(), "\n\n"].concat()).collect();
+    body.push_str("data: [DONE]\n\n");
+    let mut answer = Answer::new(200, "").with("Content-Type", "text/event-stream");
+    answer.pieces = body.as_bytes().chunks(7).map(<[u8]>::to_vec).collect();
+    answer
+}
+
+fn delta(delta: &Value) -> Value {
+    json!({ "choices": [{ "index": 0, "delta": delta, "finish_reason": null }] })
+}
+
+fn finish(reason: &str) -> Value {
+    json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": reason }] })
+}
+
+fn infer(dir: &Path, server: &Server, more: &[&str]) -> Output {
+    let base = format!("{}/v1/", server.url);
+    let args = [&["infer", "--api-base", &base, "--model", "some-model"], more].concat();
+    let mut command = r1(dir, &args);
+    command.env("NO_PROXY", "127.0.0.1").env_remove("OPENAI_API_KEY").output().unwrap()
+}
+
+fn bodies(server: &Server) -> Vec<Value> {
+    server.asked().iter().map(|asked| serde_json::from_slice(&asked.body).unwrap()).collect()
+}
+
+#[test]
+fn a_server_is_talked_to() {
+    let dir = directory(&[], false);
+    let server = serving(|_, _| {
+        streamed(&[
+            delta(&json!({ "role": "assistant", "content": "" })),
+            delta(&json!({ "reasoning_content": "Hm." })),
+            delta(&json!({ "content": "Grüße, " })),
+            delta(&json!({ "content": "Wélt 😀" })),
+            finish("stop"),
+            json!({ "choices": [], "usage": { "prompt_tokens": 9, "completion_tokens": 5 } }),
+        ])
+    });
+    let more = ["-p", "Hello?", "--system", "Be brief.", "--temperature", "0.5", "--top-k", "7", "--max-tokens", "20"];
+    let output = infer(dir.path(), &server, &more);
+    insta::assert_snapshot!(shown(dir.path(), &output), @r"
+    exit: 0
+    --- stdout
+    Grüße, Wélt 😀
+    --- stderr
+    Hm.
+    ");
+    let asked = server.asked();
+    assert_eq!((asked[0].method.as_str(), asked[0].path.as_str()), ("POST", "/v1/chat/completions"));
+    assert!(!asked[0].headers.contains_key("authorization"));
+    assert_eq!(
+        bodies(&server)[0],
+        json!({
+            "model": "some-model", "stream": true, "stream_options": { "include_usage": true },
+            "messages": [{ "role": "system", "content": "Be brief." }, { "role": "user", "content": "Hello?" }],
+            "temperature": 0.5, "top_k": 7, "max_tokens": 20,
+        })
+    );
+    let output = infer(dir.path(), &server, &["-p", "Hello?", "--json"]);
+    let reply: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&reply["text"], &reply["tokens"], &reply["reasoning"]),
+        (&json!("Grüße, Wélt 😀"), &json!(5), &json!("Hm."))
+    );
+    assert_eq!(bodies(&server)[1].as_object().unwrap().len(), 4);
+}
+
+const TOOLS: &str = r#"
+    local double = r1.tool {
+      name = "double", description = "Doubles a number", parameters = { n = "integer" },
+      run = function(args) return args.n * 2 end,
+    }
+    return r1.recipe {
+      env = r1.env { tools = { double }, system = "Use tools." },
+      reward = function() return 0 end,
+      trainer = r1.grpo {},
+    }"#;
+
+#[test]
+fn tools_are_offered_to_the_server_and_its_calls_are_answered() {
+    let dir = directory(&[("tools.lua", TOOLS)], false);
+    let call = |index: u64, id: Value, name: Value, arguments: &str| {
+        delta(&json!({ "tool_calls": [{ "index": index, "id": id, "type": "function",
+            "function": { "name": name, "arguments": arguments } }] }))
+    };
+    let server = serving(move |asked, _| {
+        let body: Value = serde_json::from_slice(&asked.body).unwrap();
+        if body["messages"].as_array().unwrap().len() > 2 {
+            return streamed(&[delta(&json!({ "content": "It is 42." })), finish("stop")]);
+        }
+        streamed(&[
+            delta(&json!({ "content": "I compute." })),
+            call(0, json!("same"), json!("double"), "{\"n\""),
+            call(0, Value::Null, Value::Null, ": 21}"),
+            call(1, json!("same"), json!("double"), "{\"n\": 4"),
+            call(2, json!("same"), json!("double"), "{\"n\": \"x\"}"),
+            finish("tool_calls"),
+        ])
+    });
+    let output = infer(dir.path(), &server, &["--script", "tools.lua", "-p", "Twice 21?"]);
+    insta::assert_snapshot!(shown(dir.path(), &output), @r#"
+    exit: 0
+    --- stdout
+    I compute.
+    It is 42.
+    --- stderr
+      double
+      > {"n":21}
+      Tool call 2 can't be read: the arguments of `double` are not JSON: EOF while parsing an object at line 1 column 7.
+      double
+      > x
+      | 42
+      | Error: arguments.n must be integer, got "x"
+    "#);
+    let bodies = bodies(&server);
+    assert_eq!(bodies[0]["tools"][0]["function"]["name"], "double");
+    assert_eq!(bodies[0]["messages"][0], json!({ "role": "system", "content": "Use tools." }));
+    let messages = bodies[1]["messages"].as_array().unwrap();
+    let calls = messages[2]["tool_calls"].as_array().unwrap();
+    assert_eq!(messages[2]["content"], "I compute.");
+    assert_eq!(calls.len(), 2);
+    assert_eq!(calls[0]["function"], json!({ "name": "double", "arguments": "{\"n\":21}" }));
+    assert_ne!(calls[0]["id"], calls[1]["id"]);
+    assert_eq!(messages[3], json!({ "role": "tool", "tool_call_id": calls[0]["id"], "content": "42" }));
+    assert_eq!((&messages[4]["role"], &messages[4]["tool_call_id"]), (&json!("tool"), &calls[1]["id"]));
+    // The call that could not be read is answered too, in words.
+    assert_eq!(messages[5]["role"], "user");
+
+    let output = infer(dir.path(), &server, &["--script", "tools.lua", "-p", "Twice 21?", "--json"]);
+    let events: Vec<Value> =
+        String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!(names, ["call", "malformed_call", "call", "result", "result", "result", "reply"]);
+    assert_eq!((&events[6]["text"], &events[6]["tool_calls"]), (&json!("It is 42."), &json!(3)));
+}
+
+#[test]
+fn calls_in_the_text_of_a_server_are_answered_too() {
+    let recipe = |format: &str| {
+        format!(
+            r#"
+            local python = r1.tool {{
+              name = "python", description = "Runs a program", parameters = {{ code = "string" }},
+              run = function(args) return "ran " .. args.code end,
+            }}
+            return r1.recipe {{
+              env = r1.env {{ tools = {{ python }}, format = "{format}" }},
+              reward = function() return 0 end,
+              trainer = r1.grpo {{}},
+            }}"#
+        )
+    };
+    let dir = directory(&[("retool.lua", &recipe("retool")), ("auto.lua", &recipe("auto"))], false);
+    let replying = |first: &'static str| {
+        serving(move |asked, _| {
+            let body: Value = serde_json::from_slice(&asked.body).unwrap();
+            let again = body["messages"].as_array().unwrap().len() > 1;
+            let text = if again { "It is done." } else { first };
+            let letters: Vec<Value> =
+                text.chars().map(|letter| delta(&json!({ "content": letter.to_string() }))).collect();
+            streamed(&[letters, vec![finish("stop")]].concat())
+        })
+    };
+    // The server leaves out what it was told to stop at.
+    let server = replying("I run it.\n<code>\nprint(6 * 7)\n");
+    let output = infer(dir.path(), &server, &["--script", "retool.lua", "-p", "Go"]);
+    insta::assert_snapshot!(shown(dir.path(), &output), @r"
+    exit: 0
+    --- stdout
+    I run it.
+    <code>
+    print(6 * 7)
+    </code>
+    It is done.
+    --- stderr
+      | ran print(6 * 7)
+    ");
+    let asked = bodies(&server);
+    assert_eq!(asked[0]["stop"], json!(["</code>"]));
+    assert_eq!(asked[1]["messages"][1]["content"], "I run it.\n<code>\nprint(6 * 7)\n</code>");
+    let answer = json!({ "role": "user", "content": "<interpreter>\nran print(6 * 7)\n</interpreter>" });
+    assert_eq!(asked[1]["messages"][2], answer);
+
+    let server =
+        replying(r#"I run it. <tool_call>{"name": "python", "arguments": {"code": "print(6 * 7)"}}</tool_call>"#);
+    let output = infer(dir.path(), &server, &["--script", "auto.lua", "-p", "Go"]);
+    insta::assert_snapshot!(shown(dir.path(), &output), @r"
+    exit: 0
+    --- stdout
+    I run it.
+    It is done.
+    --- stderr
+      python
+      > print(6 * 7)
+      | ran print(6 * 7)
+    ");
+    assert_eq!(bodies(&server)[0].get("stop"), None);
+}
+
+#[test]
+fn a_server_that_does_not_stream_will_do() {
+    let dir = directory(&[], false);
+    let server = serving(|asked, _| {
+        assert_eq!(asked.headers["authorization"], "Bearer secret");
+        let message = json!({ "role": "assistant", "content": "Yes." });
+        let whole = json!({ "choices": [{ "message": message, "finish_reason": "stop" }], "usage": { "completion_tokens": 2 } });
+        Answer::new(200, whole.to_string()).with("Content-Type", "application/json; charset=utf-8")
+    });
+    let base = server.url.clone();
+    let mut command = r1(dir.path(), &["infer", "--api-base", &base, "-m", "x"]);
+    command.env("NO_PROXY", "127.0.0.1").env("OPENAI_API_KEY", "secret");
+    // The question comes through a pipe.
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"  Is it?\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "Yes.\n");
+    assert_eq!(bodies(&server)[0]["messages"], json!([{ "role": "user", "content": "Is it?" }]));
+}
+
+#[test]
+fn a_server_that_fails_is_named() {
+    let dir = directory(&[], false);
+    let said = |server: &Server| {
+        let text = shown(dir.path(), &infer(dir.path(), server, &["-p", "Hello?"]));
+        text.replace(&server.url, "SERVER")
+    };
+    let refusing = |status: u16, body: &str| {
+        let body = body.to_owned();
+        said(&serving(move |_, _| Answer::new(status, body.clone())))
+    };
+    insta::assert_snapshot!(refusing(401, r#"{"error": {"message": "No key."}}"#), @r"
+    exit: 5
+    --- stderr
+    error: SERVER/v1 answers 401: No key.
+      hint: set OPENAI_API_KEY to a key of that server
+    ");
+    insta::assert_snapshot!(refusing(404, r#"{"detail": "Not Found"}"#), @r"
+    exit: 5
+    --- stderr
+    error: SERVER/v1 answers 404: Not Found
+      hint: it knows no model `some-model`, or --api-base should end otherwise, as in http://localhost:8000/v1
+    ");
+    insta::assert_snapshot!(refusing(500, "<html>broken</html>"), @r"
+    exit: 5
+    --- stderr
+    error: SERVER/v1 answers 500: <html>broken</html>
+    ");
+    insta::assert_snapshot!(said(&serving(|_, _| streamed(&[json!({ "error": { "message": "out of memory" } })]))), @r"
+    exit: 5
+    --- stderr
+    error: SERVER/v1 does not answer as an OpenAI-compatible server: out of memory
+    ");
+    let cut = |_: &Asked, _: usize| {
+        let mut answer = streamed(&[delta(&json!({ "content": "It is" }))]);
+        answer.pieces.truncate(9);
+        answer
+    };
+    insta::assert_snapshot!(said(&serving(cut)), @r"
+    exit: 5
+    --- stderr
+    error: SERVER/v1 does not answer as an OpenAI-compatible server: its reply broke off
+    ");
+    let busy = serving(|_, before| match before {
+        0 => Answer::new(429, "slow down").with("Retry-After", "0"),
+        _ => streamed(&[delta(&json!({ "content": "At last." })), finish("stop")]),
+    });
+    insta::assert_snapshot!(said(&busy), @r"
+    exit: 0
+    --- stdout
+    At last.
+    ");
+    cli_snapshot!(["infer", "--api-base", "localhost:8000", "--model", "x", "-p", "Hello"], @r"
+    exit: 2
+    --- stderr
+    error: --api-base is `localhost:8000`, which is no http address
+      hint: as in --api-base http://localhost:8000/v1
+    ");
+}
+
+#[test]
+fn flags_that_can_not_be_meant() {
+    cli_snapshot!(["infer", "--model", "x", "-p", "What is this?", "--image", "cat.png"], @r"
+    exit: 2
+    --- stderr
+    error: no model that r1 runs can see images yet
+      --> cat.png
+      hint: leave out --image, and describe in words what is to be seen
+    ");
+    cli_snapshot!(["infer", "-p", "Hello"], @r"
+    exit: 2
+    --- stderr
+    error: the following required arguments were not provided:
+      <--model <MODEL>|--hf <ORG/NAME[@REVISION]>|--script <SCRIPT>|--api-base <URL>>
+
+    Usage: r1 infer --prompt <TEXT> <--model <MODEL>|--hf <ORG/NAME[@REVISION]>|--script <SCRIPT>|--api-base <URL>>
+
+    For more information, try '--help'.
+    ");
+    cli_snapshot!(["infer", "--hf", "a/b", "--model", "x", "-p", "Hello"], @r"
+    exit: 2
+    --- stderr
+    error: the argument '--hf <ORG/NAME[@REVISION]>' cannot be used with '--model <MODEL>'
+
+    Usage: r1 infer --prompt <TEXT> <--model <MODEL>|--hf <ORG/NAME[@REVISION]>|--script <SCRIPT>|--api-base <URL>>
+
+    For more information, try '--help'.
+    ");
+    cli_snapshot!(["infer", "--hf", "../../x", "-p", "Hello"], @r"
+    exit: 2
+    --- stderr
+    error: `../../x` is not the name of a model on the hub: it has more than two parts
+      hint: write ORG/NAME or ORG/NAME@REVISION, as in Qwen/Qwen2.5-1.5B-Instruct@main
+    ");
+    cli_snapshot!(["infer", "--api-base", "http://localhost", "-p", "Hello"], @r"
+    exit: 2
+    --- stderr
+    error: the following required arguments were not provided:
+      --model <MODEL>
+
+    Usage: r1 infer --prompt <TEXT> <--model <MODEL>|--hf <ORG/NAME[@REVISION]>|--script <SCRIPT>|--api-base <URL>>
+
+    For more information, try '--help'.
+    ");
+    cli_snapshot!(["infer", "--model", "x", "--min-p", "1", "-p", "Hello"], @r"
+    exit: 2
+    --- stderr
+    error: invalid value '1' for '--min-p <SHARE>': must be a number from 0, below 1
+
+    For more information, try '--help'.
+    ");
+    cli_snapshot!(["infer", "--model", "x", "--top-pp", "1", "-p", "Hello"], @r"
+    exit: 2
+    --- stderr
+    error: unexpected argument '--top-pp' found
+
+      tip: a similar argument exists: '--top-p'
+
+    Usage: r1 infer --top-p <SHARE> <--model <MODEL>|--hf <ORG/NAME[@REVISION]>|--script <SCRIPT>|--api-base <URL>>
+
+    For more information, try '--help'.
+    ");
+    cli_snapshot!(["infer", "--model", "x", "--script", "none.lua", "-p", "Hello"], @r"
+    exit: 3
+    --- stderr
+    error: can't read the script: no such file or directory
+      --> none.lua
+    ");
+}
