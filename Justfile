@@ -62,6 +62,10 @@ nano *args: build
 parity:
     @{{torch}} && cargo nextest run --release --run-ignored only -E 'test(parity_table)'
 
+# Write docs/rl-parity.md: the worst differences from reference implementations
+rl-parity:
+    @{{torch}} && R1_UPDATE=1 cargo nextest run --release the_page_of_differences
+
 # Measure against the peers, which are installed into .venv (needs a few GB)
 bench *args: build
     benches/run.sh {{args}}

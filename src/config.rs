@@ -316,6 +316,7 @@ pub enum LossAgg {
     TokenMean,
     SeqMeanTokenSum,
     SeqMeanTokenMean,
+    SeqMeanTokenSumNorm,
 }
 
 /// Supervised fine-tuning on the assistant tokens of messages.

@@ -27,6 +27,17 @@ impl Default for Options {
     }
 }
 
+/// Settings of the tensors whose name contains `contains`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// A part of the name, as in `embed_tokens` or `.lora_`.
+    pub contains: String,
+    /// In place of [`Options::weight_decay`], also for gains and biases.
+    pub weight_decay: Option<f64>,
+    /// The learning rate is multiplied by this; 0 freezes.
+    pub rate: f64,
+}
+
 /// Name of the update count in a saved state.
 const STEP: &str = "step";
 
@@ -44,6 +55,8 @@ struct Slot {
     name: String,
     /// What the model uses; its gradient is what `backward` left there.
     weight: Tensor,
+    weight_decay: f64,
+    rate: f64,
     /// For weights of less precision than the moments.
     master: Option<Tensor>,
     exp_avg: Tensor,
@@ -53,6 +66,11 @@ struct Slot {
 impl AdamW {
     /// Tracks every tensor that requires a gradient; frozen ones are left out.
     pub fn new(parameters: Vec<(String, Tensor)>, options: Options) -> Result<Self> {
+        Self::with_groups(parameters, options, &[])
+    }
+
+    /// [`AdamW::new`] with other settings for some tensors: those of the first group that names it.
+    pub fn with_groups(parameters: Vec<(String, Tensor)>, options: Options, groups: &[Group]) -> Result<Self> {
         let _guard = no_grad_guard();
         let mut slots = Vec::new();
         for (name, weight) in parameters.into_iter().filter(|(_, weight)| weight.requires_grad()) {
@@ -60,7 +78,11 @@ impl AdamW {
             let master = if weight.kind() == dtype { None } else { Some(weight.f_detach()?.f_to_kind(dtype)?) };
             let zeros = || Tensor::f_zeros(weight.size(), (dtype, weight.device()));
             let (exp_avg, exp_avg_sq) = (zeros()?, zeros()?);
-            slots.push(Slot { name, weight, master, exp_avg, exp_avg_sq });
+            let group = groups.iter().find(|group| name.contains(&group.contains));
+            let usual = if options.decay_matrices_only && weight.dim() < 2 { 0.0 } else { options.weight_decay };
+            let weight_decay = group.and_then(|group| group.weight_decay).unwrap_or(usual);
+            let rate = group.map_or(1.0, |group| group.rate);
+            slots.push(Slot { name, weight, weight_decay, rate, master, exp_avg, exp_avg_sq });
         }
         Ok(Self { options, slots, step: 0 })
     }
@@ -176,8 +198,9 @@ impl Slot {
         let updates = step as f64;
         let (correction1, correction2) = (1.0 - beta1.powf(updates), 1.0 - beta2.powf(updates));
         let mut weight = self.master.as_ref().unwrap_or(&self.weight).shallow_clone();
-        if options.weight_decay > 0.0 && (!options.decay_matrices_only || weight.dim() > 1) {
-            let _ = weight.f_mul_scalar_(1.0 - lr * options.weight_decay)?;
+        let lr = lr * self.rate;
+        if self.weight_decay > 0.0 {
+            let _ = weight.f_mul_scalar_(1.0 - lr * self.weight_decay)?;
         }
         let _ = self.exp_avg.f_lerp_(&grad, 1.0 - beta1)?;
         let _ = self.exp_avg_sq.f_mul_scalar_(beta2)?.f_add_(&grad.f_square()?.f_mul_scalar_(1.0 - beta2)?)?;
@@ -318,6 +341,24 @@ mod tests {
             assert_eq!(parameters[0].1.double_value(&[0, 0]), 0.9);
             assert_eq!(parameters[1].1.double_value(&[0]), gain);
         }
+    }
+
+    #[test]
+    fn groups_have_their_own_decay_and_rate() {
+        let tensor = || Tensor::ones([2, 2], (Dtype::Double, Device::Cpu)).set_requires_grad(true);
+        let parameters: Vec<(String, Tensor)> =
+            ["embed", "head", "body"].map(|name| (format!("{name}.weight"), tensor())).into();
+        let shared = parameters.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect();
+        let group = |contains: &str, weight_decay, rate| Group { contains: contains.to_owned(), weight_decay, rate };
+        let groups = [group("embed", Some(0.0), 1.0), group("head", None, 0.5), group("weight", Some(1.0), 1.0)];
+        let options = Options { weight_decay: 0.5, ..Options::default() };
+        let mut optimizer = AdamW::with_groups(shared, options, &groups).unwrap();
+        for (_, tensor) in &parameters {
+            (tensor * 0.0).sum(Dtype::Double).backward();
+        }
+        optimizer.step(0.2, 1.0).unwrap();
+        let after: Vec<f64> = parameters.iter().map(|(_, tensor)| tensor.double_value(&[0, 0])).collect();
+        assert_eq!(after, [1.0, 0.95, 0.8]);
     }
 
     #[test]

@@ -9,19 +9,21 @@ use super::pack::Row;
 use crate::config::LossAgg;
 use crate::error::Result;
 
-/// What a mini-batch divides by. A sequence is a trajectory, however many rows and steps it has.
+/// What a mini-batch divides by. A sequence is a trajectory, however many rows and steps it has, or a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Denominators {
     /// Sampled tokens in the mini-batch.
     pub tokens: usize,
-    /// Trajectories with at least one sampled token.
+    /// Sequences with at least one sampled token.
     pub sequences: usize,
-    /// Sampled tokens of each trajectory, by its number; 0 for numbers that the mini-batch does not have.
-    lengths: Vec<f32>,
+    /// What seq-mean-token-sum-norm divides by.
+    pub horizon: f64,
+    /// Sampled tokens of each sequence, by its number; 0 for numbers that the mini-batch does not have.
+    pub(super) lengths: Vec<f64>,
 }
 
 impl Denominators {
-    /// Counts a whole mini-batch.
+    /// Counts a whole mini-batch by trajectories.
     pub fn of<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Self {
         let mut lengths: Vec<usize> = Vec::new();
         for row in rows {
@@ -30,20 +32,78 @@ impl Denominators {
             }
             lengths[row.trajectory] += row.sampled();
         }
+        Self::from_lengths(&lengths)
+    }
+
+    /// Counts a whole mini-batch by steps, numbered as in [`super::pack::MicroBatch::step`].
+    pub fn of_steps<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Self {
+        let rows: Vec<&Row> = rows.into_iter().collect();
+        let first = first_steps(rows.iter().copied());
+        let mut lengths: Vec<usize> = Vec::new();
+        for row in rows {
+            for (step, _) in row.steps.iter().zip(&row.loss_mask).filter(|(_, sampled)| **sampled) {
+                let number = first[row.trajectory] + *step as usize;
+                if lengths.len() <= number {
+                    lengths.resize(number + 1, 0);
+                }
+                lengths[number] += 1;
+            }
+        }
+        Self::from_lengths(&lengths)
+    }
+
+    /// From the sequence of every token of a whole mini-batch.
+    pub fn from_tokens(sequence: &[i64]) -> Self {
+        let mut lengths = vec![0; sequence.iter().max().map_or(0, |most| *most as usize + 1)];
+        for number in sequence {
+            lengths[*number as usize] += 1;
+        }
+        Self::from_lengths(&lengths)
+    }
+
+    fn from_lengths(lengths: &[usize]) -> Self {
         Self {
             tokens: lengths.iter().sum(),
             sequences: lengths.iter().filter(|length| **length > 0).count(),
-            lengths: lengths.into_iter().map(|length| length as f32).collect(),
+            horizon: lengths.iter().copied().max().unwrap_or(0).max(1) as f64,
+            lengths: lengths.iter().map(|&length| length as f64).collect(),
         }
     }
+
+    /// With another horizon than the longest sequence of the mini-batch. Dr. GRPO wants one that stays the same over a
+    /// run: the most tokens a sequence may have.
+    #[must_use]
+    pub fn with_horizon(mut self, horizon: Option<f64>) -> Self {
+        self.horizon = horizon.unwrap_or(self.horizon);
+        self
+    }
+}
+
+/// The number of each trajectory's first step when the steps of all are numbered one after the other.
+pub(super) fn first_steps<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<usize> {
+    let mut counts: Vec<usize> = Vec::new();
+    for row in rows {
+        if counts.len() <= row.trajectory {
+            counts.resize(row.trajectory + 1, 0);
+        }
+        let steps = row.steps.last().map_or(0, |last| *last as usize + 1);
+        counts[row.trajectory] = counts[row.trajectory].max(steps);
+    }
+    let mut next = 0;
+    for count in &mut counts {
+        (*count, next) = (next, next + *count);
+    }
+    counts
 }
 
 /// This micro-batch's share of the mini-batch's loss, a scalar; shares add up to the loss.
 ///
-/// - `token_loss` `[N]`, `sequence` `[N]` i64: a loss and a trajectory per sampled token ([`super::pack::MicroBatch`])
+/// - `token_loss` `[N]`, `sequence` `[N]` i64: a loss and a sequence per sampled token: the trajectory or the step of
+///   [`super::pack::MicroBatch`], whichever `denominators` counts
 /// - `token-mean`: sum over tokens / tokens (DAPO, arXiv:2503.14476)
-/// - `seq-mean-token-sum`: sum over tokens / trajectories
-/// - `seq-mean-token-mean`: mean over a trajectory's tokens, then over trajectories (GRPO, arXiv:2402.03300)
+/// - `seq-mean-token-sum`: sum over tokens / sequences
+/// - `seq-mean-token-sum-norm`: that divided by the horizon (Dr. GRPO, arXiv:2503.20783)
+/// - `seq-mean-token-mean`: mean over a sequence's tokens, then over sequences (GRPO, arXiv:2402.03300)
 pub fn aggregate(
     token_loss: &Tensor,
     sequence: &Tensor,
@@ -55,8 +115,13 @@ pub fn aggregate(
     let share = match loss_agg {
         LossAgg::TokenMean => token_loss.f_sum(None)?.f_div_scalar(tokens)?,
         LossAgg::SeqMeanTokenSum => token_loss.f_sum(None)?.f_div_scalar(sequences)?,
+        LossAgg::SeqMeanTokenSumNorm => {
+            token_loss.f_sum(None)?.f_div_scalar(sequences)?.f_div_scalar(denominators.horizon)?
+        }
         LossAgg::SeqMeanTokenMean => {
-            let lengths = Tensor::f_from_slice(&denominators.lengths)?.f_to_device(token_loss.device())?;
+            let lengths = Tensor::f_from_slice(&denominators.lengths)?
+                .f_to_kind(token_loss.kind())?
+                .f_to_device(token_loss.device())?;
             token_loss.f_div(&lengths.f_index_select(0, sequence)?)?.f_sum(None)?.f_div_scalar(sequences)?
         }
     };
@@ -80,12 +145,22 @@ mod tests {
         assert_eq!((denominators.tokens, denominators.sequences), (4, 2));
         let loss = Tensor::from_slice(&[1.0_f64, 2.0, 6.0, 11.0]);
         let sequence = Tensor::from_slice(&[0_i64, 0, 0, 2]);
-        for (loss_agg, expected) in
-            [(LossAgg::TokenMean, 5.0), (LossAgg::SeqMeanTokenSum, 10.0), (LossAgg::SeqMeanTokenMean, 7.0)]
-        {
+        for (loss_agg, expected) in [
+            (LossAgg::TokenMean, 5.0),
+            (LossAgg::SeqMeanTokenSum, 10.0),
+            (LossAgg::SeqMeanTokenMean, 7.0),
+            (LossAgg::SeqMeanTokenSumNorm, 10.0 / 3.0),
+        ] {
             let got = aggregate(&loss, &sequence, loss_agg, &denominators).unwrap();
             assert_eq!(f64::try_from(got).unwrap(), expected, "{loss_agg:?}");
         }
+        let longer = denominators.with_horizon(Some(8.0));
+        let got = aggregate(&loss, &sequence, LossAgg::SeqMeanTokenSumNorm, &longer).unwrap();
+        assert_eq!(f64::try_from(got).unwrap(), 1.25);
+        // By steps: 0 and 1 of trajectory 0, then 2 of trajectory 2.
+        let steps = Denominators::of_steps(&rows);
+        assert_eq!((steps.tokens, steps.sequences, steps.lengths.as_slice()), (4, 3, [2.0, 1.0, 1.0].as_slice()));
+        assert_eq!(steps, Denominators::from_tokens(&[0, 0, 1, 2]));
     }
 
     #[test]

@@ -2,12 +2,14 @@
 //!
 //! See <http://joschu.net/blog/kl-approx.html> for k1, k2 and k3.
 
+use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use crate::error::Result;
 
 /// Which estimate; d = `logp` - `logp_ref`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum KlKind {
     /// d: unbiased, noisy, may be negative.
     K1,
@@ -41,12 +43,56 @@ pub fn kl(logp: &Tensor, logp_ref: &Tensor, kind: KlKind) -> Result<Tensor> {
     })
 }
 
+/// One token's KL from its d = `logp` - `logp_ref`: [`kl`] without tensors, for penalties in the reward.
+pub fn kl_value(d: f64, kind: KlKind) -> f64 {
+    match kind {
+        KlKind::K1 => d,
+        KlKind::Abs => d.abs(),
+        KlKind::K2 => 0.5 * d * d,
+        KlKind::K3 => {
+            let exponent = (-d).clamp(-EXPONENT_LIMIT, EXPONENT_LIMIT);
+            (exponent.exp() - exponent - 1.0).clamp(-K3_LIMIT, K3_LIMIT)
+        }
+    }
+}
+
 /// The value of `kind` with the gradient of k2: the estimate for reading, an unbiased gradient for learning
 /// (straight-through; verl's `k1+`, `k3+`).
 pub fn kl_straight_through(logp: &Tensor, logp_ref: &Tensor, kind: KlKind) -> Result<Tensor> {
     let value = kl(logp, logp_ref, kind)?.f_detach()?;
     let gradient = kl(logp, logp_ref, KlKind::K2)?;
     Ok(gradient.f_sub(&gradient.f_detach()?)?.f_add(&value)?)
+}
+
+/// The coefficient of a KL penalty over a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum KlController {
+    Fixed {
+        coef: f64,
+    },
+    /// Follows a target (arXiv:1909.08593, section 2.2).
+    Adaptive {
+        coef: f64,
+        target: f64,
+        /// Larger is slower; 10000 is usual.
+        horizon: f64,
+    },
+}
+
+impl KlController {
+    pub fn coef(&self) -> f64 {
+        match *self {
+            Self::Fixed { coef } | Self::Adaptive { coef, .. } => coef,
+        }
+    }
+
+    /// Takes in the mean KL of `trajectories` trajectories: `coef *= 1 + clip(kl / target - 1, -0.2, 0.2) n / horizon`.
+    pub fn update(&mut self, kl: f64, trajectories: usize) {
+        if let Self::Adaptive { coef, target, horizon } = self {
+            let error = (kl / *target - 1.0).clamp(-0.2, 0.2);
+            *coef *= 1.0 + error * trajectories as f64 / *horizon;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -81,6 +127,27 @@ mod tests {
         for kind in KINDS {
             assert_eq!(at(0.0, |logp, logp_ref| kl(logp, logp_ref, kind)).0, 0.0, "{kind:?}");
         }
+    }
+
+    #[test]
+    fn plain_numbers_are_those_of_tensors() {
+        for kind in KINDS {
+            for d in [-30.0, -1.3, 0.0, 0.4, 25.0] {
+                assert_eq!(kl_value(d, kind), at(d, |logp, logp_ref| kl(logp, logp_ref, kind)).0, "{kind:?} {d}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_controller_follows_its_target() {
+        let mut fixed = KlController::Fixed { coef: 0.1 };
+        fixed.update(5.0, 100);
+        assert_eq!(fixed.coef(), 0.1);
+        let mut adaptive = KlController::Adaptive { coef: 0.1, target: 2.0, horizon: 1000.0 };
+        adaptive.update(2.2, 100); // 10% over
+        assert!((adaptive.coef() - 0.101).abs() < 1e-15);
+        adaptive.update(0.0, 500); // bounded to -20%
+        assert!((adaptive.coef() - 0.101 * 0.9).abs() < 1e-15);
     }
 
     #[test]

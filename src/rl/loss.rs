@@ -2,16 +2,19 @@
 //!
 //! A loss takes log-probabilities gathered at the N sampled tokens and gives a loss for each; [`super::aggregate`] makes one
 //! number of them. Tokens that were not sampled never get here, so their gradient is exactly zero. Works in f32 and f64.
+//!
+//! Here is PPO and what every loss reports; [`super::losses`] has the others, [`super::objective`] chooses one by name.
 
+use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor, no_grad_guard};
 
 use crate::error::Result;
 
 /// `logp - logp_old` is kept within this, so that no ratio overflows.
-const LOG_RATIO_LIMIT: f64 = 20.0;
+pub(super) const LOG_RATIO_LIMIT: f64 = 20.0;
 
 /// How the PPO ratio is clipped.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Clip {
     /// The ratio is clipped to `[1 - low, 1 + high]`; `high > low` is DAPO's clip-higher.
     pub low: f64,
@@ -51,25 +54,42 @@ impl Default for RatioStats {
 }
 
 impl RatioStats {
-    /// One transfer from the device.
-    fn of(log_ratio: &Tensor, ratio: &Tensor, advantages: &Tensor, clip: Clip) -> Result<Self> {
+    /// Tokens with a negative advantage count as clipped under `1 - low`, those with a positive one over `1 + high`.
+    pub(super) fn of(log_ratio: &Tensor, ratio: &Tensor, advantages: &Tensor, clip: Clip) -> Result<Self> {
+        let _guard = no_grad_guard();
+        let (loses, wins) = (advantages.f_lt(0.0)?, advantages.f_gt(0.0)?);
+        let low = ratio.f_lt(1.0 - clip.low)?.f_logical_and(&loses)?;
+        let high = ratio.f_gt(1.0 + clip.high)?.f_logical_and(&wins)?;
+        let dual = match clip.dual {
+            Some(bound) => Some(ratio.f_gt(bound)?.f_logical_and(&loses)?),
+            None => None,
+        };
+        Self::with(log_ratio, ratio, &low, &high, dual.as_ref())
+    }
+
+    /// With the clipped tokens given, `[N]` bool. One transfer from the device.
+    pub(super) fn with(
+        log_ratio: &Tensor,
+        ratio: &Tensor,
+        low: &Tensor,
+        high: &Tensor,
+        dual: Option<&Tensor>,
+    ) -> Result<Self> {
         let _guard = no_grad_guard();
         let tokens = ratio.numel();
         if tokens == 0 {
             return Ok(Self::default());
         }
         let (log_ratio, ratio) = (log_ratio.f_detach()?, ratio.f_detach()?);
-        let (loses, wins) = (advantages.f_lt(0.0)?, advantages.f_gt(0.0)?);
-        let count = |where_: Tensor| where_.f_sum(Kind::Double);
-        let k3 = ratio.f_sub_scalar(1.0)?.f_sub(&log_ratio)?;
-        let dual = match clip.dual {
-            Some(bound) => count(ratio.f_gt(bound)?.f_logical_and(&loses)?)?,
+        let k3 = log_ratio.f_exp()?.f_sub_scalar(1.0)?.f_sub(&log_ratio)?;
+        let dual = match dual {
+            Some(dual) => dual.f_sum(Kind::Double)?,
             None => Tensor::f_zeros([], (Kind::Double, ratio.device()))?,
         };
         let numbers = Tensor::f_stack(
             &[
-                count(ratio.f_lt(1.0 - clip.low)?.f_logical_and(&loses)?)?,
-                count(ratio.f_gt(1.0 + clip.high)?.f_logical_and(&wins)?)?,
+                low.f_sum(Kind::Double)?,
+                high.f_sum(Kind::Double)?,
                 dual,
                 log_ratio.f_neg()?.f_sum(Kind::Double)?,
                 k3.f_sum(Kind::Double)?,

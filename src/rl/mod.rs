@@ -2,11 +2,14 @@
 //!
 //! The order of use in a training step:
 //!
-//! 1. [`advantages`]: one number per trajectory, step or token, from rewards and values
-//! 2. [`pack`]: steps merged into rows, rows into micro-batches, and the tensors a forward pass wants
-//! 3. [`loss`] and [`kl`]: a loss per sampled token, from log-probabilities
-//! 4. [`aggregate`]: token losses into one number, with the denominators of the whole mini-batch
-//! 5. [`adamw`] with a [`schedule`]: the update
+//! 1. [`filter`]: which groups are worth it
+//! 2. [`rewards`] and [`advantages`]: one number per trajectory, step or token, from the [`rows`] of a batch
+//! 3. [`pack`]: steps merged into rows, rows into micro-batches, and the tensors a forward pass wants
+//! 4. [`objective`]: a loss by name, from [`loss`] (PPO), [`losses`] (the others), [`kl`] and [`correction`]
+//! 5. [`aggregate`]: token losses into one number, with the denominators of the whole mini-batch
+//! 6. [`adamw`] with a [`schedule`], and [`ema`]: the update
+//!
+//! [`registry`] says what goes together; [`plain`] is the same over tables of numbers, for scripts.
 //!
 //! Nothing here knows a model, text or files. A *sampled* token is one the policy wrote; everything else in a row is
 //! context, and no loss or gradient ever touches its log-probability.
@@ -14,10 +17,21 @@
 pub mod adamw;
 pub mod advantages;
 pub mod aggregate;
+pub mod correction;
+pub mod ema;
+pub mod filter;
 pub mod kl;
 pub mod loss;
+pub mod losses;
+pub mod objective;
+mod options;
 pub mod pack;
+pub mod plain;
+pub mod registry;
+pub mod rewards;
+pub mod rows;
 pub mod schedule;
+mod segments;
 
 #[cfg(test)]
 mod tests;

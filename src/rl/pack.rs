@@ -4,8 +4,12 @@
 //! costs O(T) and not O(T^2); a rewritten context starts a new row. No padding and no tokenising: the ids are those that
 //! the policy saw and sampled.
 
+use std::collections::HashMap;
+
 use tch::{Device, Tensor};
 
+use super::aggregate::first_steps;
+use super::rows::StepRow;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
 
@@ -90,6 +94,27 @@ pub fn merge(trajectory: &Trajectory, index: usize) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// Advantages of step rows brought to packed rows: for every row a number per token, 0 where nothing was sampled.
+/// `advantages` and `steps` are a batch's [`super::advantages::Advantages::advantages`] and rows; a step that is not among
+/// them has 0. Tokens of a step are matched in order of sampling.
+pub fn spread(rows: &[Row], steps: &[StepRow], advantages: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    let key = |row: &StepRow| (row.trajectory as usize, row.step as u32);
+    let places: HashMap<(usize, u32), usize> = steps.iter().enumerate().map(|(i, row)| (key(row), i)).collect();
+    let of_row = |row: &Row| {
+        let (mut values, mut seen) = (vec![0.0; row.len()], (u32::MAX, 0));
+        for i in (0..row.len()).filter(|&i| row.loss_mask[i]) {
+            seen = if seen.0 == row.steps[i] { (seen.0, seen.1 + 1) } else { (row.steps[i], 0) };
+            let found = places.get(&(row.trajectory, row.steps[i])).and_then(|&place| {
+                let sampled = advantages[place].iter().zip(&steps[place].mask).filter(|(_, sampled)| **sampled);
+                sampled.map(|(value, _)| *value).nth(seen.1)
+            });
+            values[i] = found.unwrap_or(0.0);
+        }
+        values
+    };
+    rows.iter().map(of_row).collect()
+}
+
 /// Splits rows into micro-batches of at most `tokens` tokens (a longer row is alone), as few as that needs and about
 /// equally full. Each micro-batch lists places in `rows`, in ascending order. The same rows always give the same split.
 pub fn micro_batches(rows: &[Row], tokens: usize) -> Vec<Vec<usize>> {
@@ -137,6 +162,8 @@ pub struct MicroBatch {
     pub advantages: Tensor,
     /// `[N]` i64: the trajectory of each.
     pub sequence: Tensor,
+    /// `[N]` i64: the step of each, the steps of all trajectories of the mini-batch numbered one after the other.
+    pub step: Tensor,
 }
 
 impl MicroBatch {
@@ -148,12 +175,30 @@ impl MicroBatch {
         advantage: impl Fn(&Row, usize) -> f64,
         device: Device,
     ) -> Result<Self> {
+        let one = |row: usize| -> Vec<f64> { (0..rows[row].len()).map(|i| advantage(&rows[row], i)).collect() };
+        Self::build(rows, members, one, device)
+    }
+
+    /// Packs `rows[members]` with an advantage for every token of every row, as [`spread`] gives them.
+    pub fn with_advantages(rows: &[Row], members: &[usize], advantages: &[Vec<f64>], device: Device) -> Result<Self> {
+        Self::build(rows, members, |row| advantages[row].clone(), device)
+    }
+
+    fn build(
+        rows: &[Row],
+        members: &[usize],
+        advantages_of: impl Fn(usize) -> Vec<f64>,
+        device: Device,
+    ) -> Result<Self> {
+        let first_step = first_steps(rows);
         let total: usize = members.iter().map(|&i| rows[i].len()).sum();
         let (mut ids, mut positions) = (Vec::with_capacity(total), Vec::with_capacity(total));
         let mut lengths = Vec::with_capacity(members.len());
-        let (mut predict, mut targets, mut sequence) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut predict, mut targets) = (Vec::new(), Vec::new());
+        let (mut sequence, mut step) = (Vec::new(), Vec::new());
         let (mut logp_old, mut advantages) = (Vec::new(), Vec::new());
-        for row in members.iter().map(|&i| &rows[i]) {
+        for &member in members {
+            let (row, of_row) = (&rows[member], advantages_of(member));
             let start = ids.len() as i64;
             ids.extend(row.ids.iter().map(|&id| i64::from(id)));
             positions.extend(0..row.len() as i64);
@@ -163,7 +208,8 @@ impl MicroBatch {
                 targets.push(i64::from(row.ids[i]));
                 sequence.push(row.trajectory as i64);
                 logp_old.push(row.logprobs[i]);
-                advantages.push(advantage(row, i) as f32);
+                advantages.push(of_row[i] as f32);
+                step.push((first_step[row.trajectory] + row.steps[i] as usize) as i64);
             }
         }
         let integers = |data: &[i64]| -> Result<Tensor> { Ok(Tensor::f_from_slice(data)?.f_to_device(device)?) };
@@ -177,6 +223,7 @@ impl MicroBatch {
             logp_old: floats(&logp_old)?,
             advantages: floats(&advantages)?,
             sequence: integers(&sequence)?,
+            step: integers(&step)?,
         })
     }
 
@@ -241,7 +288,19 @@ mod tests {
         assert_eq!(integers(&batch.sequence), [2, 2, 2]);
         assert_eq!(Vec::<f32>::try_from(&batch.logp_old).unwrap(), [-3.0, -6.0, -9.0]);
         assert_eq!(Vec::<f32>::try_from(&batch.advantages).unwrap(), [0.0, 1.0, 2.0]);
+        assert_eq!(integers(&batch.step), [0, 1, 2]);
         assert_eq!(batch.sampled(), 3);
+    }
+
+    #[test]
+    fn advantages_of_steps_reach_their_tokens() {
+        let trajectory = trajectory(vec![step(&[1], &[2, 3]), step(&[1, 2, 3, 5], &[6]), step(&[8], &[9])]);
+        let rows = merge(&trajectory, 4).unwrap();
+        let steps = StepRow::of(&trajectory, 4);
+        let spread = spread(&rows, &steps[..2], &[vec![1.0, 2.0], vec![3.0]]);
+        assert_eq!(spread, [vec![0.0, 1.0, 2.0, 0.0, 3.0], vec![0.0, 0.0]]);
+        let batch = MicroBatch::with_advantages(&rows, &[0, 1], &spread, Device::Cpu).unwrap();
+        assert_eq!(Vec::<f32>::try_from(&batch.advantages).unwrap(), [1.0, 2.0, 3.0, 0.0]);
     }
 
     fn row_of(length: usize) -> Row {

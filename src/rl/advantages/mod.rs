@@ -1,14 +1,27 @@
 //! Advantage estimators: pure functions from rewards (and values) to advantages, in f64, without tensors.
 //!
-//! An estimator sees either whole trajectories of one return each ([`grpo`], [`rloo`], [`opo`],
-//! [`reinforce_pp_baseline`]) or sequences of decisions, which are steps or sampled tokens ([`gae`], [`reinforce_pp`]).
-//! Spreading the result over sampled tokens is the packer's work ([`super::pack::MicroBatch::new`]).
+//! The formulas see either whole trajectories of one return each ([`grpo`], [`rloo`], [`opo`], …) or sequences of decisions,
+//! which are steps or sampled tokens ([`gae`], [`gae_bilevel`], [`reinforce_pp`]), or steps with what they saw
+//! ([`anchor_advantages`]). [`Estimator`] chooses one by name and runs it over rows: the same for a training loop and a
+//! script.
 
+mod anchors;
+mod estimator;
 mod group;
+mod over_rows;
 mod sequence;
 
-pub use group::{grpo, opo, reinforce_pp_baseline, rloo};
-pub use sequence::{discounted_returns, gae, reinforce_pp, whiten};
+pub use anchors::{AnchoredStep, anchor_advantages, similarity};
+pub use estimator::{
+    Estimator, Gae, GaeBilevel, GaeToken, Gigpo, GigpoMode, Gpg, Grpo, Level, MaxRl, Need, Plain, Rapo, ReinforcePp,
+    ReinforcePpBaseline, Remax,
+};
+pub use group::{
+    Deviation, Ranking, gpg, group_normalized, grpo, grpo_passk, max_rl, opo, rapo, reinforce_pp_baseline, remax, rloo,
+};
+pub(super) use group::{mean_std, per_group};
+pub use over_rows::Advantages;
+pub use sequence::{Whiten, discounted_returns, gae, gae_bilevel, reinforce_pp, whiten, whiten_all};
 
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;

@@ -6,7 +6,7 @@ use tch::{Kind, Tensor};
 use super::padded::{Mask, Padded, assert_close, floats};
 use crate::config::{LossAgg, Normalize};
 use crate::rl::adamw::{AdamW, Options};
-use crate::rl::advantages::{gae, grpo, opo, reinforce_pp, reinforce_pp_baseline, rloo, whiten};
+use crate::rl::advantages::{Whiten, gae, grpo, opo, reinforce_pp, reinforce_pp_baseline, rloo, whiten};
 use crate::rl::aggregate::{Denominators, aggregate};
 use crate::rl::kl::{KlKind, kl, kl_straight_through};
 use crate::rl::loss::{Clip, ppo_clip};
@@ -100,15 +100,15 @@ fn advantages_are_verls() {
     check("rloo", &per_token(&rloo(&returns, groups)), &golden.rloo, 1e-12);
     check("opo", &per_token(&opo(&returns, groups, &tokens)), &golden.opo, 1e-12);
     // verl whitens with sqrt(variance + 1e-8) and a mean over n + 1e-8, we with deviation + 1e-8 and n.
-    let whitened = reinforce_pp_baseline(&returns, groups, &tokens);
+    let whitened = reinforce_pp_baseline(&returns, groups, &tokens, Whiten::Variance);
     check("reinforce_pp_baseline", &per_token(&whitened), &golden.reinforce_pp_baseline, 1e-7);
-    check("reinforce_pp", &reinforce_pp(&rewards, golden.gamma).concat(), &golden.reinforce_pp, 1e-7);
+    check("reinforce_pp", &reinforce_pp(&rewards, golden.gamma, Whiten::Variance).concat(), &golden.reinforce_pp, 1e-7);
     let raw: Padded = rewards
         .iter()
         .zip(batch.mask.sampled(&batch.values))
         .map(|(rewards, values)| gae(rewards, &values, 0.0, golden.gamma, golden.lambda))
         .collect();
-    check("gae", &whiten(&raw.concat()), &golden.gae, 1e-7);
+    check("gae", &whiten(&raw.concat(), Whiten::Variance), &golden.gae, 1e-7);
 }
 
 #[test]

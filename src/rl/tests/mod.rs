@@ -1,9 +1,13 @@
 //! Tests that need more than one file, and what the others are built from.
 #![allow(clippy::unwrap_used)]
 
+mod cases;
 mod chain;
 mod golden;
+mod invariants;
+mod losses;
 mod padded;
+mod parity;
 mod verl_cases;
 
 use std::collections::BTreeMap;

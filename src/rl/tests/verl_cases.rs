@@ -11,7 +11,7 @@ use tch::{Kind, Tensor};
 
 use super::padded::{Mask, Padded, assert_close, floats};
 use crate::config::{LossAgg, Normalize};
-use crate::rl::advantages::{gae, grpo, opo, reinforce_pp, reinforce_pp_baseline, rloo, whiten};
+use crate::rl::advantages::{Whiten, gae, grpo, opo, reinforce_pp, reinforce_pp_baseline, rloo, whiten};
 use crate::rl::aggregate::{Denominators, aggregate};
 use crate::rl::kl::{KlKind, kl};
 use crate::rl::loss::{Clip, ppo_clip};
@@ -87,14 +87,16 @@ fn advantages(case: &Case) -> bool {
         }
         "rloo" => mask.per_token(&rloo(&returns, &groups())),
         "opo" => mask.per_token(&opo(&returns, &groups(), &mask.tokens())),
-        "reinforce_pp_baseline" => mask.per_token(&reinforce_pp_baseline(&returns, &groups(), &mask.tokens())),
-        "reinforce_pp" => reinforce_pp(&rewards, case.read("gamma")).concat(),
+        "reinforce_pp_baseline" => {
+            mask.per_token(&reinforce_pp_baseline(&returns, &groups(), &mask.tokens(), Whiten::Variance))
+        }
+        "reinforce_pp" => reinforce_pp(&rewards, case.read("gamma"), Whiten::Variance).concat(),
         "gae" => {
             let values = mask.sampled(&case.read("values"));
             let own = |(rewards, values): (&Vec<f64>, &Vec<f64>)| {
                 gae(rewards, values, 0.0, case.read("gamma"), case.read("lam"))
             };
-            whiten(&rewards.iter().zip(&values).map(own).collect::<Padded>().concat())
+            whiten(&rewards.iter().zip(&values).map(own).collect::<Padded>().concat(), Whiten::Variance)
         }
         _ => return false,
     };

@@ -1,0 +1,236 @@
+//! Estimators run over rows: what each reads of a step, and where its advantages go.
+
+use super::anchors::{AnchoredStep, anchor_advantages};
+use super::estimator::{Gae, GaeBilevel, GaeToken, Gigpo, GigpoMode, Remax};
+use super::group::{Deviation, group_normalized, remax};
+use super::sequence::{discounted_returns, gae, gae_bilevel, whiten_all};
+use crate::error::{Error, Kind, Result};
+use crate::rl::rows::{Batch, Path, StepRow};
+
+/// Advantages of a batch, shaped like its rows: one number per token, 0 where nothing was sampled and on every row that does
+/// not count.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Advantages {
+    pub advantages: Vec<Vec<f64>>,
+    /// What the critic should have said, where `targets` is true; 0 elsewhere.
+    pub returns: Vec<Vec<f64>>,
+    /// Where the critic is trained; nowhere for estimators without one.
+    pub targets: Vec<Vec<bool>>,
+    /// Rows that are trained on: not those of failures and greedy companions.
+    pub counted: Vec<bool>,
+}
+
+impl Advantages {
+    pub(super) fn empty(batch: &Batch<'_>) -> Self {
+        let zeros: Vec<Vec<f64>> = batch.rows.iter().map(|row| vec![0.0; row.mask.len()]).collect();
+        let mut counted = vec![false; batch.rows.len()];
+        for path in batch.counted() {
+            for &i in &path.rows {
+                counted[i] = true;
+            }
+        }
+        let targets = batch.rows.iter().map(|row| vec![false; row.mask.len()]).collect();
+        Self { advantages: zeros.clone(), returns: zeros, targets, counted }
+    }
+
+    /// One advantage for each row.
+    fn put_row(&mut self, rows: &[StepRow], row: usize, advantage: f64) {
+        for (place, sampled) in self.advantages[row].iter_mut().zip(&rows[row].mask) {
+            *place = if *sampled { advantage } else { 0.0 };
+        }
+    }
+
+    pub(super) fn put_trajectories(&mut self, rows: &[StepRow], paths: &[&Path], advantages: &[f64]) {
+        for (path, advantage) in paths.iter().zip(advantages) {
+            for &i in &path.rows {
+                self.put_row(rows, i, *advantage);
+            }
+        }
+    }
+
+    /// A list per trajectory with an entry per sampled token.
+    pub(super) fn put_tokens(&mut self, rows: &[StepRow], paths: &[&Path], advantages: &[Vec<f64>]) {
+        for (path, own) in paths.iter().zip(advantages) {
+            for (i, k, advantage) in places(rows, path).zip(own).map(|((i, k), a)| (i, k, *a)) {
+                self.advantages[i][k] = advantage;
+            }
+        }
+    }
+
+    /// The critic's targets at sampled tokens.
+    fn put_returns(&mut self, rows: &[StepRow], paths: &[&Path], returns: &[Vec<f64>]) {
+        for (path, own) in paths.iter().zip(returns) {
+            for ((i, k), target) in places(rows, path).zip(own) {
+                self.returns[i][k] = *target;
+                self.targets[i][k] = true;
+            }
+        }
+    }
+}
+
+/// Row and place of every sampled token of a trajectory.
+fn places<'a>(rows: &'a [StepRow], path: &'a Path) -> impl Iterator<Item = (usize, usize)> + 'a {
+    path.rows.iter().flat_map(|&i| rows[i].mask.iter().enumerate().filter(|(_, m)| **m).map(move |(k, _)| (i, k)))
+}
+
+pub(super) fn token_rewards(batch: &Batch<'_>, path: &Path) -> Vec<f64> {
+    batch.steps(path).flat_map(StepRow::token_rewards).collect()
+}
+
+pub(super) fn missing(batch: &Batch<'_>, path: &Path, what: &str) -> Error {
+    let place = path.rows.first().map_or(0, |&i| batch.rows[i].trajectory);
+    Error::new(Kind::Usage, what).at(format!("trajectory {place}"))
+}
+
+/// V after the last step: 0 when the task ended, the critic's value of the next observation when a limit cut it.
+fn value_after(batch: &Batch<'_>, path: &Path, bootstrap: bool) -> Result<f64> {
+    match batch.steps(path).next_back() {
+        Some(last) if last.truncated && bootstrap => {
+            last.next_value.filter(|value| value.is_finite()).ok_or_else(|| {
+                missing(batch, path, "a truncated trajectory has no `next_value`")
+                    .hint("give the critic's value of the next observation, or set `bootstrap = false`")
+            })
+        }
+        _ => Ok(0.0),
+    }
+}
+
+/// The values of a trajectory's sampled tokens, by step.
+fn token_values(batch: &Batch<'_>, path: &Path) -> Result<Vec<Vec<f64>>> {
+    let own = |row: &StepRow| {
+        let values = row.token_values();
+        if values.len() == row.sampled() {
+            Ok(values)
+        } else {
+            Err(missing(batch, path, "a step has no `values`, one for every token"))
+        }
+    };
+    batch.steps(path).map(own).collect()
+}
+
+/// The mean log-probability of a trajectory's sampled tokens, under the current policy where it is known.
+pub(super) fn mean_logp(batch: &Batch<'_>, path: &Path) -> Result<f64> {
+    let mut sum = 0.0;
+    for row in batch.steps(path) {
+        let logp = if row.logp.is_empty() { &row.logp_old } else { &row.logp };
+        if logp.len() != row.mask.len() {
+            return Err(missing(batch, path, "a step has neither `logp` nor `logp_old`"));
+        }
+        sum += logp.iter().zip(&row.mask).filter(|(_, m)| **m).map(|(logp, _)| logp).sum::<f64>();
+    }
+    Ok(sum / path.tokens.max(1) as f64)
+}
+
+pub(super) fn step_gae(batch: &Batch<'_>, paths: &[&Path], options: Gae, found: &mut Advantages) -> Result<()> {
+    let mut all = Vec::new();
+    for path in paths {
+        let rewards: Vec<f64> = batch.steps(path).map(StepRow::reward).collect();
+        let values: Option<Vec<f64>> = batch.steps(path).map(StepRow::state_value).collect();
+        let values = values.ok_or_else(|| missing(batch, path, "a step has no `values`"))?;
+        let after = value_after(batch, path, options.bootstrap)?;
+        let advantages = gae(&rewards, &values, after, options.gamma, options.lambda);
+        for ((&i, advantage), value) in path.rows.iter().zip(&advantages).zip(&values) {
+            // One target a step, at the state before it: where its first sampled token is predicted.
+            if let Some(first) = batch.rows[i].mask.iter().position(|sampled| *sampled) {
+                found.returns[i][first] = advantage + value;
+                found.targets[i][first] = true;
+            }
+        }
+        all.push(advantages);
+    }
+    for (path, advantages) in paths.iter().zip(whiten_all(&all, options.whiten)) {
+        for (&i, advantage) in path.rows.iter().zip(advantages) {
+            found.put_row(batch.rows, i, advantage);
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn token_gae(batch: &Batch<'_>, paths: &[&Path], options: GaeToken, found: &mut Advantages) -> Result<()> {
+    let (mut all, mut returns) = (Vec::new(), Vec::new());
+    for path in paths {
+        let values = token_values(batch, path)?.concat();
+        let after = value_after(batch, path, options.bootstrap)?;
+        let advantages = gae(&token_rewards(batch, path), &values, after, options.gamma, options.lambda);
+        returns.push(advantages.iter().zip(&values).map(|(advantage, value)| advantage + value).collect());
+        all.push(advantages);
+    }
+    found.put_returns(batch.rows, paths, &returns);
+    found.put_tokens(batch.rows, paths, &whiten_all(&all, options.whiten));
+    Ok(())
+}
+
+pub(super) fn bilevel(batch: &Batch<'_>, paths: &[&Path], options: GaeBilevel, found: &mut Advantages) -> Result<()> {
+    let (mut all, mut returns) = (Vec::new(), Vec::new());
+    for path in paths {
+        // A step without sampled tokens is no turn; its reward joins the turn before it.
+        let (mut rewards, mut values): (Vec<f64>, Vec<Vec<f64>>) = (Vec::new(), Vec::new());
+        for (row, own) in batch.steps(path).zip(token_values(batch, path)?) {
+            match rewards.last_mut() {
+                Some(last) if own.is_empty() => *last += row.reward(),
+                _ if own.is_empty() => {}
+                _ => {
+                    rewards.push(row.reward());
+                    values.push(own);
+                }
+            }
+        }
+        let GaeBilevel { gamma_turn, gamma, lambda, bootstrap, .. } = options;
+        let after = value_after(batch, path, bootstrap)?;
+        let advantages = gae_bilevel(&rewards, &values, after, gamma_turn, gamma, lambda).concat();
+        returns.push(advantages.iter().zip(values.concat()).map(|(advantage, value)| advantage + value).collect());
+        all.push(advantages);
+    }
+    found.put_returns(batch.rows, paths, &returns);
+    found.put_tokens(batch.rows, paths, &whiten_all(&all, options.whiten));
+    Ok(())
+}
+
+pub(super) fn gigpo(batch: &Batch<'_>, paths: &[&Path], options: Gigpo, found: &mut Advantages) -> Result<()> {
+    let deviation = match options.mode {
+        GigpoMode::MeanStd => Deviation::Std,
+        GigpoMode::Mean => Deviation::None,
+    };
+    let returns: Vec<f64> = paths.iter().map(|path| path.total).collect();
+    let groups: Vec<u64> = paths.iter().map(|path| path.group).collect();
+    let trajectories = group_normalized(&returns, &groups, deviation, options.epsilon);
+    let mut steps = Vec::new();
+    for path in paths {
+        let rewards: Vec<f64> = batch.steps(path).map(StepRow::reward).collect();
+        for (row, discounted) in batch.steps(path).zip(discounted_returns(&rewards, options.gamma)) {
+            let anchor = row.anchor.as_deref().ok_or_else(|| missing(batch, path, "a step has no `anchor`"))?;
+            steps.push(AnchoredStep { group: path.group, anchor, discounted });
+        }
+    }
+    let mut by_step = anchor_advantages(&steps, options.similarity, deviation, options.epsilon).into_iter();
+    for (path, trajectory) in paths.iter().zip(trajectories) {
+        for &i in &path.rows {
+            let step = by_step.next().unwrap_or(0.0);
+            found.put_row(batch.rows, i, trajectory + options.weight * step);
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn greedy(batch: &Batch<'_>, paths: &[&Path], options: Remax, found: &mut Advantages) -> Result<()> {
+    let mut baselines = Vec::with_capacity(paths.len());
+    for path in paths {
+        let mut own = batch.paths.iter().filter(|other| other.greedy && other.group == path.group);
+        match (own.next(), own.next()) {
+            (Some(companion), None) => baselines.push(companion.total),
+            (None, _) => return Err(missing(batch, path, "its group has no greedy companion")),
+            _ => return Err(missing(batch, path, "its group has more than one greedy companion")),
+        }
+    }
+    let returns: Vec<f64> = paths.iter().map(|path| path.total).collect();
+    if options.reward_to_go {
+        let to_go = |(path, baseline): (&&Path, &f64)| {
+            discounted_returns(&token_rewards(batch, path), 1.0).into_iter().map(|r| r - baseline).collect()
+        };
+        let tokens: Vec<Vec<f64>> = paths.iter().zip(&baselines).map(to_go).collect();
+        found.put_tokens(batch.rows, paths, &tokens);
+    } else {
+        found.put_trajectories(batch.rows, paths, &remax(&returns, &baselines));
+    }
+    Ok(())
+}

@@ -1,0 +1,204 @@
+//! Off-policy corrections, for rollouts whose sampler and learner differ in weights or arithmetic.
+//!
+//! The log ratio is always `logp_old - logp_rollout`: the learner's log-probability at the start of the update less that of
+//! the sampler, at every sampled token. Weights multiply token losses and have no gradient. They are known before the first
+//! update, so they are computed once for the whole mini-batch: a sequence is a trajectory or a step, as the caller numbers it.
+
+use serde::{Deserialize, Serialize};
+use tch::{Kind, Tensor, no_grad_guard};
+
+use super::segments::{Segments, count, ones_where};
+use crate::error::{Error, Kind as ErrorKind, Result};
+
+/// Log ratios are kept within this before exp.
+const LIMIT: f64 = 20.0;
+
+/// What a weight belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Each token has its own ratio: biased, little variance.
+    Token,
+    /// The product over a sequence: unbiased, much variance.
+    Sequence,
+}
+
+/// Importance weights.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Importance {
+    pub scope: Scope,
+    /// Weights are truncated here (TIS).
+    pub cap: f64,
+    /// With a floor, weights outside `[floor, cap]` are 0 instead (IcePop).
+    pub floor: Option<f64>,
+    /// Divide by the mean weight: over tokens, or over sequences.
+    pub normalize: bool,
+}
+
+impl Default for Importance {
+    fn default() -> Self {
+        Self { scope: Scope::Token, cap: 2.0, floor: None, normalize: false }
+    }
+}
+
+/// How a sequence is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measure {
+    /// Not at all: each token alone.
+    Token,
+    Sum,
+    Mean,
+    /// The token farthest off.
+    Max,
+}
+
+/// Estimates of KL(rollout || learner) at a token, from its log ratio d.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Estimate {
+    /// `-d`, which may be of either sign: bounded on both sides.
+    K1,
+    /// `d^2 / 2`.
+    K2,
+    /// `exp(d) - 1 - d`.
+    K3,
+}
+
+/// Tokens or whole sequences that are too far off are left out.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Rejection {
+    pub measure: Measure,
+    pub estimate: Estimate,
+    /// Upper bound of the measure. For k1 it is a ratio, as is `lower`: the measure stays within their logarithms.
+    pub upper: f64,
+    /// Of k1 only; without it `1 / upper`.
+    pub lower: Option<f64>,
+}
+
+impl Default for Rejection {
+    fn default() -> Self {
+        Self { measure: Measure::Mean, estimate: Estimate::K3, upper: 0.01, lower: None }
+    }
+}
+
+impl Importance {
+    /// Weights `[N]` from the log ratios `[N]` and the sequence `[N]` i64 of each token. As in verl's rollout correction.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] for bounds that are not positive or in the wrong order.
+    pub fn weights(&self, log_ratio: &Tensor, sequence: &Tensor) -> Result<Tensor> {
+        let _guard = no_grad_guard();
+        if self.cap <= 0.0 || self.floor.is_some_and(|floor| floor <= 0.0 || floor > self.cap) {
+            let message = format!("importance weights want 0 < floor <= cap, not {:?} and {}", self.floor, self.cap);
+            return Err(Error::new(ErrorKind::Usage, message));
+        }
+        let segments = Segments::new(sequence)?;
+        let log_ratio = log_ratio.f_detach()?;
+        let log_weight = match self.scope {
+            Scope::Token => log_ratio,
+            Scope::Sequence => segments.spread(&segments.sum(&log_ratio)?)?,
+        };
+        let raw = log_weight.f_clamp(-LIMIT, LIMIT)?.f_exp()?;
+        let weights = match self.floor {
+            None => raw.f_clamp_max(self.cap)?,
+            Some(floor) => {
+                let inside = raw.f_ge(floor)?.f_logical_and(&raw.f_le(self.cap)?)?;
+                raw.f_mul(&ones_where(&inside, &raw)?)?
+            }
+        };
+        if !self.normalize || weights.numel() == 0 {
+            return Ok(weights);
+        }
+        let mean = match self.scope {
+            Scope::Token => weights.f_mean(weights.kind())?,
+            Scope::Sequence => {
+                let lengths = segments.sum(&weights.f_ones_like()?)?;
+                segments.mean(&weights)?.f_sum(weights.kind())?.f_div(&count(&lengths.f_gt(0.0)?)?)?
+            }
+        };
+        let mean = f64::try_from(mean)?;
+        Ok(if mean > 1e-8 { weights.f_div_scalar(mean)? } else { weights })
+    }
+}
+
+impl Rejection {
+    /// 1 on tokens that are kept, 0 on the others, `[N]`. Rejected tokens stay in the denominators of the loss, so that the
+    /// weight of those kept does not depend on how many were not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] for bounds that are not positive or in the wrong order, and a lower bound for other than k1.
+    pub fn mask(&self, log_ratio: &Tensor, sequence: &Tensor) -> Result<Tensor> {
+        let _guard = no_grad_guard();
+        let lower = self.lower.unwrap_or(1.0 / self.upper);
+        let k1 = self.estimate == Estimate::K1;
+        if self.upper <= 0.0 || (k1 && (lower <= 0.0 || lower > self.upper)) || (!k1 && self.lower.is_some()) {
+            let message = "rejection wants a positive `upper`, and for k1 alone 0 < lower <= upper";
+            return Err(Error::new(ErrorKind::Usage, message));
+        }
+        let d = log_ratio.f_detach()?.f_clamp(-LIMIT, LIMIT)?;
+        let token = match self.estimate {
+            Estimate::K1 => d.f_neg()?,
+            Estimate::K2 => d.f_square()?.f_mul_scalar(0.5)?,
+            Estimate::K3 => d.f_exp()?.f_sub_scalar(1.0)?.f_sub(&d)?,
+        };
+        let segments = Segments::new(sequence)?;
+        let inside = |measured: &Tensor| -> Result<Tensor> {
+            Ok(if k1 {
+                measured.f_ge(lower.ln())?.f_logical_and(&measured.f_le(self.upper.ln())?)?
+            } else {
+                measured.f_le(self.upper)?
+            })
+        };
+        let kept = match self.measure {
+            Measure::Token => inside(&token)?,
+            Measure::Sum => segments.spread(&inside(&segments.sum(&token)?)?)?,
+            Measure::Mean => segments.spread(&inside(&segments.mean(&token)?)?)?,
+            Measure::Max => {
+                // The farthest token is inside when every token is.
+                let outside = inside(&token)?.f_logical_not()?.f_to_kind(Kind::Double)?;
+                segments.spread(&segments.sum(&outside)?.f_eq(0.0)?)?
+            }
+        };
+        ones_where(&kept, log_ratio)
+    }
+}
+
+/// How far rollout and learner are apart, over the sampled tokens of a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Mismatch {
+    /// KL(rollout || learner) by k1 and by k3.
+    pub k1: f64,
+    pub k3: f64,
+    /// Largest |log ratio|.
+    pub largest: f64,
+    /// The chi-squared divergence of tokens, mean rho^2 - 1.
+    pub chi2: f64,
+}
+
+impl Mismatch {
+    /// Of the log ratios `[N]`; zeros for an empty batch.
+    pub fn of(log_ratio: &Tensor) -> Result<Self> {
+        let _guard = no_grad_guard();
+        if log_ratio.numel() == 0 {
+            return Ok(Self::default());
+        }
+        let d = log_ratio.f_detach()?.f_to_kind(Kind::Double)?;
+        let rho = d.f_clamp(-LIMIT, LIMIT)?.f_exp()?;
+        let numbers = Tensor::f_stack(
+            &[
+                d.f_neg()?.f_mean(Kind::Double)?,
+                d.f_exp()?.f_sub_scalar(1.0)?.f_sub(&d)?.f_mean(Kind::Double)?,
+                d.f_abs()?.f_max()?,
+                rho.f_square()?.f_mean(Kind::Double)?.f_sub_scalar(1.0)?,
+            ],
+            0,
+        )?;
+        let mut values = [0.0_f64; 4];
+        numbers.f_to_device(tch::Device::Cpu)?.f_copy_data(&mut values, 4)?;
+        let [k1, k3, largest, chi2] = values;
+        Ok(Self { k1, k3, largest, chi2 })
+    }
+}

@@ -1,0 +1,253 @@
+//! Policy losses other than PPO's: by sequence, with soft clips, with detached weights, by covariance.
+//!
+//! Each takes [`Tokens`] and gives a loss per token `[N]` and what the ratios looked like; rho is `exp(logp - logp_old)`, A
+//! the advantage. Gradients flow into `logp` alone.
+
+use serde::{Deserialize, Serialize};
+use tch::{Kind, Tensor, no_grad_guard};
+
+use super::loss::{Clip, LOG_RATIO_LIMIT, RatioStats};
+use super::segments::{Segments, ones_where};
+use crate::error::Result;
+
+/// N sampled tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct Tokens<'a> {
+    /// `[N]`: under the current weights; the gradient flows into it.
+    pub logp: &'a Tensor,
+    /// `[N]`: under the behaviour policy.
+    pub logp_old: &'a Tensor,
+    /// `[N]`.
+    pub advantages: &'a Tensor,
+    /// `[N]` i64: the sequence of each, by default its step. All tokens of a sequence must be here.
+    pub sequence: &'a Tensor,
+}
+
+impl Tokens<'_> {
+    fn log_ratio(&self) -> Result<Tensor> {
+        Ok(self.logp.f_sub(self.logp_old)?.f_clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)?)
+    }
+}
+
+/// For ratios that nothing clips.
+const OPEN: Clip = Clip { low: f64::INFINITY, high: f64::INFINITY, dual: None };
+
+/// GSPO (arXiv:2507.18071, eq. 5 and the token form of eq. 14): the PPO clip on the sequence ratio
+/// `s = exp(mean of logp - logp_old)`, straight-through to tokens: `sg(s) pi / sg(pi)`. Aggregate by seq-mean-token-mean.
+pub fn gspo(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioStats)> {
+    let log_ratio = tokens.logp.f_sub(tokens.logp_old)?;
+    let segments = Segments::new(tokens.sequence)?;
+    let of_sequence = segments.spread(&segments.mean(&log_ratio.f_detach()?)?)?;
+    let through = tokens.logp.f_sub(&tokens.logp.f_detach()?)?;
+    let ratio = through.f_add(&of_sequence)?.f_clamp_max(10.0)?.f_exp()?;
+    let push = tokens.advantages.f_neg()?;
+    let loss = push.f_mul(&ratio)?.f_maximum(&push.f_mul(&ratio.f_clamp(1.0 - low, 1.0 + high)?)?)?;
+    let stats = RatioStats::of(&log_ratio, &ratio, tokens.advantages, Clip { low, high, dual: None })?;
+    Ok((loss, stats))
+}
+
+/// GMPO (arXiv:2507.20673, eq. 4): `-A` times the geometric mean of the token ratios, each clipped in log space to
+/// `[-low, high]` on the side that its advantage pushes to. The whole sequence's loss stands at each of its tokens, so
+/// aggregate by seq-mean-token-mean. A is the mean over the sequence.
+pub fn geo_mean(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioStats)> {
+    let log_ratio = tokens.logp.f_sub(tokens.logp_old)?;
+    let sign = tokens.advantages.f_sign()?;
+    let clamped = log_ratio.f_clamp(-low, high)?;
+    let kept = sign.f_mul(&log_ratio)?.f_minimum(&sign.f_mul(&clamped)?)?.f_mul(&sign)?;
+    let segments = Segments::new(tokens.sequence)?;
+    let ratio = segments.mean(&kept)?.f_exp()?;
+    let loss = segments.mean(tokens.advantages)?.f_neg()?.f_mul(&ratio)?;
+    let outside = log_ratio.f_detach()?.f_ne_tensor(&clamped.f_detach()?)?;
+    let clipped = |side: Tensor| -> Result<Tensor> { Ok(outside.f_logical_and(&side)?) };
+    let stats = RatioStats::with(
+        &log_ratio,
+        &log_ratio.f_exp()?,
+        &clipped(tokens.advantages.f_lt(0.0)?)?,
+        &clipped(tokens.advantages.f_gt(0.0)?)?,
+        None,
+    )?;
+    Ok((segments.spread(&loss)?, stats))
+}
+
+/// CISPO (arXiv:2506.13585, eq. 4): `-sg(clip(rho, 1 - low, 1 + high)) A logp`: every token keeps a gradient, with a
+/// bounded weight. `low = 1` is no lower bound; TRL's `epsilon_high` is `1 + high`.
+pub fn cispo(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioStats)> {
+    let log_ratio = tokens.log_ratio()?;
+    let ratio = log_ratio.f_detach()?.f_exp()?;
+    let weight = ratio.f_clamp(1.0 - low, 1.0 + high)?;
+    let loss = weight.f_mul(tokens.advantages)?.f_neg()?.f_mul(tokens.logp)?;
+    let stats = RatioStats::with(&log_ratio, &ratio, &ratio.f_lt(1.0 - low)?, &ratio.f_gt(1.0 + high)?, None)?;
+    Ok((loss, stats))
+}
+
+/// SAPO (arXiv:2511.20347): a soft gate instead of a clip, `-A sigmoid(tau (rho - 1)) 4 / tau`, tau by the sign of A.
+/// Aggregate by seq-mean-token-mean.
+pub fn sapo(tokens: &Tokens<'_>, tau_pos: f64, tau_neg: f64) -> Result<(Tensor, RatioStats)> {
+    let log_ratio = tokens.log_ratio()?;
+    let ratio = log_ratio.f_exp()?;
+    let wins = ones_where(&tokens.advantages.f_gt(0.0)?, &ratio)?;
+    let tau = wins.f_mul_scalar(tau_pos - tau_neg)?.f_add_scalar(tau_neg)?;
+    let gate = ratio.f_sub_scalar(1.0)?.f_mul(&tau)?.f_sigmoid()?.f_mul_scalar(4.0)?.f_div(&tau)?;
+    let stats = RatioStats::of(&log_ratio, &ratio, tokens.advantages, OPEN)?;
+    Ok((gate.f_mul(tokens.advantages)?.f_neg()?, stats))
+}
+
+/// REINFORCE: `-A logp`. GPG (arXiv:2504.02546) is this loss with its own advantages.
+pub fn reinforce(tokens: &Tokens<'_>) -> Result<(Tensor, RatioStats)> {
+    let log_ratio = tokens.log_ratio()?;
+    let stats = RatioStats::of(&log_ratio, &log_ratio.f_exp()?, tokens.advantages, OPEN)?;
+    Ok((tokens.advantages.f_neg()?.f_mul(tokens.logp)?, stats))
+}
+
+/// What DPPO measures between the behaviour and the current policy at a sampled token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Divergence {
+    /// `p - p_old`: total variation between "this token" and "another".
+    Tv,
+    /// The KL divergence of the same two Bernoulli distributions.
+    Kl,
+}
+
+/// DPPO (arXiv:2602.04879): `-A sg(min(rho, truncate)) logp` on tokens inside the trust region, 0 on tokens that A pushes
+/// further out of it: those whose probability has risen by a divergence over `high` (A > 0), or fallen by one over `low`.
+pub fn dppo(
+    tokens: &Tokens<'_>,
+    divergence: Divergence,
+    low: f64,
+    high: f64,
+    truncate: f64,
+) -> Result<(Tensor, RatioStats)> {
+    let log_ratio = tokens.log_ratio()?;
+    let (outside_low, outside_high) = {
+        let _guard = no_grad_guard();
+        let (p, p_old) = (tokens.logp.f_exp()?, tokens.logp_old.f_exp()?);
+        let (fallen, risen) = match divergence {
+            Divergence::Tv => {
+                let moved = p.f_sub(&p_old)?;
+                (moved.f_lt(-low)?, moved.f_gt(high)?)
+            }
+            Divergence::Kl => {
+                let rest = |p: &Tensor| -> Result<Tensor> { Ok(p.f_neg()?.f_add_scalar(1.0)?) };
+                let here = p_old.f_mul(&tokens.logp_old.f_sub(tokens.logp)?)?;
+                let others = rest(&p_old)?.f_add_scalar(1e-8)?.f_div(&rest(&p)?.f_add_scalar(1e-8)?)?.f_log()?;
+                let kl = here.f_add(&rest(&p_old)?.f_mul(&others)?)?;
+                (
+                    kl.f_gt(low)?.f_logical_and(&p.f_lt_tensor(&p_old)?)?,
+                    kl.f_gt(high)?.f_logical_and(&p.f_gt_tensor(&p_old)?)?,
+                )
+            }
+        };
+        let wins = tokens.advantages.f_gt(0.0)?;
+        (fallen.f_logical_and(&wins.f_logical_not()?)?, risen.f_logical_and(&wins)?)
+    };
+    let ratio = log_ratio.f_detach()?.f_exp()?;
+    let inside = ones_where(&outside_low.f_logical_or(&outside_high)?.f_logical_not()?, &ratio)?;
+    let weight = ratio.f_clamp_max(truncate)?.f_mul(&inside)?.f_mul(tokens.advantages)?.f_neg()?;
+    let stats = RatioStats::with(&log_ratio, &ratio, &outside_low, &outside_high, None)?;
+    Ok((weight.f_mul(tokens.logp)?, stats))
+}
+
+/// `(A - mean A)(logp - mean logp)` at every token: how much it drives the entropy down (arXiv:2505.22617).
+fn covariance(advantages: &Tensor, logp: &Tensor) -> Result<Vec<f64>> {
+    let _guard = no_grad_guard();
+    let centred = |values: &Tensor| -> Result<Tensor> {
+        let values = values.f_detach()?.f_to_kind(Kind::Double)?;
+        Ok(values.f_sub(&values.f_mean(Kind::Double)?)?)
+    };
+    Ok(Vec::try_from(centred(advantages)?.f_mul(&centred(logp)?)?.f_to_device(tch::Device::Cpu)?)?)
+}
+
+fn as_mask(chosen: &[usize], like: &Tensor) -> Result<Tensor> {
+    let mut mask = vec![false; like.numel()];
+    for &i in chosen {
+        mask[i] = true;
+    }
+    Ok(Tensor::f_from_slice(&mask)?.f_to_device(like.device())?)
+}
+
+/// The tokens that Clip-Cov takes out (arXiv:2505.22617, section 4.2), `[N]` bool: `max(1, share N)` of those that the
+/// PPO clip leaves alone and whose covariance lies between the bounds, drawn by `seed`. A statistic of the **whole**
+/// mini-batch: with micro-batches choose once, and cut.
+pub fn clip_cov_selection(
+    tokens: &Tokens<'_>,
+    clip: Clip,
+    share: f64,
+    bounds: (f64, f64),
+    seed: u64,
+) -> Result<Tensor> {
+    let covariances = covariance(tokens.advantages, tokens.logp)?;
+    let clipped: Vec<bool> = {
+        let _guard = no_grad_guard();
+        let ratio = tokens.log_ratio()?.f_exp()?;
+        let low = ratio.f_lt(1.0 - clip.low)?.f_logical_and(&tokens.advantages.f_lt(0.0)?)?;
+        let high = ratio.f_gt(1.0 + clip.high)?.f_logical_and(&tokens.advantages.f_gt(0.0)?)?;
+        Vec::try_from(low.f_logical_or(&high)?.f_to_device(tch::Device::Cpu)?)?
+    };
+    let inside = |i: &usize| covariances[*i] > bounds.0 && covariances[*i] < bounds.1 && !clipped[*i];
+    let mut candidates: Vec<usize> = (0..covariances.len()).filter(inside).collect();
+    candidates.sort_by_key(|&i| scramble(seed ^ scramble(i as u64)));
+    candidates.truncate(((share * covariances.len() as f64) as usize).max(1));
+    as_mask(&candidates, tokens.logp)
+}
+
+/// The tokens that KL-Cov holds back, `[N]` bool: the `max(1, share N)` with the largest covariance, of the **whole**
+/// mini-batch.
+pub fn kl_cov_selection(tokens: &Tokens<'_>, share: f64) -> Result<Tensor> {
+    let covariances = covariance(tokens.advantages, tokens.logp)?;
+    let mut order: Vec<usize> = (0..covariances.len()).collect();
+    order.sort_by(|&a, &b| covariances[b].total_cmp(&covariances[a]).then(a.cmp(&b)));
+    order.truncate(((share * covariances.len() as f64) as usize).max(1));
+    as_mask(&order, tokens.logp)
+}
+
+/// Clip-Cov: the PPO clip with the gradient of the `selected` tokens taken out.
+pub fn clip_cov(tokens: &Tokens<'_>, clip: Clip, selected: &Tensor) -> Result<(Tensor, RatioStats)> {
+    let (loss, stats) = super::loss::ppo_clip(tokens.logp, tokens.logp_old, tokens.advantages, clip)?;
+    let kept = ones_where(&selected.f_logical_not()?, &loss)?;
+    Ok((loss.f_mul(&kept)?, stats))
+}
+
+/// KL-Cov: `-A rho`, and `coef |logp - logp_old|` more on the `selected` tokens.
+pub fn kl_cov(tokens: &Tokens<'_>, coef: f64, selected: &Tensor) -> Result<(Tensor, RatioStats)> {
+    let log_ratio = tokens.log_ratio()?;
+    let ratio = log_ratio.f_exp()?;
+    let penalty = log_ratio.f_abs()?.f_mul_scalar(coef)?.f_mul(&ones_where(selected, &ratio)?)?;
+    let stats = RatioStats::of(&log_ratio, &ratio, tokens.advantages, OPEN)?;
+    Ok((tokens.advantages.f_neg()?.f_mul(&ratio)?.f_add(&penalty)?, stats))
+}
+
+/// The finaliser of SplitMix64: an order that looks random and is the same everywhere.
+fn scramble(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// The critic's loss at M positions, `0.5 max((V - R)^2, (clip(V, V_old ± clip) - R)^2)` (as in PPO's reference code,
+/// arXiv:2005.12729; without a clip the plain half square), and the share of positions where the clip decides.
+///
+/// `values` `[M]` has the gradient, `values_old` `[M]` is what the critic said in the rollout, `returns` `[M]` its targets.
+/// Divide its sum by the positions of the whole mini-batch.
+pub fn value_loss(values: &Tensor, values_old: &Tensor, returns: &Tensor, clip: Option<f64>) -> Result<(Tensor, f64)> {
+    let square = |values: &Tensor| -> Result<Tensor> { Ok(values.f_sub(returns)?.f_square()?) };
+    let plain = square(values)?;
+    let Some(clip) = clip else { return Ok((plain.f_mul_scalar(0.5)?, 0.0)) };
+    let near = values.f_minimum(&values_old.f_add_scalar(clip)?)?.f_maximum(&values_old.f_sub_scalar(clip)?)?;
+    let clipped = square(&near)?;
+    let decides = clipped.f_detach()?.f_gt_tensor(&plain.f_detach()?)?;
+    let share = f64::try_from(decides.f_sum(Kind::Double)?)? / decides.numel().max(1) as f64;
+    Ok((plain.f_maximum(&clipped)?.f_mul_scalar(0.5)?, share))
+}
+
+/// How much of the spread of the returns the values explain: `1 - Var(R - V) / Var(R)`; NaN when the returns are all equal.
+pub fn explained_variance(values: &[f64], returns: &[f64]) -> f64 {
+    let variance = |list: &[f64]| {
+        let mean = list.iter().sum::<f64>() / list.len() as f64;
+        list.iter().map(|x| (x - mean).powi(2)).sum::<f64>()
+    };
+    let rest: Vec<f64> = returns.iter().zip(values).map(|(r, v)| r - v).collect();
+    let all = variance(returns);
+    if all == 0.0 { f64::NAN } else { 1.0 - variance(&rest) / all }
+}

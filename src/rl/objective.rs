@@ -1,0 +1,439 @@
+//! The policy objective by name: a loss, how it is aggregated, and the KL and entropy terms beside it.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tch::Tensor;
+
+use super::advantages::Need;
+use super::aggregate::{Denominators, aggregate};
+use super::kl::{KlKind, kl, kl_straight_through};
+use super::loss::{Clip, LOG_RATIO_LIMIT, RatioStats, ppo_clip};
+use super::losses::{
+    Divergence, Tokens, cispo, clip_cov, clip_cov_selection, dppo, geo_mean, gspo, kl_cov, kl_cov_selection, reinforce,
+    sapo,
+};
+use super::options::{names, refuse_rest, table, take_from, unknown, within};
+use super::segments::Segments;
+use crate::config::LossAgg;
+use crate::error::{Error, Kind, Result};
+
+/// What a sequence is, for ratios and means over sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    Trajectory,
+    Step,
+}
+
+/// The clip of PPO, as options.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClipOptions {
+    pub clip_low: f64,
+    pub clip_high: f64,
+    /// Off without it.
+    pub dual_clip: Option<f64>,
+}
+
+/// Two bounds, as options.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BandOptions {
+    pub clip_low: f64,
+    pub clip_high: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SapoOptions {
+    pub tau_pos: f64,
+    pub tau_neg: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClipCovOptions {
+    pub clip_low: f64,
+    pub clip_high: f64,
+    /// Share of tokens taken out.
+    pub share: f64,
+    pub cov_low: f64,
+    pub cov_high: f64,
+    pub seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KlCovOptions {
+    /// Share of tokens held back.
+    pub share: f64,
+    pub cov_coef: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DppoOptions {
+    pub clip_low: f64,
+    pub clip_high: f64,
+    /// Largest ratio that weighs a token.
+    pub truncate: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NoOptions {}
+
+/// The formula of a loss with its options.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Formula {
+    Ppo(ClipOptions),
+    Gspo(BandOptions),
+    Cispo(BandOptions),
+    Sapo(SapoOptions),
+    GeoMean(BandOptions),
+    ClipCov(ClipCovOptions),
+    KlCov(KlCovOptions),
+    Dppo(Divergence, DppoOptions),
+    Reinforce(NoOptions),
+}
+
+/// What every loss may have beside its own options.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Terms {
+    pub loss_agg: LossAgg,
+    /// What 'seq' is in `loss_agg`.
+    pub seq: Unit,
+    /// What a sequence ratio (`gspo`, `pspo`, `geo_mean`) is over.
+    pub ratio_over: Unit,
+    /// What seq-mean-token-sum-norm divides by; without it the longest sequence of the mini-batch.
+    pub horizon: Option<f64>,
+    /// Weight of KL(policy || reference), 0 is off.
+    pub kl_coef: f64,
+    pub kl: KlKind,
+    /// The value of `kl` with the gradient of k2.
+    pub kl_straight_through: bool,
+    /// KL times the token ratio, an unbiased gradient off policy (TRL's default).
+    pub kl_times_ratio: bool,
+    /// Weight of the entropy bonus, 0 is off.
+    pub entropy_coef: f64,
+}
+
+/// A named loss, ready to be computed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Objective {
+    pub name: &'static str,
+    pub formula: Formula,
+    pub terms: Terms,
+}
+
+/// N sampled tokens of a micro-batch, all `[N]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// Under the current weights; the gradient flows into it.
+    pub logp: &'a Tensor,
+    /// Under the behaviour policy.
+    pub logp_old: &'a Tensor,
+    pub advantages: &'a Tensor,
+    /// Under the reference policy, where there is a KL term.
+    pub logp_ref: Option<&'a Tensor>,
+    /// Of the current weights, with gradient, where there is an entropy bonus.
+    pub entropy: Option<&'a Tensor>,
+    /// i64: the trajectory of each token, as in [`Denominators::of`].
+    pub trajectory: &'a Tensor,
+    /// i64: the step of each token, as in [`Denominators::of_steps`].
+    pub step: &'a Tensor,
+    /// Off-policy weights: [`super::correction::Importance`] times [`super::correction::Rejection`].
+    pub weights: Option<&'a Tensor>,
+    /// bool: the choice of `clip_cov` or `kl_cov` in the whole mini-batch; without it these tokens are the whole.
+    pub selected: Option<&'a Tensor>,
+}
+
+/// A micro-batch's share of the objective: scalars that add up over micro-batches.
+#[derive(Debug)]
+pub struct Computed {
+    /// What is minimised, with gradient: `policy + kl_coef * kl - entropy_coef * entropy`.
+    pub loss: Tensor,
+    /// Its parts, without gradient and without their coefficients.
+    pub policy: Tensor,
+    pub kl: Option<Tensor>,
+    pub entropy: Option<Tensor>,
+    pub ratios: RatioStats,
+}
+
+const fn clip(clip_low: f64, clip_high: f64, dual_clip: Option<f64>) -> Formula {
+    Formula::Ppo(ClipOptions { clip_low, clip_high, dual_clip })
+}
+
+const fn band(clip_low: f64, clip_high: f64) -> BandOptions {
+    BandOptions { clip_low, clip_high }
+}
+
+impl Objective {
+    /// Every name.
+    pub const NAMES: [&'static str; 15] = [
+        "ppo",
+        "gspo",
+        "pspo",
+        "cispo",
+        "sapo",
+        "geo_mean",
+        "dr_grpo",
+        "dapo",
+        "bnpo",
+        "clip_cov",
+        "kl_cov",
+        "dppo_tv",
+        "dppo_kl",
+        "gpg",
+        "reinforce",
+    ];
+
+    /// A loss by name with its published defaults.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] names those that resemble an unknown name.
+    pub fn named(name: &str) -> Result<Self> {
+        let dppo = DppoOptions { clip_low: 0.2, clip_high: 0.2, truncate: 20.0 };
+        let cov = ClipCovOptions { clip_low: 0.2, clip_high: 0.2, share: 2e-4, cov_low: 1.0, cov_high: 5.0, seed: 0 };
+        let formula = match name {
+            "ppo" => clip(0.2, 0.2, Some(3.0)),
+            "dr_grpo" | "bnpo" => clip(0.2, 0.2, None),
+            "dapo" => clip(0.2, 0.28, None),
+            "gspo" | "pspo" => Formula::Gspo(band(3e-4, 4e-4)),
+            "cispo" => Formula::Cispo(band(0.2, 0.2)),
+            "sapo" => Formula::Sapo(SapoOptions { tau_pos: 1.0, tau_neg: 1.05 }),
+            "geo_mean" => Formula::GeoMean(band(0.4, 0.4)),
+            "clip_cov" => Formula::ClipCov(cov),
+            "kl_cov" => Formula::KlCov(KlCovOptions { share: 2e-4, cov_coef: 1.0 }),
+            "dppo_tv" => Formula::Dppo(Divergence::Tv, dppo),
+            "dppo_kl" => Formula::Dppo(Divergence::Kl, dppo),
+            "gpg" | "reinforce" => Formula::Reinforce(NoOptions {}),
+            _ => return Err(unknown("loss", name, &Self::NAMES)),
+        };
+        let mut terms = Terms {
+            loss_agg: LossAgg::TokenMean,
+            seq: Unit::Trajectory,
+            ratio_over: Unit::Step,
+            horizon: None,
+            kl_coef: 0.0,
+            kl: KlKind::K3,
+            kl_straight_through: false,
+            kl_times_ratio: false,
+            entropy_coef: 0.0,
+        };
+        match name {
+            "gspo" | "sapo" => terms.loss_agg = LossAgg::SeqMeanTokenMean,
+            "dr_grpo" => terms.loss_agg = LossAgg::SeqMeanTokenSumNorm,
+            // One term of the mean is a step: its ratio and its advantage belong together.
+            "geo_mean" => (terms.loss_agg, terms.seq) = (LossAgg::SeqMeanTokenMean, Unit::Step),
+            "pspo" => {
+                (terms.loss_agg, terms.seq, terms.kl_coef) = (LossAgg::SeqMeanTokenMean, Unit::Step, 1e-3);
+            }
+            _ => {}
+        }
+        let name = Self::NAMES.into_iter().find(|known| *known == name).unwrap_or("ppo");
+        Ok(Self { name, formula, terms })
+    }
+
+    /// A loss by name with the options of a table, its own and those of [`Terms`].
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for a name or an option that does not exist (with those that resemble it), a value of the wrong type
+    /// or out of its range.
+    pub fn new(name: &str, options: &Value) -> Result<Self> {
+        let mut rest = table(name, options)?;
+        let objective = Self::read(name, &mut rest)?;
+        refuse_rest(name, &rest, &objective.options())?;
+        Ok(objective)
+    }
+
+    /// [`Objective::new`], leaving in `rest` what is none of its options.
+    pub(super) fn read(name: &str, rest: &mut serde_json::Map<String, Value>) -> Result<Self> {
+        let mut objective = Self::named(name)?;
+        objective.terms = take_from(name, rest, objective.terms)?;
+        objective.formula = match objective.formula {
+            Formula::Ppo(own) => Formula::Ppo(take_from(name, rest, own)?),
+            Formula::Gspo(own) => Formula::Gspo(take_from(name, rest, own)?),
+            Formula::Cispo(own) => Formula::Cispo(take_from(name, rest, own)?),
+            Formula::Sapo(own) => Formula::Sapo(take_from(name, rest, own)?),
+            Formula::GeoMean(own) => Formula::GeoMean(take_from(name, rest, own)?),
+            Formula::ClipCov(own) => Formula::ClipCov(take_from(name, rest, own)?),
+            Formula::KlCov(own) => Formula::KlCov(take_from(name, rest, own)?),
+            Formula::Dppo(divergence, own) => Formula::Dppo(divergence, take_from(name, rest, own)?),
+            Formula::Reinforce(own) => Formula::Reinforce(own),
+        };
+        objective.check()?;
+        Ok(objective)
+    }
+
+    /// The names of all its options.
+    pub(super) fn options(&self) -> Vec<String> {
+        let own = match &self.formula {
+            Formula::Ppo(own) => names(own),
+            Formula::Gspo(own) | Formula::Cispo(own) | Formula::GeoMean(own) => names(own),
+            Formula::Sapo(own) => names(own),
+            Formula::ClipCov(own) => names(own),
+            Formula::KlCov(own) => names(own),
+            Formula::Dppo(_, own) => names(own),
+            Formula::Reinforce(own) => names(own),
+        };
+        own.into_iter().chain(names(&self.terms)).collect()
+    }
+
+    fn check(&self) -> Result<()> {
+        let least = |option, value, low| within(self.name, option, value, low, f64::INFINITY);
+        let below_one = |low| within(self.name, "clip_low", low, 0.0, 1.0);
+        match self.formula {
+            Formula::Ppo(ClipOptions { clip_low, clip_high, dual_clip }) => {
+                below_one(clip_low)?;
+                least("clip_high", clip_high, 0.0)?;
+                least("dual_clip", dual_clip.unwrap_or(f64::MAX), 1.0)?;
+            }
+            Formula::Gspo(own) | Formula::Cispo(own) => {
+                below_one(own.clip_low)?;
+                least("clip_high", own.clip_high, 0.0)?;
+            }
+            Formula::GeoMean(own) => {
+                least("clip_low", own.clip_low, 0.0)?;
+                least("clip_high", own.clip_high, 0.0)?;
+            }
+            Formula::Sapo(own) => {
+                least("tau_pos", own.tau_pos, f64::MIN_POSITIVE)?;
+                least("tau_neg", own.tau_neg, f64::MIN_POSITIVE)?;
+            }
+            Formula::ClipCov(own) => {
+                below_one(own.clip_low)?;
+                least("clip_high", own.clip_high, 0.0)?;
+                within(self.name, "share", own.share, 0.0, 1.0)?;
+            }
+            Formula::KlCov(own) => {
+                within(self.name, "share", own.share, 0.0, 1.0)?;
+                least("cov_coef", own.cov_coef, 0.0)?;
+            }
+            Formula::Dppo(_, own) => {
+                least("clip_low", own.clip_low, 0.0)?;
+                least("clip_high", own.clip_high, 0.0)?;
+                least("truncate", own.truncate, f64::MIN_POSITIVE)?;
+            }
+            Formula::Reinforce(_) => {}
+        }
+        least("horizon", self.terms.horizon.unwrap_or(1.0), f64::MIN_POSITIVE)?;
+        least("kl_coef", self.terms.kl_coef, 0.0)?;
+        within(self.name, "entropy_coef", self.terms.entropy_coef, f64::MIN, f64::MAX)
+    }
+
+    /// What the host must have for it.
+    pub fn needs(&self) -> Vec<Need> {
+        let mut needs = Vec::new();
+        if self.terms.kl_coef > 0.0 {
+            needs.push(Need::Reference);
+        }
+        if matches!(self.formula, Formula::ClipCov(_) | Formula::KlCov(_)) {
+            needs.push(Need::WholeBatch);
+        }
+        needs
+    }
+
+    /// The choice of `clip_cov` or `kl_cov` among the tokens of a whole mini-batch, `[N]` bool; `None` for other losses.
+    pub fn select(&self, tokens: &Tokens<'_>) -> Result<Option<Tensor>> {
+        Ok(match self.formula {
+            Formula::ClipCov(own) => {
+                let clip = Clip { low: own.clip_low, high: own.clip_high, dual: None };
+                Some(clip_cov_selection(tokens, clip, own.share, (own.cov_low, own.cov_high), own.seed)?)
+            }
+            Formula::KlCov(own) => Some(kl_cov_selection(tokens, own.share)?),
+            _ => None,
+        })
+    }
+
+    /// The loss of each token `[N]`, without weights, KL and entropy.
+    pub fn token_loss(&self, tokens: &Tokens<'_>, selected: Option<&Tensor>) -> Result<(Tensor, RatioStats)> {
+        let own = if selected.is_some() { None } else { self.select(tokens)? };
+        let selected = selected.or(own.as_ref());
+        match (self.formula, selected) {
+            (Formula::Ppo(ClipOptions { clip_low, clip_high, dual_clip }), _) => {
+                let clip = Clip { low: clip_low, high: clip_high, dual: dual_clip };
+                ppo_clip(tokens.logp, tokens.logp_old, tokens.advantages, clip)
+            }
+            (Formula::Gspo(own), _) => gspo(tokens, own.clip_low, own.clip_high),
+            (Formula::Cispo(own), _) => cispo(tokens, own.clip_low, own.clip_high),
+            (Formula::Sapo(own), _) => sapo(tokens, own.tau_pos, own.tau_neg),
+            (Formula::GeoMean(own), _) => geo_mean(tokens, own.clip_low, own.clip_high),
+            (Formula::Dppo(divergence, own), _) => dppo(tokens, divergence, own.clip_low, own.clip_high, own.truncate),
+            (Formula::Reinforce(_), _) => reinforce(tokens),
+            (Formula::ClipCov(own), Some(selected)) => {
+                let clip = Clip { low: own.clip_low, high: own.clip_high, dual: None };
+                clip_cov(tokens, clip, selected)
+            }
+            (Formula::KlCov(own), Some(selected)) => kl_cov(tokens, own.cov_coef, selected),
+            (Formula::ClipCov(_) | Formula::KlCov(_), None) => {
+                Err(Error::new(Kind::Internal, format!("`{}` has no selection", self.name)))
+            }
+        }
+    }
+
+    /// What the whole mini-batch divides by, for [`Objective::compute`].
+    pub fn denominators<'r>(&self, rows: impl IntoIterator<Item = &'r super::pack::Row>) -> Denominators {
+        let counted = match self.terms.seq {
+            Unit::Trajectory => Denominators::of(rows),
+            Unit::Step => Denominators::of_steps(rows),
+        };
+        counted.with_horizon(self.terms.horizon)
+    }
+
+    /// This micro-batch's share of the objective. `denominators` are those of the whole mini-batch, counted in the unit of
+    /// [`Terms::seq`].
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for a KL term without `logp_ref`, or an entropy bonus without `entropy`.
+    pub fn compute(&self, inputs: &Inputs<'_>, denominators: &Denominators) -> Result<Computed> {
+        let of = |unit: Unit| match unit {
+            Unit::Trajectory => inputs.trajectory,
+            Unit::Step => inputs.step,
+        };
+        let Terms { loss_agg, seq, kl_coef, entropy_coef, .. } = self.terms;
+        let tokens = Tokens {
+            logp: inputs.logp,
+            logp_old: inputs.logp_old,
+            advantages: inputs.advantages,
+            sequence: of(self.terms.ratio_over),
+        };
+        let (mut token_loss, ratios) = self.token_loss(&tokens, inputs.selected)?;
+        if let Some(weights) = inputs.weights {
+            token_loss = token_loss.f_mul(&self.weights(weights, tokens.sequence)?)?;
+        }
+        let share = |values: &Tensor| aggregate(values, of(seq), loss_agg, denominators);
+        let policy = share(&token_loss)?;
+        let (mut kl_share, mut entropy_share) = (None, None);
+        let mut loss = policy.shallow_clone();
+        if kl_coef > 0.0 {
+            let value = share(&self.token_kl(inputs)?)?;
+            loss = loss.f_add(&value.f_mul_scalar(kl_coef)?)?;
+            kl_share = Some(value.f_detach()?);
+        }
+        if entropy_coef != 0.0 {
+            let entropy = inputs.entropy.ok_or_else(|| self.misses("entropy", "entropy_coef"))?;
+            let value = share(entropy)?;
+            loss = loss.f_sub(&value.f_mul_scalar(entropy_coef)?)?;
+            entropy_share = Some(value.f_detach()?);
+        }
+        Ok(Computed { loss, policy: policy.f_detach()?, kl: kl_share, entropy: entropy_share, ratios })
+    }
+
+    /// Weights of tokens; for a loss that a whole sequence shares, their geometric mean over it.
+    fn weights(&self, weights: &Tensor, sequence: &Tensor) -> Result<Tensor> {
+        if !matches!(self.formula, Formula::GeoMean(_)) {
+            return Ok(weights.shallow_clone());
+        }
+        let segments = Segments::new(sequence)?;
+        segments.spread(&segments.mean(&weights.f_add_scalar(1e-10)?.f_log()?)?.f_exp()?)
+    }
+
+    fn token_kl(&self, inputs: &Inputs<'_>) -> Result<Tensor> {
+        let logp_ref = inputs.logp_ref.ok_or_else(|| self.misses("logp_ref", "kl_coef"))?;
+        let estimate = if self.terms.kl_straight_through { kl_straight_through } else { kl };
+        let value = estimate(inputs.logp, logp_ref, self.terms.kl)?;
+        if !self.terms.kl_times_ratio {
+            return Ok(value);
+        }
+        let log_ratio = inputs.logp.f_sub(inputs.logp_old)?.f_clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)?;
+        Ok(value.f_mul(&log_ratio.f_exp()?)?)
+    }
+
+    fn misses(&self, what: &str, because: &str) -> Error {
+        Error::new(Kind::Usage, format!("`{}` with `{because}` wants `{what}` for every sampled token", self.name))
+    }
+}

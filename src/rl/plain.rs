@@ -1,0 +1,263 @@
+//! Estimators and losses over plain data: what a script calls, and what a recipe's settings become.
+//!
+//! Rows, options and results are tables of numbers; [`StepRow`] says what a row may have.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tch::{Kind as Dtype, Tensor};
+
+use super::advantages::{Advantages, Estimator};
+use super::aggregate::Denominators;
+use super::correction::{Importance, Mismatch, Rejection};
+use super::losses::Tokens;
+use super::objective::{Inputs, Objective, Unit};
+use super::options::{refuse_rest, table, take};
+use super::rewards::{KlPenalty, Overlong, Shaping, shape};
+use super::rows::{Batch, StepRow};
+use crate::error::{Error, Kind, Result};
+
+/// Options of every estimator beside its own.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Beside {
+    /// Failed trajectories count like others.
+    include_failures: bool,
+    /// See [`Shaping`].
+    prime: bool,
+    reward_grouping: Option<super::rewards::Grouping>,
+    reward_method: Option<super::rewards::Method>,
+    reward_scale: Option<f64>,
+    kl_penalty: Option<KlPenalty>,
+    overlong: Option<Overlong>,
+}
+
+/// Options of every loss beside its own and [`super::objective::Terms`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Corrections {
+    importance: Option<Importance>,
+    rejection: Option<Rejection>,
+    /// What a sequence is for both.
+    correction_over: Option<Unit>,
+}
+
+/// Rows from a list of tables.
+///
+/// # Errors
+/// [`Kind::Usage`] names the row (counted from 1) and what is wrong with it.
+pub fn rows(list: &Value) -> Result<Vec<StepRow>> {
+    let list = match list {
+        Value::Array(list) => list.as_slice(),
+        Value::Object(table) if table.is_empty() => &[],
+        other => return Err(Error::new(Kind::Usage, format!("the rows are a list of tables, not {other}"))),
+    };
+    let row = |(i, row): (usize, &Value)| {
+        let problem =
+            |error: serde_json::Error| Error::new(Kind::Usage, error.to_string()).at(format!("row {}", i + 1));
+        serde_json::from_value(integral(row)).map_err(problem)
+    };
+    list.iter().enumerate().map(row).collect()
+}
+
+/// Whole numbers as integers (a script may have floats only), and empty tables inside as empty lists.
+fn integral(value: &Value) -> Value {
+    match value {
+        Value::Number(number) => match number.as_f64() {
+            Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < 9e15 => Value::from(float as i64),
+            _ => value.clone(),
+        },
+        Value::Array(list) => Value::Array(list.iter().map(integral).collect()),
+        Value::Object(table) => {
+            let inside = |(name, value): (&String, &Value)| {
+                let empty = value.as_object().is_some_and(serde_json::Map::is_empty);
+                (name.clone(), if empty { Value::Array(Vec::new()) } else { integral(value) })
+            };
+            Value::Object(table.iter().map(inside).collect())
+        }
+        other => other.clone(),
+    }
+}
+
+/// Advantages (and a critic's targets) of `rows` by the estimator `name`. `options` are those of the estimator, and
+/// `include_failures`, `prime`, `reward_grouping` with `reward_method`, `reward_scale`, `kl_penalty = { coef, kind }`,
+/// `overlong = { longest, buffer, factor }`.
+///
+/// # Errors
+/// Those of [`Estimator::new`] and [`Estimator::estimate`].
+pub fn advantages(name: &str, rows: &[StepRow], options: &Value) -> Result<Advantages> {
+    let mut rest = table(name, &integral(options))?;
+    let beside: Beside = take(name, &mut rest)?;
+    let estimator = Estimator::new(name, &Value::Object(rest))?;
+    let normalize = match (beside.reward_grouping, beside.reward_method) {
+        (Some(grouping), Some(method)) => Some((grouping, method)),
+        (None, None) => None,
+        _ => {
+            let message = format!("`{name}`: `reward_grouping` and `reward_method` go together");
+            return Err(Error::new(Kind::Usage, message));
+        }
+    };
+    let shaping = Shaping {
+        overlong: beside.overlong,
+        prime: beside.prime,
+        normalize,
+        scale: beside.reward_scale,
+        kl: beside.kl_penalty,
+    };
+    let shaped = shape(rows, &shaping, beside.include_failures)?;
+    estimator.estimate(&shaped, beside.include_failures)
+}
+
+/// A loss of rows, as numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    pub loss: f64,
+    /// Its gradient with respect to `logp`, shaped like the rows; exactly 0 where nothing was sampled.
+    pub gradient: Vec<Vec<f64>>,
+    pub metrics: BTreeMap<&'static str, f64>,
+}
+
+/// The loss `name` of `rows`, which have `logp`, `logp_old` and `advantages`. All rows together are one mini-batch; failed
+/// trajectories stay out. `options` are those of [`Objective::new`], and `importance`, `rejection` (over rows with
+/// `logp_rollout`) with `correction_over`.
+///
+/// # Errors
+/// Those of [`Objective::new`] and [`Objective::compute`]; [`Kind::Usage`] where a row misses what the loss needs.
+pub fn loss(name: &str, rows: &[StepRow], options: &Value) -> Result<Report> {
+    let mut rest = table(name, &integral(options))?;
+    let Corrections { importance, rejection, correction_over } = take(name, &mut rest)?;
+    let objective = Objective::read(name, &mut rest)?;
+    refuse_rest(name, &rest, &objective.options())?;
+    let batch = Batch::new(rows, false)?;
+    let flat = Flat::new(&batch);
+    let list = |what: &str, list: fn(&StepRow) -> &Vec<f64>| flat.gather(&batch, what, list);
+    let logp = list("logp", |row| &row.logp)?.set_requires_grad(true);
+    let logp_old = list("logp_old", |row| &row.logp_old)?;
+    let advantages = list("advantages", |row| &row.advantages)?;
+    let logp_ref = if objective.terms.kl_coef > 0.0 { Some(list("logp_ref", |row| &row.logp_ref)?) } else { None };
+    let entropy = if objective.terms.entropy_coef == 0.0 { None } else { Some(list("entropy", |row| &row.entropy)?) };
+    let (trajectory, step) = (Tensor::f_from_slice(&flat.trajectory)?, Tensor::f_from_slice(&flat.step)?);
+    let mut metrics = BTreeMap::new();
+    let mut weights = None;
+    if importance.is_some() || rejection.is_some() {
+        let log_ratio = logp_old.f_sub(&list("logp_rollout", |row| &row.logp_rollout)?)?;
+        let sequence = match correction_over.unwrap_or(Unit::Trajectory) {
+            Unit::Trajectory => &trajectory,
+            Unit::Step => &step,
+        };
+        let mut all = log_ratio.f_ones_like()?;
+        if let Some(importance) = importance {
+            all = all.f_mul(&importance.weights(&log_ratio, sequence)?)?;
+        }
+        if let Some(rejection) = rejection {
+            let kept = rejection.mask(&log_ratio, sequence)?;
+            metrics.insert("rejected", 1.0 - mean(&kept)?);
+            all = all.f_mul(&kept)?;
+        }
+        let Mismatch { k1, k3, largest, chi2 } = Mismatch::of(&log_ratio)?;
+        metrics.extend([("mismatch_k1", k1), ("mismatch_k3", k3), ("mismatch_max", largest), ("mismatch_chi2", chi2)]);
+        metrics.insert("weight", mean(&all)?);
+        weights = Some(all);
+    }
+    let inputs = Inputs {
+        logp: &logp,
+        logp_old: &logp_old,
+        advantages: &advantages,
+        logp_ref: logp_ref.as_ref(),
+        entropy: entropy.as_ref(),
+        trajectory: &trajectory,
+        step: &step,
+        weights: weights.as_ref(),
+        selected: None,
+    };
+    let sequences = match objective.terms.seq {
+        Unit::Trajectory => &flat.trajectory,
+        Unit::Step => &flat.step,
+    };
+    let denominators = Denominators::from_tokens(sequences).with_horizon(objective.terms.horizon);
+    let computed = objective.compute(&inputs, &denominators)?;
+    let ratios = computed.ratios;
+    metrics.extend([
+        ("policy_loss", f64::try_from(&computed.policy)?),
+        ("clipfrac_low", ratios.clipfrac_low()),
+        ("clipfrac_high", ratios.clipfrac_high()),
+        ("clipfrac_dual", ratios.clipfrac_dual()),
+        ("approx_kl_k1", ratios.approx_kl_k1()),
+        ("approx_kl_k3", ratios.approx_kl_k3()),
+        ("ratio_min", ratios.ratio_min),
+        ("ratio_max", ratios.ratio_max),
+    ]);
+    for (name, value) in [("kl", &computed.kl), ("entropy", &computed.entropy)] {
+        if let Some(value) = value {
+            metrics.insert(name, f64::try_from(value)?);
+        }
+    }
+    if let Some(chosen) =
+        objective.select(&Tokens { logp: &logp, logp_old: &logp_old, advantages: &advantages, sequence: &step })?
+    {
+        metrics.insert("selected", mean(&chosen)?);
+    }
+    let value = f64::try_from(&computed.loss)?;
+    let gradient = if flat.places.is_empty() {
+        Vec::new()
+    } else {
+        computed.loss.f_backward()?;
+        Vec::<f64>::try_from(logp.grad())?
+    };
+    Ok(Report { loss: value, gradient: flat.scatter(rows, &gradient), metrics })
+}
+
+fn mean(values: &Tensor) -> Result<f64> {
+    if values.numel() == 0 {
+        return Ok(0.0);
+    }
+    Ok(f64::try_from(values.f_to_kind(Dtype::Double)?.f_mean(Dtype::Double)?)?)
+}
+
+/// The sampled tokens of the rows that count, one after the other.
+struct Flat {
+    /// Row and place in it.
+    places: Vec<(usize, usize)>,
+    trajectory: Vec<i64>,
+    step: Vec<i64>,
+}
+
+impl Flat {
+    fn new(batch: &Batch<'_>) -> Self {
+        let (mut places, mut trajectory, mut step) = (Vec::new(), Vec::new(), Vec::new());
+        let mut steps = 0;
+        for (number, path) in batch.counted().enumerate() {
+            for &i in &path.rows {
+                for k in (0..batch.rows[i].mask.len()).filter(|&k| batch.rows[i].mask[k]) {
+                    places.push((i, k));
+                    trajectory.push(number as i64);
+                    step.push(steps);
+                }
+                steps += 1;
+            }
+        }
+        Self { places, trajectory, step }
+    }
+
+    /// The entries of a list at those tokens; one number stands for all tokens of a row.
+    fn gather(&self, batch: &Batch<'_>, what: &str, list: impl Fn(&StepRow) -> &Vec<f64>) -> Result<Tensor> {
+        let mut values = Vec::with_capacity(self.places.len());
+        for &(i, k) in &self.places {
+            let row = &batch.rows[i];
+            let own = list(row);
+            let value = if own.len() == 1 { own.first() } else { own.get(k) };
+            values.push(*value.ok_or_else(|| {
+                Error::new(Kind::Usage, format!("the loss wants `{what}` for every token"))
+                    .at(format!("trajectory {} step {}", row.trajectory, row.step))
+            })?);
+        }
+        Ok(Tensor::f_from_slice(&values)?)
+    }
+
+    fn scatter(&self, rows: &[StepRow], values: &[f64]) -> Vec<Vec<f64>> {
+        let mut all: Vec<Vec<f64>> = rows.iter().map(|row| vec![0.0; row.mask.len()]).collect();
+        for (&(i, k), value) in self.places.iter().zip(values) {
+            all[i][k] = *value;
+        }
+        all
+    }
+}

@@ -1,0 +1,330 @@
+//! What estimators and losses see of a trajectory: its steps as plain numbers.
+//!
+//! A [`StepRow`] is one step with a number per token of its reply, so that a script can write one as a table and a training
+//! loop can make one from what it stored. [`Batch`] sorts the rows into trajectories and refuses what can't be right.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Status, Trajectory};
+
+/// One step. Lists have one entry per token of the step's reply (T of them); those that nobody needs may be empty.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StepRow {
+    /// Trajectories with the same number try the same task.
+    pub group: u64,
+    pub trajectory: u64,
+    /// Place in the trajectory. Numbers may have gaps.
+    pub step: u64,
+    /// True (or 1) on sampled tokens. Others have advantage 0 and no estimator counts them as a decision.
+    #[serde(deserialize_with = "flags")]
+    pub mask: Vec<bool>,
+    /// `[T]`, or one number for the whole step, which then sits on its last sampled token.
+    pub rewards: Vec<f64>,
+    /// Process rewards, apart from `rewards` so that they can be normalised alone. Shaped like them; empty is none.
+    pub process: Vec<f64>,
+    /// The critic's value of the state before each token `[T]`, or one number: the value before the step.
+    pub values: Vec<f64>,
+    /// The critic's value of the observation after a truncated trajectory's last step.
+    pub next_value: Option<f64>,
+    /// Log-probability of each token under the current, the behaviour and the reference policy `[T]`.
+    pub logp: Vec<f64>,
+    pub logp_old: Vec<f64>,
+    pub logp_ref: Vec<f64>,
+    /// Of the sampler, where `logp_old` was computed again by the learner `[T]`.
+    pub logp_rollout: Vec<f64>,
+    /// Entropy at each token `[T]`, nats.
+    pub entropy: Vec<f64>,
+    /// For a loss: the advantage of each token `[T]`, or of all.
+    pub advantages: Vec<f64>,
+    /// The environment ended the task with this step.
+    pub terminated: bool,
+    /// A limit cut the task after this step.
+    pub truncated: bool,
+    /// How the trajectory ended. A failure says nothing about the policy and stays out of all statistics; without one the
+    /// trajectory did not fail.
+    pub status: Option<Status>,
+    /// A step of the greedy companion of its group: a baseline, never trained on.
+    pub greedy: bool,
+    /// What the policy was shown, for estimators that compare steps with the same observation.
+    pub anchor: Option<String>,
+    /// Kind of task, for normalisation across groups of one kind.
+    pub tag: u64,
+}
+
+impl StepRow {
+    /// A step of `tokens` sampled tokens with one reward.
+    pub fn new(group: u64, trajectory: u64, step: u64, tokens: usize, reward: f64) -> Self {
+        Self { group, trajectory, step, mask: vec![true; tokens], rewards: vec![reward], ..Self::default() }
+    }
+
+    /// The steps of a stored trajectory, which is given the number `index`.
+    pub fn of(trajectory: &Trajectory, index: usize) -> Vec<Self> {
+        let row = |(place, step): (usize, &crate::mdp::Step)| Self {
+            logp_old: step.logprobs.iter().map(|&logp| f64::from(logp)).collect(),
+            terminated: step.terminated,
+            truncated: step.truncated,
+            status: Some(trajectory.status),
+            ..Self::new(trajectory.group, index as u64, place as u64, step.response_ids.len(), step.reward)
+        };
+        trajectory.steps.iter().enumerate().map(row).collect()
+    }
+
+    /// Sum of the rewards.
+    pub fn reward(&self) -> f64 {
+        self.rewards.iter().sum()
+    }
+
+    /// How many tokens the policy sampled.
+    pub fn sampled(&self) -> usize {
+        self.mask.iter().filter(|sampled| **sampled).count()
+    }
+
+    /// The reward of every sampled token. One that sits on another token moves to the sampled one before it, or else to
+    /// the first: no reward is lost. A step without sampled tokens has no place for one.
+    pub fn token_rewards(&self) -> Vec<f64> {
+        on_sampled(&self.rewards, &self.mask)
+    }
+
+    /// V before every sampled token; empty without a critic.
+    pub fn token_values(&self) -> Vec<f64> {
+        sampled(&self.values, &self.mask)
+    }
+
+    /// V before the step: at its first sampled token.
+    pub fn state_value(&self) -> Option<f64> {
+        let first = self.mask.iter().position(|sampled| *sampled).unwrap_or(0);
+        self.values.get(first).or(self.values.first()).copied()
+    }
+
+    /// Whether its trajectory failed.
+    pub fn failed(&self) -> bool {
+        self.status.is_some_and(Status::is_failure)
+    }
+
+    fn place(&self) -> String {
+        format!("trajectory {} step {}", self.trajectory, self.step)
+    }
+
+    fn check(&self) -> Result<()> {
+        let tokens = self.mask.len();
+        let short = |length: usize| length == 0 || length == 1 || length == tokens;
+        let lists = [
+            ("rewards", &self.rewards, short(self.rewards.len())),
+            ("process", &self.process, short(self.process.len())),
+            ("values", &self.values, short(self.values.len())),
+            ("logp", &self.logp, self.logp.is_empty() || self.logp.len() == tokens),
+            ("logp_old", &self.logp_old, self.logp_old.is_empty() || self.logp_old.len() == tokens),
+            ("logp_ref", &self.logp_ref, self.logp_ref.is_empty() || self.logp_ref.len() == tokens),
+            ("logp_rollout", &self.logp_rollout, self.logp_rollout.is_empty() || self.logp_rollout.len() == tokens),
+            ("advantages", &self.advantages, short(self.advantages.len())),
+            ("entropy", &self.entropy, self.entropy.is_empty() || self.entropy.len() == tokens),
+        ];
+        for (name, list, fits) in lists {
+            if !fits {
+                let message = format!("`{name}` has {} entries for {tokens} tokens", list.len());
+                return Err(Error::new(Kind::Usage, message).at(self.place()));
+            }
+            // Where no token was sampled a log-probability or a value may be anything; a reward counts everywhere.
+            let counts = |i: usize| list.len() != tokens || self.mask[i] || matches!(name, "rewards" | "process");
+            if let Some((_, bad)) = list.iter().enumerate().find(|&(i, x)| !x.is_finite() && counts(i)) {
+                return Err(Error::new(Kind::Numeric, format!("`{name}` holds {bad}"))
+                    .at(self.place())
+                    .hint("look for divisions by zero in what made it"));
+            }
+        }
+        if self.terminated && self.truncated {
+            return Err(Error::new(Kind::Usage, "a step is either terminated or truncated").at(self.place()));
+        }
+        Ok(())
+    }
+}
+
+/// A mask written with booleans or with 0 and 1.
+fn flags<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<bool>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Flag {
+        Is(bool),
+        Number(f64),
+    }
+    let flags = Vec::<Flag>::deserialize(deserializer)?;
+    Ok(flags.into_iter().map(|flag| matches!(flag, Flag::Is(true) | Flag::Number(1.0))).collect())
+}
+
+/// The entries of `values` at sampled tokens. A single number stands at the first one's place only when there is one
+/// token; otherwise it is not a list per token, and nothing is returned.
+fn sampled(values: &[f64], mask: &[bool]) -> Vec<f64> {
+    if values.len() != mask.len() {
+        return Vec::new();
+    }
+    values.iter().zip(mask).filter(|(_, sampled)| **sampled).map(|(value, _)| *value).collect()
+}
+
+/// See [`StepRow::token_rewards`].
+pub(super) fn on_sampled(rewards: &[f64], mask: &[bool]) -> Vec<f64> {
+    let count = mask.iter().filter(|sampled| **sampled).count();
+    let mut moved = vec![0.0; count];
+    if count == 0 {
+        return moved;
+    }
+    if rewards.len() == 1 {
+        moved[count - 1] = rewards[0];
+        return moved;
+    }
+    let mut seen = 0_usize;
+    for (reward, sampled) in rewards.iter().zip(mask) {
+        seen += usize::from(*sampled);
+        moved[seen.saturating_sub(1)] += reward;
+    }
+    moved
+}
+
+/// A trajectory of a [`Batch`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Path {
+    pub group: u64,
+    /// Places of its steps in the rows, in order.
+    pub rows: Vec<usize>,
+    /// Sum of all rewards.
+    pub total: f64,
+    /// Sampled tokens.
+    pub tokens: usize,
+    /// Whether it is compared with others and trained on: not failed, not a greedy companion.
+    pub counted: bool,
+    pub greedy: bool,
+}
+
+/// Rows sorted into trajectories.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    pub rows: &'a [StepRow],
+    /// By trajectory number.
+    pub paths: Vec<Path>,
+}
+
+impl<'a> Batch<'a> {
+    /// Sorts rows into trajectories. With `include_failures` a failed trajectory counts like any other.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for lists of the wrong length, a step given twice, one trajectory in two groups, or an ending before
+    /// the last step; [`Kind::Numeric`] for NaN or infinity. Both name the trajectory and the step.
+    pub fn new(rows: &'a [StepRow], include_failures: bool) -> Result<Self> {
+        let mut by_number: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        for (i, row) in rows.iter().enumerate() {
+            row.check()?;
+            by_number.entry(row.trajectory).or_default().push(i);
+        }
+        let mut paths = Vec::with_capacity(by_number.len());
+        for places in by_number.values_mut() {
+            places.sort_by_key(|&i| rows[i].step);
+            let first = &rows[places[0]];
+            for pair in places.windows(2) {
+                let (row, next) = (&rows[pair[0]], &rows[pair[1]]);
+                let problem = if row.step == next.step {
+                    "the step is there twice"
+                } else if next.group != first.group {
+                    "the trajectory is in two groups"
+                } else if row.terminated || row.truncated {
+                    "only the last step of a trajectory may be terminated or truncated"
+                } else {
+                    continue;
+                };
+                return Err(Error::new(Kind::Usage, problem).at(row.place()));
+            }
+            let any = |flag: fn(&StepRow) -> bool| places.iter().any(|&i| flag(&rows[i]));
+            let greedy = any(|row| row.greedy);
+            paths.push(Path {
+                group: first.group,
+                total: places.iter().map(|&i| rows[i].reward()).sum(),
+                tokens: places.iter().map(|&i| rows[i].sampled()).sum(),
+                counted: !greedy && (include_failures || !any(StepRow::failed)),
+                greedy,
+                rows: std::mem::take(places),
+            });
+        }
+        Ok(Self { rows, paths })
+    }
+
+    /// The trajectories that count.
+    pub fn counted(&self) -> impl Iterator<Item = &Path> {
+        self.paths.iter().filter(|path| path.counted)
+    }
+
+    /// The steps of one trajectory, in order.
+    pub fn steps<'b>(&'b self, path: &'b Path) -> impl DoubleEndedIterator<Item = &'a StepRow> + 'b {
+        path.rows.iter().map(|&i| &self.rows[i])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::float_cmp)]
+
+    use super::*;
+
+    #[test]
+    fn rewards_of_tokens_that_were_not_sampled_move_back() {
+        let row = |mask: &[bool], rewards: &[f64]| StepRow {
+            mask: mask.to_vec(),
+            rewards: rewards.to_vec(),
+            ..StepRow::default()
+        };
+        let (yes, no) = (true, false);
+        assert_eq!(row(&[no, yes, no, yes, no], &[1.0, 2.0, 4.0, 8.0, 16.0]).token_rewards(), [7.0, 24.0]);
+        assert_eq!(row(&[yes, yes, no], &[5.0]).token_rewards(), [0.0, 5.0]);
+        assert!(row(&[no], &[5.0]).token_rewards().is_empty());
+        assert_eq!(row(&[yes, yes], &[]).token_rewards(), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn values_may_be_one_number() {
+        let mut row = StepRow { values: vec![0.5], ..StepRow::new(0, 0, 0, 3, 0.0) };
+        assert_eq!((row.state_value(), row.token_values().len()), (Some(0.5), 0));
+        row.values = vec![9.0, 0.25, 0.75];
+        row.mask[0] = false;
+        assert_eq!((row.state_value(), row.token_values()), (Some(0.25), vec![0.25, 0.75]));
+    }
+
+    #[test]
+    fn a_row_is_a_table() {
+        let row: StepRow = serde_json::from_str(
+            r#"{"group": 1, "trajectory": 2, "mask": [1, 0, true], "rewards": [0, 0, 1], "status": "env_error"}"#,
+        )
+        .unwrap();
+        assert_eq!((row.mask.as_slice(), row.reward(), row.failed()), ([true, false, true].as_slice(), 1.0, true));
+        let error = serde_json::from_str::<StepRow>(r#"{"reward": 1}"#).unwrap_err();
+        assert!(error.to_string().contains("unknown field `reward`"), "{error}");
+    }
+
+    #[test]
+    fn rows_are_sorted_and_failures_do_not_count() {
+        let mut rows =
+            vec![StepRow::new(1, 7, 1, 2, 1.0), StepRow::new(0, 3, 0, 1, 5.0), StepRow::new(1, 7, 0, 3, 0.5)];
+        rows[1].status = Some(Status::EnvError);
+        let batch = Batch::new(&rows, false).unwrap();
+        assert_eq!(batch.paths[1].rows, [2, 0]);
+        assert_eq!((batch.paths[1].total, batch.paths[1].tokens, batch.paths[1].group), (1.5, 5, 1));
+        assert_eq!(batch.paths.iter().map(|path| path.counted).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(Batch::new(&rows, true).unwrap().counted().count(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_right_is_refused_by_place() {
+        let refused = |change: fn(&mut Vec<StepRow>)| {
+            let mut rows = vec![StepRow::new(0, 4, 0, 2, 1.0), StepRow::new(0, 4, 1, 2, 1.0)];
+            change(&mut rows);
+            Batch::new(&rows, false).unwrap_err().to_string()
+        };
+        assert!(refused(|rows| rows[1].step = 0).starts_with("the step is there twice\n  --> trajectory 4 step 0"));
+        assert!(refused(|rows| rows[1].group = 1).contains("two groups"));
+        assert!(refused(|rows| rows[0].terminated = true).contains("only the last step"));
+        assert!(refused(|rows| rows[1].logp = vec![0.0]).contains("`logp` has 1 entries for 2 tokens"));
+        assert!(
+            refused(|rows| rows[1].rewards = vec![f64::NAN]).contains("`rewards` holds NaN\n  --> trajectory 4 step 1")
+        );
+    }
+}

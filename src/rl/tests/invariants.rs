@@ -1,0 +1,249 @@
+//! What holds for every estimator and every loss, whatever the rows.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::mdp::Status;
+use crate::rl::advantages::Estimator;
+use crate::rl::objective::Objective;
+use crate::rl::plain;
+use crate::rl::rows::StepRow;
+
+/// A token: sampled or not, reward, value, log-probabilities, advantage.
+type Token = (bool, f64, f64, f64, f64, f64);
+
+fn token() -> impl Strategy<Value = Token> {
+    (prop::bool::weighted(0.7), -1.0..1.0_f64, -1.0..1.0_f64, -3.0..-0.05_f64, -0.4..0.4_f64, -2.0..2.0_f64)
+}
+
+/// Rows of trajectories in groups, each group with a greedy companion; some fail, some are cut.
+fn batch() -> impl Strategy<Value = Vec<StepRow>> {
+    let step = (prop::collection::vec(token(), 0..4), token(), 0..3_u8);
+    let trajectory = (prop::collection::vec(step, 1..4), 0..3_u64, 0..6_u8);
+    prop::collection::vec(trajectory, 1..7).prop_map(|all| {
+        let mut rows = Vec::new();
+        for (number, (steps, group, ending)) in all.into_iter().enumerate() {
+            let last = steps.len() - 1;
+            for (place, (mut tokens, mut sampled, anchor)) in steps.into_iter().enumerate() {
+                sampled.0 = true; // at least one
+                tokens.push(sampled);
+                let list = |value: fn(&Token) -> f64| tokens.iter().map(value).collect::<Vec<f64>>();
+                rows.push(StepRow {
+                    mask: tokens.iter().map(|token| token.0).collect(),
+                    // Not negative, for max_rl.
+                    rewards: list(|token| if token.0 { token.1.abs() } else { 0.0 }),
+                    values: list(|token| token.2),
+                    logp_old: list(|token| token.3),
+                    logp: list(|token| token.3 + token.4),
+                    logp_ref: list(|token| token.3 - 0.5 * token.4),
+                    logp_rollout: list(|token| token.3 + 0.3 * token.2),
+                    entropy: list(|token| -token.3),
+                    advantages: list(|token| token.5),
+                    anchor: Some(format!("room {anchor}")),
+                    truncated: place == last && ending == 1,
+                    terminated: place == last && ending != 1,
+                    next_value: (place == last && ending == 1).then_some(0.25),
+                    status: (ending == 2).then_some(Status::ToolTimeout),
+                    ..StepRow::new(group, number as u64, place as u64, 0, 0.0)
+                });
+            }
+        }
+        for group in 0..3 {
+            rows.push(StepRow { greedy: true, ..StepRow::new(group, 1000 + group, 0, 1, 0.5) });
+        }
+        rows
+    })
+}
+
+/// Rows, and the same rows in another order.
+fn shuffled() -> impl Strategy<Value = (Vec<StepRow>, Vec<usize>)> {
+    batch().prop_flat_map(|rows| {
+        let order: Vec<usize> = (0..rows.len()).collect();
+        (Just(rows), Just(order).prop_shuffle())
+    })
+}
+
+fn close(a: &[f64], b: &[f64]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-9 * (1.0 + a.abs()))
+}
+
+fn every(estimators: &[&'static str]) -> Vec<(&'static str, Value)> {
+    let mut all: Vec<(&str, Value)> = estimators.iter().map(|name| (*name, Value::Null)).collect();
+    all.push(("gigpo", json!({"similarity": 0.95, "mode": "mean"})));
+    all.push(("grpo", json!({"normalize": "none", "kl_penalty": {"coef": 0.01, "kind": "k3"}})));
+    all.push(("gae_token", json!({"gamma": 0.9, "lambda": 0.8, "prime": true})));
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn the_order_of_rows_changes_no_advantage((rows, order) in shuffled()) {
+        for (name, mut options) in every(&Estimator::NAMES) {
+            // Companions have no reference policy.
+            if let Some(table) = options.as_object_mut() {
+                table.remove("kl_penalty");
+            }
+            let straight = plain::advantages(name, &rows, &options).unwrap();
+            let mixed: Vec<StepRow> = order.iter().map(|&i| rows[i].clone()).collect();
+            let other = plain::advantages(name, &mixed, &options).unwrap();
+            for (place, &i) in order.iter().enumerate() {
+                prop_assert!(close(&straight.advantages[i], &other.advantages[place]), "{name}");
+                prop_assert!(close(&straight.returns[i], &other.returns[place]), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn masked_tokens_failures_and_companions_have_no_advantage(rows in batch()) {
+        for name in Estimator::NAMES {
+            let found = plain::advantages(name, &rows, &Value::Null).unwrap();
+            for (i, row) in rows.iter().enumerate() {
+                let counts = !row.greedy && !row.failed();
+                prop_assert_eq!(found.counted[i], counts);
+                for (k, sampled) in row.mask.iter().enumerate() {
+                    prop_assert!((counts && *sampled) || found.advantages[i][k] == 0.0, "{name}");
+                    prop_assert!((counts && *sampled) || !found.targets[i][k], "{name}");
+                    prop_assert!(found.advantages[i][k].is_finite(), "{name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_failure_changes_nothing_for_the_others(rows in batch()) {
+        let without: Vec<StepRow> = rows.iter().filter(|row| !row.failed()).cloned().collect();
+        for name in Estimator::NAMES {
+            let all = plain::advantages(name, &rows, &Value::Null).unwrap();
+            let others = plain::advantages(name, &without, &Value::Null).unwrap();
+            let kept = rows.iter().zip(all.advantages).filter(|(row, _)| !row.failed()).map(|(_, own)| own);
+            prop_assert_eq!(kept.collect::<Vec<_>>(), others.advantages, "{}", name);
+        }
+    }
+
+    #[test]
+    fn equal_rewards_teach_exactly_nothing(rows in batch(), reward in -5.0..5.0_f64) {
+        // Two groups of two at least, with the same single reward everywhere.
+        let mut rows = rows;
+        for row in &mut rows {
+            row.rewards = vec![0.0; row.mask.len()];
+            if row.step == 0 {
+                row.rewards[0] = reward.abs();
+            }
+        }
+        for extra in 0..3 {
+            for twin in 0..2 {
+                rows.push(StepRow {
+                    anchor: Some("room 0".to_owned()),
+                    logp_old: vec![-1.0, -2.0],
+                    ..StepRow::new(extra, 500 + 2 * extra + twin, 0, 2, reward.abs())
+                });
+            }
+        }
+        for name in ["grpo", "rloo", "opo", "gpg", "max_rl", "grpo_passk", "reinforce_pp_baseline", "rapo"] {
+            let found = plain::advantages(name, &rows, &Value::Null).unwrap();
+            prop_assert!(found.advantages.concat().iter().all(|a| *a == 0.0), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_order_of_rows_changes_no_loss((rows, order) in shuffled()) {
+        let rows: Vec<StepRow> = rows.into_iter().filter(|row| !row.greedy).collect();
+        let order: Vec<usize> = order.into_iter().filter(|&i| i < rows.len()).collect();
+        for name in Objective::NAMES {
+            let options = json!({"kl_coef": 0.1, "entropy_coef": 0.01, "importance": {}, "rejection": {"upper": 0.05}});
+            let straight = plain::loss(name, &rows, &options).unwrap();
+            let mixed: Vec<StepRow> = order.iter().map(|&i| rows[i].clone()).collect();
+            let other = plain::loss(name, &mixed, &options).unwrap();
+            // Which tokens clip_cov draws depends on their places.
+            if name == "clip_cov" {
+                continue;
+            }
+            prop_assert!(close(&[straight.loss], &[other.loss]), "{name}");
+            for (place, &i) in order.iter().enumerate() {
+                prop_assert!(close(&straight.gradient[i], &other.gradient[place]), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn masked_tokens_have_exactly_no_gradient(rows in batch()) {
+        let mut rows: Vec<StepRow> = rows.into_iter().filter(|row| !row.greedy).collect();
+        for name in Objective::NAMES {
+            let before = plain::loss(name, &rows, &Value::Null).unwrap();
+            for (row, gradient) in rows.iter().zip(&before.gradient) {
+                for (sampled, gradient) in row.mask.iter().zip(gradient) {
+                    prop_assert!((*sampled && !row.failed()) || *gradient == 0.0, "{name}");
+                }
+            }
+            // And whatever stands there, nothing changes.
+            for row in &mut rows {
+                for k in (0..row.mask.len()).filter(|&k| !row.mask[k]) {
+                    row.logp[k] = f64::NAN;
+                    row.advantages[k] = 1e9;
+                }
+            }
+            prop_assert_eq!(before, plain::loss(name, &rows, &Value::Null).unwrap(), "{}", name);
+        }
+    }
+
+    #[test]
+    fn an_advantage_of_zero_has_no_gradient(rows in batch()) {
+        let mut rows: Vec<StepRow> = rows.into_iter().filter(|row| !row.greedy).collect();
+        for row in &mut rows {
+            row.advantages = vec![0.0];
+        }
+        for name in Objective::NAMES {
+            // KL-Cov's penalty does not ask for the advantage, and PSPO has a KL term.
+            if !matches!(name, "kl_cov" | "pspo") {
+                let found = plain::loss(name, &rows, &Value::Null).unwrap();
+                prop_assert!(found.gradient.concat().iter().all(|g| *g == 0.0), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_at_all_is_no_loss_and_no_advantage() {
+    for name in Objective::NAMES {
+        assert_eq!(plain::loss(name, &[], &Value::Null).unwrap().loss.abs().to_bits(), 0, "{name}");
+    }
+    for name in Estimator::NAMES {
+        assert!(plain::advantages(name, &[], &Value::Null).unwrap().advantages.is_empty());
+    }
+}
+
+#[test]
+fn what_a_row_misses_is_named() {
+    let rows = [StepRow::new(0, 5, 2, 1, 1.0)];
+    let estimate = |name: &str| plain::advantages(name, &rows, &Value::Null).unwrap_err().to_string();
+    assert!(estimate("gae").contains("a step has no `values`\n  --> trajectory 5"));
+    assert!(estimate("gigpo").contains("`anchor`"));
+    assert!(estimate("rapo").contains("neither `logp` nor `logp_old`"));
+    assert!(estimate("remax").contains("no greedy companion"));
+    let loss = |rows: &[StepRow], options: &Value| plain::loss("ppo", rows, options).unwrap_err().to_string();
+    assert!(loss(&rows, &Value::Null).contains("the loss wants `logp` for every token\n  --> trajectory 5 step 2"));
+    let full = [StepRow { logp: vec![-1.0], logp_old: vec![-1.0], advantages: vec![1.0], ..rows[0].clone() }];
+    assert!(loss(&full, &json!({"kl_coef": 0.1})).contains("`logp_ref`"));
+    assert!(loss(&full, &json!({"importance": {"cap": 2}})).contains("`logp_rollout`"));
+    let cut = [StepRow { truncated: true, values: vec![0.0], ..rows[0].clone() }];
+    let error = plain::advantages("gae", &cut, &Value::Null).unwrap_err().to_string();
+    assert!(error.contains("no `next_value`") && error.contains("bootstrap = false"), "{error}");
+    let negative = [StepRow::new(0, 5, 2, 1, -1.0)];
+    let error = plain::advantages("max_rl", &negative, &Value::Null).unwrap_err().to_string();
+    assert!(error.contains("rewards of at least 0"), "{error}");
+}
+
+#[test]
+fn rows_are_read_from_tables_of_floats() {
+    let table = json!([{"group": 1.0, "trajectory": 2.0, "step": 0.0, "mask": [1.0, 0.0], "rewards": [0.5, 0.0], "values": {}}]);
+    let rows = plain::rows(&table).unwrap();
+    assert_eq!((rows[0].group, rows[0].mask.clone(), rows[0].reward()), (1, vec![true, false], 0.5));
+    let error = plain::rows(&json!([{}, {"mask": [1], "reward": 2}])).unwrap_err().to_string();
+    assert!(error.contains("unknown field `reward`") && error.contains("row 2"), "{error}");
+    let options = json!({"overlong": {"longest": 4.0, "buffer": 2.0, "factor": 1.0}, "normalize": "none"});
+    let rows = [StepRow::new(0, 0, 0, 3, 1.0), StepRow::new(0, 1, 0, 1, 1.0)];
+    let found = plain::advantages("grpo", &rows, &options).unwrap();
+    assert_eq!(found.advantages, [vec![-0.25; 3], vec![0.25]]);
+}

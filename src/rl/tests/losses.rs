@@ -1,0 +1,194 @@
+//! Losses, gradients, corrections and the critic's loss beside the packages: the second half of `cases.json`, and the slope
+//! of every loss by finite differences.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tch::Tensor;
+
+use super::padded::{Padded, floats};
+use super::parity::Parity;
+use crate::rl::correction::{Importance, Rejection};
+use crate::rl::losses::value_loss;
+use crate::rl::objective::Objective;
+use crate::rl::plain;
+use crate::rl::rows::StepRow;
+
+#[derive(Deserialize)]
+pub(super) struct Cases {
+    pub(super) batches: BTreeMap<String, Vec<StepRow>>,
+    losses: Vec<LossCase>,
+    five_ways: Vec<LossCase>,
+    corrections: Corrections,
+    values: Values,
+}
+
+#[derive(Deserialize)]
+struct LossCase {
+    batch: String,
+    name: String,
+    options: Value,
+    by: String,
+    loss: f64,
+    gradient: Padded,
+    tolerance: f64,
+}
+
+#[derive(Deserialize)]
+struct Corrections {
+    batch: String,
+    by: String,
+    weights: Vec<CorrectionCase>,
+    masks: Vec<CorrectionCase>,
+}
+
+#[derive(Deserialize)]
+struct CorrectionCase {
+    over: String,
+    options: Value,
+    made: Padded,
+}
+
+#[derive(Deserialize)]
+struct Values {
+    old: Vec<f64>,
+    new: Vec<f64>,
+    returns: Vec<f64>,
+    cases: Vec<ValueCase>,
+}
+
+#[derive(Deserialize)]
+struct ValueCase {
+    by: String,
+    clip: Option<f64>,
+    loss: f64,
+    gradient: Vec<f64>,
+}
+
+pub(super) fn cases() -> Cases {
+    serde_json::from_str(include_str!("../../../tests/golden/rl/cases.json")).unwrap()
+}
+
+/// Holds every loss to its references, and notes the worst difference.
+pub(super) fn compare_losses(parity: &mut Parity) {
+    let Cases { batches, losses, five_ways, .. } = cases();
+    let compare = |parity: &mut Parity, function: &str, case: &LossCase| {
+        let what = format!("{} {} on {} by {}", case.name, case.options, case.batch, case.by);
+        let got = plain::loss(&case.name, &batches[&case.batch], &case.options).unwrap();
+        let by = if case.tolerance > 1e-9 { format!("{} (adds 1e-8 to lengths)", case.by) } else { case.by.clone() };
+        parity.compare(function, &by, &[got.loss], &[case.loss], case.tolerance, &what);
+        parity.compare(function, &by, &got.gradient.concat(), &case.gradient.concat(), case.tolerance, &what);
+    };
+    for case in &losses {
+        compare(parity, &case.name, case);
+    }
+    for case in &five_ways {
+        compare(parity, "ppo, token-mean, no dual clip", case);
+    }
+    let seen: std::collections::BTreeSet<&str> = losses.iter().map(|case| case.name.as_str()).collect();
+    // `pspo` is `gspo` over steps with its own defaults.
+    assert!(Objective::NAMES.iter().all(|name| seen.contains(name) || *name == "pspo"));
+}
+
+pub(super) fn compare_corrections(parity: &mut Parity) {
+    let Cases { batches, corrections, .. } = cases();
+    let rows = &batches[&corrections.batch];
+    let at = |list: fn(&StepRow) -> &Vec<f64>| -> Vec<f64> {
+        rows.iter().flat_map(|row| list(row).iter().zip(&row.mask).filter(|(_, m)| **m).map(|(x, _)| *x)).collect()
+    };
+    let log_ratio = Tensor::from_slice(&at(|row| &row.logp_old)) - Tensor::from_slice(&at(|row| &row.logp_rollout));
+    let numbers = |number: &dyn Fn(usize, &StepRow) -> i64| -> Tensor {
+        let all: Vec<i64> = rows.iter().enumerate().flat_map(|(i, row)| vec![number(i, row); row.sampled()]).collect();
+        Tensor::from_slice(&all)
+    };
+    let sequence = |over: &str| match over {
+        "step" => numbers(&|i, _| i as i64),
+        _ => numbers(&|_, row| row.trajectory as i64),
+    };
+    let sampled = |made: &Padded| -> Vec<f64> {
+        rows.iter()
+            .zip(made)
+            .flat_map(|(row, own)| own.iter().zip(&row.mask).filter(|(_, m)| **m).map(|(x, _)| *x))
+            .collect()
+    };
+    for case in &corrections.weights {
+        let importance: Importance = serde_json::from_value(case.options.clone()).unwrap();
+        let got = importance.weights(&log_ratio, &sequence(&case.over)).unwrap();
+        let what = format!("weights {} over {}", case.options, case.over);
+        // verl's means divide by n + 1e-8.
+        let (tolerance, name) =
+            if importance.normalize { (1e-8, "importance, normalised") } else { (1e-10, "importance") };
+        parity.compare(name, &corrections.by, &floats(&got), &sampled(&case.made), tolerance, &what);
+    }
+    for case in &corrections.masks {
+        let rejection: Rejection = serde_json::from_value(case.options.clone()).unwrap();
+        let got = rejection.mask(&log_ratio, &sequence(&case.over)).unwrap();
+        let what = format!("mask {} over {}", case.options, case.over);
+        parity.compare("rejection", &corrections.by, &floats(&got), &sampled(&case.made), 0.0, &what);
+    }
+}
+
+pub(super) fn compare_values(parity: &mut Parity) {
+    let Values { old, new, returns, cases } = cases().values;
+    for case in &cases {
+        let values = Tensor::from_slice(&new).set_requires_grad(true);
+        let (loss, _) =
+            value_loss(&values, &Tensor::from_slice(&old), &Tensor::from_slice(&returns), case.clip).unwrap();
+        let loss = loss.mean(tch::Kind::Double);
+        loss.backward();
+        let what = format!("value loss {:?} by {}", case.clip, case.by);
+        parity.compare("value_loss", &case.by, &floats(&loss), &[case.loss], 1e-10, &what);
+        parity.compare("value_loss", &case.by, &floats(&values.grad()), &case.gradient, 1e-10, &what);
+    }
+}
+
+/// Losses whose value has the gradient (not those with detached weights: `cispo`, `dppo_*`).
+const SLOPED: [&str; 12] =
+    ["ppo", "gspo", "pspo", "sapo", "geo_mean", "dr_grpo", "dapo", "bnpo", "clip_cov", "kl_cov", "gpg", "reinforce"];
+
+#[test]
+fn gradients_are_slopes() {
+    let mut rows = cases().batches.remove("loss_steps").unwrap();
+    for row in &mut rows {
+        row.entropy = row.logp.iter().map(|logp| -0.3 * logp).collect();
+    }
+    for name in SLOPED {
+        // With a weight of its own for every token a straight-through ratio is no longer a slope.
+        let scope = if matches!(name, "gspo" | "pspo") { "sequence" } else { "token" };
+        let options = serde_json::json!({
+            "kl_coef": 0.1, "kl_times_ratio": true, "entropy_coef": 0.2, "seq": "step",
+            "importance": {"cap": 1.3, "scope": scope}, "correction_over": "step",
+        });
+        let found = plain::loss(name, &rows, &options).unwrap();
+        for i in 0..rows.len() {
+            for k in 0..rows[i].mask.len() {
+                let mut at = |by: f64| {
+                    let before = rows[i].logp[k];
+                    rows[i].logp[k] = before + by;
+                    let loss = plain::loss(name, &rows, &options).unwrap().loss;
+                    rows[i].logp[k] = before;
+                    loss
+                };
+                let slope = (at(1e-6) - at(-1e-6)) / 2e-6;
+                let gradient = found.gradient[i][k];
+                assert!((slope - gradient).abs() < 1e-8, "{name} row {i} token {k}: {slope} {gradient}");
+            }
+        }
+    }
+}
+
+#[test]
+fn detached_weights_have_the_gradient_of_reinforce() {
+    let rows = cases().batches.remove("loss_tokens").unwrap();
+    let plain_of = |name: &str, options: Value| plain::loss(name, &rows, &options).unwrap().gradient.concat();
+    let bare = plain_of("reinforce", Value::Null);
+    let ratios: Vec<f64> =
+        rows.iter().flat_map(|row| row.logp.iter().zip(&row.logp_old).map(|(new, old)| (new - old).exp())).collect();
+    let wide = serde_json::json!({"clip_low": 9.0, "clip_high": 9.0});
+    for (name, options) in [("cispo", serde_json::json!({"clip_low": 1.0, "clip_high": 99.0})), ("dppo_tv", wide)] {
+        for ((got, bare), ratio) in plain_of(name, options).iter().zip(&bare).zip(&ratios) {
+            assert!((got - bare * ratio).abs() < 1e-14, "{name}");
+        }
+    }
+}
