@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use r1::config::{Grpo, Normalize};
+use r1::config::{Learner, Normalize};
 use r1::engine::{Engine, EngineClient, EngineOptions, Policy, Scripted, TokenBytes, channel};
 use r1::mdp::{Action, Completion, FinishReason, Request, Sampling, StreamSeed, Trajectory};
 use r1::model::Model;
@@ -21,7 +21,8 @@ use r1::rl::{advantages, pack};
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
 use r1::script::{Script, Split, Worker};
 use r1::text::{Format, Renderer};
-use r1::{Error, Kind, Result, train};
+use r1::train::{Lesson, Objective, Update};
+use r1::{Error, Kind, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -187,7 +188,13 @@ impl Bench {
         for (index, trajectory) in trajectories.iter().enumerate() {
             merged.extend(pack::merge(trajectory, index)?);
         }
-        train::update(&self.model, &mut self.optimizer, &merged, &weights, &Grpo::default(), 1.0, 1e-6)?;
+        let learner = Learner::default();
+        let objective = Objective::new(&learner, &Sampling::default(), false)?;
+        let advantages = merged.iter().map(|row| vec![weights[row.trajectory]; row.len()]).collect();
+        let lesson = Lesson { rows: merged, advantages, ..Lesson::default() };
+        let (objective, learner) = (&objective, &learner);
+        let update = Update { model: &self.model, objective, learner, temperature: 1.0, kl_coef: 0.0, lr: 1e-6 };
+        update.step(&mut self.optimizer, &lesson)?;
         let seconds = begin.elapsed().as_secs_f64();
 
         let lengths = |trajectory: &Trajectory| -> Vec<usize> {
@@ -229,6 +236,7 @@ impl Bench {
             sampling: Arc::default(),
             max_steps: 8,
             max_context: self.engine.capacity(),
+            next_prompt: false,
         }
     }
 }

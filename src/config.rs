@@ -3,9 +3,13 @@
 //! Everything here is plain data read with serde; unknown keys are refused. Functions of a recipe (reset, step,
 //! context, reward, row generators) stay in the script's VM and are not seen here.
 
+mod learner;
+
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+pub use learner::{ALGORITHMS, Algorithm, Choice, CriticSettings, Decay, Filter, Kl, KlPlace, Learner, OnNan};
 
 use crate::mdp::Sampling;
 
@@ -38,7 +42,7 @@ impl Default for Settings {
             sampling: Sampling::default(),
             env: EnvSettings::default(),
             rollout: RolloutSettings::default(),
-            trainer: Trainer::Grpo(Grpo::default()),
+            trainer: Trainer::Grpo(Learner::default()),
             eval: EvalSettings::default(),
             checkpoint: CheckpointSettings::default(),
             limits: Limits::default(),
@@ -243,63 +247,15 @@ impl Default for RolloutSettings {
     }
 }
 
-/// How to train. In Lua: `r1.grpo { … }` or `r1.sft { … }`.
+/// How to train. In Lua: `r1.grpo { … }`, `r1.ppo { … }`, `r1.sft { … }`, or `r1.trainer { algorithm = … }`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "algorithm", rename_all = "lowercase")]
 pub enum Trainer {
-    Grpo(Grpo),
+    /// The loop without a critic.
+    Grpo(Learner),
+    /// The loop with one.
+    Ppo(Learner),
     Sft(Sft),
-}
-
-/// Group-relative policy optimisation (arXiv:2402.03300) with the PPO-clip loss.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Grpo {
-    pub steps: usize,
-    /// Trajectories per task.
-    pub group_size: usize,
-    /// Tasks per step.
-    pub groups_per_step: usize,
-    pub lr: f64,
-    /// Steps over which the learning rate rises from 0.
-    pub warmup: usize,
-    pub weight_decay: f64,
-    /// `{ eps_low, eps_high }` of the ratio clip.
-    pub clip: (f64, f64),
-    /// Divide by the group's standard deviation (GRPO) or not (Dr. GRPO).
-    pub normalize: Normalize,
-    pub loss_agg: LossAgg,
-    /// Passes over each rollout.
-    pub epochs: usize,
-    /// Optimiser steps a pass.
-    pub mini_batches: usize,
-    /// Global gradient norm above which gradients are scaled down; 0 is off.
-    pub max_grad_norm: f64,
-    /// Most tokens computed at once; changes memory and speed, never the result beyond rounding.
-    pub tokens_per_batch: usize,
-    /// Stop when sampler and learner log-probabilities differ by more than this; 0 is off.
-    pub max_mismatch: f64,
-}
-
-impl Default for Grpo {
-    fn default() -> Self {
-        Self {
-            steps: 100,
-            group_size: 8,
-            groups_per_step: 16,
-            lr: 1e-6,
-            warmup: 0,
-            weight_decay: 0.0,
-            clip: (0.2, 0.2),
-            normalize: Normalize::Std,
-            loss_agg: LossAgg::TokenMean,
-            epochs: 1,
-            mini_batches: 1,
-            max_grad_norm: 1.0,
-            tokens_per_batch: 4096,
-            max_mismatch: 0.0,
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -39,7 +39,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "tools",
         ],
     ),
-    ("services", &["config", "engine", "mdp", "model", "script", "store", "telemetry", "text", "train"]),
+    ("services", &["config", "engine", "mdp", "model", "rl", "script", "store", "telemetry", "text", "train"]),
     (
         "cli",
         &[

@@ -34,6 +34,7 @@ pub(super) struct Cli {
 pub(super) enum Command {
     Run(RecipeArgs),
     Sft(SftArgs),
+    Check(CheckArgs),
     Infer(InferArgs),
     Lua(LuaArgs),
     /// Print the versions of r1 and libtorch, and the device
@@ -103,6 +104,34 @@ pub(super) struct RecipeArgs {
 pub(super) struct SftArgs {
     #[command(flatten)]
     pub(super) recipe: RecipeArgs,
+}
+
+/// Look for contradictions in a recipe, or show what its training would see
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  r1 check scripts/retool.lua
+  r1 check --masks scripts/retool.lua          one group, token by token, with masks and advantages
+  r1 check --masks scripts/retool.lua trainer.algorithm=gigpo trainer.group_size=2")]
+pub(super) struct CheckArgs {
+    /// The recipe: a Lua file that returns `r1.recipe { … }`
+    script: PathBuf,
+    /// Settings of the recipe to change, such as trainer.group_size=2
+    #[arg(value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Roll out the first task's group and print every token: who wrote it, and its advantage
+    #[arg(long)]
+    pub(super) masks: bool,
+    /// CPU threads for model arithmetic [default: one a core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) threads: Option<u16>,
+}
+
+impl CheckArgs {
+    /// What was typed, as options of a run that leaves nothing behind.
+    pub(super) fn options(self, interrupt: Interrupt) -> RunOptions {
+        let Self { script, overrides, .. } = self;
+        RunOptions { script, overrides, interrupt: Some(interrupt), ..RunOptions::default() }
+    }
 }
 
 impl RecipeArgs {

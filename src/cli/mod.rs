@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand. What was typed becomes options here and nowhere else.
 
 mod args;
+mod check;
 mod failure;
 mod infer;
 mod lua;
@@ -45,6 +46,7 @@ fn dispatch(typed: &[OsString], voice: Voice) -> Result<ExitCode> {
     match cli.command {
         Command::Run(args) => run::run(args, cli.output),
         Command::Sft(args) => run::sft(args, cli.output),
+        Command::Check(args) => check::run(args, cli.output),
         Command::Infer(args) => infer::run(&args, cli.output),
         Command::Lua(args) => lua::run(&args, cli.output),
         Command::Version => version::run(cli.output.json).map(|()| ExitCode::SUCCESS),

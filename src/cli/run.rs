@@ -10,7 +10,7 @@ use crate::train::{self, RunOptions, Summary};
 
 /// Reinforcement learning.
 pub(super) fn run(args: RecipeArgs, output: OutputArgs) -> Result<ExitCode> {
-    train(args, output, train::grpo::run)
+    train(args, output, train::run)
 }
 
 /// Supervised fine-tuning.

@@ -57,6 +57,21 @@ impl Stats {
         if busy > 0.0 { self.sampled_tokens as f64 / busy } else { 0.0 }
     }
 
+    /// Joins the totals of a serve that came after this one.
+    pub fn add(&mut self, later: &Self) {
+        self.requests += later.requests;
+        self.finished += later.finished;
+        (self.in_flight, self.waiting) = (later.in_flight, later.waiting);
+        self.sampled_tokens += later.sampled_tokens;
+        self.prefilled_tokens += later.prefilled_tokens;
+        self.cached_tokens += later.cached_tokens;
+        self.decode_steps += later.decode_steps;
+        self.max_batch = self.max_batch.max(later.max_batch);
+        self.seconds += later.seconds;
+        self.model_seconds += later.model_seconds;
+        self.idle_seconds += later.idle_seconds;
+    }
+
     /// Share of prompt tokens found in the cache.
     pub fn cache_hit_rate(&self) -> f64 {
         let prompt = self.cached_tokens + self.prefilled_tokens;

@@ -92,6 +92,9 @@ pub struct Step {
     pub prefilled: u32,
     /// True when this prompt does not extend the last step's prompt and reply: it starts a new training row.
     pub new_row: bool,
+    /// What the policy would have seen next, where a limit cut the trajectory here and somebody asked
+    /// ([`Spec::next_prompt`](crate::rollout::Spec)): a critic bootstraps from it. Else empty.
+    pub next_prompt_ids: Vec<u32>,
 }
 
 /// The steps of one try at one task.

@@ -10,6 +10,7 @@
 mod batch;
 mod cache;
 mod config;
+mod critic;
 mod decoder;
 mod families;
 mod layers;
@@ -21,6 +22,7 @@ mod weights;
 pub use batch::{Packed, Span};
 pub use cache::KvCache;
 pub use config::{Activation, Biases, Config, Experts, LayerKind, Norms, Rope, Scaling};
+pub use critic::Critic;
 pub use families::Architecture;
 pub use lora::LoraConfig;
 pub use network::{Model, SHARD_BYTES};

@@ -243,20 +243,25 @@ impl Objective {
     /// [`Objective::new`], leaving in `rest` what is none of its options.
     pub(super) fn read(name: &str, rest: &mut serde_json::Map<String, Value>) -> Result<Self> {
         let mut objective = Self::named(name)?;
-        objective.terms = take_from(name, rest, objective.terms)?;
+        objective.terms = take_from(name, rest, &objective.terms)?;
         objective.formula = match objective.formula {
-            Formula::Ppo(own) => Formula::Ppo(take_from(name, rest, own)?),
-            Formula::Gspo(own) => Formula::Gspo(take_from(name, rest, own)?),
-            Formula::Cispo(own) => Formula::Cispo(take_from(name, rest, own)?),
-            Formula::Sapo(own) => Formula::Sapo(take_from(name, rest, own)?),
-            Formula::GeoMean(own) => Formula::GeoMean(take_from(name, rest, own)?),
-            Formula::ClipCov(own) => Formula::ClipCov(take_from(name, rest, own)?),
-            Formula::KlCov(own) => Formula::KlCov(take_from(name, rest, own)?),
-            Formula::Dppo(divergence, own) => Formula::Dppo(divergence, take_from(name, rest, own)?),
+            Formula::Ppo(own) => Formula::Ppo(take_from(name, rest, &own)?),
+            Formula::Gspo(own) => Formula::Gspo(take_from(name, rest, &own)?),
+            Formula::Cispo(own) => Formula::Cispo(take_from(name, rest, &own)?),
+            Formula::Sapo(own) => Formula::Sapo(take_from(name, rest, &own)?),
+            Formula::GeoMean(own) => Formula::GeoMean(take_from(name, rest, &own)?),
+            Formula::ClipCov(own) => Formula::ClipCov(take_from(name, rest, &own)?),
+            Formula::KlCov(own) => Formula::KlCov(take_from(name, rest, &own)?),
+            Formula::Dppo(divergence, own) => Formula::Dppo(divergence, take_from(name, rest, &own)?),
             Formula::Reinforce(own) => Formula::Reinforce(own),
         };
         objective.check()?;
         Ok(objective)
+    }
+
+    /// Whether it has this option.
+    pub fn has_option(&self, name: &str) -> bool {
+        self.options().iter().any(|own| own == name)
     }
 
     /// The names of all its options.

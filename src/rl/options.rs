@@ -30,9 +30,9 @@ fn fields<T: Serialize>(base: &T) -> Map<String, Value> {
 pub(super) fn take_from<T: Serialize + DeserializeOwned>(
     what: &str,
     table: &mut Map<String, Value>,
-    base: T,
+    base: &T,
 ) -> Result<T> {
-    let defaults = fields(&base);
+    let defaults = fields(base);
     let mut all = defaults.clone();
     for name in defaults.keys() {
         if let Some(value) = table.remove(name) {
@@ -50,7 +50,7 @@ pub(super) fn take_from<T: Serialize + DeserializeOwned>(
 
 /// [`take_from`] the defaults of `T`.
 pub(super) fn take<T: Default + Serialize + DeserializeOwned>(what: &str, table: &mut Map<String, Value>) -> Result<T> {
-    take_from(what, table, T::default())
+    take_from(what, table, &T::default())
 }
 
 /// Refuses what is left in `table`.

@@ -164,6 +164,8 @@ pub struct MicroBatch {
     pub sequence: Tensor,
     /// `[N]` i64: the step of each, the steps of all trajectories of the mini-batch numbered one after the other.
     pub step: Tensor,
+    /// Row and place in it of each sampled token.
+    pub tokens: Vec<(usize, usize)>,
 }
 
 impl MicroBatch {
@@ -197,6 +199,7 @@ impl MicroBatch {
         let (mut predict, mut targets) = (Vec::new(), Vec::new());
         let (mut sequence, mut step) = (Vec::new(), Vec::new());
         let (mut logp_old, mut advantages) = (Vec::new(), Vec::new());
+        let mut tokens = Vec::new();
         for &member in members {
             let (row, of_row) = (&rows[member], advantages_of(member));
             let start = ids.len() as i64;
@@ -209,6 +212,7 @@ impl MicroBatch {
                 sequence.push(row.trajectory as i64);
                 logp_old.push(row.logprobs[i]);
                 advantages.push(of_row[i] as f32);
+                tokens.push((member, i));
                 step.push((first_step[row.trajectory] + row.steps[i] as usize) as i64);
             }
         }
@@ -224,7 +228,14 @@ impl MicroBatch {
             advantages: floats(&advantages)?,
             sequence: integers(&sequence)?,
             step: integers(&step)?,
+            tokens,
         })
+    }
+
+    /// `[N]` f32: a number for each sampled token, from lists with one for every token of every row.
+    pub fn column(&self, lists: &[Vec<f32>]) -> Result<Tensor> {
+        let values: Vec<f32> = self.tokens.iter().map(|&(row, place)| lists[row][place]).collect();
+        Ok(Tensor::f_from_slice(&values)?.f_to_device(self.targets.device())?)
     }
 
     /// N, the number of sampled tokens.
@@ -290,6 +301,9 @@ mod tests {
         assert_eq!(Vec::<f32>::try_from(&batch.advantages).unwrap(), [0.0, 1.0, 2.0]);
         assert_eq!(integers(&batch.step), [0, 1, 2]);
         assert_eq!(batch.sampled(), 3);
+        assert_eq!(batch.tokens, [(0, 2), (0, 4), (1, 1)]);
+        let lists = [vec![0.0, 0.0, 1.0, 0.0, 2.0], vec![0.0, 3.0]];
+        assert_eq!(Vec::<f32>::try_from(&batch.column(&lists).unwrap()).unwrap(), [1.0, 2.0, 3.0]);
     }
 
     #[test]

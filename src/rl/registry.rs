@@ -6,22 +6,18 @@ use crate::error::{Error, Kind, Result};
 
 /// What a run can offer an estimator and a loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Host {
+pub struct Host<'a> {
     /// Trajectories per task.
     pub group_size: usize,
-    pub critic: bool,
-    pub reference: bool,
-    /// Greedy companions are rolled out.
-    pub greedy: bool,
-    /// Steps keep the observation they saw.
-    pub anchors: bool,
+    /// Which of [`Need::Critic`], [`Need::Reference`], [`Need::Greedy`] and [`Need::Anchors`] there are.
+    pub has: &'a [Need],
 }
 
 /// Refuses a combination that can't work or makes no sense, with the reason.
 ///
 /// # Errors
 /// [`Kind::Usage`].
-pub fn check(estimator: &Estimator, objective: &Objective, host: &Host) -> Result<()> {
+pub fn check(estimator: &Estimator, objective: &Objective, host: &Host<'_>) -> Result<()> {
     let refuse = |message: String, hint: &str| Err(Error::new(Kind::Usage, message).hint(hint.to_owned()));
     for (name, need) in estimator
         .needs()
@@ -29,17 +25,16 @@ pub fn check(estimator: &Estimator, objective: &Objective, host: &Host) -> Resul
         .map(|need| (estimator.name(), *need))
         .chain(objective.needs().into_iter().map(|need| (objective.name, need)))
     {
-        let (there, what, hint) = match need {
-            Need::Critic => {
-                (host.critic, "a critic", "train with PPO, or choose an estimator over groups such as `grpo`")
-            }
-            Need::Reference => (host.reference, "a reference model", "set one, or `kl_coef = 0`"),
-            Need::Groups => (host.group_size > 1, "groups of at least two trajectories", "raise `group_size`"),
-            Need::Greedy => (host.greedy, "a greedy companion for every group", "turn greedy companions on"),
-            Need::Anchors => (host.anchors, "the observation of every step", "keep the prompts as anchors"),
+        let (what, hint) = match need {
+            Need::Critic => ("a critic", "train with PPO, or choose an estimator over groups such as `grpo`"),
+            Need::Reference => ("a reference model", "set one, or `kl_coef = 0`"),
+            Need::Groups => ("groups of at least two trajectories", "raise `group_size`"),
+            Need::Greedy => ("a greedy companion for every group", "turn greedy companions on"),
+            Need::Anchors => ("the observation of every step", "keep the prompts as anchors"),
             // Every host has the log-probabilities of the rollout, and can look at a whole mini-batch.
             Need::Logp | Need::WholeBatch => continue,
         };
+        let there = if need == Need::Groups { host.group_size > 1 } else { host.has.contains(&need) };
         if !there {
             return refuse(format!("`{name}` needs {what}"), hint);
         }
@@ -82,9 +77,11 @@ mod tests {
 
     use super::*;
 
-    const ALL: Host = Host { group_size: 4, critic: true, reference: true, greedy: true, anchors: true };
+    const ALL: Host<'static> =
+        Host { group_size: 4, has: &[Need::Critic, Need::Reference, Need::Greedy, Need::Anchors] };
+    const LESS: Host<'static> = Host { group_size: 4, has: &[Need::Critic, Need::Greedy] };
 
-    fn refused(estimator: &str, loss: &str, options: &Value, host: &Host) -> Option<String> {
+    fn refused(estimator: &str, loss: &str, options: &Value, host: &Host<'_>) -> Option<String> {
         let estimator = Estimator::new(estimator, &Value::Null).unwrap();
         let objective = Objective::new(loss, options).unwrap();
         check(&estimator, &objective, host).err().map(|error| error.to_string())
@@ -116,7 +113,7 @@ mod tests {
 
     #[test]
     fn what_makes_none_is_refused_with_the_reason() {
-        let bare = Host { group_size: 1, ..Host::default() };
+        let bare = Host { group_size: 1, has: &[] };
         let says = |estimator, loss, options: Value, host, words: &str| {
             let message = refused(estimator, loss, &options, host).unwrap();
             assert!(message.contains(words), "{message}");
@@ -124,14 +121,8 @@ mod tests {
         says("gae", "ppo", Value::Null, &bare, "`gae` needs a critic");
         says("grpo", "ppo", Value::Null, &bare, "`grpo` needs groups of at least two");
         says("remax", "ppo", Value::Null, &bare, "`remax` needs a greedy companion");
-        says("gigpo", "ppo", Value::Null, &Host { anchors: false, ..ALL }, "`gigpo` needs the observation");
-        says(
-            "rloo",
-            "ppo",
-            json!({"kl_coef": 0.1}),
-            &Host { reference: false, ..ALL },
-            "`ppo` needs a reference model",
-        );
+        says("gigpo", "ppo", Value::Null, &LESS, "`gigpo` needs the observation");
+        says("rloo", "ppo", json!({"kl_coef": 0.1}), &LESS, "`ppo` needs a reference model");
         says("gae_token", "gspo", Value::Null, &ALL, "one ratio for a sequence");
         says("reinforce_pp", "geo_mean", Value::Null, &ALL, "one ratio for a sequence");
         says("grpo", "pspo", Value::Null, &ALL, "`pspo` is defined with step-level `gae`");

@@ -11,7 +11,7 @@ use crate::config::Settings;
 use crate::engine::Policy;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Completion, Message, Observation, Request, Sampling, Status, Step, StreamSeed, Trajectory};
-use crate::script::{Failure, Outcome, Split, Worker};
+use crate::script::{Failure, Outcome, Split, State, Worker};
 use crate::text::{Extension, Renderer};
 
 /// Longest prompt plus reply where neither the recipe nor a model says.
@@ -34,6 +34,8 @@ pub struct Spec {
     pub max_steps: usize,
     /// Longest prompt plus reply, tokens.
     pub max_context: usize,
+    /// Whether a trajectory that a limit cuts keeps what the policy would have seen next.
+    pub next_prompt: bool,
 }
 
 impl Spec {
@@ -50,6 +52,7 @@ impl Spec {
             sampling: Arc::new(settings.sampling.clone()),
             max_steps: settings.env.max_steps,
             max_context: if settings.policy.max_context == 0 { DEFAULT_CONTEXT } else { settings.policy.max_context },
+            next_prompt: false,
         }
     }
 }
@@ -151,12 +154,13 @@ async fn run_steps(
             logprobs: completion.logprobs,
             text: text.clone(),
             finish_reason: completion.finish_reason,
-            reward: result.reward + result.tools.iter().map(|tool| tool.reward).sum::<f64>(),
+            reward: result.reward,
             terminated: result.done && !cut,
             truncated: (result.done && cut) || (out_of_steps && !result.done),
             tools: result.tools,
             prefilled: completion.prefilled as u32,
             new_row: prompt.new_row,
+            next_prompt_ids: Vec::new(),
         });
         for (name, value) in result.parts {
             *trajectory.reward_parts.entry(name).or_insert(0.0) += value;
@@ -166,6 +170,12 @@ async fn run_steps(
             break;
         }
         last = Some(Last { shown: prompt.shown, ids: prompt.ids, response: completion.token_ids, text: text.clone() });
+    }
+    if spec.next_prompt && status == Status::Truncated {
+        let next = next_after_cut(worker, renderer, &state, budget, trajectory.steps.last(), last.as_ref()).await?;
+        if let Some(step) = trajectory.steps.last_mut().filter(|_| next.len() <= spec.max_context) {
+            step.next_prompt_ids = next;
+        }
     }
 
     trajectory.messages = worker.messages(&state);
@@ -184,6 +194,26 @@ async fn run_steps(
         step.reward += reward.total;
     }
     Ok(status)
+}
+
+/// What the policy would have seen after the step that a limit made the last: its own reply, if that was cut, else the
+/// environment's next observation.
+async fn next_after_cut(
+    worker: &Worker,
+    renderer: &Renderer,
+    state: &State,
+    budget: usize,
+    step: Option<&Step>,
+    last: Option<&Last>,
+) -> Result<Vec<u32>, End> {
+    match step {
+        Some(step) if step.finish_reason.is_cut() => Ok([step.prompt_ids.as_slice(), &step.response_ids].concat()),
+        Some(_) => {
+            let observation = worker.observe(state, budget).await?;
+            Ok(next_prompt(renderer, worker.tools(), &observation, last)?.ids)
+        }
+        None => Ok(Vec::new()),
+    }
 }
 
 /// A prompt, and whether it starts a new training row.

@@ -34,6 +34,7 @@ pub(crate) enum Entry {
     Observe,
     Step,
     Reward,
+    Advantage,
 }
 
 impl Entry {
@@ -45,6 +46,7 @@ impl Entry {
             Self::Observe => "context",
             Self::Step => "step",
             Self::Reward => "reward",
+            Self::Advantage => "advantage",
         }
     }
 }

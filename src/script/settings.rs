@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json};
 
 use crate::config::{
-    CheckpointSettings, DataSettings, EnvSettings, EvalSettings, Grpo, InitModel, Limits, LoraSettings, PolicySettings,
-    RolloutSettings, Settings, Sft, Source, Trainer,
+    ALGORITHMS, Algorithm, CheckpointSettings, DataSettings, EnvSettings, EvalSettings, InitModel, Learner, Limits,
+    LoraSettings, PolicySettings, RolloutSettings, Settings, Sft, Source, Trainer,
 };
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Sampling;
@@ -18,27 +18,57 @@ pub(crate) fn section<T>(at: &str, json: &Json) -> Result<T>
 where
     T: Serialize + DeserializeOwned + Default,
 {
-    let fields = fields_of(at, json)?;
-    let known = names_of::<T>();
-    let defaults = to_json(&T::default());
-    let mut fixed = Map::new();
-    for (name, value) in fields {
-        if !known.iter().any(|known| known == name) {
-            return Err(unknown(at, name, known.iter().map(String::as_str)));
+    section_over(at, json, &T::default())
+}
+
+/// [`section`] with defaults of its own.
+pub(crate) fn section_over<T>(at: &str, json: &Json, defaults: &T) -> Result<T>
+where
+    T: Serialize + DeserializeOwned,
+{
+    let defaults = to_json(defaults);
+    let mut given = Vec::new();
+    collect(at, "", json, &defaults, &mut given)?;
+    // One field at a time, so that the message can name the one that does not fit.
+    for (path, value) in &given {
+        let mut alone = defaults.clone();
+        put(&mut alone, path, value.clone());
+        if let Err(error) = serde_json::from_value::<T>(alone) {
+            return Err(misfit(&join(at, path), value, &error.to_string()));
         }
+    }
+    let mut all = defaults;
+    for (path, value) in given {
+        put(&mut all, &path, value);
+    }
+    serde_json::from_value(all).map_err(|error| misfit(at, json, &error.to_string()))
+}
+
+/// The fields of a table with their dotted paths; those of tables that `defaults` has as tables, one by one.
+fn collect(at: &str, path: &str, json: &Json, defaults: &Json, given: &mut Vec<(String, Json)>) -> Result<()> {
+    let place = join(at, path);
+    let known: Vec<&str> = defaults.as_object().map(|all| all.keys().map(String::as_str).collect()).unwrap_or_default();
+    for (name, value) in fields_of(place.trim_end_matches('.'), json)? {
+        let Some(default) = defaults.get(name) else {
+            return Err(unknown(place.trim_end_matches('.'), name, known.iter().copied()));
+        };
+        let path = join(path, name);
         // An empty Lua table says neither list nor object; the default knows.
         let empty = value.as_object().is_some_and(Map::is_empty);
-        let list = empty && defaults.get(name).is_some_and(Json::is_array);
-        fixed.insert(name.clone(), if list { Json::Array(Vec::new()) } else { value.clone() });
-    }
-    // One field at a time, so that the message can name the one that does not fit.
-    for (name, value) in &fixed {
-        let alone = Json::Object(Map::from_iter([(name.clone(), value.clone())]));
-        if let Err(error) = serde_json::from_value::<T>(alone) {
-            return Err(misfit(&join(at, name), value, &error.to_string()));
+        // What is chosen by name is one value, with options that depend on the name.
+        if default.as_object().is_some_and(|fields| !fields.is_empty() && !fields.contains_key("name")) {
+            collect(at, &path, value, default, given)?;
+        } else if empty && default.is_array() {
+            given.push((path, Json::Array(Vec::new())));
+        } else {
+            let mut value = value.clone();
+            if let (Json::Object(options), Some(name)) = (&mut value, default.get("name")) {
+                options.entry("name").or_insert_with(|| name.clone());
+            }
+            given.push((path, value));
         }
     }
-    serde_json::from_value(Json::Object(fixed)).map_err(|error| misfit(at, json, &error.to_string()))
+    Ok(())
 }
 
 /// All settings from a recipe's data.
@@ -77,16 +107,25 @@ pub(crate) fn policy(json: &Json) -> Result<PolicySettings> {
     Ok(PolicySettings { init, lora, ..section("policy", &Json::Object(fields))? })
 }
 
-/// `trainer`: an object with `algorithm`, as `r1.grpo` and `r1.sft` make it.
-fn trainer(json: &Json) -> Result<Trainer> {
+/// `trainer`: an object with `algorithm`, as `r1.grpo` and its like make it.
+pub(crate) fn trainer(json: &Json) -> Result<Trainer> {
     let mut fields = fields_of("trainer", json)?.clone();
     let algorithm = fields.remove("algorithm").unwrap_or_else(|| Json::from("grpo"));
     let fields = Json::Object(fields);
     match algorithm.as_str() {
-        Some("grpo") => Ok(Trainer::Grpo(section::<Grpo>("trainer", &fields)?)),
-        Some("sft") => Ok(Trainer::Sft(section::<Sft>("trainer", &fields)?)),
-        _ => Err(misfit("trainer.algorithm", &algorithm, "expected `grpo` or `sft`")),
+        Some("sft") => return Ok(Trainer::Sft(section::<Sft>("trainer", &fields)?)),
+        Some(name) => {
+            if let Some(Algorithm { critic, settings }) = Algorithm::named(name) {
+                let learner = section_over::<Learner>("trainer", &fields, &settings)?;
+                return Ok(if critic { Trainer::Ppo(learner) } else { Trainer::Grpo(learner) });
+            }
+        }
+        None => {}
     }
+    let known: Vec<&str> = ALGORITHMS.into_iter().chain(["sft"]).collect();
+    let text = algorithm.as_str().map_or_else(|| algorithm.to_string(), |text| format!("\"{text}\""));
+    Err(Error::new(Kind::Script, format!("`trainer.algorithm` is {text}; it is one of {}", quoted(&known)))
+        .hint(suggest(algorithm.as_str().unwrap_or_default(), known)))
 }
 
 fn source(at: &str, data: &Json) -> Result<Option<Source>> {
@@ -135,6 +174,17 @@ pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
     Ok(Source::Jsonl { path, columns })
 }
 
+/// Tables whose fields depend on the script's data or on what was chosen by name.
+const OPEN: [&str; 7] = [
+    "data.train.columns.",
+    "data.eval.columns.",
+    "trainer.estimator.",
+    "trainer.loss.",
+    "trainer.importance.",
+    "trainer.rejection.",
+    "trainer.shaping.",
+];
+
 /// Applies `a.b.c=value` arguments to a recipe's data, in order. The value is JSON if it parses, else text.
 pub(crate) fn override_with(recipe: &mut Json, arguments: &[String]) -> Result<()> {
     for argument in arguments {
@@ -146,8 +196,8 @@ pub(crate) fn override_with(recipe: &mut Json, arguments: &[String]) -> Result<(
         };
         let key = key.trim();
         let known = keys(recipe);
-        let column = key.starts_with("data.train.columns.") || key.starts_with("data.eval.columns.");
-        if !known.iter().any(|known| known == key) && !column {
+        let open = OPEN.iter().any(|table| key.starts_with(table));
+        if !known.iter().any(|known| known == key) && !open {
             return Err(usage(format!("unknown setting `{key}`")).hint(suggest(key, known.iter().map(String::as_str))));
         }
         // `name=7` is the text "7" where the number 7 does not fit.
@@ -178,9 +228,10 @@ pub(crate) fn override_with(recipe: &mut Json, arguments: &[String]) -> Result<(
 fn put(recipe: &mut Json, key: &str, value: Json) {
     let mut place = recipe;
     for name in key.split('.') {
-        // A dataset given as a path is the object `{ path = … }` in short.
-        if let Json::String(path) = place {
-            *place = Json::Object(Map::from_iter([("path".to_owned(), Json::String(path.clone()))]));
+        // A dataset given as a path is the object `{ path = … }` in short, a choice given as a name `{ name = … }`.
+        if let Json::String(short) = place {
+            let long = if key.starts_with("data.") { "path" } else { "name" };
+            *place = Json::Object(Map::from_iter([(long.to_owned(), Json::String(short.clone()))]));
         }
         if !place.is_object() {
             *place = Json::Object(Map::new());
@@ -194,12 +245,12 @@ fn put(recipe: &mut Json, key: &str, value: Json) {
 /// Every dotted key that may be set for this recipe (the trainer decides about its own).
 pub(crate) fn keys(recipe: &Json) -> Vec<String> {
     let defaults = Settings {
-        trainer: trainer(recipe.get("trainer").unwrap_or(&Json::Null)).unwrap_or(Trainer::Grpo(Grpo::default())),
+        trainer: trainer(recipe.get("trainer").unwrap_or(&Json::Null)).unwrap_or(Trainer::Grpo(Learner::default())),
         ..Settings::default()
     };
     let mut keys = Vec::new();
     flatten("", &to_json(&defaults), &mut keys);
-    keys.retain(|key| key != "trainer.algorithm");
+    keys.extend(["trainer.estimator", "trainer.loss"].map(str::to_owned));
     flatten("policy.init", &to_json(&InitModel::default()), &mut keys);
     flatten("policy.lora", &to_json(&LoraSettings::default()), &mut keys);
     for split in ["data.train", "data.eval"] {
@@ -267,6 +318,7 @@ fn misfit(at: &str, value: &Json, serde: &str) -> Error {
         "a string" | "path string" | "string or map" => "text",
         "a boolean" => "true or false",
         "a sequence" => "a list",
+        _ if serde.contains("ChoiceForm") => "a name, or a table with `name`",
         "a tuple of size 2" | "a tuple of 2 elements" => "a list of two numbers",
         _ if wanted == "a map" || wanted.starts_with("struct ") => "a table",
         other => other,

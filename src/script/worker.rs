@@ -268,6 +268,34 @@ impl Worker {
         Ok(table)
     }
 
+    /// The recipe's own estimator on one group, a list of trajectories: advantages, and returns or null.
+    ///
+    /// # Errors
+    /// [`Kind::Script`] with its place.
+    pub fn advantage(&self, group: &Json) -> Result<(Json, Json)> {
+        let Some(function) = &self.recipe.advantage else {
+            return Err(Error::new(Kind::Script, "trainer.estimator is \"custom\" and the recipe has no `advantage`")
+                .at_path(&self.script.path));
+        };
+        let call = Call::new(Entry::Advantage, (0, 0), &self.vm.limits, None);
+        let input = convert::from_json(&self.vm.lua, group).map_err(|error| host_failure(&error).error)?;
+        let (advantages, returns): (Value, Value) =
+            self.vm.call_now(&call, function, input).map_err(|failure| failure.error)?;
+        let plain = |what: &str, value: &Value| match value {
+            Value::Nil => Ok(Json::Null),
+            value => convert::to_json(value, what, Odd::Refuse).map_err(|why| self.broken_advantage(&why)),
+        };
+        Ok((plain("advantages", &advantages)?, plain("returns", &returns)?))
+    }
+
+    /// The error for an `advantage` that does not keep to its contract.
+    pub fn broken_advantage(&self, message: &str) -> Error {
+        match &self.recipe.advantage {
+            Some(function) => at_definition(function, message.to_owned()),
+            None => Error::new(Kind::Script, message),
+        }
+    }
+
     /// The conversation so far, for the record: `state.messages`, if it is a list of messages.
     pub fn messages(&self, state: &State) -> Vec<Message> {
         let list = state.table.raw_get::<Option<Table>>("messages").ok().flatten();

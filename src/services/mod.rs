@@ -4,6 +4,7 @@
 //! answered in turn.
 
 mod models;
+mod rl;
 
 use std::sync::{Mutex, PoisonError, mpsc};
 
@@ -68,6 +69,11 @@ fn answer(questions: &mpsc::Receiver<Question>, reporter: Reporter) {
     let mut models = Models::new(reporter);
     for Question { function, arguments, reply } in questions {
         // Nobody waits for the answer to a closing.
-        let _ = reply.send(models.call(&function, &arguments));
+        let answer = if function.starts_with("rl.") {
+            rl::call(&function, &arguments)
+        } else {
+            models.call(&function, &arguments)
+        };
+        let _ = reply.send(answer);
     }
 }

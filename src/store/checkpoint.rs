@@ -14,7 +14,7 @@ use crate::error::{Error, Kind, Result};
 
 /// Where a run stands: `state.json` of a checkpoint. Every random stream is counter-based and rooted in the seed,
 /// so the counters here are all the generator state there is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
     /// Training steps done.
@@ -27,6 +27,9 @@ pub struct State {
     pub optimizer_step: u64,
     /// Times the weights have changed since the run began.
     pub policy_version: u64,
+    /// The KL coefficient, where it adapts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kl_coef: Option<f64>,
 }
 
 impl State {

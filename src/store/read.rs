@@ -103,6 +103,11 @@ impl Columns<'_> {
             tools: tools.into_iter().map(ToolRecord::from).collect(),
             prefilled: self.required::<UInt32Type>("prefilled", row)?,
             new_row: self.flag("new_row", row)?,
+            // Files written before there were critics lack it.
+            next_prompt_ids: match self.0.column_by_name("next_prompt_ids") {
+                Some(_) => self.list::<UInt32Type>("next_prompt_ids", row)?,
+                None => Vec::new(),
+            },
         })
     }
 
@@ -237,13 +242,14 @@ mod tests {
             ],
             reward in finite(),
             (terminated, truncated, new_row) in any::<(bool, bool, bool)>(),
+            next_prompt_ids in vec(any::<u32>(), 0..20),
             tools in vec(tool(), 0..3),
             prefilled: u32,
         ) -> Step {
             let (response_ids, logprobs) = sampled.into_iter().unzip();
             Step {
                 prompt_ids, response_ids, logprobs, text, finish_reason, reward, terminated, truncated, tools,
-                prefilled, new_row,
+                prefilled, new_row, next_prompt_ids,
             }
         }
     }
@@ -299,6 +305,7 @@ mod tests {
             tools: Vec::new(),
             prefilled: 2,
             new_row: false,
+            next_prompt_ids: vec![5, 6],
         };
         Trajectory {
             id: id.to_owned(),
@@ -323,7 +330,7 @@ mod tests {
         let run = RunDir::create(root.path(), "demo").unwrap();
         let mut trajectories: Vec<Trajectory> = (0..120).map(|n| plain("same", n % 5)).collect();
         trajectories[7].reward_parts.insert("odd".to_owned(), f64::NAN);
-        let path = run.write_trajectories(1, 0, &trajectories, &vec![Some(0.5); 120]).unwrap();
+        let path = run.write_trajectories(1, 0, &trajectories, &vec![Some(vec![0.5]); 120]).unwrap();
         let back = read_trajectories(&path).unwrap();
         assert!(back[7].reward_parts["odd"].is_nan());
         assert_eq!(back.len(), 120);

@@ -34,15 +34,15 @@ const BATCH: usize = 128;
 const ROW_GROUP_BYTES: usize = 64 << 20;
 
 impl RunDir {
-    /// Writes `trajectories/step-STEP.parquet` and returns where it is. `advantages` has one value a trajectory,
-    /// `None` for those left out of the statistics, or is empty; `policy_version` counts the changes of the weights
-    /// that sampled them.
+    /// Writes `trajectories/step-STEP.parquet` and returns where it is. `advantages` has a list for each trajectory,
+    /// with one value a step, `None` for those left out of the statistics, or is empty; `policy_version` counts the
+    /// changes of the weights that sampled them.
     pub fn write_trajectories(
         &self,
         step: u64,
         policy_version: u64,
         trajectories: &[Trajectory],
-        advantages: &[Option<f64>],
+        advantages: &[Option<Vec<f64>>],
     ) -> Result<PathBuf> {
         if !advantages.is_empty() && advantages.len() != trajectories.len() {
             let (wrong, right) = (advantages.len(), trajectories.len());
@@ -69,17 +69,20 @@ fn encode(
     file: &mut (dyn Write + Send),
     policy_version: u64,
     trajectories: &[Trajectory],
-    advantages: &[Option<f64>],
+    advantages: &[Option<Vec<f64>>],
     path: &Path,
 ) -> Result<()> {
     let rows: Vec<Row<'_>> = trajectories
         .iter()
         .zip(0_u32..)
         .flat_map(|(trajectory, position)| {
-            let advantage = advantages.get(position as usize).copied().flatten();
-            let row = move |step| Row { position, trajectory, advantage, step };
-            let steps = trajectory.steps.iter().zip(0_u32..).map(move |(step, number)| row(Some((number, step))));
-            let empty = trajectory.steps.is_empty().then(|| row(None));
+            let own = advantages.get(position as usize).and_then(Option::as_ref);
+            let steps = trajectory.steps.iter().zip(0_u32..).map(move |(step, number)| {
+                let advantage = own.and_then(|own| own.get(number as usize)).copied();
+                Row { position, trajectory, advantage, step: Some((number, step)) }
+            });
+            let none = Row { position, trajectory, advantage: None, step: None };
+            let empty = trajectory.steps.is_empty().then_some(none);
             steps.chain(empty)
         })
         .collect();
@@ -156,6 +159,7 @@ fn columns(rows: &[Row<'_>], policy_version: u64) -> Result<RecordBatch> {
         ("tools", Arc::new(tools?), true),
         ("prefilled", small(|row| row.step.map(|(_, step)| step.prefilled)), true),
         ("new_row", flag(|step| step.new_row), true),
+        ("next_prompt_ids", ids(|step| &step.next_prompt_ids), true),
     ];
     RecordBatch::try_from_iter_with_nullable(columns)
         .map_err(|e| Error::new(Kind::Internal, format!("can't make a table of trajectories: {e}")))

@@ -84,6 +84,11 @@ impl Reporter {
         }))
     }
 
+    /// Whether what goes to stdout may have colours.
+    pub fn is_coloured(&self) -> bool {
+        lock(&self.0.out).colour
+    }
+
     pub fn mode(&self) -> Mode {
         self.0.mode
     }

@@ -90,6 +90,7 @@ pub(super) fn evaluate(
             sampling: std::sync::Arc::clone(&sampling),
             max_steps: settings.env.max_steps,
             max_context: session.max_context,
+            next_prompt: false,
         })
         .collect();
     let accuracy = settings.eval.accuracy.clone();

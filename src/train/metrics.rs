@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use super::collect::Collected;
+use super::credit::Credit;
 use super::evaluate::Evaluation;
+use super::lesson::Lesson;
 use super::sft::SupervisedStats;
 use super::update::UpdateStats;
+use super::value::CriticStats;
 use crate::engine::Stats;
 use crate::mdp::{FinishReason, Status, Trajectory};
+use crate::rl::kl::KlController;
 use crate::telemetry::Metrics;
 
 /// Rewards, lengths, tool calls and failures of a step's trajectories.
@@ -23,6 +28,7 @@ pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
     metrics.set("reward/min", -largest(&|t| -t.total_reward()));
     metrics.set("reward/max", largest(&Trajectory::total_reward));
     metrics.set("reward/uniform_groups", uniform_groups(&counted));
+    metrics.set("reward/group_std", group_deviation(&counted));
     let mut parts: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, value) in counted.iter().flat_map(|t| &t.reward_parts) {
         *parts.entry(name).or_default() += value;
@@ -37,6 +43,9 @@ pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
     metrics.set("rollout/steps", per(&|t| t.steps.len() as f64));
     metrics.set("rollout/response_tokens", per(&|t| t.response_tokens() as f64));
     metrics.set("rollout/response_tokens_max", largest(&|t| t.response_tokens() as f64));
+    let prompts = |t: &Trajectory| t.steps.last().map_or(0.0, |step| step.prompt_ids.len() as f64);
+    metrics.set("rollout/prompt_tokens", per(&prompts));
+    metrics.set("rollout/prompt_tokens_max", largest(&prompts));
     metrics.set("rollout/rewrites", per(&|t| t.steps.iter().skip(1).filter(|step| step.new_row).count() as f64));
     let tools = counted.iter().flat_map(|t| &t.steps).flat_map(|step| &step.tools);
     let (calls, ok, seconds) = tools.fold((0.0, 0.0, 0.0), |(calls, ok, seconds), tool| {
@@ -60,12 +69,28 @@ pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
     }
 }
 
-/// Share of groups whose members all have the same reward: they teach nothing.
-fn uniform_groups(counted: &[&Trajectory]) -> f64 {
+fn by_group(counted: &[&Trajectory]) -> BTreeMap<u64, Vec<f64>> {
     let mut groups: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     for trajectory in counted {
         groups.entry(trajectory.group).or_default().push(trajectory.total_reward());
     }
+    groups
+}
+
+/// The mean over groups of the standard deviation within one.
+fn group_deviation(counted: &[&Trajectory]) -> f64 {
+    let groups = by_group(counted);
+    let deviation = |rewards: &Vec<f64>| {
+        let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
+        let squares: f64 = rewards.iter().map(|reward| (reward - mean).powi(2)).sum();
+        (squares / rewards.len().saturating_sub(1).max(1) as f64).sqrt()
+    };
+    groups.values().map(deviation).sum::<f64>() / groups.len().max(1) as f64
+}
+
+/// Share of groups whose members all have the same reward: they teach nothing.
+fn uniform_groups(counted: &[&Trajectory]) -> f64 {
+    let groups = by_group(counted);
     let uniform = groups.values().filter(|rewards| rewards.windows(2).all(|pair| (pair[0] - pair[1]).abs() < 1e-12));
     uniform.count() as f64 / groups.len().max(1) as f64
 }
@@ -81,11 +106,66 @@ pub(super) fn update(metrics: &mut Metrics, updates: &[UpdateStats], lr: f64, ve
     metrics.set("policy/version", version as f64);
     metrics.set("policy/approx_kl", mean(&|u| u.ratios.approx_kl_k3()));
     metrics.set("policy/clip_frac", mean(&|u| u.ratios.clipfrac_low() + u.ratios.clipfrac_high()));
+    metrics.set("policy/clip_frac_low", mean(&|u| u.ratios.clipfrac_low()));
+    metrics.set("policy/clip_frac_high", mean(&|u| u.ratios.clipfrac_high()));
     metrics.set("policy/ratio_max", updates.iter().map(|u| u.ratios.ratio_max).fold(1.0, f64::max));
+    metrics.set("policy/ratio_min", updates.iter().map(|u| u.ratios.ratio_min).fold(1.0, f64::min));
+    metrics.set("policy/largest_token", updates.iter().map(|u| u.largest_token).fold(0.0, f64::max));
+    metrics.set("policy/tokens", updates.iter().map(|u| u.sampled as f64).sum::<f64>());
+    metrics.set("policy/updates", updates.len() as f64);
+    metrics.set("policy/skipped", updates.iter().filter(|u| u.skipped).count() as f64);
     // Only the first update sees the weights that sampled.
     if let Some(first) = updates.first() {
-        metrics.set("mismatch/max_abs", first.mismatch);
         metrics.set("mismatch/kl", first.ratios.approx_kl_k1());
+    }
+}
+
+/// How many groups were sampled and dropped.
+pub(super) fn groups(metrics: &mut Metrics, collected: &Collected) {
+    metrics.set("rollout/groups", collected.groups as f64);
+    metrics.set("rollout/dropped_groups", collected.dropped as f64);
+}
+
+/// Advantages of sampled tokens.
+pub(super) fn advantages(metrics: &mut Metrics, credit: &Credit) {
+    let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
+    let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
+    for advantage in credit.all() {
+        count += 1.0;
+        sum += advantage;
+        squares += advantage * advantage;
+        least = least.min(advantage);
+        most = most.max(advantage);
+    }
+    let mean = if count > 0.0 { sum / count } else { f64::NAN };
+    metrics.set("advantage/mean", mean);
+    metrics.set("advantage/std", (squares / f64::max(count, 1.0) - mean * mean).max(0.0).sqrt());
+    metrics.set("advantage/min", least);
+    metrics.set("advantage/max", most);
+}
+
+/// KL to the reference, a mean over updates.
+pub(super) fn mean_kl(updates: &[UpdateStats]) -> f64 {
+    updates.iter().map(|u| u.kl).sum::<f64>() / updates.len().max(1) as f64
+}
+
+/// The leash to the reference policy.
+pub(super) fn leash(metrics: &mut Metrics, kl: &KlController, updates: &[UpdateStats], has_reference: bool) {
+    if has_reference {
+        metrics.set("kl/mean", mean_kl(updates));
+        metrics.set("kl/coef", kl.coef());
+    }
+}
+
+/// The critic's updates, and how good it was before them.
+pub(super) fn critic(metrics: &mut Metrics, updates: &[CriticStats], lesson: &Lesson) {
+    let mean = |of: &dyn Fn(&CriticStats) -> f64| updates.iter().map(of).sum::<f64>() / updates.len().max(1) as f64;
+    metrics.set("critic/loss", mean(&|u| u.loss));
+    metrics.set("critic/clip_frac", mean(&|u| u.clip_frac));
+    metrics.set("critic/grad_norm", mean(&|u| u.grad_norm));
+    if let Some(targets) = &lesson.targets {
+        metrics.set("critic/value", targets.mean_value());
+        metrics.set("critic/explained_variance", targets.explained_variance());
     }
 }
 

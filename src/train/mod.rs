@@ -1,27 +1,45 @@
-//! The training loops, read top to bottom: [`grpo`] and [`sft`]; [`evaluate`] is shared by them.
+//! The training loops, read top to bottom: `grpo`, `ppo` and [`sft`]; [`evaluate`] is shared by them.
 //!
 //! No trainer base class and no callbacks: a loop that needs something different says so in its own file.
 
 mod adapter;
+mod collect;
+mod credit;
+mod critic;
+mod custom;
 pub mod evaluate;
 mod files;
-pub mod grpo;
+mod grpo;
+mod lesson;
+mod masks;
 mod metrics;
 mod new_model;
+mod objective;
 mod order;
+mod ppo;
 mod report;
+mod score;
 mod session;
+mod setup;
 pub mod sft;
 mod source;
 mod update;
+mod value;
+mod watch;
 
 use std::path::PathBuf;
 
+use crate::config::Trainer;
+use crate::error::{Error, Kind, Result};
+use crate::script::Script;
 use crate::telemetry::{Interrupt, Reporter};
 
+pub use lesson::{Lesson, Targets};
+pub use masks::{ShownToken, ShownTrajectory, checked, masks};
+pub use objective::Objective;
 pub use session::{load_model, load_policy, model_sampling};
 pub use source::{Fetching, MODEL_NANO, from_hub, model_dir};
-pub use update::{UpdateStats, update};
+pub use update::{Update, UpdateStats};
 
 /// What a training command was asked to do.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +80,18 @@ pub struct Summary {
     pub after: Option<evaluate::Evaluation>,
     /// Stopped by Ctrl-C before its last step.
     pub interrupted: bool,
+}
+
+/// Trains the recipe's policy by reinforcement learning; returns what it came to.
+pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
+    let script = Script::load(&options.script, &options.overrides)?;
+    match script.settings.trainer.clone() {
+        Trainer::Grpo(learner) => grpo::run(script, &learner, options, reporter),
+        Trainer::Ppo(learner) => ppo::run(script, &learner, options, reporter),
+        Trainer::Sft(_) => Err(Error::new(Kind::Usage, "this recipe's trainer is r1.sft")
+            .at_path(&options.script)
+            .hint(format!("run it with `r1 sft {}`", options.script.display()))),
+    }
 }
 
 /// Whether something done every so many steps (0: never) is due after `step`; the last step has its own.

@@ -7,9 +7,8 @@ use serde_json::json;
 
 use super::evaluate::Evaluation;
 use super::session::Session;
-use super::update::UpdateStats;
 use super::{RunOptions, Summary, metrics};
-use crate::config::{Grpo, Sft};
+use crate::config::{Learner, Sft};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Role, Trajectory};
 use crate::model::Model;
@@ -35,15 +34,15 @@ fn describe(model: &Model) -> String {
     format!("{} parameters{own}, {:?} on {:?}", size(parameters), model.kind(), model.device())
 }
 
-pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows: u64, grpo: &Grpo) {
+pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows: u64, learner: &Learner) {
     reporter.info(&format!("policy   {} ({})", session.settings.policy.model, describe(&session.model)));
     reporter.info(&format!("data     {rows} training tasks"));
     reporter.info(&format!(
         "training {} steps of {} groups of {} trajectories, lr {}",
-        grpo.steps,
-        grpo.groups_per_step,
-        grpo.group_size,
-        compact(grpo.lr)
+        learner.steps,
+        learner.groups_per_step,
+        learner.group_size,
+        compact(learner.lr)
     ));
     reporter.info(&format!("run      {}", run.path().display()));
 }
@@ -218,8 +217,7 @@ fn indented(text: &str) -> String {
 }
 
 /// Stops when sampler and learner disagree by more than the recipe allows.
-pub(super) fn refuse_mismatch(updates: &[UpdateStats], limit: f64) -> Result<()> {
-    let mismatch = updates.first().map_or(0.0, |update| update.mismatch);
+pub(super) fn refuse_mismatch(mismatch: f64, limit: f64) -> Result<()> {
     if limit <= 0.0 || mismatch <= limit {
         return Ok(());
     }

@@ -1,17 +1,23 @@
-//! One optimiser step of a clipped policy-gradient loss over merged rows, in micro-batches.
+//! One optimiser step of a policy objective over merged rows, in micro-batches.
 //!
-//! Every denominator is that of the whole mini-batch, so how rows are split changes nothing but rounding. Rows whose
-//! advantage is zero count in the denominators and are not computed: their gradient is exactly zero.
+//! Every denominator is that of the whole mini-batch, so how rows are split changes nothing but rounding. Where nothing
+//! but the advantages moves the weights, rows whose advantages are zero count in the denominators and are not computed:
+//! their gradient is exactly zero.
 
-use tch::Tensor;
+use tch::{Kind as Dtype, Tensor, no_grad_guard};
 
-use crate::config::Grpo;
+use super::lesson::Lesson;
+use super::objective::Objective;
+use super::score::score;
+use crate::config::{Learner, OnNan};
 use crate::error::{Error, Kind, Result};
 use crate::model::{Model, Packed};
 use crate::rl::adamw::AdamW;
-use crate::rl::aggregate::{Denominators, aggregate};
-use crate::rl::loss::{Clip, RatioStats, ppo_clip};
-use crate::rl::pack::{MicroBatch, Row, micro_batches};
+use crate::rl::advantages::Need;
+use crate::rl::loss::RatioStats;
+use crate::rl::losses::Tokens;
+use crate::rl::objective::{Inputs, Unit};
+use crate::rl::pack::{MicroBatch, micro_batches};
 
 /// Positions whose logits are held at once.
 pub(super) const LOGPROB_CHUNK: usize = 2048;
@@ -23,69 +29,367 @@ pub struct UpdateStats {
     pub grad_norm: f64,
     /// Mean entropy of the distributions the sampled tokens came from, nats.
     pub entropy: f64,
+    /// KL to the reference policy, as the loss has it; 0 without one.
+    pub kl: f64,
     pub ratios: RatioStats,
     /// Largest |log-probability of the learner - of the sampler|.
     pub mismatch: f64,
+    /// Largest share that one token has in the sum of |ratio x advantage|.
+    pub largest_token: f64,
     /// Tokens computed, context included.
     pub tokens: usize,
     /// Sampled tokens among them.
     pub sampled: usize,
+    /// The optimiser step was left out because a number was NaN or infinite.
+    pub skipped: bool,
 }
 
-/// Forward, loss, backward over `rows`, then one AdamW step at `lr`.
-///
-/// `temperature` is that of the sampler: the learner's distribution must be the one that was sampled from.
-pub fn update(
-    model: &Model,
-    optimizer: &mut AdamW,
-    rows: &[Row],
-    advantages: &[f64],
-    options: &Grpo,
-    temperature: f64,
-    lr: f64,
-) -> Result<UpdateStats> {
-    let denominators = Denominators::of(rows);
-    let clip = Clip { low: options.clip.0, high: options.clip.1, dual: None };
-    let active: Vec<Row> = rows.iter().filter(|row| advantages[row.trajectory] != 0.0).cloned().collect();
-    let rows = active.as_slice();
-    let mut stats = UpdateStats { sampled: rows.iter().map(Row::sampled).sum(), ..UpdateStats::default() };
-    let mut entropy = 0.0;
-    optimizer.zero_grad();
-    for members in micro_batches(rows, options.tokens_per_batch) {
-        let batch = MicroBatch::new(rows, &members, |row, _| advantages[row.trajectory], model.device())?;
-        let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths };
-        stats.tokens += packed.ids.numel();
-        let hidden = model.forward(&packed)?.f_index_select(0, &batch.predict)?;
-        let (logp, token_entropy) = model.logprobs(&hidden, &batch.targets, temperature, LOGPROB_CHUNK)?;
-        let (token_loss, ratios) = ppo_clip(&logp, &batch.logp_old, &batch.advantages, clip)?;
-        let loss = aggregate(&token_loss, &batch.sequence, options.loss_agg, &denominators)?;
-        let value = f64::try_from(&loss)?;
-        if !value.is_finite() {
-            return Err(Error::new(Kind::Numeric, format!("the loss is {value}"))
-                .at(format!("trajectories {:?}", trajectories_of(rows, &members)))
-                .hint("the weights have not been changed; lower trainer.lr or look at the rewards"));
-        }
-        loss.f_backward()?;
-        stats.loss += value;
-        entropy += f64::try_from(token_entropy.f_sum(tch::Kind::Double)?)?;
-        stats.mismatch = stats.mismatch.max(largest_difference(&logp, &batch.logp_old)?);
-        stats.ratios.add(&ratios);
+/// The value loss of a critic that shares the policy's trunk: a function of the hidden states `[T, E]` and the batch.
+pub(super) type Shared<'a> = &'a mut dyn FnMut(&Tensor, &MicroBatch, &Packed) -> Result<Tensor>;
+
+/// An optimiser step to be made.
+#[derive(Clone, Copy)]
+pub struct Update<'a> {
+    pub model: &'a Model,
+    pub objective: &'a Objective,
+    pub learner: &'a Learner,
+    /// Of the sampler: the learner's distribution must be the one that was sampled from.
+    pub temperature: f64,
+    /// The coefficient that the KL in the loss has now.
+    pub kl_coef: f64,
+    pub lr: f64,
+}
+
+impl Update<'_> {
+    /// Forward, loss, backward over the lesson, then one AdamW step.
+    ///
+    /// # Errors
+    /// `Kind::Numeric` names the trajectories (by number) or the tensor where a loss or gradient is NaN or infinite, and
+    /// nothing has changed; with `on_nan = "skip"` the step is left out instead.
+    pub fn step(&self, optimizer: &mut AdamW, lesson: &Lesson) -> Result<UpdateStats> {
+        self.step_shared(optimizer, lesson, None)
     }
-    stats.entropy = entropy / stats.sampled.max(1) as f64;
-    stats.grad_norm = optimizer.step(lr, options.max_grad_norm)?;
-    Ok(stats)
+
+    /// [`step`](Self::step), where `shared` adds the loss of a critic that shares the trunk.
+    pub(super) fn step_shared(
+        &self,
+        optimizer: &mut AdamW,
+        lesson: &Lesson,
+        shared: Option<Shared<'_>>,
+    ) -> Result<UpdateStats> {
+        optimizer.zero_grad();
+        let mut stats = UpdateStats::default();
+        let stepped = self
+            .backward(lesson, shared, &mut stats)
+            .and_then(|()| optimizer.step(self.lr, self.learner.max_grad_norm));
+        match stepped {
+            Ok(norm) => stats.grad_norm = norm,
+            Err(error) if error.kind == Kind::Numeric && self.learner.on_nan == OnNan::Skip => {
+                optimizer.zero_grad();
+                stats.skipped = true;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(stats)
+    }
+
+    fn backward(&self, lesson: &Lesson, mut shared: Option<Shared<'_>>, stats: &mut UpdateStats) -> Result<()> {
+        let mut objective = self.objective.policy;
+        if objective.terms.kl_coef > 0.0 {
+            objective.terms.kl_coef = self.kl_coef;
+        }
+        // Numbers of steps and denominators are those of the whole mini-batch.
+        let rows = &lesson.rows;
+        let denominators = objective.denominators(rows);
+        let selected = self.selected(lesson)?;
+        let all = !self.objective.only_advantages() || shared.is_some();
+        let active: Vec<usize> = (0..rows.len()).filter(|&row| all || lesson.moves(row)).collect();
+        stats.sampled = active.iter().map(|&row| rows[row].sampled()).sum();
+        let (mut entropy, mut pulls) = (0.0, (0.0, 0.0));
+        for members in self.micro_batches(lesson, &active) {
+            let device = self.model.device();
+            let batch = MicroBatch::with_advantages(rows, &members, &lesson.advantages, device)?;
+            let packed = Packed {
+                ids: batch.ids.shallow_clone(),
+                positions: batch.positions.shallow_clone(),
+                lengths: batch.lengths.clone(),
+            };
+            stats.tokens += packed.ids.numel();
+            let hidden = self.model.forward(&packed)?;
+            let predicting = hidden.f_index_select(0, &batch.predict)?;
+            let (logp, token_entropy) =
+                self.model.logprobs(&predicting, &batch.targets, self.temperature, LOGPROB_CHUNK)?;
+            let column = |lists: &Option<Vec<Vec<f32>>>| lists.as_ref().map(|lists| batch.column(lists)).transpose();
+            let old = column(&lesson.old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());
+            let (reference, weights) = (column(&lesson.reference)?, column(&lesson.weights)?);
+            let selected = column(&selected)?.map(|chosen| chosen.f_gt(0.5)).transpose()?;
+            let inputs = Inputs {
+                logp: &logp,
+                logp_old: &old,
+                advantages: &batch.advantages,
+                logp_ref: reference.as_ref(),
+                entropy: Some(&token_entropy),
+                trajectory: &batch.sequence,
+                step: &batch.step,
+                weights: weights.as_ref(),
+                selected: selected.as_ref(),
+            };
+            let computed = objective.compute(&inputs, &denominators)?;
+            let mut loss = computed.loss;
+            if let Some(value_loss) = &mut shared {
+                loss = loss.f_add(&value_loss(&hidden, &batch, &packed)?)?;
+            }
+            let value = f64::try_from(&loss)?;
+            if !value.is_finite() {
+                return Err(Error::new(Kind::Numeric, format!("the loss is {value}"))
+                    .at(trajectories_of(lesson, &members))
+                    .hint("the weights have not been changed; lower trainer.lr or look at the rewards"));
+            }
+            loss.f_backward()?;
+            stats.loss += value;
+            stats.kl += computed.kl.map(f64::try_from).transpose()?.unwrap_or(0.0);
+            entropy += f64::try_from(token_entropy.f_sum(Dtype::Double)?)?;
+            stats.mismatch = stats.mismatch.max(largest_difference(&logp, &batch.logp_old)?);
+            let (largest, sum) = pull(&logp, &old, &batch.advantages)?;
+            pulls = (f64::max(pulls.0, largest), pulls.1 + sum);
+            stats.ratios.add(&computed.ratios);
+        }
+        stats.entropy = entropy / stats.sampled.max(1) as f64;
+        stats.largest_token = if pulls.1 > 0.0 { pulls.0 / pulls.1 } else { 0.0 };
+        Ok(())
+    }
+
+    /// Micro-batches of the rows `active`. Where a ratio is one of a whole trajectory, its rows stay together, and a
+    /// micro-batch may be larger than asked for.
+    fn micro_batches(&self, lesson: &Lesson, active: &[usize]) -> Vec<Vec<usize>> {
+        let budget = self.learner.tokens_per_batch;
+        let rows: Vec<_> = active.iter().map(|&row| lesson.rows[row].clone()).collect();
+        let whole = self.objective.policy.terms.ratio_over == Unit::Trajectory;
+        if !whole {
+            let back = |members: Vec<usize>| members.into_iter().map(|member| active[member]).collect();
+            return micro_batches(&rows, budget).into_iter().map(back).collect();
+        }
+        let mut batches: Vec<Vec<usize>> = Vec::new();
+        let (mut load, mut last) = (0, None);
+        for (&row, own) in active.iter().zip(&rows) {
+            let same = last == Some(own.trajectory);
+            if !same && (batches.is_empty() || load + own.len() > budget) {
+                batches.push(Vec::new());
+                load = 0;
+            }
+            if let Some(batch) = batches.last_mut() {
+                batch.push(row);
+            }
+            load += own.len();
+            last = Some(own.trajectory);
+        }
+        batches
+    }
+
+    /// For losses that choose among all tokens of a mini-batch: 1 on the chosen ones.
+    fn selected(&self, lesson: &Lesson) -> Result<Option<Vec<Vec<f32>>>> {
+        let policy = &self.objective.policy;
+        if !policy.needs().contains(&Need::WholeBatch) {
+            return Ok(None);
+        }
+        let _guard = no_grad_guard();
+        let rows = &lesson.rows;
+        let logp = score(self.model, rows, self.temperature, self.learner.tokens_per_batch)?;
+        let members: Vec<usize> = (0..rows.len()).collect();
+        let batch = MicroBatch::with_advantages(rows, &members, &lesson.advantages, self.model.device())?;
+        let old = match &lesson.old {
+            Some(old) => batch.column(old)?,
+            None => batch.logp_old.shallow_clone(),
+        };
+        let tokens = Tokens {
+            logp: &batch.column(&logp)?,
+            logp_old: &old,
+            advantages: &batch.advantages,
+            sequence: &batch.step,
+        };
+        let Some(chosen) = policy.select(&tokens)? else { return Ok(None) };
+        let mut selected: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
+        for (&(row, place), chosen) in batch.tokens.iter().zip(Vec::<bool>::try_from(chosen)?) {
+            selected[row][place] = f32::from(u8::from(chosen));
+        }
+        Ok(Some(selected))
+    }
+}
+
+/// How hard tokens pull at the weights, |ratio x advantage|: the largest, and the sum.
+fn pull(logp: &Tensor, old: &Tensor, advantages: &Tensor) -> Result<(f64, f64)> {
+    if logp.numel() == 0 {
+        return Ok((0.0, 0.0));
+    }
+    let _guard = no_grad_guard();
+    let pull = logp.f_detach()?.f_sub(old)?.f_clamp(-20.0, 20.0)?.f_exp()?.f_mul(advantages)?.f_abs()?;
+    let both = Tensor::f_stack(&[pull.f_max()?, pull.f_sum(None)?], 0)?.f_to_kind(Dtype::Double)?;
+    let both = Vec::<f64>::try_from(both)?;
+    Ok((both[0], both[1]))
 }
 
 fn largest_difference(a: &Tensor, b: &Tensor) -> Result<f64> {
     if a.numel() == 0 {
         return Ok(0.0);
     }
-    let _guard = tch::no_grad_guard();
+    let _guard = no_grad_guard();
     Ok(f64::try_from(a.f_detach()?.f_sub(b)?.f_abs()?.f_max()?)?)
 }
 
-fn trajectories_of(rows: &[Row], members: &[usize]) -> Vec<usize> {
-    let mut numbers: Vec<usize> = members.iter().map(|&i| rows[i].trajectory).collect();
+/// The first trajectories of some rows, by their place among the step's.
+fn trajectories_of(lesson: &Lesson, members: &[usize]) -> String {
+    let mut numbers: Vec<usize> = members.iter().map(|&i| lesson.rows[i].trajectory).collect();
     numbers.dedup();
-    numbers
+    let shown: Vec<String> = numbers.iter().take(8).map(ToString::to_string).collect();
+    let more = if numbers.len() > 8 { format!(" and {} more", numbers.len() - 8) } else { String::new() };
+    format!("trajectory {}{more}", shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use tch::Device;
+
+    use super::*;
+    use crate::config::InitModel;
+    use crate::mdp::Sampling;
+    use crate::model::Config;
+    use crate::rl::adamw;
+    use crate::rl::pack::Row;
+
+    fn model(kind: Dtype) -> Model {
+        let sizes = InitModel {
+            hidden_size: 16,
+            intermediate_size: 24,
+            num_hidden_layers: 2,
+            num_attention_heads: 2,
+            num_key_value_heads: 1,
+            max_position_embeddings: 64,
+            vocab_size: 40,
+            ..InitModel::default()
+        };
+        let json = serde_json::json!({
+            "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": sizes.vocab_size,
+            "hidden_size": sizes.hidden_size, "intermediate_size": sizes.intermediate_size,
+            "num_hidden_layers": sizes.num_hidden_layers, "num_attention_heads": sizes.num_attention_heads,
+            "num_key_value_heads": sizes.num_key_value_heads, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+            "max_position_embeddings": sizes.max_position_embeddings, "tie_word_embeddings": true,
+        });
+        Model::init(Config::from_json(&json).unwrap(), Device::Cpu, kind, 5).unwrap()
+    }
+
+    /// A row of `(tokens, sampled)` pieces, the steps counted by sampled pieces.
+    fn row(trajectory: usize, pieces: &[(&[u32], bool)], first_step: u32) -> Row {
+        let mut row = Row { ids: vec![], loss_mask: vec![], logprobs: vec![], steps: vec![], trajectory };
+        let mut step = first_step;
+        for (ids, sampled) in pieces {
+            for id in *ids {
+                row.ids.push(*id);
+                row.loss_mask.push(*sampled);
+                row.logprobs.push(if *sampled { -3.0 - *id as f32 / 40.0 } else { 0.0 });
+                row.steps.push(step);
+            }
+            step += u32::from(*sampled);
+        }
+        row
+    }
+
+    fn lesson(rows: Vec<Row>, advantage: impl Fn(usize) -> f64) -> Lesson {
+        let advantages = rows.iter().map(|row| vec![advantage(row.trajectory); row.len()]).collect();
+        Lesson { rows, advantages, ..Lesson::default() }
+    }
+
+    /// Loss and gradients of a lesson; the learning rate is 0.
+    fn gradients(model: &Model, lesson: &Lesson, learner: &Learner) -> (f64, Vec<Tensor>) {
+        let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
+        let objective = Objective::new(learner, &Sampling::default(), false).unwrap();
+        let update = Update { model, objective: &objective, learner, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
+        let stats = update.step(&mut optimizer, lesson).unwrap();
+        (stats.loss, model.parameters().iter().map(|(_, tensor)| tensor.grad().copy()).collect())
+    }
+
+    fn learner(loss: &str, tokens_per_batch: usize) -> Learner {
+        let loss = crate::config::Choice { name: loss.to_owned(), options: serde_json::Map::new() };
+        Learner { loss, tokens_per_batch, ..Learner::default() }
+    }
+
+    #[test]
+    fn merged_rows_have_the_gradient_of_separate_steps() {
+        let model = model(Dtype::Double);
+        let (a, b, c, d): (&[u32], &[u32], &[u32], &[u32]) = (&[1, 2, 3], &[4, 5], &[6], &[7, 8, 9]);
+        let other: &[(&[u32], bool)] = &[(&[1, 2], false), (&[30, 31], true)];
+        let merged = vec![row(0, &[(a, false), (b, true), (c, false), (d, true)], 0), row(1, other, 0)];
+        let separate = vec![
+            row(0, &[(a, false), (b, true)], 0),
+            row(0, &[(&[a, b, c].concat(), false), (d, true)], 1),
+            row(1, other, 0),
+        ];
+        // The second step's prompt belongs to it.
+        for loss in ["ppo", "gspo", "dr_grpo", "reinforce"] {
+            for budget in [1, 1000] {
+                let advantage = |trajectory| if trajectory == 0 { 1.5 } else { -0.5 };
+                let one = gradients(&model, &lesson(merged.clone(), advantage), &learner(loss, 1000));
+                let many = gradients(&model, &lesson(separate.clone(), advantage), &learner(loss, budget));
+                assert!((one.0 - many.0).abs() < 1e-12, "{loss}: {} {}", one.0, many.0);
+                for (a, b) in one.1.iter().zip(&many.1) {
+                    let off = (a - b).abs().max().double_value(&[]);
+                    assert!(off < 1e-12, "{loss}: {off}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_without_advantage_are_not_computed_and_change_nothing() {
+        let model = model(Dtype::Double);
+        let rows = vec![row(0, &[(&[1, 2], false), (&[3], true)], 0), row(1, &[(&[4], false), (&[5, 6], true)], 0)];
+        let lesson = lesson(rows, |trajectory| if trajectory == 0 { 1.0 } else { 0.0 });
+        let usual = learner("ppo", 1000);
+        let objective = Objective::new(&usual, &Sampling::default(), false).unwrap();
+        let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
+        let update =
+            Update { model: &model, objective: &objective, learner: &usual, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
+        let stats = update.step(&mut optimizer, &lesson).unwrap();
+        assert_eq!((stats.tokens, stats.sampled), (3, 1));
+        // An entropy bonus that is next to nothing has them computed.
+        let all = Learner { entropy: 1e-300, ..usual.clone() };
+        let (_, some) = gradients(&model, &lesson, &usual);
+        let (_, every) = gradients(&model, &lesson, &all);
+        for (a, b) in some.iter().zip(&every) {
+            assert!((a - b).abs().max().double_value(&[]) < 1e-15);
+        }
+    }
+
+    #[test]
+    fn numbers_that_are_none_stop_or_skip_and_change_nothing() {
+        let model = model(Dtype::Float);
+        let rows = vec![row(0, &[(&[1, 2], false), (&[3], true)], 0), row(3, &[(&[4], false), (&[5, 6], true)], 0)];
+        let lesson = lesson(rows, |trajectory| if trajectory == 0 { 1.0 } else { f64::NAN });
+        let before: Vec<Tensor> = model.parameters().iter().map(|(_, tensor)| tensor.detach().copy()).collect();
+        let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
+        for on_nan in [OnNan::Stop, OnNan::Skip] {
+            let learner = Learner { on_nan, ..learner("ppo", 1) };
+            let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();
+            let update = Update {
+                model: &model,
+                objective: &objective,
+                learner: &learner,
+                temperature: 1.0,
+                kl_coef: 0.0,
+                lr: 1.0,
+            };
+            let stepped = update.step(&mut optimizer, &lesson);
+            match on_nan {
+                OnNan::Skip => assert!(stepped.unwrap().skipped),
+                OnNan::Stop => {
+                    let error = stepped.unwrap_err();
+                    assert_eq!((error.kind, error.place.as_deref()), (Kind::Numeric, Some("trajectory 3")));
+                }
+            }
+            for ((name, tensor), before) in model.parameters().iter().zip(&before) {
+                assert_eq!(&tensor.detach(), before, "{name}");
+            }
+        }
+    }
 }

@@ -89,7 +89,7 @@ fn an_unknown_override() {
     --- stderr
     error: unknown setting `trainer.goup_size`
       --> trainer.goup_size=4
-      hint: did you mean `trainer.group_size`?
+      hint: did you mean `trainer.group_size` or `trainer.loss.name` or `trainer.kl.horizon`?
     ");
     cli_snapshot!({ "a.lua" => RECIPE }, ["run", "a.lua", "trainer.lr"], @"
     exit: 2
@@ -268,7 +268,7 @@ fn errors_as_json() {
     cli_snapshot!({ "a.lua" => RECIPE }, ["run", "a.lua", "--json", "trainer.goup_size=4"], @r#"
     exit: 2
     --- stdout
-    {"event":"error","kind":"usage","exit_code":2,"message":"unknown setting `trainer.goup_size`","place":"trainer.goup_size=4","hint":"did you mean `trainer.group_size`?"}
+    {"event":"error","kind":"usage","exit_code":2,"message":"unknown setting `trainer.goup_size`","place":"trainer.goup_size=4","hint":"did you mean `trainer.group_size` or `trainer.loss.name` or `trainer.kl.horizon`?"}
     "#);
 }
 

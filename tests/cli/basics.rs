@@ -29,6 +29,7 @@ fn help() {
     Commands:
       run      Train a policy with reinforcement learning, as a recipe says
       sft      Fine-tune a policy on conversations, as a recipe says
+      check    Look for contradictions in a recipe, or show what its training would see
       infer    Talk to a model, or ask it one question
       lua      Run a Lua program in the host: tokenizers, templates, models, files
       version  Print the versions of r1 and libtorch, and the device

@@ -155,3 +155,27 @@ fn a_model_without_a_tokenizer() {
          error: the model has no tokenizer.json, so it takes token ids only\n  --> -e:3"
     );
 }
+
+#[test]
+fn estimators_and_losses_are_at_hand() {
+    assert_eq!(
+        run("local rows = {
+               { group = 1, trajectory = 1, step = 1, mask = { 1, 1 }, rewards = { 0, 1 } },
+               { group = 1, trajectory = 2, step = 1, mask = { 1, 0 }, rewards = { 0 } },
+             }
+             return r1.rl.advantages('grpo', rows, { normalize = 'none' }).advantages"),
+        "exit: 0\n--- stdout\n[[0.5,0.5],[-0.5,0]]"
+    );
+    // Half of the tokens have a ratio of 1 and advantage 2, the other half advantage -1: the gradient is -A / 2.
+    assert_eq!(
+        run("local row = { group = 1, trajectory = 1, step = 1, mask = { 1, 1 }, logp = { -1, -2 }, logp_old = { -1, -2 },
+                           advantages = { 2, -1 } }
+             local found = r1.rl.loss('ppo', { row })
+             return found.loss, found.gradient, found.metrics.ratio_max"),
+        "exit: 0\n--- stdout\n-0.5\n[[-1,0.5]]\n1"
+    );
+    let wrong = run("r1.rl.advantages('grop', {})");
+    assert!(wrong.contains("did you mean grpo?") && wrong.contains("--> -e:1"), "{wrong}");
+    let wrong = run("r1.rl.loss('ppo', { { mask = { 1 } } })");
+    assert!(wrong.contains("exit: 2") && wrong.contains("`logp`"), "{wrong}");
+}

@@ -4,6 +4,7 @@ mod bad_input;
 mod basics;
 mod hub;
 mod infer;
+mod learning;
 mod lua;
 mod training;
 

@@ -28,6 +28,7 @@ pub(super) fn step(prompt_ids: &[u32], response_ids: &[u32]) -> Step {
         tools: Vec::new(),
         prefilled: 0,
         new_row: false,
+        next_prompt_ids: Vec::new(),
     }
 }
 

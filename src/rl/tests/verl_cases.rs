@@ -62,7 +62,7 @@ fn estimators_losses_and_kl_are_verls() {
         ("gspo_loss", 0), // not ours yet
         ("kl", 16),
         ("opo", 5),
-        ("policy_loss", 31), // without seq-mean-token-sum-norm
+        ("policy_loss", 41), // without seq-mean-token-sum-norm
         ("reinforce_pp", 5),
         ("reinforce_pp_baseline", 6),
         ("rloo", 5),
@@ -111,7 +111,10 @@ fn policy_loss(case: &Case) -> bool {
     let clip = Clip { low: case.read("clip_low"), high: case.read("clip_high"), dual: Some(case.read("dual_clip_c")) };
     let logp = gathered("log_prob").set_requires_grad(true);
     let (loss, stats) = ppo_clip(&logp, &gathered("old_log_prob"), &gathered("advantages"), clip).unwrap();
-    let loss = aggregate(&loss, &mask.sequence(), loss_agg, &Denominators::of(&mask.rows())).unwrap();
+    // verl divides by the padded length.
+    let horizon = case.read::<Vec<Vec<f64>>>("response_mask")[0].len() as f64;
+    let denominators = Denominators::of(&mask.rows()).with_horizon(Some(horizon));
+    let loss = aggregate(&loss, &mask.sequence(), loss_agg, &denominators).unwrap();
     loss.backward();
     let number = |name: &str| case.output[name].as_f64().unwrap();
     let got = [

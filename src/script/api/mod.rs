@@ -10,6 +10,7 @@ mod json;
 mod model;
 pub(crate) mod program;
 pub(crate) mod recipe;
+mod rl;
 mod text;
 pub(crate) mod tool;
 mod trainer;
@@ -31,6 +32,7 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::
     json::install(lua, &r1)?;
     text::install(lua, &r1)?;
     model::install(lua, &r1, host)?;
+    rl::install(lua, &r1, host)?;
     recipe::install(lua, &r1)?;
     trainer::install(lua, &r1)?;
     data::install(lua, &r1)?;

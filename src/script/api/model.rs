@@ -47,7 +47,12 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 const HANDLE: &str = "handle";
 
 /// Asks the services; what they refuse is raised at the caller's line.
-async fn ask(lua: &Lua, services: &Arc<dyn Services>, function: &str, arguments: Json) -> mlua::Result<Json> {
+pub(super) async fn ask(
+    lua: &Lua,
+    services: &Arc<dyn Services>,
+    function: &str,
+    arguments: Json,
+) -> mlua::Result<Json> {
     let place = misuse(lua, "").place;
     services.call(function, arguments).await.map_err(|error| match place {
         Some(place) if error.place.is_none() => raise(error.at(place)),

@@ -17,18 +17,21 @@ pub(crate) struct Recipe {
     pub(crate) env: Option<Env>,
     pub(crate) context: Option<Function>,
     pub(crate) reward: Option<Function>,
+    /// The estimator `custom`.
+    pub(crate) advantage: Option<Function>,
     /// Row functions of `data.train` and `data.eval`.
     pub(crate) rows: [Option<Function>; 2],
 }
 
 impl UserData for Recipe {}
 
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 14] = [
     "name",
     "seed",
     "env",
     "context",
     "reward",
+    "advantage",
     "policy",
     "data",
     "sampling",
@@ -47,6 +50,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     const NAME: &str = "r1.recipe";
     let fields = Fields::new(lua, NAME, value, &FIELDS)?;
     let (context, reward) = (fields.function("context")?, fields.function("reward")?);
+    let advantage = fields.function("advantage")?;
     let mut settings = Map::new();
     for name in ["name", "seed", "policy", "sampling", "rollout", "eval", "checkpoint", "limits"] {
         if !fields.get(name)?.is_nil() {
@@ -66,7 +70,9 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
         Value::UserData(data) if data.is::<Trainer>() => {
             settings.insert("trainer".to_owned(), data.borrow::<Trainer>()?.0.clone());
         }
-        other => return Err(fields.refuse("trainer", "what r1.grpo { … } or r1.sft { … } gives", &other)),
+        other => {
+            return Err(fields.refuse("trainer", "what r1.grpo { … }, r1.ppo { … } or r1.sft { … } gives", &other));
+        }
     }
     let mut rows = [None, None];
     if let Value::Table(data) = fields.get("data")? {
@@ -101,8 +107,20 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     settings::read(&settings).map_err(|error| fail_with(lua, NAME, error))?;
     let trains = settings.get("trainer").and_then(|trainer| trainer.get("algorithm")).and_then(Json::as_str);
     let own_step = env.as_ref().is_some_and(|env| env.step.is_some());
-    if trains == Some("grpo") && reward.is_none() && !own_step {
-        return Err(fail(lua, NAME, "r1.grpo needs a `reward` function, or an env whose `step` gives rewards"));
+    if trains.is_some_and(|algorithm| algorithm != "sft") && reward.is_none() && !own_step {
+        let message = "reinforcement learning needs a `reward` function, or an env whose `step` gives rewards";
+        return Err(fail(lua, NAME, message));
     }
-    Ok(Recipe { settings, env, context, reward, rows })
+    let estimator = settings.get("trainer").and_then(|trainer| trainer.get("estimator"));
+    let estimator = estimator.map(|chosen| chosen.get("name").unwrap_or(chosen));
+    match (estimator == Some(&Json::from("custom")), &advantage) {
+        (true, None) => {
+            return Err(fail(lua, NAME, "trainer.estimator is \"custom\": give the recipe a function `advantage`"));
+        }
+        (false, Some(_)) => {
+            return Err(fail(lua, NAME, "`advantage` is used with trainer.estimator = \"custom\" only"));
+        }
+        _ => {}
+    }
+    Ok(Recipe { settings, env, context, reward, advantage, rows })
 }

@@ -14,7 +14,7 @@ fn the_example_recipe_works_as_written() {
     bench.file("train.jsonl", "{\"problem\": \"6*7?\", \"answer\": \"42\"}\n");
     let script = bench.load(&[]).unwrap();
     let Trainer::Grpo(grpo) = &script.settings.trainer else { panic!() };
-    assert_eq!((grpo.group_size, grpo.clip, grpo.lr), (8, (0.2, 0.28), 1e-6));
+    assert_eq!((grpo.group_size, grpo.clip, grpo.lr), (8, Some((0.2, 0.28)), 1e-6));
     assert_eq!(script.settings.env.format, "retool");
     let worker = Worker::new(&script, None).unwrap();
     assert_eq!(worker.tools()[0]["function"]["name"], "python");

@@ -107,10 +107,28 @@ fn wrong_types_name_the_field() {
     r1.grpo: `trainer.clip` must be a list of two numbers, got the number 0.2
       --> x.lua:1
     "#);
-    assert_snapshot!(refused("r1.grpo { normalize = 'stdd' }"), @r#"
-    r1.grpo: `trainer.normalize` is "stdd"; it is one of `std`, `none`
+    assert_snapshot!(refused("r1.grpo { decay = 'cosin' }"), @r#"
+    r1.grpo: `trainer.decay` is "cosin"; it is one of `constant`, `linear`, `cosine`
       --> x.lua:1
-      hint: did you mean `std`?
+      hint: did you mean `cosine`?
+    "#);
+    assert_snapshot!(refused("r1.ppo { critic = { shard = true } }"), @"
+    r1.ppo: unknown field `trainer.critic.shard`
+      --> x.lua:1
+      hint: did you mean `shared`?
+    ");
+    assert_snapshot!(refused("r1.ppo { critic = { lr = 'fast' } }"), @r#"
+    r1.ppo: `trainer.critic.lr` must be a number, got the text "fast"
+      --> x.lua:1
+    "#);
+    assert_snapshot!(refused("r1.grpo { estimator = 5 }"), @"
+    r1.grpo: `trainer.estimator` must be a name, or a table with `name`, got the number 5
+      --> x.lua:1
+    ");
+    assert_snapshot!(refused("r1.trainer { algorithm = 'grop' }"), @r#"
+    r1.trainer: `trainer.algorithm` is "grop"; it is one of `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo`, `sapo`, `gmpo`, `gpg`, `rloo`, `opo`, `max_rl`, `grpo_passk`, `rapo`, `gigpo`, `remax`, `reinforce_pp`, `reinforce_pp_baseline`, `ppo`, `pspo`, `sft`
+      --> x.lua:1
+      hint: did you mean `grpo`?
     "#);
     assert_snapshot!(refused("r1.grpo { lr = 0/0 }"), @r#"
     r1.grpo: lr is NaN
@@ -144,18 +162,18 @@ fn wrong_types_name_the_field() {
     r1.recipe: `env` must be what r1.env { … } gives, got a table
       --> x.lua:1
     "#);
-    assert_snapshot!(refused("return r1.recipe { trainer = { lr = 1 } }"), @r#"
-    r1.recipe: `trainer` must be what r1.grpo { … } or r1.sft { … } gives, got a table
+    assert_snapshot!(refused("return r1.recipe { trainer = { lr = 1 } }"), @"
+    r1.recipe: `trainer` must be what r1.grpo { … }, r1.ppo { … } or r1.sft { … } gives, got a table
       --> x.lua:1
-    "#);
+    ");
     assert_snapshot!(refused("return r1.recipe { data = 'x.jsonl' }"), @r#"
     r1.recipe: `data` must be { train =, eval = }, got the text "x.jsonl"
       --> x.lua:1
     "#);
-    assert_snapshot!(refused("return r1.recipe { trainer = r1.grpo {} }"), @r#"
-    r1.recipe: r1.grpo needs a `reward` function, or an env whose `step` gives rewards
+    assert_snapshot!(refused("return r1.recipe { trainer = r1.grpo {} }"), @"
+    r1.recipe: reinforcement learning needs a `reward` function, or an env whose `step` gives rewards
       --> x.lua:1
-    "#);
+    ");
     assert_snapshot!(refused("r1.env { tools = { 'python' } }"), @r#"
     r1.env: `tools` holds the text "python"; tools are made by r1.tool, r1.tools.python or r1.tools.rhai
       --> x.lua:1

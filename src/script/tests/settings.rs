@@ -29,7 +29,8 @@ fn overrides_set_anything_in_the_recipe() {
         "name=7",
         "sampling.stop=[\"x\"]",
         "trainer.clip=[0.1,0.3]",
-        "trainer.normalize=none",
+        "trainer.estimator.normalize=none",
+        "trainer.kl.coef=0.01",
         "data.train.columns.problem=q.text",
         "policy.init.hidden_size=64",
         "limits.cpu=2",
@@ -38,7 +39,9 @@ fn overrides_set_anything_in_the_recipe() {
     .unwrap();
     let settings = &script.settings;
     let Trainer::Grpo(grpo) = &settings.trainer else { panic!() };
-    assert_eq!((grpo.steps, grpo.lr, grpo.clip), (3, 2e-6, (0.1, 0.3)));
+    assert_eq!((grpo.steps, grpo.lr, grpo.clip, grpo.kl.coef), (3, 2e-6, Some((0.1, 0.3)), 0.01));
+    assert_eq!(grpo.estimator.name, "grpo");
+    assert_eq!(grpo.estimator.options["normalize"], "none");
     assert_eq!((settings.name.as_str(), settings.limits.cpu), ("7", 2.0));
     assert_eq!(settings.policy.model, "Qwen/Qwen2.5-1.5B-Instruct");
     assert_eq!(settings.policy.init.as_ref().unwrap().hidden_size, 64);
@@ -49,17 +52,26 @@ fn overrides_set_anything_in_the_recipe() {
 }
 
 #[test]
+fn an_algorithm_brings_its_settings_and_its_loop() {
+    let script = with(&["trainer.algorithm=pspo", "trainer.clip=[0.1,0.3]"]).unwrap();
+    let Trainer::Ppo(learner) = &script.settings.trainer else { panic!() };
+    assert_eq!((learner.estimator.name.as_str(), learner.loss.name.as_str()), ("gae", "pspo"));
+    // What the recipe and the command line say stays.
+    assert_eq!((learner.steps, learner.clip), (3, Some((0.1, 0.3))));
+}
+
+#[test]
 fn a_script_is_named_after_its_file() {
     assert_eq!(with(&[]).unwrap().settings.name, "x");
 }
 
 #[test]
 fn unknown_and_unfit_overrides_are_refused() {
-    assert_snapshot!(no("trainer.goup_size=4"), @r#"
+    assert_snapshot!(no("trainer.goup_size=4"), @"
     unknown setting `trainer.goup_size`
       --> trainer.goup_size=4
-      hint: did you mean `trainer.group_size`?
-    "#);
+      hint: did you mean `trainer.group_size` or `trainer.loss.name` or `trainer.kl.horizon`?
+    ");
     assert_snapshot!(no("temprature=1"), @r#"
     unknown setting `temprature`
       --> temprature=1
@@ -78,16 +90,21 @@ fn unknown_and_unfit_overrides_are_refused() {
     `trainer.steps` must be a whole number, 0 or more, got the number -1
       --> trainer.steps=-1
     "#);
-    assert_snapshot!(no("trainer=5"), @r#"
+    assert_snapshot!(no("trainer=5"), @"
     unknown setting `trainer`
       --> trainer=5
-      hint: did you mean `trainer.lr` or `trainer.clip` or `data.train`?
+      hint: did you mean `trainer.lr` or `trainer.ema` or `trainer.clip`?
+    ");
+    assert_snapshot!(no("trainer.algorithm=gipo"), @r#"
+    `trainer.algorithm` is "gipo"; it is one of `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo`, `sapo`, `gmpo`, `gpg`, `rloo`, `opo`, `max_rl`, `grpo_passk`, `rapo`, `gigpo`, `remax`, `reinforce_pp`, `reinforce_pp_baseline`, `ppo`, `pspo`, `sft`
+      --> trainer.algorithm=gipo
+      hint: did you mean `gigpo` or `gmpo` or `grpo`?
     "#);
-    assert_snapshot!(no("trainer.algorithm=sft"), @r#"
-    unknown setting `trainer.algorithm`
-      --> trainer.algorithm=sft
-      hint: known: `trainer.clip`, `trainer.epochs`, `trainer.group_size`, `trainer.groups_per_step`, `trainer.loss_agg`, `trainer.lr`, `trainer.max_grad_norm`, `trainer.max_mismatch`, `trainer.mini_batches`, `trainer.normalize`, `trainer.steps`, `trainer.tokens_per_batch`, `trainer.warmup`, `trainer.weight_decay`
-    "#);
+    assert_snapshot!(no("trainer.kl.coeff=1"), @"
+    unknown setting `trainer.kl.coeff`
+      --> trainer.kl.coeff=1
+      hint: did you mean `trainer.kl.coef` or `trainer.lr` or `trainer.loss`?
+    ");
     assert_snapshot!(no("policy.dtype=f16"), @r#"
     `policy.dtype` is "f16"; it is one of `auto`, `f32`, `bf16`
       --> policy.dtype=f16

@@ -1,0 +1,210 @@
+//! `r1 check`: what a recipe's training would see, before anything is trained.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use super::args::{CheckArgs, OutputArgs};
+use super::print;
+use crate::error::Result;
+use crate::native;
+use crate::script::Script;
+use crate::telemetry::{Reporter, ctrl_c};
+use crate::train::{self, ShownToken, ShownTrajectory};
+
+/// Columns of a line of tokens.
+const WIDTH: usize = 100;
+
+pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
+    if let Some(threads) = args.threads {
+        native::set_threads(usize::from(threads));
+    }
+    let masks = args.masks;
+    let options = args.options(ctrl_c());
+    if !masks {
+        let script = Script::load(&options.script, &options.overrides)?;
+        let (learner, objective, critic) = train::checked(&script)?;
+        if output.json {
+            let facts = json!({ "event": "check", "estimator": learner.estimator, "loss": learner.loss, "critic": critic,
+                                "reference": objective.has_reference() });
+            print(&format!("{facts}\n"))?;
+        } else {
+            let yes = |truth: bool, what: &'static str| if truth { what } else { "" };
+            print(&format!(
+                "{}: estimator {}, loss {}{}{}: nothing contradicts itself\n",
+                options.script.display(),
+                learner.estimator.name,
+                learner.loss.name,
+                yes(critic, ", a critic"),
+                yes(objective.has_reference(), ", a reference policy"),
+            ))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let reporter = if output.json { Reporter::silent() } else { output.reporter() };
+    let shown = train::masks(&options, &reporter)?;
+    if output.json {
+        for trajectory in &shown {
+            print(&format!("{}\n", as_json(trajectory)))?;
+        }
+    } else {
+        let colour = reporter.is_coloured();
+        print(&legend(colour))?;
+        for trajectory in &shown {
+            print(&lines(trajectory, colour))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn as_json(trajectory: &ShownTrajectory) -> String {
+    let token = |token: &ShownToken| json!({ "text": token.text, "sampled": token.sampled, "special": token.special, "advantage": token.advantage });
+    let rows: Vec<Vec<_>> = trajectory.rows.iter().map(|row| row.iter().map(token).collect()).collect();
+    json!({ "event": "trajectory", "id": trajectory.id, "status": trajectory.status, "reward": trajectory.reward,
+            "steps": trajectory.steps, "rows": rows })
+    .to_string()
+}
+
+fn legend(colour: bool) -> String {
+    let token = |text: &str, sampled, special| {
+        paint(&ShownToken { text: text.to_owned(), sampled, special, advantage: 0.0 }, colour)
+    };
+    format!(
+        "{}, {}, {}; below each sampled token its advantage, where it changes\n",
+        token("sampled by the policy: trained on", true, false),
+        token("written by the environment: context", false, false),
+        token("special", false, true)
+    )
+}
+
+/// What a token looks like: colours on a terminal, else `[sampled]`, `<special>` and plain context.
+fn paint(token: &ShownToken, colour: bool) -> String {
+    let text = visible(&token.text);
+    if !colour {
+        return match (token.sampled, token.special) {
+            (true, _) => format!("[{text}]"),
+            (false, true) if !text.starts_with('<') => format!("<{text}>"),
+            (false, _) => text,
+        };
+    }
+    let code = match (token.sampled, token.special) {
+        (true, false) => "30;42",
+        (true, true) => "30;43",
+        (false, false) => "2",
+        (false, true) => "33",
+    };
+    format!("\x1b[{code}m{text}\x1b[0m")
+}
+
+/// Line ends and control characters as symbols, so that a token stays in its place.
+fn visible(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '\n' => '⏎',
+            '\t' => '⇥',
+            c if c.is_control() => char::from_u32(0x2400 + u32::from(c) % 0x20).unwrap_or('␣'),
+            c => c,
+        })
+        .collect()
+}
+
+/// A trajectory as pairs of lines: tokens, and advantages below them.
+fn lines(trajectory: &ShownTrajectory, colour: bool) -> String {
+    let mut out = String::new();
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    let (steps, rows) = (trajectory.steps, trajectory.rows.len());
+    let _ = writeln!(
+        out,
+        "\ntrajectory {}: {}, reward {:+}, {steps} step{} in {rows} row{}",
+        trajectory.id,
+        trajectory.status,
+        trajectory.reward,
+        plural(steps),
+        plural(rows)
+    );
+    for row in &trajectory.rows {
+        let (mut tokens, mut below, mut used, mut marked) = (String::new(), String::new(), 0, 0);
+        let mut last: Option<f64> = None;
+        for token in row {
+            let plain = paint(token, false);
+            let width = if colour { visible(&token.text).chars().count() } else { plain.chars().count() };
+            let advantage = token.sampled.then_some(token.advantage);
+            let mark = match advantage {
+                Some(advantage) if last.is_none_or(|last| last.to_bits() != advantage.to_bits()) => {
+                    format!("{advantage:+.2}")
+                }
+                _ => String::new(),
+            };
+            if used + width > WIDTH && used > 0 {
+                flush(&mut out, &mut tokens, &mut below);
+                (used, marked) = (0, 0);
+            }
+            if !mark.is_empty() {
+                // Two marks never run into each other.
+                let gap = if marked > used { 1 } else { used - marked };
+                below.push_str(&" ".repeat(gap));
+                below.push_str(&mark);
+                marked += gap + mark.chars().count();
+            }
+            tokens.push_str(&paint(token, colour));
+            used += width;
+            last = advantage;
+        }
+        flush(&mut out, &mut tokens, &mut below);
+    }
+    out
+}
+
+fn flush(out: &mut String, tokens: &mut String, below: &mut String) {
+    out.push_str(tokens);
+    out.push('\n');
+    if !below.is_empty() {
+        out.push_str(below);
+        out.push('\n');
+    }
+    tokens.clear();
+    below.clear();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(text: &str, sampled: bool, advantage: f64) -> ShownToken {
+        ShownToken { text: text.to_owned(), sampled, special: text.starts_with("<|"), advantage }
+    }
+
+    #[test]
+    fn advantages_stand_below_the_tokens_they_belong_to() {
+        let row = vec![
+            token("<|user|>", false, 0.0),
+            token("Hi\n", false, 0.0),
+            token("ab", true, 0.5),
+            token("c", true, 0.5),
+            token(" ok", false, 0.0),
+            token("d", true, -1.25),
+        ];
+        let trajectory =
+            ShownTrajectory { id: "1-0-0".to_owned(), status: "terminated", reward: 1.0, steps: 2, rows: vec![row] };
+        assert_eq!(
+            lines(&trajectory, false),
+            "\ntrajectory 1-0-0: terminated, reward +1, 2 steps in 1 row\n\
+             <|user|>Hi⏎[ab][c] ok[d]\n           +0.50     -1.25\n"
+        );
+        let coloured = lines(&trajectory, true);
+        assert!(coloured.contains("\x1b[30;42mab\x1b[0m") && coloured.contains("\x1b[2mHi⏎\x1b[0m"), "{coloured}");
+    }
+
+    #[test]
+    fn long_rows_are_broken_between_tokens() {
+        let row = (0..60).map(|_| token("four", true, 1.0)).collect();
+        let trajectory =
+            ShownTrajectory { id: "1".to_owned(), status: "truncated", reward: 0.0, steps: 1, rows: vec![row] };
+        let text = lines(&trajectory, false);
+        let longest = text.lines().map(|line| line.chars().count()).max();
+        assert!(longest.is_some_and(|longest| longest <= WIDTH), "{text}");
+        assert_eq!(text.matches("[four]").count(), 60);
+        assert_eq!(text.matches("+1.00").count(), 1);
+    }
+}

@@ -1,0 +1,102 @@
+//! A critic: hidden states of a trunk, and one number for each by a linear head.
+//!
+//! The trunk is a model of its own, started from the policy's weights, or the policy itself. The head starts at zero, so
+//! that every value is 0 before anything was learned and the first advantages are those of the rewards alone. Its
+//! tensors are named as transformers names the head of a token classifier with one label (`score.weight`, `score.bias`).
+
+use std::path::Path;
+
+use tch::{Kind, Tensor};
+
+use super::{Model, Packed};
+use crate::error::{self, Error, Result};
+
+const FILE: &str = "value_head.safetensors";
+const NAMES: [&str; 2] = ["score.weight", "score.bias"];
+
+/// A value model; see the module's words.
+#[derive(Debug)]
+pub struct Critic {
+    /// `None` where the policy's hidden states are used.
+    trunk: Option<Model>,
+    /// `[1, E]` and `[1]`, f32 (f64 for a model held in f64).
+    weight: Tensor,
+    bias: Tensor,
+}
+
+impl Critic {
+    /// A critic over `trunk`, or over the hidden states of `policy` itself.
+    pub fn new(policy: &Model, trunk: Option<Model>) -> Result<Self> {
+        let kind = if policy.kind() == Kind::Double { Kind::Double } else { Kind::Float };
+        let options = (kind, policy.device());
+        let width = policy.config.hidden_size as i64;
+        let weight = Tensor::f_zeros([1, width], options)?.f_set_requires_grad(true)?;
+        let bias = Tensor::f_zeros([1], options)?.f_set_requires_grad(true)?;
+        Ok(Self { trunk, weight, bias })
+    }
+
+    /// Whether it has no trunk of its own.
+    pub fn is_shared(&self) -> bool {
+        self.trunk.is_none()
+    }
+
+    /// Values `[N]` at the places `at` `[N]` i64 of a batch of T tokens; the value at a token is that of the state in which the
+    /// policy has read it. Differentiable. `shared` are the policy's hidden states `[T, E]`, which a critic without a trunk wants.
+    pub fn values(&self, batch: &Packed, at: &Tensor, shared: Option<&Tensor>) -> Result<Tensor> {
+        let hidden = match (&self.trunk, shared) {
+            (Some(trunk), _) => trunk.forward(batch)?,
+            (None, Some(hidden)) => hidden.shallow_clone(),
+            (None, None) => {
+                return Err(Error::new(error::Kind::Internal, "a critic without a trunk was given no hidden states"));
+            }
+        };
+        let hidden = hidden.f_index_select(0, at)?.f_to_kind(self.weight.kind())?;
+        Ok(hidden.f_linear(&self.weight, Some(&self.bias))?.f_squeeze_dim(1)?)
+    }
+
+    /// The head's tensors, and the trunk's if it is its own, under the names they are saved by.
+    pub fn parameters(&self) -> Vec<(String, Tensor)> {
+        let mut all = self.trunk.as_ref().map(Model::parameters).unwrap_or_default();
+        all.extend(self.head());
+        all
+    }
+
+    fn head(&self) -> Vec<(String, Tensor)> {
+        let tensors = [self.weight.shallow_clone(), self.bias.shallow_clone()];
+        NAMES.map(str::to_owned).into_iter().zip(tensors).collect()
+    }
+
+    /// Writes the head, and the trunk in the layout of any model.
+    pub fn save(&self, dir: &Path) -> Result<()> {
+        std::fs::create_dir_all(dir).map_err(|error| Error::io(error::Kind::Store, "write", dir, &error))?;
+        if let Some(trunk) = &self.trunk {
+            trunk.save(dir)?;
+        }
+        let path = dir.join(FILE);
+        let head = self.head();
+        let named: Vec<(&str, &Tensor)> = head.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+        Tensor::write_safetensors(&named, &path)
+            .map_err(|why| Error::new(error::Kind::Store, format!("can't write the value head: {why}")).at_path(path))
+    }
+
+    /// Takes over a saved head; the trunk is loaded as any model.
+    ///
+    /// # Errors
+    /// `Kind::Store` names the tensor that is missing or has another shape.
+    pub fn load_head(&mut self, dir: &Path) -> Result<()> {
+        let path = dir.join(FILE);
+        let damaged =
+            |why: String| Error::new(error::Kind::Store, format!("can't read the value head: {why}")).at_path(&path);
+        let found = Tensor::read_safetensors(&path).map_err(|why| damaged(why.to_string()))?;
+        let _guard = tch::no_grad_guard();
+        for (name, mut own) in self.head() {
+            let saved = found.iter().find(|(found, _)| *found == name).map(|(_, tensor)| tensor);
+            let saved = saved.ok_or_else(|| damaged(format!("`{name}` is missing")))?;
+            if saved.size() != own.size() {
+                return Err(damaged(format!("`{name}` is {:?}, not {:?}", saved.size(), own.size())));
+            }
+            own.f_copy_(saved)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,47 @@
+//! `r1.rl`: the estimators and losses of training, over plain tables. The tensors stay with the host's
+//! [`Services`](crate::script::Services).
+
+use std::rc::Rc;
+
+use mlua::{Lua, Table, Value};
+use serde_json::{Value as Json, json};
+
+use super::args::{fail, text};
+use super::model::ask;
+use super::seal;
+use crate::script::convert::{Odd, from_json, to_json};
+use crate::script::host::Host;
+
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let rl = lua.create_table()?;
+    for (name, function) in [("advantages", "r1.rl.advantages"), ("loss", "r1.rl.loss")] {
+        let host = host.clone();
+        let call = move |lua: Lua, (chosen, rows, options): (Value, Value, Value)| {
+            let host = host.clone();
+            async move {
+                let chosen = text(&lua, function, "name", &chosen)?;
+                let Some(services) = host.services.clone() else {
+                    return Err(fail(
+                        &lua,
+                        function,
+                        "is for programs (`r1 lua`); a recipe names its estimator in `trainer`",
+                    ));
+                };
+                let plain = |what: &str, value: &Value| -> mlua::Result<Json> {
+                    match value {
+                        Value::Nil => Ok(Json::Null),
+                        value => to_json(value, what, Odd::Refuse).map_err(|why| fail(&lua, function, why)),
+                    }
+                };
+                let asked = json!({
+                    "name": chosen, "rows": plain("rows", &rows)?, "options": plain("options", &options)?,
+                });
+                let told = ask(&lua, &services, &function[3..], asked).await?;
+                from_json(&lua, &told)
+            }
+        };
+        rl.raw_set(name, lua.create_async_function(call)?)?;
+    }
+    seal(lua, "r1.rl", &rl)?;
+    r1.raw_set("rl", rl)
+}

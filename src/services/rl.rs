@@ -1,0 +1,29 @@
+//! Estimators and losses for scripts: tables in, tables out.
+
+use serde_json::{Value as Json, json};
+
+use crate::error::{Error, Kind, Result};
+use crate::rl::plain;
+
+/// Carries out `rl.advantages` or `rl.loss` on `{ name, rows, options }`.
+pub(super) fn call(function: &str, arguments: &Json) -> Result<Json> {
+    let name = arguments["name"].as_str().unwrap_or_default();
+    let rows = plain::rows(&arguments["rows"])?;
+    let options = &arguments["options"];
+    match function {
+        "rl.advantages" => {
+            let found = plain::advantages(name, &rows, options)?;
+            let mut told = json!({ "advantages": found.advantages, "counted": found.counted });
+            if found.targets.iter().flatten().any(|asked| *asked) {
+                told["returns"] = json!(found.returns);
+                told["targets"] = json!(found.targets);
+            }
+            Ok(told)
+        }
+        "rl.loss" => {
+            let report = plain::loss(name, &rows, options)?;
+            Ok(json!({ "loss": report.loss, "gradient": report.gradient, "metrics": report.metrics }))
+        }
+        _ => Err(Error::new(Kind::Internal, format!("no service `{function}`"))),
+    }
+}

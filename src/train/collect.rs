@@ -1,0 +1,146 @@
+//! The trajectories of one step: groups of tries at tasks in the order of the data, with refills for groups that teach
+//! nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::order;
+use super::session::Session;
+use crate::config::Learner;
+use crate::engine::Stats;
+use crate::error::Result;
+use crate::mdp::{Sampling, StreamSeed, Trajectory};
+use crate::rl::filter;
+use crate::rollout::Spec;
+use crate::script::Split;
+use crate::store::State;
+use crate::telemetry::Reporter;
+
+/// What else a trajectory must bring.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wants {
+    /// A greedy companion for every group.
+    pub(super) greedy: bool,
+    /// What would have come after a cut.
+    pub(super) next_prompt: bool,
+}
+
+/// A step's trajectories.
+pub(super) struct Collected {
+    pub(super) trajectories: Vec<Trajectory>,
+    /// Those before this place are learned from; the rest are greedy companions.
+    pub(super) companions_from: usize,
+    /// Groups sampled, and how many of them were dropped.
+    pub(super) groups: usize,
+    pub(super) dropped: usize,
+    pub(super) stats: Stats,
+}
+
+impl Collected {
+    pub(super) fn is_companion(&self, index: usize) -> bool {
+        index >= self.companions_from
+    }
+}
+
+/// Rolls out `groups_per_step` tasks with `group_size` tries each; groups that the recipe's filter drops are replaced by
+/// the next tasks. The data position is the caller's to move on, by [`Collected::groups`].
+pub(super) fn collect(
+    session: &mut Session,
+    learner: &Learner,
+    state: &State,
+    rows: u64,
+    wants: Wants,
+    reporter: &Reporter,
+) -> Result<Collected> {
+    let mut collected =
+        Collected { trajectories: Vec::new(), companions_from: 0, groups: 0, dropped: 0, stats: Stats::default() };
+    let mut companions = Vec::new();
+    let mut kept = 0;
+    for round in 0..=learner.filter.refills {
+        let missing = learner.groups_per_step - kept;
+        let label = if round == 0 { "sampling" } else { "refilling" };
+        let specs = specs(session, learner, state, rows, collected.groups..collected.groups + missing, wants);
+        let (found, stats) = session.rollout(specs, reporter, label)?;
+        collected.groups += missing;
+        collected.stats.add(&stats);
+        let tries = |trajectory: &Trajectory| (trajectory.sample as usize) < learner.group_size;
+        let (own, greedy): (Vec<_>, Vec<_>) = found.into_iter().partition(tries);
+        let varied = learner.filter.uniform.then(|| {
+            let (returns, groups) = returns(&own);
+            filter::dynamic_sampling(&returns, &groups)
+        });
+        let new = varied.as_ref().map_or(missing, Vec::len);
+        collected.dropped += missing - new;
+        kept += new;
+        let keeps = |trajectory: &Trajectory| varied.as_ref().is_none_or(|varied| varied.contains(&trajectory.group));
+        // When no refill is left, what teaches nothing still belongs to the records of the step.
+        let last = round == learner.filter.refills;
+        collected.trajectories.extend(own.into_iter().filter(|t| last || keeps(t)));
+        companions.extend(greedy.into_iter().filter(|t| last || keeps(t)));
+        if kept == learner.groups_per_step {
+            break;
+        }
+    }
+    if learner.filter.keep < 1.0 {
+        let (returns, groups) = returns(&collected.trajectories);
+        let best = filter::starpo_s(&returns, &groups, learner.filter.keep, filter::Keep::Largest)?;
+        let all = collected.trajectories.iter().map(|t| t.group).collect::<BTreeSet<_>>().len();
+        collected.dropped += all - best.len();
+        collected.trajectories.retain(|trajectory| best.contains(&trajectory.group));
+        companions.retain(|trajectory| best.contains(&trajectory.group));
+    }
+    collected.companions_from = collected.trajectories.len();
+    collected.trajectories.append(&mut companions);
+    Ok(collected)
+}
+
+/// Returns and groups, failures left out.
+fn returns(trajectories: &[Trajectory]) -> (Vec<f64>, Vec<u64>) {
+    let counted = trajectories.iter().filter(|trajectory| !trajectory.status.is_failure());
+    counted.map(|trajectory| (trajectory.total_reward(), trajectory.group)).unzip()
+}
+
+/// What to try for the groups `numbers` of a step. Tasks are drawn without repetition within an epoch, in an order the
+/// seed decides.
+fn specs(
+    session: &Session,
+    learner: &Learner,
+    state: &State,
+    rows: u64,
+    numbers: std::ops::Range<usize>,
+    wants: Wants,
+) -> Vec<Spec> {
+    let sampling = session.with_stop(session.settings.sampling.clone());
+    let greedy = session.with_stop(Sampling { temperature: 0.0, ..session.settings.sampling.clone() });
+    let mut specs = Vec::with_capacity(numbers.len() * (learner.group_size + 1));
+    for group in numbers.map(|number| number as u64) {
+        let position = state.data_position + group;
+        let task_index = order::shuffled(position, rows, state.seed);
+        for sample in 0..learner.group_size + usize::from(wants.greedy) {
+            let companion = sample == learner.group_size;
+            specs.push(Spec {
+                id: format!("{}-{group}-{sample}", state.step + 1),
+                split: Split::Train,
+                task_index,
+                group,
+                sample: sample as u32,
+                env_seed: state.seed ^ position.wrapping_mul(0x9E37_79B9_7F4A_7C15),
+                seed: StreamSeed {
+                    seed: state.seed,
+                    // No other trajectory has the number of a companion.
+                    trajectory: if companion {
+                        !position
+                    } else {
+                        position * learner.group_size as u64 + sample as u64
+                    },
+                    step: 0,
+                },
+                sampling: Arc::clone(if companion { &greedy } else { &sampling }),
+                max_steps: session.settings.env.max_steps,
+                max_context: session.max_context,
+                next_prompt: wants.next_prompt,
+            });
+        }
+    }
+    specs
+}

@@ -1,0 +1,94 @@
+//! The critic of a run: loaded, trained, saved.
+
+use std::path::Path;
+
+use tch::Tensor;
+
+use super::lesson::Lesson;
+use super::setup::{Training, load_alone};
+use super::update::{Update, UpdateStats};
+use super::value::{self, CriticStats, update_critic};
+use super::{RunOptions, files};
+use crate::config::Learner;
+use crate::error::Result;
+use crate::model::{Critic, Model, Packed};
+use crate::rl::adamw::{self, AdamW};
+use crate::rl::pack::MicroBatch;
+use crate::telemetry::Reporter;
+
+/// The critic's directory within a checkpoint, and its optimiser's state in there.
+const DIR: &str = "critic";
+const OPTIMIZER: &str = "optimizer.safetensors";
+
+/// A critic and its optimiser.
+pub(super) struct Learning {
+    pub(super) critic: Critic,
+    /// Of head and trunk, or of a head alone.
+    optimizer: AdamW,
+}
+
+impl Learning {
+    /// A new critic started from the policy's weights, or that of the checkpoint the run goes on from.
+    pub(super) fn open(training: &Training, options: &RunOptions, reporter: &Reporter) -> Result<Self> {
+        let (policy, learner) = (&training.session.model, &training.learner);
+        let saved = training.checkpoint.as_ref().map(|checkpoint| checkpoint.join(DIR));
+        let trunk = if learner.critic.shared {
+            None
+        } else {
+            Some(match &saved {
+                Some(dir) => Model::load(dir, policy.device(), policy.kind())?,
+                None => load_alone(&training.script.settings.policy, options, reporter)?,
+            })
+        };
+        let mut critic = Critic::new(policy, trunk)?;
+        if let Some(dir) = &saved {
+            critic.load_head(dir)?;
+        }
+        let weights = adamw::Options { weight_decay: learner.weight_decay, ..adamw::Options::default() };
+        let mut optimizer = AdamW::new(critic.parameters(), weights)?;
+        if let Some(dir) = &saved {
+            optimizer.load_state(files::read_tensors(&dir.join(OPTIMIZER))?)?;
+        }
+        Ok(Self { critic, optimizer })
+    }
+
+    /// One optimiser step of the critic and, unless it is warming up, one of the policy.
+    pub(super) fn update(
+        &mut self,
+        policy: Option<(&Update<'_>, &mut AdamW)>,
+        model: &Model,
+        lesson: &Lesson,
+        learner: &Learner,
+    ) -> Result<(Option<UpdateStats>, CriticStats)> {
+        let settings = &learner.critic;
+        let Some((update, optimizer)) = policy else {
+            return Ok((None, update_critic(&self.critic, model, &mut self.optimizer, lesson, learner)?));
+        };
+        let Some(targets) = lesson.targets.as_ref().filter(|_| self.critic.is_shared()) else {
+            let of_critic = update_critic(&self.critic, model, &mut self.optimizer, lesson, learner)?;
+            return Ok((Some(update.step(optimizer, lesson)?), of_critic));
+        };
+        // One forward and backward pass for both losses; the head has its own learning rate.
+        let count = targets.count();
+        let mut stats = CriticStats::default();
+        let mut value_loss = |hidden: &Tensor, batch: &MicroBatch, packed: &Packed| {
+            let values = self.critic.values(packed, &batch.predict, Some(hidden))?;
+            let (loss, clipped) = value::share(&values, batch, targets, count, settings)?;
+            stats.loss += value::finite(f64::try_from(&loss)?)?;
+            stats.clip_frac += clipped / count.max(1) as f64;
+            Ok(loss.f_mul_scalar(settings.weight)?)
+        };
+        self.optimizer.zero_grad();
+        let own = update.step_shared(optimizer, lesson, Some(&mut value_loss))?;
+        if !own.skipped {
+            stats.grad_norm = self.optimizer.step(settings.lr, learner.max_grad_norm)?;
+        }
+        Ok((Some(own), stats))
+    }
+
+    pub(super) fn save(&self, checkpoint: &Path) -> Result<()> {
+        let dir = checkpoint.join(DIR);
+        self.critic.save(&dir)?;
+        files::write_tensors(&dir.join(OPTIMIZER), &self.optimizer.state())
+    }
+}

@@ -1,0 +1,204 @@
+//! What an update learns from: rows of the trajectories that count, with what is known about each of their tokens.
+
+use tch::Tensor;
+
+use super::objective::Objective;
+use super::score::{largest_difference, score};
+use super::setup::Training;
+use super::update::UpdateStats;
+use crate::error::Result;
+use crate::mdp::Trajectory;
+use crate::rl::pack::{self, Row};
+use crate::telemetry::Metrics;
+
+/// Rows and numbers for their sampled tokens: every list has an entry for every token of every row.
+#[derive(Clone, Debug, Default)]
+pub struct Lesson {
+    pub rows: Vec<Row>,
+    pub advantages: Vec<Vec<f64>>,
+    /// Log-probabilities before the update, where they are not those of the sampler.
+    pub old: Option<Vec<Vec<f32>>>,
+    /// Under the reference policy.
+    pub reference: Option<Vec<Vec<f32>>>,
+    /// Off-policy weights.
+    pub weights: Option<Vec<Vec<f32>>>,
+    pub targets: Option<Targets>,
+}
+
+/// What a critic learns.
+#[derive(Clone, Debug)]
+pub struct Targets {
+    pub returns: Vec<Vec<f64>>,
+    /// Where the critic is asked.
+    pub asked: Vec<Vec<bool>>,
+    /// What it said before the update.
+    pub values: Vec<Vec<f32>>,
+}
+
+impl Lesson {
+    /// The lesson in parts, all rows of a trajectory in the same one; parts without rows are left out.
+    pub(super) fn split(&self, parts: usize) -> Vec<Self> {
+        if parts == 1 {
+            return vec![self.clone()];
+        }
+        let places = |part: usize| -> Vec<usize> {
+            (0..self.rows.len()).filter(|&place| self.rows[place].trajectory % parts == part).collect()
+        };
+        (0..parts).map(places).filter(|places| !places.is_empty()).map(|places| self.take(&places)).collect()
+    }
+
+    /// Some of the rows.
+    pub(super) fn take(&self, places: &[usize]) -> Self {
+        fn of<T: Clone>(all: &[T], places: &[usize]) -> Vec<T> {
+            places.iter().map(|&place| all[place].clone()).collect()
+        }
+        let lists = |all: &Option<Vec<Vec<f32>>>| all.as_ref().map(|all| of(all, places));
+        Self {
+            rows: of(&self.rows, places),
+            advantages: of(&self.advantages, places),
+            old: lists(&self.old),
+            reference: lists(&self.reference),
+            weights: lists(&self.weights),
+            targets: self.targets.as_ref().map(|targets| Targets {
+                returns: of(&targets.returns, places),
+                asked: of(&targets.asked, places),
+                values: of(&targets.values, places),
+            }),
+        }
+    }
+
+    /// Whether a row has an advantage, so that it moves the weights.
+    pub(super) fn moves(&self, row: usize) -> bool {
+        self.advantages[row].iter().any(|advantage| *advantage != 0.0)
+    }
+}
+
+/// The rows of the trajectories that are trained on, numbered by their place in `trajectories`.
+pub(super) fn rows(trajectories: &[Trajectory], companion: impl Fn(usize) -> bool) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (index, trajectory) in trajectories.iter().enumerate() {
+        if !trajectory.status.is_failure() && !companion(index) {
+            rows.extend(pack::merge(trajectory, index)?);
+        }
+    }
+    Ok(rows)
+}
+
+/// Log-probabilities of the rows' sampled tokens, as far as anybody wants them.
+pub(super) struct Scores {
+    /// The learner's own before the update, if they take the place of the sampler's.
+    pub(super) old: Option<Vec<Vec<f32>>>,
+    pub(super) reference: Option<Vec<Vec<f32>>>,
+    /// Weights for the difference of the two.
+    pub(super) weights: Option<Vec<Vec<f32>>>,
+    /// Difference of sampler and learner, where it was measured ahead of the updates.
+    mismatch: Option<f64>,
+}
+
+/// Scores the rows with the current weights and those of the reference, if the recipe wants either.
+pub(super) fn scores(rows: &[Row], training: &Training, temperature: f64) -> Result<Scores> {
+    let learner = &training.learner;
+    let (mut old, mut weights, mut mismatch) = (None, None, None);
+    if learner.recompute_above > 0.0 {
+        let own = score(&training.session.model, rows, temperature, learner.tokens_per_batch)?;
+        let difference = largest_difference(rows, &own);
+        mismatch = Some(difference);
+        if difference > learner.recompute_above {
+            weights = off_policy(rows, &own, &training.objective)?;
+            old = Some(own);
+        }
+    }
+    let reference = match &training.reference {
+        Some(reference) => Some(reference.score(rows, temperature, learner.tokens_per_batch)?),
+        None => None,
+    };
+    Ok(Scores { old, reference, weights, mismatch })
+}
+
+/// Weights of tokens whose sampler was not quite the learner; a sequence is a trajectory.
+fn off_policy(rows: &[Row], own: &[Vec<f32>], objective: &Objective) -> Result<Option<Vec<Vec<f32>>>> {
+    if objective.importance.is_none() && objective.rejection.is_none() {
+        return Ok(None);
+    }
+    let mut places = Vec::new();
+    let (mut ratios, mut sequence) = (Vec::new(), Vec::new());
+    for (number, row) in rows.iter().enumerate() {
+        for place in (0..row.len()).filter(|&place| row.loss_mask[place]) {
+            places.push((number, place));
+            ratios.push(own[number][place] - row.logprobs[place]);
+            sequence.push(row.trajectory as i64);
+        }
+    }
+    let (ratios, sequence) = (Tensor::f_from_slice(&ratios)?, Tensor::f_from_slice(&sequence)?);
+    let mut weights = ratios.f_ones_like()?;
+    if let Some(importance) = &objective.importance {
+        weights = weights.f_mul(&importance.weights(&ratios, &sequence)?)?;
+    }
+    if let Some(rejection) = &objective.rejection {
+        weights = weights.f_mul(&rejection.mask(&ratios, &sequence)?)?;
+    }
+    let mut found: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
+    for ((row, place), weight) in places.into_iter().zip(Vec::<f32>::try_from(weights)?) {
+        found[row][place] = weight;
+    }
+    Ok(Some(found))
+}
+
+impl Scores {
+    /// Tells the estimator what is known.
+    pub(super) fn fill(&self, steps: &mut super::credit::Steps, rows: &[Row]) {
+        if let Some(reference) = &self.reference {
+            steps.fill(rows, reference, |row| &mut row.logp_ref);
+        }
+        if let Some(old) = &self.old {
+            steps.fill(rows, old, |row| &mut row.logp_old);
+        }
+    }
+
+    /// Largest difference of sampler and learner: only the first update sees the weights that sampled.
+    pub(super) fn mismatch(&self, updates: &[UpdateStats]) -> f64 {
+        self.mismatch.unwrap_or_else(|| updates.first().map_or(0.0, |update| update.mismatch))
+    }
+
+    pub(super) fn log(&self, metrics: &mut Metrics, rows: &[Row], updates: &[UpdateStats]) {
+        metrics.set("mismatch/max_abs", self.mismatch(updates));
+        if self.mismatch.is_some() {
+            metrics.set("mismatch/recomputed", f64::from(u8::from(self.old.is_some())));
+        }
+        if let Some(weights) = &self.weights {
+            let (mut rejected, mut sampled) = (0.0, 0.0);
+            for (row, weights) in rows.iter().zip(weights) {
+                for (weight, _) in weights.iter().zip(&row.loss_mask).filter(|(_, sampled)| **sampled) {
+                    rejected += f64::from(u8::from(*weight == 0.0));
+                    sampled += 1.0;
+                }
+            }
+            metrics.set("mismatch/rejected", rejected / f64::max(sampled, 1.0));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_trajectory_stays_in_one_part() {
+        let row =
+            |trajectory| Row { ids: vec![1], loss_mask: vec![true], logprobs: vec![0.0], steps: vec![0], trajectory };
+        let rows: Vec<Row> = [0, 0, 1, 2, 2, 5].map(row).into();
+        let advantages = (0..6).map(|number| vec![f64::from(number)]).collect();
+        let lesson = Lesson { rows, advantages, ..Lesson::default() };
+        let numbers = |parts| -> Vec<Vec<usize>> {
+            let of = |part: &Lesson| part.rows.iter().map(|row| row.trajectory).collect();
+            lesson.split(parts).iter().map(of).collect()
+        };
+        assert_eq!(numbers(2), [vec![0, 0, 2, 2], vec![1, 5]]);
+        assert_eq!(numbers(1), [vec![0, 0, 1, 2, 2, 5]]);
+        assert_eq!(numbers(8), [vec![0, 0], vec![1], vec![2, 2], vec![5]]);
+        assert_eq!(lesson.split(2)[1].advantages, [vec![2.0], vec![5.0]]);
+        assert!(!lesson.moves(0) && lesson.moves(1));
+    }
+}

@@ -1,0 +1,112 @@
+//! What training would make of a recipe's first group: its tokens, their masks and advantages, for people to look at.
+
+use super::RunOptions;
+use super::collect::{Wants, collect};
+use super::credit::{Credit, Steps};
+use super::custom;
+use super::lesson;
+use super::objective::Objective;
+use super::session::Session;
+use crate::config::{Filter, Learner, Trainer};
+use crate::error::{Error, Kind, Result};
+use crate::rl::advantages::Need;
+use crate::script::{Script, Split, Worker};
+use crate::store::State;
+use crate::telemetry::Reporter;
+
+/// One token of a training row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShownToken {
+    pub text: String,
+    /// Trained on: the policy wrote it.
+    pub sampled: bool,
+    /// One that text never becomes, such as the end of a turn.
+    pub special: bool,
+    pub advantage: f64,
+}
+
+/// One trajectory as it would be trained on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShownTrajectory {
+    pub id: String,
+    pub status: &'static str,
+    pub reward: f64,
+    pub steps: usize,
+    /// Rows of merged steps; none for a failure.
+    pub rows: Vec<Vec<ShownToken>>,
+}
+
+/// The learner of a recipe for reinforcement learning, and whether its loop has a critic; what contradicts itself is refused.
+pub fn checked(script: &Script) -> Result<(Learner, Objective, bool)> {
+    let (learner, critic) = match &script.settings.trainer {
+        Trainer::Grpo(learner) => (learner, false),
+        Trainer::Ppo(learner) => (learner, true),
+        Trainer::Sft(_) => {
+            return Err(Error::new(Kind::Usage, "this recipe's trainer is r1.sft, which has no trajectories")
+                .at_path(&script.path));
+        }
+    };
+    let objective = Objective::new(learner, &script.settings.sampling, critic)?;
+    Ok((learner.clone(), objective, critic))
+}
+
+/// Rolls out the first task's group and gives every token its advantage. A critic says 0, as it does in the first step.
+pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTrajectory>> {
+    let script = Script::load(&options.script, &options.overrides)?;
+    let (learner, objective, critic) = checked(&script)?;
+    let learner = Learner { groups_per_step: 1, filter: Filter::default(), ..learner };
+    let mut session = Session::open(&script, &script.settings.policy, options.fetching(reporter))?;
+    let tasks = session
+        .pool
+        .rows(Split::Train)
+        .filter(|rows| *rows > 0)
+        .ok_or_else(|| Error::new(Kind::Data, "the recipe has no training data").at_path(&options.script))?;
+    let state = State { seed: script.settings.seed, ..State::default() };
+    let wants = Wants { greedy: objective.needs(Need::Greedy), next_prompt: false };
+    let collected = collect(&mut session, &learner, &state, tasks, wants, reporter)?;
+    let trajectories = &collected.trajectories;
+    let rows = lesson::rows(trajectories, |index| collected.is_companion(index))?;
+    let mut steps = Steps::of(trajectories, |index| collected.is_companion(index));
+    if objective.needs(Need::Anchors) {
+        steps.anchor(trajectories, &session.renderer);
+    }
+    let zeros: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
+    if critic {
+        steps.fill(&rows, &zeros, |row| &mut row.values);
+        for row in steps.rows.iter_mut().filter(|row| row.truncated) {
+            row.next_value = Some(0.0);
+        }
+    }
+    if objective.shaping.kl.is_some() {
+        // Before the first update the policy is its reference.
+        let own: Vec<Vec<f32>> = rows.iter().map(|row| row.logprobs.clone()).collect();
+        steps.fill(&rows, &own, |row| &mut row.logp_ref);
+    }
+    let estimate = |steps: &[_]| match &objective.estimator {
+        Some(estimator) => estimator.estimate(steps, false),
+        None => custom::advantages(&Worker::new(&script, None)?, steps, critic),
+    };
+    let credit = Credit::assign(steps, &objective.shaping, estimate, trajectories)?;
+    let advantages = credit.advantages(&rows);
+    let tokenizer = session.renderer.tokenizer();
+    let mut shown: Vec<ShownTrajectory> = trajectories
+        .iter()
+        .map(|trajectory| ShownTrajectory {
+            id: trajectory.id.clone(),
+            status: trajectory.status.name(),
+            reward: trajectory.total_reward(),
+            steps: trajectory.steps.len(),
+            rows: Vec::new(),
+        })
+        .collect();
+    for (row, advantages) in rows.iter().zip(&advantages) {
+        let token = |(place, id): (usize, &u32)| ShownToken {
+            text: tokenizer.decode(&[*id], false),
+            sampled: row.loss_mask[place],
+            special: tokenizer.decode(&[*id], true).is_empty(),
+            advantage: advantages[place],
+        };
+        shown[row.trajectory].rows.push(row.ids.iter().enumerate().map(token).collect());
+    }
+    Ok(shown)
+}

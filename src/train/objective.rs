@@ -1,0 +1,302 @@
+//! A recipe's way to learn, checked before anything runs: every name and option known, nothing that contradicts itself.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::config::{KlPlace, Learner};
+use crate::error::{Error, Kind, Result, suggest};
+use crate::mdp::Sampling;
+use crate::rl::advantages::{Estimator, Need};
+use crate::rl::correction::{Importance, Rejection};
+use crate::rl::kl::{KlController, KlKind};
+use crate::rl::objective as policy;
+use crate::rl::registry::{self, Host};
+use crate::rl::rewards::{KlPenalty, Shaping};
+
+/// What is learned, in the terms of [`crate::rl`].
+#[derive(Clone, Debug)]
+pub struct Objective {
+    /// `None` for the recipe's own function.
+    pub estimator: Option<Estimator>,
+    pub shaping: Shaping,
+    pub policy: policy::Objective,
+    pub importance: Option<Importance>,
+    pub rejection: Option<Rejection>,
+    /// The coefficient of the KL, in the loss or in the reward.
+    pub kl_coef: KlController,
+}
+
+impl Objective {
+    /// The objective of `learner`; `critic` says whether its loop trains one.
+    ///
+    /// # Errors
+    /// `Kind::Script` names the setting and says why it can't be.
+    pub fn new(learner: &Learner, sampling: &Sampling, critic: bool) -> Result<Self> {
+        numbers(learner)?;
+        sampled(sampling)?;
+        let name = &learner.estimator.name;
+        let options = Value::Object(learner.estimator.options.clone());
+        let estimator = match name.as_str() {
+            "custom" if learner.estimator.options.is_empty() => None,
+            _ => Some(Estimator::new(name, &options).map_err(|error| at("estimator", error))?),
+        };
+        let values = estimator.is_some_and(|estimator| estimator.needs().contains(&Need::Critic));
+        if critic && estimator.is_some() && !values {
+            let message = format!("trainer.estimator is {name}, which has no use for the critic that r1.ppo trains");
+            return Err(Error::new(Kind::Script, message).hint("use r1.grpo, or estimator = \"gae\""));
+        }
+        if values && !critic {
+            let message = format!("trainer.estimator is {name}, which wants the values of a critic");
+            return Err(Error::new(Kind::Script, message).hint("use r1.ppo"));
+        }
+        if learner.filter.uniform && learner.group_size < 2 {
+            let message = "trainer.filter.uniform drops groups without variance, and groups of one have none";
+            return Err(Error::new(Kind::Script, message).hint("raise trainer.group_size or leave the filter out"));
+        }
+        let mut policy = policy_objective(learner).map_err(|error| at("loss", error))?;
+        let mut shaping: Shaping = read("shaping", &learner.shaping)?;
+        let mut coef = learner.kl.coef;
+        if learner.kl.place == KlPlace::Reward && coef > 0.0 {
+            shaping.kl = Some(KlPenalty { coef, kind: kl_kind(&learner.kl.kind)? });
+        } else if coef > 0.0 {
+            policy.terms.kl_coef = coef;
+            policy.terms.kl = kl_kind(&learner.kl.kind)?;
+            policy.terms.kl_straight_through = learner.kl.straight_through;
+        } else {
+            coef = policy.terms.kl_coef;
+        }
+        let kl_coef = if learner.kl.target > 0.0 && coef > 0.0 {
+            KlController::Adaptive { coef, target: learner.kl.target, horizon: learner.kl.horizon }
+        } else {
+            KlController::Fixed { coef }
+        };
+        if let Some(estimator) = &estimator {
+            let all =
+                [(Need::Critic, critic), (Need::Reference, coef > 0.0), (Need::Greedy, true), (Need::Anchors, true)];
+            let has: Vec<Need> = all.into_iter().filter(|(_, has)| *has).map(|(need, _)| need).collect();
+            let host = Host { group_size: learner.group_size, has: &has };
+            registry::check(estimator, &policy, &host).map_err(|error| at("estimator", error))?;
+        }
+        let importance = learner.importance.as_ref().map(|given| read("importance", given)).transpose()?;
+        let rejection = learner.rejection.as_ref().map(|given| read("rejection", given)).transpose()?;
+        if (importance.is_some() || rejection.is_some()) && learner.recompute_above == 0.0 {
+            let message = "trainer.importance and trainer.rejection weigh what differs between sampler and learner, and \
+                           trainer.recompute_above, which measures it, is off";
+            return Err(Error::new(Kind::Script, message).hint("set trainer.recompute_above = 1e-3"));
+        }
+        Ok(Self { estimator, shaping, policy, importance, rejection, kl_coef })
+    }
+
+    /// Whether estimator or loss wants this.
+    pub fn needs(&self, need: Need) -> bool {
+        self.estimator.is_some_and(|estimator| estimator.needs().contains(&need)) || self.policy.needs().contains(&need)
+    }
+
+    /// Whether there is a reference policy.
+    pub fn has_reference(&self) -> bool {
+        self.kl_coef.coef() > 0.0
+    }
+
+    /// Whether a row without advantages has no gradient.
+    pub(super) fn only_advantages(&self) -> bool {
+        self.policy.terms.kl_coef == 0.0 && self.policy.terms.entropy_coef == 0.0
+    }
+}
+
+fn at(field: &str, error: Error) -> Error {
+    Error { kind: Kind::Script, message: format!("trainer.{field}: {}", error.message), ..error }
+}
+
+/// A table of options as serde reads it.
+fn read<T: DeserializeOwned + serde::Serialize + Default>(field: &str, options: &Map<String, Value>) -> Result<T> {
+    let known = match serde_json::to_value(T::default()) {
+        Ok(Value::Object(known)) => known,
+        _ => Map::new(),
+    };
+    if let Some(name) = options.keys().find(|name| !known.contains_key(*name)) {
+        let names = known.keys().map(String::as_str);
+        return Err(Error::new(Kind::Script, format!("unknown field `trainer.{field}.{name}`"))
+            .hint(suggest(name, names.collect::<Vec<_>>())));
+    }
+    serde_json::from_value(Value::Object(options.clone()))
+        .map_err(|error| Error::new(Kind::Script, format!("trainer.{field}: {error}")))
+}
+
+fn kl_kind(name: &str) -> Result<KlKind> {
+    serde_json::from_value(Value::from(name)).map_err(|_| {
+        Error::new(Kind::Script, format!("trainer.kl.kind is \"{name}\""))
+            .hint(suggest(name, ["k1", "abs", "k2", "k3"]))
+    })
+}
+
+/// The loss with what the recipe says of it outside of its options.
+fn policy_objective(learner: &Learner) -> Result<policy::Objective> {
+    let mut options = learner.loss.options.clone();
+    let mut put = |name: &str, value: Value| -> Result<()> {
+        if options.insert(name.to_owned(), value).is_some() {
+            let message = format!("`{name}` is given twice, as an option of the loss and beside it");
+            return Err(Error::new(Kind::Script, message));
+        }
+        Ok(())
+    };
+    if let Some((low, high)) = learner.clip {
+        if !policy::Objective::named(&learner.loss.name)?.has_option("clip_low") {
+            let message = format!("trainer.clip is set, and the loss `{}` has no clip", learner.loss.name);
+            return Err(Error::new(Kind::Script, message).hint("leave it out; on the command line: trainer.clip=null"));
+        }
+        put("clip_low", low.into())?;
+        put("clip_high", high.into())?;
+    }
+    if let Some(loss_agg) = learner.loss_agg {
+        put("loss_agg", serde_json::to_value(loss_agg).unwrap_or_default())?;
+    }
+    if learner.entropy != 0.0 {
+        put("entropy_coef", learner.entropy.into())?;
+    }
+    policy::Objective::new(&learner.loss.name, &Value::Object(options))
+}
+
+/// Numbers that can't be, whatever the algorithm.
+fn numbers(learner: &Learner) -> Result<()> {
+    let refuse = |message: String, hint: &str| Err(Error::new(Kind::Script, message).hint(hint));
+    let counts = [
+        ("group_size", learner.group_size),
+        ("groups_per_step", learner.groups_per_step),
+        ("epochs", learner.epochs),
+        ("mini_batches", learner.mini_batches),
+        ("tokens_per_batch", learner.tokens_per_batch),
+    ];
+    if let Some((name, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
+        return refuse(format!("trainer.{name} is 0"), "give at least 1, or leave it out for the default");
+    }
+    let trajectories = learner.group_size * learner.groups_per_step;
+    if learner.mini_batches > trajectories {
+        return refuse(
+            format!("trainer.mini_batches is {} and a step has {trajectories} trajectories", learner.mini_batches),
+            "give fewer mini-batches",
+        );
+    }
+    if let Some((low, high)) = learner.clip
+        && !(low > 0.0 && low <= 1.0 && high > 0.0 && high.is_finite())
+    {
+        let message = format!("trainer.clip is {{ {low}, {high} }}");
+        return refuse(message, "both are above 0, the first at most 1");
+    }
+    let from_zero = [
+        ("lr", learner.lr),
+        ("final_lr", learner.final_lr),
+        ("weight_decay", learner.weight_decay),
+        ("max_grad_norm", learner.max_grad_norm),
+        ("kl.coef", learner.kl.coef),
+        ("kl.target", learner.kl.target),
+        ("critic.lr", learner.critic.lr),
+        ("critic.clip", learner.critic.clip),
+        ("critic.weight", learner.critic.weight),
+        ("max_mismatch", learner.max_mismatch),
+        ("recompute_above", learner.recompute_above),
+    ];
+    if let Some((name, value)) = from_zero.into_iter().find(|(_, value)| !(*value >= 0.0 && value.is_finite())) {
+        return refuse(format!("trainer.{name} is {value}"), "give a number from 0 up");
+    }
+    if !(0.0..1.0).contains(&learner.ema) {
+        return refuse(format!("trainer.ema is {}", learner.ema), "give a number from 0 up to below 1, such as 0.99");
+    }
+    if !(learner.filter.keep > 0.0 && learner.filter.keep <= 1.0) {
+        return refuse(format!("trainer.filter.keep is {}", learner.filter.keep), "give a share above 0, at most 1");
+    }
+    if !(learner.kl.horizon > 0.0 && learner.entropy.is_finite()) {
+        let message = format!("trainer.kl.horizon is {} and trainer.entropy {}", learner.kl.horizon, learner.entropy);
+        return refuse(message, "give numbers, the first above 0");
+    }
+    Ok(())
+}
+
+/// What is sampled must be what is scored.
+fn sampled(sampling: &Sampling) -> Result<()> {
+    let refuse = |message: &str, hint: &str| Err(Error::new(Kind::Script, message).hint(hint));
+    if sampling.penalises() || !sampling.logit_bias.is_empty() {
+        return refuse(
+            "sampling.repetition_penalty and sampling.logit_bias sample from another distribution than the policy's, \
+             which training can't score",
+            "leave them out; they are for `r1 infer` and `r1 lua`",
+        );
+    }
+    if sampling.temperature <= 0.0 {
+        return refuse(
+            "sampling.temperature is 0: every try at a task is the same, and there is no distribution to learn",
+            "train at temperature 1; eval.temperature may be 0",
+        );
+    }
+    if sampling.top_k > 0 || sampling.top_p < 1.0 || sampling.min_p > 0.0 {
+        return refuse(
+            "sampling.top_k, top_p and min_p cut the distribution that training scores",
+            "leave them out for training; eval and `r1 infer` may cut",
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::config::{ALGORITHMS, Algorithm, Choice, Filter, Kl};
+
+    fn refused(learner: &Learner, critic: bool) -> String {
+        Objective::new(learner, &Sampling::default(), critic).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_algorithm_is_one_that_can_be() {
+        for name in ALGORITHMS {
+            let Algorithm { critic, settings } = Algorithm::named(name).unwrap();
+            let objective = Objective::new(&settings, &Sampling::default(), critic).unwrap();
+            assert_eq!(objective.has_reference(), name == "pspo", "{name}");
+        }
+    }
+
+    #[test]
+    fn every_estimator_and_loss_is_accepted_or_refused_with_a_reason() {
+        for estimator in Estimator::NAMES {
+            for loss in policy::Objective::NAMES {
+                let choice = |name: &str| Choice { name: name.to_owned(), options: Map::new() };
+                let learner = Learner { estimator: choice(estimator), loss: choice(loss), ..Learner::default() };
+                let critic = learner.wants_values();
+                match Objective::new(&learner, &Sampling::default(), critic) {
+                    Ok(objective) => assert_eq!(objective.policy.name, loss),
+                    Err(error) => assert!(error.hint.is_some() && error.message.contains('`'), "{error}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let usual = Learner::default();
+        let gae = Learner { estimator: Choice { name: "gae".to_owned(), options: Map::new() }, ..usual.clone() };
+        assert!(refused(&gae, false).contains("use r1.ppo"));
+        assert!(refused(&usual, true).contains("use r1.grpo"));
+        assert!(refused(&Learner { group_size: 1, ..usual.clone() }, false).contains("group"));
+        assert!(refused(&Learner { mini_batches: 129, ..usual.clone() }, false).contains("128 trajectories"));
+        assert!(refused(&Learner { clip: Some((-0.1, 0.2)), ..usual.clone() }, false).contains("trainer.clip"));
+        assert!(refused(&Learner { lr: f64::NAN, ..usual.clone() }, false).contains("trainer.lr is NaN"));
+        let kl = Kl { coef: 0.1, kind: "k9".to_owned(), ..Kl::default() };
+        assert!(refused(&Learner { kl, ..usual.clone() }, false).contains("k3"));
+        let filter = Filter { uniform: true, ..Filter::default() };
+        let alone = Learner { filter, ..Algorithm::named("reinforce_pp").unwrap().settings };
+        assert!(refused(&alone, false).contains("filter.uniform"));
+        let importance = Some(Map::new());
+        assert!(refused(&Learner { importance, ..usual.clone() }, false).contains("recompute_above"));
+        let shaping = Map::from_iter([("primes".to_owned(), Value::from(true))]);
+        assert!(refused(&Learner { shaping, ..usual }, false).contains("prime"));
+    }
+
+    #[test]
+    fn what_is_sampled_must_be_what_is_scored() {
+        let no = |sampling: Sampling| Objective::new(&Learner::default(), &sampling, false).unwrap_err().to_string();
+        assert!(no(Sampling { temperature: 0.0, ..Sampling::default() }).contains("temperature"));
+        assert!(no(Sampling { top_p: 0.9, ..Sampling::default() }).contains("top_p"));
+        assert!(no(Sampling { repetition_penalty: 1.1, ..Sampling::default() }).contains("repetition_penalty"));
+    }
+}

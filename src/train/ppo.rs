@@ -1,0 +1,139 @@
+//! Policy optimisation with a critic (PPO, arXiv:1707.06347) over multi-step trajectories.
+//!
+//! The shape is that of [`super::grpo`]; what differs:
+//! 1. A critic, a model with a value head started from the policy's weights (or a head on the policy itself), says what
+//!    states are worth. By default a step is one decision: its value is that of the prompt's last token.
+//! 2. Advantages are those of generalised advantage estimation. A trajectory that a limit cut bootstraps from the value of
+//!    what would have come next; one that the environment ended does not.
+//! 3. Every mini-batch makes one optimiser step of the policy and one of the critic; in the first `critic.warmup` steps
+//!    the policy waits.
+
+use std::path::Path;
+use std::time::Instant;
+
+use super::collect::{Wants, collect};
+use super::credit::{Credit, Steps, named};
+use super::critic::Learning;
+use super::evaluate::solved;
+use super::lesson::{self, Lesson};
+use super::setup::Training;
+use super::update::{Update, UpdateStats};
+use super::value::{CriticStats, values};
+use super::{RunOptions, Summary, due, metrics, report};
+use crate::config::Learner;
+use crate::error::Result;
+use crate::rl::advantages::Need;
+use crate::script::Script;
+use crate::telemetry::{Metrics, Reporter};
+
+/// Trains the recipe's policy and a critic; returns what it came to.
+pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
+    let started = Instant::now();
+    let mut it = Training::open(script, learner.clone(), true, options, reporter)?;
+    let mut critic = Learning::open(&it, options, reporter)?;
+    let mut summary = Summary { run_dir: it.run.path().to_owned(), ..Summary::default() };
+    summary.before = it.evaluate(reporter, "before", true)?;
+
+    let objective = it.objective.clone();
+    let wants = Wants { greedy: objective.needs(Need::Greedy), next_prompt: true };
+    let mut curves = report::Curves::default();
+    while it.state.step < learner.steps as u64 {
+        if options.interrupted() {
+            summary.interrupted = true;
+            break;
+        }
+        let step_started = Instant::now();
+        let mut metrics_now = Metrics::new();
+
+        // 1. Roll out with the current weights.
+        it.session.engine.clear_cache();
+        let collected = collect(&mut it.session, learner, &it.state, it.rows, wants, reporter)?;
+        let trajectories = &collected.trajectories;
+        report::refuse_broken_env(trajectories, it.session.settings.rollout.max_failure_rate)?;
+        let sampling_seconds = step_started.elapsed().as_secs_f64();
+
+        // 2. Rows, and what reference, learner and critic think of them.
+        let update_started = Instant::now();
+        let temperature = it.session.settings.sampling.temperature;
+        let rows = lesson::rows(trajectories, |index| collected.is_companion(index))?;
+        let scores = lesson::scores(&rows, &it, temperature)?;
+        let before = values(&critic.critic, &it.session.model, &rows, trajectories, learner.tokens_per_batch)?;
+
+        // 3. Advantages and the critic's targets.
+        let mut steps = Steps::of(trajectories, |index| collected.is_companion(index));
+        scores.fill(&mut steps, &rows);
+        before.fill(&mut steps, &rows);
+        let credit = Credit::assign(steps, &it.shaping(), |steps| it.advantages(steps), trajectories)?;
+
+        // 4. Update: `epochs` passes in `mini_batches` optimiser steps each, of both.
+        let lr = it.schedule.at(it.state.step as usize);
+        let warming = it.state.step < learner.critic.warmup as u64;
+        let lesson = Lesson {
+            advantages: credit.advantages(&rows),
+            old: scores.old.clone(),
+            reference: scores.reference.clone(),
+            weights: scores.weights.clone(),
+            targets: Some(before.targets(&credit, &rows)),
+            rows,
+        };
+        let bar = reporter.bar("training", (learner.epochs * learner.mini_batches) as u64, "updates");
+        let mut updates: Vec<UpdateStats> = Vec::new();
+        let mut critic_updates: Vec<CriticStats> = Vec::new();
+        for _ in 0..learner.epochs {
+            for part in lesson.split(learner.mini_batches) {
+                let update = Update {
+                    model: &it.session.model,
+                    objective: &objective,
+                    learner,
+                    temperature,
+                    kl_coef: it.kl.coef(),
+                    lr,
+                };
+                let policy = if warming { None } else { Some((&update, &mut it.optimizer)) };
+                let (own, of_critic) = critic
+                    .update(policy, &it.session.model, &part, learner)
+                    .map_err(|error| named(error, trajectories))?;
+                updates.extend(own);
+                critic_updates.push(of_critic);
+                if !warming {
+                    it.average()?;
+                }
+                it.state.optimizer_step += 1;
+                bar.inc(1);
+            }
+        }
+        bar.finish();
+        let training_seconds = update_started.elapsed().as_secs_f64();
+        report::refuse_mismatch(scores.mismatch(&updates), learner.max_mismatch)?;
+        it.kl.update(metrics::mean_kl(&updates), trajectories.len());
+
+        // 5. Records: first what was sampled, then the counters that say it is done.
+        it.record(trajectories, &credit.by_step(trajectories), collected.groups)?;
+        let accuracy = &it.session.settings.eval.accuracy;
+        let tries = &trajectories[..collected.companions_from];
+        metrics::rollout(&mut metrics_now, tries, |trajectory| solved(trajectory, accuracy));
+        metrics::groups(&mut metrics_now, &collected);
+        metrics::advantages(&mut metrics_now, &credit);
+        metrics::update(&mut metrics_now, &updates, lr, it.state.policy_version);
+        metrics::leash(&mut metrics_now, &it.kl, &updates, objective.has_reference());
+        metrics::critic(&mut metrics_now, &critic_updates, &lesson);
+        scores.log(&mut metrics_now, &lesson.rows, &updates);
+        metrics::time(&mut metrics_now, &collected.stats, &updates, sampling_seconds, training_seconds);
+        metrics_now.set("time/step", step_started.elapsed().as_secs_f64());
+        it.log.log(it.state.step, &metrics_now)?;
+        curves.push(it.state.step, &metrics_now);
+        reporter.step(it.state.step, learner.steps as u64, &metrics_now);
+        it.watch.look(reporter, it.state.step, &metrics_now);
+
+        if due(it.state.step, it.session.settings.checkpoint.every, learner.steps) {
+            it.save(|dir: &Path| critic.save(dir))?;
+        }
+        if due(it.state.step, it.session.settings.eval.every, learner.steps) {
+            it.evaluate(reporter, "held out", false)?;
+        }
+    }
+
+    let checkpoint = it.save(|dir: &Path| critic.save(dir))?;
+    summary.seconds = started.elapsed().as_secs_f64();
+    it.close(summary, checkpoint, &curves, options, reporter)
+}

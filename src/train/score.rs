@@ -1,0 +1,53 @@
+//! Log-probabilities of rows under a model, without learning: the reference policy's, and the learner's own.
+
+use std::rc::Rc;
+
+use tch::no_grad_guard;
+
+use super::update::LOGPROB_CHUNK;
+use crate::error::Result;
+use crate::model::{Model, Packed};
+use crate::rl::pack::{MicroBatch, Row, micro_batches};
+
+/// The log-probability of each sampled token of each row at `temperature`; 0 elsewhere.
+pub(super) fn score(model: &Model, rows: &[Row], temperature: f64, tokens_per_batch: usize) -> Result<Vec<Vec<f32>>> {
+    let _guard = no_grad_guard();
+    let mut scores: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
+    for members in micro_batches(rows, tokens_per_batch) {
+        let batch = MicroBatch::new(rows, &members, |_, _| 0.0, model.device())?;
+        let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths };
+        let hidden = model.forward(&packed)?.f_index_select(0, &batch.predict)?;
+        let (logp, _) = model.logprobs(&hidden, &batch.targets, temperature, LOGPROB_CHUNK)?;
+        for (&(row, place), logp) in batch.tokens.iter().zip(Vec::<f32>::try_from(logp)?) {
+            scores[row][place] = logp;
+        }
+    }
+    Ok(scores)
+}
+
+/// The largest difference of scores at sampled tokens.
+pub(super) fn largest_difference(rows: &[Row], scores: &[Vec<f32>]) -> f64 {
+    let of = |(row, scores): (&Row, &Vec<f32>)| {
+        row.logprobs.iter().zip(scores).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max)
+    };
+    rows.iter().zip(scores).map(of).fold(0.0, f64::max)
+}
+
+/// The frozen policy that KL is measured against.
+pub(super) struct Reference {
+    model: Rc<Model>,
+}
+
+impl Reference {
+    /// `model` is never trained.
+    pub(super) fn new(model: Model) -> Self {
+        for (_, tensor) in model.parameters() {
+            let _ = tensor.set_requires_grad(false);
+        }
+        Self { model: Rc::new(model) }
+    }
+
+    pub(super) fn score(&self, rows: &[Row], temperature: f64, tokens_per_batch: usize) -> Result<Vec<Vec<f32>>> {
+        score(&self.model, rows, temperature, tokens_per_batch)
+    }
+}

@@ -1,0 +1,317 @@
+//! What both loops of reinforcement learning start from and write: script, policy, optimiser, run directory, counters.
+
+use std::path::{Path, PathBuf};
+
+use tch::Tensor;
+
+use super::custom;
+use super::evaluate::{Evaluation, evaluate};
+use super::objective::Objective;
+use super::score::Reference;
+use super::session::{Session, load_model};
+use super::watch::Watch;
+use super::{RunOptions, Summary, files, report};
+use crate::config::{Decay, Learner, PolicySettings};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::Trajectory;
+use crate::model::Model;
+use crate::rl::adamw::{self, AdamW};
+use crate::rl::advantages::Advantages;
+use crate::rl::ema::Ema;
+use crate::rl::kl::KlController;
+use crate::rl::rewards::Shaping;
+use crate::rl::rows::StepRow;
+use crate::rl::schedule::{self, Schedule};
+use crate::script::{Script, Split, Worker};
+use crate::store::{Recipe, RunDir, State, latest_checkpoint};
+use crate::telemetry::{MetricsLog, Reporter};
+
+pub(super) const OPTIMIZER: &str = "optimizer.safetensors";
+const EMA: &str = "ema.safetensors";
+
+/// A run of reinforcement learning, ready for its next step.
+pub(super) struct Training {
+    pub(super) script: Script,
+    pub(super) learner: Learner,
+    /// Whether the loop has a critic.
+    pub(super) critic: bool,
+    pub(super) objective: Objective,
+    pub(super) session: Session,
+    pub(super) optimizer: AdamW,
+    pub(super) reference: Option<Reference>,
+    pub(super) ema: Option<Ema>,
+    pub(super) kl: KlController,
+    pub(super) schedule: Schedule,
+    pub(super) state: State,
+    pub(super) run: RunDir,
+    pub(super) log: MetricsLog,
+    pub(super) watch: Watch,
+    /// Training tasks.
+    pub(super) rows: u64,
+    /// Where a resumed run goes on from.
+    pub(super) checkpoint: Option<PathBuf>,
+}
+
+impl Training {
+    /// Loads and checks everything; nothing is written before all of it is known to be right.
+    pub(super) fn open(
+        script: Script,
+        learner: Learner,
+        critic: bool,
+        options: &RunOptions,
+        reporter: &Reporter,
+    ) -> Result<Self> {
+        let objective = Objective::new(&learner, &script.settings.sampling, critic)?;
+
+        // A resumed run starts from its newest checkpoint, everything else from the recipe's model.
+        let checkpoint = match &options.resume {
+            Some(run) => latest_checkpoint(run)?.map(|(_, path)| path),
+            None => None,
+        };
+        let mut policy = script.settings.policy.clone();
+        if let Some(path) = &checkpoint {
+            policy.model = path.display().to_string();
+        }
+        let session = Session::open(&script, &policy, options.fetching(reporter))?;
+        let rows = session.pool.rows(Split::Train).filter(|rows| *rows > 0).ok_or_else(|| {
+            Error::new(Kind::Data, "the recipe has no training data")
+                .at_path(&options.script)
+                .hint("give `data = { train = … }` in the recipe, or data.train=FILE.jsonl on the command line")
+        })?;
+        freeze(&session, &learner.freeze)?;
+        let weights = adamw::Options { weight_decay: learner.weight_decay, ..adamw::Options::default() };
+        let mut optimizer = AdamW::new(session.model.parameters(), weights)?;
+        let reference = if objective.has_reference() {
+            Some(Reference::new(load_alone(&script.settings.policy, options, reporter)?))
+        } else {
+            None
+        };
+        let mut state = State { seed: script.settings.seed, ..State::default() };
+        if let Some(path) = &checkpoint {
+            state = State::load(path)?;
+            optimizer.load_state(files::read_tensors(&path.join(OPTIMIZER))?)?;
+        }
+        let mut ema = None;
+        if learner.ema > 0.0 {
+            let mut average = Ema::new(&trained(&session.model), learner.ema)?;
+            if let Some(path) = &checkpoint {
+                average.load_state(&files::read_tensors(&path.join(EMA))?)?;
+            }
+            ema = Some(average);
+        }
+        let mut kl = objective.kl_coef;
+        if let (KlController::Adaptive { coef, .. }, Some(saved)) = (&mut kl, state.kl_coef) {
+            *coef = saved;
+        }
+        let run = match &options.resume {
+            Some(path) => RunDir::open(path)?,
+            None => RunDir::create(&options.runs_dir, &files::run_name(options, &script))?,
+        };
+        run.write_recipe(&Recipe {
+            script: &options.script,
+            source: &script.source,
+            hash: &script.hash,
+            settings: &script.settings,
+            overrides: &options.overrides,
+            libtorch: crate::native::libtorch_version(),
+        })?;
+        let log = MetricsLog::open(run.path(), options.resume.is_some().then_some(state.step))?;
+        report::opening(reporter, &session, &run, rows, &learner);
+        let schedule = schedule_of(&learner);
+        Ok(Self {
+            script,
+            learner,
+            critic,
+            objective,
+            session,
+            optimizer,
+            reference,
+            ema,
+            kl,
+            schedule,
+            state,
+            run,
+            log,
+            rows,
+            checkpoint,
+            watch: Watch::default(),
+        })
+    }
+
+    /// Evaluates, logs and shows it; `examples` also shows a few trajectories.
+    pub(super) fn evaluate(&mut self, reporter: &Reporter, label: &str, examples: bool) -> Result<Option<Evaluation>> {
+        self.session.engine.clear_cache();
+        let Some((evaluation, trajectories)) = evaluate(&mut self.session, reporter, label)? else { return Ok(None) };
+        report::evaluation(reporter, &mut self.log, self.state.step, label, &evaluation)?;
+        if examples {
+            report::examples(reporter, label, &trajectories);
+        }
+        Ok(Some(evaluation))
+    }
+
+    /// The recipe's shaping with the coefficient that the KL has now.
+    pub(super) fn shaping(&self) -> Shaping {
+        let mut shaping = self.objective.shaping.clone();
+        if let Some(penalty) = &mut shaping.kl {
+            penalty.coef = self.kl.coef();
+        }
+        shaping
+    }
+
+    /// Runs the recipe's estimator.
+    pub(super) fn advantages(&self, steps: &[StepRow]) -> Result<Advantages> {
+        match &self.objective.estimator {
+            Some(estimator) => estimator.estimate(steps, false),
+            None => custom::advantages(&Worker::new(&self.script, None)?, steps, self.critic),
+        }
+    }
+
+    /// Writes a checkpoint; `more` adds what a loop has besides.
+    pub(super) fn save(&self, more: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+        let Self { session, optimizer, ema, state, .. } = self;
+        self.run.checkpoint(state.step, session.settings.checkpoint.keep, |dir: &Path| {
+            session.model.save_trained(dir)?;
+            files::copy_text_files(&session.dir, dir)?;
+            files::write_tensors(&dir.join(OPTIMIZER), &optimizer.state())?;
+            if let Some(ema) = ema {
+                files::write_tensors(&dir.join(EMA), &ema.state())?;
+            }
+            more(dir)?;
+            state.save(dir)
+        })
+    }
+
+    /// The average of the weights takes in an optimiser step.
+    pub(super) fn average(&mut self) -> Result<()> {
+        match &mut self.ema {
+            Some(ema) => ema.update(&trained(&self.session.model)),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the average of the weights as a model of its own.
+    fn save_average(&self) -> Result<()> {
+        let Some(ema) = &self.ema else { return Ok(()) };
+        let (model, mut weights) = (&self.session.model, trained(&self.session.model));
+        let dir = self.run.path().join("ema");
+        let kept = ema.lend(&mut weights)?;
+        let saved = model.save_trained(&dir);
+        Ema::give_back(&mut weights, &kept)?;
+        saved?;
+        files::copy_text_files(&self.session.dir, &dir)
+    }
+
+    /// The last checkpoint, the export, the last evaluation and the closing words.
+    pub(super) fn close(
+        mut self,
+        mut summary: Summary,
+        checkpoint: PathBuf,
+        curves: &report::Curves,
+        options: &RunOptions,
+        reporter: &Reporter,
+    ) -> Result<Summary> {
+        self.save_average()?;
+        if let Some(out) = &options.out {
+            let (settings, kind) = (&self.script.settings.checkpoint, self.session.model.kind());
+            files::export(&checkpoint, out, settings, kind, options.fetching(reporter))?;
+        }
+        if !summary.interrupted {
+            summary.after = self.evaluate(reporter, "after", true)?;
+        }
+        summary.checkpoint = Some(checkpoint);
+        summary.steps = self.state.step as usize;
+        report::closing(reporter, &summary, curves, &options.script);
+        Ok(summary)
+    }
+
+    /// Records of a step: first what was sampled, then the counters that say it is done.
+    pub(super) fn record(
+        &mut self,
+        trajectories: &[Trajectory],
+        advantages: &[Option<Vec<f64>>],
+        groups: usize,
+    ) -> Result<()> {
+        self.run.write_trajectories(self.state.step + 1, self.state.policy_version, trajectories, advantages)?;
+        self.state.step += 1;
+        self.state.data_position += groups as u64;
+        self.state.policy_version += 1;
+        self.state.kl_coef = match self.kl {
+            KlController::Adaptive { coef, .. } => Some(coef),
+            KlController::Fixed { .. } => None,
+        };
+        Ok(())
+    }
+}
+
+fn schedule_of(learner: &Learner) -> Schedule {
+    let (total, floor) = (learner.steps, learner.final_lr);
+    let decay = match learner.decay {
+        Decay::Constant => schedule::Decay::Constant,
+        Decay::Linear => schedule::Decay::Linear { total, floor },
+        Decay::Cosine => schedule::Decay::Cosine { total, floor },
+    };
+    Schedule { base: learner.lr, warmup: learner.warmup, decay }
+}
+
+/// The recipe's own model, loaded once more: the reference policy, or what a critic starts from.
+pub(super) fn load_alone(policy: &PolicySettings, options: &RunOptions, reporter: &Reporter) -> Result<Model> {
+    let (model, _) = load_model(policy, options.fetching(reporter))?;
+    std::rc::Rc::try_unwrap(model).map_err(|_| Error::new(Kind::Internal, "a model is in use before it was made"))
+}
+
+/// The weights that learn.
+fn trained(model: &Model) -> Vec<(String, Tensor)> {
+    model.parameters().into_iter().filter(|(_, tensor)| tensor.requires_grad()).collect()
+}
+
+/// Takes weights out of training by name; `*` stands for anything.
+fn freeze(session: &Session, patterns: &[String]) -> Result<()> {
+    let parameters = session.model.parameters();
+    for pattern in patterns {
+        let mut any = false;
+        for (name, tensor) in parameters.iter().filter(|(name, _)| matches(pattern, name)) {
+            let _ = tensor.set_requires_grad(false);
+            any |= !name.is_empty();
+        }
+        if !any {
+            let names: Vec<&str> = parameters.iter().map(|(name, _)| name.as_str()).collect();
+            return Err(Error::new(Kind::Script, format!("trainer.freeze: no weight is called `{pattern}`"))
+                .hint(crate::error::suggest(pattern, names)));
+        }
+    }
+    if parameters.iter().all(|(_, tensor)| !tensor.requires_grad()) {
+        return Err(Error::new(Kind::Script, "trainer.freeze leaves nothing to train").hint("freeze less"));
+    }
+    Ok(())
+}
+
+/// Whether `name` is `pattern`, in which `*` stands for anything.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(mut left) = name.strip_prefix(first) else { return false };
+    let parts: Vec<&str> = rest.split('*').collect();
+    let Some((last, middle)) = parts.split_last() else { return true };
+    for part in middle {
+        match left.find(part) {
+            Some(at) => left = &left[at + part.len()..],
+            None => return false,
+        }
+    }
+    left.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        assert!(matches("model.embed_tokens.weight", "model.embed_tokens.weight"));
+        assert!(matches("model.layers.0.*", "model.layers.0.mlp.up_proj.weight"));
+        assert!(matches("*.mlp.*.weight", "model.layers.0.mlp.up_proj.weight"));
+        assert!(matches("*norm*", "model.norm.weight"));
+        assert!(!matches("model.layers.1.*", "model.layers.0.mlp.up_proj.weight"));
+        assert!(!matches("*.bias", "model.norm.weight"));
+        assert!(!matches("norm", "model.norm.weight"));
+    }
+}

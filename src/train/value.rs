@@ -1,0 +1,187 @@
+//! The critic at work: values of states before an update, and its own optimiser steps.
+
+use tch::{Kind as Dtype, Tensor, no_grad_guard};
+
+use super::credit::{Credit, Steps};
+use super::lesson::{Lesson, Targets};
+use crate::config::{CriticSettings, Learner};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::Trajectory;
+use crate::model::{Critic, Model, Packed};
+use crate::rl::adamw::AdamW;
+use crate::rl::losses::{explained_variance, value_loss};
+use crate::rl::pack::{MicroBatch, Row, micro_batches};
+
+/// What the critic says of a batch before it learns from it.
+pub(super) struct Values {
+    /// Before each sampled token of each row; 0 elsewhere.
+    pub(super) rows: Vec<Vec<f32>>,
+    /// Of what would have come next, by trajectory, where a limit cut it.
+    pub(super) next: Vec<Option<f64>>,
+}
+
+impl Values {
+    /// Tells the estimator.
+    pub(super) fn fill(&self, steps: &mut Steps, rows: &[Row]) {
+        steps.fill(rows, &self.rows, |row| &mut row.values);
+        for (trajectory, value) in self.next.iter().enumerate() {
+            if let Some(last) = value.and_then(|_| steps.last(trajectory)) {
+                last.next_value = *value;
+            }
+        }
+    }
+
+    /// What the critic is to learn of a batch.
+    pub(super) fn targets(&self, credit: &Credit, rows: &[Row]) -> Targets {
+        let (returns, asked) = credit.targets(rows);
+        Targets { returns, asked, values: self.rows.clone() }
+    }
+}
+
+/// Values under the current weights.
+pub(super) fn values(
+    critic: &Critic,
+    policy: &Model,
+    rows: &[Row],
+    trajectories: &[Trajectory],
+    tokens_per_batch: usize,
+) -> Result<Values> {
+    let _guard = no_grad_guard();
+    // A state after which nothing was sampled is asked for by a token that is not there: its value is the one before it.
+    let cut: Vec<usize> = (0..trajectories.len()).filter(|&i| next_prompt(&trajectories[i]).is_some()).collect();
+    let asked = cut.iter().filter_map(|&i| next_prompt(&trajectories[i]).map(|ids| question(ids, i)));
+    let all: Vec<Row> = rows.iter().cloned().chain(asked).collect();
+    let mut found: Vec<Vec<f32>> = all.iter().map(|row| vec![0.0; row.len()]).collect();
+    for members in micro_batches(&all, tokens_per_batch) {
+        let batch = MicroBatch::new(&all, &members, |_, _| 0.0, policy.device())?;
+        let values = predicted(critic, policy, &batch)?.f_to_kind(Dtype::Float)?;
+        for (&(row, place), value) in batch.tokens.iter().zip(Vec::<f32>::try_from(values)?) {
+            found[row][place] = value;
+        }
+    }
+    let mut next = vec![None; trajectories.len()];
+    for (&trajectory, values) in cut.iter().zip(found.split_off(rows.len())) {
+        next[trajectory] = values.last().map(|&value| f64::from(value));
+    }
+    Ok(Values { rows: found, next })
+}
+
+fn next_prompt(trajectory: &Trajectory) -> Option<&[u32]> {
+    let ids = trajectory.steps.last().map(|step| step.next_prompt_ids.as_slice());
+    ids.filter(|ids| !ids.is_empty() && !trajectory.status.is_failure())
+}
+
+fn question(ids: &[u32], trajectory: usize) -> Row {
+    let tokens = ids.len() + 1;
+    let mut loss_mask = vec![false; tokens];
+    loss_mask[ids.len()] = true;
+    Row { ids: [ids, &[ids[0]]].concat(), loss_mask, logprobs: vec![0.0; tokens], steps: vec![0; tokens], trajectory }
+}
+
+/// Values before the sampled tokens of a batch `[N]`; differentiable.
+fn predicted(critic: &Critic, policy: &Model, batch: &MicroBatch) -> Result<Tensor> {
+    let packed = Packed {
+        ids: batch.ids.shallow_clone(),
+        positions: batch.positions.shallow_clone(),
+        lengths: batch.lengths.clone(),
+    };
+    // The trunk of a shared critic learns with the policy, in the policy's own update.
+    let shared = if critic.is_shared() { Some(policy.forward(&packed)?.f_detach()?) } else { None };
+    critic.values(&packed, &batch.predict, shared.as_ref())
+}
+
+/// What an optimiser step of the critic did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CriticStats {
+    pub(super) loss: f64,
+    /// Share of values that the clip held back.
+    pub(super) clip_frac: f64,
+    pub(super) grad_norm: f64,
+}
+
+/// The value loss of a micro-batch, as its share of the mini-batch's mean over `targets` targets, and how many values the
+/// clip held back. `values` `[N]` are those of the batch's sampled tokens.
+pub(super) fn share(
+    values: &Tensor,
+    batch: &MicroBatch,
+    lesson: &Targets,
+    targets: usize,
+    settings: &CriticSettings,
+) -> Result<(Tensor, f64)> {
+    let (mut at, mut returns, mut before) = (Vec::new(), Vec::new(), Vec::new());
+    for (n, &(row, place)) in batch.tokens.iter().enumerate() {
+        if lesson.asked[row][place] {
+            at.push(n as i64);
+            returns.push(lesson.returns[row][place] as f32);
+            before.push(lesson.values[row][place]);
+        }
+    }
+    let device = values.device();
+    let column = |list: &[f32]| -> Result<Tensor> { Ok(Tensor::f_from_slice(list)?.f_to_device(device)?) };
+    let own = values.f_index_select(0, &Tensor::f_from_slice(&at)?.f_to_device(device)?)?;
+    let clip = (settings.clip > 0.0).then_some(settings.clip);
+    let (loss, clipped) = value_loss(&own, &column(&before)?, &column(&returns)?, clip)?;
+    Ok((loss.f_sum(None)?.f_div_scalar(targets.max(1) as f64)?, clipped * at.len() as f64))
+}
+
+impl Targets {
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.asked.iter().flatten().filter(|asked| **asked).count()
+    }
+
+    /// Share of the variance of the returns that the values before the update explain: 1 is perfect, 0 no better than a
+    /// constant. NaN where the returns are all the same.
+    pub(super) fn explained_variance(&self) -> f64 {
+        let lists = self.returns.iter().zip(&self.values).zip(&self.asked);
+        let pairs: Vec<(f64, f64)> = lists
+            .flat_map(|((returns, values), asked)| returns.iter().zip(values).zip(asked))
+            .filter(|(_, asked)| **asked)
+            .map(|((target, value), _)| (*target, f64::from(*value)))
+            .collect();
+        let (returns, values): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
+        explained_variance(&values, &returns)
+    }
+
+    /// The mean value where the critic is asked.
+    pub(super) fn mean_value(&self) -> f64 {
+        let lists = self.values.iter().zip(&self.asked);
+        let asked = lists.flat_map(|(values, asked)| values.iter().zip(asked)).filter(|(_, asked)| **asked);
+        let (sum, count) = asked.fold((0.0, 0.0), |(sum, count), (value, _)| (sum + f64::from(*value), count + 1.0));
+        sum / f64::max(count, 1.0)
+    }
+}
+
+/// One optimiser step of a critic by itself; a trunk that it shares with the policy stays as it is.
+pub(super) fn update_critic(
+    critic: &Critic,
+    policy: &Model,
+    optimizer: &mut AdamW,
+    lesson: &Lesson,
+    learner: &Learner,
+) -> Result<CriticStats> {
+    let Some(targets) = &lesson.targets else { return Ok(CriticStats::default()) };
+    let (settings, count) = (&learner.critic, targets.count());
+    let mut stats = CriticStats::default();
+    optimizer.zero_grad();
+    for members in micro_batches(&lesson.rows, learner.tokens_per_batch) {
+        let batch = MicroBatch::new(&lesson.rows, &members, |_, _| 0.0, policy.device())?;
+        let values = predicted(critic, policy, &batch)?;
+        let (loss, clipped) = share(&values, &batch, targets, count, settings)?;
+        let value = finite(f64::try_from(&loss)?)?;
+        loss.f_backward()?;
+        stats.loss += value;
+        stats.clip_frac += clipped / count.max(1) as f64;
+    }
+    stats.grad_norm = optimizer.step(settings.lr, learner.max_grad_norm)?;
+    Ok(stats)
+}
+
+/// The critic's loss, unless it is not a number.
+pub(super) fn finite(loss: f64) -> Result<f64> {
+    if loss.is_finite() {
+        return Ok(loss);
+    }
+    Err(Error::new(Kind::Numeric, format!("the critic's loss is {loss}"))
+        .hint("nothing has been changed; lower trainer.critic.lr or look at the rewards"))
+}

@@ -1,0 +1,163 @@
+//! Known illnesses of reinforcement learning, said aloud once each when a run's numbers show them.
+
+use std::collections::BTreeSet;
+
+use crate::telemetry::{Metrics, Reporter};
+
+/// Steps whose mean is the healthy state that later ones are compared with.
+const YOUTH: usize = 5;
+
+/// What a run was like, and what was said already.
+#[derive(Default)]
+pub(super) struct Watch {
+    entropy: Youth,
+    deviation: Youth,
+    /// Steps in a row in which nothing was clipped though several updates were made of one rollout.
+    unclipped: usize,
+    said: BTreeSet<&'static str>,
+}
+
+/// The mean of the first steps.
+#[derive(Default)]
+struct Youth {
+    sum: f64,
+    count: usize,
+}
+
+impl Youth {
+    /// `value` as a share of the first steps' mean; `None` while they last.
+    fn share(&mut self, value: f64) -> Option<f64> {
+        if self.count < YOUTH {
+            self.sum += value;
+            self.count += 1;
+            return None;
+        }
+        let mean = self.sum / self.count as f64;
+        (mean > 0.0).then(|| value / mean)
+    }
+}
+
+impl Watch {
+    /// Looks at a step's metrics and warns.
+    pub(super) fn look(&mut self, reporter: &Reporter, step: u64, metrics: &Metrics) {
+        for (name, words) in self.symptoms(metrics) {
+            if self.said.insert(name) {
+                reporter.warn(&format!("step {step}: {words}"));
+            }
+        }
+    }
+
+    fn symptoms(&mut self, metrics: &Metrics) -> Vec<(&'static str, String)> {
+        let get = |name: &str| metrics.get(name).filter(|value| value.is_finite());
+        let mut found = Vec::new();
+        let solved = get("rollout/accuracy").is_some_and(|accuracy| accuracy > 0.9);
+        if let Some(entropy) = get("policy/entropy")
+            && let Some(share) = self.entropy.share(entropy)
+            && share < 0.1
+            && !solved
+        {
+            found.push((
+                "entropy",
+                format!(
+                    "entropy is {entropy:.4}, {:.0}% of what it was: the policy has stopped trying things; lower \
+                     trainer.lr, raise trainer.clip's second number, or give trainer.entropy",
+                    share * 100.0
+                ),
+            ));
+        }
+        if let Some(deviation) = get("reward/group_std")
+            && let Some(share) = self.deviation.share(deviation)
+            && share < 0.1
+            && !solved
+        {
+            found.push((
+                "echo",
+                format!(
+                    "rewards within a group differ by {deviation:.4}, {:.0}% of what they did, and the tasks are not \
+                     solved (the echo trap, arXiv:2504.20073); try trainer.filter.keep or trainer.filter.uniform",
+                    share * 100.0
+                ),
+            ));
+        }
+        if let Some(clipped) = get("policy/clip_frac") {
+            if clipped > 0.5 {
+                let words = format!(
+                    "{:.0}% of the tokens are clipped: the updates of one rollout go too far; lower trainer.lr, \
+                     trainer.epochs or trainer.mini_batches",
+                    clipped * 100.0
+                );
+                found.push(("clipped", words));
+            }
+            let several = get("policy/updates").is_some_and(|updates| updates > 1.0);
+            self.unclipped = if several && clipped == 0.0 { self.unclipped + 1 } else { 0 };
+            if self.unclipped == 20 {
+                let words = "nothing has been clipped for 20 steps of several updates: trainer.lr may be too small";
+                found.push(("unclipped", words.to_owned()));
+            }
+        }
+        if let Some(kl) = get("policy/approx_kl").filter(|kl| *kl > 0.5) {
+            let words = format!(
+                "the updates of one rollout moved the policy by a KL of {kl:.2} a token; lower trainer.lr or \
+                 trainer.epochs"
+            );
+            found.push(("kl", words));
+        }
+        if let Some(kl) = get("kl/mean").filter(|kl| *kl > 10.0) {
+            found.push(("leash", format!("the KL to the reference policy is {kl:.1} a token; raise trainer.kl.coef")));
+        }
+        if let Some(share) = get("policy/largest_token").filter(|share| *share > 0.5)
+            && get("policy/tokens").is_some_and(|tokens| tokens > 50.0)
+        {
+            let words = format!(
+                "one token carries {:.0}% of the policy gradient; look at its trajectory, or use a loss that cuts \
+                 ratios (trainer.dual_clip)",
+                share * 100.0
+            );
+            found.push(("one token", words));
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metrics(pairs: &[(&str, f64)]) -> Metrics {
+        let mut metrics = Metrics::new();
+        for (name, value) in pairs {
+            metrics.set(*name, *value);
+        }
+        metrics
+    }
+
+    fn names(watch: &mut Watch, pairs: &[(&str, f64)]) -> Vec<&'static str> {
+        watch.symptoms(&metrics(pairs)).into_iter().map(|(name, _)| name).collect()
+    }
+
+    #[test]
+    fn collapse_is_seen_against_the_first_steps() {
+        let mut watch = Watch::default();
+        for _ in 0..YOUTH {
+            assert!(names(&mut watch, &[("policy/entropy", 1.0), ("reward/group_std", 0.5)]).is_empty());
+        }
+        assert!(names(&mut watch, &[("policy/entropy", 0.2), ("reward/group_std", 0.4)]).is_empty());
+        let low = [("policy/entropy", 0.05), ("reward/group_std", 0.01)];
+        assert_eq!(names(&mut watch, &low), ["entropy", "echo"]);
+        // Nothing is wrong where everything is solved.
+        let solved = [low[0], low[1], ("rollout/accuracy", 0.99)];
+        assert!(names(&mut watch, &solved).is_empty());
+    }
+
+    #[test]
+    fn clipping_kl_and_single_tokens_are_seen() {
+        let mut watch = Watch::default();
+        assert_eq!(names(&mut watch, &[("policy/clip_frac", 0.7), ("policy/approx_kl", 2.0)]), ["clipped", "kl"]);
+        assert_eq!(names(&mut watch, &[("kl/mean", 20.0)]), ["leash"]);
+        assert_eq!(names(&mut watch, &[("policy/largest_token", 0.8), ("policy/tokens", 1000.0)]), ["one token"]);
+        for step in 1..=20 {
+            let found = names(&mut watch, &[("policy/clip_frac", 0.0), ("policy/updates", 4.0)]);
+            assert_eq!(found.is_empty(), step != 20);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Algorithms at work on a tiny model: every one runs, a critic is resumed, a recipe brings its own estimator.
+#![allow(clippy::float_cmp)]
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{directory, r1, shown};
+
+/// Two replies a try, so that there are steps; rewards even lengths, so that something differs.
+const RECIPE: &str = r#"
+return r1.recipe {
+  env = r1.env {
+    format = "retool",
+    max_steps = 2,
+    reset = function(task) return { messages = { r1.user(task.prompt) } } end,
+    step = function(state, action)
+      r1.push(state.messages, r1.assistant(action))
+      r1.push(state.messages, r1.user("Go on"))
+      return { reward = #action.text % 2 }
+    end,
+  },
+  reward = function(state, outcome) return { outcome = #outcome.text % 3 == 0 and 1 or 0 } end,
+  policy = { model = "model" },
+  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end } },
+  sampling = { max_new_tokens = 6 },
+  trainer = r1.grpo { steps = 2, group_size = 2, groups_per_step = 2, lr = 1e-3 },
+  checkpoint = { every = 2, keep = 0 },
+}
+"#;
+
+fn succeed(dir: &Path, args: &[&str]) -> String {
+    let output = r1(dir, args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", shown(dir, &output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn fail(dir: &Path, args: &[&str]) -> String {
+    let output = r1(dir, args).output().unwrap();
+    assert!(!output.status.success(), "{args:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// The last training step's metrics.
+fn metrics(run: &Path) -> HashMap<String, Value> {
+    let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    let mut steps = text.lines().map(|line| serde_json::from_str::<HashMap<String, Value>>(line).unwrap());
+    steps.rfind(|step| step.contains_key("policy/loss")).unwrap()
+}
+
+#[test]
+fn every_algorithm_runs() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    for name in r1::config::ALGORITHMS {
+        let algorithm = format!("trainer.algorithm={name}");
+        succeed(dir.path(), &["run", "a.lua", "-q", "--name", name, "trainer.steps=1", &algorithm]);
+        let found = metrics(&dir.path().join("runs").join(name));
+        assert!(found["policy/grad_norm"].as_f64().is_some_and(f64::is_finite), "{name}: {found:?}");
+        assert_eq!(found.contains_key("critic/loss"), ["ppo", "pspo"].contains(&name), "{name}");
+        assert_eq!(found.contains_key("kl/mean"), name == "pspo", "{name}");
+    }
+}
+
+#[test]
+fn a_resumed_critic_average_and_leash_go_on_to_the_same_bits() {
+    for shared in ["true", "false"] {
+        let dir = directory(&[("a.lua", RECIPE)], true);
+        let shared = format!("trainer.critic.shared={shared}");
+        let settings = [
+            "trainer.algorithm=ppo",
+            "trainer.steps=4",
+            "trainer.critic.warmup=1",
+            "trainer.critic.lr=1e-3",
+            "trainer.kl.coef=0.1",
+            "trainer.kl.target=0.01",
+            "trainer.kl.horizon=10",
+            "trainer.ema=0.5",
+            "trainer.epochs=2",
+            "trainer.mini_batches=2",
+            &shared,
+        ];
+        let train = |name: &str, more: &[&str]| {
+            succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", name], &settings[..], more].concat());
+        };
+        train("whole", &[]);
+        train("parts", &[]);
+        let parts = dir.path().join("runs/parts");
+        fs::remove_dir_all(parts.join("checkpoints/step-000004")).unwrap();
+        train("parts", &["--resume"]);
+        for file in [
+            "checkpoints/step-000004/model.safetensors",
+            "checkpoints/step-000004/ema.safetensors",
+            "checkpoints/step-000004/critic/value_head.safetensors",
+            "checkpoints/step-000004/critic/optimizer.safetensors",
+            "ema/model.safetensors",
+        ] {
+            let bytes = |run: &str| fs::read(dir.path().join("runs").join(run).join(file)).unwrap();
+            assert!(bytes("whole") == bytes("parts"), "{shared}: {file} differs");
+        }
+        let state = fs::read_to_string(parts.join("checkpoints/step-000004/state.json")).unwrap();
+        let coef = serde_json::from_str::<Value>(&state).unwrap()["kl_coef"].as_f64().unwrap();
+        assert!((coef - 0.1).abs() > 1e-6, "the coefficient has not moved");
+        // The average is a model of its own, and not the last weights.
+        let model = fs::read(parts.join("checkpoints/step-000004/model.safetensors")).unwrap();
+        assert!(fs::read(parts.join("ema/model.safetensors")).unwrap() != model);
+    }
+}
+
+#[test]
+fn frozen_weights_stay() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    succeed(dir.path(), &["run", "a.lua", "-q", "trainer.freeze=[\"*.mlp.*\"]"]);
+    let read = |path: &Path| -> HashMap<String, Vec<u8>> {
+        let bytes = fs::read(path).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        tensors.iter().map(|(name, tensor)| (name.to_owned(), tensor.data().to_vec())).collect()
+    };
+    let before = read(&dir.path().join("model/model.safetensors"));
+    let after = read(&dir.path().join("runs/a/checkpoints/step-000002/model.safetensors"));
+    for (name, bytes) in &before {
+        assert_eq!(*bytes == after[name], name.contains(".mlp."), "{name}");
+    }
+    let error = fail(dir.path(), &["run", "a.lua", "trainer.freeze=[\"model.norms.weight\"]"]);
+    assert!(
+        error.contains("no weight is called `model.norms.weight`") && error.contains("model.norm.weight"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_recipe_brings_its_own_estimator() {
+    let with = |body: &str| {
+        let script = RECIPE
+            .replace("  policy = {", &format!("  advantage = function(group)\n    {body}\n  end,\n  policy = {{"));
+        let script = script.replace("lr = 1e-3 }", "lr = 1e-3, estimator = 'custom' }");
+        directory(&[("a.lua", &script)], true)
+    };
+    // Each trajectory against the mean of its group, by hand.
+    let grpo = "local sum = 0
+    for _, one in ipairs(group) do sum = sum + one.total end
+    local advantages = {}
+    for i, one in ipairs(group) do
+      assert(#one.rewards == 2 and one.truncated and one.tokens[1] > 0)
+      advantages[i] = one.total - sum / #group
+    end
+    return advantages";
+    let dir = with(grpo);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "own"]);
+    let usual = ["trainer.estimator.name=grpo", "trainer.estimator.normalize=none"];
+    let plain = directory(&[("a.lua", RECIPE)], true);
+    succeed(plain.path(), &[&["run", "a.lua", "-q", "--name", "usual"], &usual[..]].concat());
+    let weights =
+        |dir: &Path, run: &str| fs::read(dir.join("runs").join(run).join("checkpoints/step-000002/model.safetensors"));
+    assert!(weights(dir.path(), "own").unwrap() == weights(plain.path(), "usual").unwrap());
+
+    let dir = with("return { 1 }");
+    let error = fail(dir.path(), &["run", "a.lua"]);
+    assert!(error.contains("advantage returned 1 advantages for 2 trajectories\n  --> a.lua:"), "{error}");
+    let dir = with("return { 0 / 0, 1 }");
+    assert!(fail(dir.path(), &["run", "a.lua"]).contains("NaN"));
+    let error = fail(plain.path(), &["run", "a.lua", "trainer.estimator=custom"]);
+    assert!(error.contains("`advantage`"), "{error}");
+}
+
+#[test]
+fn groups_without_variance_are_sampled_again() {
+    // Only the longer half of the tasks has rewards that differ.
+    let script = RECIPE.replace("return { reward = #action.text % 2 }", "return { reward = 0 }").replace(
+        "{ outcome = #outcome.text % 3 == 0 and 1 or 0 }",
+        "{ outcome = #state.messages[1].content % 2 * (#outcome.text % 3) }",
+    );
+    let dir = directory(&[("a.lua", &script)], true);
+    succeed(dir.path(), &["run", "a.lua", "-q", "trainer.filter.uniform=true", "trainer.filter.refills=9"]);
+    let found = metrics(&dir.path().join("runs/a"));
+    let number = |name: &str| found[name].as_f64().unwrap();
+    assert!(number("rollout/dropped_groups") > 0.0, "{found:?}");
+    assert_eq!(number("rollout/groups") - number("rollout/dropped_groups"), 2.0);
+    assert_eq!(number("reward/uniform_groups"), 0.0);
+}
+
+#[test]
+fn combinations_without_sense_are_refused_before_anything_is_written() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    for (settings, words) in [
+        (&["trainer.estimator=gae"][..], "use r1.ppo"),
+        (&["trainer.group_size=1"], "groups of at least two"),
+        (&["trainer.mini_batches=5"], "a step has 4 trajectories"),
+        (&["trainer.loss=gpgs"], "did you mean gpg"),
+        (&["trainer.loss=reinforce", "trainer.clip=[0.1,0.2]"], "has no clip"),
+        (&["trainer.estimator=gigpo", "trainer.loss=pspo"], "gae"),
+        (&["sampling.top_p=0.9"], "top_p"),
+    ] {
+        let error = fail(dir.path(), &[&["run", "a.lua"], settings].concat());
+        assert!(error.contains(words), "{settings:?}: {error}");
+    }
+    assert!(!dir.path().join("runs").exists());
+}
+
+#[test]
+fn a_check_shows_masks_and_advantages_and_leaves_nothing_behind() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let said = succeed(dir.path(), &["check", "a.lua"]);
+    assert_eq!(said, "a.lua: estimator grpo, loss ppo: nothing contradicts itself\n");
+    let shown = succeed(dir.path(), &["check", "--masks", "a.lua", "--json"]);
+    let trajectories: Vec<Value> = shown.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(trajectories.len(), 2);
+    let mut sum = 0.0;
+    for trajectory in &trajectories {
+        assert_eq!(trajectory["steps"], 2);
+        let tokens: Vec<&Value> =
+            trajectory["rows"].as_array().unwrap().iter().flat_map(|row| row.as_array().unwrap()).collect();
+        let advantages: Vec<f64> = tokens
+            .iter()
+            .filter(|token| token["sampled"] == true)
+            .map(|token| token["advantage"].as_f64().unwrap())
+            .collect();
+        assert!(!advantages.is_empty() && advantages.windows(2).all(|pair| pair[0] == pair[1]));
+        assert!(tokens.iter().any(|token| token["sampled"] == false && token["special"] == true));
+        sum += advantages[0];
+    }
+    assert!(sum.abs() < 1e-9, "a group's advantages add up to 0, not {sum}");
+    let text = succeed(dir.path(), &["check", "--masks", "a.lua", "trainer.algorithm=ppo", "trainer.group_size=2"]);
+    assert!(text.contains("trajectory 1-0-1: truncated") && text.contains("<|im_start|>user"), "{text}");
+    let error = fail(dir.path(), &["check", "a.lua", "trainer.estimator=gae"]);
+    assert!(error.contains("use r1.ppo"), "{error}");
+    assert!(!dir.path().join("runs").exists());
+}
