@@ -120,6 +120,7 @@ pub const SECTIONS: &[Section] = &[
             name("critic/loss", "Value loss: half the squared error, clipped by `trainer.critic.clip`"),
             name("critic/clip_frac", "Share of values that the clip held back"),
             name("critic/grad_norm", "Global gradient norm before clipping"),
+            name("critic/skipped", "Optimiser steps of the critic left out because a number was NaN or infinite"),
             name("critic/value", "Mean value before the sampled tokens, before the update"),
             name(
                 "critic/explained_variance",

@@ -80,7 +80,7 @@ impl Learning {
         };
         self.optimizer.zero_grad();
         let own = update.step_shared(optimizer, lesson, Some(&mut value_loss))?;
-        if !own.skipped {
+        if own.skipped.is_none() {
             stats.grad_norm = self.optimizer.step(settings.lr, learner.max_grad_norm)?;
         }
         Ok((Some(own), stats))

@@ -86,7 +86,9 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
                     lr,
                 };
                 let stepped = update.step(&mut it.optimizer, &part);
-                updates.push(stepped.map_err(|error| named(error, trajectories))?);
+                let stats = stepped.map_err(|error| named(error, trajectories))?;
+                report::skipped(reporter, it.state.step + 1, &stats, trajectories);
+                updates.push(stats);
                 it.average()?;
                 it.state.optimizer_step += 1;
                 bar.inc(1);

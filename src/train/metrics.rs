@@ -113,7 +113,7 @@ pub(super) fn update(metrics: &mut Metrics, updates: &[UpdateStats], lr: f64, ve
     metrics.set("policy/largest_token", updates.iter().map(|u| u.largest_token).fold(0.0, f64::max));
     metrics.set("policy/tokens", updates.iter().map(|u| u.sampled as f64).sum::<f64>());
     metrics.set("policy/updates", updates.len() as f64);
-    metrics.set("policy/skipped", updates.iter().filter(|u| u.skipped).count() as f64);
+    metrics.set("policy/skipped", updates.iter().filter(|u| u.skipped.is_some()).count() as f64);
     // Only the first update sees the weights that sampled.
     if let Some(first) = updates.first() {
         metrics.set("mismatch/kl", first.ratios.approx_kl_k1());
@@ -163,6 +163,7 @@ pub(super) fn critic(metrics: &mut Metrics, updates: &[CriticStats], lesson: &Le
     metrics.set("critic/loss", mean(&|u| u.loss));
     metrics.set("critic/clip_frac", mean(&|u| u.clip_frac));
     metrics.set("critic/grad_norm", mean(&|u| u.grad_norm));
+    metrics.set("critic/skipped", updates.iter().filter(|u| u.skipped).count() as f64);
     if let Some(targets) = &lesson.targets {
         metrics.set("critic/value", targets.mean_value());
         metrics.set("critic/explained_variance", targets.explained_variance());

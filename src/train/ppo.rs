@@ -93,6 +93,9 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
                 let (own, of_critic) = critic
                     .update(policy, &it.session.model, &part, learner)
                     .map_err(|error| named(error, trajectories))?;
+                if let Some(stats) = &own {
+                    report::skipped(reporter, it.state.step + 1, stats, trajectories);
+                }
                 updates.extend(own);
                 critic_updates.push(of_critic);
                 if !warming {

@@ -5,8 +5,10 @@ use std::path::Path;
 
 use serde_json::json;
 
+use super::credit::named;
 use super::evaluate::Evaluation;
 use super::session::Session;
+use super::update::UpdateStats;
 use super::{RunOptions, Summary, metrics};
 use crate::config::{Learner, Sft};
 use crate::error::{Error, Kind, Result};
@@ -214,6 +216,15 @@ pub(super) fn refuse_broken_env(trajectories: &[Trajectory], limit: f64) -> Resu
 /// The message, and below it the place and the hint, as deep as they belong in the list of causes.
 fn indented(text: &str) -> String {
     text.lines().take(4).collect::<Vec<_>>().join("\n  ")
+}
+
+/// Says which optimiser step was left out, and why.
+pub(super) fn skipped(reporter: &Reporter, step: u64, stats: &UpdateStats, trajectories: &[Trajectory]) {
+    if let Some(why) = &stats.skipped {
+        let why = named(why.clone(), trajectories);
+        let place = why.place.as_deref().unwrap_or("an unknown place");
+        reporter.warn(&format!("step {step}: an optimiser step is left out: {} ({place})", why.message));
+    }
 }
 
 /// Stops when sampler and learner disagree by more than the recipe allows.

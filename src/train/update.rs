@@ -23,7 +23,7 @@ use crate::rl::pack::{MicroBatch, micro_batches};
 pub(super) const LOGPROB_CHUNK: usize = 2048;
 
 /// What an update did, for the metrics.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct UpdateStats {
     pub loss: f64,
     pub grad_norm: f64,
@@ -40,8 +40,8 @@ pub struct UpdateStats {
     pub tokens: usize,
     /// Sampled tokens among them.
     pub sampled: usize,
-    /// The optimiser step was left out because a number was NaN or infinite.
-    pub skipped: bool,
+    /// Why the optimiser step was left out: a number was NaN or infinite.
+    pub skipped: Option<Error>,
 }
 
 /// The value loss of a critic that shares the policy's trunk: a function of the hidden states `[T, E]` and the batch.
@@ -86,7 +86,7 @@ impl Update<'_> {
             Ok(norm) => stats.grad_norm = norm,
             Err(error) if error.kind == Kind::Numeric && self.learner.on_nan == OnNan::Skip => {
                 optimizer.zero_grad();
-                stats.skipped = true;
+                stats.skipped = Some(error);
             }
             Err(error) => return Err(error),
         }
@@ -381,7 +381,10 @@ mod tests {
             };
             let stepped = update.step(&mut optimizer, &lesson);
             match on_nan {
-                OnNan::Skip => assert!(stepped.unwrap().skipped),
+                OnNan::Skip => {
+                    let why = stepped.unwrap().skipped.unwrap();
+                    assert_eq!(why.place.as_deref(), Some("trajectory 3"));
+                }
                 OnNan::Stop => {
                     let error = stepped.unwrap_err();
                     assert_eq!((error.kind, error.place.as_deref()), (Kind::Numeric, Some("trajectory 3")));

@@ -4,7 +4,7 @@ use tch::{Kind as Dtype, Tensor, no_grad_guard};
 
 use super::credit::{Credit, Steps};
 use super::lesson::{Lesson, Targets};
-use crate::config::{CriticSettings, Learner};
+use crate::config::{CriticSettings, Learner, OnNan};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
 use crate::model::{Critic, Model, Packed};
@@ -97,6 +97,8 @@ pub(super) struct CriticStats {
     /// Share of values that the clip held back.
     pub(super) clip_frac: f64,
     pub(super) grad_norm: f64,
+    /// Left out because a number was NaN or infinite.
+    pub(super) skipped: bool,
 }
 
 /// The value loss of a micro-batch, as its share of the mini-batch's mean over `targets` targets, and how many values the
@@ -160,9 +162,26 @@ pub(super) fn update_critic(
     lesson: &Lesson,
     learner: &Learner,
 ) -> Result<CriticStats> {
-    let Some(targets) = &lesson.targets else { return Ok(CriticStats::default()) };
-    let (settings, count) = (&learner.critic, targets.count());
     let mut stats = CriticStats::default();
+    match critic_step(critic, policy, optimizer, lesson, learner, &mut stats) {
+        Err(error) if error.kind == Kind::Numeric && learner.on_nan == OnNan::Skip => {
+            optimizer.zero_grad();
+            Ok(CriticStats { skipped: true, ..stats })
+        }
+        done => done.map(|()| stats),
+    }
+}
+
+fn critic_step(
+    critic: &Critic,
+    policy: &Model,
+    optimizer: &mut AdamW,
+    lesson: &Lesson,
+    learner: &Learner,
+    stats: &mut CriticStats,
+) -> Result<()> {
+    let Some(targets) = &lesson.targets else { return Ok(()) };
+    let (settings, count) = (&learner.critic, targets.count());
     optimizer.zero_grad();
     for members in micro_batches(&lesson.rows, learner.tokens_per_batch) {
         let batch = MicroBatch::new(&lesson.rows, &members, |_, _| 0.0, policy.device())?;
@@ -174,7 +193,7 @@ pub(super) fn update_critic(
         stats.clip_frac += clipped / count.max(1) as f64;
     }
     stats.grad_norm = optimizer.step(settings.lr, learner.max_grad_norm)?;
-    Ok(stats)
+    Ok(())
 }
 
 /// The critic's loss, unless it is not a number.

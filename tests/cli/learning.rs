@@ -227,3 +227,30 @@ fn a_check_shows_masks_and_advantages_and_leaves_nothing_behind() {
     assert!(error.contains("use r1.ppo"), "{error}");
     assert!(!dir.path().join("runs").exists());
 }
+
+#[test]
+fn process_rewards_count_once() {
+    let script = r#"
+local bonus = r1.tool { name = "bonus", description = "Gives", parameters = {}, run = function() return "ok", 0.25 end }
+return r1.recipe {
+  env = r1.env {
+    tools = { bonus },
+    format = "retool",
+    reset = function(task) return { messages = { r1.user(task.prompt) } } end,
+    step = function(state, action)
+      r1.call_tools { { name = "bonus", arguments = {} } }
+      return { done = true, reward = 1 }
+    end,
+  },
+  reward = function() return 2 end,
+  policy = { model = "model" },
+  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. index } end } },
+  sampling = { max_new_tokens = 6 },
+  trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 1 },
+}
+"#;
+    let dir = directory(&[("a.lua", script)], true);
+    succeed(dir.path(), &["run", "a.lua", "-q"]);
+    let found = metrics(&dir.path().join("runs/a"));
+    assert_eq!((found["reward/min"].as_f64(), found["reward/max"].as_f64()), (Some(3.25), Some(3.25)));
+}
