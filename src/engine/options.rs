@@ -3,7 +3,7 @@
 use tch::Kind;
 
 use crate::error::{self, Error, Result};
-use crate::model::{Config, KvCache};
+use crate::model::{Config, KvCache, available_memory};
 
 /// Memory the cache may take when nothing else is said and the machine does not tell: 8 GiB.
 const FALLBACK_MEMORY: u64 = 8 << 30;
@@ -90,11 +90,7 @@ fn megabytes(bytes: u64) -> String {
 
 /// Half of what the system says is free.
 fn usable_memory() -> u64 {
-    let free = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
-    });
-    free.map_or(FALLBACK_MEMORY, |kilobytes| kilobytes * 1024 / 2)
+    available_memory().map_or(FALLBACK_MEMORY, |bytes| bytes / 2)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod decoder;
 mod families;
 mod layers;
 mod lora;
+mod memory;
 mod network;
 mod plain;
 mod weights;
@@ -25,6 +26,7 @@ pub use config::{Activation, Biases, Config, Experts, LayerKind, Norms, Rope, Sc
 pub use critic::Critic;
 pub use families::Architecture;
 pub use lora::LoraConfig;
+pub use memory::available as available_memory;
 pub use network::{Model, SHARD_BYTES};
 
 pub use crate::native::softmax;

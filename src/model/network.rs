@@ -12,7 +12,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::config::{Activation, LayerKind, Norms, Rope};
 use super::layers::Parameters;
-use super::{Config, KvCache, LoraConfig, Packed, Span, lora, weights};
+use super::{Config, KvCache, LoraConfig, Packed, Span, lora, memory, weights};
 use crate::error::{self, Error, Result};
 use crate::native;
 
@@ -37,8 +37,19 @@ impl Model {
     /// Loads `config.json` and the safetensors (one file, or shards with an index) in `dir`.
     ///
     /// Weights stored as f32, bf16 or f16 are converted to `kind`; every parameter wants a gradient. Errors are
-    /// `Kind::Model` and name the file, the field or the tensors.
+    /// `Kind::Model` and name the file, the field or the tensors; `Kind::Device` with the numbers, before anything is
+    /// loaded, if the machine's memory does not hold the weights (and the native code's copy of them, in f32 on the CPU).
     pub fn load(dir: &Path, device: Device, kind: Kind) -> Result<Self> {
+        Self::load_for(dir, device, kind, true)
+    }
+
+    /// [`load`](Self::load), where an adapter is going to learn on the model or weights are only read: the native code
+    /// computes nothing with them, so that its copy needs no memory.
+    pub fn load_base(dir: &Path, device: Device, kind: Kind) -> Result<Self> {
+        Self::load_for(dir, device, kind, false)
+    }
+
+    fn load_for(dir: &Path, device: Device, kind: Kind, computes: bool) -> Result<Self> {
         let config = Config::load(dir)?;
         let files = weights::files(dir)?;
         // A config that lies must not make us ask for memory that the weights can't fill.
@@ -50,6 +61,10 @@ impl Model {
             )
             .at_path(dir)
             .hint("config.json and the weights must come from the same model"));
+        }
+        if let (Device::Cpu, Some(free)) = (device, memory::available()) {
+            let packed = computes && packs(&config, device, kind);
+            memory::check(wanted, kind, packed, free).map_err(|error| error.at_path(dir))?;
         }
         let parameters = Parameters::empty(&config, device, kind)?;
         let tied = config.tie_word_embeddings;
@@ -162,6 +177,13 @@ impl Model {
     fn rebuild(&mut self) -> Result<()> {
         self.native = native_model(&self.config, &self.parameters, &self.frequencies, self.device, self.kind)?;
         Ok(())
+    }
+
+    /// Memory of the weights, bytes, with the native code's copy of them.
+    pub fn bytes(&self) -> u64 {
+        let copied = self.native.is_some() && self.kind == Kind::Float;
+        let all = self.parameters().iter().map(|(_, tensor)| tensor.numel() as u128).sum();
+        u64::try_from(memory::bytes(all, self.kind, copied)).unwrap_or(u64::MAX)
     }
 
     /// Where the weights are.
@@ -290,6 +312,24 @@ impl Model {
     }
 }
 
+/// Whether the native network knows what the config says of layers, on this device and in this type.
+fn serves(config: &Config, device: Device, kind: Kind) -> bool {
+    let alike = (0..config.num_hidden_layers).all(|index| config.layer(index) == LayerKind::default());
+    alike
+        && config.activation == Activation::Silu
+        && config.norms == Norms::Before
+        && config.attention_scale.is_none()
+        && (config.embedding_scale - 1.0).abs() < f64::EPSILON
+        && !config.ropes.iter().any(Rope::is_dynamic)
+        && device == Device::Cpu
+        && matches!(kind, Kind::Float | Kind::BFloat16)
+}
+
+/// Whether the native network will hold a copy of the weights: in f32, packed; in bf16 it reads them where they are.
+fn packs(config: &Config, device: Device, kind: Kind) -> bool {
+    kind == Kind::Float && serves(config, device, kind) && !config.biases.output && !config.biases.mlp
+}
+
 /// The native network, for f32 and bf16 on the CPU and the layers it knows.
 fn native_model(
     config: &Config,
@@ -298,20 +338,9 @@ fn native_model(
     device: Device,
     kind: Kind,
 ) -> Result<Option<native::Model>> {
-    let alike = (0..config.num_hidden_layers).all(|index| config.layer(index) == LayerKind::default());
-    let plain = config.activation == Activation::Silu
-        && config.norms == Norms::Before
-        && config.attention_scale.is_none()
-        && (config.embedding_scale - 1.0).abs() < f64::EPSILON;
-    let served = matches!(kind, Kind::Float | Kind::BFloat16);
-    let ([rope], [frequencies], true) =
-        (&config.ropes[..], frequencies, alike && plain && device == Device::Cpu && served)
-    else {
+    let ([rope], [frequencies], true) = (&config.ropes[..], frequencies, serves(config, device, kind)) else {
         return Ok(None);
     };
-    if Rope::is_dynamic(rope) {
-        return Ok(None);
-    }
     let Some(tensors) = parameters.native() else { return Ok(None) };
     let shape = native::Shape {
         vocab: config.vocab_size as i64,

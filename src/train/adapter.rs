@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use tch::Device;
+
 use super::session::compute_kind;
 use super::source::{Fetching, model_dir};
 use crate::config::{LoraSettings, PolicySettings};
@@ -12,10 +14,20 @@ use crate::model::{LoraConfig, Model};
 /// Loads what `dir` holds, a model or an adapter with the model it names; and the directory of tokenizer and settings, which
 /// may be with either.
 pub(super) fn load(dir: &Path, policy: &PolicySettings, fetching: Fetching<'_>) -> Result<(Model, PathBuf)> {
+    load_with(dir, policy, Model::load, fetching)
+}
+
+/// [`load`] with a way to load the model: [`Model::load`] or [`Model::load_base`].
+pub(super) fn load_with(
+    dir: &Path,
+    policy: &PolicySettings,
+    read: impl Fn(&Path, Device, tch::Kind) -> Result<Model>,
+    fetching: Fetching<'_>,
+) -> Result<(Model, PathBuf)> {
     let device = crate::native::device(policy.device)?;
     let kind = compute_kind(policy.dtype, device);
     let Some(config) = LoraConfig::load(dir)? else {
-        return Ok((Model::load(dir, device, kind)?, dir.to_owned()));
+        return Ok((read(dir, device, kind)?, dir.to_owned()));
     };
     let base = config.base().ok_or_else(|| {
         Error::new(Kind::Model, "the adapter does not say which model it is for")
@@ -29,7 +41,7 @@ pub(super) fn load(dir: &Path, policy: &PolicySettings, fetching: Fetching<'_>) 
     if LoraConfig::load(&base)?.is_some() {
         return Err(Error::new(Kind::Model, "the adapter is for another adapter, not for a model").at_path(dir));
     }
-    let mut model = Model::load(&base, device, kind)?;
+    let mut model = read(&base, device, kind)?;
     model.load_adapter(dir)?;
     let text = if dir.join("tokenizer.json").is_file() { dir.to_owned() } else { base };
     Ok((model, text))
@@ -47,7 +59,9 @@ pub(super) fn load_for_training(
         return Err(Error::new(Kind::Script, "policy.init makes a new model, and policy.lora leaves it as it is")
             .hint("leave one of the two out"));
     }
-    let (mut model, text) = load(dir, policy, fetching)?;
+    let adapts = policy.lora.is_some() || LoraConfig::load(dir)?.is_some();
+    let read = if adapts { Model::load_base } else { Model::load };
+    let (mut model, text) = load_with(dir, policy, read, fetching)?;
     match (&policy.lora, model.lora()) {
         (None, None) if merging => {
             return Err(Error::new(Kind::Script, "checkpoint.merge is set, but the policy has no adapter")

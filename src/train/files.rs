@@ -9,7 +9,7 @@ use super::source::Fetching;
 use super::{RunOptions, adapter};
 use crate::config::{CheckpointSettings, DeviceChoice, Dtype, PolicySettings};
 use crate::error::{Error, Kind, Result};
-use crate::model::LoraConfig;
+use crate::model::{LoraConfig, Model};
 use crate::script::Script;
 
 /// Files beside the weights that make a directory a whole model.
@@ -92,7 +92,7 @@ pub(super) fn export(
             own => own,
         };
         let policy = PolicySettings { dtype, device: DeviceChoice::Cpu, ..PolicySettings::default() };
-        let (mut model, _) = adapter::load(checkpoint, &policy, fetching)?;
+        let (mut model, _) = adapter::load_with(checkpoint, &policy, Model::load_base, fetching)?;
         if is_adapter {
             model.merge_adapter()?;
         }

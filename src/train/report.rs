@@ -33,7 +33,8 @@ fn describe(model: &Model) -> String {
         Some(lora) => format!(", adapter of rank {}", lora.rank),
         None => String::new(),
     };
-    format!("{} parameters{own}, {:?} on {:?}", size(parameters), model.kind(), model.device())
+    let memory = model.bytes().div_ceil(1 << 20);
+    format!("{} parameters{own}, {:?} on {:?}, {memory} MiB", size(parameters), model.kind(), model.device())
 }
 
 pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows: u64, learner: &Learner) {

@@ -133,7 +133,7 @@ fn a_row_without_its_column() {
     cli_snapshot!(model, { "a.lua" => RECIPE, "tasks.jsonl" => "{\"question\": \"1+1\"}\n" }, ["run", "a.lua"], @"
     exit: 6
     --- stderr
-      policy   model (0.0M parameters, Float on Cpu)
+      policy   model (0.0M parameters, Float on Cpu, 1 MiB)
       data     1 training tasks
       training 1 steps of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
@@ -154,7 +154,7 @@ fn a_row_that_is_no_json() {
         @"
     exit: 4
     --- stderr
-      policy   model (0.0M parameters, Float on Cpu)
+      policy   model (0.0M parameters, Float on Cpu, 1 MiB)
       data     2 training tasks
       training 1 steps of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
@@ -204,7 +204,7 @@ fn a_reward_that_is_no_number() {
     cli_snapshot!(model, { "a.lua" => nil, "tasks.jsonl" => TASKS }, ["run", "a.lua"], @"
     exit: 6
     --- stderr
-      policy   model (0.0M parameters, Float on Cpu)
+      policy   model (0.0M parameters, Float on Cpu, 1 MiB)
       data     2 training tasks
       training 1 steps of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
@@ -217,7 +217,7 @@ fn a_reward_that_is_no_number() {
     cli_snapshot!(model, { "a.lua" => nan, "tasks.jsonl" => TASKS }, ["run", "a.lua"], @"
     exit: 6
     --- stderr
-      policy   model (0.0M parameters, Float on Cpu)
+      policy   model (0.0M parameters, Float on Cpu, 1 MiB)
       data     2 training tasks
       training 1 steps of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
@@ -234,7 +234,7 @@ fn an_env_that_throws() {
     cli_snapshot!(model, { "a.lua" => throws, "tasks.jsonl" => TASKS }, ["run", "a.lua"], @"
     exit: 6
     --- stderr
-      policy   model (0.0M parameters, Float on Cpu)
+      policy   model (0.0M parameters, Float on Cpu, 1 MiB)
       data     2 training tasks
       training 1 steps of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
@@ -251,7 +251,7 @@ fn an_env_that_loops() {
     cli_snapshot!(model, { "a.lua" => loops, "tasks.jsonl" => TASKS }, ["run", "a.lua", "limits.cpu=0.05"], @"
     exit: 6
     --- stderr
-      policy   model (0.0M parameters, Float on Cpu)
+      policy   model (0.0M parameters, Float on Cpu, 1 MiB)
       data     2 training tasks
       training 1 steps of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a

@@ -194,3 +194,28 @@ fn json_is_bounded() {
     let error = Model::load(dir.path(), Device::Cpu, Kind::Float).unwrap_err();
     assert!(error.message.contains("not a file"), "{error}");
 }
+
+#[test]
+fn a_model_that_memory_does_not_hold_is_not_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = tiny(true, Kind::Float).config.to_json();
+    config["vocab_size"] = json!(1u64 << 30);
+    config["hidden_size"] = json!(1008);
+    fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    // A file of two terabytes that holds nothing.
+    let bytes = (1u64 << 30) * 1008 * 2;
+    let tensor = json!({"dtype": "BF16", "shape": [1u64 << 30, 1008], "data_offsets": [0, bytes]});
+    let header = json!({"model.embed_tokens.weight": tensor}).to_string();
+    let path = dir.path().join("model.safetensors");
+    fs::write(&path, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat()).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    if file.set_len(8 + header.len() as u64 + bytes).is_err() {
+        println!("skipped: no room for a file of {bytes} bytes, empty as it is");
+        return;
+    }
+    for (kind, said) in [(Kind::Float, "packed copy"), (Kind::BFloat16, "in bf16 take 2064")] {
+        let error = Model::load(dir.path(), Device::Cpu, kind).unwrap_err();
+        assert_eq!(error.kind, error::Kind::Device);
+        assert!(error.message.contains(said) && error.message.contains("MiB of memory that are free"), "{error}");
+    }
+}

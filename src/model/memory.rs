@@ -1,0 +1,90 @@
+//! The memory that a model takes, known before it is loaded.
+
+use tch::Kind;
+
+use crate::error::{self, Error, Result};
+
+/// What the system can still give to programs, bytes; `None` where it does not say.
+pub fn available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+/// Bytes of so many weights held in `kind`; `packed` if the native code computes with a copy in f32 of its own.
+pub(super) fn bytes(weights: u128, kind: Kind, packed: bool) -> u128 {
+    let copy = if packed { Kind::Float.elt_size_in_bytes() } else { 0 };
+    weights.saturating_mul((kind.elt_size_in_bytes() + copy) as u128)
+}
+
+/// Refuses a model that does not fit into `free` bytes, with the numbers. Errors are `Kind::Device`.
+pub(super) fn check(weights: u128, kind: Kind, packed: bool, free: u64) -> Result<()> {
+    let wanted = bytes(weights, kind, packed);
+    if wanted <= u128::from(free) {
+        return Ok(());
+    }
+    let (held, copied) = match (kind, packed) {
+        (Kind::BFloat16, _) => ("bf16", ""),
+        (_, true) => ("f32", ", with the packed copy that products are computed from,"),
+        (_, false) => ("f32", ""),
+    };
+    let error = Error::new(
+        error::Kind::Device,
+        format!(
+            "{} million weights in {held}{copied} take {}, more than the {} of memory that are free",
+            weights.div_ceil(1_000_000),
+            mebibytes(wanted),
+            mebibytes(free.into())
+        ),
+    );
+    let smaller = bytes(weights, Kind::BFloat16, false);
+    if kind == Kind::BFloat16 || smaller > free.into() {
+        return Err(error.hint("take a smaller model, or a machine with more memory"));
+    }
+    Err(error.hint(format!("in bf16 they take {} (policy.dtype=bf16)", mebibytes(smaller))))
+}
+
+fn mebibytes(bytes: u128) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_the_numbers() {
+        let (weights, gib) = (1_000_000_000, 1 << 30);
+        assert_eq!(bytes(weights, Kind::Float, true), 8_000_000_000);
+        assert_eq!(bytes(weights, Kind::Float, false), 4_000_000_000);
+        assert_eq!(bytes(weights, Kind::BFloat16, false), 2_000_000_000);
+        assert!(check(weights, Kind::Float, true, 8_000_000_000).is_ok());
+        let error = check(weights, Kind::Float, true, 7_999_999_999).unwrap_err();
+        assert_eq!(error.kind, error::Kind::Device);
+        assert_eq!(
+            error.message,
+            "1000 million weights in f32, with the packed copy that products are computed from, take 7630 MiB, more \
+             than the 7630 MiB of memory that are free"
+        );
+        assert_eq!(error.hint.as_deref(), Some("in bf16 they take 1908 MiB (policy.dtype=bf16)"));
+        assert!(check(weights, Kind::Float, false, 4 * gib).is_ok());
+        let error = check(weights, Kind::BFloat16, false, gib).unwrap_err();
+        assert_eq!(
+            error.message,
+            "1000 million weights in bf16 take 1908 MiB, more than the 1024 MiB of memory that are free"
+        );
+        assert!(error.hint.is_some_and(|hint| hint.contains("smaller model")));
+        // As large as headers can claim.
+        assert!(check(u128::MAX, Kind::Float, true, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn the_system_says_what_is_free() {
+        if std::path::Path::new("/proc/meminfo").exists() {
+            assert!(available().unwrap() > 1 << 20);
+        }
+    }
+}
