@@ -8,6 +8,7 @@ mod invariants;
 mod losses;
 mod padded;
 mod parity;
+mod stories;
 mod verl_cases;
 
 use std::collections::BTreeMap;

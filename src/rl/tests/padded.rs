@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use tch::Tensor;
 
+use crate::rl::aggregate::Denominators;
 use crate::rl::pack::Row;
 
 /// Trajectories by tokens.
@@ -39,6 +40,12 @@ impl Mask {
     pub(super) fn sequence(&self) -> Tensor {
         let all: Vec<i64> = self.tokens().into_iter().enumerate().flat_map(|(i, n)| vec![i as i64; n]).collect();
         Tensor::from_slice(&all)
+    }
+
+    /// Those of verl, whose horizon is the width of the matrix.
+    pub(super) fn denominators(&self) -> Denominators {
+        let width = self.0.first().map(|line| line.len() as f64);
+        Denominators::of(&self.rows()).with_horizon(width)
     }
 
     pub(super) fn rows(&self) -> Vec<Row> {

@@ -12,9 +12,10 @@ use tch::{Kind, Tensor};
 use super::padded::{Mask, Padded, assert_close, floats};
 use crate::config::{LossAgg, Normalize};
 use crate::rl::advantages::{Whiten, gae, grpo, opo, reinforce_pp, reinforce_pp_baseline, rloo, whiten};
-use crate::rl::aggregate::{Denominators, aggregate};
+use crate::rl::aggregate::aggregate;
 use crate::rl::kl::{KlKind, kl};
 use crate::rl::loss::{Clip, ppo_clip};
+use crate::rl::losses::{Tokens, gspo, value_loss};
 
 /// Inputs are printed to 7 decimals.
 const TOLERANCE: f64 = 1e-5;
@@ -52,6 +53,8 @@ fn estimators_losses_and_kl_are_verls() {
         let done = match case.function.as_str() {
             "policy_loss" => policy_loss(&case),
             "kl" => kl_case(&case),
+            "gspo_loss" => sequence_loss(&case),
+            "value_loss" => critic_loss(&case),
             _ => advantages(&case),
         };
         *checked.entry(case.function).or_default() += usize::from(done);
@@ -59,14 +62,14 @@ fn estimators_losses_and_kl_are_verls() {
     let expected = [
         ("gae", 11),
         ("grpo", 7),
-        ("gspo_loss", 0), // not ours yet
+        ("gspo_loss", 5),
         ("kl", 16),
         ("opo", 5),
-        ("policy_loss", 41), // without seq-mean-token-sum-norm
+        ("policy_loss", 41),
         ("reinforce_pp", 5),
         ("reinforce_pp_baseline", 6),
         ("rloo", 5),
-        ("value_loss", 0), // not ours yet
+        ("value_loss", 2),
     ];
     assert_eq!(checked, expected.map(|(name, n)| (name.to_owned(), n)).into());
 }
@@ -111,10 +114,7 @@ fn policy_loss(case: &Case) -> bool {
     let clip = Clip { low: case.read("clip_low"), high: case.read("clip_high"), dual: Some(case.read("dual_clip_c")) };
     let logp = gathered("log_prob").set_requires_grad(true);
     let (loss, stats) = ppo_clip(&logp, &gathered("old_log_prob"), &gathered("advantages"), clip).unwrap();
-    // verl divides by the padded length.
-    let horizon = case.read::<Vec<Vec<f64>>>("response_mask")[0].len() as f64;
-    let denominators = Denominators::of(&mask.rows()).with_horizon(Some(horizon));
-    let loss = aggregate(&loss, &mask.sequence(), loss_agg, &denominators).unwrap();
+    let loss = aggregate(&loss, &mask.sequence(), loss_agg, &mask.denominators()).unwrap();
     loss.backward();
     let number = |name: &str| case.output[name].as_f64().unwrap();
     let got = [
@@ -126,6 +126,33 @@ fn policy_loss(case: &Case) -> bool {
     let want = ["loss", "pg_clipfrac", "pg_clipfrac_lower", "ppo_kl"].map(number);
     assert_close(&case.id, &got, &want, TOLERANCE);
     assert_close(&case.id, &floats(&logp.grad()), &mask.sampled(&case.want("grad_log_prob")).concat(), TOLERANCE);
+    true
+}
+
+fn sequence_loss(case: &Case) -> bool {
+    let mask: Mask = case.read("response_mask");
+    let gathered = |name: &str| -> Tensor { mask.gathered(&case.read(name)) };
+    let logp = gathered("log_prob").set_requires_grad(true);
+    let (logp_old, advantages, sequence) = (gathered("old_log_prob"), gathered("advantages"), mask.sequence());
+    let tokens = Tokens { logp: &logp, logp_old: &logp_old, advantages: &advantages, sequence: &sequence };
+    let (loss, stats) = gspo(&tokens, case.read("clip_low"), case.read("clip_high")).unwrap();
+    let loss = aggregate(&loss, &sequence, LossAgg::SeqMeanTokenMean, &mask.denominators()).unwrap();
+    loss.backward();
+    let number = |name: &str| case.output[name].as_f64().unwrap();
+    let got = [loss.double_value(&[]), stats.clipfrac_low() + stats.clipfrac_high(), stats.approx_kl_k1()];
+    assert_close(&case.id, &got, &["loss", "pg_clipfrac", "ppo_kl"].map(number), TOLERANCE);
+    assert_close(&case.id, &floats(&logp.grad()), &mask.sampled(&case.want("grad_log_prob")).concat(), TOLERANCE);
+    true
+}
+
+fn critic_loss(case: &Case) -> bool {
+    let mask: Mask = case.read("response_mask");
+    let gathered = |name: &str| -> Tensor { mask.gathered(&case.read(name)) };
+    let clip = Some(case.read("cliprange"));
+    let (loss, share) = value_loss(&gathered("vpreds"), &gathered("values"), &gathered("returns"), clip).unwrap();
+    let number = |name: &str| case.output[name].as_f64().unwrap();
+    let loss = loss.mean(Kind::Double).double_value(&[]);
+    assert_close(&case.id, &[loss, share], &["loss", "clipfrac"].map(number), TOLERANCE);
     true
 }
 
