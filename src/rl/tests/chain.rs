@@ -57,11 +57,11 @@ fn loss_and_gradient(
         (logp_of(&batch, &members), double(&batch.logp_old), double(&batch.advantages));
     let tokens = Tokens { logp: &logp, logp_old: &logp_old, advantages: &advantages_of, sequence: &batch.step };
     let selected = objective.select(&tokens).unwrap();
-    let mut first = 0;
-    let places: Vec<(i64, i64)> = rows
-        .iter()
-        .map(|row| (std::mem::replace(&mut first, first + row.sampled() as i64), row.sampled() as i64))
-        .collect();
+    let mut places: Vec<(i64, i64)> = Vec::new(); // where each row's tokens are among all, and how many
+    for row in rows {
+        let first = places.last().map_or(0, |(first, count)| first + count);
+        places.push((first, row.sampled() as i64));
+    }
     let mut total = 0.0;
     for members in split {
         let batch = batch_of(members);
@@ -178,9 +178,11 @@ proptest! {
     fn merged_rows_are_worth_the_same_as_separate_steps(all in trajectories()) {
         let (merged, advantages) = (rows_of(&all), advantages_of(&all));
         let separate: Vec<Row> = all.iter().enumerate().flat_map(|(i, whole)| {
-            whole.steps.iter().flat_map(move |step| {
+            whole.steps.iter().enumerate().flat_map(move |(place, step)| {
                 let alone = Trajectory { steps: vec![step.clone()], ..whole.clone() };
-                merge(&alone, i).unwrap()
+                let mut rows = merge(&alone, i).unwrap();
+                rows.iter_mut().for_each(|row| row.steps.fill(place as u32));
+                rows
             })
         }).collect();
         prop_assert_eq!(Denominators::of(&merged), Denominators::of(&separate));
