@@ -181,7 +181,9 @@ proptest! {
             whole.steps.iter().enumerate().flat_map(move |(place, step)| {
                 let alone = Trajectory { steps: vec![step.clone()], ..whole.clone() };
                 let mut rows = merge(&alone, i).unwrap();
-                rows.iter_mut().for_each(|row| row.steps.fill(place as u32));
+                for row in &mut rows {
+                    row.steps.fill(place as u32);
+                }
                 rows
             })
         }).collect();
