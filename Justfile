@@ -62,6 +62,10 @@ nano *args: build
 parity:
     @{{torch}} && cargo nextest run --release --run-ignored only -E 'test(parity_table)'
 
+# Train with seven algorithms and three seeds each, and draw docs/learning.svg (about 15 minutes)
+curves *args: build
+    @{{torch}} && python3 benches/curves.py {{args}}
+
 # Write docs/rl-parity.md: the worst differences from reference implementations
 rl-parity:
     @{{torch}} && R1_UPDATE=1 cargo nextest run --release the_page_of_differences

@@ -72,13 +72,14 @@ def panel(left, title, curves, steps):
     """One chart: an SVG group."""
     width, height, top = 300, 220, 46
     values = [v for _, seeds in curves for seed in seeds for v in seed]
-    low, high = min(0, *values), max(values) * 1.05
+    step_size = next(s for s in (0.1, 0.2, 0.25, 0.5, 1, 2, 5, 10, 20, 50, 100, 1e9) if max(values) / s <= 6)
+    low, high = 0, step_size * -(-max(values) // step_size)
     x = lambda step: left + step / max(steps - 1, 1) * width
     y = lambda value: top + height - (value - low) / (high - low) * height
     out = [f'<text x="{left}" y="{top - 14}" font-weight="600">{title}</text>']
-    for i in range(5):
-        value = low + (high - low) * i / 4
-        out.append(f'<line x1="{left}" x2="{left + width}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="#8883"/>')
+    for i in range(round(high / step_size) + 1):
+        value = step_size * i
+        out.append(f'<line x1="{left}" x2="{left + width}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="#888" stroke-opacity="0.25"/>')
         out.append(f'<text x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.3g}</text>')
     for step in (1, (steps + 1) // 2, steps):
         out.append(f'<text x="{x(step - 1):.1f}" y="{top + height + 16}" text-anchor="middle">{step}</text>')
@@ -116,6 +117,9 @@ def table(found, steps, seeds):
         f"`scripts/retool.lua` with the embedded model: {steps} steps of 128 trajectories, seeds {seeds}; learning rate and all else as the",
         "script has them. Held-out accuracy is that of 256 tasks at temperature 1, before and after. Lines are means over seeds,",
         "bands go from the smallest to the largest.",
+        "",
+        "Each rollout is used for one update, so every probability ratio is 1 and what clips it does not matter here: GRPO and GSPO",
+        "differ in how they weigh tokens, the others in their advantages.",
         "",
         "![accuracy, tool calls and sampled tokens against steps](learning.svg)",
         "",
