@@ -2,8 +2,10 @@
 
 mod generation;
 mod message;
+mod record;
 mod trajectory;
 
 pub use generation::{Completion, FinishReason, Request, Sampling, StreamSeed};
 pub use message::{Action, Content, Message, Observation, Part, Role, ToolCall};
+pub use record::{Answer, Exchange, Refusal};
 pub use trajectory::{Status, Step, ToolRecord, Trajectory};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{FinishReason, Message};
+use super::{Exchange, FinishReason, Message};
 
 /// How a trajectory ended. Everything but the first two is a failure: recorded, counted, and by default left out
 /// of the advantage statistics.
@@ -121,6 +121,8 @@ pub struct Trajectory {
     pub reward_parts: BTreeMap<String, f64>,
     /// The conversation at the end, for people.
     pub messages: Vec<Message>,
+    /// What the script asked of the world and was told, in order.
+    pub record: Vec<Exchange>,
 }
 
 impl Trajectory {

@@ -11,7 +11,7 @@ use crate::config::Settings;
 use crate::engine::Policy;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Completion, Message, Observation, Request, Sampling, Status, Step, StreamSeed, Trajectory};
-use crate::script::{Failure, Outcome, Split, State, Worker};
+use crate::script::{Failure, Outcome, Record, Split, State, StepResult, Worker};
 use crate::text::{Extension, Renderer};
 
 /// Longest prompt plus reply where neither the recipe nor a model says.
@@ -75,8 +75,11 @@ pub async fn drive(worker: &Worker, renderer: &Renderer, policy: &dyn Policy, sp
         outcome_reward: 0.0,
         reward_parts: std::collections::BTreeMap::new(),
         messages: Vec::new(),
+        record: Vec::new(),
     };
-    let ended = run_steps(worker, renderer, policy, spec, &mut trajectory).await;
+    let record = Record::live();
+    let ended = run_steps(worker, renderer, policy, spec, &record, &mut trajectory).await;
+    trajectory.record = record.take();
     policy.release(spec.seed.trajectory);
     match ended {
         Ok(status) => trajectory.status = status,
@@ -120,9 +123,10 @@ async fn run_steps(
     renderer: &Renderer,
     policy: &dyn Policy,
     spec: &Spec,
+    record: &Record,
     trajectory: &mut Trajectory,
 ) -> Result<Status, End> {
-    let state = worker.reset(&trajectory.task, spec.env_seed).await?;
+    let state = worker.reset_with(&trajectory.task, spec.env_seed, record).await?;
     let mut last: Option<Last> = None;
     let mut status = Status::Truncated;
     let mut text = String::new();
@@ -145,9 +149,14 @@ async fn run_steps(
             errors: reply.errors,
             finish_reason: completion.finish_reason,
         };
-        let result = worker.step(&state, &action).await?;
+        let result = worker.step(&state, &action).await;
+        // The reply that the env failed on is kept: without it nobody could look into the failure.
+        let (result, failure) = match result {
+            Ok(result) => (result, None),
+            Err(failure) => (StepResult::default(), Some(failure)),
+        };
         let cut = completion.finish_reason.is_cut();
-        let out_of_steps = t + 1 == spec.max_steps;
+        let out_of_steps = t + 1 == spec.max_steps && failure.is_none();
         trajectory.steps.push(Step {
             prompt_ids: prompt.ids.clone(),
             response_ids: completion.token_ids.clone(),
@@ -162,6 +171,9 @@ async fn run_steps(
             new_row: prompt.new_row,
             next_prompt_ids: Vec::new(),
         });
+        if let Some(failure) = failure {
+            return Err(End::Failed(failure));
+        }
         for (name, value) in result.parts {
             *trajectory.reward_parts.entry(name).or_insert(0.0) += value;
         }

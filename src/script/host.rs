@@ -10,11 +10,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use mlua::Lua;
-use rand_chacha::ChaCha8Rng;
-use rand_core::{RngCore, SeedableRng};
 
 use super::api::tool::Tool;
 use super::program::{Echo, Stream};
+use super::record::{Lane, Record};
 use super::services::Services;
 use super::state::Session;
 use crate::config::Limits;
@@ -55,8 +54,11 @@ impl Entry {
 pub(crate) struct Call {
     pub(crate) entry: Entry,
     /// The trajectory's seed (or the dataset's), and the step (or row) within it.
-    seed: (u64, u64),
-    rng: RefCell<Option<ChaCha8Rng>>,
+    pub(crate) seed: (u64, u64),
+    /// Where what it asks of the world is written down, or answered from.
+    pub(crate) record: Record,
+    /// Which of the things that run side by side is being polled.
+    pub(crate) lane: RefCell<Rc<Lane>>,
     /// CPU nanoseconds left.
     pub(crate) cpu_left: Cell<u64>,
     pub(crate) cpu_hit: Cell<bool>,
@@ -67,11 +69,24 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    pub(crate) fn new(entry: Entry, seed: (u64, u64), limits: &Limits, session: Option<Rc<Session>>) -> Rc<Self> {
+    /// A call that belongs to no trajectory: what it asks of the world is not recorded.
+    pub(crate) fn new(entry: Entry, seed: (u64, u64), limits: &Limits) -> Rc<Self> {
+        Self::of_trajectory(entry, seed, limits, Record::off(), None)
+    }
+
+    /// A call for a trajectory, which keeps its record.
+    pub(crate) fn of_trajectory(
+        entry: Entry,
+        seed: (u64, u64),
+        limits: &Limits,
+        record: Record,
+        session: Option<Rc<Session>>,
+    ) -> Rc<Self> {
         Rc::new(Self {
             entry,
             seed,
-            rng: RefCell::new(None),
+            record,
+            lane: RefCell::new(Lane::root(entry)),
             cpu_left: Cell::new((limits.cpu.max(0.0) * 1e9) as u64),
             cpu_hit: Cell::new(false),
             tools: RefCell::new(Vec::new()),
@@ -79,24 +94,15 @@ impl Call {
         })
     }
 
-    /// 64 random bits from this call's own stream. The stream is a pure function of (seed, step, entry point), so
-    /// a step replays to the same numbers whatever ran before it.
+    /// 64 random bits from this call's own stream. The stream is a pure function of (seed, step, entry point, branch),
+    /// so a step replays to the same numbers whatever ran before it or beside it.
     pub(crate) fn random(&self) -> u64 {
-        self.rng
-            .borrow_mut()
-            .get_or_insert_with(|| {
-                let mut key = [0; 32];
-                key[..8].copy_from_slice(&self.seed.0.to_le_bytes());
-                key[8..16].copy_from_slice(&self.seed.1.to_le_bytes());
-                key[16] = self.entry as u8;
-                ChaCha8Rng::from_seed(key)
-            })
-            .next_u64()
+        self.lane.borrow().random(self.seed, self.entry)
     }
 
     /// `math.randomseed`: another stream of the same call.
     pub(crate) fn reseed(&self, seed: u64) {
-        *self.rng.borrow_mut() = Some(ChaCha8Rng::seed_from_u64(seed));
+        self.lane.borrow().reseed(seed);
     }
 }
 
@@ -134,7 +140,7 @@ impl Host {
     }
 
     fn build(renderer: Option<Arc<Renderer>>, services: Option<Arc<dyn Services>>, echo: Option<Echo>) -> Rc<Self> {
-        let load = Call::new(Entry::Load, (0, 0), &Limits::default(), None);
+        let load = Call::new(Entry::Load, (0, 0), &Limits::default());
         Rc::new(Self {
             current: RefCell::new(load),
             renderer,

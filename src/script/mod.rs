@@ -3,6 +3,7 @@
 //! - [`Script`] (`load`): a script read once: settings, hash, sources. Plain data.
 //! - [`Worker`]: one virtual machine on one thread; rows, reset, observe, step, reward
 //! - [`State`]: a trajectory's plain data; snapshot, restore, fork
+//! - [`Record`]: what a trajectory's script asked of the world and was told; what a replay answers from
 //! - `vm`, `limits`, `host`: calls in and out under CPU, wait and memory limits
 //! - `sandbox`, `require`: what a script can see
 //! - `settings`: from a recipe's data and `key=value` to [`crate::config::Settings`]
@@ -26,6 +27,7 @@ mod limits;
 mod load;
 mod messages;
 mod program;
+mod record;
 mod require;
 mod results;
 mod sandbox;
@@ -39,6 +41,7 @@ pub use failure::Failure;
 pub use host::LogLine;
 pub use load::Script;
 pub use program::{Echo, End, Program, Stream};
+pub use record::{Difference, Record, Strictness};
 pub use results::{Outcome, Reward, StepResult};
 pub use services::Services;
 pub use state::State;

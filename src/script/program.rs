@@ -68,7 +68,7 @@ impl Program<'_> {
         let arguments = Some(self.arguments);
         let vm = Vm::with_host(limits.clone(), Sources::Disk(directory(self.path)), host, arguments)?;
         let function = vm.compile(self.path, self.source).map_err(|failure| told(&failure, self.path))?;
-        let call = Call::new(Entry::Load, (self.seed, 0), &limits, None);
+        let call = Call::new(Entry::Load, (self.seed, 0), &limits);
         let arguments: MultiValue = self
             .arguments
             .iter()

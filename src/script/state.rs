@@ -9,6 +9,7 @@ use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
 use super::convert::{self, Odd};
+use super::record::Record;
 use crate::error::{Error, Kind, Result};
 use crate::tools::Python;
 
@@ -24,22 +25,28 @@ pub struct State {
     /// The host counts tool calls in `state.calls`, because `reset` left it free.
     pub(crate) counts_calls: bool,
     pub(crate) session: Rc<Session>,
+    pub(crate) record: Record,
     lua: Lua,
 }
 
 impl State {
-    pub(crate) fn new(lua: &Lua, table: Table, seed: u64) -> mlua::Result<Self> {
+    pub(crate) fn new(lua: &Lua, table: Table, seed: u64, record: Record, session: Rc<Session>) -> mlua::Result<Self> {
         let counts_calls = table.raw_get::<Value>("calls")?.is_nil();
         if counts_calls {
             table.raw_set("calls", 0)?;
         }
         let lua = lua.clone();
-        Ok(Self { table, seed, steps: Rc::default(), counts_calls, session: Rc::default(), lua })
+        Ok(Self { table, seed, steps: Rc::default(), counts_calls, session, record, lua })
     }
 
     /// The seed that `reset` was given.
     pub fn seed(&self) -> u64 {
         self.seed
+    }
+
+    /// What the trajectory has asked of the world so far.
+    pub fn record(&self) -> &Record {
+        &self.record
     }
 
     /// Steps done.
@@ -71,6 +78,7 @@ impl State {
             steps: Rc::new(Cell::new(number("steps")?)),
             counts_calls: snapshot.get("counts_calls").and_then(Json::as_bool).ok_or_else(bad)?,
             session: Rc::default(),
+            record: Record::live(),
             lua: lua.clone(),
         })
     }
@@ -80,9 +88,13 @@ impl State {
         let copy = convert::deep_copy(&self.lua, &Value::Table(self.table.clone()), 0);
         let failed = |why: String| Error::new(Kind::Script, why);
         match copy.map_err(|error| failed(error.to_string()))? {
-            Value::Table(table) => {
-                Ok(Self { table, steps: Rc::new(Cell::new(self.steps.get())), session: Rc::default(), ..self.clone() })
-            }
+            Value::Table(table) => Ok(Self {
+                table,
+                steps: Rc::new(Cell::new(self.steps.get())),
+                session: Rc::default(),
+                record: self.record.fork(),
+                ..self.clone()
+            }),
             other => Err(failed(format!("the state became a {}", other.type_name()))),
         }
     }

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, StdLib, Table, Value, VmState};
@@ -92,7 +91,7 @@ impl Vm {
 
     /// Runs the main file; gives what it returns.
     pub(crate) fn load(&self, path: &Path, source: &str) -> Result<Value> {
-        let call = Call::new(Entry::Load, (0, 0), &Limits { cpu: LOAD_CPU, ..self.limits.clone() }, None);
+        let call = Call::new(Entry::Load, (0, 0), &Limits { cpu: LOAD_CPU, ..self.limits.clone() });
         let result = self.compile(path, source).and_then(|function| self.call_now(&call, &function, ()));
         self.loader.borrow_mut().close();
         result.map_err(|failure| failure.error.at_path(path))
@@ -140,23 +139,15 @@ impl Vm {
         args: impl IntoLuaMulti,
     ) -> Result<R, Failure> {
         let mut future = pin!(function.call_async::<R>(args));
-        let mut limited = pin!(poll_fn(|cx| {
+        let limited = poll_fn(|cx| {
             let _running = self.enter(call);
             future.as_mut().poll(cx)
-        }));
-        // Most calls never wait: they are over at the first poll, without a timer.
-        let first = poll_fn(|cx| Poll::Ready(limited.as_mut().poll(cx))).await;
-        let result = match first {
-            Poll::Ready(result) => result,
-            Poll::Pending => {
-                let wait = Duration::try_from_secs_f64(self.limits.wait).unwrap_or(Duration::MAX);
-                let Ok(result) = tokio::time::timeout(wait, limited).await else {
-                    let name = call.entry.name();
-                    let message = format!("{name} waited for tools longer than limits.wait = {} s", self.limits.wait);
-                    return Err(Failure::new(Status::ToolTimeout, at_definition(function, message)));
-                };
-                result
-            }
+        });
+        let wait = Duration::try_from_secs_f64(self.limits.wait).unwrap_or(Duration::MAX);
+        let Some(result) = call.within(wait, limited).await else {
+            let name = call.entry.name();
+            let message = format!("{name} waited for tools longer than limits.wait = {} s", self.limits.wait);
+            return Err(Failure::new(Status::ToolTimeout, at_definition(function, message)));
         };
         self.finish(call, function, result)
     }

@@ -13,6 +13,7 @@ use super::failure::{Failure, describe};
 use super::host::{Call, Entry, LogLine};
 use super::load::{self, Script};
 use super::messages;
+use super::record::Record;
 use super::results::{Outcome, Reward, StepResult, reward, step_result};
 use super::state::State;
 use super::vm::{Sources, Vm, at_definition};
@@ -155,7 +156,7 @@ impl Worker {
         if index >= count {
             return Err(Error::new(Kind::Data, format!("there is no row {index}; data.{} has {count}", split.name())));
         }
-        let call = Call::new(Entry::Row, (seed, index), &self.vm.limits, None);
+        let call = Call::new(Entry::Row, (seed, index), &self.vm.limits);
         let value: Value = self.vm.call_now(&call, function, index + 1).map_err(|failure| failure.error)?;
         if !value.is_table() {
             let message = format!("row({}) returned {}; it must return a table", index + 1, kind(&value));
@@ -171,8 +172,17 @@ impl Worker {
 
     /// Starts a trajectory. `math.random` draws from a stream of (seed, step, entry point) in every call.
     pub async fn reset(&self, task: &Json, seed: u64) -> Result<State, Failure> {
-        self.prepare().map_err(|error| Failure::new(Status::EnvError, error))?;
-        let call = Call::new(Entry::Reset, (seed, 0), &self.vm.limits, None);
+        self.reset_with(task, seed, &Record::live()).await
+    }
+
+    /// As [`Worker::reset`], under a record that the caller holds: to keep it whatever happens, or to replay it.
+    pub async fn reset_with(&self, task: &Json, seed: u64, record: &Record) -> Result<State, Failure> {
+        if !record.is_replay() {
+            self.prepare().map_err(|error| Failure::new(Status::EnvError, error))?;
+        }
+        let session = Rc::default();
+        let own = Some(Rc::clone(&session));
+        let call = Call::of_trajectory(Entry::Reset, (seed, 0), &self.vm.limits, record.clone(), own);
         let input = convert::from_json(&self.vm.lua, task).map_err(|error| host_failure(&error))?;
         let value: Value = self.vm.call(&call, &self.reset, input).await.map_err(|mut failure| {
             // A column that is not there is the commonest cause.
@@ -187,7 +197,7 @@ impl Worker {
             let message = format!("reset returned {}; it must return the state, a table", kind(&value));
             return Err(broken(&self.reset, message));
         };
-        State::new(&self.vm.lua, table, seed).map_err(|error| host_failure(&error))
+        State::new(&self.vm.lua, table, seed, record.clone(), session).map_err(|error| host_failure(&error))
     }
 
     /// What the policy is shown: the context function's answer, or `state.messages`.
@@ -277,7 +287,7 @@ impl Worker {
             return Err(Error::new(Kind::Script, "trainer.estimator is \"custom\" and the recipe has no `advantage`")
                 .at_path(&self.script.path));
         };
-        let call = Call::new(Entry::Advantage, (0, 0), &self.vm.limits, None);
+        let call = Call::new(Entry::Advantage, (0, 0), &self.vm.limits);
         let input = convert::from_json(&self.vm.lua, group).map_err(|error| host_failure(&error).error)?;
         let (advantages, returns): (Value, Value) =
             self.vm.call_now(&call, function, input).map_err(|failure| failure.error)?;
@@ -311,6 +321,7 @@ impl Worker {
     pub fn resume(&self, state: &State, snapshot: &Json) -> Result<State> {
         let mut resumed = self.restore(snapshot)?;
         resumed.session = state.session.clone();
+        resumed.record = state.record.clone();
         Ok(resumed)
     }
 
@@ -320,7 +331,8 @@ impl Worker {
     }
 
     fn call_of(&self, entry: Entry, state: &State) -> Rc<Call> {
-        Call::new(entry, (state.seed, state.steps.get()), &self.vm.limits, Some(state.session.clone()))
+        let (record, session) = (state.record.clone(), Some(state.session.clone()));
+        Call::of_trajectory(entry, (state.seed, state.steps.get()), &self.vm.limits, record, session)
     }
 }
 

@@ -18,6 +18,7 @@
 mod checkpoint;
 mod files;
 mod read;
+mod record;
 mod run_dir;
 mod trajectories;
 

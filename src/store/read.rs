@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::files::failed;
+use super::record;
 use super::trajectories::{FORMAT, FORMAT_KEY, parquet_failed};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{FinishReason, Status, Step, ToolRecord, Trajectory};
@@ -52,6 +53,12 @@ fn append(batch: &RecordBatch, trajectories: &mut Vec<Trajectory>, last: &mut Op
         if let (Some(trajectory), Some(_)) = (trajectories.last_mut(), columns.value::<UInt32Type>("step", row)?) {
             trajectory.steps.push(columns.step(row)?);
         }
+        // Files written before there was a record lack it.
+        if let (Some(trajectory), Some(_)) = (trajectories.last_mut(), batch.column_by_name("record")) {
+            let tools = trajectory.steps.last().map_or(&[][..], |step| &step.tools);
+            let exchanges = record::expand(columns.json("record", row)?, tools);
+            trajectory.record.extend(exchanges.map_err(|why| damaged(format!("column `record`, row {row}: {why}")))?);
+        }
     }
     Ok(())
 }
@@ -80,6 +87,7 @@ impl Columns<'_> {
             outcome_reward: self.required::<Float64Type>("outcome_reward", row)?,
             reward_parts: parts.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::NAN))).collect(),
             messages: self.json("messages", row)?,
+            record: Vec::new(),
         })
     }
 
@@ -200,7 +208,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::mdp::{Message, ToolCall};
+    use crate::mdp::{Answer, Exchange, Message, Refusal, ToolCall};
     use crate::store::RunDir;
 
     fn value() -> impl Strategy<Value = Value> {
@@ -254,6 +262,29 @@ mod tests {
         }
     }
 
+    prop_compose! {
+        fn exchange()(
+            step in 0_u64..5,
+            at in proptest::sample::select(vec!["reset", "context", "step", "step/2", "reward"]),
+            kind in ".*",
+            request in value(),
+            answer in proptest::option::of(prop_oneof![
+                value().prop_map(Answer::Ok),
+                (".*", ".*", proptest::option::of(".*"), proptest::option::of(".*")).prop_map(
+                    |(kind, message, place, hint)| Answer::Error(Refusal { kind, message, place, hint })
+                ),
+            ]),
+        ) -> Exchange {
+            Exchange { step, at: at.to_owned(), kind, request, answer }
+        }
+    }
+
+    /// Exchanges as a trajectory asks them: no later step before an earlier one.
+    fn in_order(mut exchanges: Vec<Exchange>) -> Vec<Exchange> {
+        exchanges.sort_by_key(|exchange| exchange.step);
+        exchanges
+    }
+
     fn message() -> impl Strategy<Value = Message> {
         (".*", value(), proptest::option::of(".*")).prop_map(|(text, arguments, reasoning_content)| Message {
             tool_calls: vec![ToolCall { id: None, name: text.clone(), arguments }],
@@ -273,10 +304,12 @@ mod tests {
             outcome_reward in finite(),
             reward_parts in btree_map(".*", finite(), 0..3),
             messages in vec(message(), 0..3),
+            exchanges in vec(exchange(), 0..4),
         ) -> Trajectory {
+            let record = in_order(exchanges);
             Trajectory {
                 id, task_index, task, group, sample, seed, script_hash, status, error, steps, outcome_reward,
-                reward_parts, messages,
+                reward_parts, messages, record,
             }
         }
     }
@@ -321,6 +354,7 @@ mod tests {
             outcome_reward: 1.0,
             reward_parts: std::collections::BTreeMap::new(),
             messages: Vec::new(),
+            record: Vec::new(),
         }
     }
 

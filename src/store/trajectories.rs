@@ -19,8 +19,8 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use serde::Serialize;
 
-use super::RunDir;
 use super::files::{failed, write_atomic};
+use super::{RunDir, record};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Step, Trajectory};
 
@@ -56,13 +56,13 @@ impl RunDir {
 
 /// One row of the file.
 #[derive(Clone, Copy)]
-struct Row<'a> {
+pub(super) struct Row<'a> {
     /// Place of the trajectory in the file.
     position: u32,
-    trajectory: &'a Trajectory,
+    pub(super) trajectory: &'a Trajectory,
     advantage: Option<f64>,
     /// `None` for a trajectory without steps.
-    step: Option<(u32, &'a Step)>,
+    pub(super) step: Option<(u32, &'a Step)>,
 }
 
 fn encode(
@@ -130,6 +130,8 @@ fn columns(rows: &[Row<'_>], policy_version: u64) -> Result<RecordBatch> {
     let tools: Result<StringArray> =
         rows.iter().map(|row| row.step.map(|(_, step)| json(&step.tools)).transpose()).collect();
 
+    let record: Result<StringArray> = rows.iter().map(|row| json(&record::of_row(row)).map(Some)).collect();
+
     let columns: Vec<(&str, ArrayRef, bool)> = vec![
         ("trajectory", small(|row| Some(row.position)), false),
         ("id", text(|t| &t.id), false),
@@ -157,6 +159,7 @@ fn columns(rows: &[Row<'_>], policy_version: u64) -> Result<RecordBatch> {
         ("terminated", flag(|step| step.terminated), true),
         ("truncated", flag(|step| step.truncated), true),
         ("tools", Arc::new(tools?), true),
+        ("record", Arc::new(record?), false),
         ("prefilled", small(|row| row.step.map(|(_, step)| step.prefilled)), true),
         ("new_row", flag(|step| step.new_row), true),
         ("next_prompt_ids", ids(|step| &step.next_prompt_ids), true),

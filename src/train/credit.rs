@@ -186,6 +186,7 @@ mod tests {
             outcome_reward: 0.0,
             reward_parts: std::collections::BTreeMap::new(),
             messages: Vec::new(),
+            record: Vec::new(),
         }
     }
 

@@ -48,5 +48,6 @@ pub(super) fn trajectory(steps: Vec<Step>) -> Trajectory {
         outcome_reward: 0.0,
         reward_parts: BTreeMap::new(),
         messages: Vec::new(),
+        record: Vec::new(),
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         let jobs = jobs(&lua, &host, &calls, &options);
         async move {
             let jobs = jobs?;
-            let answers = try_join_all(jobs.into_iter().map(|job| job.run(&call))).await?;
+            let answers = try_join_all(jobs.into_iter().map(|job| call.branch(job.run(call.clone())))).await?;
             let list = lua.create_table_with_capacity(answers.len(), 0)?;
             for answer in answers {
                 list.raw_push(answer.to_lua(&lua)?)?;
@@ -126,7 +126,7 @@ fn jobs(lua: &Lua, host: &Host, calls: &Value, options: &Value) -> mlua::Result<
 }
 
 impl Job {
-    async fn run(self, call: &Rc<Call>) -> mlua::Result<Answer> {
+    async fn run(self, call: Rc<Call>) -> mlua::Result<Answer> {
         let (tool, call_id, arguments, given, prelude, options) = match self {
             Self::Refused(answer) => return Ok(answer),
             Self::Ready { tool, call_id, arguments, given, prelude, options } => {
@@ -140,9 +140,9 @@ impl Job {
                 let future = run.call_async::<(Value, Value)>((given, options));
                 let result = match timeout {
                     None => Ok(future.await?),
-                    Some(limit) => match tokio::time::timeout(*limit, future).await {
-                        Ok(result) => Ok(result?),
-                        Err(_) => Err(format!("Error: timed out after {} s", limit.as_secs_f64())),
+                    Some(limit) => match call.within(*limit, future).await {
+                        Some(result) => Ok(result?),
+                        None => Err(format!("Error: timed out after {} s", limit.as_secs_f64())),
                     },
                 };
                 let (text, ok, reward) = match result {
@@ -153,25 +153,55 @@ impl Job {
                 (Output { text, ok, timed_out: false, seconds }, reward)
             }
             Run::Python { options, session } => {
-                let python: Arc<Python> = interpreters::python(options).map_err(raise)?;
-                let output = match call.session.as_ref().filter(|_| *session) {
-                    Some(session) => python.run_in_session(session.join(&python), &code(), &prelude).await,
-                    None => python.run(&code(), &prelude).await,
+                let live = async {
+                    let python: Arc<Python> = interpreters::python(options)?;
+                    Ok(match call.session.as_ref().filter(|_| *session) {
+                        Some(session) => python.run_in_session(session.join(&python), &code(), &prelude).await,
+                        None => python.run(&code(), &prelude).await,
+                    })
                 };
-                (output, 0.0)
+                (interpret(&call, &tool.name, &arguments, &prelude, live).await?, 0.0)
             }
             Run::Rhai(options) => {
-                let rhai: Arc<Rhai> = interpreters::rhai(options).map_err(raise)?;
-                let code = code();
-                // Busy for as long as its limits allow: other trajectories of this worker go on meanwhile.
-                let output = tokio::task::spawn_blocking(move || rhai.run(&code, &prelude)).await;
-                (output.map_err(|error| raise(Error::new(Kind::Internal, format!("rhai stopped: {error}"))))?, 0.0)
+                let live = async {
+                    let rhai: Arc<Rhai> = interpreters::rhai(options)?;
+                    let (code, prelude) = (code(), prelude.clone());
+                    // Busy for as long as its limits allow: other trajectories of this worker go on meanwhile.
+                    let output = tokio::task::spawn_blocking(move || rhai.run(&code, &prelude)).await;
+                    output.map_err(|error| Error::new(Kind::Internal, format!("rhai stopped: {error}")))
+                };
+                (interpret(&call, &tool.name, &arguments, &prelude, live).await?, 0.0)
             }
         };
         let Output { text, ok, seconds, .. } = output;
         let record = ToolRecord { name: tool.name.clone(), arguments, output: text, ok, reward, seconds };
         Ok(Answer { call_id, record })
     }
+}
+
+/// Runs a program, or takes what it came to from the record.
+async fn interpret(
+    call: &Call,
+    tool: &str,
+    arguments: &Json,
+    prelude: &str,
+    live: impl Future<Output = Result<Output, Error>>,
+) -> mlua::Result<Output> {
+    let mut request = json!({ "tool": tool, "arguments": arguments });
+    if !prelude.is_empty() {
+        request["prelude"] = json!(prelude);
+    }
+    let live = async {
+        let Output { text, ok, timed_out, seconds } = live.await?;
+        Ok(json!({ "text": text, "ok": ok, "timed_out": timed_out, "seconds": seconds }))
+    };
+    let answer = call.ask("tool", request, live).await.map_err(raise)?;
+    Ok(Output {
+        text: answer["text"].as_str().unwrap_or_default().to_owned(),
+        ok: answer["ok"] == true,
+        timed_out: answer["timed_out"] == true,
+        seconds: answer["seconds"].as_f64().unwrap_or(0.0),
+    })
 }
 
 /// What a Lua tool returned: text and a process reward, or nil and why not.

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mlua::{Lua, Table, Value, Variadic};
+use serde_json::json;
 
 use super::args::{fail, raise, text};
 use crate::error::{Error, Kind};
@@ -41,7 +42,7 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, arguments
         })?,
     )?;
     environment.raw_set("io", input_output(lua, host)?)?;
-    environment.raw_set("os", system(lua)?)
+    environment.raw_set("os", system(lua, host)?)
 }
 
 fn joined(values: &[Value], between: &str) -> mlua::Result<String> {
@@ -181,7 +182,7 @@ fn read(lua: &Lua, source: &mut dyn BufRead, format: Option<&Value>) -> mlua::Re
 }
 
 /// `os.exit`, `os.time`, `os.clock`, `os.getenv`.
-fn system(lua: &Lua) -> mlua::Result<Table> {
+fn system(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
     let os = lua.create_table()?;
     os.raw_set(
         "exit",
@@ -196,9 +197,10 @@ fn system(lua: &Lua) -> mlua::Result<Table> {
         })?,
     )?;
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    os.raw_set("time", lua.create_function(move |_, ()| Ok(now().floor()))?)?;
-    let start = std::time::Instant::now();
-    os.raw_set("clock", lua.create_function(move |_, ()| Ok(start.elapsed().as_secs_f64()))?)?;
+    let own = host.clone();
+    os.raw_set("time", lua.create_function(move |_, ()| clock(&own, "time", || now().floor()))?)?;
+    let (own, start) = (host.clone(), std::time::Instant::now());
+    os.raw_set("clock", lua.create_function(move |_, ()| clock(&own, "clock", || start.elapsed().as_secs_f64()))?)?;
     os.raw_set(
         "getenv",
         lua.create_function(|lua, name: Value| {
@@ -208,4 +210,10 @@ fn system(lua: &Lua) -> mlua::Result<Table> {
     )?;
     super::seal(lua, "os", &os)?;
     Ok(os)
+}
+
+/// Reads a clock, through the record.
+fn clock(host: &Host, which: &str, now: impl FnOnce() -> f64) -> mlua::Result<Option<f64>> {
+    let answer = host.current().ask_now("clock", json!({ "clock": which }), || Ok(json!(now()))).map_err(raise)?;
+    Ok(answer.as_f64())
 }

@@ -12,6 +12,7 @@ mod api;
 mod data;
 mod env;
 mod limits;
+mod record;
 mod refusals;
 mod settings;
 mod state;

@@ -1,0 +1,41 @@
+//! What a script asked of the world outside its own data, and what it was told: the record that a replay answers from.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// One question of a script to the host whose answer is not a function of state, action and seed: a program run, a page
+/// fetched, the clock read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Exchange {
+    /// Steps of the trajectory that were done when it was asked.
+    pub step: u64,
+    /// Where it was asked: the function of the script (`reset`, `context`, `step`, `reward`), and behind a slash the number
+    /// of each branch that ran beside others, such as a tool call (`step/2`).
+    pub at: String,
+    /// `tool`, `http`, `process`, `clock`, `generate`, `fs`.
+    pub kind: String,
+    pub request: Value,
+    /// `None`: none came before a limit cut the wait.
+    pub answer: Option<Answer>,
+}
+
+/// What came back.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    Ok(Value),
+    /// The host refused, which the script sees as an error.
+    Error(Refusal),
+}
+
+/// An [`Error`](crate::Error) as plain data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The name of its [`Kind`](crate::Kind).
+    pub kind: String,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
