@@ -1,69 +1,117 @@
--- A view of a list of messages: what to show the policy. The list itself is never changed.
+-- A view of a conversation: what to show the policy. The conversation itself is never changed; messages that are
+-- shown otherwise than they are become copies. lua/compaction.lua has the policies that write something new.
 
-local fits = ... -- host: do these messages have at most so many tokens?
+local fits, tokens_of = ... -- host: do these messages have at most so many tokens? how many have they?
 
 local Context = {}
 Context.__index = Context
 
-local function count(name, value)
-  if type(value) ~= "number" or value < 0 or value ~= math.floor(value) then
-    error(name .. ": takes a whole number, 0 or more, got " .. tostring(value), 3)
+-- Raised at the line that called the method: two levels above the check itself.
+local function whole(name, value, level)
+  if type(value) ~= "number" or value < 0 or value ~= math.floor(value) or value > 2 ^ 53 then
+    error(name .. ": takes a whole number, 0 or more, got " .. tostring(value), (level or 1) + 2)
   end
   return value
 end
 
---- The first n messages are never dropped.
+--- The first n messages are never dropped. Without this, all that stand before the first reply.
 function Context:keep_first(n)
-  self.first = count("keep_first", n)
+  self.first = whole("keep_first", n)
   return self
 end
 
---- The last n messages are never dropped.
+--- The last n messages are never dropped. Without this, one.
 function Context:keep_last(n)
-  self.last = count("keep_last", n)
+  self.last = whole("keep_last", n)
   return self
 end
 
--- The list without its `n` oldest droppable units. A reply and the results of its calls are one unit: a result
--- without its call would answer nothing.
-local function without(messages, units, n)
-  local gone = {}
-  for i = 1, n do
-    for k = units[i][1], units[i][2] do gone[k] = true end
-  end
-  local kept = {}
-  for k, message in ipairs(messages) do
-    if not gone[k] then kept[#kept + 1] = message end
-  end
-  return kept
+--- How many tokens the messages have as the policy would see them, template and tools included.
+function Context:tokens()
+  return tokens_of(self.messages)
 end
 
---- Drops the oldest messages that are not kept until the rest has at most so many tokens. If even the kept ones
---- have more, they are all that is left.
-function Context:drop_oldest_until(tokens)
-  count("drop_oldest_until", tokens)
-  local messages = self.messages
-  if fits(messages, tokens) then return self end
-  local units = {}
-  local k, stop = self.first + 1, #messages - self.last
+-- The smallest n from 1 to high for which holds(n); high if there is none.
+local function fewest(high, holds)
+  local low = 1
+  while low < high do
+    local middle = (low + high) // 2
+    if holds(middle) then high = middle else low = middle + 1 end
+  end
+  return high
+end
+
+-- What may be dropped of the messages behind `first` and before the `last` ones, oldest first, as { from, to }. A reply
+-- and the results of its calls go together: a result without its call would answer nothing.
+local function units(messages, first, last_ones)
+  local found = {}
+  local k, stop = first + 1, #messages - last_ones
   while k <= stop do
     local last = k
     if messages[k].role == "assistant" then
       while last < #messages and messages[last + 1].role == "tool" do last = last + 1 end
     end
     if last > stop then break end
-    units[#units + 1] = { k, last }
+    found[#found + 1] = { k, last }
     k = last + 1
   end
-  -- The fewest units: more dropped never means more tokens.
-  local low, high = 1, #units
-  while low < high do
-    local middle = (low + high) // 2
-    local rest = without(messages, units, middle)
-    if #rest == 0 or fits(rest, tokens) then high = middle else low = middle + 1 end
+  return found
+end
+
+-- The messages without units 1..n, which stand one behind the other.
+local function without(messages, gone, n)
+  local kept = {}
+  for k, message in ipairs(messages) do
+    if n == 0 or k < gone[1][1] or k > gone[n][2] then kept[#kept + 1] = message end
   end
-  local rest = without(messages, units, high)
-  if #rest > 0 then self.messages = rest end
+  return kept
+end
+
+--- A window by tokens: drops the oldest messages that are not kept until the rest has at most so many tokens.
+function Context:drop_oldest_until(tokens)
+  whole("drop_oldest_until", tokens)
+  if fits(self.messages, tokens) then return self end
+  local gone = units(self.messages, self.first, self.last)
+  -- Something must be shown.
+  local most = self.first + self.last == 0 and #gone - 1 or #gone
+  if most > 0 then
+    -- More dropped never means more tokens.
+    local n = fewest(most, function(n) return fits(without(self.messages, gone, n), tokens) end)
+    self.messages = without(self.messages, gone, n)
+  end
+  self.least = not fits(self.messages, tokens)
+  return self
+end
+
+--- A window by turns: the kept first messages and the last n turns. A turn is a reply and all behind it up to the
+--- next reply.
+function Context:last_turns(n)
+  whole("last_turns", n)
+  local starts = {}
+  for k = self.first + 1, #self.messages do
+    if self.messages[k].role == "assistant" then starts[#starts + 1] = k end
+  end
+  if #starts <= n then return self end
+  local from = n == 0 and #self.messages + 1 or starts[#starts - n + 1]
+  from = math.min(from, math.max(self.first, #self.messages - self.last) + 1)
+  -- Not a result without its call.
+  while from > self.first + 1 and (self.messages[from] or {}).role == "tool" do from = from - 1 end
+  local kept = {}
+  for k, message in ipairs(self.messages) do
+    if k <= self.first or k >= from then kept[#kept + 1] = message end
+  end
+  if #kept > 0 then self.messages = kept end
+  return self
+end
+
+--- Every message through change(message, place, count): what it returns is shown, nil leaves it out.
+function Context:map(change)
+  if type(change) ~= "function" then error("map: takes a function of a message, got a " .. type(change), 2) end
+  local shown, count = {}, #self.messages
+  for k, message in ipairs(self.messages) do
+    shown[#shown + 1] = change(table.clone(message), k, count)
+  end
+  self.messages = shown
   return self
 end
 
@@ -71,10 +119,14 @@ local function context(messages)
   if type(messages) ~= "table" then
     error("r1.context: takes a list of messages, got " .. (messages == nil and "nil" or "a " .. type(messages)), 2)
   end
-  local copy = {}
-  for k, message in ipairs(messages) do copy[k] = message end
-  -- The last message is what the policy answers now; it stays unless keep_last(0) says otherwise.
-  return setmetatable({ messages = copy, first = 0, last = 1 }, Context)
+  local copy, first = {}, nil
+  for k, message in ipairs(messages) do
+    if type(message) ~= "table" then error("r1.context: message " .. k .. " is a " .. type(message), 2) end
+    if first == nil and message.role == "assistant" then first = k - 1 end
+    copy[k] = message
+  end
+  -- The prompt stays, and the last message, which is what the policy answers now.
+  return setmetatable({ messages = copy, given = copy, first = first or #copy, last = 1, least = false }, Context)
 end
 
-return context, Context
+return context, Context, { fewest = fewest, units = units, whole = whole }

@@ -23,7 +23,7 @@ end
 function defaults.step(state, action)
   push(state.messages, assistant(action))
   if #action.tool_calls == 0 then return { done = true } end
-  for _, result in ipairs(call_tools(action.tool_calls)) do
+  for _, result in ipairs(call_tools(action.tool_calls, { state = state })) do
     push(state.messages, observation(result))
   end
   return { reward = 0 }

@@ -11,7 +11,7 @@ use crate::config::Settings;
 use crate::engine::Policy;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Completion, Message, Observation, Request, Sampling, Status, Step, StreamSeed, Trajectory};
-use crate::script::{Failure, Outcome, Record, Split, State, StepResult, Worker};
+use crate::script::{Failure, Outcome, Record, Split, State, StepResult, Worker, budget};
 use crate::text::{Extension, Renderer};
 
 /// Longest prompt plus reply where neither the recipe nor a model says.
@@ -135,9 +135,13 @@ async fn run_steps(
     for t in 0..spec.max_steps {
         let observation = worker.observe(&state, budget).await?;
         let prompt = next_prompt(renderer, worker.tools(), &observation, last.as_ref())?;
+        if prompt.ids.len() > budget && worker.has_context() {
+            budget::check(renderer, worker.tools(), &observation, budget).map_err(|error| worker.over_budget(error))?;
+        }
         let room = spec.max_context.saturating_sub(prompt.ids.len());
         if room == 0 {
-            return Err(End::Failed(overflow(prompt.ids.len(), spec.max_context)));
+            let error = budget::overflow(renderer, worker.tools(), &observation, prompt.ids.len(), spec.max_context);
+            return Err(End::Failed(Failure::new(Status::ContextOverflow, error)));
         }
         let completion = sample(policy, renderer, spec, t, &prompt.ids, room).await?;
         text = renderer.tokenizer().decode(without_stop(renderer, &completion), false);
@@ -314,10 +318,4 @@ fn without_stop<'a>(renderer: &Renderer, completion: &'a Completion) -> &'a [u32
         Some((last, rest)) if renderer.stop_ids().contains(last) => rest,
         _ => &completion.token_ids,
     }
-}
-
-fn overflow(prompt: usize, context: usize) -> Failure {
-    let error = Error::new(Kind::Env, format!("the prompt has {prompt} tokens and the context holds {context}"))
-        .hint("shorten it in the recipe's context function, or raise policy.max_context");
-    Failure::new(Status::ContextOverflow, error)
 }

@@ -9,8 +9,9 @@
 //! - `settings`: from a recipe's data and `key=value` to [`crate::config::Settings`]
 //! - `dataset`: JSONL rows
 //! - `convert`, `messages`, `results`, `failure`: values in and out, errors with their lines
-//! - `schema`, `answers`, `interpreters`: tool arguments, final answers, tool pools
+//! - `answers`, `rank`, `interpreters`: final answers, texts by likeness, tool pools
 //! - [`Program`]: a script that is no recipe (`r1 lua`); [`Services`]: models and tensors for it, as plain data
+//! - [`budget`]: the errors for contexts that are too long, with the sizes of their parts
 //! - `api`: the global `r1`, one file per part; what is better written in Lua lies in `lua/`
 //!
 //! What lasts is the state, never a function: `reset(task) -> state`, `step(state, action) -> result`,
@@ -18,6 +19,7 @@
 
 mod answers;
 mod api;
+pub mod budget;
 mod convert;
 mod dataset;
 mod failure;
@@ -27,6 +29,7 @@ mod limits;
 mod load;
 mod messages;
 mod program;
+mod rank;
 mod record;
 mod require;
 mod results;

@@ -16,7 +16,7 @@ use super::messages;
 use super::record::Record;
 use super::results::{Outcome, Reward, StepResult, reward, step_result};
 use super::state::State;
-use super::vm::{Sources, Vm, at_definition};
+use super::vm::{Sources, Vm, at_definition, definition};
 use crate::config::{Source, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Message, Observation, Status};
@@ -105,7 +105,7 @@ impl Worker {
         if let Ok(Some(file)) = self.script.jsonl(split) {
             return file.place(index);
         }
-        let row = self.recipe.rows[split as usize].as_ref().and_then(super::vm::definition);
+        let row = self.recipe.rows[split as usize].as_ref().and_then(definition);
         row.unwrap_or_else(|| self.script.path.display().to_string())
     }
 
@@ -217,21 +217,38 @@ impl Worker {
         let input = self.vm.lua.create_table().and_then(|table| table.raw_set("tokens", budget).map(|()| table));
         let input = input.map_err(|error| host_failure(&error))?;
         let value: Value = self.vm.call(&call, function, (&state.table, input)).await?;
-        self.observation(&value).map_err(|why| broken(function, why))
+        let (observation, least) = self.observation(&value).map_err(|why| broken(function, why))?;
+        if least && let Some(renderer) = &self.vm.host.renderer {
+            super::budget::check_least(renderer, &self.schemas, &observation, budget)
+                .map_err(|error| Failure::new(Status::ContextOverflow, placed(function, error)))?;
+        }
+        Ok(observation)
     }
 
-    fn observation(&self, value: &Value) -> Result<Observation, String> {
+    /// Whether the recipe has a context function, which must keep to its budget.
+    pub fn has_context(&self) -> bool {
+        self.recipe.context.is_some()
+    }
+
+    /// The failure of a context function that showed more than its budget.
+    pub fn over_budget(&self, error: Error) -> Failure {
+        let error = self.recipe.context.as_ref().map_or(error.clone(), |function| placed(function, error));
+        Failure::new(Status::EnvError, error)
+    }
+
+    /// What a context function returned, and whether it says that it could not make it shorter.
+    fn observation(&self, value: &Value) -> Result<(Observation, bool), String> {
         let wanted = "context must return messages, text or { token_ids = { … } }";
         let table = match value {
-            Value::String(text) => return Ok(Observation::Text(text.to_string_lossy())),
+            Value::String(text) => return Ok((Observation::Text(text.to_string_lossy()), false)),
             Value::Table(table) => table,
             other => return Err(format!("context returned {}; {wanted}", kind(other))),
         };
         let lua_error = |error: mlua::Error| error.to_string();
-        if let Some(messages) = context::messages_of(&self.vm.lua, table).map_err(lua_error)? {
-            return messages::messages(&messages, "messages").map(Observation::Messages);
+        if let Some((messages, least)) = context::messages_of(&self.vm.lua, table).map_err(lua_error)? {
+            return messages::messages(&messages, "messages").map(|list| (Observation::Messages(list), least));
         }
-        match table.raw_get("token_ids").map_err(lua_error)? {
+        let observation = match table.raw_get("token_ids").map_err(lua_error)? {
             Value::Nil if table.raw_len() == 0 => Err(format!("context returned an empty table; {wanted}")),
             Value::Nil => messages::messages(table, "messages").map(Observation::Messages),
             Value::Table(ids) => ids
@@ -240,7 +257,8 @@ impl Worker {
                 .map(Observation::TokenIds)
                 .map_err(|_| "token_ids must be a list of whole numbers".to_owned()),
             other => Err(format!("token_ids is {}; {wanted}", kind(&other))),
-        }
+        };
+        observation.map(|observation| (observation, false))
     }
 
     /// Hands the env an action.
@@ -339,6 +357,14 @@ impl Worker {
 /// The script broke its contract.
 fn broken(function: &Function, message: String) -> Failure {
     Failure::new(Status::EnvError, at_definition(function, message))
+}
+
+/// An error about what a function returned, at its definition.
+fn placed(function: &Function, error: Error) -> Error {
+    match definition(function) {
+        Some(place) => error.at(place),
+        None => error,
+    }
 }
 
 /// The VM refused the host something: out of memory, as a rule.

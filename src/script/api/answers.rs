@@ -31,18 +31,24 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     )?;
     r1.raw_set(
         "clip",
-        lua.create_function(|lua, (long, most): (Value, Value)| {
+        lua.create_function(|lua, (long, head, tail): (Value, Value, Value)| {
             let long = text(lua, "r1.clip", "text", &long)?;
-            let most = count(lua, "r1.clip", "length", &most)?;
-            Ok(match long.char_indices().nth(most) {
-                None => long,
-                Some((end, _)) => {
-                    let more = long[end..].chars().count();
-                    format!("{}\n… ({more} more characters)", &long[..end])
-                }
-            })
+            let head = count(lua, "r1.clip", "head", &head)?;
+            let tail = if tail.is_nil() { 0 } else { count(lua, "r1.clip", "tail", &tail)? };
+            Ok(clip(&long, head, tail).unwrap_or(long))
         })?,
     )
+}
+
+/// The first `head` and the last `tail` characters, with a line in between that says how many are missing; `None` if none
+/// are.
+fn clip(long: &str, head: usize, tail: usize) -> Option<String> {
+    let (end, _) = long.char_indices().nth(head)?;
+    let rest = &long[end..];
+    let left = rest.chars().count().checked_sub(tail).filter(|left| *left > 0)?;
+    let start = rest.char_indices().nth(left).map_or(rest.len(), |(start, _)| start);
+    let behind = if tail == 0 { String::new() } else { format!("\n{}", &rest[start..]) };
+    Some(format!("{}\n… ({left} more characters){behind}", &long[..end]))
 }
 
 /// What `r1.math_equal` compares: text, numbers, or nil for no answer.

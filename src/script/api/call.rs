@@ -76,7 +76,7 @@ fn jobs(lua: &Lua, host: &Host, calls: &Value, options: &Value) -> mlua::Result<
     };
     let prelude = match options {
         Value::Nil => String::new(),
-        options => Fields::new(lua, NAME, options, &["prelude"])?.text("prelude")?.unwrap_or_default(),
+        options => Fields::new(lua, NAME, options, &["prelude", "state"])?.text("prelude")?.unwrap_or_default(),
     };
     let tools = host.tools.borrow();
     let mut jobs = Vec::with_capacity(calls.raw_len());

@@ -1,13 +1,15 @@
-//! `r1.context(messages)`: what to show of a conversation. The policy itself is in `lua/context.lua`; here is the
-//! counting of tokens.
+//! `r1.context(messages)`: what to show of a conversation. The policies themselves are in `lua/context.lua` and
+//! `lua/compaction.lua`; here is the counting of tokens.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
-use mlua::{Lua, Table};
+use mlua::{Function, Lua, Table};
 
 use super::args::{fail, raise};
 use crate::script::host::Host;
 use crate::script::messages;
+use crate::text::Renderer;
 
 /// Upper bound of what a chat template adds around one message, and around all.
 const TEMPLATE_BYTES: usize = 64;
@@ -19,9 +21,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     let own = host.clone();
     let fits = lua.create_function(move |lua, (messages, tokens): (Table, usize)| {
         let messages = messages::messages(&messages, "messages").map_err(|why| fail(lua, "r1.context", why))?;
-        let Some(renderer) = &own.renderer else {
-            return Err(fail(lua, "r1.context", "tokens can be counted only where a model is loaded"));
-        };
+        let renderer = renderer(lua, &own)?;
         let tools = own.schemas.borrow();
         // No token is shorter than a byte, so most prompts fit without being counted.
         let bytes: usize = messages.iter().map(|message| message.content.text().len() + TEMPLATE_BYTES).sum();
@@ -35,14 +35,32 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         let count = renderer.count(&messages, &tools).map_err(raise)?;
         Ok(count <= tokens)
     })?;
-    let (context, meta): (mlua::Function, Table) =
-        lua.load(include_str!("../../../lua/context.lua")).set_name("=[r1]").call(fits)?;
+    let own = host.clone();
+    let tokens = lua.create_function(move |lua, messages: Table| {
+        let messages = messages::messages(&messages, "messages").map_err(|why| fail(lua, "r1.context", why))?;
+        renderer(lua, &own)?.count(&messages, &own.schemas.borrow()).map_err(raise)
+    })?;
+    let (context, meta, tools): (Function, Table, Table) =
+        lua.load(include_str!("../../../lua/context.lua")).set_name("=[r1]").call((fits.clone(), tokens))?;
+    let (clip, rank): (Function, Function) = (r1.raw_get("clip")?, r1.raw_get::<Table>("text")?.raw_get("rank")?);
+    let compaction = lua.load(include_str!("../../../lua/compaction.lua")).set_name("=[r1]");
+    let () = compaction.call((meta.clone(), tools, fits, clip, rank))?;
+    super::seal(lua, "context", &meta)?;
     lua.set_named_registry_value(META, meta)?;
     r1.raw_set("context", context)
 }
 
-/// The messages of a context that a script returned; `None` if the table is something else.
-pub(crate) fn messages_of(lua: &Lua, table: &Table) -> mlua::Result<Option<Table>> {
+fn renderer<'a>(lua: &Lua, host: &'a Host) -> mlua::Result<&'a Arc<Renderer>> {
+    let missing = || fail(lua, "r1.context", "tokens can be counted only where a model is loaded");
+    host.renderer.as_ref().ok_or_else(missing)
+}
+
+/// The messages of a context that a script returned, and whether its budget could not be reached with all dropped that may
+/// be; `None` if the table is something else.
+pub(crate) fn messages_of(lua: &Lua, table: &Table) -> mlua::Result<Option<(Table, bool)>> {
     let Some(meta) = table.metatable() else { return Ok(None) };
-    if meta == lua.named_registry_value::<Table>(META)? { table.raw_get("messages").map(Some) } else { Ok(None) }
+    if meta != lua.named_registry_value::<Table>(META)? {
+        return Ok(None);
+    }
+    Ok(Some((table.raw_get("messages")?, table.raw_get("least")?)))
 }

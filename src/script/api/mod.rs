@@ -59,7 +59,9 @@ fn messages(lua: &Lua, r1: &Table) -> mlua::Result<()> {
 pub(crate) fn seal(lua: &Lua, name: &'static str, table: &Table) -> mlua::Result<()> {
     let mut names = Vec::new();
     table.for_each(|name: String, _: Value| {
-        names.push(name);
+        if !name.starts_with("__") {
+            names.push(name);
+        }
         Ok(())
     })?;
     let meta = lua.create_table()?;

@@ -18,8 +18,29 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     table.raw_set("template", lua.create_function(|lua, (from, options)| template(lua, &from, &options))?)?;
     let parse = lua.create_function(|lua, (format, reply, options)| parse(lua, &format, &reply, &options))?;
     table.raw_set("parse_tool_calls", parse)?;
+    table.raw_set("rank", lua.create_function(|lua, (query, texts): (Value, Value)| rank(lua, &query, &texts))?)?;
     super::seal(lua, "r1.text", &table)?;
     r1.raw_set("text", table)
+}
+
+/// `r1.text.rank(query, texts)`: `{ { index =, score = }, … }`, best first.
+fn rank(lua: &Lua, query: &Value, texts: &Value) -> mlua::Result<Table> {
+    const NAME: &str = "r1.text.rank";
+    let query = text(lua, NAME, "query", query)?;
+    let Value::Table(list) = texts else {
+        return Err(fail(lua, NAME, format!("`texts` must be a list of texts, got {}", kind(texts))));
+    };
+    let texts: Vec<String> = (1..=list.raw_len())
+        .map(|index| text(lua, NAME, &format!("texts[{index}]"), &list.raw_get(index)?))
+        .collect::<mlua::Result<_>>()?;
+    let found = lua.create_table()?;
+    for (index, score) in crate::script::rank::rank(&query, &texts) {
+        let entry = lua.create_table_with_capacity(0, 2)?;
+        entry.raw_set("index", index + 1)?;
+        entry.raw_set("score", score)?;
+        found.raw_push(entry)?;
+    }
+    Ok(found)
 }
 
 /// A list of token ids.

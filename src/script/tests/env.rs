@@ -193,61 +193,6 @@ fn a_session_keeps_names_for_its_trajectory_only() {
 }
 
 #[test]
-fn a_context_drops_whole_exchanges() {
-    let bench = Bench::new(
-        r#"
-        local function talk()
-          local list = { r1.system "s", r1.user "task" }
-          for k = 1, 4 do
-            r1.push(list, r1.assistant("call " .. k))
-            r1.push(list, r1.observation("result " .. k))
-          end
-          return list
-        end
-        return r1.recipe {
-          env = r1.env { reset = function() return { messages = talk() } end },
-          context = function(state, budget)
-            return r1.context(state.messages):keep_first(2):keep_last(2):drop_oldest_until(budget.tokens)
-          end,
-          reward = function() return 0 end,
-        }
-        "#,
-    );
-    let Some(renderer) = renderer() else { return };
-    let worker = Worker::new(&bench.load(&[]).unwrap(), Some(renderer.clone())).unwrap();
-    let shown = |budget: usize| {
-        run(async {
-            let state = worker.reset(&json!({}), 1).await.unwrap();
-            let Observation::Messages(shown) = worker.observe(&state, budget).await.unwrap() else { panic!() };
-            assert_eq!(worker.messages(&state).len(), 10, "the state keeps them all");
-            shown
-        })
-    };
-    let all = shown(10_000);
-    assert_eq!(all.len(), 10);
-    let whole = renderer.count(&all, &[]).unwrap();
-    let tight = shown(whole - 1);
-    assert_eq!(tight[2].content.text(), "call 2", "the first exchange went as a whole");
-    assert!(renderer.count(&tight, &[]).unwrap() < whole);
-    let texts: Vec<String> = shown(1).iter().map(|message| message.content.text()).collect();
-    assert_eq!(texts, ["s", "task", "call 4", "result 4"], "what is kept is never dropped");
-}
-
-/// A renderer over a real tokenizer, where the shared data is.
-fn renderer() -> Option<std::sync::Arc<crate::text::Renderer>> {
-    let root = std::env::var_os("R1_SHARED").map_or_else(
-        || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"),
-        std::path::PathBuf::from,
-    );
-    let model = root.join("tokenizers-configs/minimind");
-    if !model.is_dir() {
-        eprintln!("skipped: {} is missing", model.display());
-        return None;
-    }
-    Some(std::sync::Arc::new(crate::text::Renderer::load(&model, crate::text::Format::Hermes).unwrap()))
-}
-
-#[test]
 fn observations_may_be_text_or_ids() {
     let with = |context: &str| {
         Bench::new(&format!(

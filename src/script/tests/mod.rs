@@ -9,6 +9,7 @@
 )]
 
 mod api;
+mod context;
 mod data;
 mod env;
 mod limits;

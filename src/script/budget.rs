@@ -1,0 +1,98 @@
+//! Contexts that are longer than they may be: errors that show how many tokens each part has.
+
+use std::fmt::Write;
+
+use serde_json::Value as Json;
+
+use crate::error::{Error, Kind, Result};
+use crate::mdp::Observation;
+use crate::text::Renderer;
+
+/// Messages that are named one by one; of more, the largest.
+const SHOWN: usize = 8;
+
+/// Refuses what a context function returned if it has more tokens than its budget.
+///
+/// # Errors
+/// [`Kind::Env`], with the sizes.
+pub fn check(renderer: &Renderer, tools: &[Json], observation: &Observation, budget: usize) -> Result<()> {
+    let tokens = count(renderer, tools, observation)?;
+    if tokens <= budget {
+        return Ok(());
+    }
+    let sizes = sizes(renderer, observation, tokens);
+    Err(Error::new(Kind::Env, format!("context returned {tokens} tokens and its budget is {budget}: {sizes}"))
+        .hint("r1.context(state.messages):drop_oldest_until(budget.tokens) drops what is oldest"))
+}
+
+/// The same for a context that dropped all it may.
+///
+/// # Errors
+/// [`Kind::Env`], with the sizes.
+pub(crate) fn check_least(renderer: &Renderer, tools: &[Json], observation: &Observation, budget: usize) -> Result<()> {
+    let tokens = count(renderer, tools, observation)?;
+    if tokens <= budget {
+        return Ok(());
+    }
+    let sizes = sizes(renderer, observation, tokens);
+    Err(Error::new(
+        Kind::Env,
+        format!("what the context keeps has {tokens} tokens and its budget is {budget}: {sizes}"),
+    )
+    .hint("keep fewer messages (keep_first, keep_last), shorten tool results, or raise policy.max_context"))
+}
+
+/// The error for a prompt that leaves no room for a reply.
+pub fn overflow(
+    renderer: &Renderer,
+    tools: &[Json],
+    observation: &Observation,
+    tokens: usize,
+    context: usize,
+) -> Error {
+    // A prompt that continues sampled ids may have a few more than its messages rendered anew.
+    let counted = count(renderer, tools, observation).unwrap_or(tokens);
+    let sizes = sizes(renderer, observation, counted);
+    Error::new(Kind::Env, format!("the prompt has {tokens} tokens and the context holds {context}: {sizes}"))
+        .hint("shorten it in the recipe's context function, or raise policy.max_context")
+}
+
+fn count(renderer: &Renderer, tools: &[Json], observation: &Observation) -> Result<usize> {
+    match observation {
+        Observation::Messages(messages) => renderer.count(messages, tools),
+        Observation::Text(text) => renderer.tokenizer().encode(text).map(|ids| ids.len()),
+        Observation::TokenIds(ids) => Ok(ids.len()),
+    }
+}
+
+/// `messages[1] system 40, messages[2] user 812, template and tools 96`
+fn sizes(renderer: &Renderer, observation: &Observation, tokens: usize) -> String {
+    let messages = match observation {
+        Observation::Messages(messages) => messages,
+        Observation::Text(_) => return format!("its text {tokens}"),
+        Observation::TokenIds(_) => return format!("its token_ids {tokens}"),
+    };
+    let size = |text: &str| renderer.tokenizer().encode(text).map_or(0, |ids| ids.len());
+    let mut parts: Vec<(usize, &str, usize)> = messages
+        .iter()
+        .enumerate()
+        .map(|(index, message)| {
+            let calls: usize = message.tool_calls.iter().map(|call| size(&call.arguments.to_string())).sum();
+            let reasoning = message.reasoning_content.as_deref().map_or(0, size);
+            (index + 1, message.role.name(), size(&message.content.text()) + calls + reasoning)
+        })
+        .collect();
+    let own: usize = parts.iter().map(|(.., size)| size).sum();
+    parts.sort_by_key(|(index, _, size)| (std::cmp::Reverse(*size), *index));
+    let rest = parts.split_off(parts.len().min(SHOWN));
+    parts.sort_unstable();
+    let mut text = String::new();
+    for (index, role, size) in parts {
+        let _ = write!(text, "messages[{index}] {role} {size}, ");
+    }
+    if !rest.is_empty() {
+        let _ = write!(text, "{} shorter ones {}, ", rest.len(), rest.iter().map(|(.., size)| size).sum::<usize>());
+    }
+    let _ = write!(text, "template and tools {}", tokens.saturating_sub(own));
+    text
+}

@@ -1,0 +1,290 @@
+//! Context policies: what the policy really saw, decoded from the ids of its prompts.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use insta::assert_snapshot;
+
+use super::*;
+use crate::engine::Scripted;
+use crate::mdp::{Status, Trajectory};
+use crate::rollout::{Spec, drive};
+use crate::text::{Format, Renderer};
+
+fn renderer() -> Arc<Renderer> {
+    let nano = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/r1-nano");
+    Arc::new(Renderer::load(&nano, Format::Hermes).unwrap())
+}
+
+/// Drives one trajectory whose replies are "r1", "r2" …; gives it and the prompts as the policy saw them, a message a line.
+fn rollout(source: &str, overrides: &[&str]) -> (Trajectory, Vec<String>) {
+    let bench = Bench::new(source);
+    let script = bench.load(overrides).unwrap();
+    let renderer = renderer();
+    let worker = Worker::new(&script, Some(renderer.clone())).unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (own, prompts) = (renderer.clone(), seen.clone());
+    let policy = Scripted::new(move |request| {
+        let mut prompts = prompts.lock().unwrap();
+        prompts.push(request.prompt_ids.clone());
+        own.tokenizer().encode(&format!("r{}<|im_end|>", prompts.len())).unwrap()
+    });
+    let spec = Spec::new(Split::Train, 0, &script.settings);
+    let mut trajectory = run(drive(&worker, &renderer, &policy, &spec)).unwrap();
+    trajectory.error = trajectory.error.map(|error| bench.show(error));
+    let prompts = seen.lock().unwrap().iter().map(|ids| flat(&renderer.tokenizer().decode(ids, false))).collect();
+    (trajectory, prompts)
+}
+
+/// `<|im_start|>user\nhello<|im_end|>\n…` as `user: hello | …`
+fn flat(prompt: &str) -> String {
+    let messages = prompt.split("<|im_start|>").skip(1).map(|message| {
+        let (role, content) = message.split_once('\n').unwrap();
+        format!("{role}: {}", content.trim_end().trim_end_matches("<|im_end|>").replace('\n', "/"))
+    });
+    messages.collect::<Vec<_>>().join(" | ")
+}
+
+/// A recipe whose env answers every reply with a result, `steps` times, and whose context is `context`.
+fn conversation(steps: usize, context: &str) -> String {
+    format!(
+        r#"
+        return r1.recipe {{
+          env = r1.env {{
+            max_steps = {steps},
+            reset = function() return {{ notes = {{}}, messages = {{ r1.system("sys"), r1.user("task") }} }} end,
+            step = function(state, action)
+              r1.push(state.messages, r1.assistant(action))
+              r1.push(state.messages, r1.observation("seen " .. #state.messages .. " " .. string.rep("x", 40)))
+              r1.push(state.notes, "after " .. action.text .. " the box was " .. ({{ "red", "blue", "green" }})[#state.notes % 3 + 1])
+              return {{ reward = 0 }}
+            end,
+          }},
+          context = {context},
+          reward = function() return 0 end,
+          data = {{ train = r1.data.generate {{ count = 1, row = function() return {{}} end }} }},
+        }}
+        "#
+    )
+}
+
+fn last_prompt(steps: usize, context: &str) -> String {
+    let (trajectory, prompts) = rollout(&conversation(steps, context), &[]);
+    assert_eq!((trajectory.status, prompts.len()), (Status::Truncated, steps), "{:?}", trajectory.error);
+    prompts.last().unwrap().clone()
+}
+
+fn view(chain: &str) -> String {
+    format!("function(state, budget) return r1.context(state.messages){chain} end")
+}
+
+#[test]
+fn without_a_policy_everything_is_appended() {
+    let (trajectory, prompts) = rollout(&conversation(3, "nil"), &[]);
+    assert!(prompts.windows(2).all(|pair| pair[1].starts_with(pair[0].trim_end_matches("assistant: "))), "{prompts:?}");
+    assert_eq!(trajectory.steps.iter().map(|step| step.new_row).collect::<Vec<_>>(), [true, false, false]);
+    assert_snapshot!(prompts[1], @"system: sys | user: task | assistant: r1 | user: <tool_response>/seen 3 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
+}
+
+#[test]
+fn a_window_by_turns() {
+    assert_snapshot!(last_prompt(4, &view(":last_turns(1)")), @"system: sys | user: task | assistant: r3 | user: <tool_response>/seen 7 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
+    assert_snapshot!(last_prompt(4, &view(":keep_first(1):last_turns(2)")), @"system: sys | assistant: r2 | user: <tool_response>/seen 5 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant: r3 | user: <tool_response>/seen 7 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
+    assert_snapshot!(last_prompt(4, &view(":last_turns(0)")), @"system: sys | user: task | assistant: r3 | user: <tool_response>/seen 7 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
+}
+
+#[test]
+fn a_window_by_tokens_drops_whole_exchanges() {
+    let source = conversation(6, &view(":drop_oldest_until(240)"));
+    let (trajectory, prompts) = rollout(&source, &[]);
+    assert_eq!(trajectory.status, Status::Truncated, "{:?}", trajectory.error);
+    let sizes: Vec<usize> = trajectory.steps.iter().map(|step| step.prompt_ids.len()).collect();
+    assert!(sizes.iter().all(|size| *size <= 240), "{sizes:?}");
+    assert!(sizes[5] > 160, "no more is dropped than must be: {sizes:?}");
+    assert_snapshot!(prompts.last().unwrap(), @"system: sys | user: task | assistant: r3 | user: <tool_response>/seen 7 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant: r4 | user: <tool_response>/seen 9 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant: r5 | user: <tool_response>/seen 11 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
+}
+
+#[test]
+fn old_results_give_way_or_are_shortened() {
+    assert_snapshot!(last_prompt(3, &view(":drop_tool_results { keep = 1 }")), @"system: sys | user: task | assistant: r1 | user: <tool_response>/(result left out)/</tool_response> | assistant: r2 | user: <tool_response>/seen 5 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
+    assert_snapshot!(last_prompt(3, &view(":shorten_tool_results { keep = 0, head = 6, tail = 2 }")), @"system: sys | user: task | assistant: r1 | user: <tool_response>/seen 3/… (39 more characters)/xx/</tool_response> | assistant: r2 | user: <tool_response>/seen 5/… (39 more characters)/xx/</tool_response> | assistant:");
+    // Only as many as needed, oldest first.
+    assert_snapshot!(last_prompt(4, &view(":drop_tool_results { text = '-', over = 120 }")), @"system: sys | user: task | assistant: r1 | user: <tool_response>/-/</tool_response> | assistant: r2 | user: <tool_response>/-/</tool_response> | assistant: r3 | user: <tool_response>/seen 7 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
+    // What is short stays as it is.
+    let same = last_prompt(3, &view(":shorten_tool_results { keep = 0, head = 60 }"));
+    assert_eq!(same, last_prompt(3, "nil"));
+}
+
+#[test]
+fn notes_come_back_where_they_fit() {
+    let chain = ":last_turns(1):recall { notes = state.notes, query = 'which was blue?', most = 1 }";
+    assert_snapshot!(last_prompt(4, &view(chain)), @"system: sys | user: task//Notes:/- after r2 the box was blue | assistant: r3 | user: <tool_response>/seen 7 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
+    let chain = ":last_turns(1):recall { notes = state.notes, query = 'box', title = 'Seen:', most = 9, over = 120, at = 'last' }";
+    let prompt = last_prompt(5, &view(chain));
+    assert_snapshot!(prompt, @"system: sys | user: task | assistant: r4 | user: <tool_response>/seen 9 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx//Seen:/- after r1 the box was red/</tool_response> | assistant:");
+    assert!(renderer().tokenizer().encode(&prompt).unwrap().len() <= 140);
+}
+
+#[test]
+fn a_summary_takes_the_place_of_what_it_tells() {
+    let context = r#"function(state, budget)
+      return r1.context(state.messages):summarize {
+        over = 300, to = 180, memory = state,
+        write = function(messages, earlier)
+          state.written = (state.written or 0) + 1
+          return (earlier and earlier .. "; " or "") .. #messages .. " messages up to " .. messages[#messages].content:sub(1, 7)
+        end,
+      }
+    end"#;
+    let (trajectory, prompts) = rollout(&conversation(8, context), &[]);
+    assert_eq!(trajectory.status, Status::Truncated, "{:?}", trajectory.error);
+    let sizes: Vec<usize> = trajectory.steps.iter().map(|step| step.prompt_ids.len()).collect();
+    assert!(sizes.iter().all(|size| *size <= 300), "{sizes:?}");
+    // Between two summaries steps go on from each other: they train as one row.
+    let rows: Vec<bool> = trajectory.steps.iter().map(|step| step.new_row).collect();
+    assert_snapshot!(format!("{rows:?}"), @"[true, false, false, false, true, false, false, true]");
+    assert_snapshot!(prompts.last().unwrap(), @"system: sys | user: task//Summary of what came before:/6 messages up to seen 7 ; 6 messages up to seen 13 | assistant: r7 | user: <tool_response>/seen 15 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
+}
+
+#[test]
+fn policies_compose_and_custom_ones_map() {
+    let chain = ":shorten_tool_results { keep = 1, head = 4 }:last_turns(2):map(function(message, k, count) \
+                 if message.role == 'system' then return nil end \
+                 if k == count then message.content = message.content .. ' (' .. count .. ')' end return message end)";
+    assert_snapshot!(last_prompt(4, &view(chain)), @"user: task | assistant: r2 | user: <tool_response>/seen/… (43 more characters)/</tool_response> | assistant: r3 | user: <tool_response>/seen 7 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx (6)/</tool_response> | assistant:");
+    let own = "function(state, budget) local c = r1.context(state.messages):last_turns(1) \
+               return { r1.user('you have ' .. budget.tokens - c:tokens() .. ' left of ' .. budget.tokens) } end";
+    assert_snapshot!(last_prompt(2, own), @"user: you have 3742 left of 3840 | assistant:");
+}
+
+#[test]
+fn the_state_keeps_what_the_policy_no_longer_sees() {
+    let chain = ":drop_tool_results { keep = 0 }:map(function(m) m.content = 'x' return m end):last_turns(1)";
+    let (trajectory, _) = rollout(&conversation(3, &view(chain)), &[]);
+    assert_eq!(trajectory.messages.len(), 8);
+    assert!(trajectory.messages[7].content.text().starts_with("seen 7 xxxx"));
+}
+
+#[test]
+fn more_than_the_budget_is_an_error_with_sizes() {
+    let small = ["policy.max_context=200", "sampling.max_new_tokens=40"];
+    let told = |context: &str| {
+        let (trajectory, _) = rollout(&conversation(9, context), &small);
+        format!("{}: {}", trajectory.status.name(), trajectory.error.unwrap_or_default())
+    };
+    assert_snapshot!(told("function(state) return state.messages end"), @r#"
+    env_error: context returned 167 tokens and its budget is 160: messages[1] system 2, messages[2] user 3, messages[3] assistant 2, messages[4] tool 46, messages[5] assistant 2, messages[6] tool 46, template and tools 66
+      --> x.lua:13
+      hint: r1.context(state.messages):drop_oldest_until(budget.tokens) drops what is oldest
+    "#);
+    assert_snapshot!(told("function(state) return string.rep('word ', 400) end"), @r#"
+    env_error: context returned 1601 tokens and its budget is 160: its text 1601
+      --> x.lua:13
+      hint: r1.context(state.messages):drop_oldest_until(budget.tokens) drops what is oldest
+    "#);
+    // What must be kept is too much: nobody's mistake.
+    let long = ":keep_first(1):keep_last(9):drop_oldest_until(budget.tokens)";
+    assert_snapshot!(told(&view(long)), @r#"
+    context_overflow: what the context keeps has 167 tokens and its budget is 160: messages[1] system 2, messages[2] user 3, messages[3] assistant 2, messages[4] tool 46, messages[5] assistant 2, messages[6] tool 46, template and tools 66
+      --> x.lua:13
+      hint: keep fewer messages (keep_first, keep_last), shorten tool results, or raise policy.max_context
+    "#);
+    // Without a policy the reply only gets shorter, until there is no room left.
+    assert_snapshot!(told("nil"), @r#"
+    context_overflow: the prompt has 236 tokens and the context holds 200: messages[1] system 2, messages[2] user 3, messages[3] assistant 2, messages[4] tool 46, messages[5] assistant 2, messages[6] tool 46, messages[7] assistant 2, messages[8] tool 46, template and tools 87
+      hint: shorten it in the recipe's context function, or raise policy.max_context
+    "#);
+    // One that keeps to it never ends like this.
+    let (trajectory, _) = rollout(&conversation(9, &view(":drop_oldest_until(budget.tokens)")), &small);
+    assert_eq!(trajectory.status, Status::Truncated, "{:?}", trajectory.error);
+}
+
+#[test]
+fn misuse_is_told_at_its_line() {
+    let mut text = String::new();
+    for chain in [
+        ":keep_first(-1)",
+        ":keep_last('x')",
+        ":last_turn(3)",
+        ":drop_oldest_until(0/0)",
+        ":map(3)",
+        ":drop_tool_results { keeps = 1 }",
+        ":shorten_tool_results { head = -1 }",
+        ":recall {}",
+        ":recall { notes = { 3 } }",
+        ":recall { notes = {}, at = 'middle' }",
+        ":summarize { over = 100, memory = state }",
+        ":last_turns(0):summarize { over = 10, memory = state, write = tostring }",
+        ":summarize { over = 10, memory = state, write = function() end }",
+        ":map(function() return 'x' end)",
+        ":map(function() return nil end)",
+    ] {
+        let (trajectory, _) = rollout(&conversation(4, &format!("\n{}", view(chain))), &[]);
+        text.push_str(&format!("{chain}\n    {}\n", trajectory.error.unwrap_or_default().replace('\n', "\n    ")));
+    }
+    assert_snapshot!(text, @r#"
+    :keep_first(-1)
+        keep_first: takes a whole number, 0 or more, got -1
+          --> x.lua:14
+    :keep_last('x')
+        keep_last: takes a whole number, 0 or more, got x
+          --> x.lua:14
+    :last_turn(3)
+        `context.last_turn` does not exist
+          --> x.lua:14
+          hint: did you mean `last_turns`?
+    :drop_oldest_until(0/0)
+        drop_oldest_until: takes a whole number, 0 or more, got nan
+          --> x.lua:14
+    :map(3)
+        map: takes a function of a message, got a number
+          --> x.lua:14
+    :drop_tool_results { keeps = 1 }
+        drop_tool_results: unknown option `keeps`; it takes keep, over, text
+          --> x.lua:14
+    :shorten_tool_results { head = -1 }
+        shorten_tool_results: `head`: takes a whole number, 0 or more, got -1
+          --> x.lua:14
+    :recall {}
+        recall: needs `notes`, a list of texts: a field of the state
+          --> x.lua:14
+    :recall { notes = { 3 } }
+        recall: note 1 is neither text nor a table with `text`
+          --> x.lua:14
+    :recall { notes = {}, at = 'middle' }
+        recall: `at` is "first" or "last"
+          --> x.lua:14
+    :summarize { over = 100, memory = state }
+        summarize: needs `write`
+          --> x.lua:14
+    :last_turns(0):summarize { over = 10, memory = state, write = tostring }
+        summarize: comes first, before messages are dropped or changed
+          --> x.lua:14
+    :summarize { over = 10, memory = state, write = function() end }
+        summarize: `write` gave a nil; it must give text
+          --> x.lua:14
+    :map(function() return 'x' end)
+        messages[1] is the text "x"; a message is a table with `role` and `content`
+          --> x.lua:14
+    :map(function() return nil end)
+        messages is empty
+          --> x.lua:14
+    "#);
+}
+
+#[test]
+fn tools_reach_the_state_through_their_call() {
+    let source = r#"
+      local note = r1.tool { name = "note", parameters = { text = "string" },
+        run = function(args, call) r1.push(call.state.notes, args.text) return "noted" end }
+      local env = r1.env { tools = { note }, reset = function() return { notes = {}, messages = { r1.user("?") } } end }
+    "#;
+    let worker = Bench::new(&recipe(source)).worker();
+    run(async {
+        let state = worker.reset(&Json::Null, 1).await.unwrap();
+        let mut act = action("");
+        act.tool_calls.push(call("note", serde_json::json!({"text": "the key is red"})));
+        worker.step(&state, &act).await.unwrap();
+        assert_eq!(state.snapshot().unwrap()["state"]["notes"], serde_json::json!(["the key is red"]));
+    });
+}
