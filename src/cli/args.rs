@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::recorded::Id;
 use super::version;
 use crate::error::Result;
 use crate::script::Script;
@@ -37,6 +38,8 @@ pub(super) enum Command {
     Check(CheckArgs),
     Infer(InferArgs),
     Lua(LuaArgs),
+    Replay(ReplayArgs),
+    Rescore(RescoreArgs),
     /// Print the versions of r1 and libtorch, and the device
     Version,
 }
@@ -254,6 +257,56 @@ pub(super) struct LuaArgs {
     /// Root of math.random
     #[arg(long, value_name = "N", default_value = "0")]
     pub(super) seed: u64,
+}
+
+/// Run stored trajectories again, against their record: observations, rewards and statuses must be the same
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  r1 replay runs/retool                          every trajectory of a run
+  r1 replay retool --last 5                      of its last five steps
+  r1 replay retool 12-3-0                        one of them; 12-3 is its group, 12 its step
+  r1 replay retool --script scripts/retool.lua   under the script as it is now
+
+The exit code is 0 if everything is as recorded, and 6 if not.")]
+pub(super) struct ReplayArgs {
+    /// A run: its directory, or its name
+    pub(super) run: PathBuf,
+    /// Trajectories: STEP, STEP-GROUP or STEP-GROUP-SAMPLE [default: all]
+    #[arg(value_name = "ID")]
+    pub(super) ids: Vec<Id>,
+    /// Only the last N steps of the run; 0: all
+    #[arg(long, value_name = "N", default_value = "0", conflicts_with = "ids")]
+    pub(super) last: usize,
+    /// Run this script instead of the one that the run kept
+    #[arg(long, short, value_name = "SCRIPT")]
+    pub(super) script: Option<PathBuf>,
+    /// Where runs are kept
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    pub(super) runs_dir: PathBuf,
+}
+
+/// Give stored trajectories the rewards of a changed script, beside the old ones
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  r1 rescore retool --script scripts/retool.lua
+  r1 rescore runs/retool --script new.lua --last 50 --json
+
+Replies and what tools answered come from the record; the env runs again under the new script.")]
+pub(super) struct RescoreArgs {
+    /// A run: its directory, or its name
+    pub(super) run: PathBuf,
+    /// The script whose rewards are wanted
+    #[arg(long, short, value_name = "SCRIPT")]
+    pub(super) script: PathBuf,
+    /// Only the last N steps of the run; 0: all
+    #[arg(long, value_name = "N", default_value = "10")]
+    pub(super) last: usize,
+    /// Ask for real what the record has no answer to: run tools, fetch pages
+    #[arg(long)]
+    pub(super) live: bool,
+    /// Where runs are kept
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    pub(super) runs_dir: PathBuf,
 }
 
 fn temperature(text: &str) -> std::result::Result<f64, String> {

@@ -2,9 +2,13 @@
 
 mod args;
 mod check;
+mod diff;
 mod failure;
 mod infer;
 mod lua;
+mod recorded;
+mod replay;
+mod rescore;
 mod run;
 mod version;
 
@@ -49,6 +53,8 @@ fn dispatch(typed: &[OsString], voice: Voice) -> Result<ExitCode> {
         Command::Check(args) => check::run(args, cli.output),
         Command::Infer(args) => infer::run(&args, cli.output),
         Command::Lua(args) => lua::run(&args, cli.output),
+        Command::Replay(args) => replay::run(args, cli.output),
+        Command::Rescore(args) => rescore::run(args, cli.output),
         Command::Version => version::run(cli.output.json).map(|()| ExitCode::SUCCESS),
     }
 }

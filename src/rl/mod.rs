@@ -9,7 +9,7 @@
 //! 5. [`aggregate`]: token losses into one number, with the denominators of the whole mini-batch
 //! 6. [`adamw`] with a [`schedule`], and [`ema`]: the update
 //!
-//! [`registry`] says what goes together; [`plain`] is the same over tables of numbers, for scripts.
+//! [`compare`] sets two rewards beside each other. [`registry`] says what goes together; [`plain`] is the same over tables of numbers, for scripts.
 //!
 //! Nothing here knows a model, text or files. A *sampled* token is one the policy wrote; everything else in a row is
 //! context, and no loss or gradient ever touches its log-probability.
@@ -17,6 +17,7 @@
 pub mod adamw;
 pub mod advantages;
 pub mod aggregate;
+pub mod compare;
 pub mod correction;
 pub mod ema;
 pub mod filter;

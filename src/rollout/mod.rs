@@ -1,7 +1,9 @@
 //! Drives trajectories: environment on one side, policy on the other.
 //!
-//! [`drive()`] is one trajectory, straight down. [`Pool`] runs many of them on script worker threads, each with a VM
+//! [`drive()`] is one trajectory, straight down; [`Attempt`] is the same step by step, and can be forked at any of them. [`Pool`] runs many of them on script worker threads, each with a VM
 //! of its own and a single-threaded runtime on which trajectories wait for tools and for the policy.
+//!
+//! [`replay()`] runs a stored trajectory again, with the replies and answers of its record.
 //!
 //! This is also how another program uses r1: load a recipe, bring any [`Policy`](crate::engine::Policy), run trajectories.
 //!
@@ -32,8 +34,16 @@
 //! # }
 //! ```
 
+mod attempt;
 mod drive;
 mod pool;
+mod prompt;
+mod replay;
+mod spec;
 
-pub use drive::{Spec, drive};
+pub use attempt::{Attempt, Stage, Stop, read_reply};
+pub use drive::{branch, drive, go_on};
 pub use pool::{Pending, Pool, PoolOptions, Progress, no_progress};
+pub use prompt::Prompt;
+pub use replay::{Mismatch, Replayed, completion, first_difference, replay};
+pub use spec::Spec;

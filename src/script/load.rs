@@ -44,7 +44,11 @@ impl Script {
             }
             Error::io(Kind::Script, "read the script", path, &error)
         })?;
-        let vm = Vm::new(Limits::default(), Sources::Disk(directory(path)), None)?;
+        Self::read(path, source, Sources::Disk(directory(path)), overrides)
+    }
+
+    fn read(path: &Path, source: String, sources: Sources, overrides: &[String]) -> Result<Self> {
+        let vm = Vm::new(Limits::default(), sources, None)?;
         let recipe = run(&vm, path, &source)?;
         let mut data = recipe.settings;
         settings::override_with(&mut data, overrides)?;
@@ -70,6 +74,24 @@ impl Script {
             modules: Arc::new(modules),
             datasets: Arc::default(),
         })
+    }
+
+    /// A script from texts that were kept, such as those of a run: `modules` are the files it requires, by name. `path` is
+    /// how messages call it; nothing is read.
+    ///
+    /// # Errors
+    /// As [`Script::load`].
+    pub fn kept(path: &Path, source: String, modules: BTreeMap<String, String>, overrides: &[String]) -> Result<Self> {
+        let beside = directory(path);
+        let shown = |name: &str| beside.join(format!("{name}.lua")).display().to_string();
+        let kept: BTreeMap<String, Module> =
+            modules.into_iter().map(|(name, source)| (name.clone(), Module { path: shown(&name), source })).collect();
+        Self::read(path, source, Sources::Kept(Arc::new(kept)), overrides)
+    }
+
+    /// The files that were required, by name.
+    pub fn modules(&self) -> Vec<(&str, &str)> {
+        self.modules.iter().map(|(name, module)| (name.as_str(), module.source.as_str())).collect()
     }
 
     /// Every file the script is made of, for a watcher: the main one first.

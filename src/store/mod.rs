@@ -3,6 +3,7 @@
 //! ```text
 //! runs/<name>/
 //!   recipe.lua, config.json          what ran: the script, its hash, the resolved settings, the versions
+//!   scripts/3fa85f64c1d2/            each version of the script with the files it required, by its hash
 //!   trajectories/step-000123.parquet one file a training step, one row a step of a trajectory
 //!   checkpoints/step-000120/         a model in Hugging Face layout, optimizer.safetensors, state.json
 //!   checkpoints/latest               the name of the newest checkpoint, as text
@@ -20,9 +21,11 @@ mod files;
 mod read;
 mod record;
 mod run_dir;
+mod stored;
 mod trajectories;
 
 pub use checkpoint::{State, find_model, latest_checkpoint};
 pub use files::write_atomic;
 pub use read::read_trajectories;
 pub use run_dir::{Recipe, RunDir, newest_run};
+pub use stored::{Sources, StoredRun};

@@ -24,12 +24,16 @@ pub struct Recipe<'a> {
     /// Where the script was read.
     pub script: &'a Path,
     pub source: &'a str,
+    /// The files it required, by name.
+    pub modules: &'a [(&'a str, &'a str)],
     /// SHA-256 of the script and the modules it required, as every trajectory records it.
     pub hash: &'a str,
     /// The settings in effect, defaults and command line included.
     pub settings: &'a Settings,
     /// `key=value` as typed.
     pub overrides: &'a [String],
+    /// Longest prompt plus reply, tokens; 0 where nothing is rolled out.
+    pub max_context: usize,
     pub libtorch: &'a str,
 }
 
@@ -77,7 +81,7 @@ impl RunDir {
         };
         let run = Self { path: path.to_owned(), _lock: lock };
         run.make_parts()?;
-        for part in [run.path.clone(), run.trajectories(), run.checkpoints()] {
+        for part in [run.path.clone(), run.trajectories(), run.checkpoints(), run.path.join("scripts")] {
             files::remove_unfinished(&part)?;
         }
         Ok(run)
@@ -105,15 +109,17 @@ impl RunDir {
         self.trajectories().join(format!("step-{step:06}.parquet"))
     }
 
-    /// Writes `recipe.lua` and `config.json`. A resumed run whose script or settings have changed keeps the old
+    /// Writes `recipe.lua`, `config.json` and the whole script ([`RunDir::write_script`]). A resumed run whose script or settings have changed keeps the old
     /// ones as `recipe-HASH.lua` and `config-HASH.json`, with the first twelve letters of the old script's hash.
     pub fn write_recipe(&self, recipe: &Recipe<'_>) -> Result<()> {
+        self.write_script(recipe.hash, recipe.script, recipe.source, recipe.modules)?;
         let config = json!({
             "r1": env!("CARGO_PKG_VERSION"),
             "libtorch": recipe.libtorch,
             "script": { "path": recipe.script, "hash": recipe.hash },
             "overrides": recipe.overrides,
             "seed": recipe.settings.seed,
+            "max_context": recipe.max_context,
             "settings": recipe.settings,
         });
         let mut text = serde_json::to_string_pretty(&config)
@@ -126,8 +132,7 @@ impl RunDir {
                 if fs::read(&path).is_ok_and(|bytes| bytes == new.as_bytes()) {
                     continue;
                 }
-                let short: String = hash.chars().take(12).collect();
-                let kept = self.path.join(file.replace('.', &format!("-{short}.")));
+                let kept = self.path.join(file.replace('.', &format!("-{}.", short(hash))));
                 if !kept.exists() {
                     fs::copy(&path, &kept).map_err(|e| failed("keep the old recipe as", &kept, &e))?;
                 }
@@ -136,10 +141,45 @@ impl RunDir {
         }
         Ok(())
     }
+
+    /// Writes a version of the script with every file it required to `scripts/HASH/`, so that its trajectories can be
+    /// replayed when the files it came from have changed. Trajectories name it by its hash.
+    pub fn write_script(&self, hash: &str, script: &Path, source: &str, modules: &[(&str, &str)]) -> Result<()> {
+        let folder = self.path.join("scripts").join(short(hash));
+        if folder.exists() {
+            return Ok(());
+        }
+        let parent = self.path.join("scripts");
+        files::make_dir(&parent)?;
+        let build = |builder: &tempfile::Builder<'_, '_>| builder.tempdir_in(&parent);
+        let part = files::unfinished("script", 0o777, build).map_err(|e| failed("make the directory", &parent, &e))?;
+        let main = PathBuf::from(script.file_name().unwrap_or_default());
+        let modules = modules.iter().map(|(name, text)| (PathBuf::from(format!("{name}.lua")), *text));
+        for (name, text) in modules.chain([(main, source)]) {
+            let path = part.path().join(name);
+            files::make_dir(path.parent().unwrap_or(part.path()))?;
+            files::write_bytes(&path, text.as_bytes())?;
+        }
+        files::sync_tree(part.path())?;
+        let part = part.keep();
+        match fs::rename(&part, &folder) {
+            Ok(()) => files::sync_dir(&parent),
+            // The same version was written meanwhile.
+            Err(_) if folder.exists() => {
+                fs::remove_dir_all(&part).map_err(|e| failed("clear away the directory", &part, &e))
+            }
+            Err(e) => Err(failed("write the script to", &folder, &e)),
+        }
+    }
+}
+
+/// The first letters of a hash, by which files are named.
+pub(super) fn short(hash: &str) -> String {
+    hash.chars().take(12).collect()
 }
 
 /// What `config.json` of a run says; `None` before it is written.
-fn read_config(run: &Path) -> Result<Option<Value>> {
+pub(super) fn read_config(run: &Path) -> Result<Option<Value>> {
     let path = run.join("config.json");
     let bytes = match fs::read(&path) {
         Ok(bytes) => bytes,
@@ -180,7 +220,16 @@ mod tests {
     use super::*;
 
     fn recipe<'a>(source: &'a str, hash: &'a str, settings: &'a Settings) -> Recipe<'a> {
-        Recipe { script: Path::new("a.lua"), source, hash, settings, overrides: &[], libtorch: "2.11.0" }
+        Recipe {
+            script: Path::new("a.lua"),
+            source,
+            hash,
+            settings,
+            modules: &[],
+            overrides: &[],
+            max_context: 0,
+            libtorch: "2.11.0",
+        }
     }
 
     #[test]

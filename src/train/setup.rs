@@ -110,9 +110,11 @@ impl Training {
         run.write_recipe(&Recipe {
             script: &options.script,
             source: &script.source,
+            modules: &script.modules(),
             hash: &script.hash,
             settings: &script.settings,
             overrides: &options.overrides,
+            max_context: session.max_context,
             libtorch: crate::native::libtorch_version(),
         })?;
         let log = MetricsLog::open(run.path(), options.resume.is_some().then_some(state.step))?;

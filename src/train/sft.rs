@@ -50,9 +50,11 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     run.write_recipe(&Recipe {
         script: &options.script,
         source: &script.source,
+        modules: &script.modules(),
         hash: &script.hash,
         settings: &script.settings,
         overrides: &options.overrides,
+        max_context: 0,
         libtorch: crate::native::libtorch_version(),
     })?;
 

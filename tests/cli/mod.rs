@@ -6,6 +6,7 @@ mod hub;
 mod infer;
 mod learning;
 mod lua;
+mod replay;
 mod training;
 
 use std::path::{Path, PathBuf};

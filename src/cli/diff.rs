@@ -1,0 +1,53 @@
+//! Two texts beside each other, line by line: what was, what is.
+
+use console::Style;
+use similar::{ChangeTag, TextDiff};
+
+/// Lines around a change that are shown with it.
+const AROUND: usize = 2;
+
+/// Most lines that are shown.
+const LINES: usize = 60;
+
+/// The lines that differ: `-` before what was, `+` before what is, a blank before what stayed; indented by two. Lines
+/// that are far from any change are left out.
+pub(super) fn lines(was: &str, is: &str, colour: bool) -> String {
+    let diff = TextDiff::from_lines(was, is);
+    let paint = |style: Style, text: String| style.force_styling(colour).apply_to(text).to_string();
+    let mut out = Vec::new();
+    for (number, group) in diff.grouped_ops(AROUND).iter().enumerate() {
+        if number > 0 {
+            out.push("    …".to_owned());
+        }
+        for change in group.iter().flat_map(|op| diff.iter_changes(op)) {
+            let text = change.value().trim_end_matches('\n');
+            out.push(match change.tag() {
+                ChangeTag::Delete => paint(Style::new().red(), format!("  - {text}")),
+                ChangeTag::Insert => paint(Style::new().green(), format!("  + {text}")),
+                ChangeTag::Equal => format!("    {text}"),
+            });
+        }
+    }
+    if out.len() > LINES {
+        let more = out.len() - LINES;
+        out.truncate(LINES);
+        out.push(format!("    … {more} more lines"));
+    }
+    out.into_iter().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stayed_far_away_is_left_out() {
+        let was = "1\n2\n3\n4\n5\n6\n7\n";
+        let is = "1\n2\n3\n4\nfive\n6\n7\n";
+        assert_eq!(lines(was, is, false), "    3\n    4\n  - 5\n  + five\n    6\n    7\n");
+        assert_eq!(lines(was, was, false), "");
+        assert_eq!(lines("a", "b", true), "\u{1b}[31m  - a\u{1b}[0m\n\u{1b}[32m  + b\u{1b}[0m\n");
+        let many = "x\n".repeat(200);
+        assert!(lines("", &many, false).ends_with("    … 140 more lines\n"));
+    }
+}

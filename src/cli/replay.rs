@@ -1,0 +1,77 @@
+//! `r1 replay`: stored trajectories once more, against their record.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use super::args::{OutputArgs, ReplayArgs};
+use super::recorded::{Recorded, heed};
+use super::{diff, print};
+use crate::error::{Kind, Result};
+use crate::rollout::{Mismatch, first_difference};
+use crate::script::Strictness;
+use crate::telemetry::ctrl_c;
+
+/// Trajectories whose difference is shown in full.
+const SHOWN: usize = 5;
+
+/// The exit code says whether everything was as recorded.
+pub(super) fn run(args: ReplayArgs, output: OutputArgs) -> Result<ExitCode> {
+    let interrupt = ctrl_c();
+    let reporter = output.reporter();
+    let colour = reporter.is_coloured();
+    let mut recorded = Recorded::open(&args.run, &args.runs_dir, args.script)?;
+    let steps = recorded.steps(&args.ids, args.last)?;
+    let bar = reporter.bar("replaying", steps.len() as u64, "steps");
+    let (mut count, mut differ) = (0, 0);
+    for step in &steps {
+        for trajectory in recorded.trajectories(*step, &args.ids)? {
+            heed(interrupt)?;
+            let loaded = recorded.script_of(&trajectory, &reporter)?;
+            let replayed = recorded.replay(&loaded, &trajectory, Strictness::Exact)?;
+            let difference = first_difference(&loaded.renderer, &trajectory, &replayed);
+            count += 1;
+            if output.json {
+                let told = difference
+                    .as_ref()
+                    .map(|it| json!({ "step": it.step, "field": it.field, "recorded": it.recorded, "now": it.now }));
+                let line =
+                    json!({ "event": "replay", "id": trajectory.id, "same": told.is_none(), "difference": told });
+                print(&format!("{line}\n"))?;
+            }
+            if let Some(difference) = difference {
+                differ += 1;
+                if !output.json && differ <= SHOWN {
+                    print(&shown(&trajectory.id, &difference, colour))?;
+                }
+            }
+        }
+        bar.inc(1);
+    }
+    bar.finish();
+    let plural = |count: usize| if count == 1 { "y" } else { "ies" };
+    if output.json {
+        print(&format!("{}\n", json!({ "event": "summary", "trajectories": count, "differ": differ })))?;
+    } else if differ == 0 {
+        print(&format!("{count} trajector{}: every observation, reward and status as recorded\n", plural(count)))?;
+    } else {
+        let more = if differ > SHOWN { format!("{} more differ; ", differ - SHOWN) } else { String::new() };
+        print(&format!("{more}{differ} of {count} trajector{} not as recorded\n", plural(count)))?;
+    }
+    Ok(if differ == 0 { ExitCode::SUCCESS } else { ExitCode::from(Kind::Env.exit_code()) })
+}
+
+/// The first difference of a trajectory, for people.
+fn shown(id: &str, difference: &Mismatch, colour: bool) -> String {
+    let mut text = format!("{id}: {difference}\n");
+    let Mismatch { recorded, now, .. } = difference;
+    if recorded.contains('\n') || now.contains('\n') {
+        text.push_str("  - recorded\n  + now\n\n");
+        text.push_str(&diff::lines(recorded, now, colour));
+    } else {
+        let _ = writeln!(text, "  recorded  {recorded}\n  now       {now}");
+    }
+    text.push('\n');
+    text
+}

@@ -1,0 +1,288 @@
+//! A trajectory under way: looked at, acted on, forked at any step, finished with its reward.
+//!
+//! [`drive()`](super::drive()) goes through one from beginning to end; the REPL, replays and branches go step by step.
+
+use serde_json::Value;
+
+use super::Spec;
+use super::prompt::{Last, Prompt};
+use crate::error::{Error, Result};
+use crate::mdp::{Action, Completion, Request, Sampling, Status, Step, StreamSeed, Trajectory};
+use crate::script::{Failure, Outcome, Record, Reward, State, StepResult, Worker, budget};
+use crate::text::Renderer;
+
+/// Where trajectories run: a script at work, and what makes tokens of its messages.
+#[derive(Clone, Copy)]
+pub struct Stage<'a> {
+    pub worker: &'a Worker,
+    pub renderer: &'a Renderer,
+}
+
+/// Why a trajectory stops short.
+#[derive(Debug)]
+pub enum Stop {
+    /// It is the status of this one trajectory.
+    Failed(Failure),
+    /// It makes the whole run pointless.
+    Fatal(Error),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Fatal(error)
+    }
+}
+
+/// One try at one task, between two steps.
+pub struct Attempt {
+    spec: Spec,
+    state: State,
+    trajectory: Trajectory,
+    last: Option<Last>,
+    /// What the policy is shown now; `None` until somebody looks.
+    shown: Option<Prompt>,
+    over: Option<Status>,
+}
+
+impl Attempt {
+    /// Resets the environment to `task`.
+    pub async fn begin(stage: Stage<'_>, spec: Spec, task: Value, record: &Record) -> Result<Self, Failure> {
+        let state = stage.worker.reset_with(&task, spec.env_seed, record).await?;
+        let trajectory = empty(&spec, task, stage.worker.hash());
+        let over = (spec.max_steps == 0).then_some(Status::Truncated);
+        Ok(Self { spec, state, trajectory, last: None, shown: None, over })
+    }
+
+    /// What the policy is shown now.
+    pub async fn look(&mut self, stage: Stage<'_>) -> Result<&Prompt, Stop> {
+        let prompt = if let Some(prompt) = self.shown.take() {
+            prompt
+        } else {
+            let (worker, renderer, budget) = (stage.worker, stage.renderer, self.spec.budget());
+            let observation = worker.observe(&self.state, budget).await?;
+            let prompt = Prompt::of(renderer, worker.tools(), observation, self.last.as_ref())?;
+            if prompt.ids.len() > budget && worker.has_context() {
+                let checked = budget::check(renderer, worker.tools(), &prompt.observation, budget);
+                checked.map_err(|error| worker.over_budget(error))?;
+            }
+            let (tokens, most) = (prompt.ids.len(), self.spec.max_context);
+            if tokens >= most {
+                let error = budget::overflow(renderer, worker.tools(), &prompt.observation, tokens, most);
+                return Err(Failure::new(Status::ContextOverflow, error).into());
+            }
+            prompt
+        };
+        Ok(self.shown.insert(prompt))
+    }
+
+    /// What a policy is asked for its next reply.
+    pub async fn request(&mut self, stage: Stage<'_>) -> Result<Request, Stop> {
+        let prompt_ids = self.look(stage).await?.ids.clone();
+        let room = self.spec.max_context - prompt_ids.len();
+        let mut sampling = self.spec.sampling.clone();
+        if sampling.max_new_tokens > room {
+            sampling = Sampling { max_new_tokens: room, ..(*sampling).clone() }.into();
+        }
+        Ok(Request {
+            prompt_ids,
+            sampling,
+            stop_ids: stage.renderer.stop_ids(),
+            seed: StreamSeed { step: self.trajectory.steps.len() as u32, ..self.spec.seed },
+            conversation: self.spec.seed.trajectory,
+        })
+    }
+
+    /// What the environment makes of a reply. A reply that it fails on is kept as the last step.
+    pub async fn act(&mut self, stage: Stage<'_>, completion: Completion) -> Result<(), Stop> {
+        self.look(stage).await?;
+        let action = read_reply(stage, &completion);
+        self.take(stage, completion, action).await
+    }
+
+    /// As [`Attempt::act`], with the action that the reply is taken for.
+    pub async fn take(&mut self, stage: Stage<'_>, completion: Completion, action: Action) -> Result<(), Stop> {
+        self.look(stage).await?;
+        let Some(prompt) = self.shown.take() else { return Ok(()) };
+        let result = stage.worker.step(&self.state, &action).await;
+        let (result, failure) = match result {
+            Ok(result) => (result, None),
+            Err(failure) => (StepResult::default(), Some(failure)),
+        };
+        let cut = completion.finish_reason.is_cut();
+        let out_of_steps = self.trajectory.steps.len() + 1 >= self.spec.max_steps && failure.is_none();
+        self.trajectory.steps.push(Step {
+            prompt_ids: prompt.ids.clone(),
+            response_ids: completion.token_ids.clone(),
+            logprobs: completion.logprobs,
+            text: action.text.clone(),
+            finish_reason: completion.finish_reason,
+            reward: result.reward,
+            terminated: result.done && !cut,
+            truncated: (result.done && cut) || (out_of_steps && !result.done),
+            tools: result.tools,
+            prefilled: completion.prefilled as u32,
+            new_row: prompt.new_row,
+            next_prompt_ids: Vec::new(),
+        });
+        if let Some(failure) = failure {
+            return Err(failure.into());
+        }
+        for (name, value) in result.parts {
+            *self.trajectory.reward_parts.entry(name).or_insert(0.0) += value;
+        }
+        self.over = match (result.done, cut) {
+            (true, false) => Some(Status::Terminated),
+            (true, true) => Some(Status::Truncated),
+            (false, _) => out_of_steps.then_some(Status::Truncated),
+        };
+        if !result.done {
+            let shown = prompt.messages();
+            self.last = Some(Last { shown, ids: prompt.ids, response: completion.token_ids, text: action.text });
+        }
+        Ok(())
+    }
+
+    /// Terminated or truncated, once it is.
+    pub fn over(&self) -> Option<Status> {
+        self.over
+    }
+
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The steps so far. Status, reward and messages are those of [`Attempt::finish`].
+    pub fn trajectory(&self) -> &Trajectory {
+        &self.trajectory
+    }
+
+    /// The outcome reward if it ended here.
+    pub async fn reward(&self, stage: Stage<'_>) -> Result<Reward, Failure> {
+        let outcome = Outcome {
+            text: self.trajectory.steps.last().map(|step| step.text.clone()).unwrap_or_default(),
+            steps: self.trajectory.steps.len(),
+            terminated: self.over == Some(Status::Terminated),
+            truncated: self.over != Some(Status::Terminated),
+        };
+        stage.worker.reward(&self.state, &outcome).await
+    }
+
+    /// Ends it: what would have come next where that was asked for, the conversation, the outcome reward.
+    pub async fn finish(&mut self, stage: Stage<'_>) -> Result<(), Stop> {
+        if self.spec.next_prompt && self.over != Some(Status::Terminated) {
+            let next = self.next_after_cut(stage).await?;
+            let steps = &mut self.trajectory.steps;
+            if let Some(step) = steps.last_mut().filter(|_| next.len() <= self.spec.max_context) {
+                step.next_prompt_ids = next;
+            }
+        }
+        self.trajectory.messages = stage.worker.messages(&self.state);
+        let reward = self.reward(stage).await?;
+        self.trajectory.outcome_reward = reward.total;
+        for (name, value) in reward.parts {
+            *self.trajectory.reward_parts.entry(name).or_insert(0.0) += value;
+        }
+        if let Some(step) = self.trajectory.steps.last_mut() {
+            step.reward += reward.total;
+        }
+        self.trajectory.status = self.over.unwrap_or(Status::Truncated);
+        Ok(())
+    }
+
+    /// What the policy would have seen after the step that a limit made the last: its own reply, if that was cut, else
+    /// the environment's next observation.
+    async fn next_after_cut(&self, stage: Stage<'_>) -> Result<Vec<u32>, Stop> {
+        match self.trajectory.steps.last() {
+            Some(step) if step.finish_reason.is_cut() => Ok([step.prompt_ids.as_slice(), &step.response_ids].concat()),
+            Some(_) => {
+                let observation = stage.worker.observe(&self.state, self.spec.budget()).await?;
+                let tools = stage.worker.tools();
+                Ok(Prompt::of(stage.renderer, tools, observation, self.last.as_ref())?.ids)
+            }
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// A copy that goes its own way from here: state, steps and record so far, at the price of copying them. Stateful
+    /// tools start afresh in it. It may get a name and a random stream of its own in `spec`.
+    ///
+    /// # Errors
+    /// If the state is not plain data.
+    pub fn fork(&self, spec: Spec) -> Result<Self> {
+        let mut trajectory = self.trajectory.clone();
+        trajectory.id.clone_from(&spec.id);
+        (trajectory.group, trajectory.sample) = (spec.group, spec.sample);
+        let state = self.state.fork()?;
+        Ok(Self { spec, state, trajectory, last: self.last.clone(), shown: self.shown.clone(), over: self.over })
+    }
+
+    /// What it came to, with its record.
+    pub fn into_trajectory(mut self) -> Trajectory {
+        self.trajectory.record = self.state.record().take();
+        self.trajectory
+    }
+
+    /// Ends it as another trajectory was ended from outside.
+    pub(super) fn stop_as(&mut self, other: &Trajectory) {
+        self.trajectory.status = other.status;
+        self.trajectory.error.clone_from(&other.error);
+    }
+
+    /// Marks it as failed.
+    pub(super) fn fail(&mut self, failure: &Failure) {
+        fail(&mut self.trajectory, failure);
+    }
+}
+
+/// The reply as the environment sees it.
+pub fn read_reply(stage: Stage<'_>, completion: &Completion) -> Action {
+    // The end-of-turn id is no part of the text.
+    let ids = match completion.token_ids.split_last() {
+        Some((last, rest)) if stage.renderer.stop_ids().contains(last) => rest,
+        _ => &completion.token_ids,
+    };
+    let text = stage.renderer.tokenizer().decode(ids, false);
+    let reply = stage.renderer.parse(&text, stage.worker.tools());
+    Action {
+        text,
+        token_ids: completion.token_ids.clone(),
+        tool_calls: reply.tool_calls,
+        errors: reply.errors,
+        finish_reason: completion.finish_reason,
+    }
+}
+
+/// A trajectory that has not begun.
+pub(super) fn empty(spec: &Spec, task: Value, script_hash: &str) -> Trajectory {
+    Trajectory {
+        id: spec.id.clone(),
+        task_index: spec.task_index,
+        task,
+        group: spec.group,
+        sample: spec.sample,
+        seed: spec.env_seed,
+        script_hash: script_hash.to_owned(),
+        status: Status::Aborted,
+        error: None,
+        steps: Vec::new(),
+        outcome_reward: 0.0,
+        reward_parts: std::collections::BTreeMap::new(),
+        messages: Vec::new(),
+        record: Vec::new(),
+    }
+}
+
+pub(super) fn fail(trajectory: &mut Trajectory, failure: &Failure) {
+    trajectory.status = failure.status;
+    trajectory.error = Some(failure.to_string());
+}

@@ -1,0 +1,188 @@
+//! A stored trajectory once more: the environment runs again, the policy's replies and the world's answers come from
+//! the record. The same script must come to the same; another one shows where it goes its own way.
+
+use std::fmt;
+
+use serde_json::json;
+
+use super::Spec;
+use super::attempt::{self, Attempt, Stage, Stop};
+use crate::error::Result;
+use crate::mdp::{Completion, Status, Step, ToolRecord, Trajectory};
+use crate::script::{Difference, Record, Strictness};
+use crate::text::Renderer;
+
+/// What a replay came to.
+#[derive(Debug)]
+pub struct Replayed {
+    pub trajectory: Trajectory,
+    /// The environment would have gone on where the recorded replies end.
+    pub unfinished: bool,
+    /// Where it first asked the world for something that the record does not hold.
+    pub left: Option<Difference>,
+}
+
+/// Runs a trajectory again, with the recorded replies.
+///
+/// # Errors
+/// Only what makes replaying pointless as a whole, such as a tokenizer that can't encode; failures of the script are the
+/// status of the new trajectory.
+pub async fn replay(stage: Stage<'_>, recorded: &Trajectory, spec: Spec, strictness: Strictness) -> Result<Replayed> {
+    let record = Record::replay(recorded.record.clone(), strictness);
+    let mut unfinished = false;
+    let trajectory = match Attempt::begin(stage, spec.clone(), recorded.task.clone(), &record).await {
+        Err(failure) => {
+            let mut trajectory = attempt::empty(&spec, recorded.task.clone(), stage.worker.hash());
+            attempt::fail(&mut trajectory, &failure);
+            trajectory
+        }
+        Ok(mut attempt) => {
+            match go_through(stage, recorded, &mut attempt).await {
+                Ok(done) => unfinished = !done,
+                Err(Stop::Failed(failure)) => attempt.fail(&failure),
+                Err(Stop::Fatal(error)) => return Err(error),
+            }
+            attempt.into_trajectory()
+        }
+    };
+    Ok(Replayed { trajectory, unfinished, left: record.close() })
+}
+
+/// Steps through the recorded replies; whether that is all there is.
+async fn go_through(stage: Stage<'_>, recorded: &Trajectory, attempt: &mut Attempt) -> Result<bool, Stop> {
+    for step in &recorded.steps {
+        if attempt.over().is_some() {
+            break;
+        }
+        attempt.act(stage, completion(step)).await?;
+    }
+    if attempt.over().is_none() && recorded.status.is_failure() {
+        // It failed before the next reply: while it was looked at, or because there came none.
+        attempt.look(stage).await?;
+        if recorded.status == Status::Aborted {
+            attempt.stop_as(recorded);
+            return Ok(true);
+        }
+        return Ok(false);
+    }
+    let done = attempt.over().is_some();
+    attempt.finish(stage).await?;
+    Ok(done)
+}
+
+/// The reply of a stored step, as the policy gave it.
+pub fn completion(step: &Step) -> Completion {
+    Completion {
+        token_ids: step.response_ids.clone(),
+        logprobs: step.logprobs.clone(),
+        top_logprobs: Vec::new(),
+        finish_reason: step.finish_reason,
+        prefilled: step.prefilled as usize,
+    }
+}
+
+/// The first thing in which a replay is not what was recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// Counted from 1; `None` for what belongs to the trajectory as a whole.
+    pub step: Option<usize>,
+    pub field: &'static str,
+    pub recorded: String,
+    pub now: String,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.step {
+            Some(step) => write!(f, "step {step}, {}", self.field),
+            None => f.write_str(self.field),
+        }
+    }
+}
+
+/// The first difference between a trajectory and its replay; times and caches aside, all must be the same to the bit.
+pub fn first_difference(renderer: &Renderer, recorded: &Trajectory, replayed: &Replayed) -> Option<Mismatch> {
+    let now = &replayed.trajectory;
+    let left = replayed.left.as_ref();
+    let asked = |difference: &Difference| {
+        let show = |side: &Option<(String, serde_json::Value)>| match side {
+            Some((kind, request)) => format!("{kind} {request:#}"),
+            None => "nothing".to_owned(),
+        };
+        Some(Mismatch {
+            step: (!difference.at.starts_with("re")).then_some(difference.step as usize + 1),
+            field: "what the script asks of the world",
+            recorded: show(&difference.recorded),
+            now: show(&difference.asked),
+        })
+    };
+    if let Some(left) = left.filter(|left| left.at.starts_with("reset")) {
+        return asked(left);
+    }
+    let text = |ids: &[u32]| renderer.tokenizer().decode(ids, false);
+    let same_outcome = recorded.outcome_reward.to_bits() == now.outcome_reward.to_bits();
+    for (index, (old, new)) in recorded.steps.iter().zip(&now.steps).enumerate() {
+        let differs = |field, recorded: String, now: String| {
+            Some(Mismatch { step: Some(index + 1), field, recorded, now }).filter(|it| it.recorded != it.now)
+        };
+        let here = |at: &str| left.filter(|left| left.step == index as u64 && left.at.starts_with(at));
+        if let Some(left) = here("context") {
+            return asked(left);
+        }
+        if old.prompt_ids != new.prompt_ids {
+            let by_text = differs("prompt", text(&old.prompt_ids), text(&new.prompt_ids));
+            return by_text
+                .or_else(|| differs("prompt ids", format!("{:?}", old.prompt_ids), format!("{:?}", new.prompt_ids)));
+        }
+        if let Some(left) = here("step") {
+            return asked(left);
+        }
+        let last = index + 1 == recorded.steps.len();
+        let reward = |step: &Step| if last && !same_outcome { String::new() } else { number(step.reward) };
+        let found = differs("new_row", old.new_row.to_string(), new.new_row.to_string())
+            .or_else(|| differs("text", old.text.clone(), new.text.clone()))
+            .or_else(|| differs("tools", tools(old), tools(new)))
+            .or_else(|| differs("reward", reward(old), reward(new)))
+            .or_else(|| differs("terminated", old.terminated.to_string(), new.terminated.to_string()))
+            .or_else(|| differs("truncated", old.truncated.to_string(), new.truncated.to_string()));
+        if found.is_some() {
+            return found;
+        }
+    }
+    if let Some(left) = left {
+        return asked(left);
+    }
+    let differs = |field, recorded: String, now: String| {
+        Some(Mismatch { step: None, field, recorded, now }).filter(|it| it.recorded != it.now)
+    };
+    let steps = |trajectory: &Trajectory, more: bool| {
+        format!("{}{}", trajectory.steps.len(), if more { ", and it would go on" } else { "" })
+    };
+    let end = |trajectory: &Trajectory| match &trajectory.error {
+        Some(error) => format!("{}\n{error}", trajectory.status.name()),
+        None => trajectory.status.name().to_owned(),
+    };
+    let next = |trajectory: &Trajectory| trajectory.steps.last().map_or_else(String::new, |s| text(&s.next_prompt_ids));
+    let pretty = |value: serde_json::Value| format!("{value:#}");
+    differs("status", end(recorded), end(now))
+        .or_else(|| differs("steps", steps(recorded, false), steps(now, replayed.unfinished)))
+        .or_else(|| differs("outcome reward", number(recorded.outcome_reward), number(now.outcome_reward)))
+        .or_else(|| differs("reward parts", parts(recorded), parts(now)))
+        .or_else(|| differs("messages", pretty(json!(recorded.messages)), pretty(json!(now.messages))))
+        .or_else(|| differs("next prompt", next(recorded), next(now)))
+}
+
+/// A number in full: two that are printed alike are the same bits.
+fn number(number: f64) -> String {
+    if number.is_nan() { "NaN".to_owned() } else { format!("{number:?}") }
+}
+
+fn parts(trajectory: &Trajectory) -> String {
+    let parts = trajectory.reward_parts.iter().map(|(name, value)| format!("{name} = {}\n", number(*value)));
+    parts.collect::<Vec<_>>().concat()
+}
+
+fn tools(step: &Step) -> String {
+    let timeless: Vec<ToolRecord> = step.tools.iter().map(|tool| ToolRecord { seconds: 0.0, ..tool.clone() }).collect();
+    format!("{:#}", json!(timeless))
+}

@@ -1,0 +1,69 @@
+//! What to try, and under which seeds.
+
+use std::sync::Arc;
+
+use crate::config::{Settings, Trainer};
+use crate::mdp::{Sampling, StreamSeed, Trajectory};
+use crate::script::Split;
+
+/// Longest prompt plus reply where neither the recipe nor a model says.
+const DEFAULT_CONTEXT: usize = 4096;
+
+/// One try at one task.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    pub id: String,
+    pub split: Split,
+    /// Row of the dataset.
+    pub task_index: u64,
+    pub group: u64,
+    pub sample: u32,
+    /// Seed of the environment; the same for a whole group, so that its members try the same task.
+    pub env_seed: u64,
+    /// Random stream of the replies; `trajectory` also names the conversation to the policy's cache.
+    pub seed: StreamSeed,
+    pub sampling: Arc<Sampling>,
+    pub max_steps: usize,
+    /// Longest prompt plus reply, tokens.
+    pub max_context: usize,
+    /// Whether a trajectory that a limit cuts keeps what the policy would have seen next.
+    pub next_prompt: bool,
+}
+
+impl Spec {
+    /// One try at a task under a recipe's own settings, with seeds from its number.
+    pub fn new(split: Split, task_index: u64, settings: &Settings) -> Self {
+        Self {
+            id: format!("0-{task_index}-0"),
+            split,
+            task_index,
+            group: task_index,
+            sample: 0,
+            env_seed: settings.seed ^ task_index,
+            seed: StreamSeed { seed: settings.seed, trajectory: task_index, step: 0 },
+            sampling: Arc::new(settings.sampling.clone()),
+            max_steps: settings.env.max_steps,
+            max_context: if settings.policy.max_context == 0 { DEFAULT_CONTEXT } else { settings.policy.max_context },
+            next_prompt: false,
+        }
+    }
+
+    /// The try that a stored trajectory was, under the settings of its run. `max_context` is the run's, in tokens.
+    pub fn of_recorded(trajectory: &Trajectory, settings: &Settings, max_context: usize) -> Self {
+        let usual = Self::new(Split::Train, trajectory.task_index, settings);
+        Self {
+            id: trajectory.id.clone(),
+            group: trajectory.group,
+            sample: trajectory.sample,
+            env_seed: trajectory.seed,
+            max_context: if max_context == 0 { usual.max_context } else { max_context },
+            next_prompt: matches!(settings.trainer, Trainer::Ppo(_)),
+            ..usual
+        }
+    }
+
+    /// Tokens that a prompt may have, so that a reply fits behind it.
+    pub fn budget(&self) -> usize {
+        self.max_context.saturating_sub(self.sampling.max_new_tokens.min(self.max_context / 2))
+    }
+}

@@ -1,0 +1,177 @@
+//! A run that is there, for reading: its trajectories step by step, and the script of each as it was.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::files::{self, failed};
+use super::read_trajectories;
+use super::run_dir::{read_config, short};
+use crate::error::{Error, Kind, Result, suggest};
+use crate::mdp::Trajectory;
+
+/// A run directory. Reading one takes no lock: the run may be going on.
+#[derive(Clone, Debug)]
+pub struct StoredRun {
+    path: PathBuf,
+    config: Value,
+}
+
+/// A version of a run's script, with what was set on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sources {
+    /// Where the script was when it ran; messages name it so.
+    pub path: PathBuf,
+    pub source: String,
+    /// The files it required, by name.
+    pub modules: BTreeMap<String, String>,
+    /// `key=value` as typed.
+    pub overrides: Vec<String>,
+}
+
+impl StoredRun {
+    /// Opens a run: a directory, or the name of one below `root`.
+    pub fn open(given: &Path, root: &Path) -> Result<Self> {
+        let below = root.join(given);
+        let path = if given.join("config.json").is_file() || !below.is_dir() { given.to_owned() } else { below };
+        match read_config(&path)? {
+            Some(config) if config["script"].is_object() => Ok(Self { path, config }),
+            Some(_) => Err(Error::new(Kind::Store, "not a run directory: its config.json names no script")
+                .at_path(&path)
+                .hint("name a directory that `r1 run` made, such as runs/NAME")),
+            None => {
+                let runs = files::list(root)?;
+                let names: Vec<String> = runs
+                    .iter()
+                    .filter(|path| path.join("config.json").is_file())
+                    .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+                    .collect();
+                let error = Error::new(Kind::Store, format!("there is no run `{}`", given.display()));
+                Err(if names.is_empty() {
+                    error.hint(format!("{} holds no runs; `r1 run SCRIPT` makes one", root.display()))
+                } else {
+                    error.hint(suggest(&given.display().to_string(), names.iter().map(String::as_str)))
+                })
+            }
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The run's name.
+    pub fn name(&self) -> String {
+        self.path
+            .file_name()
+            .map_or_else(|| self.path.display().to_string(), |name| name.to_string_lossy().into_owned())
+    }
+
+    /// Longest prompt plus reply of its rollouts, tokens.
+    pub fn max_context(&self) -> usize {
+        self.config["max_context"].as_u64().unwrap_or(0) as usize
+    }
+
+    /// The steps that have trajectories, in order.
+    pub fn steps(&self) -> Result<Vec<u64>> {
+        let number =
+            |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix("step-")?.strip_suffix(".parquet")?.parse().ok();
+        Ok(files::list(&self.path.join("trajectories"))?.iter().filter_map(number).collect())
+    }
+
+    /// The trajectories of a step.
+    pub fn trajectories(&self, step: u64) -> Result<Vec<Trajectory>> {
+        read_trajectories(&self.path.join("trajectories").join(format!("step-{step:06}.parquet")))
+    }
+
+    /// The script that a trajectory names by its hash.
+    pub fn sources(&self, hash: &str) -> Result<Sources> {
+        let folder = self.path.join("scripts").join(short(hash));
+        let path = PathBuf::from(self.config["script"]["path"].as_str().unwrap_or_default());
+        let main = path.file_name().map(PathBuf::from).unwrap_or_default();
+        if !folder.join(&main).is_file() {
+            return Err(Error::new(Kind::Store, format!("the run keeps no script with the hash {}", short(hash)))
+                .at_path(&folder)
+                .hint("runs keep their scripts since r1 0.1; run it again to have one that can be replayed"));
+        }
+        let mut modules = BTreeMap::new();
+        collect(&folder, &folder, &mut modules)?;
+        let name = main.with_extension("").display().to_string();
+        let source = modules.remove(&name).unwrap_or_default();
+        Ok(Sources { path, source, modules, overrides: self.overrides(hash)? })
+    }
+
+    /// What was set on the command line of the run that loaded this version of the script.
+    fn overrides(&self, hash: &str) -> Result<Vec<String>> {
+        let kept = self.path.join(format!("config-{}.json", short(hash)));
+        let mut config = self.config.clone();
+        if config["script"]["hash"] != hash && kept.is_file() {
+            let bytes = fs::read(&kept).map_err(|e| failed("read the file", &kept, &e))?;
+            config = serde_json::from_slice(&bytes)
+                .map_err(|e| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(&kept))?;
+        }
+        let list = config["overrides"].as_array().cloned().unwrap_or_default();
+        Ok(list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+    }
+}
+
+/// The Lua files below `folder`, by their path without the ending.
+fn collect(root: &Path, folder: &Path, found: &mut BTreeMap<String, String>) -> Result<()> {
+    for path in files::list(folder)? {
+        if path.is_dir() {
+            collect(root, &path, found)?;
+        } else if let (true, Ok(name)) = (path.extension().is_some_and(|e| e == "lua"), path.strip_prefix(root)) {
+            let text = fs::read_to_string(&path).map_err(|e| failed("read the file", &path, &e))?;
+            found.insert(name.with_extension("").display().to_string(), text);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::config::Settings;
+    use crate::store::{Recipe, RunDir};
+
+    #[test]
+    fn scripts_come_back_as_they_were_with_their_modules_and_overrides() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), "demo").unwrap();
+        let settings = Settings::default();
+        let recipe = Recipe {
+            script: Path::new("scripts/a.lua"),
+            source: "return 1",
+            modules: &[("lib/x", "return 2"), ("y", "return 3")],
+            hash: "aaaaaaaaaaaaaaaa",
+            settings: &settings,
+            overrides: &["seed=1".to_owned()],
+            max_context: 512,
+            libtorch: "2.11.0",
+        };
+        run.write_recipe(&recipe).unwrap();
+        // Resumed with other settings, then reloaded.
+        run.write_recipe(&Recipe { hash: "bbbb", source: "return 4", modules: &[], overrides: &[], ..recipe }).unwrap();
+        run.write_script("cccc", recipe.script, "return 5", &[]).unwrap();
+        run.write_trajectories(7, 0, &[], &[]).unwrap();
+
+        let stored = StoredRun::open(Path::new("demo"), root.path()).unwrap();
+        assert_eq!((stored.name().as_str(), stored.max_context()), ("demo", 512));
+        assert_eq!(stored.steps().unwrap(), [7]);
+        let first = stored.sources("aaaaaaaaaaaaaaaa").unwrap();
+        assert_eq!((first.source.as_str(), first.path.to_str().unwrap()), ("return 1", "scripts/a.lua"));
+        let modules: Vec<(&str, &str)> = first.modules.iter().map(|(name, text)| (&**name, &**text)).collect();
+        assert_eq!(modules, [("lib/x", "return 2"), ("y", "return 3")]);
+        assert_eq!(first.overrides, ["seed=1"]);
+        assert!(stored.sources("bbbb").unwrap().overrides.is_empty());
+        assert_eq!(stored.sources("cccc").unwrap().source, "return 5");
+        assert!(stored.sources("dddd").unwrap_err().message.contains("no script with the hash dddd"));
+
+        let error = StoredRun::open(Path::new("dmeo"), root.path()).unwrap_err();
+        assert_eq!(error.hint.as_deref(), Some("did you mean `demo`?"));
+        assert_eq!(StoredRun::open(&root.path().join("demo"), Path::new("none")).unwrap().path(), run.path());
+    }
+}

@@ -1,0 +1,119 @@
+//! `r1 replay` and `r1 rescore`: what was recorded stands against what a script does now.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{directory, r1, shown};
+
+/// Every step asks the operating system for luck, so that nothing but the record can repeat it.
+const LUCKY: &str = r#"
+local lib = require("lib/luck")
+local python = r1.tools.python {}
+local env = r1.env {
+  format = "retool", tools = { python }, max_steps = 3,
+  reset = function(task) return { luck = 0, messages = { r1.user(task.prompt) } } end,
+  step = function(state, action)
+    r1.push(state.messages, r1.assistant(action))
+    local said = r1.call_tools({ { name = "python", arguments = { code = lib.code } } })[1].content
+    r1.push(state.messages, r1.user("luck " .. said))
+    state.luck = state.luck + tonumber(said) % 100 + math.random(10)
+    return { reward = state.luck / 7, done = math.random() < 0.3 }
+  end,
+}
+return r1.recipe {
+  env = env,
+  reward = function(state, outcome) return { luck = state.luck, terminated = outcome.terminated and 1 or 0 } end,
+  policy = { model = "model" },
+  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. index } end } },
+  sampling = { max_new_tokens = 4 },
+  trainer = r1.grpo { steps = 2, group_size = 2, groups_per_step = 2, lr = 1e-3 },
+}
+"#;
+
+const LUCK: &str = "return { code = 'import os; print(int.from_bytes(os.urandom(2), \"big\"))' }";
+
+/// A run of two steps with four trajectories each.
+fn lucky_run() -> tempfile::TempDir {
+    let dir = directory(&[("a.lua", LUCKY)], true);
+    fs::create_dir(dir.path().join("lib")).unwrap();
+    fs::write(dir.path().join("lib/luck.lua"), LUCK).unwrap();
+    let output = r1(dir.path(), &["run", "a.lua", "-q"]).output().unwrap();
+    assert!(output.status.success(), "{}", shown(dir.path(), &output));
+    dir
+}
+
+fn run(dir: &Path, args: &[&str]) -> String {
+    shown(dir, &r1(dir, args).output().unwrap())
+}
+
+fn json_lines(dir: &Path, args: &[&str]) -> Vec<Value> {
+    let output = r1(dir, &[args, &["--json"]].concat()).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_replay_repeats_a_run_and_shows_what_differs() {
+    let dir = lucky_run();
+    // The run keeps what it needs: the script may change or go.
+    fs::remove_dir_all(dir.path().join("lib")).unwrap();
+    fs::write(dir.path().join("a.lua"), "return nothing at all").unwrap();
+    let same = "exit: 0\n--- stdout\n8 trajectories: every observation, reward and status as recorded";
+    assert_eq!(run(dir.path(), &["replay", "a", "-q"]), same);
+    assert_eq!(run(dir.path(), &["replay", "runs/a", "-q"]), same);
+    let one = "exit: 0\n--- stdout\n1 trajectory: every observation, reward and status as recorded";
+    assert_eq!(run(dir.path(), &["replay", "a", "2-1-0", "-q"]), one);
+    assert_eq!(json_lines(dir.path(), &["replay", "a", "--last", "1"]).len(), 5);
+    let unknown = run(dir.path(), &["replay", "a", "2-1-7", "-q"]);
+    assert!(unknown.starts_with("exit: 2") && unknown.contains("did you mean `2-1-0`"), "{unknown}");
+    assert!(run(dir.path(), &["replay", "b", "-q"]).contains("there is no run `b`"));
+
+    // Another script: first another reward, then another question.
+    fs::create_dir(dir.path().join("lib")).unwrap();
+    fs::write(dir.path().join("lib/luck.lua"), LUCK).unwrap();
+    fs::write(dir.path().join("new.lua"), LUCKY.replace("state.luck / 7", "state.luck / 8")).unwrap();
+    let output = run(dir.path(), &["replay", "a", "1-0-0", "-q", "--script", "new.lua"]);
+    assert!(output.starts_with("exit: 6\n--- stdout\n1-0-0: step 1, reward\n  recorded  "), "{output}");
+    assert!(output.ends_with("1 of 1 trajectory not as recorded"), "{output}");
+    fs::write(dir.path().join("lib/luck.lua"), "return { code = 'print(3)' }").unwrap();
+    let told = json_lines(dir.path(), &["replay", "a", "1-0-0", "--script", "new.lua"]);
+    assert_eq!(told[0]["difference"]["field"], "what the script asks of the world");
+    assert_eq!(told[0]["difference"]["step"], 1);
+    assert!(told[0]["difference"]["now"].as_str().unwrap().contains("print(3)"));
+    fs::write(dir.path().join("new.lua"), LUCKY.replace("\"luck \"", "\"fate \"")).unwrap();
+    fs::write(dir.path().join("lib/luck.lua"), LUCK).unwrap();
+    let output = run(dir.path(), &["replay", "a", "-q", "--script", "new.lua"]);
+    assert!(output.contains("prompt") && output.contains("- luck") && output.contains("+ fate"), "{output}");
+}
+
+#[test]
+fn a_changed_reward_stands_beside_the_old_one() {
+    let dir = lucky_run();
+    // The same to the bit, then turned around.
+    let same = json_lines(dir.path(), &["rescore", "a", "--script", "a.lua"]);
+    assert_eq!(same.len(), 9);
+    assert!(same[..8].iter().all(|line| line["old"] == line["new"] && line["flips"] == false), "{same:?}");
+    assert_eq!(same[8]["sign_flips"], 0);
+
+    let turned = LUCKY.replace("luck = state.luck,", "luck = -state.luck,").replace("reward = state.luck / 7,", "");
+    fs::write(dir.path().join("new.lua"), turned).unwrap();
+    let told = json_lines(dir.path(), &["rescore", "a", "--script", "new.lua", "--last", "2"]);
+    let summary = told.last().unwrap();
+    assert_eq!((&summary["trajectories"], &summary["steps"]), (&Value::from(8), &serde_json::json!([1, 2])));
+    assert!(summary["rank_correlation"].as_f64().unwrap() < 0.0, "{summary}");
+    let first = &told[0];
+    assert_eq!(first["parts"]["old"]["luck"].as_f64(), first["parts"]["new"]["luck"].as_f64().map(|luck| -luck));
+    let table = run(dir.path(), &["rescore", "a", "--script", "new.lua", "--last", "1"]);
+    assert!(table.starts_with("exit: 0\n--- stdout\na, step 2: 4 trajectories under new.lua"), "{table}");
+    for part in ["mean of", "rank correlation", "change their sign", "changed most", "\"Say ", "luck"] {
+        assert!(table.contains(part.trim_matches('"')), "{part}: {table}");
+    }
+
+    // What the record can't answer is left out with its reason, or asked for real.
+    fs::write(dir.path().join("lib/luck.lua"), "return { code = 'print(3)' }").unwrap();
+    let refused = run(dir.path(), &["rescore", "a", "--script", "new.lua", "-q"]);
+    assert!(refused.starts_with("exit: 6") && refused.contains("--live asks for real"), "{refused}");
+    let live = json_lines(dir.path(), &["rescore", "a", "--script", "new.lua", "--live"]);
+    assert_eq!(live.last().unwrap()["trajectories"], 8);
+}
