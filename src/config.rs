@@ -165,12 +165,16 @@ pub struct DataSettings {
     pub eval: Option<Source>,
 }
 
-/// A dataset. A plain string is the path of a JSONL file.
+/// A dataset. A plain string is the path of a file.
+///
+/// `columns` renames: what the script calls a column -> what the file calls it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "SourceForm", untagged)]
 pub enum Source {
-    /// One JSON object a line. `columns` renames: what the script calls a column -> what the file calls it.
-    Jsonl { path: PathBuf, columns: std::collections::BTreeMap<String, String> },
+    /// A file of rows.
+    File(DataFile),
+    /// Files of a dataset of the Hugging Face hub.
+    Hub(HubData),
     /// Rows made by a Lua function of the recipe: `row(index)` with `math.random` seeded from (seed, index).
     Generated { count: u64, seed: u64 },
 }
@@ -179,16 +183,9 @@ pub enum Source {
 #[serde(untagged)]
 enum SourceForm {
     Path(PathBuf),
-    Jsonl(JsonlForm),
+    File(DataFile),
+    Hub(HubData),
     Generated(GeneratedForm),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct JsonlForm {
-    path: PathBuf,
-    #[serde(default)]
-    columns: std::collections::BTreeMap<String, String>,
 }
 
 #[derive(Deserialize)]
@@ -202,10 +199,68 @@ struct GeneratedForm {
 impl From<SourceForm> for Source {
     fn from(form: SourceForm) -> Self {
         match form {
-            SourceForm::Path(path) => Self::Jsonl { path, columns: std::collections::BTreeMap::new() },
-            SourceForm::Jsonl(JsonlForm { path, columns }) => Self::Jsonl { path, columns },
+            SourceForm::Path(path) => Self::File(DataFile { path, ..DataFile::default() }),
+            SourceForm::File(file) => Self::File(file),
+            SourceForm::Hub(data) => Self::Hub(data),
             SourceForm::Generated(GeneratedForm { count, seed }) => Self::Generated { count, seed },
         }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataFile {
+    pub path: PathBuf,
+    /// What the file is where its name does not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<DataFormat>,
+    #[serde(default)]
+    pub columns: Columns,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HubData {
+    /// `ORG/NAME[@REVISION]`
+    pub hf: String,
+    /// `train`, `test` …; the split of the recipe if empty.
+    #[serde(default)]
+    pub split: String,
+    /// A configuration of the dataset: a folder of it.
+    #[serde(default)]
+    pub subset: String,
+    /// A file of the repository instead of a split; `*` stands for anything.
+    #[serde(default)]
+    pub file: String,
+    #[serde(default)]
+    pub columns: Columns,
+}
+
+/// What the script calls a column -> what the file calls it.
+pub type Columns = std::collections::BTreeMap<String, String>;
+
+/// How a file holds its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DataFormat {
+    Jsonl,
+    Json,
+    Csv,
+    Tsv,
+    Parquet,
+}
+
+impl DataFormat {
+    /// What a file's name says.
+    pub fn of(path: &std::path::Path) -> Option<Self> {
+        Some(match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "jsonl" | "ndjson" => Self::Jsonl,
+            "json" => Self::Json,
+            "csv" => Self::Csv,
+            "tsv" => Self::Tsv,
+            "parquet" => Self::Parquet,
+            _ => return None,
+        })
     }
 }
 

@@ -4,13 +4,20 @@
 //! heard while a server is silent, and hashing and writing go on while the next bytes arrive. Redirects are not
 //! followed and no status is an error here: who asks decides about both.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::fs;
 use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
+use ureq::config::Config;
+use ureq::http::Uri;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use ureq::{Agent, http};
 
 use crate::error::{Error, Kind, Result};
@@ -35,8 +42,16 @@ pub struct Request {
     /// `GET` when empty.
     pub method: &'static str,
     pub url: String,
-    pub headers: Vec<(&'static str, String)>,
+    pub headers: Vec<(Cow<'static, str>, String)>,
     pub body: Option<Vec<u8>>,
+}
+
+/// A whole answer.
+#[derive(Clone, Debug)]
+pub struct Whole {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Vec<u8>,
 }
 
 /// Why an exchange came to nothing.
@@ -71,6 +86,19 @@ impl Client {
     /// # Errors
     /// [`Kind::Usage`] for a file of certificates that can't be read.
     pub fn new(silence: Duration) -> Result<Self> {
+        Self::with(silence, DefaultResolver::default())
+    }
+
+    /// One that reaches public addresses only: none of this machine, its network or its cloud's services, whatever
+    /// name leads there. A proxy of the environment may lie anywhere.
+    ///
+    /// # Errors
+    /// As [`Client::new`].
+    pub fn public(silence: Duration) -> Result<Self> {
+        Self::with(silence, PublicOnly::default())
+    }
+
+    fn with(silence: Duration, resolver: impl Resolver) -> Result<Self> {
         let mut tls = TlsConfig::builder();
         if let Some(roots) = own_certificates()? {
             tls = tls.root_certs(roots);
@@ -86,7 +114,21 @@ impl Client {
             .timeout_per_read(Some(silence))
             .timeout_per_write(Some(silence))
             .build();
-        Ok(Self { agent: config.into() })
+        Ok(Self { agent: Agent::with_parts(config, DefaultConnector::default(), resolver) })
+    }
+
+    /// Asks, and gives the whole answer of at most `most` bytes. Dropped, it ends with the next bytes or the next silence.
+    pub async fn exchange(&self, request: Request, most: usize) -> Result<Whole, Fault> {
+        let (sender, answer) = oneshot::channel();
+        let agent = self.agent.clone();
+        let exchange = move || {
+            let whole = read_whole(&agent, request, most, &|| sender.is_closed());
+            // The one who asked may have gone away.
+            let _ = sender.send(whole);
+        };
+        let thread = std::thread::Builder::new().name("net".to_owned()).spawn(exchange);
+        thread.map_err(|error| Fault::Broken(format!("can't start a thread: {error}")))?;
+        answer.await.unwrap_or_else(|_| Err(Fault::Broken("the connection was lost".to_owned())))
     }
 
     /// Asks, and waits for the head of the answer.
@@ -163,11 +205,32 @@ impl Response {
     }
 }
 
+fn read_whole(agent: &Agent, request: Request, most: usize, stop: &dyn Fn() -> bool) -> Result<Whole, Fault> {
+    let answer = call(agent, request).map_err(|error| Fault::Broken(error.to_string()))?;
+    let (head, body) = answer.into_parts();
+    let mut reader = body.into_with_config().limit(u64::MAX).reader();
+    let (mut bytes, mut piece) = (Vec::new(), vec![0; PIECE]);
+    loop {
+        if stop() {
+            return Err(Fault::Stopped);
+        }
+        match reader.read(&mut piece) {
+            Ok(0) => return Ok(Whole { status: head.status.as_u16(), headers: head.headers, body: bytes }),
+            Ok(count) if bytes.len() + count > most => {
+                return Err(Fault::Broken(format!("the answer has more than {most} bytes")));
+            }
+            Ok(count) => bytes.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Fault::Broken(error.to_string())),
+        }
+    }
+}
+
 fn call(agent: &Agent, request: Request) -> std::result::Result<http::Response<ureq::Body>, ureq::Error> {
     let method = if request.method.is_empty() { "GET" } else { request.method };
     let mut head = http::Request::builder().method(method).uri(&request.url);
     for (name, value) in request.headers {
-        head = head.header(name, value);
+        head = head.header(name.as_ref(), value);
     }
     match request.body {
         Some(body) => agent.run(head.body(body)?),
@@ -205,7 +268,7 @@ pub fn pause(length: Duration, stop: &dyn Fn() -> bool) -> Result<(), Fault> {
 
 /// `scheme://host:port` of an address: where credentials may go. `None` if it is no http(s) address.
 pub fn origin(url: &str) -> Option<String> {
-    let uri: http::Uri = url.parse().ok()?;
+    let uri: Uri = url.parse().ok()?;
     let scheme = uri.scheme_str()?;
     let port = match (uri.port_u16(), scheme) {
         (Some(port), "http" | "https") => port,
@@ -256,6 +319,71 @@ pub fn escape(text: &str, keep_slashes: bool) -> String {
     escaped
 }
 
+/// Looks names up and refuses those that lead to addresses that are not public.
+#[derive(Debug, Default)]
+struct PublicOnly(DefaultResolver);
+
+impl Resolver for PublicOnly {
+    fn resolve(
+        &self,
+        uri: &Uri,
+        config: &Config,
+        timeout: NextTimeout,
+    ) -> std::result::Result<ResolvedSocketAddrs, ureq::Error> {
+        let found = self.0.resolve(uri, config, timeout)?;
+        // The way to a proxy is the user's own choice.
+        let to_proxy = config.proxy().is_some_and(|proxy| uri.host() == Some(proxy.host()));
+        match found.iter().find(|address| !to_proxy && !is_public(address.ip())) {
+            None => Ok(found),
+            Some(address) => Err(ureq::Error::Other(format!("{} is no public address", address.ip()).into())),
+        }
+    }
+}
+
+/// Whether an address can be reached from anywhere: not this machine, a private network, or one with a special meaning
+/// (IANA's registries of special-purpose addresses).
+pub fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => is_public_v4(v4),
+        IpAddr::V6(v6) => {
+            let parts = v6.segments();
+            let embedded = |at: usize| Ipv4Addr::from(u32::from(parts[at]) << 16 | u32::from(parts[at + 1]));
+            match parts {
+                // Mapped and translated addresses, 6to4: what counts is the address inside.
+                [0, 0, 0, 0, 0, 0xffff, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => is_public_v4(embedded(6)),
+                [0x2002, ..] => is_public_v4(embedded(1)),
+                [0x2001, 0x0000..=0x01ff | 0x0db8, ..] => false,
+                [first, ..] => first & 0xe000 == 0x2000,
+            }
+        }
+    }
+}
+
+fn is_public_v4(address: Ipv4Addr) -> bool {
+    let [a, b, c, _] = address.octets();
+    let special = match (a, b, c) {
+        (0 | 10 | 127 | 224.., ..)
+        | (169, 254, _)
+        | (192, 168, _)
+        | (192, 0, 0 | 2)
+        | (198, 51, 100)
+        | (203, 0, 113) => true,
+        (100, b, _) => b & 0xc0 == 64,
+        (172, b, _) => b & 0xf0 == 16,
+        (198, b, _) => b & 0xfe == 18,
+        _ => false,
+    };
+    !special
+}
+
+/// The host of an address, in small letters, without the brackets of IPv6; and its port, said or meant.
+pub fn host_and_port(url: &str) -> Option<(String, u16)> {
+    let origin = origin(url)?;
+    let (_, authority) = origin.split_once("://")?;
+    let (host, port) = authority.rsplit_once(':')?;
+    Some((host.trim_start_matches('[').trim_end_matches(']').to_owned(), port.parse().ok()?))
+}
+
 fn own_certificates() -> Result<Option<RootCerts>> {
     let named = ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"].into_iter().find_map(|name| {
         let path = std::env::var_os(name).filter(|path| !path.is_empty())?;
@@ -282,6 +410,7 @@ fn own_certificates() -> Result<Option<RootCerts>> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -296,6 +425,55 @@ mod tests {
         ] {
             assert_eq!(origin(url).as_deref(), expected, "{url}");
         }
+    }
+
+    #[test]
+    fn addresses_with_a_special_meaning_are_not_public() {
+        let public = |text: &str| is_public(text.parse().unwrap());
+        for text in [
+            "1.1.1.1",
+            "172.32.0.1",
+            "100.128.0.1",
+            "198.20.0.1",
+            "2606:4700::1111",
+            "::ffff:1.1.1.1",
+            "2002:101:101::",
+        ] {
+            assert!(public(text), "{text}");
+        }
+        for text in [
+            "127.0.0.1",
+            "0.0.0.0",
+            "10.1.2.3",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.168.1.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "198.18.0.1",
+            "192.0.2.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::1",
+            "::",
+            "fe80::1",
+            "fd00::1",
+            "ff02::1",
+            "::ffff:127.0.0.1",
+            "64:ff9b::7f00:1",
+            "2002:7f00:1::",
+            "2001:db8::1",
+            "fec0::1",
+        ] {
+            assert!(!public(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn hosts_and_ports() {
+        assert_eq!(host_and_port("https://API.co/x"), Some(("api.co".to_owned(), 443)));
+        assert_eq!(host_and_port("http://[::1]:80/"), Some(("::1".to_owned(), 80)));
+        assert_eq!(host_and_port("ftp://x"), None);
     }
 
     #[test]

@@ -17,8 +17,9 @@ const EDGES: &[(&str, &[&str])] = &[
     ("model", &["native"]),
     ("rl", &["mdp", "config"]),
     ("engine", &["model", "mdp"]),
-    ("tools", &[]),
-    ("script", &["mdp", "text", "tools", "config"]),
+    ("tools", &["net"]),
+    // Datasets lie in Parquet and on the hub.
+    ("script", &["mdp", "text", "tools", "config", "store", "hub"]),
     ("rollout", &["engine", "script", "text", "mdp", "config"]),
     ("telemetry", &[]),
     (

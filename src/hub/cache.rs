@@ -5,6 +5,7 @@
 //! models--ORG--NAME/refs/REVISION               the commit a branch or tag stood at
 //! models--ORG--NAME/snapshots/COMMIT/FILE       links to blobs
 //! .locks/models--ORG--NAME/ETAG.lock            held while a blob is fetched
+//! datasets--ORG--NAME/…                         the same for a dataset
 //! ```
 
 use std::fs::{self, File, TryLockError};
@@ -13,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::id::{ModelId, is_commit, is_path};
-use super::{Event, Watch, files};
+use super::{DataFiles, Event, Watch, data, files};
 use crate::error::{Error, Kind, Result};
 use crate::net;
 
-/// One model's folder in the cache.
+/// One repository's folder in the cache.
 #[derive(Clone, Debug)]
 pub(super) struct Folder {
     root: PathBuf,
@@ -26,7 +27,7 @@ pub(super) struct Folder {
 
 impl Folder {
     pub(super) fn new(root: &Path, id: &ModelId) -> Self {
-        Self { root: root.to_owned(), name: format!("models--{}", id.name.replace('/', "--")) }
+        Self { root: root.to_owned(), name: format!("{}--{}", id.kind.plural(), id.name.replace('/', "--")) }
     }
 
     fn path(&self) -> PathBuf {
@@ -92,6 +93,7 @@ impl Folder {
             return Ok(());
         }
         let folder = path.parent().unwrap_or(&self.root);
+        fs::create_dir_all(folder).map_err(|error| failed("make the folder", folder, &error))?;
         let part = folder.join(format!(".{}.{etag}", std::process::id()));
         let made = std::os::unix::fs::symlink(&target, &part).or_else(|error| match error.kind() {
             // Some file systems have no links: a second copy, then.
@@ -144,6 +146,28 @@ impl Folder {
         let whole = shards.iter().all(|shard| has(shard)) && (has("tokenizer.json") || !has("config.json"));
         whole.then_some(dir)
     }
+
+    /// The files of a dataset in the newest snapshot of a revision, as far as their names tell that none is missing.
+    pub(super) fn data(&self, revision: &str, wanted: &DataFiles<'_>) -> Option<Vec<PathBuf>> {
+        let dir = self.snapshot(&self.commit_of(revision)?);
+        let mut names = Vec::new();
+        walk(&dir, "", &mut names);
+        let names = data::choose(&names, wanted).ok().filter(|names| data::complete(names))?;
+        Some(names.iter().map(|name| dir.join(name)).collect())
+    }
+}
+
+/// Every file below `dir`, by its path in it.
+fn walk(dir: &Path, within: &str, found: &mut Vec<String>) {
+    for entry in fs::read_dir(dir.join(within)).into_iter().flatten().flatten() {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let path = if within.is_empty() { name } else { format!("{within}/{name}") };
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            walk(dir, &path, found);
+        } else if is_path(&path) && dir.join(&path).is_file() {
+            found.push(path);
+        }
+    }
 }
 
 /// Bytes that may still be written where `path` lies.
@@ -164,7 +188,7 @@ pub(super) fn room(path: &Path) -> Option<u64> {
 pub(super) fn check_room(needed: u64, room: Option<u64>, root: &Path) -> Result<()> {
     match room {
         Some(room) if room < needed => {
-            Err(full(format!("the model takes {} and {} are free", megabytes(needed), megabytes(room)), root))
+            Err(full(format!("fetching it takes {} and {} are free", megabytes(needed), megabytes(room)), root))
         }
         _ => Ok(()),
     }
@@ -199,7 +223,7 @@ mod tests {
         let error = check_room(3_100_000_000, Some(1_200_000), root).unwrap_err();
         assert_eq!(
             (error.kind, error.message.as_str()),
-            (Kind::Store, "the model takes 3100.0 MB and 1.2 MB are free")
+            (Kind::Store, "fetching it takes 3100.0 MB and 1.2 MB are free")
         );
         assert!(check_room(5, Some(5), root).is_ok() && check_room(5, None, root).is_ok());
         let error = failed("write", root, &io::Error::from(io::ErrorKind::StorageFull));

@@ -15,7 +15,7 @@ use super::cache::{Folder, failed};
 use super::id::{ModelId, is_commit, is_sha256};
 use super::remote::{Failure, Meta, Remote};
 use super::{Event, Watch, stopped};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::net::{self, Fault};
 
 /// A file of a commit, on its way.
@@ -152,7 +152,7 @@ impl Download<'_> {
     }
 
     fn other(&self, why: &str) -> Error {
-        Error::new(Kind::Model, format!("{} of `{}` arrives damaged: {why}", self.meta.name, self.id))
+        Error::new(self.id.kind.error(), format!("{} of `{}` arrives damaged: {why}", self.meta.name, self.id))
             .hint("try again; if it stays so, something between here and the hub changes files")
     }
 }

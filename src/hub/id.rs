@@ -6,12 +6,46 @@ use std::fmt;
 
 use crate::error::{Error, Kind, Result};
 
-/// A model of the hub: `ORG/NAME` or `NAME`, at a revision (branch, tag or commit).
+/// A model or dataset of the hub: `ORG/NAME` or `NAME`, at a revision (branch, tag or commit).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelId {
     pub name: String,
     /// `main` unless said.
     pub revision: String,
+    pub(super) kind: RepoKind,
+}
+
+/// What a repository holds; the hub keeps the two apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RepoKind {
+    Model,
+    Dataset,
+}
+
+impl RepoKind {
+    /// As people say it.
+    pub(super) fn noun(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Dataset => "dataset",
+        }
+    }
+
+    /// As addresses and the cache say it.
+    pub(super) fn plural(self) -> &'static str {
+        match self {
+            Self::Model => "models",
+            Self::Dataset => "datasets",
+        }
+    }
+
+    /// The kind of error that is about it.
+    pub(super) fn error(self) -> Kind {
+        match self {
+            Self::Model => Kind::Model,
+            Self::Dataset => Kind::Data,
+        }
+    }
 }
 
 const MAIN: &str = "main";
@@ -22,10 +56,27 @@ impl ModelId {
     /// # Errors
     /// [`Kind::Usage`] for what can't be the name of a model.
     pub fn parse(text: &str) -> Result<Self> {
+        Self::read(text, RepoKind::Model)
+    }
+
+    /// The same for a dataset.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for what can't be the name of a dataset.
+    pub fn dataset(text: &str) -> Result<Self> {
+        Self::read(text, RepoKind::Dataset)
+    }
+
+    fn read(text: &str, kind: RepoKind) -> Result<Self> {
         let (name, revision) = text.split_once('@').unwrap_or((text, MAIN));
+        let example = match kind {
+            RepoKind::Model => "Qwen/Qwen2.5-1.5B-Instruct",
+            RepoKind::Dataset => "openai/gsm8k",
+        };
         let refuse = |why: &str| {
-            Err(Error::new(Kind::Usage, format!("`{text}` is not the name of a model on the hub: {why}"))
-                .hint("write ORG/NAME or ORG/NAME@REVISION, as in Qwen/Qwen2.5-1.5B-Instruct@main"))
+            let noun = kind.noun();
+            Err(Error::new(Kind::Usage, format!("`{text}` is not the name of a {noun} on the hub: {why}"))
+                .hint(format!("write ORG/NAME or ORG/NAME@REVISION, as in {example}@main")))
         };
         let parts: Vec<&str> = name.split('/').collect();
         if parts.len() > 2 {
@@ -44,13 +95,21 @@ impl ModelId {
         if !is_path(revision) {
             return refuse("the revision is a branch, a tag or a commit");
         }
-        Ok(Self { name: name.to_owned(), revision: revision.to_owned() })
+        Ok(Self { name: name.to_owned(), revision: revision.to_owned(), kind })
     }
 
     /// Whether a name in a recipe means the hub: two parts and nothing that only a path has.
     pub fn is_meant(text: &str) -> bool {
         let name = text.split('@').next().unwrap_or_default();
         name.split('/').count() == 2 && Self::parse(text).is_ok()
+    }
+
+    /// The path of its page.
+    pub(super) fn page(&self) -> String {
+        match self.kind {
+            RepoKind::Model => self.name.clone(),
+            RepoKind::Dataset => format!("datasets/{}", self.name),
+        }
     }
 
     /// The revision is a commit already: what it names never changes.

@@ -1,13 +1,16 @@
-//! Models of the Hugging Face hub: fetched once, kept in the cache that Python's `huggingface_hub` uses too.
+//! Models and datasets of the Hugging Face hub: fetched once, kept in the cache that Python's `huggingface_hub` uses too.
 //!
 //! [`Hub::fetch`] gives the directory of a model at a revision. One request lists the repository; then come the files
 //! a model needs and the cache has not: a few at a time, resumed where a try broke off, checked against the hub's
 //! checksums, safe beside other processes. Where the hub can't be reached, what the cache has is used.
 //!
+//! [`Hub::fetch_data`] gives the files that hold a split of a dataset in the same way.
+//!
 //! Settings are Python's: `HF_HOME`, `HF_HUB_CACHE`, `HF_TOKEN` (or the file that `hf auth login` writes),
 //! `HF_ENDPOINT`, `HF_HUB_OFFLINE`. docs/decisions/0003 says why this is not the `hf-hub` crate.
 
 mod cache;
+mod data;
 mod download;
 mod files;
 mod id;
@@ -25,8 +28,9 @@ use crate::error::{Error, Kind, Result};
 use crate::net::Client;
 use cache::Folder;
 use download::Download;
-use remote::{Failure, Meta, Remote, Token};
+use remote::{Failure, Listing, Meta, Remote, Token};
 
+pub use data::DataFiles;
 pub use id::ModelId;
 
 /// Files fetched at once.
@@ -112,27 +116,12 @@ impl Hub {
     /// [`Kind::Interrupted`].
     pub fn fetch(&self, id: &ModelId, watch: &Watch<'_>) -> Result<PathBuf> {
         let folder = Folder::new(&self.cache, id);
-        if self.offline {
-            return folder.complete(&id.revision).ok_or_else(|| {
-                Error::new(
-                    Kind::Model,
-                    format!("`{id}` is not in the cache, or not all of it, and HF_HUB_OFFLINE is set"),
-                )
-                .at_path(&self.cache)
-                .hint("unset HF_HUB_OFFLINE to fetch it, or set HF_HOME to the cache that has it")
-            });
-        }
-        let listing = match self.remote.list(id, watch) {
-            Ok(listing) => listing,
-            Err(Failure { error, away }) => {
-                let kept = folder.complete(&id.revision).filter(|_| away).ok_or_else(|| error.clone())?;
-                let age = if id.is_pinned() { "" } else { ", which may be older than the hub's" };
-                (watch.event)(Event::Note(&format!("{}; using the copy in the cache{age}", error.message)));
-                return Ok(kept);
-            }
+        let listing = match self.listing(id, watch, || folder.complete(&id.revision))? {
+            Found::Kept(dir) => return Ok(dir),
+            Found::Listing(listing) => listing,
         };
         let commit = listing.commit.as_str();
-        let place = |error: Error| error.at(format!("{}/{}/tree/{commit}", self.remote.endpoint, id.name));
+        let place = |error: Error| error.at(format!("{}/{}/tree/{commit}", self.remote.endpoint, id.page()));
         let plan = files::plan(&listing.names).map_err(place)?;
         let dir = folder.snapshot(commit);
         let mut weights = plan.weights;
@@ -145,13 +134,51 @@ impl Hub {
         }
         let names: Vec<String> = plan.small.into_iter().chain(weights).collect();
         self.fetch_files(&folder, id, commit, &names, watch)?;
-        // Only now: a revision whose new commit is not whole yet stays at the old one, for times without network.
-        match folder.note_commit(&id.revision, commit) {
-            // A cache shared by many may be one that only some can write.
-            Err(error) if error.kind == Kind::Store => (watch.event)(Event::Note(&error.message)),
-            noted => noted?,
-        }
+        note(&folder, id, commit, watch)?;
         Ok(dir)
+    }
+
+    /// The files that hold a split of a dataset, in the order of their rows; those that the cache lacks are fetched.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] if there is no such dataset, revision or split, or the hub can't be reached and the cache has not
+    /// all of it; [`Kind::Store`] if the cache can't be written; [`Kind::Interrupted`].
+    pub fn fetch_data(&self, id: &ModelId, wanted: &DataFiles<'_>, watch: &Watch<'_>) -> Result<Vec<PathBuf>> {
+        let folder = Folder::new(&self.cache, id);
+        let listing = match self.listing(id, watch, || folder.data(&id.revision, wanted))? {
+            Found::Kept(files) => return Ok(files),
+            Found::Listing(listing) => listing,
+        };
+        let commit = listing.commit.as_str();
+        let page = || format!("{}/{}/tree/{commit}", self.remote.endpoint, id.page());
+        let names = data::choose(&listing.names, wanted).map_err(|error| error.at(page()))?;
+        self.fetch_files(&folder, id, commit, &names, watch)?;
+        note(&folder, id, commit, watch)?;
+        let dir = folder.snapshot(commit);
+        Ok(names.iter().map(|name| dir.join(name)).collect())
+    }
+
+    /// What the hub has, or what the cache kept of it where the hub must not or can't be asked.
+    fn listing<T>(&self, id: &ModelId, watch: &Watch<'_>, kept: impl Fn() -> Option<T>) -> Result<Found<T>> {
+        if self.offline {
+            return kept().map(Found::Kept).ok_or_else(|| {
+                Error::new(
+                    id.kind.error(),
+                    format!("`{id}` is not in the cache, or not all of it, and HF_HUB_OFFLINE is set"),
+                )
+                .at_path(&self.cache)
+                .hint("unset HF_HUB_OFFLINE to fetch it, or set HF_HOME to the cache that has it")
+            });
+        }
+        match self.remote.list(id, watch) {
+            Ok(listing) => Ok(Found::Listing(listing)),
+            Err(Failure { error, away }) => {
+                let kept = kept().filter(|_| away).ok_or_else(|| error.clone())?;
+                let age = if id.is_pinned() { "" } else { ", which may be older than the hub's" };
+                (watch.event)(Event::Note(&format!("{}; using the copy in the cache{age}", error.message)));
+                Ok(Found::Kept(kept))
+            }
+        }
     }
 
     /// Fetches those files of a commit that the snapshot has not.
@@ -194,6 +221,23 @@ impl Hub {
     }
 }
 
+/// What the hub says of a repository, or what the cache has of it.
+enum Found<T> {
+    Listing(Listing),
+    Kept(T),
+}
+
+/// Notes where a revision stands. Only when all is there: a revision whose new commit is not whole yet stays at the old
+/// one, for times without network.
+fn note(folder: &Folder, id: &ModelId, commit: &str, watch: &Watch<'_>) -> Result<()> {
+    match folder.note_commit(&id.revision, commit) {
+        // A cache shared by many may be one that only some can write.
+        Err(error) if error.kind == Kind::Store => (watch.event)(Event::Note(&error.message)),
+        noted => noted?,
+    }
+    Ok(())
+}
+
 /// Does `work` for every item, a few at once; in the order of the items. The first failure stops the others.
 fn side_by_side<T: Sync, R: Send>(
     items: &[T],
@@ -233,5 +277,5 @@ fn side_by_side<T: Sync, R: Send>(
 }
 
 fn stopped() -> Error {
-    Error::new(Kind::Interrupted, "stopped while fetching a model").hint("the next try goes on from here")
+    Error::new(Kind::Interrupted, "stopped while fetching from the hub").hint("the next try goes on from here")
 }

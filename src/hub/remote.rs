@@ -1,5 +1,6 @@
 //! The hub's side of the talk: listing, file heads, redirects, tries, and what its refusals mean.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -90,16 +91,17 @@ pub(super) struct Meta {
 
 impl Remote {
     pub(super) fn file_url(&self, id: &ModelId, commit: &str, file: &str) -> String {
-        format!("{}/{}/resolve/{commit}/{}", self.endpoint, id.name, net::escape(file, true))
+        format!("{}/{}/resolve/{commit}/{}", self.endpoint, id.page(), net::escape(file, true))
     }
 
     /// The commit that a revision stands at, and its files.
     pub(super) fn list(&self, id: &ModelId, watch: &Watch<'_>) -> Result<Listing, Failure> {
-        let url = format!("{}/api/models/{}/revision/{}", self.endpoint, id.name, net::escape(&id.revision, false));
+        let revision = net::escape(&id.revision, false);
+        let url = format!("{}/api/{}/{}/revision/{revision}", self.endpoint, id.kind.plural(), id.name);
         let response = self.ask("GET", &url, None, id, watch)?;
         let bytes = response.bytes(LISTING, watch.stop).map_err(|fault| self.away(id, &fault))?;
         let odd = |what: &str| {
-            Error::new(Kind::Model, format!("{} does not answer as a hub: {what}", self.endpoint))
+            Error::new(id.kind.error(), format!("{} does not answer as a hub: {what}", self.endpoint))
                 .hint("HF_ENDPOINT sets the hub")
         };
         let answer: Value = serde_json::from_slice(&bytes).map_err(|_| odd("its listing is not JSON"))?;
@@ -113,7 +115,7 @@ impl Remote {
     pub(super) fn head(&self, id: &ModelId, commit: &str, file: &str, watch: &Watch<'_>) -> Result<Meta, Failure> {
         let response = self.ask("HEAD", &self.file_url(id, commit, file), None, id, watch)?;
         let odd = |what: &str| {
-            Error::new(Kind::Model, format!("{} does not answer as a hub: {what}", self.endpoint))
+            Error::new(id.kind.error(), format!("{} does not answer as a hub: {what}", self.endpoint))
                 .at(format!("{id}/{file}"))
         };
         if response.header("x-repo-commit").is_some_and(|own| own != commit) {
@@ -171,7 +173,7 @@ impl Remote {
             };
             let wait = wait.unwrap_or(self.pause * 2_u32.saturating_pow(tried - 1));
             if tried >= self.tries || wait > LONGEST_WAIT {
-                let error = Error::new(Kind::Model, format!("the hub can't give `{id}` now: {why}"))
+                let error = Error::new(id.kind.error(), format!("the hub can't give `{id}` now: {why}"))
                     .hint("try again later; what was fetched is kept");
                 return Err(Failure { error, away });
             }
@@ -195,9 +197,9 @@ impl Remote {
         for _ in 0..REDIRECTS {
             let mut headers = Vec::new();
             if let Some(Token(token)) = self.token.as_ref().filter(|_| net::origin(&url) == home) {
-                headers.push(("authorization", format!("Bearer {token}")));
+                headers.push((Cow::from("authorization"), format!("Bearer {token}")));
             }
-            headers.extend(range.map(|range| ("range", range.to_owned())));
+            headers.extend(range.map(|range| (Cow::from("range"), range.to_owned())));
             let response = self.client.send(Request { method, url: url.clone(), headers, body: None }, watch.stop)?;
             // The head of a large file: what the hub says of it stands here, not where it points.
             let is_answer = method == "HEAD" && response.headers.contains_key("x-linked-etag");
@@ -213,7 +215,7 @@ impl Remote {
 
     pub(super) fn away(&self, id: &ModelId, fault: &Fault) -> Failure {
         let Fault::Broken(why) = fault else { return stopped().into() };
-        let error = Error::new(Kind::Model, format!("can't fetch `{id}` from {}: {why}", self.endpoint)).hint(
+        let error = Error::new(id.kind.error(), format!("can't fetch `{id}` from {}: {why}", self.endpoint)).hint(
             "check the network (HTTPS_PROXY and SSL_CERT_FILE are heeded), give a local directory, or set HF_ENDPOINT",
         );
         Failure { error, away: true }
@@ -224,8 +226,8 @@ impl Remote {
         let code = response.header("x-error-code").unwrap_or_default().to_owned();
         let own_words = response.header("x-error-message").map(str::to_owned);
         let status = response.status;
-        let page = format!("{}/{}", self.endpoint, id.name);
-        let new = |message: String| Error::new(Kind::Model, message);
+        let page = format!("{}/{}", self.endpoint, id.page());
+        let new = |message: String| Error::new(id.kind.error(), message);
         match (status, code.as_str()) {
             (_, "GatedRepo") => {
                 new(format!("`{}` is gated: its owners ask who uses it", id.name)).hint(match self.token {
@@ -245,7 +247,7 @@ impl Remote {
                 own_words.unwrap_or_else(|| said(status))
             ))
             .hint("make a token that may read it at https://huggingface.co/settings/tokens and set HF_TOKEN"),
-            (401 | 403 | 404, _) => new(format!("there is no model `{}` on {}", id.name, self.endpoint))
+            (401 | 403 | 404, _) => new(format!("there is no {} `{}` on {}", id.kind.noun(), id.name, self.endpoint))
                 .hint("check the spelling; if it is private or gated, set HF_TOKEN to a token that may read it"),
             _ => {
                 let body = response.bytes(2000, watch.stop).unwrap_or_default();

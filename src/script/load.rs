@@ -8,12 +8,13 @@ use sha2::{Digest, Sha256};
 
 use super::api::recipe::Recipe;
 use super::convert::kind;
-use super::dataset::Jsonl;
+use super::dataset::Dataset;
 use super::settings;
 use super::vm::{Module, Sources, Vm};
 use super::worker::Split;
 use crate::config::{Limits, Settings, Source};
 use crate::error::{Error, Kind, Result};
+use crate::hub::{DataFiles, Hub, ModelId, Watch};
 
 /// A script that was read and whose recipe is sound. Plain data: workers make virtual machines of it.
 #[derive(Clone, Debug)]
@@ -28,7 +29,7 @@ pub struct Script {
     pub settings: Settings,
     pub(crate) modules: Arc<BTreeMap<String, Module>>,
     /// The datasets, indexed once for all workers.
-    datasets: Arc<[OnceLock<Result<Jsonl>>; 2]>,
+    datasets: Arc<[OnceLock<Result<Dataset>>; 2]>,
 }
 
 impl Script {
@@ -99,17 +100,58 @@ impl Script {
         std::iter::once(self.path.clone()).chain(self.modules.values().map(|module| (&module.path).into())).collect()
     }
 
-    /// The JSONL file of a split, opened and indexed when first asked for.
-    pub(crate) fn jsonl(&self, split: Split) -> Result<Option<&Jsonl>> {
-        let Some(Source::Jsonl { path, columns }) = self.source_of(split) else { return Ok(None) };
-        self.datasets[split as usize]
-            .get_or_init(|| {
-                Jsonl::open(path, &directory(&self.path), columns)
-                    .map_err(|error| error.hint(format!("data.{} of {} names it", split.name(), self.path.display())))
-            })
-            .as_ref()
-            .map(Some)
-            .map_err(Clone::clone)
+    /// Fetches what the recipe names of the hub's datasets; `watch` hears of it. Without this they are fetched in silence
+    /// when their first row is asked for.
+    ///
+    /// # Errors
+    /// [`Kind::Data`], with the reason; [`Kind::Interrupted`].
+    pub fn fetch_data(&self, watch: &Watch<'_>) -> Result<()> {
+        for split in [Split::Train, Split::Eval] {
+            if let Some(Source::Hub(_)) = self.source_of(split) {
+                self.opened(split, watch)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of a split that are in files, found when first asked for.
+    pub(crate) fn dataset(&self, split: Split) -> Result<Option<&Dataset>> {
+        self.opened(split, &Watch { event: &|_| (), stop: &|| false })
+    }
+
+    fn opened(&self, split: Split, watch: &Watch<'_>) -> Result<Option<&Dataset>> {
+        if matches!(self.source_of(split), None | Some(Source::Generated { .. })) {
+            return Ok(None);
+        }
+        let open = || self.open_data(split, watch);
+        self.datasets[split as usize].get_or_init(open).as_ref().map(Some).map_err(Clone::clone)
+    }
+
+    fn open_data(&self, split: Split, watch: &Watch<'_>) -> Result<Dataset> {
+        let opened = match self.source_of(split) {
+            Some(Source::Hub(data)) => {
+                let wanted = DataFiles {
+                    split: if data.split.is_empty() { split.name() } else { &data.split },
+                    subset: &data.subset,
+                    file: &data.file,
+                };
+                let fetched =
+                    ModelId::dataset(&data.hf).and_then(|id| Hub::from_env()?.fetch_data(&id, &wanted, watch));
+                fetched.and_then(|paths| Dataset::open(&paths, None, &data.columns))
+            }
+            Some(Source::File(file)) => {
+                // A relative path is looked for in the current directory, then beside the script.
+                let beside = directory(&self.path).join(&file.path);
+                let path = if file.path.exists() || !beside.exists() { file.path.clone() } else { beside };
+                Dataset::open(&[path], file.format, &file.columns)
+            }
+            Some(Source::Generated { .. }) | None => Err(Error::new(Kind::Data, "this split has no files")),
+        };
+        opened.map_err(|error| {
+            let names = format!("data.{} of {} names it", split.name(), self.path.display());
+            let hint = error.hint.as_ref().map_or_else(|| names.clone(), |hint| format!("{hint}; {names}"));
+            error.hint(hint)
+        })
     }
 
     pub(crate) fn source_of(&self, split: Split) -> Option<&Source> {

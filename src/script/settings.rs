@@ -1,14 +1,12 @@
 //! From a recipe's plain data and `key=value` arguments to typed [`Settings`]; every refusal names the field.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json};
 
 use crate::config::{
-    ALGORITHMS, Algorithm, CheckpointSettings, DataSettings, EnvSettings, EvalSettings, InitModel, Learner, Limits,
-    LoraSettings, PolicySettings, RolloutSettings, Settings, Sft, Source, Trainer,
+    ALGORITHMS, Algorithm, CheckpointSettings, Columns, DataFile, DataFormat, DataSettings, EnvSettings, EvalSettings,
+    HubData, InitModel, Learner, Limits, LoraSettings, PolicySettings, RolloutSettings, Settings, Sft, Source, Trainer,
 };
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Sampling;
@@ -140,15 +138,22 @@ fn source(at: &str, data: &Json) -> Result<Option<Source>> {
     }
 }
 
-/// A dataset: a path, `{ path =, columns = }`, or `{ count =, seed = }` for rows that the script makes.
+/// A dataset: a path, `{ path =, format =, columns = }`, `{ hf =, split =, … }` for one of the hub, or `{ count =, seed = }`
+/// for rows that the script makes.
 pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
     if let Json::String(path) = json {
-        return Ok(Source::Jsonl { path: path.into(), columns: BTreeMap::new() });
+        return Ok(Source::File(DataFile { path: path.into(), ..DataFile::default() }));
     }
     let fields = fields_of(at, json)?;
-    let known: [&str; 2] = if fields.contains_key("count") { ["count", "seed"] } else { ["path", "columns"] };
+    let known: &[&str] = if fields.contains_key("count") {
+        &["count", "seed"]
+    } else if fields.contains_key("hf") {
+        &["hf", "split", "subset", "file", "columns"]
+    } else {
+        &["path", "format", "columns"]
+    };
     if let Some(name) = fields.keys().find(|name| !known.contains(&name.as_str())) {
-        return Err(unknown(at, name, known));
+        return Err(unknown(at, name, known.iter().copied()));
     }
     if let Some(count) = fields.get("count") {
         let whole =
@@ -156,12 +161,12 @@ pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
         let seed = fields.get("seed").map_or(Ok(0), |seed| whole("seed", seed))?;
         return Ok(Source::Generated { count: whole("count", count)?, seed });
     }
-    let path = match fields.get("path") {
-        Some(Json::String(path)) => path.into(),
-        Some(other) => return Err(misfit(&join(at, "path"), other, "expected a string")),
-        None => return Err(Error::new(Kind::Script, format!("`{at}` needs `path`, the file to read"))),
+    let text = |name: &str| match fields.get(name) {
+        None | Some(Json::Null) => Ok(String::new()),
+        Some(Json::String(text)) => Ok(text.clone()),
+        Some(other) => Err(misfit(&join(at, name), other, "expected a string")),
     };
-    let mut columns = BTreeMap::new();
+    let mut columns = Columns::new();
     if let Some(renames) = fields.get("columns") {
         let at = join(at, "columns");
         for (name, column) in fields_of(&at, renames)? {
@@ -171,7 +176,24 @@ pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
             columns.insert(name.clone(), column.clone());
         }
     }
-    Ok(Source::Jsonl { path, columns })
+    if fields.contains_key("hf") {
+        let data =
+            HubData { hf: text("hf")?, split: text("split")?, subset: text("subset")?, file: text("file")?, columns };
+        crate::hub::ModelId::dataset(&data.hf).map_err(|error| Error { kind: Kind::Script, ..error })?;
+        return Ok(Source::Hub(data));
+    }
+    if !fields.contains_key("path") {
+        let error = Error::new(Kind::Script, format!("`{at}` needs `path`, the file to read"));
+        return Err(if at.contains('.') { error.hint("or `hf`, a dataset of the hub") } else { error });
+    }
+    let format = match text("format")?.as_str() {
+        "" => None,
+        name => {
+            let read = serde_json::from_value::<DataFormat>(Json::from(name));
+            Some(read.map_err(|error| misfit(&join(at, "format"), &Json::from(name), &error.to_string()))?)
+        }
+    };
+    Ok(Source::File(DataFile { path: text("path")?.into(), format, columns }))
 }
 
 /// Tables whose fields depend on the script's data or on what was chosen by name.
@@ -254,7 +276,8 @@ pub(crate) fn keys(recipe: &Json) -> Vec<String> {
     flatten("policy.init", &to_json(&InitModel::default()), &mut keys);
     flatten("policy.lora", &to_json(&LoraSettings::default()), &mut keys);
     for split in ["data.train", "data.eval"] {
-        keys.extend(["path", "columns", "count", "seed"].map(|name| join(split, name)));
+        let names = ["path", "format", "columns", "hf", "split", "subset", "file", "count", "seed"];
+        keys.extend(names.map(|name| join(split, name)));
     }
     keys
 }

@@ -96,13 +96,13 @@ impl Worker {
         match self.script.source_of(split) {
             None => Ok(None),
             Some(Source::Generated { count, .. }) => Ok(Some(*count)),
-            Some(Source::Jsonl { .. }) => Ok(self.script.jsonl(split)?.map(super::dataset::Jsonl::len)),
+            Some(_) => Ok(self.script.dataset(split)?.map(super::dataset::Dataset::len)),
         }
     }
 
     /// Where a row comes from: `data.jsonl:17`, or the line of the function that makes it.
     pub fn place_of_row(&self, split: Split, index: u64) -> String {
-        if let Ok(Some(file)) = self.script.jsonl(split) {
+        if let Ok(Some(file)) = self.script.dataset(split) {
             return file.place(index);
         }
         let row = self.recipe.rows[split as usize].as_ref().and_then(definition);
@@ -118,7 +118,7 @@ impl Worker {
         let row = match self.script.source_of(split) {
             None => return Err(Error::new(Kind::Data, format!("the recipe has no data.{}", split.name()))),
             Some(Source::Generated { count, seed }) => self.generate(split, index, *count, *seed)?,
-            Some(Source::Jsonl { .. }) => match self.script.jsonl(split)? {
+            Some(_) => match self.script.dataset(split)? {
                 Some(file) => file.row(index)?,
                 None => Json::Null,
             },
@@ -139,7 +139,7 @@ impl Worker {
             let wanted = needed.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ");
             let use_of = if supervised { "r1.sft" } else { "the default reset" };
             let mut hint = format!("it has {}", list(&known));
-            if matches!(self.script.source_of(split), Some(Source::Jsonl { .. })) {
+            if !matches!(self.script.source_of(split), Some(Source::Generated { .. })) {
                 hint = format!("{hint}; columns = {{ {} = \"…\" }} renames one", needed[0]);
             }
             return Err(Error::new(Kind::Data, format!("the row has no column {wanted}, which {use_of} needs"))

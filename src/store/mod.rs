@@ -22,6 +22,7 @@ mod read;
 mod record;
 mod run_dir;
 mod stored;
+mod table;
 mod trajectories;
 
 pub use checkpoint::{State, find_model, latest_checkpoint};
@@ -29,3 +30,4 @@ pub use files::write_atomic;
 pub use read::read_trajectories;
 pub use run_dir::{Recipe, RunDir, newest_run};
 pub use stored::{Sources, StoredRun};
+pub use table::Table;

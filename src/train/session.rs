@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::adapter;
-use super::source::{Fetching, model_dir};
+use super::source::{Fetching, fetch_data, model_dir};
 use crate::config::{Dtype, PolicySettings, Settings};
 use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
 use crate::error::{Error, Kind, Result};
@@ -35,6 +35,7 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn open(script: &Script, policy: &PolicySettings, fetching: Fetching<'_>) -> Result<Self> {
         let settings = script.settings.clone();
+        fetch_data(script, fetching)?;
         let (model, dir) = adapter::load_for_training(
             &model_dir(&policy.model, fetching)?,
             policy,

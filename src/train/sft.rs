@@ -37,6 +37,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
             .hint(format!("run it with `r1 run {}`", options.script.display())));
     };
     check(&sft)?;
+    source::fetch_data(&script, options.fetching(reporter))?;
     let worker = Worker::new(&script, None)?;
     let rows = worker.rows(Split::Train)?.filter(|rows| *rows > 0).ok_or_else(|| {
         Error::new(Kind::Data, "the recipe has no training data")

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Kind, Result};
 use crate::hub::{Event, Hub, ModelId, Watch};
+use crate::script::Script;
 use crate::telemetry::{Bar, Interrupt, Reporter};
 
 /// The name of the embedded model.
@@ -101,6 +102,16 @@ fn unpack_nano() -> Result<PathBuf> {
 /// The directory of a model of the hub (`ORG/NAME[@revision]`); what the cache lacks is fetched, with a bar to watch.
 pub fn from_hub(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
     let id = ModelId::parse(name)?;
+    watched(&id.to_string(), fetching, |watch| Hub::from_env()?.fetch(&id, watch))
+}
+
+/// Fetches the datasets of the hub that a script names, with a bar to watch.
+pub(super) fn fetch_data(script: &Script, fetching: Fetching<'_>) -> Result<()> {
+    watched("data", fetching, |watch| script.fetch_data(watch))
+}
+
+/// Shows a person how far a fetch is, and lets them stop it.
+fn watched<T>(what: &str, fetching: Fetching<'_>, fetch: impl FnOnce(&Watch<'_>) -> Result<T>) -> Result<T> {
     let reporter = fetching.reporter;
     let shown: Mutex<Shown> = Mutex::default();
     let event = |event: Event<'_>| {
@@ -109,7 +120,7 @@ pub fn from_hub(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
             Event::Begin { files, bytes } => {
                 let size = if bytes > 0 { format!(", {:.1} MB", bytes as f64 / 1e6) } else { String::new() };
                 let plural = if files == 1 { "" } else { "s" };
-                reporter.info(&format!("fetching {id}: {files} file{plural}{size}"));
+                reporter.info(&format!("fetching {what}: {files} file{plural}{size}"));
                 shown.bar = Some(reporter.bar("fetching", bytes.div_ceil(MEGABYTE), "MB"));
             }
             Event::Bytes(more) => shown.add(more),
@@ -118,11 +129,11 @@ pub fn from_hub(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
         }
     };
     let stop = || fetching.interrupt.is_some_and(Interrupt::is_set);
-    let dir = Hub::from_env()?.fetch(&id, &Watch { event: &event, stop: &stop });
+    let fetched = fetch(&Watch { event: &event, stop: &stop });
     if let Some(bar) = &shown.into_inner().unwrap_or_else(PoisonError::into_inner).bar {
         bar.finish();
     }
-    dir
+    fetched
 }
 
 const MEGABYTE: u64 = 1_000_000;

@@ -98,3 +98,36 @@ fn a_model_that_may_not_be_read() {
       hint: check the spelling; if it is private or gated, set HF_TOKEN to a token that may read it
     ");
 }
+
+#[test]
+fn a_recipe_trains_on_a_dataset_of_the_hub() {
+    let recipe = r#"
+        return r1.recipe {
+          env = r1.env { format = "retool", max_steps = 1 },
+          reward = function(state, outcome) return #outcome.text % 2 end,
+          data = { train = r1.data.hf "org/tiny" { subset = "main" } },
+          sampling = { max_new_tokens = 4 },
+          trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 1 },
+        }"#;
+    let dir = directory(&[("a.lua", recipe)], false);
+    let mut repo = Repo::new(&[
+        ("main/train-0.jsonl", b"{\"problem\": \"1+1\"}\n"),
+        ("main/train-1.jsonl", b"{\"problem\": \"1+2\"}\n"),
+        ("main/test.jsonl", b"{}"),
+    ]);
+    repo.kind = "datasets";
+    let server = Server::start(repo);
+    let model = format!("policy.model={}", tiny_model().display());
+    let output = with_hub(dir.path(), &server, &["run", "a.lua", &model]).output().unwrap();
+    let text = said(dir.path(), &server, &output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("fetching data: 2 files"), "{text}");
+    let output = with_hub(dir.path(), &server, &["run", "a.lua", &model, "data.train.split=dev"]).output().unwrap();
+    insta::assert_snapshot!(said(dir.path(), &server, &output), @r#"
+    exit: 4
+    --- stderr
+    error: the dataset has no split `dev`
+      --> HUB/datasets/org/tiny/tree/0123456789abcdef0123456789abcdef01234567
+      hint: its files: `main/test.jsonl`, `main/train-0.jsonl`, `main/train-1.jsonl`; `file` names one
+    "#);
+}

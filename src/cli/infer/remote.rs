@@ -160,10 +160,10 @@ impl Remote {
         loop {
             tried += 1;
             let mut headers = vec![
-                ("content-type", "application/json".to_owned()),
-                ("accept", "text/event-stream, application/json".to_owned()),
+                ("content-type".into(), "application/json".to_owned()),
+                ("accept".into(), "text/event-stream, application/json".to_owned()),
             ];
-            headers.extend(self.key.iter().map(|key| ("authorization", format!("Bearer {key}"))));
+            headers.extend(self.key.iter().map(|key| ("authorization".into(), format!("Bearer {key}"))));
             let request =
                 Request { method: "POST", url: url.clone(), headers, body: Some(body.to_string().into_bytes()) };
             let response = self.client.send(request, stop).map_err(|fault| self.fault(fault))?;

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{Event, Hub, ModelId, Watch};
+use super::{DataFiles, Event, Hub, ModelId, Watch};
 use crate::error::{Error, Kind, Result};
 use crate::net::Client;
 use server::{Repo, Server, etag};
@@ -249,6 +249,45 @@ fn shards_are_those_that_the_index_names() {
     let refs: Vec<String> =
         tree(&dir.path().join("hub/models--org--tiny")).into_iter().filter(|line| line.starts_with("refs")).collect();
     assert_eq!(refs, [format!("refs/refs/pr/2 = {COMMIT}"), format!("refs/v1.0 = {COMMIT}")]);
+}
+
+#[test]
+fn the_files_of_a_dataset_lie_beside_the_models() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut repo = Repo::new(&[
+        ("README.md", b"# Data"),
+        ("data/test.jsonl", b"{}"),
+        ("data/train-00001-of-00002.parquet", b"two"),
+        ("data/train-00000-of-00002.parquet", b"one"),
+    ]);
+    repo.kind = "datasets";
+    let server = Server::start(repo);
+    let id = ModelId::dataset("org/tiny").unwrap();
+    let fetch = |more: &[(&str, &str)], split| {
+        let wanted = DataFiles { split, ..DataFiles::default() };
+        hub(&server.url, dir.path(), more).fetch_data(&id, &wanted, &Watch { event: &|_| (), stop: &|| false })
+    };
+    let paths = fetch(&[], "train").unwrap();
+    let read: Vec<_> = paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    assert_eq!(read, ["one", "two"]);
+    assert!(paths[0].starts_with(dir.path().join("hub/datasets--org--tiny/snapshots").join(COMMIT)));
+    assert!(!server.asked().iter().any(|asked| asked.path.contains("test.jsonl")));
+    // Without the hub, what is there will do, as long as none is missing.
+    let asked = server.asked().len();
+    assert_eq!(fetch(&[("HF_HUB_OFFLINE", "1")], "train").unwrap(), paths);
+    assert_eq!(fetch(&[("HF_HUB_OFFLINE", "1")], "test").unwrap_err().kind, Kind::Data);
+    fs::remove_file(&paths[1]).unwrap();
+    assert_eq!(fetch(&[("HF_HUB_OFFLINE", "1")], "train").unwrap_err().kind, Kind::Data);
+    assert_eq!(server.asked().len(), asked);
+    let error = fetch(&[], "validation").unwrap_err();
+    assert!(error.message.contains("no split `validation`"), "{error}");
+    let none = ModelId::dataset("org/none").unwrap();
+    let error = hub(&server.url, dir.path(), &[]).fetch_data(
+        &none,
+        &DataFiles::default(),
+        &Watch { event: &|_| (), stop: &|| false },
+    );
+    assert!(error.unwrap_err().message.starts_with("there is no dataset `org/none`"));
 }
 
 #[test]

@@ -58,6 +58,8 @@ pub struct Repo {
     pub name: String,
     pub commit: String,
     pub revisions: Vec<String>,
+    /// `models` or `datasets`.
+    pub kind: &'static str,
     pub files: Vec<(String, Vec<u8>)>,
 }
 
@@ -68,6 +70,7 @@ impl Repo {
             name: "org/tiny".to_owned(),
             commit: "0123456789abcdef0123456789abcdef01234567".to_owned(),
             revisions: vec!["main".to_owned()],
+            kind: "models",
             files: files.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect(),
         }
     }
@@ -79,7 +82,7 @@ impl Repo {
             let file = self.files.iter().find(|(_, bytes)| path == format!("/{}", sha256(bytes)));
             return file.map_or_else(|| Answer::new(404, ""), |(_, bytes)| ranged(asked, bytes));
         }
-        if let Some(revision) = path.strip_prefix(&format!("/api/models/{}/revision/", self.name)) {
+        if let Some(revision) = path.strip_prefix(&format!("/api/{}/{}/revision/", self.kind, self.name)) {
             let revision = revision.replace("%2F", "/");
             if revision != self.commit && !self.revisions.contains(&revision) {
                 return Answer::new(404, "").with("X-Error-Code", "RevisionNotFound");
@@ -87,7 +90,8 @@ impl Repo {
             let siblings: Vec<_> = self.files.iter().map(|(name, _)| serde_json::json!({"rfilename": name})).collect();
             return Answer::new(200, serde_json::json!({"sha": self.commit, "siblings": siblings}).to_string());
         }
-        let Some(name) = path.strip_prefix(&format!("/{}/resolve/{}/", self.name, self.commit)) else {
+        let root = if self.kind == "models" { "" } else { "/datasets" };
+        let Some(name) = path.strip_prefix(&format!("{root}/{}/resolve/{}/", self.name, self.commit)) else {
             return Answer::new(401, "").with("X-Error-Code", "RepoNotFound");
         };
         let Some((_, bytes)) = self.files.iter().find(|(file, _)| file == name) else {
@@ -108,7 +112,7 @@ impl Repo {
 
 /// Whether the hub keeps a file in its store of large files.
 pub fn is_large(name: &str) -> bool {
-    name.ends_with(".safetensors") || name.ends_with(".bin")
+    [".safetensors", ".bin", ".parquet"].iter().any(|end| name.ends_with(end))
 }
 
 /// The blob's name of a file.

@@ -1,9 +1,12 @@
-//! `r1.data.jsonl` and `r1.data.generate`: where tasks come from.
+//! `r1.data.jsonl`, `csv`, `parquet`, `hf` and `generate`: where tasks come from.
 
-use mlua::{Function, Lua, Table, UserData, Value};
+use std::path::PathBuf;
+
+use mlua::{Function, Lua, MetaMethod, Table, UserData, UserDataMethods, Value};
 use serde_json::{Map, Value as Json};
 
-use super::args::{Fields, fail, fail_with};
+use super::args::{Fields, fail, fail_with, text};
+use crate::config::DataFormat;
 use crate::script::settings;
 
 /// A dataset of a recipe: its settings, and the function that makes its rows if it has one.
@@ -13,24 +16,74 @@ pub(crate) struct Dataset {
     pub(crate) row: Option<Function>,
 }
 
-impl UserData for Dataset {}
+impl UserData for Dataset {
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        // `r1.data.hf "org/name" { split = "test" }`
+        methods.add_meta_method(MetaMethod::Call, |lua, this, options: Value| {
+            let Some(id) = this.settings.get("hf").and_then(Json::as_str) else {
+                return Err(fail(lua, "r1.data", "only r1.data.hf takes options behind its name"));
+            };
+            hf(lua, &Value::String(lua.create_string(id)?), &options)
+        });
+    }
+}
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     let data = lua.create_table()?;
-    data.raw_set("jsonl", lua.create_function(|lua, value: Value| jsonl(lua, &value))?)?;
+    let files = [
+        ("jsonl", "r1.data.jsonl", [DataFormat::Jsonl, DataFormat::Json]),
+        ("csv", "r1.data.csv", [DataFormat::Csv, DataFormat::Tsv]),
+        ("parquet", "r1.data.parquet", [DataFormat::Parquet, DataFormat::Parquet]),
+    ];
+    for (name, function, formats) in files {
+        data.raw_set(name, lua.create_function(move |lua, value: Value| file(lua, function, formats, &value))?)?;
+    }
+    data.raw_set("hf", lua.create_function(|lua, (id, options): (Value, Value)| hf(lua, &id, &options))?)?;
     data.raw_set("generate", lua.create_function(|lua, value: Value| generate(lua, &value))?)?;
     super::seal(lua, "r1.data", &data)?;
     r1.raw_set("data", data)
 }
 
-/// `r1.data.jsonl "path"` or `r1.data.jsonl { path =, columns = { mine = "theirs" } }`.
-fn jsonl(lua: &Lua, value: &Value) -> mlua::Result<Dataset> {
-    let settings = if let Value::String(path) = value {
-        Json::Object(Map::from_iter([("path".to_owned(), Json::String(path.to_string_lossy()))]))
+/// `r1.data.jsonl "path"` or `r1.data.jsonl { path =, columns = { mine = "theirs" } }`, and the same for other formats.
+fn file(lua: &Lua, function: &'static str, formats: [DataFormat; 2], value: &Value) -> mlua::Result<Dataset> {
+    let mut settings = if let Value::String(path) = value {
+        Map::from_iter([("path".to_owned(), Json::String(path.to_string_lossy()))])
     } else {
-        Json::Object(Fields::new(lua, "r1.data.jsonl", value, &["path", "columns"])?.rest(&[])?)
+        Fields::new(lua, function, value, &["path", "columns"])?.rest(&[])?
     };
-    settings::dataset("jsonl", &settings).map_err(|error| fail_with(lua, "r1.data.jsonl", error))?;
+    let path = settings.get("path").and_then(Json::as_str).map(PathBuf::from).unwrap_or_default();
+    match DataFormat::of(&path) {
+        Some(said) if formats.contains(&said) => {}
+        Some(_) => {
+            let path = path.display();
+            return Err(fail(
+                lua,
+                function,
+                format!("{path} says by its name that it is something else; a plain path reads it"),
+            ));
+        }
+        None => {
+            let format = serde_json::to_value(formats[0]).unwrap_or_default();
+            settings.insert("format".to_owned(), format);
+        }
+    }
+    let settings = Json::Object(settings);
+    settings::dataset(function.trim_start_matches("r1.data."), &settings)
+        .map_err(|error| fail_with(lua, function, error))?;
+    Ok(Dataset { settings, row: None })
+}
+
+/// `r1.data.hf "org/name"`, `r1.data.hf("org/name", { split =, subset =, file =, columns = })`.
+fn hf(lua: &Lua, id: &Value, options: &Value) -> mlua::Result<Dataset> {
+    const NAME: &str = "r1.data.hf";
+    let id = text(lua, NAME, "name", id)?;
+    let mut settings = match options {
+        Value::Nil => Map::new(),
+        options => Fields::new(lua, NAME, options, &["split", "subset", "file", "columns"])?.rest(&[])?,
+    };
+    settings.insert("hf".to_owned(), Json::String(id));
+    let settings = Json::Object(settings);
+    settings::dataset("hf", &settings).map_err(|error| fail_with(lua, NAME, error))?;
     Ok(Dataset { settings, row: None })
 }
 

@@ -130,3 +130,148 @@ fn a_file_from_the_command_line_replaces_a_generator() {
     assert_eq!(worker.rows(Split::Train).unwrap(), Some(1));
     assert_eq!(worker.row(Split::Train, 0).unwrap()["problem"], "from file");
 }
+
+/// A bench whose training data is `data`, beside `files`.
+fn files(data: &str, files: &[(&str, &str)]) -> Bench {
+    let bench = Bench::new(&format!(
+        "return r1.recipe {{ data = {{ train = {data} }}, trainer = r1.grpo {{}}, reward = function() return 0 end }}"
+    ));
+    for (name, text) in files {
+        bench.file(name, text);
+    }
+    bench
+}
+
+#[test]
+fn csv_rows_have_text_in_named_columns() {
+    let text = "\u{feff}problem,answer\r\n\"a, \"\"b\"\"\nc\",007\r\n\r\nlast,\r\n";
+    let bench = files("r1.data.csv { path = 't.csv', columns = { target = 'answer' } }", &[("t.csv", text)]);
+    let worker = bench.worker();
+    assert_eq!(worker.rows(Split::Train).unwrap(), Some(2));
+    assert_eq!(worker.row(Split::Train, 0).unwrap(), json!({"problem": "a, \"b\"\nc", "target": "007"}));
+    assert_eq!(worker.row(Split::Train, 1).unwrap(), json!({"problem": "last", "target": ""}));
+    assert!(worker.place_of_row(Split::Train, 1).ends_with("t.csv:5"), "{}", worker.place_of_row(Split::Train, 1));
+    let tabs = files("'t.tsv'", &[("t.tsv", "problem\tanswer\n1,5\t\"2\"\n")]);
+    assert_eq!(tabs.worker().row(Split::Train, 0).unwrap(), json!({"problem": "1,5", "answer": "2"}));
+    let refused = |text: &str| {
+        let bench = files("'t.csv'", &[("t.csv", text)]);
+        bench.show(bench.worker().row(Split::Train, 0).unwrap_err())
+    };
+    assert_snapshot!(refused("problem,answer\n1,2\n3\n"), @r#"
+    the row has 1 cells and the first line 2
+      --> t.csv:3
+      hint: data.train of x.lua names it
+    "#);
+    assert_snapshot!(refused("problem,problem\n1,2\n"), @r#"
+    two columns are called `problem`
+      --> t.csv:1
+      hint: the first line of a CSV dataset names its columns
+    "#);
+    assert_snapshot!(refused("problem\n"), @r#"
+    the dataset has no rows
+      --> t.csv
+      hint: data.train of x.lua names it
+    "#);
+    assert_snapshot!(refused(""), @r#"
+    the dataset has no rows
+      --> t.csv
+      hint: data.train of x.lua names it
+    "#);
+}
+
+#[test]
+fn a_json_list_and_lines_called_json() {
+    let bench = files("'t.json'", &[("t.json", " [{\"problem\": \"a\"},\n {\"problem\": \"b\"}, 3]")]);
+    let worker = bench.worker();
+    assert_eq!(worker.row(Split::Train, 1).unwrap(), json!({"problem": "b"}));
+    assert_snapshot!(bench.show(worker.row(Split::Train, 2).unwrap_err()), @r#"
+    the row is not a JSON object
+      --> t.json, row 2
+    "#);
+    let lines = files("'t.json'", &[("t.json", "{\"problem\": \"a\"}\n{\"problem\": \"b\"}\n")]);
+    assert_eq!(lines.worker().row(Split::Train, 1).unwrap(), json!({"problem": "b"}));
+    let broken = files("'t.json'", &[("t.json", "[{\"problem\": \"a\"},\n }]")]);
+    assert_snapshot!(broken.show(broken.worker().row(Split::Train, 0).unwrap_err()), @r#"
+    the dataset is not JSON: expected value at line 2 column 2
+      --> t.json:2
+      hint: data.train of x.lua names it
+    "#);
+}
+
+#[test]
+fn the_columns_of_verl_work_as_they_are() {
+    let row = r#"{"data_source": "gsm8k", "prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "6*7?"}],
+        "ability": "math", "reward_model": {"style": "rule", "ground_truth": "42"}, "extra_info": {"index": 0, "size": 4}}"#;
+    let bench = Bench::new(
+        "return r1.recipe {
+          env = r1.env {},
+          reward = function(state, outcome) return r1.math_equal(outcome.text, state.task.answer) and state.task.extra_info.size or 0 end,
+          data = { train = 't.jsonl' },
+        }",
+    );
+    bench.file("t.jsonl", &row.replace('\n', " "));
+    let worker = bench.worker();
+    let task = worker.row(Split::Train, 0).unwrap();
+    assert_eq!((&task["answer"], &task["problem"]), (&json!("42"), &json!("6*7?")));
+    run(async {
+        let state = worker.reset(&task, 1).await.unwrap();
+        let shown: Vec<String> = worker.messages(&state).iter().map(|message| message.content.text()).collect();
+        assert_eq!(shown, ["s", "6*7?"]);
+        // Arguments of the row reach the env: here its size is the reward.
+        assert_eq!(worker.reward(&state, &outcome("42")).await.unwrap().total, 4.0);
+    });
+}
+
+#[test]
+fn what_can_not_be_meant_is_refused_where_it_is_written() {
+    let told = |data: &str| files(data, &[]).refusal();
+    assert_snapshot!(told("r1.data.jsonl 'x.parquet'"), @r#"
+    r1.data.jsonl: x.parquet says by its name that it is something else; a plain path reads it
+      --> x.lua:1
+    "#);
+    assert_snapshot!(told("r1.data.hf 'a/b/c'"), @r#"
+    r1.data.hf: `a/b/c` is not the name of a dataset on the hub: it has more than two parts
+      --> x.lua:1
+      hint: write ORG/NAME or ORG/NAME@REVISION, as in openai/gsm8k@main
+    "#);
+    assert_snapshot!(told("r1.data.hf 'a/b' { splt = 'test' }"), @r#"
+    r1.data.hf: unknown field `splt`
+      --> x.lua:1
+      hint: did you mean `split`?
+    "#);
+    assert_snapshot!(told("r1.data.csv 'a.csv' {}"), @r#"
+    r1.data: only r1.data.hf takes options behind its name
+      --> x.lua:1
+    "#);
+    assert_snapshot!(told("{ hf = 'openai/gsm8k', path = 'x' }"), @r#"
+    r1.recipe: unknown field `data.train.path`
+      --> x.lua:1
+      hint: known: `columns`, `file`, `hf`, `split`, `subset`
+    "#);
+    assert_snapshot!(told("{ path = 'x', format = 'xml' }"), @r#"
+    r1.recipe: `data.train.format` is "xml"; it is one of `jsonl`, `json`, `csv`, `tsv`, `parquet`
+      --> x.lua:1
+    "#);
+    let hf = files("r1.data.hf 'openai/gsm8k@main' { split = 'test', subset = 'main' }", &[])
+        .load(&["data.train.subset=socratic"]);
+    assert_eq!(
+        serde_json::to_value(hf.unwrap().settings.data.train).unwrap(),
+        json!({"hf": "openai/gsm8k@main", "split": "test", "subset": "socratic", "file": "", "columns": {}})
+    );
+}
+
+#[test]
+fn parquet_rows_by_a_plain_path() {
+    use std::sync::Arc;
+    let bench = files("'t.parquet'", &[]);
+    let column: arrow_array::ArrayRef = Arc::new(arrow_array::StringArray::from(vec!["a", "b"]));
+    let batch = arrow_array::RecordBatch::try_from_iter([("problem", column)]).unwrap();
+    let file = std::fs::File::create(bench.dir.path().join("t.parquet")).unwrap();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let worker = bench.worker();
+    assert_eq!(worker.rows(Split::Train).unwrap(), Some(2));
+    assert_eq!(worker.row(Split::Train, 1).unwrap(), json!({"problem": "b"}));
+    assert!(worker.place_of_row(Split::Train, 1).ends_with("t.parquet, row 1"));
+}

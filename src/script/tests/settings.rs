@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use super::*;
-use crate::config::{Source, Trainer};
+use crate::config::{DataFile, Source, Trainer};
 use crate::error::Kind;
 
 const RECIPE: &str = "return r1.recipe { trainer = r1.grpo { steps = 3 }, reward = function() return 0 end, data = { train = r1.data.generate { count = 5, row = function() return {} end } } }";
@@ -46,7 +46,7 @@ fn overrides_set_anything_in_the_recipe() {
     assert_eq!(settings.policy.model, "Qwen/Qwen2.5-1.5B-Instruct");
     assert_eq!(settings.policy.init.as_ref().unwrap().hidden_size, 64);
     let columns = [("problem".to_owned(), "q.text".to_owned())].into();
-    assert_eq!(settings.data.train, Some(Source::Jsonl { path: "tasks.jsonl".into(), columns }));
+    assert_eq!(settings.data.train, Some(Source::File(DataFile { path: "tasks.jsonl".into(), format: None, columns })));
     let round: crate::config::Settings = serde_json::from_value(serde_json::to_value(settings).unwrap()).unwrap();
     assert_eq!(&round, settings);
 }

@@ -1,0 +1,240 @@
+//! Which files of a dataset repository hold a split: JSON lines, JSON, CSV or Parquet, by the conventions of the hub.
+//!
+//! A split is named by a folder (`train/0.parquet`) or in a file's name (`train-00000-of-00002.parquet`, `my_train.csv`); a
+//! subset is a folder. A repository that names no split at all is one, `train`.
+
+use super::id::is_path;
+use crate::error::{Error, Kind, Result, suggest};
+
+/// What to fetch of a dataset.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DataFiles<'a> {
+    pub split: &'a str,
+    /// A folder that the files lie in, or empty.
+    pub subset: &'a str,
+    /// Files by name instead, or empty; `*` stands for anything.
+    pub file: &'a str,
+}
+
+/// Endings of files with rows, the preferred first.
+const ENDINGS: [&str; 6] = [".parquet", ".jsonl", ".ndjson", ".csv", ".tsv", ".json"];
+
+/// What a split may be called.
+const NAMES: [&[&str]; 3] =
+    [&["train", "training"], &["validation", "valid", "val", "dev", "eval"], &["test", "testing", "eval"]];
+
+/// Chooses from the names of a repository, in the order of their rows.
+///
+/// # Errors
+/// [`Kind::Data`] if nothing fits, or too much, with what there is.
+pub(super) fn choose(names: &[String], wanted: &DataFiles<'_>) -> Result<Vec<String>> {
+    if let Some(name) = names.iter().find(|name| !is_path(name)) {
+        return Err(Error::new(Kind::Data, format!("the repository has a file named {name:?}, outside of itself"))
+            .hint("nothing was fetched: this repository is not to be trusted"));
+    }
+    let mut data: Vec<&str> = names.iter().map(String::as_str).filter(|name| has_rows(name)).collect();
+    data.sort_unstable();
+    if !wanted.file.is_empty() {
+        let found: Vec<&str> = data.iter().copied().filter(|name| matches(wanted.file, name)).collect();
+        if found.is_empty() {
+            return Err(Error::new(Kind::Data, format!("the dataset has no file `{}`", wanted.file))
+                .hint(suggest(wanted.file, data.iter().copied())));
+        }
+        return Ok(owned(&found));
+    }
+    if data.is_empty() {
+        return Err(Error::new(Kind::Data, "the dataset has no files that r1 reads")
+            .hint(format!("it reads {}", ENDINGS.join(", "))));
+    }
+    if !wanted.subset.is_empty() {
+        data.retain(|name| folders(name).any(|folder| folder == wanted.subset));
+        if data.is_empty() {
+            return Err(Error::new(Kind::Data, format!("the dataset has no subset `{}`", wanted.subset))
+                .hint(there_is("folders", &subsets(names))));
+        }
+    }
+    let split = named(&data, wanted.split);
+    let found =
+        if split.is_empty() && wanted.split == "train" && NAMES.iter().all(|names| named(&data, names[0]).is_empty()) {
+            data.clone()
+        } else {
+            split
+        };
+    if found.is_empty() {
+        return Err(Error::new(Kind::Data, format!("the dataset has no split `{}`", wanted.split))
+            .hint(format!("{}; `file` names one", there_is("files", &owned(&data)))));
+    }
+    // The same rows may be there in several forms.
+    let ending = ENDINGS.iter().find(|ending| found.iter().any(|name| name.ends_with(**ending))).copied();
+    let found: Vec<&str> =
+        found.into_iter().filter(|name| ending.is_some_and(|ending| name.ends_with(ending))).collect();
+    let of = subsets(&owned(&found));
+    if of.len() > 1 {
+        return Err(Error::new(Kind::Data, format!("the dataset has the split `{}` more than once", wanted.split))
+            .hint(format!("choose with `subset`: {}", of.join(", "))));
+    }
+    Ok(owned(&found))
+}
+
+/// Whether no part is missing of files that count themselves (`train-00000-of-00002.parquet`).
+pub(super) fn complete(names: &[String]) -> bool {
+    names.iter().all(|name| {
+        let stem = name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem);
+        let Some((_, of)) = stem.rsplit_once("-of-") else { return true };
+        let count = of.split(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok());
+        let mark = format!("-of-{of}");
+        count.is_none_or(|count: usize| names.iter().filter(|name| name.contains(&mark)).count() == count)
+    })
+}
+
+fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn has_rows(name: &str) -> bool {
+    let file = name.rsplit('/').next().unwrap_or(name);
+    let about = ["dataset_infos.json", "dataset_info.json", "config.json", "metadata.json", "package.json"];
+    !file.starts_with('.') && !about.contains(&file) && ENDINGS.iter().any(|ending| file.ends_with(ending))
+}
+
+/// The files whose path names a split.
+fn named<'a>(data: &[&'a str], split: &str) -> Vec<&'a str> {
+    let own = [split];
+    let called = NAMES.iter().find(|names| names[0] == split).copied().unwrap_or(&own);
+    let words = |name: &&str| {
+        let stem = name.rsplit_once('.').map_or(*name, |(stem, _)| stem);
+        stem.split(['/', '-', '_', '.', ' ']).any(|word| called.iter().any(|called| word.eq_ignore_ascii_case(called)))
+    };
+    // A name of several words is looked for as it stands.
+    data.iter().copied().filter(|name| words(name) || (split.contains(['-', '_']) && name.contains(split))).collect()
+}
+
+fn folders(name: &str) -> impl Iterator<Item = &str> {
+    name.rsplit_once('/').map_or("", |(folders, _)| folders).split('/').filter(|folder| !folder.is_empty())
+}
+
+/// The folders that tell files apart: those that are neither `data` nor the name of a split.
+fn subsets(names: &[String]) -> Vec<String> {
+    let plain = |folder: &&str| *folder != "data" && !NAMES.iter().any(|names| names.contains(folder));
+    let mut found: Vec<String> = names
+        .iter()
+        .filter(|name| has_rows(name))
+        .map(|name| folders(name).filter(plain).collect::<Vec<_>>().join("/"))
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+fn there_is(what: &str, names: &[String]) -> String {
+    let shown: Vec<String> =
+        names.iter().filter(|name| !name.is_empty()).take(12).map(|name| format!("`{name}`")).collect();
+    if shown.is_empty() {
+        return format!("it has no {what}");
+    }
+    let more = if names.len() > 12 { ", …" } else { "" };
+    format!("its {what}: {}{more}", shown.join(", "))
+}
+
+/// Whether a name fits a pattern in which `*` stands for anything.
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
+    let Some(last) = pattern.contains('*').then(|| pattern.rsplit('*').next().unwrap_or_default()) else {
+        return rest.is_empty();
+    };
+    let Some(middle) = rest.strip_suffix(last) else { return false };
+    rest = middle;
+    let between: Vec<&str> = parts.collect();
+    for part in &between[..between.len() - 1] {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn chosen(names: &[&str], split: &str, subset: &str, file: &str) -> Result<Vec<String>, String> {
+        choose(&owned(names), &DataFiles { split, subset, file }).map_err(|error| error.to_string())
+    }
+
+    const GSM8K: [&str; 6] = [
+        ".gitattributes",
+        "README.md",
+        "main/test-00000-of-00001.parquet",
+        "main/train-00000-of-00001.parquet",
+        "socratic/test-00000-of-00001.parquet",
+        "socratic/train-00000-of-00001.parquet",
+    ];
+
+    #[test]
+    fn splits_and_subsets_by_the_conventions_of_the_hub() {
+        assert_eq!(chosen(&GSM8K, "train", "main", "").unwrap(), ["main/train-00000-of-00001.parquet"]);
+        let shards = ["data/train-00001-of-00002.parquet", "data/train-00000-of-00002.parquet", "data/test.parquet"];
+        assert_eq!(chosen(&shards, "train", "", "").unwrap(), [shards[1], shards[0]]);
+        assert_eq!(chosen(&["a.jsonl", "b.jsonl", "README.md"], "train", "", "").unwrap(), ["a.jsonl", "b.jsonl"]);
+        assert_eq!(chosen(&["train/0.csv", "dev/0.csv"], "validation", "", "").unwrap(), ["dev/0.csv"]);
+        assert_eq!(chosen(&["Train.jsonl", "Train.parquet"], "train", "", "").unwrap(), ["Train.parquet"]);
+        assert_eq!(
+            chosen(&["data/dapo_en-0.parquet", "data/x.parquet"], "dapo_en", "", "").unwrap(),
+            ["data/dapo_en-0.parquet"]
+        );
+        assert_eq!(chosen(&["retrain.csv", "my_train.csv"], "train", "", "").unwrap(), ["my_train.csv"]);
+        assert_eq!(chosen(&GSM8K, "x", "", "soc*/t*-of-00001.parquet").unwrap().len(), 2);
+        assert_eq!(chosen(&GSM8K, "x", "", "main/test-00000-of-00001.parquet").unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_with_what_there_is() {
+        insta::assert_snapshot!(chosen(&GSM8K, "train", "", "").unwrap_err(), @r#"
+        the dataset has the split `train` more than once
+          hint: choose with `subset`: main, socratic
+        "#);
+        insta::assert_snapshot!(chosen(&GSM8K, "train", "maths", "").unwrap_err(), @r#"
+        the dataset has no subset `maths`
+          hint: its folders: `main`, `socratic`
+        "#);
+        insta::assert_snapshot!(chosen(&GSM8K, "validation", "main", "").unwrap_err(), @r#"
+        the dataset has no split `validation`
+          hint: its files: `main/test-00000-of-00001.parquet`, `main/train-00000-of-00001.parquet`; `file` names one
+        "#);
+        insta::assert_snapshot!(chosen(&GSM8K, "train", "", "main/tset*").unwrap_err(), @r#"
+        the dataset has no file `main/tset*`
+          hint: known: `main/test-00000-of-00001.parquet`, `main/train-00000-of-00001.parquet`, `socratic/test-00000-of-00001.parquet`, `socratic/train-00000-of-00001.parquet`
+        "#);
+        insta::assert_snapshot!(chosen(&["README.md", "x.bin"], "train", "", "").unwrap_err(), @r#"
+        the dataset has no files that r1 reads
+          hint: it reads .parquet, .jsonl, .ndjson, .csv, .tsv, .json
+        "#);
+        assert!(chosen(&["../x.csv"], "train", "", "").unwrap_err().contains("outside of itself"));
+    }
+
+    #[test]
+    fn parts_that_are_missing_are_noticed() {
+        assert!(complete(&owned(&["a.csv", "train-00000-of-00002.parquet", "train-00001-of-00002.parquet"])));
+        assert!(!complete(&owned(&["train-00000-of-00002.parquet"])));
+        assert!(complete(&owned(&["train-00000-of-00001-abc.parquet"])));
+    }
+
+    #[test]
+    fn stars_stand_for_anything() {
+        for (pattern, name, fits) in [
+            ("a*c", "abc", true),
+            ("a*c", "ac", true),
+            ("a*c", "a", false),
+            ("*", "x/y", true),
+            ("a*b*c", "aXbYc", true),
+            ("a*b*c", "aXYc", false),
+            ("ab", "abc", false),
+            ("a*a", "a", false),
+        ] {
+            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+        }
+    }
+}

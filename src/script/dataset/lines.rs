@@ -1,0 +1,158 @@
+//! Rows of text files: JSON lines, and CSV with the names of the columns in its first record. An index of where rows
+//! begin is made once; a row is read when asked for.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+
+use crate::error::{Error, Kind, Result};
+
+#[derive(Debug)]
+pub(super) struct Lines {
+    path: PathBuf,
+    file: File,
+    kind: Form,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug)]
+enum Form {
+    Json,
+    Csv { delimiter: u8, names: Vec<String> },
+}
+
+/// Where a row lies in the file.
+#[derive(Debug)]
+struct Row {
+    start: u64,
+    length: usize,
+    /// Counted from 1, blank lines included.
+    line: u64,
+}
+
+impl Lines {
+    /// One JSON object a line.
+    pub(super) fn jsonl(path: &Path) -> Result<Self> {
+        let failed = |error: &std::io::Error| failed(path, error);
+        let file = File::open(path).map_err(|error| failed(&error))?;
+        let mut reader = BufReader::with_capacity(1 << 20, &file);
+        let (mut rows, mut text) = (Vec::new(), Vec::new());
+        let (mut start, mut line) = (0, 0);
+        loop {
+            text.clear();
+            let length = reader.read_until(b'\n', &mut text).map_err(|error| failed(&error))?;
+            if length == 0 {
+                break;
+            }
+            line += 1;
+            if !text.trim_ascii().is_empty() {
+                rows.push(Row { start, length, line });
+            }
+            start += length as u64;
+        }
+        Ok(Self { path: path.to_owned(), file, kind: Form::Json, rows })
+    }
+
+    /// CSV after RFC 4180. Cells are text, as they stand.
+    pub(super) fn csv(path: &Path, delimiter: u8) -> Result<Self> {
+        let file = File::open(path).map_err(|error| failed(path, &error))?;
+        let mut reader = csv::ReaderBuilder::new()
+            .delimiter(delimiter)
+            .has_headers(false)
+            .from_reader(BufReader::with_capacity(1 << 20, &file));
+        let broken = |error: &csv::Error| {
+            let line = error.position().map_or(1, csv::Position::line);
+            let why = match error.kind() {
+                csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+                    format!("the row has {len} cells and the first line {expected_len}")
+                }
+                _ => format!("the row is not CSV: {error}"),
+            };
+            Error::new(Kind::Data, why).at(format!("{}:{line}", path.display()))
+        };
+        let mut record = csv::ByteRecord::new();
+        let (mut names, mut rows) = (None, Vec::new());
+        loop {
+            let (start, line) = (reader.position().byte(), reader.position().line());
+            if !reader.read_byte_record(&mut record).map_err(|error| broken(&error))? {
+                break;
+            }
+            if names.is_none() {
+                let text = |cell: &[u8]| String::from_utf8_lossy(cell).trim_start_matches('\u{feff}').trim().to_owned();
+                names = Some(record.iter().map(text).collect::<Vec<_>>());
+                continue;
+            }
+            let length = usize::try_from(reader.position().byte() - start).unwrap_or(0);
+            rows.push(Row { start, length, line });
+        }
+        drop(reader);
+        let names = names.unwrap_or_default();
+        if let Some(twice) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
+            return Err(Error::new(Kind::Data, format!("two columns are called `{}`", twice.1))
+                .at(format!("{}:1", path.display()))
+                .hint("the first line of a CSV dataset names its columns"));
+        }
+        Ok(Self { path: path.to_owned(), file, kind: Form::Csv { delimiter, names }, rows })
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.rows.len() as u64
+    }
+
+    /// The line of a row, counted from 1.
+    pub(super) fn line(&self, index: u64) -> u64 {
+        let Some(row) = self.get(index) else { return 0 };
+        // Blank lines before a record belong to its bytes.
+        let blank = match self.kind {
+            Form::Json => 0,
+            Form::Csv { .. } => self.bytes(row).map_or(0, |bytes| {
+                bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).filter(|byte| **byte == b'\n').count()
+            }),
+        };
+        row.line + blank as u64
+    }
+
+    fn bytes(&self, row: &Row) -> std::io::Result<Vec<u8>> {
+        let mut bytes = vec![0; row.length];
+        self.file.read_exact_at(&mut bytes, row.start).map(|()| bytes)
+    }
+
+    fn get(&self, index: u64) -> Option<&Row> {
+        self.rows.get(usize::try_from(index).ok()?)
+    }
+
+    pub(super) fn row(&self, index: u64) -> Result<Json> {
+        let Some(row) = self.get(index) else { return Ok(Json::Null) };
+        let bytes = self.bytes(row).map_err(|error| {
+            Error::io(Kind::Data, "read the row", format!("{}:{}", self.path.display(), row.line), &error)
+                .hint("was the file changed while the run was going on?")
+        })?;
+        match &self.kind {
+            Form::Json => {
+                let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
+                serde_json::from_slice(bytes).map_err(|error| {
+                    let text = error.to_string();
+                    let reason = text.split(" at line ").next().unwrap_or(&text);
+                    Error::new(Kind::Data, format!("the row is not JSON: {reason} in column {}", error.column()))
+                        .hint("a dataset holds one JSON object a line")
+                })
+            }
+            Form::Csv { delimiter, names } => {
+                let mut reader =
+                    csv::ReaderBuilder::new().delimiter(*delimiter).has_headers(false).from_reader(bytes.as_slice());
+                let mut record = csv::ByteRecord::new();
+                let read = reader.read_byte_record(&mut record);
+                read.map_err(|error| Error::new(Kind::Data, format!("the row is not CSV: {error}")))?;
+                let cell = |cell: &[u8]| Json::from(String::from_utf8_lossy(cell));
+                Ok(Json::Object(names.iter().cloned().zip(record.iter().map(cell)).collect()))
+            }
+        }
+    }
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> Error {
+    Error::io(Kind::Data, "read the dataset", path, error)
+}

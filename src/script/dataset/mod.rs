@@ -1,0 +1,189 @@
+//! Datasets: rows from JSONL, JSON, CSV and Parquet files, found once and read when asked for.
+
+mod lines;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value as Json};
+
+use crate::config::DataFormat;
+use crate::error::{Error, Kind, Result, suggest};
+use crate::store::Table;
+use lines::Lines;
+
+/// One or more files whose rows are counted through.
+#[derive(Debug)]
+pub(crate) struct Dataset {
+    files: Vec<File>,
+    rows: u64,
+    /// What the script calls a column -> what the files call it.
+    columns: BTreeMap<String, String>,
+}
+
+#[derive(Debug)]
+struct File {
+    path: PathBuf,
+    /// Rows of the files before it.
+    first: u64,
+    rows: Rows,
+}
+
+#[derive(Debug)]
+enum Rows {
+    Lines(Lines),
+    /// A list in one JSON file.
+    List(Vec<Json>),
+    Table(Table),
+}
+
+impl Dataset {
+    /// Opens files and finds their rows.
+    ///
+    /// # Errors
+    /// [`Kind::Data`], with the file and what is wrong with it.
+    pub(crate) fn open(
+        paths: &[PathBuf],
+        format: Option<DataFormat>,
+        columns: &BTreeMap<String, String>,
+    ) -> Result<Self> {
+        let (mut files, mut rows) = (Vec::with_capacity(paths.len()), 0);
+        for path in paths {
+            let file = File { path: path.clone(), first: rows, rows: Rows::open(path, format)? };
+            rows += file.rows.count();
+            files.push(file);
+        }
+        if rows == 0 {
+            let error = Error::new(Kind::Data, "the dataset has no rows");
+            return Err(paths.first().map_or(error.clone(), |path| error.at_path(path)));
+        }
+        Ok(Self { files, rows, columns: columns.clone() })
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.rows
+    }
+
+    /// `data.jsonl:17`, or `data.parquet, row 17` (from 0) where there are no lines.
+    pub(crate) fn place(&self, index: u64) -> String {
+        match self.file(index) {
+            Some((file, within)) => file.place(within),
+            None => self.files.first().map(|file| file.path.display().to_string()).unwrap_or_default(),
+        }
+    }
+
+    fn file(&self, index: u64) -> Option<(&File, u64)> {
+        let at = self.files.partition_point(|file| file.first <= index).checked_sub(1)?;
+        let file = self.files.get(at).filter(|_| index < self.rows)?;
+        Some((file, index - file.first))
+    }
+
+    /// A row, columns renamed.
+    pub(crate) fn row(&self, index: u64) -> Result<Json> {
+        let Some((file, within)) = self.file(index) else {
+            let error = Error::new(Kind::Data, format!("there is no row {index}; the dataset has {}", self.rows));
+            return Err(self.files.first().map_or(error.clone(), |file| error.at_path(&file.path)));
+        };
+        let mut fields = file.row(within)?;
+        for (name, column) in &self.columns {
+            let Some(value) = take(&mut fields, column) else {
+                let known: Vec<&str> = fields.keys().map(String::as_str).collect();
+                return Err(Error::new(Kind::Data, format!("the row has no column `{column}`"))
+                    .at(self.place(index))
+                    .hint(suggest(column, known)));
+            };
+            fields.insert(name.clone(), value);
+        }
+        read_verl(&mut fields);
+        Ok(Json::Object(fields))
+    }
+}
+
+impl File {
+    fn place(&self, index: u64) -> String {
+        let path = self.path.display();
+        match &self.rows {
+            Rows::Lines(lines) => format!("{path}:{}", lines.line(index)),
+            Rows::List(_) | Rows::Table(_) => format!("{path}, row {index}"),
+        }
+    }
+
+    fn row(&self, index: u64) -> Result<Map<String, Json>> {
+        let json = match &self.rows {
+            Rows::Table(table) => return table.row(index),
+            Rows::Lines(lines) => lines.row(index).map_err(|error| error.at(self.place(index)))?,
+            Rows::List(items) => items.get(usize::try_from(index).unwrap_or(usize::MAX)).cloned().unwrap_or_default(),
+        };
+        match json {
+            Json::Object(fields) => Ok(fields),
+            _ => Err(Error::new(Kind::Data, "the row is not a JSON object").at(self.place(index))),
+        }
+    }
+}
+
+impl Rows {
+    fn open(path: &Path, format: Option<DataFormat>) -> Result<Self> {
+        match format.or_else(|| DataFormat::of(path)).unwrap_or(DataFormat::Jsonl) {
+            DataFormat::Jsonl => Ok(Self::Lines(Lines::jsonl(path)?)),
+            DataFormat::Csv => Ok(Self::Lines(Lines::csv(path, b',')?)),
+            DataFormat::Tsv => Ok(Self::Lines(Lines::csv(path, b'\t')?)),
+            DataFormat::Parquet => Ok(Self::Table(Table::open(path)?)),
+            DataFormat::Json => match list_of(path)? {
+                Some(items) => Ok(Self::List(items)),
+                // Many call lines of JSON so.
+                None => Ok(Self::Lines(Lines::jsonl(path)?)),
+            },
+        }
+    }
+
+    fn count(&self) -> u64 {
+        match self {
+            Self::Lines(lines) => lines.len(),
+            Self::List(items) => items.len() as u64,
+            Self::Table(table) => table.rows(),
+        }
+    }
+}
+
+/// The items of a file that holds one list; `None` if it holds anything else.
+fn list_of(path: &Path) -> Result<Option<Vec<Json>>> {
+    let bytes = std::fs::read(path).map_err(|error| Error::io(Kind::Data, "read the dataset", path, &error))?;
+    let text = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
+    if !text.trim_ascii_start().starts_with(b"[") {
+        return Ok(None);
+    }
+    let items = serde_json::from_slice(text).map_err(|error| {
+        Error::new(Kind::Data, format!("the dataset is not JSON: {error}")).at(format!(
+            "{}:{}",
+            path.display(),
+            error.line()
+        ))
+    })?;
+    Ok(Some(items))
+}
+
+/// A column by name, or by a dotted path into it (`reward_model.ground_truth`). A column found by its name moves;
+/// one inside another is copied.
+fn take(fields: &mut Map<String, Json>, column: &str) -> Option<Json> {
+    if let Some(value) = fields.remove(column) {
+        return Some(value);
+    }
+    let (first, rest) = column.split_once('.')?;
+    rest.split('.').try_fold(fields.get(first)?, |value, name| value.get(name)).cloned()
+}
+
+/// What verl's columns (`data_source, prompt, ability, reward_model, extra_info`) say, also under the names that recipes
+/// use, where the row does not have them: `answer` is `reward_model.ground_truth`, `problem` the last user message of
+/// `prompt`.
+fn read_verl(fields: &mut Map<String, Json>) {
+    let truth = fields.get("reward_model").and_then(|column| column.get("ground_truth"));
+    let user = fields.get("prompt").and_then(Json::as_array).and_then(|messages| {
+        messages.iter().rfind(|message| message.get("role").and_then(Json::as_str) == Some("user"))?.get("content")
+    });
+    let (truth, user) = (truth.cloned(), user.cloned());
+    for (name, value) in [("answer", truth), ("problem", user)] {
+        if let Some(value) = value {
+            fields.entry(name).or_insert(value);
+        }
+    }
+}

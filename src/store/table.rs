@@ -1,0 +1,326 @@
+//! Any Parquet file as rows of JSON: datasets as pandas, Spark and the hub write them.
+//!
+//! Row groups are decoded when a row of them is asked for, and the latest are kept in Arrow's form, which is close to
+//! their size in the file.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow_array::cast::AsArray;
+use arrow_array::temporal_conversions as temporal;
+use arrow_array::types as arrow;
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_schema::{DataType, TimeUnit};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
+use serde_json::{Map, Value as Json};
+
+use crate::error::{Error, Kind, Result};
+
+/// Bytes of decoded row groups that are kept; one is kept whatever its size.
+const KEPT: usize = 256 << 20;
+
+/// A Parquet file that is read row by row, from any thread.
+#[derive(Debug)]
+pub struct Table {
+    path: PathBuf,
+    file: File,
+    metadata: ArrowReaderMetadata,
+    /// First row and size in bytes of each row group.
+    groups: Vec<(u64, usize)>,
+    rows: u64,
+    kept: Mutex<VecDeque<(usize, Arc<Vec<RecordBatch>>)>>,
+}
+
+impl Table {
+    /// Reads the file's footer.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] for a file that is not there, no Parquet, or damaged.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(|error| Error::io(Kind::Data, "read the dataset", path, &error))?;
+        let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())
+            .map_err(|error| damaged(path, &error).hint("is it a Parquet file, and whole?"))?;
+        let mut rows = 0;
+        let groups = metadata.metadata().row_groups().iter().map(|group| {
+            let first = rows;
+            rows += u64::try_from(group.num_rows()).unwrap_or(0);
+            (first, usize::try_from(group.total_byte_size()).unwrap_or(0))
+        });
+        let groups = groups.collect();
+        Ok(Self { path: path.to_owned(), file, metadata, groups, rows, kept: Mutex::default() })
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// One row, counted from 0. Binary columns come as lists of bytes, times as ISO 8601, what has no value is left out.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] for a damaged file or a column of a type that JSON has no form for.
+    pub fn row(&self, index: u64) -> Result<Map<String, Json>> {
+        let group = self.groups.partition_point(|(first, _)| *first <= index).saturating_sub(1);
+        let Some((first, _)) = self.groups.get(group).filter(|_| index < self.rows) else {
+            return Err(Error::new(Kind::Data, format!("there is no row {index}; the file has {}", self.rows))
+                .at_path(&self.path));
+        };
+        let batches = self.group(group)?;
+        let mut within = usize::try_from(index - first).unwrap_or(usize::MAX);
+        for batch in batches.iter() {
+            if within < batch.num_rows() {
+                return self.read(batch, within);
+            }
+            within -= batch.num_rows();
+        }
+        Err(Error::new(Kind::Data, "the Parquet file is damaged: a row group is short").at_path(&self.path))
+    }
+
+    fn read(&self, batch: &RecordBatch, row: usize) -> Result<Map<String, Json>> {
+        let mut fields = Map::new();
+        for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
+            let value = value(column, row).map_err(|why| {
+                Error::new(Kind::Data, format!("column `{}`: {why}", field.name())).at_path(&self.path)
+            })?;
+            if !value.is_null() {
+                fields.insert(field.name().clone(), value);
+            }
+        }
+        Ok(fields)
+    }
+
+    fn group(&self, index: usize) -> Result<Arc<Vec<RecordBatch>>> {
+        // Held while a group is decoded: another worker that wants it waits instead of decoding it too.
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = kept.iter().position(|(own, _)| *own == index)
+            && let Some(found) = kept.remove(place)
+        {
+            kept.push_back(found.clone());
+            return Ok(found.1);
+        }
+        let failed = |error: &dyn std::fmt::Display| damaged(&self.path, error);
+        let file = self.file.try_clone().map_err(|error| failed(&error))?;
+        let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
+            .with_row_groups(vec![index])
+            .with_batch_size(8192)
+            .build()
+            .map_err(|error| failed(&error))?;
+        let batches = Arc::new(reader.collect::<std::result::Result<Vec<_>, _>>().map_err(|error| failed(&error))?);
+        kept.push_back((index, Arc::clone(&batches)));
+        let size = |own: usize| self.groups.get(own).map_or(0, |(_, size)| *size);
+        while kept.len() > 1 && kept.iter().map(|(own, _)| size(*own)).sum::<usize>() > KEPT {
+            kept.pop_front();
+        }
+        Ok(batches)
+    }
+}
+
+fn damaged(path: &Path, error: &dyn std::fmt::Display) -> Error {
+    Error::new(Kind::Data, format!("can't read the Parquet file: {error}")).at_path(path)
+}
+
+/// One value of a column; null where it has none.
+fn value(column: &ArrayRef, row: usize) -> Result<Json, String> {
+    if column.is_null(row) {
+        return Ok(Json::Null);
+    }
+    macro_rules! number {
+        ($kind:ty) => {
+            Json::from(column.as_primitive::<$kind>().value(row))
+        };
+    }
+    let list = |items: &ArrayRef| (0..items.len()).map(|at| value(items, at)).collect::<Result<Json, String>>();
+    let bytes = |bytes: &[u8]| bytes.iter().map(|byte| Json::from(*byte)).collect::<Json>();
+    Ok(match column.data_type() {
+        DataType::Null => Json::Null,
+        DataType::Boolean => Json::from(column.as_boolean().value(row)),
+        DataType::Int8 => number!(arrow::Int8Type),
+        DataType::Int16 => number!(arrow::Int16Type),
+        DataType::Int32 => number!(arrow::Int32Type),
+        DataType::Int64 => number!(arrow::Int64Type),
+        DataType::UInt8 => number!(arrow::UInt8Type),
+        DataType::UInt16 => number!(arrow::UInt16Type),
+        DataType::UInt32 => number!(arrow::UInt32Type),
+        DataType::UInt64 => number!(arrow::UInt64Type),
+        DataType::Float16 => Json::from(column.as_primitive::<arrow::Float16Type>().value(row).to_f64()),
+        DataType::Float32 => number!(arrow::Float32Type),
+        DataType::Float64 => number!(arrow::Float64Type),
+        DataType::Decimal128(..) => Json::from(column.as_primitive::<arrow::Decimal128Type>().value_as_string(row)),
+        DataType::Utf8 => Json::from(column.as_string::<i32>().value(row)),
+        DataType::LargeUtf8 => Json::from(column.as_string::<i64>().value(row)),
+        DataType::Utf8View => Json::from(column.as_string_view().value(row)),
+        DataType::Binary => bytes(column.as_binary::<i32>().value(row)),
+        DataType::LargeBinary => bytes(column.as_binary::<i64>().value(row)),
+        DataType::BinaryView => bytes(column.as_binary_view().value(row)),
+        DataType::FixedSizeBinary(_) => bytes(column.as_fixed_size_binary().value(row)),
+        DataType::List(_) => list(&column.as_list::<i32>().value(row))?,
+        DataType::LargeList(_) => list(&column.as_list::<i64>().value(row))?,
+        DataType::FixedSizeList(..) => list(&column.as_fixed_size_list().value(row))?,
+        DataType::Struct(fields) => {
+            let mut object = Map::new();
+            for (field, column) in fields.iter().zip(column.as_struct().columns()) {
+                let value = value(column, row)?;
+                if !value.is_null() {
+                    object.insert(field.name().clone(), value);
+                }
+            }
+            Json::Object(object)
+        }
+        DataType::Map(..) => {
+            let entries = column.as_map().value(row);
+            let (keys, values) = (entries.column(0), entries.column(1));
+            let mut object = Map::new();
+            for at in 0..entries.len() {
+                let key = value(keys, at)?;
+                object.insert(key.as_str().map_or_else(|| key.to_string(), str::to_owned), value(values, at)?);
+            }
+            Json::Object(object)
+        }
+        DataType::Dictionary(..) => {
+            let dictionary = column.as_any_dictionary();
+            let key = value(&dictionary.keys().slice(row, 1), 0)?;
+            let key = key.as_u64().and_then(|key| usize::try_from(key).ok());
+            value(dictionary.values(), key.ok_or("a broken dictionary")?)?
+        }
+        DataType::Date32 => {
+            let days = column.as_primitive::<arrow::Date32Type>().value(row);
+            temporal::date32_to_datetime(days).map_or(Json::Null, |time| Json::from(time.date().to_string()))
+        }
+        DataType::Timestamp(unit, _) => {
+            let time = match unit {
+                TimeUnit::Second => {
+                    temporal::timestamp_s_to_datetime(column.as_primitive::<arrow::TimestampSecondType>().value(row))
+                }
+                TimeUnit::Millisecond => temporal::timestamp_ms_to_datetime(
+                    column.as_primitive::<arrow::TimestampMillisecondType>().value(row),
+                ),
+                TimeUnit::Microsecond => temporal::timestamp_us_to_datetime(
+                    column.as_primitive::<arrow::TimestampMicrosecondType>().value(row),
+                ),
+                TimeUnit::Nanosecond => temporal::timestamp_ns_to_datetime(
+                    column.as_primitive::<arrow::TimestampNanosecondType>().value(row),
+                ),
+            };
+            time.map_or(Json::Null, |time| Json::from(time.to_string().replace(' ', "T")))
+        }
+        other => return Err(format!("{other} is no type that r1 reads")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use arrow_array::builder::{ListBuilder, StringBuilder};
+    use arrow_array::*;
+    use arrow_schema::{Field, Fields};
+    use parquet::arrow::ArrowWriter;
+    use parquet::basic::Compression;
+    use parquet::file::properties::WriterProperties;
+    use serde_json::json;
+
+    use super::*;
+
+    /// A file of `columns`, with so many rows a group.
+    fn write(path: &Path, columns: Vec<(&str, ArrayRef)>, group: usize, compression: Compression) {
+        let batch = RecordBatch::try_from_iter(columns).unwrap();
+        let properties =
+            WriterProperties::builder().set_compression(compression).set_max_row_group_row_count(Some(group)).build();
+        let mut writer = ArrowWriter::try_new(File::create(path).unwrap(), batch.schema(), Some(properties)).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+    }
+
+    #[test]
+    fn every_kind_of_column_becomes_plain_data() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.parquet");
+        let mut lists = ListBuilder::new(StringBuilder::new());
+        lists.values().append_value("a");
+        lists.values().append_null();
+        lists.append(true);
+        lists.append(false);
+        let messages = StructArray::new(
+            Fields::from(vec![Field::new("role", DataType::Utf8, true), Field::new("n", DataType::Int64, true)]),
+            vec![
+                Arc::new(StringArray::from(vec![Some("user"), None])),
+                Arc::new(Int64Array::from(vec![Some(i64::MAX), None])),
+            ],
+            None,
+        );
+        let kinds: DictionaryArray<arrow::Int8Type> = vec!["x", "y"].into_iter().collect();
+        let columns: Vec<(&str, ArrayRef)> = vec![
+            ("text", Arc::new(StringArray::from(vec![Some("ä"), None]))),
+            ("large", Arc::new(LargeStringArray::from(vec!["1", "2"]))),
+            ("whole", Arc::new(Int32Array::from(vec![-7, 8]))),
+            ("half", Arc::new(Float64Array::from(vec![0.5, f64::NAN]))),
+            ("truth", Arc::new(BooleanArray::from(vec![true, false]))),
+            ("list", Arc::new(lists.finish())),
+            ("message", Arc::new(messages)),
+            ("kind", Arc::new(kinds)),
+            ("bytes", Arc::new(BinaryArray::from(vec![&b"\xff\x00"[..], b""]))),
+            ("day", Arc::new(Date32Array::from(vec![19_000, 0]))),
+            ("time", Arc::new(TimestampMicrosecondArray::from(vec![1_700_000_000_000_001, 0]))),
+            ("price", Arc::new(Decimal128Array::from(vec![1234, -5]).with_precision_and_scale(10, 2).unwrap())),
+        ];
+        write(&path, columns, 10, Compression::SNAPPY);
+        let table = Table::open(&path).unwrap();
+        assert_eq!(table.rows(), 2);
+        assert_eq!(
+            Json::Object(table.row(0).unwrap()),
+            json!({
+                "text": "ä", "large": "1", "whole": -7, "half": 0.5, "truth": true, "list": ["a", null],
+                "message": {"role": "user", "n": i64::MAX}, "kind": "x", "bytes": [255, 0], "day": "2022-01-08",
+                "time": "2023-11-14T22:13:20.000001", "price": "12.34",
+            })
+        );
+        assert_eq!(
+            Json::Object(table.row(1).unwrap()),
+            json!({
+                "large": "2", "whole": 8, "truth": false, "message": {}, "kind": "y", "bytes": [],
+                "day": "1970-01-01", "time": "1970-01-01T00:00:00", "price": "-0.05",
+            })
+        );
+    }
+
+    #[test]
+    fn rows_are_found_across_groups_in_any_order() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, compression) in [
+            ("plain", Compression::UNCOMPRESSED),
+            ("snappy", Compression::SNAPPY),
+            ("zstd", Compression::ZSTD(parquet::basic::ZstdLevel::default())),
+            ("gzip", Compression::GZIP(parquet::basic::GzipLevel::default())),
+            ("lz4", Compression::LZ4_RAW),
+        ] {
+            let path = dir.path().join(name);
+            let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1000));
+            write(&path, vec![("n", numbers)], 64, compression);
+            let table = Table::open(&path).unwrap();
+            for k in 0..1000_u64 {
+                let index = k * 617 % 1000;
+                assert_eq!(table.row(index).unwrap()["n"], index, "{name}");
+            }
+            assert!(table.row(1000).unwrap_err().message.contains("there is no row 1000; the file has 1000"));
+        }
+    }
+
+    #[test]
+    fn what_is_no_parquet_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.parquet");
+        assert_eq!(Table::open(&path).unwrap_err().kind, Kind::Data);
+        std::fs::write(&path, "{\"problem\": 1}\n").unwrap();
+        let error = Table::open(&path).unwrap_err();
+        assert!(error.message.starts_with("can't read the Parquet file"), "{error}");
+        let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1000));
+        write(&path, vec![("n", numbers)], 64, Compression::SNAPPY);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let length = bytes.len();
+        bytes[4..length / 2].fill(0x55);
+        std::fs::write(&path, &bytes).unwrap();
+        let table = Table::open(&path).unwrap();
+        assert_eq!(table.row(0).unwrap_err().kind, Kind::Data);
+    }
+}
