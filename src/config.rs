@@ -409,10 +409,18 @@ pub struct Limits {
     pub wait: f64,
     /// Memory of one script worker, MiB.
     pub memory: usize,
+    /// Memory of one trajectory, MiB: its state, and what one of its calls adds to the worker's.
+    pub trajectory: usize,
+    /// Text of one observation, and of one argument of a host function, MiB.
+    pub text: usize,
+    /// Text of one tool's result, KiB; a longer one is cut, and says so.
+    pub result: usize,
+    /// Lines that one call may log; more are dropped and counted.
+    pub log: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { cpu: 1.0, wait: 60.0, memory: 512 }
+        Self { cpu: 1.0, wait: 60.0, memory: 512, trajectory: 64, text: 4, result: 256, log: 100 }
     }
 }

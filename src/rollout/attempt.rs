@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Spec;
 use super::prompt::{Last, Prompt};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Completion, Request, Sampling, Status, Step, StreamSeed, Trajectory};
 use crate::script::{Failure, Outcome, Record, Reward, State, StepResult, Worker, budget};
 use crate::text::Renderer;
@@ -67,6 +67,7 @@ impl Attempt {
             let (worker, renderer, budget) = (stage.worker, stage.renderer, self.spec.budget());
             let observation = worker.observe(&self.state, budget).await?;
             let prompt = Prompt::of(renderer, worker.tools(), observation, self.last.as_ref())?;
+            readable(&prompt.ids, renderer)?;
             if prompt.ids.len() > budget && worker.has_context() {
                 let checked = budget::check(renderer, worker.tools(), &prompt.observation, budget);
                 checked.map_err(|error| worker.over_budget(error))?;
@@ -195,6 +196,7 @@ impl Attempt {
         if let Some(step) = self.trajectory.steps.last_mut() {
             step.reward += reward.total;
         }
+        summable(&self.trajectory)?;
         self.trajectory.status = self.over.unwrap_or(Status::Truncated);
         Ok(())
     }
@@ -242,6 +244,30 @@ impl Attempt {
     pub(super) fn fail(&mut self, failure: &Failure) {
         fail(&mut self.trajectory, failure);
     }
+}
+
+/// Refuses a prompt that no policy can read.
+fn readable(ids: &[u32], renderer: &Renderer) -> Result<(), Failure> {
+    let vocabulary = renderer.tokenizer().vocab_size();
+    let message = match ids.iter().find(|id| **id as usize >= vocabulary) {
+        _ if ids.is_empty() => "the observation is empty: there is nothing to answer".to_owned(),
+        Some(id) => format!("the observation has the token id {id}; the vocabulary ends at {}", vocabulary - 1),
+        None => return Ok(()),
+    };
+    Err(Failure::new(Status::EnvError, Error::new(Kind::Env, message)))
+}
+
+/// Numbers that are finite one by one may still add up to something that is none.
+fn summable(trajectory: &Trajectory) -> Result<(), Failure> {
+    let parts = trajectory.reward_parts.iter().map(|(name, sum)| (format!("the parts `{name}`"), *sum));
+    for (what, sum) in parts.chain([("the rewards of the steps".to_owned(), trajectory.total_reward())]) {
+        if !sum.is_finite() {
+            let sum = if sum.is_nan() { "NaN" } else { "infinity" };
+            let error = Error::new(Kind::Env, format!("{what} add up to {sum}")).hint("keep rewards small");
+            return Err(Failure::new(Status::EnvError, error));
+        }
+    }
+    Ok(())
 }
 
 /// The reply as the environment sees it.

@@ -40,6 +40,7 @@ mod pool;
 mod prompt;
 mod replay;
 mod spec;
+mod thread;
 
 pub use attempt::{Attempt, Stage, Stop, read_reply};
 pub use drive::{branch, drive, go_on};

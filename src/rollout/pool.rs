@@ -1,17 +1,21 @@
-//! Script worker threads. Each owns one VM and runs many trajectories as tasks of a single-threaded runtime.
+//! Script worker threads, and the trajectories on their way. What a thread does is in `thread`.
+//!
+//! A pool has a *generation* of its script. [`Pool::replace`] gives it the next one, which starts with the next group: a
+//! group is a single comparison, and all its members run on the generation that its first member found.
 
-use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
-use super::{Spec, drive};
+use super::Spec;
+use super::thread::work;
 use crate::engine::Policy;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Status, Trajectory};
-use crate::script::{Script, Split, Worker};
+use crate::mdp::Trajectory;
+use crate::script::{Script, Split};
 use crate::text::Renderer;
 
 /// How many threads, how much at once.
@@ -39,22 +43,48 @@ pub fn no_progress() -> Progress {
     Arc::new(|_| {})
 }
 
-struct Job {
-    spec: Spec,
-    policy: Arc<dyn Policy>,
-    progress: Progress,
-    reply: mpsc::UnboundedSender<Result<Trajectory>>,
-    stop: Arc<AtomicBool>,
+/// A script as it was when it was loaded, and how many came before it.
+pub(super) struct Generation {
+    pub(super) number: u64,
+    pub(super) script: Script,
+}
+
+/// Trajectories that were handed out together.
+pub(super) struct Batch {
+    current: Arc<Mutex<Arc<Generation>>>,
+    /// What a group's first member found.
+    groups: Mutex<HashMap<u64, Arc<Generation>>>,
+    pub(super) policy: Arc<dyn Policy>,
+    pub(super) progress: Progress,
+    pub(super) retries: usize,
+    pub(super) stop: Arc<AtomicBool>,
+}
+
+impl Batch {
+    /// The generation that a member of `group` runs on.
+    pub(super) fn generation(&self, group: u64) -> Arc<Generation> {
+        Arc::clone(lock(&self.groups).entry(group).or_insert_with(|| Arc::clone(&lock(&self.current))))
+    }
+}
+
+pub(super) struct Job {
+    pub(super) spec: Spec,
+    pub(super) batch: Arc<Batch>,
+    pub(super) reply: mpsc::UnboundedSender<Result<Trajectory>>,
 }
 
 struct Thread {
     jobs: mpsc::UnboundedSender<Job>,
+    /// Bytes of its virtual machines.
+    memory: Arc<AtomicU64>,
     handle: Option<JoinHandle<()>>,
 }
 
 /// Worker threads with one loaded script each.
 pub struct Pool {
     threads: Vec<Thread>,
+    current: Arc<Mutex<Arc<Generation>>>,
+    retries: usize,
     train_rows: Option<u64>,
     eval_rows: Option<u64>,
 }
@@ -65,16 +95,25 @@ impl Pool {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let count = if options.workers == 0 { cores.div_ceil(4) } else { options.workers };
         let each = options.concurrency.div_ceil(count).max(1);
-        let mut pool = Self { threads: Vec::new(), train_rows: None, eval_rows: None };
+        let first = Arc::new(Generation { number: 0, script: script.clone() });
+        let mut pool = Self {
+            threads: Vec::new(),
+            current: Arc::new(Mutex::new(Arc::clone(&first))),
+            retries: options.retries,
+            train_rows: None,
+            eval_rows: None,
+        };
         for index in 0..count {
             let (jobs, queue) = mpsc::unbounded_channel();
             let (ready, loaded) = oneshot::channel();
-            let (script, renderer, retries) = (script.clone(), Arc::clone(renderer), options.retries);
+            let memory = Arc::new(AtomicU64::new(0));
+            let (first, renderer, own) = (Arc::clone(&first), Arc::clone(renderer), Arc::clone(&memory));
             let handle = std::thread::Builder::new()
                 .name(format!("script-{index}"))
-                .spawn(move || work(&script, &renderer, each, retries, ready, queue))
+                .stack_size(STACK)
+                .spawn(move || work(first, renderer, each, &own, ready, queue))
                 .map_err(|error| Error::new(Kind::Internal, format!("can't start a script worker thread: {error}")))?;
-            pool.threads.push(Thread { jobs, handle: Some(handle) });
+            pool.threads.push(Thread { jobs, memory, handle: Some(handle) });
             let (train, eval) = loaded.blocking_recv().map_err(|_| gone())??;
             (pool.train_rows, pool.eval_rows) = (train, eval);
         }
@@ -89,25 +128,50 @@ impl Pool {
         }
     }
 
+    /// Lets groups that have not begun run on `script`; those in flight finish on the one they began with. Gives the
+    /// number of the generation. The script's data must be what it was.
+    pub fn replace(&self, script: Script) -> u64 {
+        let mut current = lock(&self.current);
+        let number = current.number + 1;
+        *current = Arc::new(Generation { number, script });
+        number
+    }
+
+    /// Tries after a failed one, from the next [`Pool::start`] on.
+    pub fn set_retries(&mut self, retries: usize) {
+        self.retries = retries;
+    }
+
+    /// MiB that the scripts' virtual machines hold, as of the last trajectory of each thread.
+    pub fn memory(&self) -> f64 {
+        let bytes: u64 = self.threads.iter().map(|thread| thread.memory.load(Ordering::Relaxed)).sum();
+        bytes as f64 / f64::from(1 << 20)
+    }
+
     /// Hands out the trajectories and returns at once; they run while the caller serves the policy's queue. The
     /// policy handle is dropped with the last trajectory.
     pub fn start(&self, policy: &Arc<dyn Policy>, specs: Vec<Spec>, progress: &Progress) -> Result<Pending> {
         let (reply, results) = mpsc::unbounded_channel();
         let stop = Arc::new(AtomicBool::new(false));
         let expected = specs.len();
+        let batch = Arc::new(Batch {
+            current: Arc::clone(&self.current),
+            groups: Mutex::default(),
+            policy: Arc::clone(policy),
+            progress: Arc::clone(progress),
+            retries: self.retries,
+            stop: Arc::clone(&stop),
+        });
         for (index, spec) in specs.into_iter().enumerate() {
-            let job = Job {
-                spec,
-                policy: Arc::clone(policy),
-                progress: Arc::clone(progress),
-                reply: reply.clone(),
-                stop: Arc::clone(&stop),
-            };
+            let job = Job { spec, batch: Arc::clone(&batch), reply: reply.clone() };
             self.threads[index % self.threads.len()].jobs.send(job).map_err(|_| gone())?;
         }
         Ok(Pending { results, stop, expected })
     }
 }
+
+/// Bytes of a thread's stack: tools that call tools have their waits nested on it.
+const STACK: usize = 16 << 20;
 
 impl Drop for Pool {
     fn drop(&mut self) {
@@ -146,72 +210,10 @@ impl Pending {
     }
 }
 
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn gone() -> Error {
     Error::new(Kind::Internal, "a script worker thread ended early")
-}
-
-type Rows = (Option<u64>, Option<u64>);
-
-fn work(
-    script: &Script,
-    renderer: &Arc<Renderer>,
-    concurrency: usize,
-    retries: usize,
-    ready: oneshot::Sender<Result<Rows>>,
-    mut queue: mpsc::UnboundedReceiver<Job>,
-) {
-    let loaded = Worker::new(script, Some(Arc::clone(renderer))).and_then(|worker| {
-        let rows = (worker.rows(Split::Train)?, worker.rows(Split::Eval)?);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| Error::new(Kind::Internal, format!("can't start a runtime: {error}")))?;
-        Ok((worker, rows, runtime))
-    });
-    let (worker, runtime) = match loaded {
-        Ok((worker, rows, runtime)) => {
-            let _ = ready.send(Ok(rows));
-            (Rc::new(worker), runtime)
-        }
-        Err(error) => {
-            let _ = ready.send(Err(error));
-            return;
-        }
-    };
-    let local = tokio::task::LocalSet::new();
-    local.block_on(&runtime, async move {
-        let permits = Arc::new(Semaphore::new(concurrency));
-        let mut tasks = tokio::task::JoinSet::new();
-        loop {
-            let Some(job) = queue.recv().await else { break };
-            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { break };
-            let (worker, renderer) = (Rc::clone(&worker), Arc::clone(renderer));
-            tasks.spawn_local(async move {
-                let result = attempt(&worker, &renderer, &job, retries).await;
-                if let Ok(trajectory) = &result {
-                    (job.progress)(trajectory);
-                }
-                let _ = job.reply.send(result);
-                drop(permit);
-            });
-            while tasks.try_join_next().is_some() {}
-        }
-        while tasks.join_next().await.is_some() {}
-    });
-}
-
-/// Drives one trajectory; a failed one is tried again in a fresh environment, under the same seeds.
-async fn attempt(worker: &Worker, renderer: &Renderer, job: &Job, retries: usize) -> Result<Trajectory> {
-    let mut left = retries;
-    loop {
-        if job.stop.load(Ordering::Relaxed) {
-            return Err(Error::new(Kind::Interrupted, "stopped"));
-        }
-        let trajectory = drive(worker, renderer, job.policy.as_ref(), &job.spec).await?;
-        let again = trajectory.status.is_failure() && !matches!(trajectory.status, Status::Aborted);
-        if !again || left == 0 {
-            return Ok(trajectory);
-        }
-        left -= 1;
-    }
 }

@@ -159,8 +159,12 @@ fn drop_text_commands(text: &str) -> String {
         "\\mbox",
         "\\operatorname",
     ];
-    while let Some(at) = rest.find('\\') {
+    // Behind the last brace no command ends; looking for its end again and again would take the square of the time.
+    let end = text.rfind('}').unwrap_or(0);
+    let mut blank = true;
+    while let Some(at) = rest[..rest.len().min((end + rest.len()).saturating_sub(text.len()))].find('\\') {
         out.push_str(&rest[..at]);
+        blank = blank && rest[..at].trim().is_empty();
         rest = &rest[at..];
         let inner = commands.iter().find_map(|command| {
             let after = rest.strip_prefix(command)?.trim_start().strip_prefix('{')?;
@@ -168,11 +172,13 @@ fn drop_text_commands(text: &str) -> String {
             Some((&after[..end], &after[end + 1..]))
         });
         if let Some((content, after)) = inner {
-            if out.trim().is_empty() {
+            if blank {
                 out.push_str(content);
+                blank = content.trim().is_empty();
             }
             rest = after;
         } else {
+            blank = false;
             out.push('\\');
             rest = &rest[1..];
         }

@@ -12,6 +12,33 @@ use serde_json::{Map, Number, Value as Json};
 /// Deepest nesting of tables that is taken for data; a cycle runs into it.
 const DEPTH: usize = 100;
 
+/// Most values, and bytes of text in them, that are turned into plain data at once. A table that is in another one twice
+/// counts twice: a few tables that hold each other can spell out more than any memory has.
+const MOST: Budget = Budget { values: 1 << 22, bytes: 256 << 20 };
+
+/// What [`show`] looks at.
+const SHOWN: Budget = Budget { values: 1 << 10, bytes: 1 << 16 };
+
+/// How much is left to write or copy.
+#[derive(Clone, Copy)]
+struct Budget {
+    values: usize,
+    bytes: usize,
+}
+
+impl Budget {
+    /// Takes one value with so many bytes of text; false when there is not enough left.
+    fn take(&mut self, bytes: usize) -> bool {
+        match (self.values.checked_sub(1), self.bytes.checked_sub(bytes)) {
+            (Some(values), Some(bytes)) => {
+                *self = Self { values, bytes };
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
 /// The key under which a snapshot keeps what JSON has no form for.
 const TAG: &str = "$r1";
 
@@ -26,11 +53,14 @@ pub(crate) enum Odd {
 
 /// Plain data as JSON; `at` names the value in messages (`state`, `policy`).
 pub(crate) fn to_json(value: &Value, at: &str, odd: Odd) -> Result<Json, String> {
-    let mut path = at.to_owned();
-    write_json(value, &mut path, odd, 0)
+    write_json(value, &mut at.to_owned(), odd, 0, &mut MOST.clone())
 }
 
-fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize) -> Result<Json, String> {
+fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize, budget: &mut Budget) -> Result<Json, String> {
+    let bytes = if let Value::String(text) = value { text.as_bytes().len() } else { 0 };
+    if !budget.take(bytes) {
+        return Err(format!("{} holds too much to be plain data", short(path)));
+    }
     let tagged = |kind: &str, value: Json| {
         let mut map = Map::new();
         map.insert(TAG.to_owned(), Json::String(kind.to_owned()));
@@ -69,13 +99,17 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize) -> Resul
             let start = path.len();
             table
                 .for_each(|key: Value, item: Value| {
+                    let named = if let Value::String(name) = &key { name.as_bytes().len() } else { 0 };
+                    if !budget.take(named) {
+                        return Err(mlua::Error::runtime(format!("{} holds too much to be plain data", short(path))));
+                    }
                     match &key {
                         Value::Integer(index) => write!(path, "[{index}]"),
-                        Value::String(name) => write!(path, ".{}", name.display()),
+                        Value::String(name) => write!(path, ".{}", beginning(name, 100)),
                         other => write!(path, "[{}]", show(other)),
                     }
                     .map_err(mlua::Error::external)?;
-                    let json = write_json(&item, path, odd, depth + 1).map_err(mlua::Error::runtime)?;
+                    let json = write_json(&item, path, odd, depth + 1, budget).map_err(mlua::Error::runtime)?;
                     path.truncate(start);
                     match key {
                         Value::Integer(index) if index as usize == list.len() + 1 => list.push(json),
@@ -119,7 +153,7 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize) -> Resul
                 if matches!(key, Value::Table(_)) {
                     return Err(format!("{path} has a table as a key"));
                 }
-                numbered.push((write_json(&key, path, odd, depth + 1)?, item));
+                numbered.push((write_json(&key, path, odd, depth + 1, budget)?, item));
             }
             numbered.sort_by(|(a, _), (b, _)| {
                 let number = |key: &Json| key.as_f64().unwrap_or(f64::INFINITY);
@@ -133,7 +167,7 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize) -> Resul
 }
 
 /// The first part of a path that repeats itself.
-fn short(path: &str) -> &str {
+pub(crate) fn short(path: &str) -> &str {
     path.char_indices().nth(60).map_or(path, |(end, _)| &path[..end])
 }
 
@@ -170,7 +204,7 @@ pub(crate) fn from_json(lua: &Lua, json: &Json) -> mlua::Result<Value> {
 }
 
 /// Marks a list that came in empty, so that it goes out as `[]`.
-fn list_metatable(lua: &Lua) -> mlua::Result<Table> {
+pub(crate) fn list_metatable(lua: &Lua) -> mlua::Result<Table> {
     const KEY: &str = "r1.empty_list";
     if let Ok(Some(meta)) = lua.named_registry_value::<Option<Table>>(KEY) {
         return Ok(meta);
@@ -233,15 +267,22 @@ pub(crate) fn from_snapshot(lua: &Lua, json: &Json) -> mlua::Result<Value> {
 }
 
 /// A copy that shares no table with the original.
-pub(crate) fn deep_copy(lua: &Lua, value: &Value, depth: usize) -> mlua::Result<Value> {
+pub(crate) fn deep_copy(lua: &Lua, value: &Value) -> mlua::Result<Value> {
+    copy(lua, value, 0, &mut MOST.clone())
+}
+
+fn copy(lua: &Lua, value: &Value, depth: usize, budget: &mut Budget) -> mlua::Result<Value> {
+    if !budget.take(0) {
+        return Err(mlua::Error::runtime("the state holds too much to be copied"));
+    }
     let Value::Table(table) = value else { return Ok(value.clone()) };
     if depth == DEPTH {
         return Err(mlua::Error::runtime("the state is nested too deeply, or contains itself"));
     }
-    let copy = lua.create_table_with_capacity(table.raw_len(), 0)?;
-    table.for_each(|key: Value, item: Value| copy.raw_set(key, deep_copy(lua, &item, depth + 1)?))?;
-    copy.set_metatable(table.metatable())?;
-    Ok(Value::Table(copy))
+    let own = lua.create_table_with_capacity(table.raw_len(), 0)?;
+    table.for_each(|key: Value, item: Value| own.raw_set(key, copy(lua, &item, depth + 1, budget)?))?;
+    own.set_metatable(table.metatable())?;
+    Ok(Value::Table(own))
 }
 
 /// A Lua number, whole or not.
@@ -260,13 +301,18 @@ pub(crate) fn show(value: &Value) -> String {
         value if value.is_null() => "null".to_owned(),
         Value::Number(number) if number.is_nan() => "NaN".to_owned(),
         Value::Number(number) if number.is_infinite() => "infinity".to_owned(),
-        Value::String(text) => format!("\"{}\"", clip(&text.to_string_lossy(), 60)),
+        Value::String(text) => format!("\"{}\"", clip(&beginning(text, 240), 60)),
         Value::Boolean(_) | Value::Integer(_) | Value::Number(_) => value.to_string().unwrap_or_default(),
-        Value::Table(_) => {
-            to_json(value, "", Odd::Refuse).map_or_else(|_| "a table".to_owned(), |json| clip(&json.to_string(), 200))
-        }
+        Value::Table(_) => write_json(value, &mut String::new(), Odd::Refuse, 0, &mut SHOWN.clone())
+            .map_or_else(|_| "a table".to_owned(), |json| clip(&json.to_string(), 200)),
         other => format!("a {}", other.type_name()),
     }
+}
+
+/// The first bytes of a text, for messages: what a script holds may be larger than a message should be.
+pub(crate) fn beginning(text: &mlua::LuaString, bytes: usize) -> String {
+    let all = text.as_bytes();
+    String::from_utf8_lossy(&all[..all.len().min(bytes)]).into_owned()
 }
 
 /// At most `most` characters; what is cut off is shown as `…`.

@@ -2,6 +2,8 @@
 
 use mlua::Error as LuaError;
 
+use super::convert::clip;
+use super::host::MESSAGE;
 use crate::error::{Error, Kind};
 use crate::mdp::Status;
 
@@ -52,13 +54,14 @@ pub(crate) fn describe(error: &LuaError) -> Described {
             let error = external
                 .downcast_ref::<Error>()
                 .cloned()
-                .unwrap_or_else(|| Error::new(Kind::Script, external.to_string()));
+                .unwrap_or_else(|| Error::new(Kind::Script, clip(&external.to_string(), MESSAGE)));
             Described { error, traceback: Vec::new() }
         }
         LuaError::RuntimeError(text) | LuaError::SyntaxError { message: text, .. } => {
             let (message, traceback) = text.split_once("\nstack traceback:").unwrap_or((text, ""));
             let (place, message) = split_place(message);
-            let mut error = Error::new(Kind::Script, message);
+            let message = textless(message);
+            let mut error = Error::new(Kind::Script, clip(message, MESSAGE));
             if let Some(place) = place {
                 error = error.at(place);
             }
@@ -74,7 +77,9 @@ pub(crate) fn describe(error: &LuaError) -> Described {
         LuaError::MemoryError(_) => {
             Described { error: Error::new(Kind::Script, "not enough memory"), traceback: Vec::new() }
         }
-        other => Described { error: Error::new(Kind::Script, other.to_string()), traceback: Vec::new() },
+        other => {
+            Described { error: Error::new(Kind::Script, clip(&other.to_string(), MESSAGE)), traceback: Vec::new() }
+        }
     }
 }
 
@@ -99,6 +104,18 @@ impl Described {
     }
 }
 
+/// A value without a text of its own that was thrown prints as an address, which says nothing and is never the same.
+fn textless(message: &str) -> &str {
+    let (kind, address) = message.split_once(": 0x").unwrap_or((message, ""));
+    match kind {
+        _ if address.is_empty() || !address.bytes().all(|byte| byte.is_ascii_hexdigit()) => message,
+        "table" => "an error that is a table without a text",
+        "function" => "an error that is a function",
+        "userdata" => "an error that is a userdata",
+        _ => "an error that is no text",
+    }
+}
+
 /// `scripts/x.lua:3: message` -> place and message.
 fn split_place(text: &str) -> (Option<&str>, &str) {
     for (colon, _) in text.match_indices(':') {
@@ -109,14 +126,21 @@ fn split_place(text: &str) -> (Option<&str>, &str) {
             if is_script(place) {
                 return (Some(place), &rest[digits + 2..]);
             }
+            // A library function that the host has put in the place of Luau's.
+            if place.starts_with("[r1]:") || place.starts_with("r1]:") {
+                return (None, &rest[digits + 2..]);
+            }
         }
     }
     (None, text)
 }
 
+/// Frames shown of a traceback.
+const FRAMES: usize = 20;
+
 /// The script's frames of a traceback; frames of the host, of the embedded library and of C are left out.
 fn frames(traceback: &str) -> Vec<String> {
-    traceback.lines().filter_map(frame).collect()
+    traceback.lines().filter_map(frame).take(FRAMES).collect()
 }
 
 /// `scripts/x.lua:3: in function 'step'` and `scripts/x.lua:3 function step` -> `scripts/x.lua:3 in step`.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use mlua::Lua;
 
 use super::api::tool::Tool;
+use super::convert::clip;
 use super::program::{Echo, Stream};
 use super::record::{Lane, Record};
 use super::services::Services;
@@ -20,6 +21,9 @@ use crate::config::Limits;
 use crate::error::{Error, Kind};
 use crate::mdp::ToolRecord;
 use crate::text::Renderer;
+
+/// Characters of an error's message; a script may throw, and misname, texts of any length.
+pub(crate) const MESSAGE: usize = 1000;
 
 /// Lines kept between two calls of [`Host::take_log`]; older ones are dropped and counted.
 const LOG_LINES: usize = 1000;
@@ -37,6 +41,11 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
+    /// Whether the call belongs to one trajectory, and not to the script as a whole.
+    pub(crate) fn is_of_trajectory(self) -> bool {
+        matches!(self, Self::Reset | Self::Observe | Self::Step | Self::Reward)
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Load => "script",
@@ -62,6 +71,16 @@ pub(crate) struct Call {
     /// CPU nanoseconds left.
     pub(crate) cpu_left: Cell<u64>,
     pub(crate) cpu_hit: Cell<bool>,
+    /// Bytes that the virtual machine may have while the call runs; 0 before its first turn.
+    pub(crate) room: Cell<usize>,
+    /// Bytes that the call has added to what the machine holds.
+    pub(crate) held: Cell<isize>,
+    /// Calls of `r1.call_tools` that are under way: tools may call tools.
+    pub(crate) nested: Cell<usize>,
+    /// Bytes that one tool's result may have.
+    pub(crate) result: usize,
+    /// Lines it may still log.
+    lines: Cell<usize>,
     /// What tools were asked and answered, in order.
     pub(crate) tools: RefCell<Vec<ToolRecord>>,
     /// Stateful tools of the trajectory, if there is one.
@@ -89,6 +108,11 @@ impl Call {
             lane: RefCell::new(Lane::root(entry)),
             cpu_left: Cell::new((limits.cpu.max(0.0) * 1e9) as u64),
             cpu_hit: Cell::new(false),
+            room: Cell::new(0),
+            held: Cell::new(0),
+            nested: Cell::new(0),
+            result: limits.result.saturating_mul(1 << 10),
+            lines: Cell::new(limits.log),
             tools: RefCell::new(Vec::new()),
             session,
         })
@@ -174,6 +198,9 @@ impl Host {
             return echo(&LogLine { place, text }, Stream::Log);
         }
         let mut log = self.log.borrow_mut();
+        let call = self.current.borrow();
+        let Some(left) = call.lines.get().checked_sub(1) else { return self.dropped.set(self.dropped.get() + 1) };
+        call.lines.set(left);
         if log.len() == LOG_LINES {
             log.pop_front();
             self.dropped.set(self.dropped.get() + 1);
@@ -186,7 +213,7 @@ impl Host {
         let dropped = self.dropped.replace(0);
         let lost = (dropped > 0).then(|| LogLine {
             place: String::new(),
-            text: format!("{dropped} earlier lines were dropped: the script logs too much"),
+            text: format!("{dropped} lines were dropped: the script logs too much"),
         });
         lost.into_iter().chain(self.log.borrow_mut().drain(..)).collect()
     }
@@ -208,7 +235,7 @@ pub(crate) fn place(lua: &Lua) -> Option<String> {
 
 /// The error of a script that uses the host wrongly, at the place where it does.
 pub(crate) fn misuse(lua: &Lua, message: impl Into<String>) -> Error {
-    let error = Error::new(Kind::Script, message);
+    let error = Error::new(Kind::Script, clip(&message.into(), MESSAGE));
     match place(lua) {
         Some(place) => error.at(place),
         None => error,

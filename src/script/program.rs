@@ -63,7 +63,15 @@ impl Program<'_> {
     /// # Errors
     /// [`Kind::Script`] with file, line and the frames that led there, for an error that nobody caught.
     pub async fn run(self) -> Result<End> {
-        let limits = Limits { cpu: FOREVER, wait: FOREVER, memory: MEMORY };
+        let limits = Limits {
+            cpu: FOREVER,
+            wait: FOREVER,
+            memory: MEMORY,
+            trajectory: MEMORY,
+            text: MEMORY,
+            result: MEMORY << 10,
+            log: usize::MAX,
+        };
         let host = Host::for_program(self.services, self.echo);
         let arguments = Some(self.arguments);
         let vm = Vm::with_host(limits.clone(), Sources::Disk(directory(self.path)), host, arguments)?;

@@ -8,6 +8,10 @@ use super::convert::{self, kind, show};
 use crate::error::suggest;
 use crate::mdp::ToolRecord;
 
+/// Most parts of a reward, and bytes of the name of one: each is a metric of the run.
+const FIELDS: usize = 64;
+const NAME: usize = 64;
+
 /// What an env made of an action.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepResult {
@@ -100,7 +104,11 @@ pub(crate) fn reward(value: &Value) -> Result<Reward, String> {
     if parts.is_empty() && total.is_none() {
         return Err("reward returned an empty table; it must return a number or a table of named parts".to_owned());
     }
-    Ok(Reward { total: total.unwrap_or(sum), parts })
+    let total = total.unwrap_or(sum);
+    if !total.is_finite() {
+        return Err(format!("the sum of the reward's parts is {}", show(&Value::Number(total))));
+    }
+    Ok(Reward { total, parts })
 }
 
 fn weighted_part(at: &str, table: &Table) -> Result<(f64, f64), String> {
@@ -134,6 +142,13 @@ fn each(table: &Table, mut f: impl FnMut(&str, &Value) -> Result<(), String>) ->
     let mut fields = BTreeMap::new();
     table
         .for_each(|key: Value, value: Value| match key {
+            Value::String(_) if fields.len() == FIELDS => {
+                Err(mlua::Error::runtime(format!("there are more than {FIELDS} named fields or parts")))
+            }
+            Value::String(name) if name.as_bytes().len() > NAME => Err(mlua::Error::runtime(format!(
+                "the name of a field is longer than {NAME} bytes: {}",
+                show(&Value::String(name))
+            ))),
             Value::String(name) => {
                 fields.insert(name.to_string_lossy(), value);
                 Ok(())

@@ -53,6 +53,9 @@ pub(crate) fn environment(lua: &Lua, host: &Rc<Host>, loader: &Rc<RefCell<Loader
     let log = host.clone();
     environment
         .raw_set("print", lua.create_function(move |lua, values: Variadic<Value>| write_log(lua, &log, &values))?)?;
+    let refuse =
+        lua.create_function(|lua, why: String| -> mlua::Result<()> { Err(mlua::Error::external(misuse(lua, why))) })?;
+    lua.load(include_str!("../../lua/bounds.lua")).set_name("=[r1]").call::<()>(refuse)?;
     let loader = loader.clone();
     environment
         .raw_set("require", lua.create_function(move |lua, name: Value| require::require(lua, &loader, &name))?)?;
@@ -104,6 +107,9 @@ pub(crate) fn seal(lua: &Lua, environment: &Table) -> mlua::Result<()> {
     Ok(())
 }
 
+/// Bytes of a line in the log; the rest is cut.
+const LOGGED: usize = 4096;
+
 /// `print` and `r1.log`: a line for the host's log, never for stdout.
 pub(crate) fn write_log(lua: &Lua, host: &Host, values: &[Value]) -> mlua::Result<()> {
     let mut text = String::new();
@@ -113,7 +119,13 @@ pub(crate) fn write_log(lua: &Lua, host: &Host, values: &[Value]) -> mlua::Resul
         }
         match value {
             Value::Table(table) if table.metatable().is_none() => text.push_str(&super::convert::show(value)),
+            Value::String(own) => text.push_str(&super::convert::beginning(own, LOGGED + 1)),
             _ => text.push_str(&value.to_string()?),
+        }
+        if text.len() > LOGGED {
+            text.truncate(text.floor_char_boundary(LOGGED));
+            text.push('…');
+            break;
         }
     }
     host.log(place(lua).unwrap_or_default(), text);

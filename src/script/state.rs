@@ -26,7 +26,41 @@ pub struct State {
     pub(crate) counts_calls: bool,
     pub(crate) session: Rc<Session>,
     pub(crate) record: Record,
+    pub(crate) size: Rc<Size>,
     lua: Lua,
+}
+
+/// Bytes of all states of a virtual machine.
+#[derive(Clone, Default)]
+pub(crate) struct StateBytes(pub(crate) Rc<Cell<usize>>);
+
+/// Bytes of one state, as last measured; counted among all while the state lives.
+pub(crate) struct Size {
+    own: Cell<usize>,
+    all: StateBytes,
+}
+
+impl Size {
+    fn new(lua: &Lua) -> Rc<Self> {
+        Rc::new(Self {
+            own: Cell::new(0),
+            all: lua.app_data_ref::<StateBytes>().map(|all| all.clone()).unwrap_or_default(),
+        })
+    }
+
+    pub(crate) fn get(&self) -> usize {
+        self.own.get()
+    }
+
+    pub(crate) fn set(&self, bytes: usize) {
+        self.all.0.set((self.all.0.get() + bytes).saturating_sub(self.own.replace(bytes)));
+    }
+}
+
+impl Drop for Size {
+    fn drop(&mut self) {
+        self.set(0);
+    }
 }
 
 impl State {
@@ -35,8 +69,8 @@ impl State {
         if counts_calls {
             table.raw_set("calls", 0)?;
         }
-        let lua = lua.clone();
-        Ok(Self { table, seed, steps: Rc::default(), counts_calls, session, record, lua })
+        let (size, lua) = (Size::new(lua), lua.clone());
+        Ok(Self { table, seed, steps: Rc::default(), counts_calls, session, record, size, lua })
     }
 
     /// The seed that `reset` was given.
@@ -79,22 +113,22 @@ impl State {
             counts_calls: snapshot.get("counts_calls").and_then(Json::as_bool).ok_or_else(bad)?,
             session: Rc::default(),
             record: Record::live(),
+            size: Size::new(lua),
             lua: lua.clone(),
         })
     }
 
     /// A copy that goes its own way from here. Stateful tools start afresh in the copy.
     pub fn fork(&self) -> Result<Self> {
-        let copy = convert::deep_copy(&self.lua, &Value::Table(self.table.clone()), 0);
+        let copy = convert::deep_copy(&self.lua, &Value::Table(self.table.clone()));
         let failed = |why: String| Error::new(Kind::Script, why);
         match copy.map_err(|error| failed(error.to_string()))? {
-            Value::Table(table) => Ok(Self {
-                table,
-                steps: Rc::new(Cell::new(self.steps.get())),
-                session: Rc::default(),
-                record: self.record.fork(),
-                ..self.clone()
-            }),
+            Value::Table(table) => {
+                let size = Size::new(&self.lua);
+                size.set(self.size.get());
+                let (steps, record) = (Rc::new(Cell::new(self.steps.get())), self.record.fork());
+                Ok(Self { table, steps, session: Rc::default(), record, size, ..self.clone() })
+            }
             other => Err(failed(format!("the state became a {}", other.type_name()))),
         }
     }

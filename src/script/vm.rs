@@ -1,21 +1,24 @@
 //! One Luau virtual machine: sandbox, limits, and how calls go in and come out.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, StdLib, Table, Value, VmState};
 
 use super::api::{self, args::Texts};
+use super::convert::list_metatable;
 use super::failure::{Described, Failure, describe, is_memory};
 use super::host::{Call, Entry, Host, misuse};
 use super::limits::Slot;
 use super::sandbox;
+use super::state::StateBytes;
 use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Status;
@@ -41,12 +44,21 @@ pub(crate) struct Module {
     pub(crate) source: String,
 }
 
+/// What `lua/measure.lua` adds to an answer: the size in bytes, or what is wrong and where.
+pub(crate) type Measured = (Option<usize>, Option<String>, Option<String>);
+
 pub(crate) struct Vm {
     pub(crate) lua: Lua,
     pub(crate) host: Rc<Host>,
     pub(crate) limits: Limits,
     slot: Arc<Slot>,
     environment: Table,
+    /// The functions of `lua/measure.lua`.
+    entries: Table,
+    /// Where the functions within measured ones are defined.
+    origins: RefCell<BTreeMap<usize, String>>,
+    /// What the machine held after the last full collection that looked for waste.
+    collected: Cell<usize>,
     loader: Rc<RefCell<super::require::Loader>>,
 }
 
@@ -65,13 +77,17 @@ impl Vm {
     ) -> Result<Self> {
         let slot = Slot::register()?;
         let loader = Rc::new(RefCell::new(super::require::Loader::new(sources)));
-        let build = || -> mlua::Result<(Lua, Table)> {
+        let build = || -> mlua::Result<(Lua, Table, Table)> {
             let lua = Lua::new_with(StdLib::ALL_SAFE, mlua::LuaOptions::default())?;
+            lua.set_app_data(limits.clone());
+            lua.set_app_data(StateBytes::default());
             let environment = sandbox::environment(&lua, &host, &loader)?;
             api::install(&lua, &environment, &host)?;
             if let Some(arguments) = program {
                 api::program::install(&lua, &environment, &host, arguments)?;
             }
+            let given = (Value::NULL, list_metatable(&lua)?);
+            let entries = lua.load(include_str!("../../lua/measure.lua")).set_name("=[r1]").call(given)?;
             sandbox::seal(&lua, &environment)?;
             lua.set_app_data(Texts::default());
             lua.set_memory_limit(limits.memory.max(1) << 20)?;
@@ -82,11 +98,21 @@ impl Vm {
                 }
                 Ok(VmState::Continue)
             });
-            Ok((lua, environment))
+            Ok((lua, environment, entries))
         };
-        let (lua, environment) =
+        let (lua, environment, entries) =
             build().map_err(|error| Error::new(Kind::Internal, format!("can't start a script VM: {error}")))?;
-        Ok(Self { lua, host, limits, slot, environment, loader })
+        Ok(Self {
+            lua,
+            host,
+            limits,
+            slot,
+            environment,
+            entries,
+            origins: RefCell::default(),
+            collected: Cell::new(0),
+            loader,
+        })
     }
 
     /// Runs the main file; gives what it returns.
@@ -140,14 +166,22 @@ impl Vm {
     ) -> Result<R, Failure> {
         let mut future = pin!(function.call_async::<R>(args));
         let limited = poll_fn(|cx| {
-            let _running = self.enter(call);
-            future.as_mut().poll(cx)
+            let polled = {
+                let _running = self.enter(call);
+                future.as_mut().poll(cx)
+            };
+            // What it holds while it waits, all others have to do without.
+            if polled.is_pending() && self.holds_too_much(call) {
+                return Poll::Ready(Err(mlua::Error::MemoryError("not enough memory".to_owned())));
+            }
+            polled
         });
         let wait = Duration::try_from_secs_f64(self.limits.wait).unwrap_or(Duration::MAX);
         let Some(result) = call.within(wait, limited).await else {
             let name = call.entry.name();
             let message = format!("{name} waited for tools longer than limits.wait = {} s", self.limits.wait);
-            return Err(Failure::new(Status::ToolTimeout, at_definition(function, message)));
+            let error = Error { place: self.origin(function), ..Error::new(Kind::Script, message) };
+            return Err(Failure::new(Status::ToolTimeout, error));
         };
         self.finish(call, function, result)
     }
@@ -157,9 +191,77 @@ impl Vm {
         &self.environment
     }
 
+    /// `name` of `lua/measure.lua` around a function of the script, which then also tells the size of its data.
+    pub(crate) fn measured(&self, name: &str, function: &Function) -> Result<Function> {
+        let most = if name == "context" { self.limits.text } else { self.limits.trajectory } << 20;
+        let make = || self.entries.raw_get::<Function>(name)?.call((function, most));
+        let measured: Function =
+            make().map_err(|error: mlua::Error| Error::new(Kind::Internal, format!("lua/measure.lua: {error}")))?;
+        if let Some(place) = definition(function) {
+            self.origins.borrow_mut().insert(measured.to_pointer() as usize, place);
+        }
+        Ok(measured)
+    }
+
+    /// The line where a function of the script is defined that is called, measured or not.
+    fn origin(&self, function: &Function) -> Option<String> {
+        self.origins.borrow().get(&(function.to_pointer() as usize)).cloned().or_else(|| definition(function))
+    }
+
+    /// The size of a list of messages.
+    pub(crate) fn size(&self, call: &Rc<Call>, list: &Table) -> Result<Measured, Failure> {
+        let size = self
+            .entries
+            .raw_get::<Function>("size")
+            .map_err(|error| Failure::new(Status::EnvError, describe(&error).error))?;
+        self.call_now(call, &size, (list, self.limits.text << 20))
+    }
+
+    /// What the trajectories' states take, and how much of the machine's memory is something else that no collection
+    /// frees: tables that functions of the script keep for themselves. Above a quarter of the limit the machine is worn:
+    /// it should run what it has begun, and no more.
+    pub(crate) fn is_worn(&self) -> bool {
+        let limit = self.memory_limit();
+        // Collecting takes time, so that it is done again only when there is more.
+        if self.lua.used_memory() < limit / 4 || self.lua.used_memory() < self.collected.get() + limit / 16 {
+            return false;
+        }
+        let _ = self.lua.gc_collect();
+        let used = self.lua.used_memory();
+        self.collected.set(used);
+        let states = self.lua.app_data_ref::<StateBytes>().map_or(0, |all| all.0.get());
+        used.saturating_sub(states * 2) > limit / 4
+    }
+
+    fn memory_limit(&self) -> usize {
+        self.limits.memory.max(1) << 20
+    }
+
     fn enter<'a>(&'a self, call: &'a Rc<Call>) -> Running<'a> {
         let before = self.host.swap(call.clone());
-        Running { vm: self, call, before: Some(before), start: self.slot.arm(call.cpu_left.get()) }
+        let used = self.lua.used_memory();
+        let mut room = self.memory_limit();
+        if call.entry.is_of_trajectory() {
+            // What is not collected yet counts as used and may be up to twice what is needed.
+            room = room.min(used * 3 + (self.limits.trajectory.max(1) << 20));
+        }
+        call.room.set(room);
+        // Fails only without an allocator of mlua's own, which every machine here has.
+        let _ = self.lua.set_memory_limit(room);
+        Running { vm: self, call, before: Some(before), used, start: self.slot.arm(call.cpu_left.get()) }
+    }
+
+    /// Whether a call that waits holds more than its trajectory may.
+    fn holds_too_much(&self, call: &Call) -> bool {
+        let most = isize::try_from(self.limits.trajectory << 20).unwrap_or(isize::MAX);
+        if !call.entry.is_of_trajectory() || call.held.get() <= most {
+            return false;
+        }
+        let before = self.lua.used_memory();
+        let _ = self.lua.gc_collect();
+        let freed = before.saturating_sub(self.lua.used_memory());
+        call.held.set(call.held.get() - freed as isize);
+        call.held.get() > most
     }
 
     fn finish<R>(&self, call: &Call, function: &Function, result: mlua::Result<R>) -> Result<R, Failure> {
@@ -170,7 +272,10 @@ impl Vm {
                 _ => (self.limits.cpu, entry, "is there an endless loop? limits.cpu sets the limit"),
             };
             let described = result.err().map(|error| describe(&error));
-            let place = described.as_ref().and_then(|described| described.error.place.clone()).or(definition(function));
+            let place = described
+                .as_ref()
+                .and_then(|described| described.error.place.clone())
+                .or_else(|| self.origin(function));
             let mut error =
                 Error::new(Kind::Script, format!("{name} used more than {seconds} s of CPU time")).hint(hint);
             error.place = place;
@@ -184,7 +289,10 @@ impl Vm {
                 if is_memory(&error) {
                     // What the failed call left behind goes now, so that other trajectories can go on.
                     let _ = self.lua.gc_collect();
-                    return Err(Failure { status: Status::ScriptLimit, error: self.memory_error(entry), traceback });
+                    let own = call.entry.is_of_trajectory() && call.room.get() < self.memory_limit();
+                    let mut error = if own { self.trajectory_error(entry) } else { self.memory_error(entry) };
+                    error.place = described.place.or_else(|| self.origin(function));
+                    return Err(Failure { status: Status::ScriptLimit, error, traceback });
                 }
                 Err(Failure { status: Status::EnvError, error: described, traceback })
             }
@@ -193,7 +301,7 @@ impl Vm {
 
     /// A script may swallow the error of a refused allocation with `pcall`; what it holds is looked at again here.
     fn check_memory(&self, entry: &str) -> Result<(), Failure> {
-        let limit = self.limits.memory.max(1) << 20;
+        let limit = self.memory_limit();
         let nearly = limit - limit / 10;
         if self.lua.used_memory() < nearly {
             return Ok(());
@@ -203,6 +311,13 @@ impl Vm {
             return Ok(());
         }
         Err(Failure::new(Status::ScriptLimit, self.memory_error(entry)))
+    }
+
+    /// The error for a trajectory that needs too much.
+    pub(crate) fn trajectory_error(&self, entry: &str) -> Error {
+        let most = self.limits.trajectory;
+        Error::new(Kind::Script, format!("{entry} needs more memory than limits.trajectory = {most} MiB"))
+            .hint("the limit is for one trajectory: its state, and what a call adds to the worker's memory")
     }
 
     fn memory_error(&self, entry: &str) -> Error {
@@ -232,6 +347,8 @@ struct Running<'a> {
     vm: &'a Vm,
     call: &'a Call,
     before: Option<Rc<Call>>,
+    /// Bytes that the machine held.
+    used: usize,
     start: u64,
 }
 
@@ -240,6 +357,7 @@ impl Drop for Running<'_> {
         let (used, hit) = self.vm.slot.disarm(self.start);
         self.call.cpu_left.set(self.call.cpu_left.get().saturating_sub(used));
         self.call.cpu_hit.set(self.call.cpu_hit.get() || hit);
+        self.call.held.set(self.call.held.get() + self.vm.lua.used_memory() as isize - self.used as isize);
         if let Some(before) = self.before.take() {
             self.vm.host.swap(before);
         }

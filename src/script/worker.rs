@@ -16,7 +16,7 @@ use super::messages;
 use super::record::Record;
 use super::results::{Outcome, Reward, StepResult, reward, step_result};
 use super::state::State;
-use super::vm::{Sources, Vm, at_definition, definition};
+use super::vm::{Measured, Sources, Vm, at_definition, definition};
 use crate::config::{Source, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Message, Observation, Status};
@@ -38,6 +38,18 @@ impl Split {
     }
 }
 
+/// A function of the script, and what is called: the same with its data measured.
+struct Entered {
+    own: Function,
+    measured: Function,
+}
+
+impl Entered {
+    fn new(vm: &Vm, name: &str, own: Function) -> Result<Self> {
+        Ok(Self { measured: vm.measured(name, &own)?, own })
+    }
+}
+
 /// One virtual machine with a script in it. Stays on its thread; its calls may run interleaved.
 ///
 /// Calls that wait for tools need a tokio runtime with time and I/O enabled.
@@ -45,9 +57,10 @@ pub struct Worker {
     script: Script,
     vm: Vm,
     recipe: Recipe,
-    reset: Function,
+    reset: Entered,
     own_reset: bool,
-    step: Function,
+    step: Entered,
+    context: Option<Entered>,
     schemas: Vec<Json>,
 }
 
@@ -68,10 +81,11 @@ impl Worker {
         vm.host.tools.replace(tools);
         Ok(Self {
             script: script.clone(),
-            vm,
             own_reset: own_reset.is_some(),
-            reset: own_reset.unwrap_or(defaults.0),
-            step: own_step.unwrap_or(defaults.1),
+            reset: Entered::new(&vm, "reset", own_reset.unwrap_or(defaults.0))?,
+            step: Entered::new(&vm, "step", own_step.unwrap_or(defaults.1))?,
+            context: recipe.context.clone().map(|own| Entered::new(&vm, "context", own)).transpose()?,
+            vm,
             recipe,
             schemas,
         })
@@ -184,31 +198,62 @@ impl Worker {
         let own = Some(Rc::clone(&session));
         let call = Call::of_trajectory(Entry::Reset, (seed, 0), &self.vm.limits, record.clone(), own);
         let input = convert::from_json(&self.vm.lua, task).map_err(|error| host_failure(&error))?;
-        let value: Value = self.vm.call(&call, &self.reset, input).await.map_err(|mut failure| {
-            // A column that is not there is the commonest cause.
-            if failure.status == Status::EnvError && failure.error.message.contains("nil") {
-                let known: Vec<&str> =
-                    task.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
-                failure.error = failure.error.hint(format!("the task's columns: {}", list(&known)));
-            }
-            failure
-        })?;
+        let (value, size): (Value, Measured) =
+            self.vm.call(&call, &self.reset.measured, input).await.map_err(|mut failure| {
+                // A column that is not there is the commonest cause.
+                if failure.status == Status::EnvError && failure.error.message.contains("nil") {
+                    let known: Vec<&str> =
+                        task.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
+                    failure.error = failure.error.hint(format!("the task's columns: {}", list(&known)));
+                }
+                failure
+            })?;
         let Value::Table(table) = value else {
             let message = format!("reset returned {}; it must return the state, a table", kind(&value));
-            return Err(broken(&self.reset, message));
+            return Err(broken(&self.reset.own, message));
         };
-        State::new(&self.vm.lua, table, seed, record.clone(), session).map_err(|error| host_failure(&error))
+        let bytes = self.sized(size, &call, &self.reset.own)?;
+        let state =
+            State::new(&self.vm.lua, table, seed, record.clone(), session).map_err(|error| host_failure(&error))?;
+        state.size.set(bytes);
+        Ok(state)
+    }
+
+    /// The size of the state that a call left, which must be plain data and not too much of it.
+    fn sized(&self, size: Measured, call: &Call, function: &Function) -> Result<usize, Failure> {
+        let place = at_definition(function, "");
+        match size {
+            (Some(bytes), ..) => Ok(bytes),
+            (None, Some(why), _) if why == "large" => {
+                let error = self.vm.trajectory_error(call.entry.name());
+                let message = format!("the state after {}", error.message.replace("needs more memory", "is more"));
+                Err(Failure::new(Status::ScriptLimit, Error { message, place: place.place, ..error }))
+            }
+            (None, why, path) => {
+                let path = convert::short(&path.unwrap_or_default()).to_owned();
+                let message = format!("state{path} {}", why.unwrap_or_default());
+                let error = Error { message, ..place }.hint("a state is plain data: text, numbers, booleans, tables");
+                Err(Failure::new(Status::EnvError, error))
+            }
+        }
     }
 
     /// What the policy is shown: the context function's answer, or `state.messages`.
     pub async fn observe(&self, state: &State, budget: usize) -> Result<Observation, Failure> {
-        let Some(function) = &self.recipe.context else {
+        let Some(context) = &self.context else {
             return match state.table.raw_get("messages") {
-                Ok(Value::Table(list)) => messages::messages(&list, "state.messages")
-                    .map(Observation::Messages)
-                    .map_err(|why| broken(&self.reset, why)),
+                Ok(Value::Table(list)) => {
+                    // Most states are smaller than any observation may be.
+                    if state.size.get() > self.vm.limits.text << 20 {
+                        let size = self.vm.size(&self.call_of(Entry::Observe, state), &list)?;
+                        self.shown(size, &self.reset.own)?;
+                    }
+                    messages::messages(&list, "state.messages")
+                        .map(Observation::Messages)
+                        .map_err(|why| broken(&self.reset.own, why))
+                }
                 _ => Err(broken(
-                    &self.reset,
+                    &self.reset.own,
                     "the state has no `messages`; keep them there, or give the recipe a `context` function".to_owned(),
                 )),
             };
@@ -216,13 +261,34 @@ impl Worker {
         let call = self.call_of(Entry::Observe, state);
         let input = self.vm.lua.create_table().and_then(|table| table.raw_set("tokens", budget).map(|()| table));
         let input = input.map_err(|error| host_failure(&error))?;
-        let value: Value = self.vm.call(&call, function, (&state.table, input)).await?;
-        let (observation, least) = self.observation(&value).map_err(|why| broken(function, why))?;
+        let (value, size): (Value, Measured) = self.vm.call(&call, &context.measured, (&state.table, input)).await?;
+        self.shown(size, &context.own)?;
+        let (observation, least) = self.observation(&value).map_err(|why| broken(&context.own, why))?;
         if least && let Some(renderer) = &self.vm.host.renderer {
             super::budget::check_least(renderer, &self.schemas, &observation, budget)
-                .map_err(|error| Failure::new(Status::ContextOverflow, placed(function, error)))?;
+                .map_err(|error| Failure::new(Status::ContextOverflow, placed(&context.own, error)))?;
         }
         Ok(observation)
+    }
+
+    /// Refuses an observation that is too large to be read.
+    fn shown(&self, size: Measured, function: &Function) -> Result<(), Failure> {
+        let most = self.vm.limits.text;
+        match size {
+            (Some(bytes), ..) if bytes <= most << 20 => Ok(()),
+            (None, Some(why), path) if why != "large" => {
+                let path = path.unwrap_or_default();
+                Err(broken(function, format!("the observation{} {why}", convert::short(&path))))
+            }
+            _ => {
+                let error =
+                    at_definition(function, format!("the observation has more text than limits.text = {most} MiB"));
+                Err(Failure::new(
+                    Status::ScriptLimit,
+                    error.hint("show less, with a `context` function; limits.text sets the limit"),
+                ))
+            }
+        }
     }
 
     /// Whether the recipe has a context function, which must keep to its budget.
@@ -265,8 +331,9 @@ impl Worker {
     pub async fn step(&self, state: &State, action: &Action) -> Result<StepResult, Failure> {
         let call = self.call_of(Entry::Step, state);
         let input = messages::action(&self.vm.lua, action).map_err(|error| host_failure(&error))?;
-        let value: Value = self.vm.call(&call, &self.step, (&state.table, input)).await?;
-        let mut result = step_result(&value).map_err(|why| broken(&self.step, why))?;
+        let (value, size): (Value, Measured) = self.vm.call(&call, &self.step.measured, (&state.table, input)).await?;
+        let mut result = step_result(&value).map_err(|why| broken(&self.step.own, why))?;
+        state.size.set(self.sized(size, &call, &self.step.own)?);
         result.tools = call.tools.take();
         result.reward += result.tools.iter().map(|tool| tool.reward).sum::<f64>();
         if state.counts_calls && !result.tools.is_empty() {
@@ -341,6 +408,16 @@ impl Worker {
         resumed.session = state.session.clone();
         resumed.record = state.record.clone();
         Ok(resumed)
+    }
+
+    /// Whether functions of the script keep so much for themselves that the virtual machine should be replaced.
+    pub fn is_worn(&self) -> bool {
+        self.vm.is_worn()
+    }
+
+    /// Bytes that the virtual machine holds, what is not collected yet included.
+    pub fn memory(&self) -> usize {
+        self.vm.lua.used_memory()
     }
 
     /// What the script logged since the last call.

@@ -44,6 +44,9 @@ pub(super) trait Scan {
     }
 }
 
+/// Most calls that are read of one reply. Every broken one may look through all that follows for its end.
+const CALLS: usize = 256;
+
 /// Reads one reply in pieces.
 pub struct Stream<'a> {
     scan: Box<dyn Scan + 'a>,
@@ -96,6 +99,14 @@ impl<'a> Stream<'a> {
 
     fn read(&mut self, done: bool) {
         while self.at < self.text.len() {
+            if self.calls >= CALLS {
+                if self.calls == CALLS {
+                    self.calls += 1;
+                    self.take(Err(format!("There are more than {CALLS} tool calls: the rest is not read.")));
+                }
+                self.at = self.text.len();
+                break;
+            }
             let rest = &self.text[self.at..];
             let used = match self.scan.step(rest, done) {
                 Step::Content(used) => {
@@ -113,7 +124,7 @@ impl<'a> Stream<'a> {
                     used
                 }
                 Step::Calls(used, calls) => {
-                    for call in calls {
+                    for call in calls.into_iter().take(CALLS - self.calls) {
                         self.calls += 1;
                         let number = self.calls;
                         self.take(call.map_err(|why| format!("Tool call {number} can't be read: {why}.")));
@@ -294,6 +305,17 @@ mod tests {
         ] {
             assert_eq!(held(rest, tags), expected, "{rest}");
         }
+    }
+
+    /// A reply that opens a call over and over is read in a time that grows with its length, not with its square.
+    #[test]
+    fn calls_without_end_are_not_read() {
+        let text = "<tool_call>".repeat(100_000);
+        let started = std::time::Instant::now();
+        let reply = crate::text::Format::Hermes.read(&text, false, "", &[]);
+        assert!(started.elapsed().as_secs() < 10);
+        assert_eq!((reply.tool_calls.len(), reply.errors.len()), (0, CALLS + 1));
+        assert!(reply.errors[CALLS].starts_with("There are more than 256 tool calls"), "{}", reply.errors[CALLS]);
     }
 
     #[test]

@@ -55,7 +55,7 @@ fn clip(long: &str, head: usize, tail: usize) -> Option<String> {
 fn answer(lua: &Lua, value: &Value) -> mlua::Result<Option<String>> {
     match value {
         Value::Nil => Ok(None),
-        Value::String(text) => Ok(Some(text.to_string_lossy())),
+        Value::String(_) => text(lua, "r1.math_equal", "answer", value).map(Some),
         Value::Integer(whole) => Ok(Some(whole.to_string())),
         Value::Number(number) => Ok(Some(number.to_string())),
         other => Err(fail(lua, "r1.math_equal", format!("compares text and numbers, got {}", kind(other)))),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use mlua::{Function, Lua, Table, Value};
 
+use crate::config::Limits;
 use crate::error::{Error, Kind, suggest};
 use crate::script::convert::{Odd, kind, show, to_json};
 use crate::script::host::{misuse, place};
@@ -134,9 +135,14 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A text argument.
+/// A text argument, at most `limits.text` long: no limit reaches a host function while it reads.
 pub(crate) fn text(lua: &Lua, function: &str, name: &str, value: &Value) -> mlua::Result<String> {
+    let most = lua.app_data_ref::<Limits>().map_or(usize::MAX, |limits| limits.text);
     match value {
+        Value::String(text) if text.as_bytes().len() >> 20 >= most => {
+            let size = text.as_bytes().len() >> 20;
+            Err(fail(lua, function, format!("`{name}` has {size} MiB of text; limits.text = {most} MiB")))
+        }
         Value::String(text) => Ok(text.to_string_lossy()),
         other => Err(fail(lua, function, format!("`{name}` must be text, got {}", kind(other)))),
     }

@@ -23,9 +23,12 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     let host = host.clone();
     let call_tools = lua.create_async_function(move |lua, (calls, options): (Value, Value)| {
         let call = host.current();
-        let jobs = jobs(&lua, &host, &calls, &options);
+        let nesting = Nesting::deeper(&call);
+        let jobs = nesting
+            .ok_or_else(|| fail(&lua, NAME, format!("tools call tools more than {NESTED} deep or wide")))
+            .and_then(|nesting| Ok((nesting, jobs(&lua, &host, &calls, &options)?)));
         async move {
-            let jobs = jobs?;
+            let (_nesting, jobs) = jobs?;
             let answers = try_join_all(jobs.into_iter().map(|job| call.branch(job.run(call.clone())))).await?;
             let list = lua.create_table_with_capacity(answers.len(), 0)?;
             for answer in answers {
@@ -36,6 +39,31 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         }
     })?;
     r1.raw_set("call_tools", call_tools)
+}
+
+const NAME: &str = "r1.call_tools";
+/// Most calls of `r1.call_tools` under way in one call of the script: each has a place on the thread's stack.
+const NESTED: usize = 16;
+/// Most calls in a list.
+const CALLS: usize = 1024;
+
+/// One call of `r1.call_tools` under way.
+struct Nesting(Rc<Call>);
+
+impl Nesting {
+    fn deeper(call: &Rc<Call>) -> Option<Self> {
+        let under_way = call.nested.get();
+        (under_way < NESTED).then(|| {
+            call.nested.set(under_way + 1);
+            Self(call.clone())
+        })
+    }
+}
+
+impl Drop for Nesting {
+    fn drop(&mut self) {
+        self.0.nested.set(self.0.nested.get() - 1);
+    }
 }
 
 /// What a call came to.
@@ -70,7 +98,6 @@ enum Job {
 
 /// Reads and checks calls. What the policy did wrong becomes an answer; what the script did wrong is raised.
 fn jobs(lua: &Lua, host: &Host, calls: &Value, options: &Value) -> mlua::Result<Vec<Job>> {
-    const NAME: &str = "r1.call_tools";
     let Value::Table(calls) = calls else {
         return Err(fail(lua, NAME, format!("takes a list of calls such as action.tool_calls, got {}", kind(calls))));
     };
@@ -78,6 +105,9 @@ fn jobs(lua: &Lua, host: &Host, calls: &Value, options: &Value) -> mlua::Result<
         Value::Nil => String::new(),
         options => Fields::new(lua, NAME, options, &["prelude", "state"])?.text("prelude")?.unwrap_or_default(),
     };
+    if calls.raw_len() > CALLS {
+        return Err(fail(lua, NAME, format!("{} calls are more than {CALLS}", calls.raw_len())));
+    }
     let tools = host.tools.borrow();
     let mut jobs = Vec::with_capacity(calls.raw_len());
     for index in 1..=calls.raw_len() {
@@ -146,7 +176,10 @@ impl Job {
                     },
                 };
                 let (text, ok, reward) = match result {
-                    Ok((text, second)) => read_result(&tool.name, run, &text, &second)?,
+                    Ok((text, second)) => {
+                        let (text, ok, reward) = read_result(&tool.name, run, &text, &second)?;
+                        (cut(text, call.result), ok, reward)
+                    }
                     Err(text) => (text, false, 0.0),
                 };
                 let seconds = started.elapsed().as_secs_f64();
@@ -202,6 +235,15 @@ async fn interpret(
         timed_out: answer["timed_out"] == true,
         seconds: answer["seconds"].as_f64().unwrap_or(0.0),
     })
+}
+
+/// A result as the policy may see it: at most `most` bytes, and how much is left out.
+fn cut(text: String, most: usize) -> String {
+    if text.len() <= most {
+        return text;
+    }
+    let end = text.floor_char_boundary(most);
+    format!("{}\n… ({} more bytes)", &text[..end], text.len() - end)
 }
 
 /// What a Lua tool returned: text and a process reward, or nil and why not.

@@ -36,13 +36,14 @@ fn a_state_that_is_not_plain_data_is_refused_with_its_place() {
         "return { tool = r1.tools.rhai() }",
         "return { [{}] = 1 }",
     ] {
-        let (_bench, _worker, state) = state_of(reset);
-        text.push_str(&format!("{}\n", state.snapshot().unwrap_err().message));
+        let bench = Bench::new(&recipe(&format!("local env = r1.env {{ reset = function(task) {reset} end }}")));
+        let failure = run(bench.worker().reset(&json!({}), 9)).unwrap_err();
+        text.push_str(&format!("{}\n", failure.error.message));
     }
     insta::assert_snapshot!(text, @r#"
     state.f.g is a function; plain data holds text, numbers, booleans and tables
     state.board has a metatable; plain data has none
-    state.me.me.me.me.me.me.me.me.me.me.me.me.me.me.me.me.me.me. is nested too deeply, or contains itself
+    state.me.me.me.me.me.me.me.me.me.me.me.me.me.me.me.me.me.me.me.me is nested too deeply, or contains itself
     state.tool is a userdata; plain data holds text, numbers, booleans and tables
     state has a table as a key
     "#);

@@ -1,0 +1,79 @@
+-- How large a value is when it is written out, if it is plain data: text, numbers, booleans, tables without metatables.
+-- A table that is in another one twice counts twice; one that contains itself is nested without end.
+
+local null, empty_list = ... -- host: what stands for JSON's null, and the metatable of a list that came in empty
+
+-- Bytes of a table, and of a key or value in it, besides the text.
+local TABLE, NAMED, LISTED = 48, 32, 16
+local DEPTH = 100
+
+local function walk(value, most, depth)
+  local meta = getmetatable(value)
+  if meta ~= nil and meta ~= empty_list then return nil, "has a metatable; plain data has none", "" end
+  if depth == DEPTH then return nil, "is nested too deeply, or contains itself", "" end
+  local size = TABLE
+  for key, item in next, value do
+    local kind = type(key)
+    if kind == "string" then
+      size = size + NAMED + #key
+    elseif kind == "number" or kind == "boolean" then
+      size = size + LISTED
+    else
+      return nil, "has a " .. kind .. " as a key", ""
+    end
+    local own = type(item)
+    if own == "string" then
+      size = size + #item
+    elseif own == "table" then
+      local inner, why, path = walk(item, most - size, depth + 1)
+      if inner == nil then
+        local place = kind == "string" and "." .. string.sub(key, 1, 100) or "[" .. tostring(key) .. "]"
+        return nil, why, place .. path
+      end
+      size = size + inner
+    elseif own ~= "number" and own ~= "boolean" and item ~= null then
+      local place = kind == "string" and "." .. string.sub(key, 1, 100) or "[" .. tostring(key) .. "]"
+      return nil, "is a " .. own .. "; plain data holds text, numbers, booleans and tables", place
+    end
+    if size > most then return nil, "large", "" end
+  end
+  return size
+end
+
+local entries = {}
+
+--- `reset`, whose state is measured: the state, its size in bytes; or nil, what is wrong with it ("large": it has more than
+--- `most`) and where.
+function entries.reset(reset, most)
+  return function(task)
+    local state = reset(task)
+    if type(state) ~= "table" then return state end
+    return state, walk(state, most, 0)
+  end
+end
+
+--- `step`, after which the state is measured.
+function entries.step(step, most)
+  return function(state, action)
+    local result = step(state, action)
+    return result, walk(state, most, 0)
+  end
+end
+
+--- `context`, whose answer is measured: messages, a view of some, text or token ids.
+function entries.context(context, most)
+  return function(state, budget)
+    local shown = context(state, budget)
+    if type(shown) == "table" then
+      return shown, walk(getmetatable(shown) ~= nil and rawget(shown, "messages") or shown, most, 0)
+    end
+    return shown, type(shown) == "string" and #shown or 0
+  end
+end
+
+--- The size of a table.
+function entries.size(value, most)
+  return walk(value, most, 0)
+end
+
+return entries

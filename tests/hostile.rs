@@ -1,0 +1,259 @@
+//! Scripts made to hang, fill, crash or change the host, each beside good trajectories in one worker: what they end as, and
+//! that nobody else notices. The scripts are in `tests/lua/hostile`; docs/containment.md is the table of what happened.
+//!
+//! A script's first lines say what it does, the status that is expected (several, where both are right; `refused` for a
+//! script that must not load), a part of the message, and how often it is tried; `-- here` marks the line the message must
+//! name. It returns the functions it wants to be hostile in; the others are good ones.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use r1::engine::{Policy, Scripted};
+use r1::mdp::{StreamSeed, Trajectory};
+use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
+use r1::script::{Script, Split};
+use r1::text::{Format, Renderer};
+
+/// A recipe that counts to three, and hands one row in two to the module `hostile`.
+const MAIN: &str = r#"
+local hostile = require("NAME")
+
+local function good_reset(task)
+  local state = { task = task, n = 0, drawn = {}, messages = { r1.user("Count " .. task.n) } }
+  state.sorted = { 3, 1, 2 }
+  table.sort(state.sorted)
+  return state
+end
+
+local function good_step(state, action)
+  state.n = state.n + 1
+  state.drawn[state.n] = math.random(1000000)
+  r1.push(state.messages, r1.assistant(action))
+  r1.push(state.messages, r1.user(string.rep("go on ", state.n)))
+  return { reward = state.drawn[state.n] / 1000000, done = state.n == 3, parts = { n = state.n } }
+end
+
+local function is_hostile(state)
+  local task = rawget(state, "task")
+  return task == nil or task.hostile == true
+end
+
+return r1.recipe {
+  env = r1.env {
+    tools = hostile.tools,
+    max_steps = 5,
+    reset = function(task)
+      if task.hostile and hostile.reset then return hostile.reset(task, good_reset) end
+      return good_reset(task)
+    end,
+    step = function(state, action)
+      if is_hostile(state) and hostile.step then return hostile.step(state, action, good_step) end
+      return good_step(state, action)
+    end,
+  },
+  context = function(state, budget)
+    if is_hostile(state) and hostile.context then return hostile.context(state, budget) end
+    return r1.context(state.messages):keep_first(1):drop_oldest_until(budget.tokens)
+  end,
+  reward = function(state, outcome)
+    if is_hostile(state) and hostile.reward then return hostile.reward(state, outcome) end
+    return { right = r1.math_equal("1/2", "0.5") and 1 or 0, steps = { value = outcome.steps, weight = 0 } }
+  end,
+  data = { train = r1.data.generate { count = 64, row = function(index)
+    return { n = index, hostile = index % 2 == 0 }
+  end } },
+  limits = { cpu = 0.1, wait = 0.5, memory = 256, trajectory = 32, text = 1 },
+  trainer = r1.grpo {},
+}
+"#;
+
+/// What a script's first lines say.
+struct Case {
+    name: String,
+    what: String,
+    expect: Vec<String>,
+    says: String,
+    times: u64,
+    /// The line marked with `-- here`.
+    line: Option<usize>,
+    source: String,
+}
+
+impl Case {
+    fn read(path: &Path) -> Self {
+        let source = std::fs::read_to_string(path).unwrap();
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let field = |name: &str| {
+            let line = source.lines().take(4).find_map(|line| line.strip_prefix(&format!("-- {name}:")));
+            line.map(|line| line.trim().to_owned())
+        };
+        let expect = field("expect").unwrap_or_else(|| panic!("{name}: no `-- expect:`"));
+        Self {
+            what: source.lines().next().unwrap().trim_start_matches("-- ").to_owned(),
+            expect: expect.split('|').map(|status| status.trim().to_owned()).collect(),
+            says: field("says").unwrap_or_else(|| panic!("{name}: no `-- says:`")),
+            times: field("times").map_or(1, |times| times.parse().unwrap()),
+            line: source.lines().position(|line| line.trim_end().ends_with("-- here")).map(|index| index + 1),
+            name,
+            source,
+        }
+    }
+
+    /// Runs it. Gives the status and the first line of the message.
+    fn run(&self, renderer: &Arc<Renderer>) -> (String, String) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("main.lua"), MAIN.replace("NAME", &self.name)).unwrap();
+        std::fs::write(dir.path().join(format!("{}.lua", self.name)), &self.source).unwrap();
+        let shown = |text: &str| text.replace(&format!("{}/", dir.path().display()), "");
+        let name = &self.name;
+        let script = match Script::load(&dir.path().join("main.lua"), &[]) {
+            Ok(script) => script,
+            Err(error) => {
+                let text = shown(&error.to_string());
+                self.check("refused", &text, &error.to_string());
+                return ("refused".to_owned(), text.lines().next().unwrap_or_default().to_owned());
+            }
+        };
+        let options = PoolOptions { workers: 1, concurrency: 16, retries: 0 };
+        let reply = renderer.tokenizer().encode("one more<|im_end|>").unwrap();
+        let policy: Arc<dyn Policy> = Arc::new(Scripted::new(move |_| reply.clone()));
+        let drive = |pool: &Pool, rows: &[u64]| -> BTreeMap<u64, Trajectory> {
+            let specs = rows.iter().map(|row| spec(*row, &script)).collect();
+            let found = pool.start(&policy, specs, &no_progress()).unwrap().finish();
+            let found = found.unwrap_or_else(|error| panic!("{name} ends the run: {error}"));
+            found.into_iter().map(|trajectory| (trajectory.task_index, trajectory)).collect()
+        };
+
+        let good = [0, 2, 4];
+        let pool = Pool::new(&script, renderer, &options).unwrap();
+        let alone = drive(&pool, &good);
+        assert!(alone.values().all(|t| t.status.name() == "terminated" && t.steps.len() == 3), "{name}: {alone:?}");
+        let hostile: Vec<u64> = (0..self.times).map(|time| 2 * time + 1).collect();
+        let rows: Vec<u64> = [&good[..1], &hostile, &good[1..]].concat();
+
+        let pool = Pool::new(&script, renderer, &options).unwrap();
+        let started = Instant::now();
+        let beside = drive(&pool, &rows);
+        let seconds = started.elapsed();
+        assert!(seconds < Duration::from_secs(10) * u32::try_from(self.times).unwrap(), "{name} took {seconds:?}");
+        for row in good {
+            assert_eq!(beside[&row], alone[&row], "{name} changes a good trajectory");
+        }
+        // The worker goes on.
+        assert_eq!(drive(&pool, &good), alone, "{name} leaves something behind");
+        assert!(pool.memory() < 256.0, "{name} leaves {} MiB behind", pool.memory());
+
+        let mut said = (String::new(), String::new());
+        for row in hostile {
+            let trajectory = &beside[&row];
+            let error = trajectory.error.clone().unwrap_or_default();
+            self.check(trajectory.status.name(), &shown(&error), &error);
+            said = (trajectory.status.name().to_owned(), shown(&error).lines().next().unwrap_or_default().to_owned());
+        }
+        said
+    }
+
+    fn check(&self, status: &str, text: &str, raw: &str) {
+        let Self { name, expect, says, line, .. } = self;
+        assert!(expect.iter().any(|expected| expected == status), "{name} ended as {status}: {text}");
+        assert!(text.contains(says.as_str()), "{name} does not say `{says}`: {text}");
+        if let Some(line) = line {
+            assert!(
+                text.contains(&format!("--> {name}.lua:{line}\n")) || text.ends_with(&format!("--> {name}.lua:{line}")),
+                "{name} does not name line {line}: {text}"
+            );
+        }
+        assert!(raw.len() < 8000, "{name}: a message of {} bytes", raw.len());
+    }
+}
+
+fn spec(row: u64, script: &Script) -> Spec {
+    Spec {
+        max_context: 256,
+        seed: StreamSeed { seed: 1, trajectory: row, step: 0 },
+        env_seed: row,
+        ..Spec::new(Split::Train, row, &script.settings)
+    }
+}
+
+fn page(rows: &[(String, String, String, String)]) -> String {
+    let mut page = String::from(
+        "# Containment\n\n\
+         <!-- Made from tests/lua/hostile: `R1_UPDATE=1 cargo nextest run --release hostile_scripts` writes it again. -->\n\n",
+    );
+    page.push_str(HEAD);
+    page.push_str("\n| script | what it tries | what it ends as | what is said |\n|---|---|---|---|\n");
+    for (name, what, status, said) in rows {
+        let said = said.replace('|', "\\|").replace('<', "&lt;");
+        let said: String = said.chars().take(110).collect();
+        let _ = writeln!(page, "| `{name}` | {what} | `{status}` | {said} |");
+    }
+    page
+}
+
+const HEAD: &str = "\
+Every script below runs in one worker beside good trajectories. Each time the good ones end as they do without it, bit for bit, the
+worker goes on, and its memory is bounded afterwards. What the hostile one ends as is recorded with it: a failure is retried once in a fresh
+environment with the same seed (`rollout.retries`) and then left out of the advantages.
+
+| limit | of | default |
+|---|---|---|
+| `limits.cpu` | CPU time of one call of a script's function | 1 s |
+| `limits.wait` | time that a call waits for tools and others | 60 s |
+| `limits.memory` | a script worker | 512 MiB |
+| `limits.trajectory` | a trajectory: its state, what a call adds to the worker's memory, what it holds while it waits | 64 MiB |
+| `limits.text` | text of an observation, and of an argument of a host function | 4 MiB |
+| `limits.result` | text of a tool's result; a longer one is cut | 256 KiB |
+| `limits.log` | lines that a call may log; more are dropped and counted | 100 |
+
+Fixed: tables nested 100 deep in plain data; 2^22 values written out at once; 16 calls of `r1.call_tools` inside each other, 1024 calls in
+one; 64 named parts of a reward; 4 KiB a line of the log; 1000 characters of a message. A machine whose functions keep more than a quarter of
+`limits.memory` for themselves finishes what it has begun, and the next trajectories get a fresh one.
+";
+
+#[test]
+fn hostile_scripts_are_contained() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), Format::Retool).unwrap());
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(root.join("tests/lua/hostile")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let only = std::env::var("R1_HOSTILE").unwrap_or_default();
+    let cases: Vec<Case> = paths.iter().map(|path| Case::read(path)).filter(|case| case.name.contains(&only)).collect();
+    let mut rows = Vec::new();
+    let mut problems = Vec::new();
+    for case in &cases {
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case.run(&renderer))) {
+            // Where two ends are right, which of them came first is not for the table.
+            Ok((_, _)) if case.expect.len() > 1 => {
+                rows.push((case.name.clone(), case.what.clone(), case.expect.join("` or `"), String::new()));
+            }
+            Ok((status, said)) => rows.push((case.name.clone(), case.what.clone(), status, said)),
+            Err(_) => problems.push(case.name.clone()),
+        }
+    }
+    assert!(problems.is_empty(), "{} of {} scripts are not contained: {problems:?}", problems.len(), cases.len());
+    assert!(resident() < 1500, "{} MiB are resident after all of them", resident());
+    if !only.is_empty() {
+        return;
+    }
+    assert!(cases.len() >= 60);
+    let path = root.join("docs/containment.md");
+    if std::env::var_os("R1_UPDATE").is_some() {
+        std::fs::write(&path, page(&rows)).unwrap();
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == page(&rows), "docs/containment.md is out of date; R1_UPDATE=1 writes it");
+}
+
+/// MiB of this process; 0 where nobody tells.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().next())
+        .and_then(|kib| kib.parse::<usize>().ok())
+        .map_or(0, |kib| kib >> 10)
+}

@@ -1,0 +1,11 @@
+-- Changing what r1.context gives everybody.
+-- expect: env_error
+-- says: readonly
+return {
+  reset = function()
+    local class = getmetatable(r1.context { r1.user("x") })
+    if type(class) ~= "table" then error("readonly") end
+    class.drop_oldest_until = function() error("hacked") end
+    class.__index = {}
+  end,
+}

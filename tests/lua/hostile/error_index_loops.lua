@@ -1,0 +1,9 @@
+-- An error object that answers every question without end.
+-- expect: env_error
+-- says: an error that is a table without a text
+return {
+  reset = function()
+    local trap = function() while true do end end
+    error(setmetatable({}, { __index = trap, __len = trap, __eq = trap, __concat = trap, __metatable = false }))
+  end,
+}

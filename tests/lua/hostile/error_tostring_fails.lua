@@ -1,0 +1,8 @@
+-- An error object whose __tostring fails.
+-- expect: env_error
+-- says:
+return {
+  reset = function()
+    error(setmetatable({}, { __tostring = function() error("and again") end }))
+  end,
+}

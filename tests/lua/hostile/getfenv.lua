@@ -1,0 +1,9 @@
+-- getfenv, setfenv.
+-- expect: env_error
+-- says: undefined global `getfenv`
+return {
+  reset = function()
+    pcall(function() setfenv(1, {}) end)
+    return { x = getfenv(0).r1 } -- here
+  end,
+}

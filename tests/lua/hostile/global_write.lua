@@ -1,0 +1,8 @@
+-- Writing a global.
+-- expect: env_error
+-- says: assignment to global `counter`
+return {
+  reset = function()
+    counter = 1 -- here
+  end,
+}

@@ -1,0 +1,10 @@
+-- loadstring and its like.
+-- expect: env_error
+-- says: undefined global `loadstring`
+return {
+  reset = function()
+    pcall(function() load("x = 1")() end)
+    pcall(function() dofile("/etc/passwd") end)
+    return loadstring("while true do end")() -- here
+  end,
+}

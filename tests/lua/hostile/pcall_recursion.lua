@@ -1,0 +1,9 @@
+-- pcall of itself, for ever.
+-- expect: script_limit
+-- says: reset used more than 0.1 s of CPU time
+local function f() return pcall(f) end
+return {
+  reset = function()
+    while true do f() end
+  end,
+}

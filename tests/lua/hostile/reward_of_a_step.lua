@@ -1,0 +1,8 @@
+-- A step reward that is not a number.
+-- expect: env_error
+-- says: step: reward is NaN
+return {
+  step = function()
+    return { reward = 0 / 0 }
+  end,
+}

@@ -1,0 +1,8 @@
+-- A comparison that never answers.
+-- expect: script_limit
+-- says: reset used more than 0.1 s of CPU time
+return {
+  reset = function()
+    table.sort({ 3, 2, 1 }, function() while true do end end) -- here
+  end,
+}

@@ -1,0 +1,10 @@
+-- A table as a key in the state.
+-- expect: env_error
+-- says: state has a table as a key
+return {
+  reset = function(task, good)
+    local state = good(task)
+    state[{}] = 1
+    return state
+  end,
+}

@@ -1,0 +1,11 @@
+-- A tool in the state.
+-- expect: env_error
+-- says: state.tool is a userdata
+local tool = r1.tools.rhai {}
+return {
+  reset = function(task, good)
+    local state = good(task)
+    state.tool = tool
+    return state
+  end,
+}

@@ -1,0 +1,8 @@
+-- A text of two GiB.
+-- expect: script_limit | env_error
+-- says: reset
+return {
+  reset = function()
+    return { text = string.rep("x", 2147483647) }
+  end,
+}

@@ -1,0 +1,11 @@
+-- A tool answers with megabytes: the answer is cut, and the trajectory goes on.
+-- expect: terminated
+-- says:
+return {
+  tools = { r1.tool { name = "loud", run = function() return string.rep("x", 10000000) end } },
+  step = function(state, action, good)
+    local result = r1.call_tools({ { name = "loud", arguments = {} } })[1]
+    assert(#result.content < 300000 and string.find(result.content, "more bytes%)$"))
+    return good(state, action)
+  end,
+}

@@ -1,0 +1,9 @@
+-- A tool that waits longer than a call may.
+-- expect: tool_timeout
+-- says: step waited for tools longer than limits.wait = 0.5 s
+return {
+  tools = { r1.tools.rhai { operations = 100000000000, timeout = 1 } },
+  step = function()
+    r1.call_tools { { name = "rhai", arguments = { code = "loop { }" } } }
+  end,
+}

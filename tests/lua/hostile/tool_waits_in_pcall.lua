@@ -1,0 +1,9 @@
+-- The same, caught with pcall, for ever.
+-- expect: tool_timeout
+-- says: step waited for tools longer than limits.wait = 0.5 s
+return {
+  tools = { r1.tools.rhai { operations = 100000000000, timeout = 1 } },
+  step = function()
+    while true do pcall(r1.call_tools, { { name = "rhai", arguments = { code = "loop { }" } } }) end
+  end,
+}

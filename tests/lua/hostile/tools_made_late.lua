@@ -1,0 +1,12 @@
+-- A tool, an env and a recipe made in the middle of a trajectory.
+-- expect: env_error
+-- says: state.made is a userdata
+return {
+  step = function(state, action, good)
+    for k = 1, 1000 do
+      state.made = r1.tool { name = "t" .. k, parameters = { x = "string" }, run = function() return "x" end }
+    end
+    state.env = r1.env {}
+    return good(state, action)
+  end,
+}

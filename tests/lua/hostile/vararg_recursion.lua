@@ -1,0 +1,5 @@
+-- One argument more at every level.
+-- expect: env_error | script_limit
+-- says:
+local function f(...) return 1 + f(1, ...) end
+return { reset = function() return f() end }

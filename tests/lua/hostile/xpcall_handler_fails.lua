@@ -1,0 +1,10 @@
+-- The error handler of xpcall fails itself, and so does what handles that.
+-- expect: env_error
+-- says: the last word
+return {
+  reset = function()
+    local ok = xpcall(error, function() error(error) end, "x")
+    local again = xpcall(error, function(e) return e() end, {})
+    error(tostring(ok) .. tostring(again) .. ": the last word") -- here
+  end,
+}
