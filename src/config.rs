@@ -30,6 +30,9 @@ pub struct Settings {
     pub eval: EvalSettings,
     pub checkpoint: CheckpointSettings,
     pub limits: Limits,
+    /// What the script reaches outside of itself: `http`, `http:HOST`, `process`, `fs:DIR` …
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<String>,
 }
 
 impl Default for Settings {
@@ -46,6 +49,7 @@ impl Default for Settings {
             eval: EvalSettings::default(),
             checkpoint: CheckpointSettings::default(),
             limits: Limits::default(),
+            needs: Vec::new(),
         }
     }
 }

@@ -13,6 +13,7 @@ use mlua::Lua;
 
 use super::api::tool::Tool;
 use super::convert::clip;
+use super::grants::Grants;
 use super::program::{Echo, Stream};
 use super::record::{Lane, Record};
 use super::services::Services;
@@ -145,6 +146,8 @@ pub(crate) struct Host {
     /// The tools of the env, and their schemas for the chat template.
     pub(crate) tools: RefCell<Vec<Rc<Tool>>>,
     pub(crate) schemas: RefCell<Vec<serde_json::Value>>,
+    /// What the script may reach outside.
+    pub(crate) grants: RefCell<Grants>,
     /// Models and tensors; programs have them.
     pub(crate) services: Option<Arc<dyn Services>>,
     /// Hears lines as they come; without one they are kept for [`Host::take_log`].
@@ -170,6 +173,7 @@ impl Host {
             renderer,
             tools: RefCell::default(),
             schemas: RefCell::default(),
+            grants: RefCell::new(if echo.is_some() { Grants::Everything } else { Grants::Loading }),
             services,
             echo,
             log: RefCell::default(),

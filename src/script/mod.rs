@@ -5,7 +5,7 @@
 //! - [`State`]: a trajectory's plain data; snapshot, restore, fork
 //! - [`Record`]: what a trajectory's script asked of the world and was told; what a replay answers from
 //! - `vm`, `limits`, `host`: calls in and out under CPU, wait and memory limits
-//! - `sandbox`, `require`: what a script can see
+//! - `sandbox`, `require`, `grants`: what a script can see, and what it may reach outside
 //! - `settings`: from a recipe's data and `key=value` to [`crate::config::Settings`]
 //! - `dataset`: JSONL rows
 //! - `convert`, `messages`, `results`, `failure`: values in and out, errors with their lines
@@ -23,6 +23,7 @@ pub mod budget;
 mod convert;
 mod dataset;
 mod failure;
+mod grants;
 mod host;
 mod interpreters;
 mod limits;
@@ -41,6 +42,7 @@ mod vm;
 mod worker;
 
 pub use failure::Failure;
+pub use grants::needs_in_words;
 pub use host::LogLine;
 pub use load::Script;
 pub use program::{Echo, End, Program, Stream};

@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json};
 
+use super::grants::Need;
 use crate::config::{
     ALGORITHMS, Algorithm, CheckpointSettings, Columns, DataFile, DataFormat, DataSettings, EnvSettings, EvalSettings,
     HubData, InitModel, Learner, Limits, LoraSettings, PolicySettings, RolloutSettings, Settings, Sft, Source, Trainer,
@@ -93,7 +94,25 @@ pub(crate) fn read(json: &Json) -> Result<Settings> {
         eval: section::<EvalSettings>("eval", get("eval"))?,
         checkpoint: section::<CheckpointSettings>("checkpoint", get("checkpoint"))?,
         limits: section::<Limits>("limits", get("limits"))?,
+        needs: needs(get("needs"))?,
     })
+}
+
+/// What a recipe declares; one that can't be meant is refused.
+fn needs(json: &Json) -> Result<Vec<String>> {
+    let items = match json {
+        Json::Null => return Ok(Vec::new()),
+        Json::Object(fields) if fields.is_empty() => return Ok(Vec::new()),
+        Json::Array(items) => items,
+        other => return Err(misfit("needs", other, "expected a sequence")),
+    };
+    items
+        .iter()
+        .map(|item| {
+            let text = item.as_str().ok_or_else(|| misfit("needs", item, "expected a string"))?;
+            Need::parse(text).map(|_| text.to_owned())
+        })
+        .collect()
 }
 
 /// `policy`, with `policy.init` and `policy.lora` checked as sections of their own.
@@ -273,6 +292,7 @@ pub(crate) fn keys(recipe: &Json) -> Vec<String> {
     let mut keys = Vec::new();
     flatten("", &to_json(&defaults), &mut keys);
     keys.extend(["trainer.estimator", "trainer.loss"].map(str::to_owned));
+    keys.push("needs".to_owned());
     flatten("policy.init", &to_json(&InitModel::default()), &mut keys);
     flatten("policy.lora", &to_json(&LoraSettings::default()), &mut keys);
     for split in ["data.train", "data.eval"] {

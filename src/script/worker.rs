@@ -10,6 +10,7 @@ use super::api::context;
 use super::api::recipe::Recipe;
 use super::convert::{self, Odd, kind};
 use super::failure::{Failure, describe};
+use super::grants::Grants;
 use super::host::{Call, Entry, LogLine};
 use super::load::{self, Script};
 use super::messages;
@@ -78,6 +79,7 @@ impl Worker {
         let tools = env.map(|env| env.tools.clone()).unwrap_or_default();
         let schemas: Vec<Json> = tools.iter().map(|tool| tool.schema()).collect();
         vm.host.schemas.replace(schemas.clone());
+        vm.host.grants.replace(Grants::declared(&script.settings.needs, load::directory(&script.path)));
         vm.host.tools.replace(tools);
         Ok(Self {
             script: script.clone(),

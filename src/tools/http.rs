@@ -48,6 +48,19 @@ pub enum Reach {
 /// Methods that can be asked for.
 pub const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"];
 
+/// The host and port of an address; `None` if it is none.
+pub fn url_target(url: &str) -> Option<(String, u16)> {
+    net::host_and_port(url)
+}
+
+/// An address with one more `name=value` in its query.
+pub fn url_with_query(url: &str, name: &str, value: &str) -> String {
+    let (base, fragment) = url.split_once('#').map_or((url, ""), |(base, fragment)| (base, fragment));
+    let between = if base.contains('?') { '&' } else { '?' };
+    let hash = if fragment.is_empty() { "" } else { "#" };
+    format!("{base}{between}{}={}{hash}{fragment}", net::escape(name, false), net::escape(value, false))
+}
+
 /// Carries out one request. `reach` says for a host and port how far it may go, of redirects too.
 ///
 /// # Errors
@@ -55,7 +68,9 @@ pub const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
 pub async fn http(request: HttpRequest, reach: &dyn Fn(&str, u16) -> Reach) -> Result<HttpAnswer, String> {
     let limit = request.timeout;
     let seconds = limit.as_secs_f64();
-    tokio::time::timeout(limit, follow(request, reach)).await.unwrap_or_else(|_| Err(format!("no answer after {seconds} s")))
+    tokio::time::timeout(limit, follow(request, reach))
+        .await
+        .unwrap_or_else(|_| Err(format!("no answer after {seconds} s")))
 }
 
 async fn follow(mut request: HttpRequest, reach: &dyn Fn(&str, u16) -> Reach) -> Result<HttpAnswer, String> {
@@ -65,10 +80,12 @@ async fn follow(mut request: HttpRequest, reach: &dyn Fn(&str, u16) -> Reach) ->
         let Some(location) = location.filter(|_| matches!(whole.status, 301..=303 | 307 | 308)) else {
             return Ok(answer(request.url, &whole));
         };
-        let next = net::redirect(&request.url, &location).ok_or_else(|| format!("can't follow a redirect to {location:?}"))?;
+        let next =
+            net::redirect(&request.url, &location).ok_or_else(|| format!("can't follow a redirect to {location:?}"))?;
         // Secrets stay with the host they were meant for.
         if net::origin(&next) != net::origin(&request.url) {
-            let secret = |name: &str| ["authorization", "cookie", "proxy-authorization"].contains(&name.to_lowercase().as_str());
+            let secret =
+                |name: &str| ["authorization", "cookie", "proxy-authorization"].contains(&name.to_lowercase().as_str());
             request.headers.retain(|(name, _)| !secret(name));
         }
         if whole.status == 303 || (matches!(whole.status, 301 | 302) && request.method == "POST") {
@@ -80,7 +97,11 @@ async fn follow(mut request: HttpRequest, reach: &dyn Fn(&str, u16) -> Reach) ->
     Err("too many redirects".to_owned())
 }
 
-async fn exchange(request: &HttpRequest, reach: &dyn Fn(&str, u16) -> Reach, redirected: bool) -> Result<Whole, String> {
+async fn exchange(
+    request: &HttpRequest,
+    reach: &dyn Fn(&str, u16) -> Reach,
+    redirected: bool,
+) -> Result<Whole, String> {
     let (host, port) = net::host_and_port(&request.url)
         .ok_or_else(|| format!("`{}` is no address: it begins with http:// or https://", request.url))?;
     let anywhere = match reach(&host, port) {
@@ -90,7 +111,9 @@ async fn exchange(request: &HttpRequest, reach: &dyn Fn(&str, u16) -> Reach, red
         Reach::Nowhere => return Err(format!("{host} is not allowed")),
     };
     // Through a proxy no address is looked up here.
-    let inside = host.parse::<IpAddr>().map_or_else(|_| host == "localhost" || host.ends_with(".localhost"), |ip| !is_public(ip));
+    let inside = host
+        .parse::<IpAddr>()
+        .map_or_else(|_| host == "localhost" || host.ends_with(".localhost"), |ip| !is_public(ip));
     if inside && !anywhere {
         return Err(format!("{host} is no public address"));
     }

@@ -1,18 +1,24 @@
-//! Host tools: interpreters for programs that a policy wrote, each in a sandbox of its own.
+//! Host tools: interpreters for programs that a policy wrote, each in a sandbox of its own, and ways out for scripts.
 //!
 //! - [`Python`]: CPython in separate, confined processes (Linux)
 //! - [`Rhai`]: an embedded interpreter that needs nothing installed (everywhere)
+//! - [`run_program`]: any program of the machine, confined (Linux)
+//! - [`http()`]: one exchange, public addresses unless a host is allowed by name
 //!
 //! A policy optimises against these tools, so every program counts as hostile: it may loop, allocate, fork, print
 //! without end, read what it should not, or try to forge its own result. A failing program is an ordinary result
 //! ([`Output`] with `ok: false`), never an [`Error`](crate::Error); an error means that the tool can't be set up.
 
 mod capture;
+mod http;
+mod process;
 pub mod python;
 pub mod rhai;
 #[cfg(target_os = "linux")]
 mod sandbox;
 
+pub use http::{HttpAnswer, HttpRequest, METHODS, Reach, http, url_target, url_with_query};
+pub use process::{Program, ProgramOutput, run_program};
 pub use python::{Python, PythonOptions, Traceback};
 pub use rhai::{Rhai, RhaiOptions};
 

@@ -14,6 +14,7 @@ use crate::config::{Learner, Sft};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Role, Trajectory};
 use crate::model::Model;
+use crate::script::needs_in_words;
 use crate::store::RunDir;
 use crate::telemetry::{Metrics, MetricsLog, Reporter, compact, duration};
 
@@ -40,6 +41,10 @@ fn describe(model: &Model) -> String {
 pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows: u64, learner: &Learner) {
     reporter.info(&format!("policy   {} ({})", session.settings.policy.model, describe(&session.model)));
     reporter.info(&format!("data     {rows} training tasks"));
+    let needs = needs_in_words(&session.settings.needs);
+    if !needs.is_empty() {
+        reporter.info(&format!("outside  the script may {}", needs.join(", ")));
+    }
     reporter.info(&format!(
         "training {} steps of {} groups of {} trajectories, lr {}",
         learner.steps,

@@ -7,7 +7,8 @@ use mlua::{Function, Lua, Table, Value};
 use crate::config::Limits;
 use crate::error::{Error, Kind, suggest};
 use crate::script::convert::{Odd, kind, show, to_json};
-use crate::script::host::{misuse, place};
+use crate::script::grants::Grants;
+use crate::script::host::{Host, misuse, place};
 
 /// Raises an error inside the VM.
 pub(crate) fn raise(error: Error) -> mlua::Error {
@@ -132,6 +133,33 @@ impl<'a> Fields<'a> {
             Ok(())
         })?;
         Ok(object)
+    }
+}
+
+/// The error of a recipe that reaches for what it does not declare; `need` is what would allow it.
+pub(crate) fn undeclared(lua: &Lua, host: &Host, function: &str, need: &str) -> mlua::Error {
+    if matches!(*host.grants.borrow(), Grants::Loading) {
+        let why = format!("{function}: reaches outside, which a recipe may not do while it is loaded");
+        return raise(misuse(lua, why).hint("call it in reset, step, context, reward or the `run` of a tool"));
+    }
+    let why = format!("{function}: the recipe does not declare that it needs this");
+    raise(misuse(lua, why).hint(format!("add needs = {{ \"{need}\" }} to r1.recipe")))
+}
+
+/// Bytes as JSON for the record: text where they are valid UTF-8, else a list.
+pub(crate) fn json_of(bytes: &[u8]) -> serde_json::Value {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.into(),
+        Err(_) => bytes.iter().map(|byte| serde_json::Value::from(*byte)).collect(),
+    }
+}
+
+/// The inverse of [`json_of`].
+pub(crate) fn bytes_of(json: &serde_json::Value) -> Vec<u8> {
+    match json {
+        serde_json::Value::String(text) => text.clone().into_bytes(),
+        serde_json::Value::Array(items) => items.iter().filter_map(|byte| u8::try_from(byte.as_u64()?).ok()).collect(),
+        _ => Vec::new(),
     }
 }
 

@@ -8,6 +8,7 @@ use mlua::{Function, Lua, LuaString, MultiValue, Table, Value};
 use regex::bytes::{Captures, Regex, RegexBuilder};
 
 use super::args::{count, fail};
+use crate::config::Limits;
 use crate::script::convert::kind;
 
 /// Largest compiled pattern, bytes.
@@ -36,14 +37,15 @@ impl Cache {
                 return Ok(regex);
             }
         }
-        let refuse = |why: &str| fail(lua, function, format!("the pattern {}: {why}", crate::script::convert::show(pattern)));
+        let refuse =
+            |why: &str| fail(lua, function, format!("the pattern {}: {why}", crate::script::convert::show(pattern)));
         if bytes.len() > PATTERN {
             return Err(fail(lua, function, format!("the pattern has {} bytes; {PATTERN} are the most", bytes.len())));
         }
-        let pattern = std::str::from_utf8(&bytes).map_err(|_| refuse("is not valid UTF-8"))?;
+        let pattern = std::str::from_utf8(&bytes).map_err(|_| refuse("not valid UTF-8"))?;
         let regex = RegexBuilder::new(pattern).size_limit(COMPILED).dfa_size_limit(COMPILED).build();
         let regex = regex.map_err(|error| match error {
-            regex::Error::CompiledTooBig(_) => refuse("is too large: its repetitions take more than 1 MiB"),
+            regex::Error::CompiledTooBig(_) => refuse("too large: its repetitions take more than 1 MiB"),
             other => {
                 let text = other.to_string();
                 refuse(text.lines().last().unwrap_or_default().trim_start_matches("error: "))
@@ -61,7 +63,10 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     let re = lua.create_table()?;
     let cache = Rc::new(Cache::default());
     let own = cache.clone();
-    re.raw_set("find", lua.create_function(move |lua, (text, pattern, from)| find(lua, &own, &text, &pattern, &from))?)?;
+    re.raw_set(
+        "find",
+        lua.create_function(move |lua, (text, pattern, from)| find(lua, &own, &text, &pattern, &from))?,
+    )?;
     let own = cache.clone();
     re.raw_set(
         "match",
@@ -120,7 +125,9 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     )?;
     re.raw_set(
         "escape",
-        lua.create_function(|lua, text: Value| Ok(regex::escape(&super::args::text(lua, "r1.re.escape", "text", &text)?)))?,
+        lua.create_function(|lua, text: Value| {
+            Ok(regex::escape(&super::args::text(lua, "r1.re.escape", "text", &text)?))
+        })?,
     )?;
     super::seal(lua, "r1.re", &re)?;
     r1.raw_set("re", re)
@@ -132,8 +139,9 @@ fn asked(lua: &Lua, cache: &Cache, function: &str, text: &Value, pattern: &Value
         return Err(fail(lua, function, format!("`text` must be text, got {}", kind(text))));
     };
     let length = text.as_bytes().len();
-    if length > TEXT {
-        return Err(fail(lua, function, format!("the text has {length} bytes; {TEXT} are the most")));
+    let most = lua.app_data_ref::<Limits>().map_or(TEXT, |limits| TEXT.min(limits.text.saturating_mul(1 << 20)));
+    if length > most {
+        return Err(fail(lua, function, format!("the text has {length} bytes; {most} are the most (limits.text)")));
     }
     Ok((text.clone(), cache.get(lua, function, pattern)?))
 }
@@ -142,7 +150,9 @@ fn start(lua: &Lua, function: &str, from: &Value) -> mlua::Result<usize> {
     match from {
         Value::Nil => Ok(0),
         Value::Integer(1..) => Ok(count(lua, function, "from", from)? - 1),
-        other => Err(fail(lua, function, format!("`from` must be a place in the text, 1 or more, got {}", kind(other)))),
+        other => {
+            Err(fail(lua, function, format!("`from` must be a place in the text, 1 or more, got {}", kind(other))))
+        }
     }
 }
 
@@ -243,7 +253,13 @@ fn replace(
                 Value::String(new) => out.extend_from_slice(&new.as_bytes()),
                 // As in string.gsub: it stays.
                 Value::Nil | Value::Boolean(false) => out.extend_from_slice(whole.as_bytes()),
-                other => return Err(fail(lua, NAME, format!("the function gave {}; it must give text or nil", kind(&other)))),
+                other => {
+                    return Err(fail(
+                        lua,
+                        NAME,
+                        format!("the function gave {}; it must give text or nil", kind(&other)),
+                    ));
+                }
             },
             other => return Err(fail(lua, NAME, format!("`with` must be text or a function, got {}", kind(other)))),
         }

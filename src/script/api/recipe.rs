@@ -25,7 +25,7 @@ pub(crate) struct Recipe {
 
 impl UserData for Recipe {}
 
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 15] = [
     "name",
     "seed",
     "env",
@@ -40,6 +40,7 @@ const FIELDS: [&str; 14] = [
     "eval",
     "checkpoint",
     "limits",
+    "needs",
 ];
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
@@ -52,7 +53,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     let (context, reward) = (fields.function("context")?, fields.function("reward")?);
     let advantage = fields.function("advantage")?;
     let mut settings = Map::new();
-    for name in ["name", "seed", "policy", "sampling", "rollout", "eval", "checkpoint", "limits"] {
+    for name in ["name", "seed", "policy", "sampling", "rollout", "eval", "checkpoint", "limits", "needs"] {
         if !fields.get(name)?.is_nil() {
             settings.insert(name.to_owned(), fields.json(name)?);
         }

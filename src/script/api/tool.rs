@@ -219,10 +219,10 @@ fn interpreter<'a, O: Serialize + DeserializeOwned + Default>(
     Ok((fields, options))
 }
 
-const SECONDS: &str = "a number of seconds, or text such as \"5s\"";
+pub(super) const SECONDS: &str = "a number of seconds, or text such as \"5s\"";
 
 /// `5`, `"5s"`, `"500ms"`, `"2m"`.
-fn seconds(value: &Value) -> Option<f64> {
+pub(super) fn seconds(value: &Value) -> Option<f64> {
     let seconds = match value {
         Value::Integer(_) | Value::Number(_) => convert::float(value)?,
         Value::String(text) => {
@@ -242,7 +242,7 @@ fn seconds(value: &Value) -> Option<f64> {
 }
 
 /// `512` (MiB), `"512MiB"`, `"1GiB"`; `MB` and `GB` are taken for the same.
-fn mebibytes(value: &Value) -> Option<u64> {
+pub(super) fn mebibytes(value: &Value) -> Option<u64> {
     let size = match value {
         Value::Integer(_) | Value::Number(_) => convert::float(value)?,
         Value::String(text) => {

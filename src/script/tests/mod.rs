@@ -13,6 +13,8 @@ mod context;
 mod data;
 mod env;
 mod limits;
+mod outside;
+mod re;
 mod record;
 mod refusals;
 mod settings;

@@ -84,6 +84,7 @@ impl Server {
             list: interpreter.list.clone(),
             scratch: path.clone(),
             scratch_bytes: (options.disk_mb << 20) * places.max(8) as u64,
+            execute: false,
         };
         let confinement = Confinement::new(&reach, namespaces)?;
         let mut config = serde_json::json!({

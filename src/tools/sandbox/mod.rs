@@ -37,6 +37,8 @@ pub(crate) struct Reach {
     pub scratch: PathBuf,
     /// How many bytes all of them together may hold; 0 forbids writing.
     pub scratch_bytes: u64,
+    /// What is written there may be run.
+    pub execute: bool,
 }
 
 /// Everything that [`Confinement::apply`] needs, made before the fork.
@@ -73,6 +75,18 @@ impl Confinement {
     /// # Errors
     /// [`Kind::Tool`] if the kernel has no landlock or a path is missing.
     pub(crate) fn new(reach: &Reach, namespaces: Namespaces) -> Result<Self> {
+        Self::with_role(reach, namespaces, Role::Server)
+    }
+
+    /// The same for any program, which may start others.
+    ///
+    /// # Errors
+    /// As [`Confinement::new`].
+    pub(crate) fn of_program(reach: &Reach, namespaces: Namespaces) -> Result<Self> {
+        Self::with_role(reach, namespaces, Role::Program)
+    }
+
+    fn with_role(reach: &Reach, namespaces: Namespaces, role: Role) -> Result<Self> {
         let broken =
             |error: &dyn std::fmt::Display| Error::new(Kind::Tool, format!("can't set up the sandbox: {error}"));
         let Some(abi) = landlock_abi() else {
@@ -95,7 +109,7 @@ impl Confinement {
             | AccessFs::MakeSym
             | AccessFs::Refer
             | AccessFs::Truncate;
-        let write = write & all;
+        let write = if reach.execute { write | AccessFs::Execute } else { write } & all;
         let mut ruleset = Ruleset::default()
             .handle_access(all)
             .and_then(|ruleset| ruleset.handle_access(AccessNet::from_all(abi)))
@@ -127,7 +141,7 @@ impl Confinement {
             scratch: CString::new(reach.scratch.as_os_str().as_bytes()).map_err(|e| broken(&e))?,
             // The server makes and removes the scratch directories.
             scratch_access: if reach.scratch_bytes > 0 { write } else { read }.bits(),
-            filter: seccomp::filter(Role::Server),
+            filter: seccomp::filter(role),
             last_capability: std::fs::read_to_string("/proc/sys/kernel/cap_last_cap")
                 .ok()
                 .and_then(|text| text.trim().parse().ok())

@@ -18,6 +18,8 @@ pub(crate) enum Role {
     Server,
     /// A forked child, which runs programs.
     Child,
+    /// Any program, and the programs that it starts.
+    Program,
 }
 
 /// What becomes of a call.
@@ -52,6 +54,7 @@ pub(crate) fn filter(role: Role) -> Vec<sock_filter> {
             calls.insert(libc::SYS_mmap as u32, Verdict::UnlessSmallStack);
         }
         Role::Server => calls.extend(SERVER.iter().map(|&call| (call as u32, Verdict::Allow))),
+        Role::Program => calls.extend(PROGRAM.iter().map(|&call| (call as u32, Verdict::Allow))),
     }
     let mut program = vec![
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, ARCHITECTURE),
@@ -207,6 +210,23 @@ const SERVER: &[c_long] = &[
     libc::SYS_fchmodat,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_chmod,
+];
+
+/// What shells and compilers do besides: start others, and order them.
+const PROGRAM: &[c_long] = &[
+    libc::SYS_clone,
+    libc::SYS_execve,
+    libc::SYS_kill,
+    libc::SYS_tgkill,
+    libc::SYS_setpgid,
+    libc::SYS_setsid,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_utimensat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_vfork,
 ];
 
 const ALWAYS: &[c_long] = &[
@@ -429,11 +449,11 @@ mod tests {
 
     #[test]
     fn every_call_is_decided_as_listed() {
-        for role in [Role::Server, Role::Child] {
+        for (role, own) in [(Role::Server, SERVER), (Role::Child, &[][..]), (Role::Program, PROGRAM)] {
             let program = filter(role);
             for number in (0..1000).chain([1 << 30, u32::MAX]) {
                 let call = c_long::from(number);
-                let listed = ALWAYS.contains(&call) || (role == Role::Server && SERVER.contains(&call));
+                let listed = ALWAYS.contains(&call) || own.contains(&call);
                 // An argument that no condition accepts.
                 let got = verdict(&program, THIS_ARCHITECTURE, number, [u64::MAX - (1 << 16); 6]);
                 let expected = if call == libc::SYS_clone3 {

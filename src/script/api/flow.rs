@@ -1,0 +1,72 @@
+//! `r1.clock`, `r1.sleep`, `r1.join`: time, and things that happen beside each other.
+
+use std::rc::Rc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::future::join_all;
+use mlua::{Function, Lua, MultiValue, Table, Value};
+use serde_json::json;
+
+use super::args::{fail, raise};
+use super::tool::{SECONDS, seconds};
+use crate::script::convert::kind;
+use crate::script::host::Host;
+
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let own = host.clone();
+    r1.raw_set(
+        "clock",
+        lua.create_function(move |_, ()| {
+            let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+            let told = own.current().ask_now("clock", json!({}), || Ok(json!(now()))).map_err(raise)?;
+            Ok(told.as_f64())
+        })?,
+    )?;
+    let own = host.clone();
+    r1.raw_set(
+        "sleep",
+        lua.create_async_function(move |lua, length: Value| {
+            let call = own.current();
+            // No time at all is a length too.
+            let zero = matches!(length, Value::Integer(0));
+            let length = if zero { Some(0.0) } else { seconds(&length) }
+                .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+                .ok_or_else(|| fail(&lua, "r1.sleep", format!("takes {SECONDS}, got {}", kind(&length))));
+            async move {
+                let length = length?;
+                let live = async {
+                    tokio::time::sleep(length).await;
+                    Ok(json!(null))
+                };
+                call.ask("sleep", json!(length.as_secs_f64()), live).await.map(drop).map_err(raise)
+            }
+        })?,
+    )?;
+    let own = host.clone();
+    r1.raw_set(
+        "join",
+        lua.create_async_function(move |lua, functions: Value| {
+            let call = own.current();
+            let jobs = list(&lua, &functions).map(|functions| {
+                functions.into_iter().map(|function| call.branch(function.call_async::<Value>(()))).collect::<Vec<_>>()
+            });
+            async move {
+                // All of them come to their end: which error is raised must not depend on time.
+                let answers = join_all(jobs?).await;
+                answers.into_iter().collect::<mlua::Result<MultiValue>>()
+            }
+        })?,
+    )
+}
+
+fn list(lua: &Lua, functions: &Value) -> mlua::Result<Vec<Function>> {
+    let Value::Table(list) = functions else {
+        return Err(fail(lua, "r1.join", format!("takes a list of functions, got {}", kind(functions))));
+    };
+    (1..=list.raw_len())
+        .map(|index| match list.raw_get(index)? {
+            Value::Function(function) => Ok(function),
+            other => Err(fail(lua, "r1.join", format!("entry {index} is {}; it must be a function", kind(&other)))),
+        })
+        .collect()
+}

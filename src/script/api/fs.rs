@@ -1,0 +1,218 @@
+//! `r1.fs`: files below the directories that a recipe declares. What is read is recorded, or its checksum where it is
+//! long.
+
+use std::fs;
+use std::path::Path;
+use std::rc::Rc;
+
+use mlua::{Lua, Table, Value};
+use serde_json::{Value as Json, json};
+use sha2::{Digest, Sha256};
+
+use super::args::{Fields, fail, raise, text, undeclared};
+use crate::error::{Error, Kind, Result};
+use crate::script::convert::kind;
+use crate::script::grants::Refused;
+use crate::script::host::Host;
+
+/// Longest text that a record keeps; of longer ones it keeps the checksum, and a replay reads the file again.
+const KEPT: usize = 64 << 10;
+/// Largest file that is read.
+const MOST: u64 = 256 << 20;
+
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let table = lua.create_table()?;
+    let own = host.clone();
+    table.raw_set(
+        "read",
+        lua.create_function(move |lua, path: Value| {
+            let path = text(lua, "r1.fs.read", "path", &path)?;
+            let told = ask(lua, &own, "r1.fs.read", &path, read)?;
+            match (&told["text"], &told["sha256"], &told["error"]) {
+                (Json::String(text), ..) => Ok((Value::String(lua.create_string(text)?), None)),
+                (_, Json::String(sum), _) => {
+                    let bytes = again(&own, &path, sum).map_err(raise)?;
+                    Ok((Value::String(lua.create_string(bytes)?), None))
+                }
+                (.., why) => Ok((Value::Nil, Some(why.as_str().unwrap_or_default().to_owned()))),
+            }
+        })?,
+    )?;
+    let own = host.clone();
+    table.raw_set(
+        "list",
+        lua.create_function(move |lua, path: Value| {
+            let path = text(lua, "r1.fs.list", "path", &path)?;
+            let told = ask(lua, &own, "r1.fs.list", &path, list)?;
+            match told["names"].as_array() {
+                Some(names) => {
+                    let names = lua.create_sequence_from(names.iter().filter_map(Json::as_str))?;
+                    Ok((Value::Table(names), None))
+                }
+                None => Ok((Value::Nil, told["error"].as_str().map(str::to_owned))),
+            }
+        })?,
+    )?;
+    let own = host.clone();
+    table.raw_set(
+        "stat",
+        lua.create_function(move |lua, path: Value| {
+            let path = text(lua, "r1.fs.stat", "path", &path)?;
+            let told = ask(lua, &own, "r1.fs.stat", &path, stat)?;
+            let Some(kind) = told["kind"].as_str() else {
+                return Ok((Value::Nil, told["error"].as_str().map(str::to_owned)));
+            };
+            let facts = lua.create_table_with_capacity(0, 2)?;
+            facts.raw_set("kind", kind)?;
+            facts.raw_set("size", told["size"].as_u64())?;
+            Ok((Value::Table(facts), None))
+        })?,
+    )?;
+    let own = host.clone();
+    table.raw_set(
+        "write",
+        lua.create_function(move |lua, (path, content, options): (Value, Value, Value)| {
+            write(lua, &own, &path, &content, &options)
+        })?,
+    )?;
+    super::seal(lua, "r1.fs", &table)?;
+    r1.raw_set("fs", table)
+}
+
+/// Looks at a path that may be read; what the file system says is recorded.
+fn ask(
+    lua: &Lua,
+    host: &Host,
+    function: &str,
+    path: &str,
+    look: fn(&Path) -> Result<Json, String>,
+) -> mlua::Result<Json> {
+    let real = allowed(lua, host, function, path, false)?;
+    let live = || {
+        let looked = real.and_then(|real| look(Path::new(&real)));
+        Ok(looked.unwrap_or_else(|why| json!({ "error": why })))
+    };
+    let kind = function.trim_start_matches("r1.");
+    host.current().ask_now(kind, json!({ "path": path }), live).map_err(raise)
+}
+
+/// Where a path leads; an expected failure inside, misuse outside.
+fn allowed(
+    lua: &Lua,
+    host: &Host,
+    function: &str,
+    path: &str,
+    write: bool,
+) -> mlua::Result<Result<std::path::PathBuf, String>> {
+    // A statement of its own: the grants are looked at again for the message.
+    let found = host.grants.borrow().path(path, write);
+    match found {
+        Ok(real) => Ok(Ok(real)),
+        Err(Refused::Expected(why)) => Ok(Err(why)),
+        Err(Refused::Undeclared) => {
+            let folder = path.split('/').next().filter(|_| path.contains('/') && !path.starts_with('/'));
+            let folder = folder.unwrap_or(if path.starts_with('/') { path } else { "." });
+            let need = if write { format!("fs:write:{folder}") } else { format!("fs:{folder}") };
+            Err(undeclared(lua, host, function, &need))
+        }
+    }
+}
+
+fn load(path: &Path) -> Result<Vec<u8>, String> {
+    let shown = path.display();
+    let size = fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?.len();
+    if size > MOST {
+        return Err(format!("{shown}: the file has {size} bytes; {MOST} are the most"));
+    }
+    fs::read(path).map_err(|error| format!("{shown}: {error}"))
+}
+
+fn read(path: &Path) -> Result<Json, String> {
+    let bytes = load(path)?;
+    match std::str::from_utf8(&bytes) {
+        Ok(text) if text.len() <= KEPT => Ok(json!({ "text": text })),
+        _ => Ok(json!({ "sha256": checksum(&bytes), "bytes": bytes.len() })),
+    }
+}
+
+/// A long file, which must still be what the record says.
+fn again(host: &Host, path: &str, sum: &str) -> Result<Vec<u8>> {
+    let real = host.grants.borrow().path(path, false);
+    let bytes = match real {
+        Ok(real) => load(&real),
+        Err(_) => Err(format!("{path}: not to be read")),
+    };
+    let bytes = bytes.map_err(|why| Error::new(Kind::Env, format!("r1.fs.read: {why}")))?;
+    if checksum(&bytes) == sum {
+        return Ok(bytes);
+    }
+    Err(Error::new(Kind::Env, format!("r1.fs.read: {path} is not what it was")).hint("the file has changed since"))
+}
+
+fn checksum(bytes: &[u8]) -> String {
+    format!("{:x}", Sha256::digest(bytes))
+}
+
+/// The names in a directory, sorted; those of directories end with a slash.
+fn list(path: &Path) -> Result<Json, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let mut names = Vec::new();
+    for entry in fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let folder = if entry.path().is_dir() { "/" } else { "" };
+        names.push(format!("{}{folder}", entry.file_name().to_string_lossy()));
+    }
+    names.sort();
+    Ok(json!({ "names": names }))
+}
+
+fn stat(path: &Path) -> Result<Json, String> {
+    let facts = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(json!({ "kind": if facts.is_dir() { "directory" } else { "file" }, "size": facts.len() }))
+}
+
+/// True, or nil and why not. Directories above the file are made.
+fn write(
+    lua: &Lua,
+    host: &Host,
+    path: &Value,
+    content: &Value,
+    options: &Value,
+) -> mlua::Result<(Option<bool>, Option<String>)> {
+    const NAME: &str = "r1.fs.write";
+    let path = text(lua, NAME, "path", path)?;
+    let Value::String(content) = content else {
+        return Err(fail(lua, NAME, format!("`text` must be text, got {}", kind(content))));
+    };
+    let append = match options {
+        Value::Nil => false,
+        options => {
+            let fields = Fields::new(lua, NAME, options, &["append"])?;
+            match fields.get("append")? {
+                Value::Nil => false,
+                Value::Boolean(append) => append,
+                other => return Err(fields.refuse("append", "true or false", &other)),
+            }
+        }
+    };
+    let bytes = content.as_bytes();
+    let real = allowed(lua, host, NAME, &path, true)?;
+    let live = || {
+        let written = real.and_then(|real| {
+            let failed = |error: std::io::Error| format!("{path}: {error}");
+            if let Some(folder) = real.parent() {
+                fs::create_dir_all(folder).map_err(failed)?;
+            }
+            let mut file = fs::OpenOptions::new();
+            let file = file.create(true).write(true).append(append).truncate(!append).open(&real);
+            std::io::Write::write_all(&mut file.map_err(failed)?, &bytes).map_err(failed)
+        });
+        Ok(json!({ "error": written.err() }))
+    };
+    let request = json!({ "path": path, "append": append, "sha256": checksum(&bytes) });
+    let told = host.current().ask_now("fs.write", request, live).map_err(raise)?;
+    Ok(match told["error"].as_str() {
+        None => (Some(true), None),
+        Some(why) => (None, Some(why.to_owned())),
+    })
+}

@@ -1,0 +1,224 @@
+//! `r1.http`: requests to hosts that a recipe declares. Only the trajectory that asks waits; answers are recorded.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use mlua::{Lua, Table, Value};
+use serde_json::{Map, Value as Json, json};
+
+use super::args::{Fields, bytes_of, fail, json_of, raise, text, undeclared};
+use super::tool::{SECONDS, seconds};
+use crate::script::convert::{Odd, kind, to_json};
+use crate::script::host::{Call, Host};
+use crate::tools::{HttpRequest, METHODS, Reach, http, url_target, url_with_query};
+
+/// Bytes of an answer unless said, and the most that can be said.
+const BYTES: usize = 1 << 20;
+const MOST_BYTES: usize = 64 << 20;
+/// Seconds, unless said.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+const OPTIONS: [&str; 6] = ["headers", "query", "body", "json", "timeout", "max_bytes"];
+
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let table = lua.create_table()?;
+    let own = host.clone();
+    table.raw_set(
+        "get",
+        lua.create_async_function(move |lua, (url, options): (Value, Value)| {
+            let asked = ask(&lua, &own, "r1.http.get", "GET", &url, &options);
+            async move { asked?.answer(&lua).await }
+        })?,
+    )?;
+    let own = host.clone();
+    table.raw_set(
+        "post",
+        lua.create_async_function(move |lua, (url, body, options): (Value, Value, Value)| {
+            let asked = ask(&lua, &own, "r1.http.post", "POST", &url, &options).and_then(|asked| match &body {
+                Value::Nil => Ok(asked),
+                body => asked.with_body(&lua, body),
+            });
+            async move { asked?.answer(&lua).await }
+        })?,
+    )?;
+    let own = host.clone();
+    table.raw_set(
+        "request",
+        lua.create_async_function(move |lua, request: Value| {
+            let asked = request_of(&lua, &own, &request);
+            async move { asked?.answer(&lua).await }
+        })?,
+    )?;
+    super::seal(lua, "r1.http", &table)?;
+    r1.raw_set("http", table)
+}
+
+/// A request that may be made.
+struct Asked {
+    function: &'static str,
+    host: Rc<Host>,
+    call: Rc<Call>,
+    request: HttpRequest,
+}
+
+fn request_of(lua: &Lua, host: &Rc<Host>, given: &Value) -> mlua::Result<Asked> {
+    const NAME: &str = "r1.http.request";
+    let known: Vec<&str> = OPTIONS.into_iter().chain(["method", "url"]).collect();
+    let fields = Fields::new(lua, NAME, given, &known)?;
+    let method = fields.text("method")?.unwrap_or_else(|| "GET".to_owned()).to_uppercase();
+    let Some(method) = METHODS.into_iter().find(|known| *known == method) else {
+        return Err(fail(lua, NAME, format!("`method` is \"{method}\"; it is one of {}", METHODS.join(", "))));
+    };
+    let url = fields.get("url")?;
+    build(lua, host, NAME, method, &url, &fields)
+}
+
+fn ask(
+    lua: &Lua,
+    host: &Rc<Host>,
+    function: &'static str,
+    method: &'static str,
+    url: &Value,
+    options: &Value,
+) -> mlua::Result<Asked> {
+    let none = Value::Table(lua.create_table()?);
+    let fields = Fields::new(lua, function, if options.is_nil() { &none } else { options }, &OPTIONS)?;
+    build(lua, host, function, method, url, &fields)
+}
+
+fn build(
+    lua: &Lua,
+    host: &Rc<Host>,
+    function: &'static str,
+    method: &'static str,
+    url: &Value,
+    fields: &Fields<'_>,
+) -> mlua::Result<Asked> {
+    let mut url = text(lua, function, "url", url)?;
+    let named = |name: &str| -> mlua::Result<Map<String, Json>> {
+        match fields.json(name)? {
+            Json::Null => Ok(Map::new()),
+            Json::Object(pairs) => Ok(pairs),
+            _ => Err(fields.refuse(name, "a table of named texts", &fields.get(name)?)),
+        }
+    };
+    let plain = |value: &Json| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    for (name, value) in named("query")? {
+        url = url_with_query(&url, &name, &plain(&value));
+    }
+    let mut headers = Vec::new();
+    for (name, value) in named("headers")? {
+        let value = plain(&value);
+        let good = |text: &str| !text.is_empty() && !text.contains(['\r', '\n', '\0']);
+        if !good(&name) || value.contains(['\r', '\n', '\0']) {
+            return Err(fail(lua, function, format!("the header {name:?} has a line break in it, or no name")));
+        }
+        headers.push((name, value));
+    }
+    let timeout = match fields.get("timeout")? {
+        Value::Nil => TIMEOUT,
+        value => {
+            let limit = seconds(&value).and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+            limit.ok_or_else(|| fields.refuse("timeout", SECONDS, &value))?
+        }
+    };
+    let max_bytes = match fields.get("max_bytes")? {
+        Value::Nil => BYTES,
+        Value::Integer(bytes) if (1..=MOST_BYTES as i64).contains(&bytes) => bytes as usize,
+        other => return Err(fields.refuse("max_bytes", &format!("a number of bytes up to {MOST_BYTES}"), &other)),
+    };
+    let request = HttpRequest { method, url, headers, body: None, timeout, max_bytes };
+    let mut asked = Asked { function, host: host.clone(), call: host.current(), request };
+    for name in ["body", "json"] {
+        match fields.get(name)? {
+            Value::Nil => {}
+            value if asked.request.body.is_some() => return Err(fields.refuse(name, "the only body", &value)),
+            value if name == "json" => asked = asked.with_json(lua, &value)?,
+            value => asked = asked.with_body(lua, &value)?,
+        }
+    }
+    asked.check(lua)?;
+    Ok(asked)
+}
+
+impl Asked {
+    /// Text as it is, a table as JSON.
+    fn with_body(mut self, lua: &Lua, body: &Value) -> mlua::Result<Self> {
+        match body {
+            Value::String(text) => {
+                self.request.body = Some(text.as_bytes().to_vec());
+                Ok(self)
+            }
+            Value::Table(_) => self.with_json(lua, body),
+            other => Err(fail(lua, self.function, format!("the body must be text or a table, got {}", kind(other)))),
+        }
+    }
+
+    fn with_json(mut self, lua: &Lua, body: &Value) -> mlua::Result<Self> {
+        let json = to_json(body, "json", Odd::Refuse).map_err(|why| fail(lua, self.function, why))?;
+        self.request.body = Some(json.to_string().into_bytes());
+        if !self.request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
+            self.request.headers.push(("content-type".to_owned(), "application/json".to_owned()));
+        }
+        Ok(self)
+    }
+
+    /// Refuses a host that the recipe does not declare.
+    fn check(&self, lua: &Lua) -> mlua::Result<()> {
+        let Some((host, port)) = url_target(&self.request.url) else {
+            let why = format!("`{}` is no address: it begins with http:// or https://", self.request.url);
+            return Err(fail(lua, self.function, why));
+        };
+        if self.host.grants.borrow().reach(&host, port) == Reach::Nowhere {
+            return Err(undeclared(lua, &self.host, self.function, &format!("http:{host}")));
+        }
+        Ok(())
+    }
+
+    /// The question as the record keeps it: what is secret is not in it.
+    fn shown(&self) -> Json {
+        let secret = |name: &str| {
+            let name = name.to_lowercase();
+            ["authorization", "cookie", "key", "token", "secret"].iter().any(|part| name.contains(part))
+        };
+        let headers: Map<String, Json> = self
+            .request
+            .headers
+            .iter()
+            .map(|(name, value)| (name.clone(), Json::from(if secret(name) { "(secret)" } else { value })))
+            .collect();
+        let body = self.request.body.as_deref().map_or(Json::Null, json_of);
+        json!({ "method": self.request.method, "url": self.request.url, "headers": headers, "body": body })
+    }
+
+    /// The answer as a table, or nil and why there is none.
+    async fn answer(self, lua: &Lua) -> mlua::Result<(Value, Option<String>)> {
+        let shown = self.shown();
+        let Self { host, call, request, .. } = self;
+        let live = async move {
+            let reach = |name: &str, port: u16| host.grants.borrow().reach(name, port);
+            Ok(match http(request, &reach).await {
+                Ok(answer) => {
+                    let headers: Map<String, Json> =
+                        answer.headers.into_iter().map(|(name, value)| (name, Json::from(value))).collect();
+                    json!({ "status": answer.status, "headers": headers, "body": json_of(&answer.body), "url": answer.url })
+                }
+                Err(why) => json!({ "error": why }),
+            })
+        };
+        let told = call.ask("http", shown, live).await.map_err(raise)?;
+        if let Some(why) = told["error"].as_str() {
+            return Ok((Value::Nil, Some(why.to_owned())));
+        }
+        let table = lua.create_table_with_capacity(0, 4)?;
+        table.raw_set("status", told["status"].as_u64())?;
+        table.raw_set("url", told["url"].as_str())?;
+        table.raw_set("body", lua.create_string(bytes_of(&told["body"]))?)?;
+        let headers = lua.create_table()?;
+        for (name, value) in told["headers"].as_object().into_iter().flatten() {
+            headers.raw_set(name.as_str(), value.as_str())?;
+        }
+        table.raw_set("headers", headers)?;
+        Ok((Value::Table(table), None))
+    }
+}

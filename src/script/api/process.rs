@@ -1,0 +1,111 @@
+//! `r1.process.run`: programs of this machine in the sandbox. Only the trajectory that asks waits; answers are recorded.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use mlua::{Lua, Table, Value};
+use serde_json::{Value as Json, json};
+
+use super::args::{Fields, fail, json_of, raise, undeclared};
+use super::tool::{SECONDS, mebibytes, seconds};
+use crate::script::convert::{Odd, to_json};
+use crate::script::host::{Call, Host};
+use crate::tools::{Program, run_program};
+
+const NAME: &str = "r1.process.run";
+/// Bytes kept of each output unless said, and the most that can be said.
+const OUTPUT: usize = 64 << 10;
+const MOST_OUTPUT: i64 = 16 << 20;
+
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let process = lua.create_table()?;
+    let own = host.clone();
+    process.raw_set(
+        "run",
+        lua.create_async_function(move |lua, (argv, options): (Value, Value)| {
+            let call = own.current();
+            let program = program(&lua, &own, &argv, &options);
+            async move { run(&lua, &call, program?).await }
+        })?,
+    )?;
+    super::seal(lua, "r1.process", &process)?;
+    r1.raw_set("process", process)
+}
+
+/// Reads and checks what is to be run.
+fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Result<Program> {
+    let none = Value::Table(lua.create_table()?);
+    let known = ["input", "timeout", "memory", "disk", "output"];
+    let fields = Fields::new(lua, NAME, if options.is_nil() { &none } else { options }, &known)?;
+    let words = to_json(argv, "argv", Odd::Refuse).map_err(|why| fail(lua, NAME, why))?;
+    let text = |word: &Json| match word {
+        Json::String(text) if !text.contains('\0') => Some(text.clone()),
+        Json::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    let argv: Option<Vec<String>> = words.as_array().and_then(|words| words.iter().map(text).collect());
+    let Some(argv) = argv.filter(|argv| !argv.is_empty()) else {
+        let why = "takes a list, the program and its arguments: { \"sort\", \"-r\" }; a shell is a program: { \"sh\", \"-c\", \"…\" }";
+        return Err(fail(lua, NAME, why));
+    };
+    if !host.grants.borrow().runs(&argv[0]) {
+        return Err(undeclared(lua, host, NAME, &format!("process:{}", argv[0])));
+    }
+    let input = match fields.get("input")? {
+        Value::Nil => Vec::new(),
+        Value::String(text) => text.as_bytes().to_vec(),
+        other => return Err(fields.refuse("input", "text", &other)),
+    };
+    let timeout = match fields.get("timeout")? {
+        Value::Nil => Duration::from_secs(10),
+        value => {
+            let limit = seconds(&value).and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+            limit.ok_or_else(|| fields.refuse("timeout", SECONDS, &value))?
+        }
+    };
+    let size = |name: &str, otherwise: u64| match fields.get(name)? {
+        Value::Nil => Ok(otherwise),
+        value => mebibytes(&value).ok_or_else(|| fields.refuse(name, "a size such as \"512MiB\"", &value)),
+    };
+    let output = match fields.get("output")? {
+        Value::Nil => OUTPUT,
+        Value::Integer(bytes) if (1..=MOST_OUTPUT).contains(&bytes) => bytes as usize,
+        other => return Err(fields.refuse("output", &format!("a number of bytes up to {MOST_OUTPUT}"), &other)),
+    };
+    Ok(Program {
+        argv,
+        input,
+        timeout,
+        memory_mb: size("memory", 512)?,
+        disk_mb: size("disk", 64)?,
+        output,
+        read: host.grants.borrow().readable(),
+    })
+}
+
+/// What became of it as a table, or nil and why it was not started.
+async fn run(lua: &Lua, call: &Call, program: Program) -> mlua::Result<(Value, Option<String>)> {
+    let request = json!({
+        "argv": program.argv, "input": json_of(&program.input), "timeout": program.timeout.as_secs_f64(),
+        "memory": program.memory_mb, "disk": program.disk_mb, "output": program.output,
+    });
+    let live = async move {
+        Ok(match run_program(program).await {
+            Ok(done) => json!({
+                "code": done.code, "out": done.out, "err": done.err, "timed_out": done.timed_out, "seconds": done.seconds,
+            }),
+            Err(error) => json!({ "error": error.to_string() }),
+        })
+    };
+    let told = call.ask("process", request, live).await.map_err(raise)?;
+    if let Some(why) = told["error"].as_str() {
+        return Ok((Value::Nil, Some(why.to_owned())));
+    }
+    let table: Table = lua.create_table_with_capacity(0, 5)?;
+    table.raw_set("code", told["code"].as_i64())?;
+    table.raw_set("out", told["out"].as_str())?;
+    table.raw_set("err", told["err"].as_str())?;
+    table.raw_set("timed_out", told["timed_out"].as_bool())?;
+    table.raw_set("seconds", told["seconds"].as_f64())?;
+    Ok((Value::Table(table), None))
+}

@@ -1,0 +1,255 @@
+//! What a script may reach outside of itself: a recipe what it declares in `needs`, a program everything.
+
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+
+use crate::error::{Error, Kind, Result, suggest};
+use crate::tools::Reach;
+
+/// One thing that a recipe declares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// `http`: public hosts; `http:HOST[:PORT]`: that one, wherever it lies.
+    Http(Option<(String, Option<u16>)>),
+    /// `process`: any program in the sandbox; `process:NAME`: that one.
+    Process(Option<String>),
+    /// `fs:DIR`: its files, to read.
+    Read(PathBuf),
+    /// `fs:write:DIR`: its files, to read and write.
+    Write(PathBuf),
+}
+
+/// The forms of a need, for messages.
+const FORMS: [&str; 6] = ["http", "http:HOST", "process", "process:NAME", "fs:DIR", "fs:write:DIR"];
+
+impl Need {
+    /// Reads one entry of `needs`.
+    ///
+    /// # Errors
+    /// [`Kind::Script`] for one that is none.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest.trim())));
+        match (name, rest) {
+            ("http", None) => return Ok(Self::Http(None)),
+            ("http", Some(host)) if !host.is_empty() && !host.contains('/') => {
+                let bare = |host: &str| host.trim_start_matches('[').trim_end_matches(']').to_lowercase();
+                // An IPv6 address has colons of its own.
+                let port = host.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
+                let port = port.and_then(|(host, port)| Some((bare(host), port.parse().ok()?)));
+                let (host, port) = port.map_or_else(|| (bare(host), None), |(host, port)| (host, Some(port)));
+                return Ok(Self::Http(Some((host, port))));
+            }
+            ("process", None) => return Ok(Self::Process(None)),
+            ("process", Some(program)) if !program.is_empty() => return Ok(Self::Process(Some(program.to_owned()))),
+            ("fs", Some(path)) if !path.is_empty() => {
+                return Ok(match path.strip_prefix("write:") {
+                    Some(path) => Self::Write(path.into()),
+                    None => Self::Read(path.into()),
+                });
+            }
+            _ => {}
+        }
+        let near = crate::error::nearest(name, ["http", "process", "fs"]);
+        let error = Error::new(Kind::Script, format!("`needs` holds \"{text}\"; it is one of {}", FORMS.join(", ")));
+        Err(if near.is_empty() { error } else { error.hint(suggest(name, ["http", "process", "fs"])) })
+    }
+}
+
+impl fmt::Display for Need {
+    /// What it lets a recipe do, for the person who starts it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Http(None) => f.write_str("ask public hosts over HTTP"),
+            Self::Http(Some((host, None))) => write!(f, "ask {host} over HTTP"),
+            Self::Http(Some((host, Some(port)))) => write!(f, "ask {host}:{port} over HTTP"),
+            Self::Process(None) => f.write_str("run programs in a sandbox"),
+            Self::Process(Some(program)) => write!(f, "run {program} in a sandbox"),
+            Self::Read(path) => write!(f, "read files below {}", path.display()),
+            Self::Write(path) => write!(f, "read and write files below {}", path.display()),
+        }
+    }
+}
+
+/// What `needs` lets a recipe do, a phrase each.
+pub fn needs_in_words(needs: &[String]) -> Vec<String> {
+    needs.iter().filter_map(|need| Need::parse(need).ok()).map(|need| need.to_string()).collect()
+}
+
+/// What a virtual machine may reach.
+#[derive(Debug)]
+pub(crate) enum Grants {
+    /// A recipe is being loaded: what it declares is not known yet.
+    Loading,
+    /// What a recipe declares; paths are beside its script.
+    Declared { needs: Vec<Need>, directory: PathBuf },
+    /// A program, which its user trusts; paths are in the current directory.
+    Everything,
+}
+
+impl Grants {
+    /// The grants of a recipe in `directory`.
+    pub(crate) fn declared(needs: &[String], directory: PathBuf) -> Self {
+        let needs = needs.iter().filter_map(|need| Need::parse(need).ok()).collect();
+        Self::Declared { needs, directory }
+    }
+
+    /// How far a host may be reached.
+    pub(crate) fn reach(&self, host: &str, port: u16) -> Reach {
+        let Self::Declared { needs, .. } = self else {
+            return if matches!(self, Self::Everything) { Reach::Anywhere } else { Reach::Nowhere };
+        };
+        let named =
+            |need: &Need| matches!(need, Need::Http(Some((own, at))) if own == host && at.is_none_or(|at| at == port));
+        if needs.iter().any(named) {
+            return Reach::Anywhere;
+        }
+        if needs.contains(&Need::Http(None)) { Reach::Public } else { Reach::Nowhere }
+    }
+
+    /// Whether a program may be run.
+    pub(crate) fn runs(&self, program: &str) -> bool {
+        match self {
+            Self::Loading => false,
+            Self::Everything => true,
+            Self::Declared { needs, .. } => needs.iter().any(|need| match need {
+                Need::Process(None) => true,
+                Need::Process(Some(own)) => own == program,
+                _ => false,
+            }),
+        }
+    }
+
+    /// The directories that may be read, as they are on disk.
+    pub(crate) fn readable(&self) -> Vec<PathBuf> {
+        let Self::Declared { needs, directory } = self else { return Vec::new() };
+        let roots = needs.iter().filter_map(|need| match need {
+            Need::Read(path) | Need::Write(path) => directory.join(path).canonicalize().ok(),
+            _ => None,
+        });
+        roots.collect()
+    }
+
+    /// Where a path of the script leads, links followed, if it may be used so.
+    ///
+    /// # Errors
+    /// Why not, and whether declaring something would help.
+    pub(crate) fn path(&self, given: &str, write: bool) -> Result<PathBuf, Refused> {
+        let (needs, directory) = match self {
+            Self::Loading => return Err(Refused::Undeclared),
+            Self::Everything => return Ok(PathBuf::from(given)),
+            Self::Declared { needs, directory } => (needs, directory),
+        };
+        let path = directory.join(given);
+        if Path::new(given).components().any(|part| part == Component::ParentDir) {
+            return Err(Refused::Expected(format!("{given}: a path goes down, not up")));
+        }
+        let real = existing(&path).map_err(|error| Refused::Expected(format!("{given}: {error}")))?;
+        let inside = |root: &Path| existing(&directory.join(root)).is_ok_and(|root| real.starts_with(root));
+        let allowed = needs.iter().any(|need| match need {
+            Need::Read(root) => !write && inside(root),
+            Need::Write(root) => inside(root),
+            _ => false,
+        });
+        if allowed { Ok(real) } else { Err(Refused::Undeclared) }
+    }
+}
+
+/// Why a path may not be used.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// No need covers it.
+    Undeclared,
+    /// It can't be meant.
+    Expected(String),
+}
+
+/// The real path of what exists of a path, and the rest as it is.
+fn existing(path: &Path) -> std::io::Result<PathBuf> {
+    let mut rest = Vec::new();
+    let mut at = path;
+    loop {
+        match at.canonicalize() {
+            Ok(real) => return Ok(rest.iter().rev().fold(real, |real, part| real.join(part))),
+            Err(error) => match (at.parent(), at.file_name()) {
+                // A link that leads nowhere must not be written through.
+                _ if at.is_symlink() => return Err(error),
+                (Some(parent), Some(name)) => {
+                    rest.push(name.to_owned());
+                    at = parent;
+                }
+                _ => return Err(error),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn grants(needs: &[&str], directory: &Path) -> Grants {
+        Grants::declared(&needs.iter().map(|&need| need.to_owned()).collect::<Vec<_>>(), directory.to_owned())
+    }
+
+    #[test]
+    fn hosts_are_named_or_public() {
+        let own = grants(&["http:API.co", "http:localhost:8080", "http:[::1]:90"], Path::new("."));
+        assert_eq!(own.reach("api.co", 443), Reach::Anywhere);
+        assert_eq!(own.reach("localhost", 8080), Reach::Anywhere);
+        assert_eq!(own.reach("::1", 90), Reach::Anywhere);
+        for (host, port) in [("localhost", 80), ("::1", 91), ("sub.api.co", 443), ("api.co.evil", 443)] {
+            assert_eq!(own.reach(host, port), Reach::Nowhere, "{host}:{port}");
+        }
+        assert_eq!(grants(&["http"], Path::new(".")).reach("any.co", 80), Reach::Public);
+        assert_eq!(Grants::Loading.reach("any.co", 80), Reach::Nowhere);
+    }
+
+    #[test]
+    fn programs_are_named_or_any() {
+        assert!(grants(&["process"], Path::new(".")).runs("git"));
+        let own = grants(&["process:sort"], Path::new("."));
+        assert!(own.runs("sort") && !own.runs("sh") && !Grants::Loading.runs("sort"));
+    }
+
+    #[test]
+    fn paths_stay_below_what_is_declared() {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in ["data/deep", "out", "other"] {
+            std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+        }
+        std::fs::write(dir.path().join("other/secret"), "x").unwrap();
+        std::os::unix::fs::symlink("../other", dir.path().join("data/link")).unwrap();
+        std::os::unix::fs::symlink("../other/new", dir.path().join("out/dangling")).unwrap();
+        let own = grants(&["fs:data", "fs:write:out"], dir.path());
+        let real = dir.path().canonicalize().unwrap();
+        assert_eq!(own.path("data/deep/x.txt", false), Ok(real.join("data/deep/x.txt")));
+        assert_eq!(own.path("out/new/x.txt", true), Ok(real.join("out/new/x.txt")));
+        assert_eq!(own.path(&real.join("data").to_string_lossy(), false), Ok(real.join("data")));
+        for (path, write) in [
+            ("data/x", true),
+            ("other/secret", false),
+            ("data/link/secret", false),
+            ("/etc/passwd", false),
+            ("x", true),
+        ] {
+            assert_eq!(own.path(path, write), Err(Refused::Undeclared), "{path}");
+        }
+        assert!(matches!(own.path("data/../other/secret", false), Err(Refused::Expected(_))));
+        assert!(matches!(own.path("out/dangling", true), Err(Refused::Expected(_))));
+    }
+
+    #[test]
+    fn needs_say_what_they_allow() {
+        let words =
+            |needs: &[&str]| needs_in_words(&needs.iter().map(|&need| need.to_owned()).collect::<Vec<_>>()).join("; ");
+        insta::assert_snapshot!(words(&["http", "http:a.co:8", "process", "process:gcc", "fs:data", "fs:write:out"]), @"ask public hosts over HTTP; ask a.co:8 over HTTP; run programs in a sandbox; run gcc in a sandbox; read files below data; read and write files below out");
+        insta::assert_snapshot!(Need::parse("htp").unwrap_err(), @r#"
+        `needs` holds "htp"; it is one of http, http:HOST, process, process:NAME, fs:DIR, fs:write:DIR
+          hint: did you mean `http`?
+        "#);
+        for bad in ["", "http:", "http:https://x", "process:", "fs", "fs:"] {
+            assert!(Need::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

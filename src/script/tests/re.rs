@@ -1,0 +1,118 @@
+//! Regular expressions: `r1.re`.
+
+use insta::assert_snapshot;
+use serde_json::json;
+
+use super::*;
+
+#[test]
+fn matches_are_found_as_lua_finds_them() {
+    assert_eq!(eval(r"{ r1.re.find('a 12 b', '(\\d)(\\d)') }"), json!([3, 4, "1", "2"]));
+    assert_eq!(eval(r"{ r1.re.find('aXbX', 'X', 3) }"), json!([4, 4]));
+    assert_eq!(eval(r"{ r1.re.find('abc', 'x') == nil, r1.re.find('abc', 'c', 9) == nil }"), json!([true, true]));
+    assert_eq!(eval(r"{ r1.re.match('x = 5', '(\\w) = (\\d)'), r1.re.match('ab', 'b') }"), json!(["x", "b"]));
+    assert_eq!(eval(r"{ r1.re.match('x = 5', '(\\w) = (\\d)') }"), json!(["x", "5"]));
+    // `^` is the beginning of the text, wherever the search starts.
+    assert_eq!(eval("r1.re.match('ab', '^b', 2) == nil"), json!(true));
+    assert_eq!(
+        eval(
+            r"(function() local m = r1.re.captures('key: value', '(?P<name>\\w+): (\\w+)(!)?')
+               return { m[1], m[2], m[3] == nil, m.name, m.text, m.first, m.last } end)()"
+        ),
+        json!(["key", "value", true, "key", "key: value", 1, 10])
+    );
+    assert_eq!(eval(r"r1.re.captures('x', 'y') == nil"), json!(true));
+}
+
+#[test]
+fn all_matches_parts_and_replacements() {
+    assert_eq!(
+        eval(r"r1.re.find_all('a1b22', '\\d+')"),
+        json!([{"text": "1", "first": 2, "last": 2}, {"text": "22", "first": 4, "last": 5}])
+    );
+    assert_eq!(eval(r"#r1.re.find_all('a1b22', '\\d', 2)"), json!(2));
+    let collect = "(function() local out = {} for a, b in r1.re.gmatch(TEXT, PATTERN) do \
+                   out[#out + 1] = a .. (b and '=' .. b or '') end return out end)()";
+    let gmatch = |text: &str, pattern: &str| eval(&collect.replace("TEXT", text).replace("PATTERN", pattern));
+    assert_eq!(gmatch("'x=1, y=2'", r"'(\\w)=(\\d)'"), json!(["x=1", "y=2"]));
+    // Empty matches: as many as the crate finds, and an end.
+    assert_eq!(gmatch("'abc'", "'x*'"), json!(["", "", "", ""]));
+    assert_eq!(
+        gmatch("'axb'", "'x*'"),
+        eval(
+            "(function() local o = {} for _, m in ipairs(r1.re.find_all('axb', 'x*')) do o[#o + 1] = m.text end return o end)()"
+        )
+    );
+    assert_eq!(eval("r1.re.split('a, b,c', ',\\\\s*')"), json!(["a", "b", "c"]));
+    assert_eq!(eval("r1.re.split('a,b,c', ',', 2)"), json!(["a", "b,c"]));
+    assert_eq!(eval("{ r1.re.replace('2+3', '(?P<a>\\\\d)\\\\+(\\\\d)', '$2+${a} $$') }"), json!(["3+2 $", 1]));
+    assert_eq!(
+        eval(
+            "{ r1.re.replace('a1b2', '\\\\d', function(m) return m.text == '1' and '<' .. m.text .. '>' or nil end) }"
+        ),
+        json!(["a<1>b2", 2])
+    );
+    assert_eq!(eval("{ r1.re.replace('aaa', 'a', 'b', 2) }"), json!(["bba", 2]));
+    assert_eq!(eval("r1.re.match('1.5', '^' .. r1.re.escape('1.5') .. '$')"), json!("1.5"));
+    // Bytes that are no text are bytes.
+    assert_eq!(eval("r1.re.find('\\xff\\xfea', 'a')"), json!(3));
+    assert_eq!(eval("r1.re.match('Größe', '(?i)GRÖSSE|größe')"), json!("Größe"));
+}
+
+#[test]
+fn what_blows_up_elsewhere_is_linear_here() {
+    let started = std::time::Instant::now();
+    assert_eq!(eval("r1.re.find(string.rep('a', 100000), '(a|a)*b') == nil"), json!(true));
+    assert_eq!(eval("r1.re.find(string.rep('a', 100000) .. '!', '^(a+)+$') == nil"), json!(true));
+    assert!(started.elapsed().as_secs_f64() < 20.0);
+}
+
+#[test]
+fn misuse_is_told() {
+    let told = |expression: &str| refused(&format!("local x = {expression}\nreturn x"));
+    assert_snapshot!(told("r1.re.find('a', '(')"), @r#"
+    r1.re.find: the pattern "(": unclosed group
+      --> x.lua:1
+    "#);
+    assert_snapshot!(told("r1.re.find('a', '(a)\\\\1')"), @r#"
+    r1.re.find: the pattern "(a)\1": backreferences are not supported
+      --> x.lua:1
+    "#);
+    assert_snapshot!(told("r1.re.find('a', '(?=a)')"), @r#"
+    r1.re.find: the pattern "(?=a)": look-around, including look-ahead and look-behind, is not supported
+      --> x.lua:1
+    "#);
+    assert_snapshot!(told("r1.re.find('a', '(\\\\w{50}){50}')"), @r#"
+    r1.re.find: the pattern "(\w{50}){50}": too large: its repetitions take more than 1 MiB
+      --> x.lua:1
+    "#);
+    assert_snapshot!(told("r1.re.find('a', string.rep('a', 20000))"), @r#"
+    r1.re.find: the pattern has 20000 bytes; 16384 are the most
+      --> x.lua:1
+    "#);
+    assert_snapshot!(told("r1.re.find(5, 'a')"), @r#"
+    r1.re.find: `text` must be text, got the number 5
+      --> x.lua:1
+    "#);
+    assert_snapshot!(told("r1.re.find('a', 'a', 0)"), @r#"
+    r1.re.find: `from` must be a place in the text, 1 or more, got the number 0
+      --> x.lua:1
+    "#);
+    assert_snapshot!(told("r1.re.replace('a', 'a', 5)"), @r#"
+    r1.re.replace: `with` must be text or a function, got the number 5
+      --> x.lua:1
+    "#);
+    assert_snapshot!(told("r1.re.replace('a', 'a', function() return 5 end)"), @r#"
+    r1.re.replace: the function gave the number 5; it must give text or nil
+      --> x.lua:1
+    "#);
+    assert_snapshot!(told("r1.re.replace(string.rep('a', 100000), 'a', string.rep('b', 1000))"), @r#"
+    r1.re.replace: the result has more than 16777216 bytes
+      --> x.lua:1
+    "#);
+    assert_snapshot!(told("r1.re.gmach('a', 'a')"), @r#"
+    `r1.re.gmach` does not exist
+      --> x.lua:1
+      hint: did you mean `gmatch` or `match`?
+    "#);
+}
