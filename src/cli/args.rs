@@ -38,6 +38,7 @@ pub(super) enum Command {
     Check(CheckArgs),
     Infer(InferArgs),
     Lua(LuaArgs),
+    Repl(ReplArgs),
     Replay(ReplayArgs),
     Rescore(RescoreArgs),
     /// Print the versions of r1 and libtorch, and the device
@@ -257,6 +258,34 @@ pub(super) struct LuaArgs {
     /// Root of math.random
     #[arg(long, value_name = "N", default_value = "0")]
     pub(super) seed: u64,
+}
+
+/// Try a script by hand: be the policy, look at states, tokens and rewards, take steps back, stop at lines
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  r1 repl scripts/retool.lua                          begins at the first row; :help lists the commands
+  r1 repl scripts/retool.lua --replay retool:12-3-0   a stored trajectory under the script as it is now
+  r1 repl --replay runs/retool:12-3-0:2               before its second step, under the script that it ran
+  r1 repl                                             Lua with everything of r1
+  echo ':step 42' | r1 repl scripts/retool.lua        in a pipe the first failure is the exit code")]
+pub(super) struct ReplArgs {
+    /// A recipe: a Lua file that returns `r1.recipe { … }`
+    pub(super) script: Option<PathBuf>,
+    /// Settings of the recipe to change, such as env.max_steps=2
+    #[arg(value_name = "KEY=VALUE")]
+    pub(super) overrides: Vec<String>,
+    /// Open a stored trajectory, before its step STEP [default: the last]
+    #[arg(long, value_name = "RUN:ID[:STEP]")]
+    pub(super) replay: Option<String>,
+    /// The model that :sample asks [default: the recipe's]
+    #[arg(long, short, value_name = "MODEL")]
+    pub(super) model: Option<PathBuf>,
+    /// Where runs are kept
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    pub(super) runs_dir: PathBuf,
+    /// CPU threads for model arithmetic [default: one a core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) threads: Option<u16>,
 }
 
 /// Run stored trajectories again, against their record: observations, rewards and statuses must be the same

@@ -6,15 +6,12 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::args::{CheckArgs, OutputArgs};
-use super::print;
+use super::{print, tokens};
 use crate::error::Result;
 use crate::native;
 use crate::script::Script;
 use crate::telemetry::{Reporter, ctrl_c};
 use crate::train::{self, ShownToken, ShownTrajectory};
-
-/// Columns of a line of tokens.
-const WIDTH: usize = 100;
 
 pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
     if let Some(threads) = args.threads {
@@ -50,7 +47,7 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
         }
     } else {
         let colour = reporter.is_coloured();
-        print(&legend(colour))?;
+        print(&format!("{}; below each sampled token its advantage, where it changes\n", tokens::legend(colour)))?;
         for trajectory in &shown {
             print(&lines(trajectory, colour))?;
         }
@@ -64,49 +61,6 @@ fn as_json(trajectory: &ShownTrajectory) -> String {
     json!({ "event": "trajectory", "id": trajectory.id, "status": trajectory.status, "reward": trajectory.reward,
             "steps": trajectory.steps, "rows": rows })
     .to_string()
-}
-
-fn legend(colour: bool) -> String {
-    let token = |text: &str, sampled, special| {
-        paint(&ShownToken { text: text.to_owned(), sampled, special, advantage: 0.0 }, colour)
-    };
-    format!(
-        "{}, {}, {}; below each sampled token its advantage, where it changes\n",
-        token("sampled by the policy: trained on", true, false),
-        token("written by the environment: context", false, false),
-        token("special", false, true)
-    )
-}
-
-/// What a token looks like: colours on a terminal, else `[sampled]`, `<special>` and plain context.
-fn paint(token: &ShownToken, colour: bool) -> String {
-    let text = visible(&token.text);
-    if !colour {
-        return match (token.sampled, token.special) {
-            (true, _) => format!("[{text}]"),
-            (false, true) if !text.starts_with('<') => format!("<{text}>"),
-            (false, _) => text,
-        };
-    }
-    let code = match (token.sampled, token.special) {
-        (true, false) => "30;42",
-        (true, true) => "30;43",
-        (false, false) => "2",
-        (false, true) => "33",
-    };
-    format!("\x1b[{code}m{text}\x1b[0m")
-}
-
-/// Line ends and control characters as symbols, so that a token stays in its place.
-fn visible(text: &str) -> String {
-    text.chars()
-        .map(|c| match c {
-            '\n' => '⏎',
-            '\t' => '⇥',
-            c if c.is_control() => char::from_u32(0x2400 + u32::from(c) % 0x20).unwrap_or('␣'),
-            c => c,
-        })
-        .collect()
 }
 
 /// A trajectory as pairs of lines: tokens, and advantages below them.
@@ -124,47 +78,9 @@ fn lines(trajectory: &ShownTrajectory, colour: bool) -> String {
         plural(rows)
     );
     for row in &trajectory.rows {
-        let (mut tokens, mut below, mut used, mut marked) = (String::new(), String::new(), 0, 0);
-        let mut last: Option<f64> = None;
-        for token in row {
-            let plain = paint(token, false);
-            let width = if colour { visible(&token.text).chars().count() } else { plain.chars().count() };
-            let advantage = token.sampled.then_some(token.advantage);
-            let mark = match advantage {
-                Some(advantage) if last.is_none_or(|last| last.to_bits() != advantage.to_bits()) => {
-                    format!("{advantage:+.2}")
-                }
-                _ => String::new(),
-            };
-            if used + width > WIDTH && used > 0 {
-                flush(&mut out, &mut tokens, &mut below);
-                (used, marked) = (0, 0);
-            }
-            if !mark.is_empty() {
-                // Two marks never run into each other.
-                let gap = if marked > used { 1 } else { used - marked };
-                below.push_str(&" ".repeat(gap));
-                below.push_str(&mark);
-                marked += gap + mark.chars().count();
-            }
-            tokens.push_str(&paint(token, colour));
-            used += width;
-            last = advantage;
-        }
-        flush(&mut out, &mut tokens, &mut below);
+        out.push_str(&tokens::row(row, true, colour));
     }
     out
-}
-
-fn flush(out: &mut String, tokens: &mut String, below: &mut String) {
-    out.push_str(tokens);
-    out.push('\n');
-    if !below.is_empty() {
-        out.push_str(below);
-        out.push('\n');
-    }
-    tokens.clear();
-    below.clear();
 }
 
 #[cfg(test)]
@@ -203,7 +119,7 @@ mod tests {
             ShownTrajectory { id: "1".to_owned(), status: "truncated", reward: 0.0, steps: 1, rows: vec![row] };
         let text = lines(&trajectory, false);
         let longest = text.lines().map(|line| line.chars().count()).max();
-        assert!(longest.is_some_and(|longest| longest <= WIDTH), "{text}");
+        assert!(longest.is_some_and(|longest| longest <= tokens::WIDTH), "{text}");
         assert_eq!(text.matches("[four]").count(), 60);
         assert_eq!(text.matches("+1.00").count(), 1);
     }

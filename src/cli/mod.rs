@@ -1,15 +1,18 @@
 //! The command line: one file a subcommand. What was typed becomes options here and nowhere else.
 
 mod args;
+mod at_hand;
 mod check;
 mod diff;
 mod failure;
 mod infer;
 mod lua;
 mod recorded;
+mod repl;
 mod replay;
 mod rescore;
 mod run;
+mod tokens;
 mod version;
 
 use std::ffi::OsString;
@@ -53,6 +56,7 @@ fn dispatch(typed: &[OsString], voice: Voice) -> Result<ExitCode> {
         Command::Check(args) => check::run(args, cli.output),
         Command::Infer(args) => infer::run(&args, cli.output),
         Command::Lua(args) => lua::run(&args, cli.output),
+        Command::Repl(args) => repl::run(args, cli.output),
         Command::Replay(args) => replay::run(args, cli.output),
         Command::Rescore(args) => rescore::run(args, cli.output),
         Command::Version => version::run(cli.output.json).map(|()| ExitCode::SUCCESS),

@@ -108,6 +108,11 @@ impl Hub {
         Ok(Self { remote, cache, offline: yes("HF_HUB_OFFLINE") || yes("TRANSFORMERS_OFFLINE") })
     }
 
+    /// The directory of a model that the cache has all of, as of the last time it was looked for; the hub is not asked.
+    pub fn kept(&self, id: &ModelId) -> Option<PathBuf> {
+        Folder::new(&self.cache, id).complete(&id.revision)
+    }
+
     /// The directory of a model, in Hugging Face layout; what it lacks is fetched.
     ///
     /// # Errors

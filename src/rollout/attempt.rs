@@ -162,6 +162,11 @@ impl Attempt {
         &self.state
     }
 
+    /// The state was changed by hand: what was shown may not hold any more.
+    pub fn changed(&mut self) {
+        self.shown = None;
+    }
+
     /// The steps so far. Status, reward and messages are those of [`Attempt::finish`].
     pub fn trajectory(&self) -> &Trajectory {
         &self.trajectory

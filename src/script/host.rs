@@ -39,6 +39,8 @@ pub(crate) enum Entry {
     Step,
     Reward,
     Advantage,
+    /// Code typed at a prompt.
+    Console,
 }
 
 impl Entry {
@@ -56,6 +58,7 @@ impl Entry {
             Self::Step => "step",
             Self::Reward => "reward",
             Self::Advantage => "advantage",
+            Self::Console => "input",
         }
     }
 }

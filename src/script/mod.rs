@@ -4,6 +4,7 @@
 //! - [`Worker`]: one virtual machine on one thread; rows, reset, observe, step, reward
 //! - [`State`]: a trajectory's plain data; snapshot, restore, fork
 //! - [`Record`]: what a trajectory's script asked of the world and was told; what a replay answers from
+//! - [`Console`]: typed code beside a loaded script, breakpoints, completion
 //! - `vm`, `limits`, `host`: calls in and out under CPU, wait and memory limits
 //! - `sandbox`, `require`, `grants`: what a script can see, and what it may reach outside
 //! - `settings`: from a recipe's data and `key=value` to [`crate::config::Settings`]
@@ -32,6 +33,7 @@ mod messages;
 mod program;
 mod rank;
 mod record;
+mod repl;
 mod require;
 mod results;
 mod sandbox;
@@ -47,6 +49,7 @@ pub use host::LogLine;
 pub use load::Script;
 pub use program::{Echo, End, Program, Stream};
 pub use record::{Difference, Record, Strictness};
+pub use repl::{Breakpoint, Candidate, Console, Halt, Layout, OnHalt, Resume, Shown, Span, Style, is_open};
 pub use results::{Outcome, Reward, StepResult};
 pub use services::Services;
 pub use state::State;

@@ -40,7 +40,7 @@ struct Inner {
 }
 
 /// What is left of a record that is being replayed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Tape {
     lanes: BTreeMap<(u64, String), VecDeque<Exchange>>,
     strictness: Strictness,
@@ -138,9 +138,10 @@ impl Record {
         tape.difference.clone()
     }
 
-    /// A record that goes on from here on its own, live.
+    /// A record that goes on from here on its own, with what is left to be replayed.
     pub(crate) fn fork(&self) -> Self {
-        Self(Rc::new(Inner { written: RefCell::new(self.exchanges()), ..Inner::default() }))
+        let tape = self.0.tape.clone();
+        Self(Rc::new(Inner { written: RefCell::new(self.exchanges()), tape, ..Inner::default() }))
     }
 
     /// Writes a question down; its place waits for the answer.

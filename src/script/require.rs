@@ -66,11 +66,13 @@ pub(crate) fn require(lua: &Lua, loader: &std::cell::RefCell<Loader>, name: &Val
     };
     let chunk =
         lua.load(module.source.as_str()).set_name(format!("@{}", module.path)).set_mode(mlua::chunk::ChunkMode::Text);
-    if let Some(mut texts) = lua.app_data_mut::<super::api::args::Texts>() {
-        texts.0.insert(module.path.clone(), module.source.clone());
-    }
     loader.borrow_mut().loaded.insert(name.clone(), Loaded { module: module.clone(), value: None });
-    let value: Value = chunk.into_function()?.call(())?;
+    let chunk = chunk.into_function()?;
+    if let Some(mut texts) = lua.app_data_mut::<super::api::args::Texts>() {
+        texts.texts.insert(module.path.clone(), module.source.clone());
+        texts.chunks.push((module.path.clone(), chunk.clone()));
+    }
+    let value: Value = chunk.call(())?;
     if value.is_nil() {
         return Err(fail(format!("require: module `{name}` returns nothing")));
     }

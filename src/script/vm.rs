@@ -81,6 +81,8 @@ impl Vm {
             let lua = Lua::new_with(StdLib::ALL_SAFE, mlua::LuaOptions::default())?;
             lua.set_app_data(limits.clone());
             lua.set_app_data(StateBytes::default());
+            // Names of locals, for breakpoints and the REPL.
+            lua.set_compiler(mlua::chunk::Compiler::new().set_debug_level(2));
             let environment = sandbox::environment(&lua, &host, &loader)?;
             api::install(&lua, &environment, &host)?;
             if let Some(arguments) = program {
@@ -125,16 +127,18 @@ impl Vm {
 
     /// The main file as a function.
     pub(crate) fn compile(&self, path: &Path, source: &str) -> Result<Function, Failure> {
-        self.remember(&path.display().to_string(), source);
         let chunk = self.lua.load(source).set_name(format!("@{}", path.display()));
         let function = chunk.set_mode(mlua::chunk::ChunkMode::Text).into_function();
-        function.map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
+        let function = function.map_err(|error| Failure::new(Status::EnvError, describe(&error).error));
+        self.remember(&path.display().to_string(), source, function.as_ref().ok());
+        function
     }
 
-    /// Keeps a text for the lines in messages.
-    fn remember(&self, path: &str, source: &str) {
+    /// Keeps a text for the lines in messages, and its code for breakpoints.
+    fn remember(&self, path: &str, source: &str, function: Option<&Function>) {
         if let Some(mut texts) = self.lua.app_data_mut::<Texts>() {
-            texts.0.insert(path.to_owned(), source.to_owned());
+            texts.texts.insert(path.to_owned(), source.to_owned());
+            texts.chunks.extend(function.map(|function| (path.to_owned(), function.clone())));
         }
     }
 

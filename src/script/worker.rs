@@ -56,7 +56,7 @@ impl Entered {
 /// Calls that wait for tools need a tokio runtime with time and I/O enabled.
 pub struct Worker {
     script: Script,
-    vm: Vm,
+    vm: Rc<Vm>,
     recipe: Recipe,
     reset: Entered,
     own_reset: bool,
@@ -87,7 +87,7 @@ impl Worker {
             reset: Entered::new(&vm, "reset", own_reset.unwrap_or(defaults.0))?,
             step: Entered::new(&vm, "step", own_step.unwrap_or(defaults.1))?,
             context: recipe.context.clone().map(|own| Entered::new(&vm, "context", own)).transpose()?,
-            vm,
+            vm: Rc::new(vm),
             recipe,
             schemas,
         })
@@ -420,6 +420,18 @@ impl Worker {
     /// Bytes that the virtual machine holds, what is not collected yet included.
     pub fn memory(&self) -> usize {
         self.vm.lua.used_memory()
+    }
+
+    pub(crate) fn machine(&self) -> &Rc<Vm> {
+        &self.vm
+    }
+
+    /// The functions that the host calls, by the names they have in a recipe.
+    pub(crate) fn functions(&self) -> Vec<(&'static str, Function)> {
+        let own = [("reset", Some(&self.reset.own)), ("step", Some(&self.step.own))];
+        let recipe = [("context", &self.recipe.context), ("reward", &self.recipe.reward)];
+        let all = own.into_iter().chain(recipe.into_iter().map(|(name, function)| (name, function.as_ref())));
+        all.filter_map(|(name, function)| Some((name, function?.clone()))).collect()
     }
 
     /// What the script logged since the last call.

@@ -62,6 +62,18 @@ pub fn model_dir(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
     )))
 }
 
+/// The directory of a model that is on this machine; nothing is fetched. `None` if it is not, or not all of it.
+pub fn model_at_hand(name: &str) -> Option<PathBuf> {
+    let path = Path::new(name);
+    if path.join("config.json").is_file() {
+        return Some(path.to_owned());
+    }
+    if name == MODEL_NANO {
+        return unpack_nano().ok();
+    }
+    Hub::from_env().ok()?.kept(&ModelId::parse(name).ok()?)
+}
+
 /// Writes the embedded model where files can be mapped; once per content.
 fn unpack_nano() -> Result<PathBuf> {
     if NANO_FILES.is_empty() {

@@ -6,6 +6,7 @@ mod hub;
 mod infer;
 mod learning;
 mod lua;
+mod repl;
 mod replay;
 mod training;
 

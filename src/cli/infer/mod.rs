@@ -3,7 +3,7 @@
 mod chat;
 mod converse;
 mod local;
-mod recipe;
+pub(super) mod recipe;
 mod remote;
 mod screen;
 

@@ -91,7 +91,7 @@ pub(super) fn failed(failure: Failure) -> Error {
 }
 
 /// Waits for the script, but not past Ctrl-C.
-pub(super) fn wait<T>(runtime: &Runtime, interrupt: Interrupt, future: impl Future<Output = T>) -> Result<T> {
+pub(in crate::cli) fn wait<T>(runtime: &Runtime, interrupt: Interrupt, future: impl Future<Output = T>) -> Result<T> {
     runtime.block_on(async {
         let stopped = async {
             while !interrupt.is_set() {

@@ -31,16 +31,20 @@ pub(crate) fn fail_with(lua: &Lua, function: &str, error: Error) -> mlua::Error 
     raise(Error { message: format!("{function}: {}", error.message), place, ..error })
 }
 
-/// The texts of the files that were run, by the paths shown in messages.
+/// The files that were run, by the paths shown in messages.
 #[derive(Default)]
-pub(crate) struct Texts(pub(crate) BTreeMap<String, String>);
+pub(crate) struct Texts {
+    pub(crate) texts: BTreeMap<String, String>,
+    /// Their code; the main file first.
+    pub(crate) chunks: Vec<(String, Function)>,
+}
 
 /// The line where a dotted field is set in the call that starts at `place`: the first `name =` behind it for each
 /// segment in turn. The VM only knows the line of the call, which in a recipe may be far above.
 fn field_place(lua: &Lua, place: &str, field: &str) -> Option<String> {
     let texts = lua.app_data_ref::<Texts>()?;
     let (path, line) = place.rsplit_once(':')?;
-    let mut lines = texts.0.get(path)?.lines().enumerate().skip(line.parse::<usize>().ok()? - 1);
+    let mut lines = texts.texts.get(path)?.lines().enumerate().skip(line.parse::<usize>().ok()? - 1);
     let mut rest = String::new();
     let mut found = None;
     for name in field.split('.') {

@@ -1,0 +1,144 @@
+//! What may be typed behind a colon.
+
+use crate::error::{Error, Kind, Result, suggest};
+
+/// A command: its name, what it takes, what it does.
+pub(super) struct Command {
+    pub(super) name: &'static str,
+    takes: &'static str,
+    does: &'static str,
+}
+
+const fn command(name: &'static str, takes: &'static str, does: &'static str) -> Command {
+    Command { name, takes, does }
+}
+
+/// All of them, in the order of `:help`.
+pub(super) const COMMANDS: &[Command] = &[
+    command("reset", "[eval] [ROW] [seed=N] | {…}", "begin anew: at a row of the data, or at a task of your own"),
+    command("step", "[TEXT]", "reply TEXT as the policy; in a replay, alone: the recorded reply"),
+    command("tool", "NAME {…}", "reply with a call of a tool"),
+    command("sample", "[N]", "let the model reply, N times or until it is over"),
+    command("obs", "", "what the policy is shown now"),
+    command("tokens", "", "the same token by token: who wrote them, which would be trained on"),
+    command("state", "[FIELD]", "the environment's state, or a field of it (messages[1].content)"),
+    command("diff", "", "what the last step changed in the state"),
+    command("reward", "", "the reward if it ended here, part by part"),
+    command("undo", "[N]", "take the last step back"),
+    command("fork", "[NAME]", "go on in a copy; the trajectory so far stays as it is"),
+    command("branches", "", "the copies"),
+    command("branch", "NAME", "go on in another copy"),
+    command("replay", "RUN:ID[:STEP]", "a stored trajectory, before its step STEP; :step goes through its replies"),
+    command("break", "[PLACE]", "stop at a function or a line (step, 12, lib/x.lua:12); alone: list"),
+    command("trace", "PLACE", "tell the locals there without stopping; a function: at each of its lines"),
+    command("clear", "[PLACE]", "take breakpoints away"),
+    command("reload", "", "load the script again, and play the trajectory again under it"),
+    command("help", "[COMMAND]", "this"),
+    command("quit", "", "leave; so does Ctrl-D"),
+];
+
+/// Those at a breakpoint.
+pub(super) const HALTED: &[Command] = &[
+    command("continue", "", "go on to the next breakpoint"),
+    command("next", "", "go on to the next line of this function"),
+    command("in", "", "go on to the next line, in whatever function it is"),
+    command("out", "", "go on until this function is over"),
+    command("locals", "", "the locals"),
+    command("where", "", "how the script got here"),
+    command("help", "", "this"),
+    command("abort", "", "give the step up"),
+];
+
+/// A command and what is behind it. A beginning of a name will do where it fits one only.
+pub(super) fn parse<'a>(typed: &'a str, known: &'static [Command]) -> Result<(&'static Command, &'a str)> {
+    let body = typed.trim_start_matches(':');
+    let (name, rest) = body.split_once(char::is_whitespace).unwrap_or((body, ""));
+    let all = known.iter().filter(|command| command.name.starts_with(name) && !name.is_empty());
+    let mut all: Vec<&'static Command> = all.collect();
+    if let Some(exact) = all.iter().position(|command| command.name == name) {
+        all = vec![all[exact]];
+    }
+    let command = match all[..] {
+        [one] => one,
+        [] => {
+            let hint = suggest(name, known.iter().map(|command| command.name));
+            return Err(Error::new(Kind::Usage, format!("there is no command `:{name}`")).hint(hint));
+        }
+        _ => {
+            let names: Vec<String> = all.iter().map(|command| format!(":{}", command.name)).collect();
+            return Err(Error::new(Kind::Usage, format!("`:{name}` may be {}", names.join(", "))));
+        }
+    };
+    let rest = rest.trim();
+    if command.takes.is_empty() && !rest.is_empty() {
+        return Err(Error::new(Kind::Usage, format!("`:{}` takes nothing behind it, got `{rest}`", command.name)));
+    }
+    if rest.is_empty() && !command.takes.is_empty() && !command.takes.starts_with('[') {
+        return Err(Error::new(Kind::Usage, format!("`:{}` needs {}", command.name, command.takes)));
+    }
+    Ok((command, unfenced(rest)))
+}
+
+/// Around a text of several lines.
+pub(super) const FENCE: &str = "\"\"\"";
+
+fn unfenced(text: &str) -> &str {
+    match text.strip_prefix(FENCE).and_then(|rest| rest.strip_suffix(FENCE)) {
+        Some(inside) => inside.trim_matches('\n'),
+        None => text,
+    }
+}
+
+/// Whether a command goes on in the next line.
+pub(super) fn is_open(typed: &str) -> bool {
+    typed.matches(FENCE).count() == 1
+}
+
+pub(super) fn help(known: &[Command], one: &str) -> Result<String> {
+    let one = one.trim_start_matches(':');
+    let line = |command: &Command| {
+        let left = format!(":{} {}", command.name, command.takes);
+        if left.len() < 24 {
+            format!("{left:<24}{}\n", command.does)
+        } else {
+            format!("{left}\n{:24}{}\n", "", command.does)
+        }
+    };
+    if !one.is_empty() {
+        let found = known.iter().find(|command| command.name == one);
+        return found.map(line).ok_or_else(|| {
+            let hint = suggest(one, known.iter().map(|command| command.name));
+            Error::new(Kind::Usage, format!("there is no command `:{one}`")).hint(hint)
+        });
+    }
+    Ok(known.iter().map(line).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn names_may_be_cut_short_where_they_are_clear() {
+        let name = |typed: &'static str| parse(typed, COMMANDS).map(|(command, rest)| (command.name, rest));
+        assert_eq!(name(":step  a reply ").unwrap(), ("step", "a reply"));
+        assert_eq!(name(":o").unwrap(), ("obs", ""));
+        assert_eq!(name(":branch x").unwrap(), ("branch", "x"));
+        assert_eq!(name(":step \"\"\"\na\n\nb\n\"\"\"").unwrap(), ("step", "a\n\nb"));
+        let said = |typed: &'static str| name(typed).unwrap_err().to_string();
+        assert!(said(":re").contains("`:re` may be :reset, :reward, :replay, :reload"), "{}", said(":re"));
+        assert!(said(":rset").contains("did you mean `reset`"), "{}", said(":rset"));
+        assert!(said(":obs 3").contains("takes nothing"));
+        assert!(said(":tool").contains("needs NAME"));
+        assert!(is_open(":step \"\"\"a") && !is_open(":step \"\"\"a\"\"\"") && !is_open(":step a"));
+    }
+
+    #[test]
+    fn help_fits_a_terminal() {
+        let all = help(COMMANDS, "").unwrap();
+        assert!(all.lines().all(|line| line.chars().count() <= 100), "{all}");
+        assert!(help(COMMANDS, ":undo").unwrap().starts_with(":undo [N]"));
+        help(COMMANDS, "undoo").unwrap_err();
+    }
+}

@@ -1,0 +1,227 @@
+//! `r1 repl`: a script under the hands: be the policy, look at everything, take it back, stop in the middle.
+
+mod branches;
+mod commands;
+mod halt;
+mod replaying;
+mod sampler;
+mod session;
+mod terminal;
+mod view;
+
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use console::Style as Paint;
+
+use super::args::{OutputArgs, ReplArgs};
+use super::at_hand::Loaded;
+use super::diff;
+use super::infer::recipe::wait;
+use super::recorded::{Id, Recorded};
+use crate::error::{Error, Kind, Result};
+use crate::native;
+use crate::script::{Console, Script, Split, Stream};
+use crate::services::TensorThread;
+use crate::telemetry::{Interrupt, ctrl_c};
+use commands::{COMMANDS, help};
+use session::{Opening, Session};
+use terminal::{Terminal, say, told};
+
+pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
+    if let Some(threads) = args.threads {
+        native::set_threads(usize::from(threads));
+    }
+    let interrupt = ctrl_c();
+    interrupt.at_once(true);
+    let terminal = Rc::new(Terminal::open(output)?);
+    let reporter = output.reporter();
+    let loaded = match (&args.script, &args.replay) {
+        (Some(path), _) => Loaded::new(Script::load(path, &args.overrides)?, &reporter)?,
+        (None, None) => return bare(&terminal, interrupt, output),
+        (None, Some(place)) => {
+            // Any trajectory of the run brings its script.
+            let run = place.split(':').next().unwrap_or(place);
+            let mut recorded = Recorded::open(run.as_ref(), &args.runs_dir, None)?;
+            let step = recorded.steps(&[], 1)?[0];
+            let all = recorded.trajectories(step, &[] as &[Id])?;
+            let first = all.first().ok_or_else(|| Error::new(Kind::Store, "the run has no trajectories"))?;
+            let loaded = recorded.script_of(first, &reporter)?;
+            Loaded::with(loaded.script.clone(), Arc::clone(&loaded.renderer), recorded.run.max_context(), false)?
+        }
+    };
+    let title = loaded.script.path.display().to_string();
+    let stands_in = loaded.stands_in;
+    let opening = Opening { file: args.script, overrides: args.overrides, model: args.model, runs_dir: args.runs_dir };
+    let mut session = Session::open(loaded, opening, &terminal, interrupt, reporter)?;
+    terminal.note(&format!("{title}: :help lists the commands, Ctrl-D leaves"));
+    if stands_in {
+        terminal.note("its model is not on this machine: tokens are those of r1-nano until :sample fetches it");
+    }
+    let begun = match &args.replay {
+        Some(place) => session.replay(place),
+        None if session.loaded.worker.rows(Split::Train)?.is_some() => session.reset(None, None, None, None),
+        None => Ok(()),
+    };
+    if let Err(error) = begun {
+        terminal.fail(error)?;
+    }
+    talk(&terminal, interrupt, &mut |typed| take(&mut session, &terminal, typed))
+}
+
+/// Reads and carries out what is typed until the end, or until `:quit`.
+fn talk(terminal: &Terminal, interrupt: Interrupt, take: &mut dyn FnMut(&str) -> Result<bool>) -> Result<ExitCode> {
+    loop {
+        interrupt.clear();
+        interrupt.at_once(true);
+        let Some(typed) = terminal.next("> ")? else { return Ok(ExitCode::SUCCESS) };
+        if typed.trim().is_empty() {
+            continue;
+        }
+        interrupt.at_once(false);
+        match take(&typed) {
+            Ok(true) => {}
+            Ok(false) => return Ok(ExitCode::SUCCESS),
+            Err(error) => terminal.fail(terminal.broken().unwrap_or(error))?,
+        }
+    }
+}
+
+/// Without a script: code alone.
+fn bare(terminal: &Rc<Terminal>, interrupt: Interrupt, output: OutputArgs) -> Result<ExitCode> {
+    let echo = Box::new(move |line: &crate::script::LogLine, stream| match stream {
+        Stream::Out => drop(super::print(&line.text)),
+        Stream::Log => drop(say(&format!("{}: {}", line.place, line.text))),
+    });
+    let console = Console::bare(Arc::new(TensorThread::new(output.reporter())), echo)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
+    terminal.complete_with(console.clone());
+    terminal.note("Lua with everything of r1; r1 repl SCRIPT works on a recipe. Ctrl-D leaves");
+    talk(terminal, interrupt, &mut |typed| {
+        if typed.starts_with(':') {
+            let (command, rest) = commands::parse(typed, COMMANDS)?;
+            return match command.name {
+                "quit" => Ok(false),
+                "help" => say(&help(COMMANDS, rest)?).map(|()| true),
+                name => Err(Error::new(Kind::Usage, format!("`:{name}` needs a script")).hint("r1 repl SCRIPT")),
+            };
+        }
+        let values = wait(&runtime, interrupt, console.eval(typed))?;
+        let values = values.map_err(|failure| told(&failure, None))?;
+        values.iter().try_for_each(|value| say(&terminal.value(value)))?;
+        Ok(true)
+    })
+}
+
+/// Carries out one input; whether to go on.
+fn take(session: &mut Session, terminal: &Terminal, typed: &str) -> Result<bool> {
+    if !typed.starts_with(':') {
+        return session.eval(typed).map(|()| true);
+    }
+    let (command, rest) = commands::parse(typed, COMMANDS)?;
+    match command.name {
+        "quit" => return Ok(false),
+        "reset" => reset(session, rest)?,
+        "step" if rest.is_empty() => session.recorded_step()?,
+        "step" => session.step(rest)?,
+        "tool" => {
+            let end = rest.find(|c: char| c.is_whitespace() || c == '{').unwrap_or(rest.len());
+            let (name, arguments) = (&rest[..end], rest[end..].trim());
+            let arguments = if arguments.is_empty() { serde_json::json!({}) } else { session.data(arguments)? };
+            session.call(name, arguments)?;
+        }
+        "sample" => session.sample(number(rest)?.unwrap_or(1))?,
+        "obs" => {
+            let shown = session.observation()?;
+            say(&view::observation(terminal, &shown, true))?;
+            session.tell_log()?;
+        }
+        "tokens" => {
+            let (_, ids, new_row) = session.look()?;
+            let loaded = Rc::clone(&session.loaded);
+            let text = view::prompt(terminal, &loaded.renderer, session.attempt()?, &ids, new_row);
+            say(&text)?;
+        }
+        "state" => {
+            session.attempt()?;
+            let field =
+                if rest.is_empty() || rest.starts_with('[') { format!("state{rest}") } else { format!("state.{rest}") };
+            session.eval(&field)?;
+        }
+        "diff" => {
+            let (was, is) = session.states()?;
+            let text = diff::lines(&was, &is, terminal.colour);
+            say(if text.is_empty() { "nothing changed" } else { &text })?;
+        }
+        "reward" => {
+            let text = session.reward()?;
+            say(&text)?;
+        }
+        "undo" => {
+            let done = session.undo(number(rest)?.unwrap_or(1))?;
+            let steps = session.attempt()?.trajectory().steps.len();
+            terminal.note(&format!("{done} taken back; {steps} steps are left"));
+        }
+        "fork" => {
+            let name = session.fork(rest)?;
+            terminal.note(&format!("on {name}"));
+        }
+        "branches" => say(&session.list())?,
+        "branch" => session.switch(rest)?,
+        "replay" => session.replay(rest)?,
+        "break" if rest.is_empty() => {
+            let list = session.console.breakpoints();
+            let line =
+                |stop: &crate::script::Breakpoint| format!("{stop}{}", if stop.trace { "  (trace)" } else { "" });
+            let text = list.iter().map(line).collect::<Vec<_>>().join("\n");
+            say(if text.is_empty() { "no breakpoints" } else { &text })?;
+        }
+        "break" | "trace" => {
+            let set = session.console.set_breakpoint(rest, command.name == "trace")?;
+            let first = &set[0];
+            let more = if set.len() > 1 { format!(" and {} more lines", set.len() - 1) } else { String::new() };
+            say(&format!("{} at {first}{more}", if first.trace { "traces" } else { "stops" }))?;
+        }
+        "clear" => {
+            let gone = session.console.clear_breakpoints(Some(rest).filter(|rest| !rest.is_empty()))?;
+            terminal.note(&format!("{gone} taken away"));
+        }
+        "reload" => session.reload()?,
+        _ => say(&terminal.paint(&Paint::new(), &help(COMMANDS, rest)?))?,
+    }
+    Ok(true)
+}
+
+/// `[eval] [ROW] [seed=N]`, or a task as a table.
+fn reset(session: &mut Session, rest: &str) -> Result<()> {
+    if rest.starts_with('{') {
+        let task = session.data(rest)?;
+        return session.reset(None, None, None, Some(task));
+    }
+    let (mut split, mut row, mut seed) = (None, None, None);
+    for word in rest.split_whitespace() {
+        match (word, word.strip_prefix("seed=")) {
+            ("eval", _) => split = Some(Split::Eval),
+            ("train", _) => split = Some(Split::Train),
+            (_, Some(number)) => seed = number.parse().ok(),
+            (word, None) => row = word.parse().ok(),
+        }
+        let understood = split.is_some() || row.is_some() || seed.is_some();
+        if !understood || (word.starts_with("seed=") && seed.is_none()) {
+            return Err(Error::new(Kind::Usage, format!("`{word}` is no row"))
+                .hint("as in :reset 5, :reset eval 3, :reset seed=7, :reset { prompt = \"…\" }"));
+        }
+    }
+    session.reset(split, row, seed, None)
+}
+
+fn number(text: &str) -> Result<Option<usize>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| Error::new(Kind::Usage, format!("`{text}` is no number")))
+}

@@ -1,0 +1,123 @@
+//! Stored trajectories, and the same trajectory under another version of the script.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::session::{Session, Start, console};
+use super::terminal::say;
+use crate::cli::at_hand::Loaded;
+use crate::cli::recorded::{Id, Recorded};
+use crate::error::{Error, Kind, Result};
+use crate::rollout;
+use crate::script::{Record, Script, Split, Strictness};
+
+impl Session {
+    /// Opens a stored trajectory: `RUN:ID[:STEP]`.
+    pub(super) fn replay(&mut self, place: &str) -> Result<()> {
+        let (run, id, step) = place_of(place)?;
+        let mut recorded = Recorded::open(&run, &self.runs_dir, None)?;
+        let ids = [id];
+        let steps = recorded.steps(&ids, 0)?;
+        let mut found = recorded.trajectories(steps[0], &ids)?;
+        if found.len() > 1 {
+            return Err(Error::new(Kind::Usage, format!("`{place}` names {} trajectories", found.len()))
+                .hint("name one, as in runs/retool:12-3-0"));
+        }
+        let trajectory = found.remove(0);
+        if self.file.is_none() {
+            let loaded = recorded.script_of(&trajectory, &self.reporter)?;
+            let max_context = recorded.run.max_context();
+            let loaded = Loaded::with(loaded.script.clone(), Arc::clone(&loaded.renderer), max_context, false)?;
+            self.console = console(&loaded, &self.terminal)?;
+            self.loaded = Rc::new(loaded);
+        }
+        let last = trajectory.steps.len().max(1);
+        if step.is_some_and(|step| step == 0 || step > last) {
+            return Err(Error::new(Kind::Usage, format!("the trajectory has steps 1 to {last}")));
+        }
+        let start = Start { split: Split::Train, row: None, task: trajectory.task.clone(), seed: trajectory.seed };
+        let record = Record::replay(trajectory.record.clone(), Strictness::Live);
+        let end = match &trajectory.error {
+            Some(error) => format!("{}: {}", trajectory.status.name(), error.lines().next().unwrap_or_default()),
+            None => format!("{}, reward {:+}", trajectory.status.name(), trajectory.total_reward()),
+        };
+        let count = trajectory.steps.len();
+        say(&format!("{}: {count} step{}, {end}", trajectory.id, if count == 1 { "" } else { "s" }))?;
+        let quiet = step.unwrap_or(last) - 1;
+        self.recorded = Some(trajectory);
+        self.begin(start, &record)?;
+        self.show_beginning()?;
+        for _ in 0..quiet {
+            self.recorded_step()?;
+        }
+        if count > 0 {
+            self.terminal.note(&format!(":step plays the recorded reply of step {}", quiet + 1));
+        }
+        Ok(())
+    }
+
+    /// Loads the script's file again; what was played is played again under it.
+    pub(super) fn reload(&mut self) -> Result<()> {
+        let Some(file) = &self.file else {
+            return Err(Error::new(Kind::Usage, "this is the script as the run kept it")
+                .hint("r1 repl SCRIPT --replay … plays it under a file that can be changed"));
+        };
+        let script = Script::load(file, &self.overrides)?;
+        let loaded = if self.loaded.stands_in {
+            Loaded::new(script, &self.reporter)?
+        } else {
+            Loaded::with(script, Arc::clone(&self.loaded.renderer), self.loaded.max_context, false)?
+        };
+        say(&format!("{} loaded", file.display()))?;
+        self.replace(loaded)
+    }
+
+    /// Goes on under another version of the script: every branch is played again.
+    pub(super) fn replace(&mut self, loaded: Loaded) -> Result<()> {
+        let fresh = console(&loaded, &self.terminal)?;
+        let kept = self.console.breakpoints();
+        self.console = fresh;
+        self.loaded = Rc::new(loaded);
+        for stop in kept {
+            if self.console.set_breakpoint(&stop.to_string(), stop.trace).is_err() {
+                say(&format!("the breakpoint at {stop} is gone"))?;
+            }
+        }
+        let (Some(start), current) = (self.start.clone(), self.current) else { return Ok(()) };
+        let old = std::mem::take(&mut self.branches);
+        let mut all = Vec::new();
+        for branch in old {
+            let played = branch.attempt.trajectory().steps.clone();
+            let record = Record::replay(branch.attempt.state().record().exchanges(), Strictness::Live);
+            self.begin(start.clone(), &record)?;
+            for step in played {
+                if self.ready().is_err() {
+                    break;
+                }
+                // The beginnings of the other branches are not worth another look.
+                self.act(rollout::completion(&step), None)?;
+            }
+            let mut again = self.branches.remove(0);
+            again.name = branch.name;
+            all.push(again);
+        }
+        self.branches = all;
+        self.current = current;
+        self.bind()
+    }
+}
+
+/// `runs/retool:12-3-0:2`
+fn place_of(text: &str) -> Result<(PathBuf, Id, Option<usize>)> {
+    let wrong = || {
+        Error::new(Kind::Usage, format!("`{text}` must be RUN:ID or RUN:ID:STEP")).hint("as in runs/retool:12-3-0:2")
+    };
+    let parts: Vec<&str> = text.split(':').collect();
+    let (run, id, step) = match parts[..] {
+        [run, id] => (run, id, None),
+        [run, id, step] => (run, id, Some(step.parse().map_err(|_| wrong())?)),
+        _ => return Err(wrong()),
+    };
+    Ok((PathBuf::from(run), id.parse().map_err(|_| wrong())?, step))
+}

@@ -1,0 +1,450 @@
+//! What a session is about: a script, a task, and the trajectories that are tried on it. Everything that changes one can be
+//! taken back, because a state is plain data.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use super::sampler::Sampler;
+use super::terminal::{Terminal, say, told};
+use super::{halt, view};
+use crate::cli::at_hand::Loaded;
+use crate::cli::infer::recipe::wait;
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Action, Completion, FinishReason, Observation, Status, ToolCall, Trajectory};
+use crate::rollout::{self, Attempt, Spec, Stage, Stop};
+use crate::script::{Console, Failure, Layout, Record, Split};
+use crate::telemetry::{Interrupt, Reporter};
+
+/// What a trajectory begins with.
+#[derive(Clone, Debug)]
+pub(super) struct Start {
+    pub(super) split: Split,
+    /// `None`: the task was typed.
+    pub(super) row: Option<u64>,
+    pub(super) task: Value,
+    pub(super) seed: u64,
+}
+
+/// A trajectory with the way that led to it.
+pub(super) struct Branch {
+    pub(super) name: String,
+    pub(super) attempt: Attempt,
+    pub(super) past: Vec<Attempt>,
+    /// It failed; only taking back helps.
+    pub(super) failed: bool,
+}
+
+pub(super) struct Session {
+    pub(super) loaded: Rc<Loaded>,
+    pub(super) console: Console,
+    /// The script's file, which `:reload` reads again; none for the script that a run kept.
+    pub(super) file: Option<PathBuf>,
+    pub(super) overrides: Vec<String>,
+    model: Option<PathBuf>,
+    pub(super) runs_dir: PathBuf,
+    runtime: Runtime,
+    interrupt: Interrupt,
+    pub(super) reporter: Reporter,
+    pub(super) terminal: Rc<Terminal>,
+    pub(super) start: Option<Start>,
+    /// The stored trajectory whose replies are gone through.
+    pub(super) recorded: Option<Trajectory>,
+    pub(super) branches: Vec<Branch>,
+    pub(super) current: usize,
+    sampler: Option<Sampler>,
+}
+
+/// What a session is opened with.
+pub(super) struct Opening {
+    pub(super) file: Option<PathBuf>,
+    pub(super) overrides: Vec<String>,
+    pub(super) model: Option<PathBuf>,
+    pub(super) runs_dir: PathBuf,
+}
+
+impl Session {
+    pub(super) fn open(
+        loaded: Loaded,
+        opening: Opening,
+        terminal: &Rc<Terminal>,
+        interrupt: Interrupt,
+        reporter: Reporter,
+    ) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
+        let Opening { file, overrides, model, runs_dir } = opening;
+        let console = console(&loaded, terminal)?;
+        Ok(Self {
+            loaded: Rc::new(loaded),
+            console,
+            file,
+            overrides,
+            model,
+            runs_dir,
+            runtime,
+            interrupt,
+            reporter,
+            terminal: Rc::clone(terminal),
+            start: None,
+            recorded: None,
+            branches: Vec::new(),
+            current: 0,
+            sampler: None,
+        })
+    }
+
+    /// Waits for the script, but not past Ctrl-C.
+    fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
+        wait(&self.runtime, self.interrupt, future)
+    }
+
+    /// A failure of the script, with the text of its line.
+    pub(super) fn told(&self, failure: &Failure) -> Error {
+        let source = failure.error.place.as_deref().and_then(|place| self.console.source_line(place));
+        told(failure, source)
+    }
+
+    fn stopped(&self, stop: Stop) -> Error {
+        match stop {
+            Stop::Failed(failure) => self.told(&failure),
+            Stop::Fatal(error) => error,
+        }
+    }
+
+    pub(super) fn branch(&mut self) -> Result<&mut Branch> {
+        self.branches.get_mut(self.current).ok_or_else(|| {
+            Error::new(Kind::Usage, "there is no trajectory yet")
+                .hint(":reset 0 begins one at a row of the data, :reset { prompt = \"…\" } at a task of your own")
+        })
+    }
+
+    /// The trajectory at hand.
+    pub(super) fn attempt(&mut self) -> Result<&mut Attempt> {
+        self.branch().map(|branch| &mut branch.attempt)
+    }
+
+    /// Tells what the script has logged.
+    pub(super) fn tell_log(&self) -> Result<()> {
+        for line in self.console.take_log() {
+            say(&format!("{}: {}", line.place, line.text))?;
+        }
+        Ok(())
+    }
+
+    /// Begins anew. `row`, `seed`, `task` are as before where they are not given.
+    pub(super) fn reset(
+        &mut self,
+        split: Option<Split>,
+        row: Option<u64>,
+        seed: Option<u64>,
+        task: Option<Value>,
+    ) -> Result<()> {
+        let before = self.start.clone();
+        let split = split.or(before.as_ref().map(|start| start.split)).unwrap_or(Split::Train);
+        let (row, task, usual) = match (task, row, before) {
+            (Some(task), ..) => (None, task, self.loaded.script.settings.seed),
+            (None, None, Some(start)) if start.row.is_none() => (None, start.task, start.seed),
+            (None, row, before) => {
+                let row = row.or(before.and_then(|start| start.row)).unwrap_or(0);
+                let task = self.loaded.worker.row(split, row)?;
+                (Some(row), task, Spec::new(split, row, &self.loaded.script.settings).env_seed)
+            }
+        };
+        let start = Start { split, row, task, seed: seed.unwrap_or(usual) };
+        self.recorded = None;
+        self.begin(start, &Record::live())?;
+        self.show_beginning()
+    }
+
+    pub(super) fn begin(&mut self, start: Start, record: &Record) -> Result<()> {
+        let loaded = Rc::clone(&self.loaded);
+        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        let spec = self.spec(&start);
+        let begun = self.wait(Attempt::begin(stage, spec, start.task.clone(), record))?;
+        self.start = Some(start);
+        let attempt = begun.map_err(|failure| self.told(&failure))?;
+        self.branches = vec![Branch { name: "main".to_owned(), attempt, past: Vec::new(), failed: false }];
+        self.current = 0;
+        self.bind()
+    }
+
+    fn spec(&self, start: &Start) -> Spec {
+        let settings = &self.loaded.script.settings;
+        let mut spec = Spec::new(start.split, start.row.unwrap_or(0), settings);
+        spec.env_seed = start.seed;
+        if self.loaded.max_context > 0 {
+            spec.max_context = self.loaded.max_context;
+        }
+        spec
+    }
+
+    /// Typed code sees the trajectory at hand.
+    pub(super) fn bind(&mut self) -> Result<()> {
+        let console = self.console.clone();
+        let Some(branch) = self.branches.get(self.current) else { return Ok(()) };
+        console.give_state(branch.attempt.state())?;
+        let task = self.start.as_ref().map_or(Value::Null, |start| start.task.clone());
+        console.give("task", &task)
+    }
+
+    pub(super) fn show_beginning(&mut self) -> Result<()> {
+        if let Some(start) = &self.start {
+            let of = match start.row {
+                Some(row) => {
+                    let rows = self.loaded.worker.rows(start.split)?.unwrap_or(0);
+                    format!("row {row} of {rows} ({})", start.split.name())
+                }
+                None => "a task of your own".to_owned(),
+            };
+            self.terminal.note(&format!("{of}, seed {}", start.seed));
+        }
+        let shown = self.observation()?;
+        say(&view::observation(&self.terminal, &shown, false))?;
+        self.tell_log()
+    }
+
+    /// What the policy is shown now.
+    pub(super) fn observation(&mut self) -> Result<Observation> {
+        self.look().map(|(observation, ..)| observation)
+    }
+
+    /// The observation, its ids, and whether they begin a row.
+    pub(super) fn look(&mut self) -> Result<(Observation, Vec<u32>, bool)> {
+        let loaded = Rc::clone(&self.loaded);
+        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        self.branch()?;
+        let (runtime, interrupt) = (&self.runtime, self.interrupt);
+        let attempt = &mut self.branches[self.current].attempt;
+        let looked = wait(runtime, interrupt, async {
+            attempt.look(stage).await.map(|prompt| (prompt.observation.clone(), prompt.ids.clone(), prompt.new_row))
+        })?;
+        looked.map_err(|stop| self.stopped(stop))
+    }
+
+    /// Keeps where the trajectory is, to come back to it.
+    fn mark(&mut self) -> Result<()> {
+        let branch = self.branch()?;
+        let before = branch.attempt.fork(branch.attempt.spec().clone())?;
+        branch.past.push(before);
+        Ok(())
+    }
+
+    pub(super) fn ready(&mut self) -> Result<()> {
+        let branch = self.branch()?;
+        if branch.failed {
+            return Err(Error::new(Kind::Usage, "the trajectory has failed").hint(":undo takes the step back"));
+        }
+        if let Some(status) = branch.attempt.over() {
+            return Err(Error::new(Kind::Usage, format!("the trajectory is over: {}", status.name()))
+                .hint(":undo takes the last step back, :reset begins anew"));
+        }
+        Ok(())
+    }
+
+    /// Replies `text`.
+    pub(super) fn step(&mut self, text: &str) -> Result<()> {
+        self.ready()?;
+        let completion = self.completion(text)?;
+        self.act(completion, None)
+    }
+
+    fn completion(&self, text: &str) -> Result<Completion> {
+        let mut token_ids = self.loaded.renderer.tokenizer().encode_with_special(text)?;
+        token_ids.extend(self.loaded.renderer.stop_ids().first());
+        Ok(Completion {
+            logprobs: vec![0.0; token_ids.len()],
+            token_ids,
+            top_logprobs: Vec::new(),
+            finish_reason: FinishReason::Stop,
+            prefilled: 0,
+        })
+    }
+
+    /// Replies with a call.
+    pub(super) fn call(&mut self, name: &str, arguments: Value) -> Result<()> {
+        self.ready()?;
+        let call = ToolCall { id: None, name: name.to_owned(), arguments };
+        let text = self.loaded.renderer.format().write(String::new(), std::slice::from_ref(&call));
+        let completion = self.completion(&text)?;
+        // A format may have no way to write this call; the environment gets it all the same.
+        let read = self.loaded.renderer.parse(&text, self.loaded.worker.tools());
+        let action = Action {
+            text,
+            token_ids: completion.token_ids.clone(),
+            tool_calls: if read.errors.is_empty() && read.tool_calls.is_empty() { vec![call] } else { read.tool_calls },
+            errors: read.errors,
+            finish_reason: FinishReason::Stop,
+        };
+        self.act(completion, Some(action))
+    }
+
+    /// The next reply of the stored trajectory.
+    pub(super) fn recorded_step(&mut self) -> Result<()> {
+        self.ready()?;
+        let done = self.attempt()?.trajectory().steps.len();
+        let Some(recorded) = &self.recorded else {
+            return Err(Error::new(Kind::Usage, "`:step` needs a reply").hint("as in :step The answer is 42"));
+        };
+        let Some(step) = recorded.steps.get(done).cloned() else {
+            return Err(Error::new(Kind::Usage, format!("the record ends after step {done}"))
+                .hint(":step TEXT goes on with a reply of your own"));
+        };
+        let (_, ids, _) = self.look()?;
+        if ids != step.prompt_ids {
+            say(&format!("step {}: the prompt is not the recorded one (r1 replay shows how)", done + 1))?;
+        }
+        self.act(rollout::completion(&step), None)
+    }
+
+    /// The model replies.
+    pub(super) fn sample(&mut self, count: usize) -> Result<()> {
+        for _ in 0..count {
+            self.ready()?;
+            self.open_sampler()?;
+            let loaded = Rc::clone(&self.loaded);
+            let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+            let (runtime, interrupt) = (&self.runtime, self.interrupt);
+            let attempt = &mut self.branches[self.current].attempt;
+            let request = wait(runtime, interrupt, attempt.request(stage))?;
+            let request = request.map_err(|stop| self.stopped(stop))?;
+            let Some(sampler) = &mut self.sampler else { return Ok(()) };
+            let completion = sampler.reply(request, interrupt)?;
+            self.act(completion, None)?;
+            if self.attempt()?.over().is_some() || self.interrupt.is_set() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn open_sampler(&mut self) -> Result<()> {
+        if self.sampler.is_some() {
+            return Ok(());
+        }
+        let sampler = Sampler::open(&self.loaded.script, self.model.as_ref(), self.interrupt, &self.reporter)?;
+        self.terminal.note(&format!("{} replies", sampler.name));
+        if self.loaded.stands_in || self.model.is_some() {
+            // Its tokens are others: the trajectory is played again in them.
+            let renderer = std::sync::Arc::clone(&sampler.renderer);
+            let loaded = Loaded::with(self.loaded.script.clone(), renderer, self.loaded.max_context, false)?;
+            self.sampler = Some(sampler);
+            return self.replace(loaded);
+        }
+        self.sampler = Some(sampler);
+        Ok(())
+    }
+
+    pub(super) fn act(&mut self, completion: Completion, action: Option<Action>) -> Result<()> {
+        let shown = self.observation()?;
+        self.mark()?;
+        let loaded = Rc::clone(&self.loaded);
+        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        let (runtime, interrupt) = (&self.runtime, self.interrupt);
+        let branch = &mut self.branches[self.current];
+        let attempt = &mut branch.attempt;
+        let acted = wait(runtime, interrupt, async {
+            match action {
+                Some(action) => attempt.take(stage, completion, action).await,
+                None => attempt.act(stage, completion).await,
+            }
+        });
+        branch.failed = !matches!(acted, Ok(Ok(())));
+        self.tell_log()?;
+        acted?.map_err(|stop| self.stopped(stop))?;
+        self.show_step(&shown)
+    }
+
+    /// What came of the last step.
+    fn show_step(&mut self, before: &Observation) -> Result<()> {
+        let attempt = self.attempt()?;
+        let number = attempt.trajectory().steps.len();
+        let over = attempt.over();
+        let Some(step) = attempt.trajectory().steps.last().cloned() else { return Ok(()) };
+        let mut line = format!("step {number}: reward {:+}", step.reward);
+        for tool in &step.tools {
+            let bad = if tool.ok { "" } else { " (failed)" };
+            let _ = write!(line, ", {}{bad}", tool.name);
+        }
+        if over.is_none() {
+            let now = self.observation()?;
+            say(&line)?;
+            return say(&view::news(&self.terminal, Some(before), &now));
+        }
+        say(&line)?;
+        let messages = {
+            let loaded = Rc::clone(&self.loaded);
+            loaded.worker.messages(self.attempt()?.state())
+        };
+        say(&view::news(&self.terminal, Some(before), &Observation::Messages(messages)))?;
+        let name = over.map_or("", Status::name);
+        let reward = self.reward()?;
+        say(&format!("{name} after {number} step{}: {reward}", if number == 1 { "" } else { "s" }))
+    }
+
+    /// The reward if it ended here.
+    pub(super) fn reward(&mut self) -> Result<String> {
+        let loaded = Rc::clone(&self.loaded);
+        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        self.branch()?;
+        let attempt = &self.branches[self.current].attempt;
+        let outcome = self.wait(attempt.reward(stage))?.map_err(|failure| self.told(&failure))?;
+        self.tell_log()?;
+        Ok(view::reward(attempt, &outcome))
+    }
+
+    /// The state's text before the last step and now.
+    pub(super) fn states(&mut self) -> Result<(String, String)> {
+        let console = self.console.clone();
+        let branch = self.branch()?;
+        let Some(before) = branch.past.last() else {
+            return Err(Error::new(Kind::Usage, "no step has been made yet"));
+        };
+        let text = |attempt: &Attempt| console.show_state(attempt.state(), &Layout::lines()).to_string() + "\n";
+        Ok((text(before), text(&branch.attempt)))
+    }
+
+    /// Evaluates typed code; a state that it changes can be had back with `:undo`.
+    pub(super) fn eval(&mut self, text: &str) -> Result<()> {
+        let snapshot =
+            |session: &Self| session.branches.get(session.current).map(|b| b.attempt.state().snapshot().ok());
+        let before = snapshot(self);
+        let marked = before.is_some() && self.mark().is_ok();
+        let console = self.console.clone();
+        let done = self.wait(console.eval(text));
+        if marked {
+            let changed = snapshot(self) != before;
+            let branch = self.branch()?;
+            if changed {
+                branch.attempt.changed();
+            } else {
+                branch.past.pop();
+            }
+        }
+        self.tell_log()?;
+        let values = done?.map_err(|failure| self.told(&failure))?;
+        for value in &values {
+            say(&self.terminal.value(value))?;
+        }
+        Ok(())
+    }
+
+    /// The plain data that typed code gives.
+    pub(super) fn data(&mut self, text: &str) -> Result<Value> {
+        let console = self.console.clone();
+        self.wait(console.data(text))?.map_err(|failure| self.told(&failure))
+    }
+}
+
+pub(super) fn console(loaded: &Loaded, terminal: &Rc<Terminal>) -> Result<Console> {
+    let console = loaded.worker.console()?;
+    console.on_halt(halt::handler(terminal))?;
+    console.give("task", &json!(null))?;
+    terminal.complete_with(console.clone());
+    Ok(console)
+}

@@ -1,0 +1,238 @@
+//! Lines in and out: an editor with memory, completion and continued lines at a terminal, plain lines from a pipe.
+
+use std::cell::RefCell;
+use std::io::{self, BufRead, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use console::Style as Paint;
+use rustyline::completion::{Completer, Pair};
+use rustyline::config::{Behavior, CompletionType, Config};
+use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::FileHistory;
+use rustyline::validate::{ValidationContext, ValidationResult, Validator};
+use rustyline::{Context, Editor, Helper};
+
+use super::commands::{self, COMMANDS};
+use crate::cli::args::OutputArgs;
+use crate::cli::failure::Voice;
+use crate::cli::print;
+use crate::error::{Error, Kind, Result};
+use crate::script::{self, Console, Failure, Shown, Style};
+
+/// What is read from and written to.
+pub(super) struct Terminal {
+    editor: Option<RefCell<Editor<Assistant, FileHistory>>>,
+    history: Option<PathBuf>,
+    names: Names,
+    pub(super) colour: bool,
+    voice: Voice,
+    /// What went wrong where it could not be told: at a breakpoint.
+    broken: RefCell<Option<Error>>,
+}
+
+/// What can be completed: set when a script is loaded.
+type Names = Rc<RefCell<Option<Console>>>;
+
+impl Terminal {
+    pub(super) fn open(output: OutputArgs) -> Result<Self> {
+        let names = Names::default();
+        let person = io::stdin().is_terminal();
+        let wanted = !output.no_color && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let mut terminal = Self {
+            editor: None,
+            history: None,
+            names: Rc::clone(&names),
+            colour: wanted && io::stdout().is_terminal(),
+            voice: Voice::new(false, wanted),
+            broken: RefCell::default(),
+        };
+        if !person {
+            return Ok(terminal);
+        }
+        // Where results go to a file, the prompt must not.
+        let behavior = if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
+        let config = Config::builder().behavior(behavior).completion_type(CompletionType::List).build();
+        let mut editor = Editor::with_config(config).map_err(|e| failed(&e))?;
+        editor.set_helper(Some(Assistant(names)));
+        terminal.history = history_file();
+        if let Some(path) = &terminal.history {
+            // The first time there is none.
+            let _ = editor.load_history(path);
+        }
+        terminal.editor = Some(RefCell::new(editor));
+        Ok(terminal)
+    }
+
+    /// Whether a person types.
+    pub(super) fn is_person(&self) -> bool {
+        self.editor.is_some()
+    }
+
+    /// From now on names are completed as `console` knows them.
+    pub(super) fn complete_with(&self, console: Console) {
+        self.names.replace(Some(console));
+    }
+
+    /// What is typed next, all its lines; `None` at the end.
+    pub(super) fn next(&self, prompt: &str) -> Result<Option<String>> {
+        let Some(editor) = &self.editor else { return from_pipe() };
+        loop {
+            let read = editor.borrow_mut().readline(prompt);
+            match read {
+                Ok(line) => {
+                    self.keep(&line);
+                    return Ok(Some(line));
+                }
+                Err(ReadlineError::Interrupted) => self.note("Ctrl-D leaves"),
+                Err(ReadlineError::Eof) => return Ok(None),
+                Err(ReadlineError::Signal(_)) => {}
+                Err(error) => return Err(failed(&error)),
+            }
+        }
+    }
+
+    /// Remembers a line, for this session and the next. A memory that can't be kept is no reason to stop.
+    fn keep(&self, line: &str) {
+        let Some(editor) = &self.editor else { return };
+        let mut editor = editor.borrow_mut();
+        if !line.trim().is_empty()
+            && editor.add_history_entry(line).unwrap_or(false)
+            && let Some(path) = &self.history
+        {
+            let _ = path.parent().map(std::fs::create_dir_all);
+            let _ = editor.append_history(path);
+        }
+    }
+
+    /// A remark that is no result: not for a pipe.
+    pub(super) fn note(&self, text: &str) {
+        if self.is_person() {
+            // A closed stderr hears nothing.
+            let _ =
+                io::Write::write_fmt(&mut io::stderr(), format_args!("{}\n", self.paint(&Paint::new().dim(), text)));
+        }
+    }
+
+    pub(super) fn paint(&self, style: &Paint, text: &str) -> String {
+        style.clone().force_styling(self.colour).apply_to(text).to_string()
+    }
+
+    /// A value in colours.
+    pub(super) fn value(&self, shown: &Shown) -> String {
+        let paint = |style: Style| match style {
+            Style::Plain => Paint::new(),
+            Style::Key => Paint::new().blue(),
+            Style::Text => Paint::new().green(),
+            Style::Number => Paint::new().cyan(),
+            Style::Word => Paint::new().magenta(),
+        };
+        shown.0.iter().map(|span| self.paint(&paint(span.style), &span.text)).collect()
+    }
+
+    /// Keeps an error until the call that it broke is over.
+    pub(super) fn break_off(&self, error: Error) {
+        self.broken.replace(Some(error));
+    }
+
+    /// The error that broke a call, if it was not the call's own.
+    pub(super) fn broken(&self) -> Option<Error> {
+        self.broken.take()
+    }
+
+    /// Tells of something that did not work out; in a pipe it is the end.
+    pub(super) fn fail(&self, error: Error) -> Result<()> {
+        if !self.is_person() {
+            return Err(error);
+        }
+        self.voice.fail(&error);
+        Ok(())
+    }
+}
+
+/// Prints a result.
+pub(super) fn say(text: &str) -> Result<()> {
+    print(&format!("{}\n", text.trim_end_matches('\n')))
+}
+
+/// A failure of the script as an error: its place, the line there, the way to it.
+pub(super) fn told(failure: &Failure, source: Option<String>) -> Error {
+    let mut error = failure.error.clone();
+    if let Some(line) = source.filter(|line| !line.trim().is_empty()) {
+        error.place = error.place.map(|place| format!("{place}\n   |  {}", line.trim()));
+    }
+    let frames: Vec<&str> = failure.traceback.iter().skip(1).map(String::as_str).collect();
+    if !frames.is_empty() {
+        let from = format!("called from {}", frames.join(", "));
+        error.hint = Some(error.hint.map_or_else(|| from.clone(), |hint| format!("{hint}; {from}")));
+    }
+    error
+}
+
+/// The next input of a pipe: as many lines as belong together.
+fn from_pipe() -> Result<Option<String>> {
+    let mut text = String::new();
+    loop {
+        let read = io::stdin().lock().read_line(&mut text);
+        let read = read.map_err(|e| Error::io(Kind::Data, "read the input", "stdin", &e))?;
+        if read == 0 {
+            return Ok((!text.trim().is_empty()).then_some(text));
+        }
+        if !goes_on(text.trim_end_matches('\n')) {
+            return Ok(Some(text.trim_end_matches('\n').to_owned()));
+        }
+    }
+}
+
+fn goes_on(text: &str) -> bool {
+    if text.trim_start().starts_with(':') { commands::is_open(text) } else { script::is_open(text) }
+}
+
+fn history_file() -> Option<PathBuf> {
+    let state = std::env::var_os("XDG_STATE_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let state = state.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".local/state")))?;
+    Some(state.join("r1/repl_history"))
+}
+
+fn failed(error: &ReadlineError) -> Error {
+    Error::new(Kind::Data, format!("can't read from the terminal: {error}"))
+}
+
+/// Completes commands and names, and knows when more lines belong to a text.
+struct Assistant(Names);
+
+impl Completer for Assistant {
+    type Candidate = Pair;
+
+    fn complete(&self, line: &str, pos: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
+        let typed = &line[..pos];
+        if let Some(name) = typed.strip_prefix(':').filter(|name| !name.contains(char::is_whitespace)) {
+            let names = COMMANDS.iter().map(|command| command.name).filter(|known| known.starts_with(name));
+            let pair = |name: &str| Pair { display: format!(":{name}"), replacement: format!(":{name}") };
+            return Ok((0, names.map(pair).collect()));
+        }
+        let Some(console) = &*self.0.borrow() else { return Ok((pos, Vec::new())) };
+        let (begun, found) = console.complete(typed);
+        let pair = |candidate: script::Candidate| {
+            let what = if candidate.what.is_empty() { String::new() } else { format!("  {}", candidate.what) };
+            Pair { display: format!("{}{what}", candidate.name), replacement: candidate.name }
+        };
+        Ok((pos - begun, found.into_iter().map(pair).collect()))
+    }
+}
+
+impl Validator for Assistant {
+    fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
+        Ok(if goes_on(context.input()) { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
+    }
+}
+
+impl Hinter for Assistant {
+    type Hint = String;
+}
+
+impl Highlighter for Assistant {}
+
+impl Helper for Assistant {}

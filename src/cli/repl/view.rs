@@ -1,0 +1,130 @@
+//! How observations, tokens and rewards look.
+
+use std::fmt::Write;
+
+use console::Style as Paint;
+
+use super::terminal::Terminal;
+use crate::cli::tokens;
+use crate::mdp::{Message, Observation, Role, Step};
+use crate::rollout::Attempt;
+use crate::script::Reward;
+use crate::text::Renderer;
+use crate::train::ShownToken;
+
+/// Lines of a message that are shown where it is not what was asked for.
+const LINES: usize = 12;
+
+/// What the policy is shown. `whole`: nothing is left out.
+pub(super) fn observation(terminal: &Terminal, observation: &Observation, whole: bool) -> String {
+    match observation {
+        Observation::Messages(list) => messages(terminal, list, whole),
+        Observation::Text(text) => text.clone(),
+        Observation::TokenIds(ids) => format!("{} token ids: {ids:?}", ids.len()),
+    }
+}
+
+pub(super) fn messages(terminal: &Terminal, list: &[Message], whole: bool) -> String {
+    let mut out = String::new();
+    for message in list {
+        let style = match message.role {
+            Role::System => Paint::new().magenta(),
+            Role::User => Paint::new().blue(),
+            Role::Assistant => Paint::new().green(),
+            Role::Tool => Paint::new().yellow(),
+        };
+        let mut text = message.content.text();
+        for call in &message.tool_calls {
+            let _ = write!(text, "{}→ {} {}", if text.is_empty() { "" } else { "\n" }, call.name, call.arguments);
+        }
+        let lines: Vec<&str> = text.lines().collect();
+        let most = if whole { usize::MAX } else { LINES };
+        let role = terminal.paint(&style, &format!("{:<10}", message.role.name()));
+        let _ = writeln!(out, "  {role}{}", lines.first().unwrap_or(&""));
+        for line in lines.iter().take(most).skip(1) {
+            let _ = writeln!(out, "  {:<10}{line}", "");
+        }
+        if lines.len() > most {
+            let _ = writeln!(out, "  {:<10}… {} more lines", "", lines.len() - most);
+        }
+    }
+    out
+}
+
+/// What came to the conversation since `before`; all of it if it does not go on from there.
+pub(super) fn news(terminal: &Terminal, before: Option<&Observation>, now: &Observation) -> String {
+    if let (Some(Observation::Messages(before)), Observation::Messages(now)) = (before, now) {
+        if now.starts_with(before) {
+            return messages(terminal, &now[before.len()..], false);
+        }
+        let same = now.iter().zip(before).take_while(|(now, before)| now == before).count();
+        let new = messages(terminal, &now[same..], false);
+        return format!("  (rewritten from message {} on)\n{new}", same + 1);
+    }
+    observation(terminal, now, false)
+}
+
+/// The prompt token by token.
+pub(super) fn prompt(
+    terminal: &Terminal,
+    renderer: &Renderer,
+    attempt: &Attempt,
+    ids: &[u32],
+    new_row: bool,
+) -> String {
+    let tokenizer = renderer.tokenizer();
+    let mut sampled = vec![false; ids.len()];
+    if !new_row {
+        // The replies since the row began stand where they were sampled.
+        for step in row(&attempt.trajectory().steps) {
+            let (start, end) = (step.prompt_ids.len(), step.prompt_ids.len() + step.response_ids.len());
+            sampled[start.min(ids.len())..end.min(ids.len())].fill(true);
+        }
+    }
+    let shown: Vec<ShownToken> = ids
+        .iter()
+        .zip(&sampled)
+        .map(|(id, sampled)| ShownToken {
+            text: tokenizer.decode(&[*id], false),
+            sampled: *sampled,
+            special: tokenizer.decode(&[*id], true).is_empty(),
+            advantage: 0.0,
+        })
+        .collect();
+    let (spec, own) = (attempt.spec(), sampled.iter().filter(|sampled| **sampled).count());
+    format!(
+        "{}\n{}{} tokens, {own} of them sampled; the budget is {}, the context holds {}\n",
+        tokens::legend(terminal.colour),
+        tokens::row(&shown, false, terminal.colour),
+        ids.len(),
+        spec.budget(),
+        spec.max_context
+    )
+}
+
+/// The steps of the row that the last one belongs to.
+fn row(steps: &[Step]) -> &[Step] {
+    let begin = steps.iter().rposition(|step| step.new_row).unwrap_or(0);
+    &steps[begin..]
+}
+
+/// What there is to gain so far.
+pub(super) fn reward(attempt: &Attempt, outcome: &Reward) -> String {
+    let trajectory = attempt.trajectory();
+    let steps: f64 = trajectory.steps.iter().fold(0.0, |sum, step| sum + step.reward);
+    let mut out = String::new();
+    let mut parts = trajectory.reward_parts.clone();
+    for (name, value) in &outcome.parts {
+        *parts.entry(name.clone()).or_insert(0.0) += value;
+    }
+    let list: Vec<String> = parts.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let _ = write!(out, "reward {:+}", steps + outcome.total);
+    if steps.abs() > 0.0 {
+        let each: Vec<String> = trajectory.steps.iter().map(|step| format!("{:+}", step.reward)).collect();
+        let _ = write!(out, " = steps {} and outcome {:+}", each.join(" "), outcome.total);
+    }
+    if !list.is_empty() {
+        let _ = write!(out, "  ({})", list.join(", "));
+    }
+    out
+}

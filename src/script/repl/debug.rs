@@ -1,0 +1,452 @@
+//! Breakpoints and traces by line, over Luau's own.
+//!
+//! Luau replaces the first instruction of a line by a break and calls a hook there, in the middle of the running code.
+//! `mlua` has no safe face for this: the few raw calls are here. The hook only collects the locals and hands over to a
+//! Lua callback, which is safe code again. A breakpoint on every line is how stepping works.
+//!
+//! What it can't do: stop inside the host's own functions, or change a local of the stopped code.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::rc::Rc;
+
+use mlua::{Function, Lua, Table, Value, ffi};
+
+use super::{Console, Shown, places, vm_failed};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::Status;
+use crate::script::api::args::Texts;
+use crate::script::failure::{Failure, describe};
+use crate::script::host::misuse;
+use crate::script::repl::show::Layout;
+
+/// Where the callback is kept.
+const CALLBACK: &str = "r1.halt";
+const CALLBACK_C: &std::ffi::CStr = c"r1.halt";
+
+/// A line to stop at, or to tell about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Breakpoint {
+    /// `scripts/retool.lua`
+    pub path: String,
+    pub line: usize,
+    /// Only tell what the locals are, and go on.
+    pub trace: bool,
+}
+
+impl std::fmt::Display for Breakpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.path, self.line)
+    }
+}
+
+/// How to go on from a halt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resume {
+    /// To the next breakpoint.
+    Continue,
+    /// To the next line of the same function, or of its caller when it is over.
+    Next,
+    /// To the next line, wherever it is.
+    Into,
+    /// To the caller.
+    Out,
+    /// Nowhere: the call fails.
+    Abort,
+}
+
+/// Code that has been stopped, or is traced.
+pub struct Halt<'a> {
+    /// `scripts/retool.lua:12`
+    pub place: String,
+    /// The text of the line.
+    pub source: String,
+    pub trace: bool,
+    /// The script's frames, innermost first: place and function.
+    pub frames: Vec<String>,
+    locals: Table,
+    lua: &'a Lua,
+    console: &'a Console,
+}
+
+/// Told about halts; decides how to go on.
+pub type OnHalt = Box<dyn Fn(&Halt<'_>) -> Resume>;
+
+impl Halt<'_> {
+    /// The locals, and what the function uses of its surroundings.
+    pub fn locals(&self, layout: &Layout) -> Vec<(String, Shown)> {
+        let mut all = BTreeMap::new();
+        // The iteration itself can't fail: the closure does not.
+        let _ = self.locals.for_each(|name: String, value: Value| {
+            all.insert(name, Shown::of(&value, layout));
+            Ok(())
+        });
+        all.into_iter().collect()
+    }
+
+    /// Evaluates typed code with the locals at hand. It can't wait for tools here.
+    pub fn eval(&self, text: &str) -> Result<Vec<Shown>, Failure> {
+        let run = || -> mlua::Result<Vec<Shown>> {
+            let environment = self.lua.create_table()?;
+            let meta = self.lua.create_table()?;
+            let (locals, outside) = (self.locals.clone(), self.console.environment.clone());
+            meta.raw_set(
+                "__index",
+                self.lua.create_function(move |_, (_, name): (Value, Value)| {
+                    let own: Value = locals.raw_get(name.clone())?;
+                    if own.is_nil() { outside.get(name) } else { Ok(own) }
+                })?,
+            )?;
+            let outside = self.console.environment.clone();
+            let locals = self.locals.clone();
+            meta.raw_set(
+                "__newindex",
+                self.lua.create_function(move |lua, (_, name, value): (Value, Value, Value)| {
+                    if locals.contains_key(name.clone())? {
+                        let error =
+                            misuse(lua, format!("the local `{}` can't be changed from here", name.to_string()?));
+                        return Err(mlua::Error::external(
+                            error.hint("fields of tables can; other names make variables"),
+                        ));
+                    }
+                    outside.set(name, value)
+                })?,
+            )?;
+            environment.set_metatable(Some(meta))?;
+            let chunk = |source: &str| {
+                self.lua.load(source).set_name("@input").set_environment(environment.clone()).into_function()
+            };
+            let function = chunk(&format!("return {text}")).or_else(|_| chunk(&super::lasting(text)))?;
+            let values: mlua::MultiValue = function.call(())?;
+            Ok(values.iter().map(|value| Shown::of(value, &Layout::default())).collect())
+        };
+        run().map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
+    }
+}
+
+impl Console {
+    /// The breakpoints and traces, in the order in which they were set.
+    pub fn breakpoints(&self) -> Vec<Breakpoint> {
+        self.stops.borrow().clone()
+    }
+
+    /// Stops (or traces) at `place`: a line (`12`), a file's line (`lib/problems.lua:12`), or a function by name. A function
+    /// is stopped at its first line, and traced at each of them.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] if there is no such place.
+    pub fn set_breakpoint(&self, place: &str, trace: bool) -> Result<Vec<Breakpoint>> {
+        let (path, first, last) = self.place(place)?;
+        let wanted = if trace { first..=last } else { first..=first };
+        let mut new: Vec<Breakpoint> = Vec::new();
+        for line in wanted {
+            let line = self.patch(&path, line, true)?;
+            let beyond = line > last && last > first;
+            if line > 0 && !beyond && !new.iter().any(|breakpoint| breakpoint.line == line) {
+                new.push(Breakpoint { path: path.clone(), line, trace });
+            }
+        }
+        if new.is_empty() {
+            return Err(Error::new(Kind::Usage, format!("no code stands at {path}:{first} or behind it")));
+        }
+        let mut stops = self.stops.borrow_mut();
+        stops.retain(|old| !new.iter().any(|new| (&new.path, new.line) == (&old.path, old.line)));
+        stops.extend(new.iter().cloned());
+        Ok(new)
+    }
+
+    /// Takes breakpoints away: those of a place, or all; how many there were.
+    pub fn clear_breakpoints(&self, place: Option<&str>) -> Result<usize> {
+        let gone = match place {
+            None => self.stops.take(),
+            Some(place) => {
+                let (path, first, last) = self.place(place)?;
+                let mut stops = self.stops.borrow_mut();
+                let here = |stop: &Breakpoint| stop.path == path && (first..=last).contains(&stop.line);
+                let gone = stops.iter().filter(|stop| here(stop)).cloned().collect();
+                stops.retain(|stop| !here(stop));
+                gone
+            }
+        };
+        for stop in &gone {
+            self.patch(&stop.path, stop.line, false)?;
+        }
+        Ok(gone.len())
+    }
+
+    fn place(&self, place: &str) -> Result<(String, usize, usize)> {
+        let main = self.main().ok_or_else(|| Error::new(Kind::Usage, "there is no script to stop in"))?;
+        places::resolve(place, &main, &self.texts())
+    }
+
+    fn texts(&self) -> BTreeMap<String, String> {
+        let texts = self.vm.lua.app_data_ref::<Texts>();
+        let texts = texts.map(|texts| texts.texts.clone()).unwrap_or_default();
+        texts.into_iter().filter(|(path, _)| path != super::CHUNK).collect()
+    }
+
+    /// The path of the script itself.
+    fn main(&self) -> Option<String> {
+        self.vm.lua.app_data_ref::<Texts>()?.chunks.first().map(|(path, _)| path.clone())
+    }
+
+    /// Puts a break at a line, or takes it away; gives the line where code is, 0 for none.
+    fn patch(&self, path: &str, line: usize, on: bool) -> Result<usize> {
+        let chunk = self
+            .vm
+            .lua
+            .app_data_ref::<Texts>()
+            .and_then(|texts| texts.chunks.iter().find(|(own, _)| own == path).map(|(_, chunk)| chunk.clone()));
+        let Some(chunk) = chunk else {
+            return Err(Error::new(Kind::Usage, format!("{path} is no file of the script")));
+        };
+        let at = patch(&self.vm.lua, &chunk, line, on).map_err(|error| vm_failed(&error))?;
+        Ok(usize::try_from(at).unwrap_or(0))
+    }
+
+    /// Says who hears of halts. Until then breakpoints are passed over.
+    pub fn on_halt(&self, hear: OnHalt) -> Result<()> {
+        let mut console = self.clone();
+        // What the callback holds must not hold the callback.
+        console.stops = Rc::default();
+        let stops = Rc::downgrade(&self.stops);
+        let mode = Stepping::default();
+        let hook = move |lua: &Lua, (line, depth, thread, locals): (usize, usize, f64, Table)| {
+            let Some(stops) = stops.upgrade().filter(|_| !mode.busy.get()) else { return Ok(()) };
+            let Some((path, frames)) = frames(lua) else { return Ok(()) };
+            let set = stops.borrow().iter().find(|stop| stop.path == path && stop.line == line).cloned();
+            let here = Spot { path, line, depth, thread };
+            let stepped = mode.stops(&here);
+            if set.is_none() && !stepped {
+                return Ok(());
+            }
+            let source = source_line(lua, &here.path, line);
+            let trace = !stepped && set.is_some_and(|set| set.trace);
+            let place = format!("{}:{line}", here.path);
+            let halt = Halt { place, source, trace, frames, locals, lua, console: &console };
+            mode.busy.set(true);
+            let resume = hear(&halt);
+            mode.busy.set(false);
+            if trace && resume != Resume::Abort {
+                return Ok(());
+            }
+            mode.go_on(resume, here);
+            console.every_line(&stops.borrow(), resume != Resume::Continue && resume != Resume::Abort);
+            if resume == Resume::Abort {
+                return Err(mlua::Error::external(Error::new(Kind::Interrupted, "stopped at a breakpoint")));
+            }
+            Ok(())
+        };
+        let lua = &self.vm.lua;
+        let built = lua
+            .create_function(move |lua, arguments| hook(lua, arguments))
+            .and_then(|callback| lua.set_named_registry_value(CALLBACK, callback))
+            .and_then(|()| set_hook(lua));
+        built.map_err(|error| vm_failed(&error))
+    }
+
+    /// Breaks on every line of every file, or only where breakpoints are.
+    fn every_line(&self, stops: &[Breakpoint], on: bool) {
+        let chunks = self.vm.lua.app_data_ref::<Texts>().map(|texts| texts.chunks.clone()).unwrap_or_default();
+        let texts = self.texts();
+        for (path, chunk) in chunks {
+            let lines = texts.get(&path).map_or(0, |text| text.lines().count());
+            for line in 1..=lines {
+                let keep = on || stops.iter().any(|stop| stop.path == path && stop.line == line);
+                // A line without code gives the next one's; that has its own turn.
+                let _ = patch(&self.vm.lua, &chunk, line, keep);
+            }
+        }
+    }
+}
+
+/// Where running code is.
+struct Spot {
+    path: String,
+    line: usize,
+    /// Frames below it, in its thread.
+    depth: usize,
+    thread: f64,
+}
+
+/// Where stepping goes to.
+#[derive(Default)]
+struct Stepping {
+    /// Somebody is being told of a halt; what runs meanwhile is not stopped.
+    busy: Cell<bool>,
+    from: RefCell<Option<(Resume, Spot)>>,
+}
+
+impl Stepping {
+    fn go_on(&self, resume: Resume, from: Spot) {
+        let steps = matches!(resume, Resume::Next | Resume::Into | Resume::Out);
+        self.from.replace(steps.then_some((resume, from)));
+    }
+
+    fn stops(&self, here: &Spot) -> bool {
+        let from = self.from.borrow();
+        let Some((resume, from)) = &*from else { return false };
+        let same_thread = (here.thread - from.thread).abs() < 0.5;
+        let same_line = here.line == from.line && here.path == from.path;
+        match resume {
+            Resume::Into => !same_line || here.depth != from.depth,
+            Resume::Next => same_thread && (here.depth < from.depth || (here.depth == from.depth && !same_line)),
+            Resume::Out => same_thread && here.depth < from.depth,
+            Resume::Continue | Resume::Abort => false,
+        }
+    }
+}
+
+/// The path of the stopped code, and the script's frames. Level 0 is the callback itself.
+fn frames(lua: &Lua) -> Option<(String, Vec<String>)> {
+    let mut path = None;
+    let frames = (1..64)
+        .map_while(|level| {
+            lua.inspect_stack(level, |frame| {
+                let source = frame.source().source?.strip_prefix('@')?.to_owned();
+                let name = frame.names().name.map(|name| format!(" in {name}")).unwrap_or_default();
+                let shown = format!("{source}:{}{name}", frame.current_line()?);
+                Some((source, shown))
+            })
+        })
+        .flatten()
+        .map(|(source, shown)| {
+            path.get_or_insert(source);
+            shown
+        })
+        .collect();
+    Some((path?, frames))
+}
+
+fn source_line(lua: &Lua, path: &str, line: usize) -> String {
+    let texts = lua.app_data_ref::<Texts>();
+    let text = texts.as_ref().and_then(|texts| texts.texts.get(path));
+    text.and_then(|text| text.lines().nth(line - 1)).unwrap_or_default().to_owned()
+}
+
+/// Locals of the script that its functions use, by name, into `table`. The main file's names win.
+pub(super) fn locals(lua: &Lua, functions: &[(&'static str, Function)], table: &Table) -> mlua::Result<()> {
+    let mut queue: Vec<Function> = functions.iter().map(|(_, function)| function.clone()).collect();
+    let mut seen = Vec::new();
+    while let Some(function) = queue.pop() {
+        if seen.contains(&function.to_pointer()) || seen.len() > 500 {
+            continue;
+        }
+        seen.push(function.to_pointer());
+        for (name, value) in upvalues(lua, &function)? {
+            if let Value::Function(inner) = &value {
+                queue.push(inner.clone());
+            }
+            if !table.contains_key(name.as_str())? {
+                table.raw_set(name, value)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[allow(unsafe_code)]
+fn upvalues(lua: &Lua, function: &Function) -> mlua::Result<Vec<(String, Value)>> {
+    if function.info().what == "C" {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the function is at index 1; each round pushes one value, and the name is copied into a table at once. The
+    // stack has room for what is pushed: it is checked first. Errors of the VM are caught by `exec_raw`.
+    let table: Table = unsafe {
+        lua.exec_raw(function.clone(), |state| {
+            ffi::lua_rawcheckstack(state, 8);
+            ffi::lua_newtable(state);
+            let mut number = 1;
+            loop {
+                let name = ffi::lua_getupvalue(state, 1, number);
+                if name.is_null() {
+                    break;
+                }
+                if *name == 0 {
+                    ffi::lua_pop(state, 1);
+                } else {
+                    ffi::lua_rawsetfield(state, 2, name);
+                }
+                number += 1;
+            }
+            ffi::lua_replace(state, 1);
+        })?
+    };
+    let mut all = Vec::new();
+    table.for_each(|name: String, value: Value| {
+        all.push((name, value));
+        Ok(())
+    })?;
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(all)
+}
+
+#[allow(unsafe_code)]
+fn patch(lua: &Lua, chunk: &Function, line: usize, on: bool) -> mlua::Result<i64> {
+    // SAFETY: index 1 is a Lua function, the main chunk of a file, as `lua_breakpoint` requires.
+    unsafe {
+        lua.exec_raw(chunk.clone(), |state| {
+            let line = c_int::try_from(line).unwrap_or(c_int::MAX);
+            let at = ffi::lua_breakpoint(state, 1, line, c_int::from(on));
+            ffi::lua_settop(state, 0);
+            ffi::lua_pushnumber(state, f64::from(at));
+        })
+    }
+}
+
+#[allow(unsafe_code)]
+fn set_hook(lua: &Lua) -> mlua::Result<()> {
+    // SAFETY: the callbacks belong to this VM and live as long; the field is not used by `mlua`.
+    unsafe { lua.exec_raw((), |state| (*ffi::lua_callbacks(state)).debugbreak = Some(on_break)) }
+}
+
+/// Called by Luau at a break, in the middle of running code: collects the locals and calls the callback.
+#[allow(unsafe_code)]
+unsafe extern "C-unwind" fn on_break(state: *mut ffi::lua_State, at: *mut ffi::lua_Debug) {
+    // SAFETY: Luau calls this with the running thread and its line, with room on the stack for a few values. Nothing here
+    // has a destructor, so that an error of the VM may unwind through it. The names that Luau gives live in the function's
+    // prototype, which is running.
+    unsafe {
+        ffi::lua_rawcheckstack(state, 12);
+        if ffi::lua_rawgetfield(state, ffi::LUA_REGISTRYINDEX, CALLBACK_C.as_ptr()) != ffi::LUA_TFUNCTION {
+            return ffi::lua_pop(state, 1);
+        }
+        ffi::lua_pushnumber(state, f64::from((*at).currentline));
+        ffi::lua_pushnumber(state, f64::from(ffi::lua_stackdepth(state)));
+        // Tells threads apart; a pointer fits into the 53 bits of a number.
+        ffi::lua_pushnumber(state, state as usize as f64);
+        ffi::lua_newtable(state);
+        let table = ffi::lua_gettop(state);
+        let mut frame: ffi::lua_Debug = std::mem::zeroed();
+        if ffi::lua_getinfo(state, 0, c"f".as_ptr(), &raw mut frame) != 0 {
+            let function = ffi::lua_gettop(state);
+            let mut number = 1;
+            loop {
+                let name = ffi::lua_getupvalue(state, function, number);
+                if name.is_null() {
+                    break;
+                }
+                if *name == 0 {
+                    ffi::lua_pop(state, 1);
+                } else {
+                    ffi::lua_rawsetfield(state, table, name);
+                }
+                number += 1;
+            }
+            ffi::lua_pop(state, 1);
+        }
+        let mut number = 1;
+        loop {
+            let name = ffi::lua_getlocal(state, 0, number);
+            if name.is_null() {
+                break;
+            }
+            ffi::lua_rawsetfield(state, table, name);
+            number += 1;
+        }
+        if ffi::lua_pcall(state, 4, 0, 0) != ffi::LUA_OK {
+            ffi::lua_error(state);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Typed code in a script's virtual machine: what the REPL is made of.
+//!
+//! - [`Console`]: evaluates an expression or a statement beside a loaded script, with variables that last
+//! - [`Shown`]: a value as a person reads it: bounded, keys in a stable order
+//! - `complete`: names that could stand at the cursor
+//! - `debug`: breakpoints and traces, by line or by function
+//!
+//! A name that is typed means, in this order: a variable of the session, what the session is about (`state`, `task`), a
+//! local of the script that one of its functions uses, a global.
+
+mod complete;
+mod debug;
+mod places;
+mod show;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use mlua::chunk::Compiler;
+use mlua::{Function, MultiValue, Table, Value};
+use serde_json::Value as Json;
+
+use super::failure::{Failure, describe};
+use super::host::{Call, Entry, Host, LogLine, misuse};
+use super::program::Echo;
+use super::services::Services;
+use super::state::State;
+use super::vm::{Sources, Vm};
+use super::worker::Worker;
+use super::{convert, load};
+use crate::config::Limits;
+use crate::error::{Error, Kind, Result};
+use crate::mdp::Status;
+
+pub use complete::Candidate;
+pub use debug::{Breakpoint, Halt, OnHalt, Resume};
+pub use show::{Layout, Shown, Span, Style};
+
+/// How messages call typed code.
+const CHUNK: &str = "input";
+
+/// Limits where there is no recipe that says.
+fn bare() -> Limits {
+    Limits { cpu: 60.0, wait: 3600.0, memory: 4096, text: 64, ..Limits::default() }
+}
+
+/// Where typed code runs. `Clone` gives another handle.
+#[derive(Clone)]
+pub struct Console {
+    vm: Rc<Vm>,
+    /// What chunks see: nothing of its own, everything through its metatable.
+    environment: Table,
+    variables: Table,
+    given: Table,
+    /// The script's own locals, where there is a script.
+    locals: Table,
+    stops: Rc<RefCell<Vec<Breakpoint>>>,
+}
+
+impl Worker {
+    /// A console in this worker's virtual machine.
+    pub fn console(&self) -> Result<Console> {
+        let console = Console::over(self.machine())?;
+        let functions = self.functions();
+        debug::locals(&console.vm.lua, &functions, &console.locals).map_err(|error| vm_failed(&error))?;
+        for (name, function) in functions {
+            console.locals.raw_set(name, function).map_err(|error| vm_failed(&error))?;
+        }
+        Ok(console)
+    }
+}
+
+impl Console {
+    /// A console without a script, with all that programs have.
+    pub fn bare(services: std::sync::Arc<dyn Services>, echo: Echo) -> Result<Self> {
+        let host = Host::for_program(Some(services), echo);
+        let here = load::directory(std::path::Path::new(CHUNK));
+        Self::over(&Rc::new(Vm::with_host(bare(), Sources::Disk(here), host, Some(&[]))?))
+    }
+
+    fn over(vm: &Rc<Vm>) -> Result<Self> {
+        let build = || -> mlua::Result<Self> {
+            let lua = &vm.lua;
+            let (variables, given, locals) = (lua.create_table()?, lua.create_table()?, lua.create_table()?);
+            let environment = lua.create_table()?;
+            let meta = lua.create_table()?;
+            let tables = [variables.clone(), given.clone(), locals.clone()];
+            let globals = vm.environment().clone();
+            meta.raw_set(
+                "__index",
+                lua.create_function(move |_, (_, name): (Value, Value)| {
+                    for table in &tables {
+                        let value: Value = table.raw_get(name.clone())?;
+                        if !value.is_nil() {
+                            return Ok(value);
+                        }
+                    }
+                    globals.get(name)
+                })?,
+            )?;
+            let (own, fixed) = (variables.clone(), given.clone());
+            meta.raw_set(
+                "__newindex",
+                lua.create_function(move |lua, (_, name, value): (Value, Value, Value)| {
+                    if fixed.contains_key(name.clone())? {
+                        let name = name.to_string()?;
+                        let error = misuse(lua, format!("`{name}` is what the session is about"));
+                        let hint = format!("its fields can be set (`{name}.x = 1`); give a copy another name");
+                        return Err(mlua::Error::external(error.hint(hint)));
+                    }
+                    own.raw_set(name, value)
+                })?,
+            )?;
+            meta.set_readonly(true);
+            environment.set_metatable(Some(meta))?;
+            let stops = Rc::default();
+            Ok(Self { vm: vm.clone(), environment, variables, given, locals, stops })
+        };
+        build().map_err(|error| vm_failed(&error))
+    }
+
+    /// Makes a trajectory's state what `state` means; the table itself, so that typed code may change it.
+    pub fn give_state(&self, state: &State) -> Result<()> {
+        self.given.raw_set("state", &state.table).map_err(|error| vm_failed(&error))
+    }
+
+    /// Gives `name` a value that typed code can't replace.
+    pub fn give(&self, name: &str, value: &Json) -> Result<()> {
+        let given = convert::from_json(&self.vm.lua, value).and_then(|value| self.given.raw_set(name, value));
+        given.map_err(|error| vm_failed(&error))
+    }
+
+    /// Runs typed code: the values of an expression, or of what a statement returns. A single value is `_` from then on.
+    ///
+    /// # Errors
+    /// What the code raised, with `input:LINE` or the script's line.
+    pub async fn eval(&self, text: &str) -> Result<Vec<Shown>, Failure> {
+        let function = self.compile(text)?;
+        // What is asked for by hand belongs to no trajectory's record.
+        let call = Call::new(Entry::Console, (0, 0), &self.vm.limits);
+        let values: MultiValue = self.vm.call(&call, &function, ()).await?;
+        self.shown(&values).map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
+    }
+
+    fn shown(&self, values: &MultiValue) -> mlua::Result<Vec<Shown>> {
+        if let Some(value) = values.iter().next().filter(|value| !value.is_nil() && values.len() == 1) {
+            self.variables.raw_set("_", value)?;
+        }
+        Ok(values.iter().map(|value| Shown::of(value, &Layout::default())).collect())
+    }
+
+    /// Typed code as a function: an expression if it can be one. A `local` of the outermost level lasts like any variable.
+    fn compile(&self, text: &str) -> Result<Function, Failure> {
+        let chunk = |source: &str| {
+            let chunk = self.vm.lua.load(source).set_name(format!("@{CHUNK}"));
+            chunk.set_mode(mlua::chunk::ChunkMode::Text).set_environment(self.environment.clone()).into_function()
+        };
+        let lasting = lasting(text);
+        let made = chunk(&format!("return {text}")).or_else(|expression| {
+            chunk(&lasting).map_err(|statement| if is_statement(text) { statement } else { expression })
+        });
+        made.map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
+    }
+
+    /// The plain data that an expression gives.
+    ///
+    /// # Errors
+    /// As [`Console::eval`], and [`Kind::Script`] for what is no plain data.
+    pub async fn data(&self, text: &str) -> Result<Json, Failure> {
+        let function = self.compile(text)?;
+        let call = Call::new(Entry::Console, (0, 0), &self.vm.limits);
+        let value: Value = self.vm.call(&call, &function, ()).await?;
+        let odd = convert::Odd::Refuse;
+        convert::to_json(&value, "it", odd).map_err(|why| Failure::new(Status::EnvError, Error::new(Kind::Script, why)))
+    }
+
+    /// A trajectory's state, as the layout says.
+    pub fn show_state(&self, state: &State, layout: &Layout) -> Shown {
+        Shown::of(&Value::Table(state.table.clone()), layout)
+    }
+
+    /// The text of a line of the script: `scripts/retool.lua:12`.
+    pub fn source_line(&self, place: &str) -> Option<String> {
+        let (path, line) = place.rsplit_once(':')?;
+        let texts = self.vm.lua.app_data_ref::<super::api::args::Texts>()?;
+        let line: usize = line.parse().ok()?;
+        texts.texts.get(path)?.lines().nth(line.checked_sub(1)?).map(str::to_owned)
+    }
+
+    /// What was logged since the last call.
+    pub fn take_log(&self) -> Vec<LogLine> {
+        self.vm.host.take_log()
+    }
+}
+
+/// Whether typed code needs more lines: an open `function`, bracket or string.
+pub fn is_open(text: &str) -> bool {
+    let unclosed = text.matches("[[").count() > text.matches("]]").count();
+    let readings = [Reading::of(&format!("return {text}")), Reading::of(text)];
+    !readings.contains(&Reading::Whole) && (unclosed || readings.contains(&Reading::Open))
+}
+
+/// What the compiler makes of a text.
+#[derive(PartialEq, Eq)]
+enum Reading {
+    Whole,
+    Open,
+    Wrong,
+}
+
+impl Reading {
+    fn of(source: &str) -> Self {
+        match Compiler::new().compile(source) {
+            Ok(_) => Self::Whole,
+            Err(mlua::Error::SyntaxError { incomplete_input: true, .. }) => Self::Open,
+            Err(_) => Self::Wrong,
+        }
+    }
+}
+
+/// Whether something that is neither was more likely meant as a statement.
+fn is_statement(text: &str) -> bool {
+    let words = ["local", "for", "while", "if", "repeat", "do", "function", "return", "break"];
+    let first = text.split_whitespace().next().unwrap_or_default();
+    words.contains(&first) || text.replace("==", "").contains('=')
+}
+
+/// `local x = 1` typed at the outermost level would be gone with its line: it becomes a variable of the session.
+fn lasting(text: &str) -> String {
+    let Some(rest) = text.trim_start().strip_prefix("local ") else { return text.to_owned() };
+    let rest = rest.trim_start();
+    let names = rest.split_once('=').map(|(names, _)| names);
+    let plain = |names: &str| names.split(',').all(|name| is_name(name.trim()));
+    if rest.starts_with("function ") || names.is_some_and(plain) {
+        rest.to_owned()
+    } else if plain(rest.trim_end()) {
+        format!("{} = nil", rest.trim_end())
+    } else {
+        text.to_owned()
+    }
+}
+
+pub(crate) fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+fn vm_failed(error: &mlua::Error) -> Error {
+    describe(error).error
+}

@@ -1,0 +1,72 @@
+//! Places that a person names: a line, a file's line, a function.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Kind, Result, suggest};
+
+/// Where a place is: its file, its first line and its last.
+pub(super) fn resolve(place: &str, main: &str, texts: &BTreeMap<String, String>) -> Result<(String, usize, usize)> {
+    if let Ok(line) = place.parse::<usize>() {
+        return Ok((main.to_owned(), line, line));
+    }
+    if let Some((file, line)) = place.rsplit_once(':')
+        && let Ok(line) = line.parse::<usize>()
+    {
+        let ends = |path: &&String| *path == file || path.ends_with(&format!("/{file}"));
+        return match texts.keys().find(ends) {
+            Some(path) => Ok((path.clone(), line, line)),
+            None => Err(Error::new(Kind::Usage, format!("the script has no file `{file}`"))
+                .hint(suggest(file, texts.keys().map(String::as_str)))),
+        };
+    }
+    let short = place.rsplit(['.', ':']).next().unwrap_or(place);
+    let mut names = Vec::new();
+    // The main file first.
+    let files = texts.iter().filter(|(path, _)| *path == main).chain(texts.iter().filter(|(path, _)| *path != main));
+    for (path, text) in files {
+        for (name, first, last) in functions(text) {
+            if name == place || name.rsplit(['.', ':']).next() == Some(short) {
+                return Ok((path.clone(), if last > first { first + 1 } else { first }, last));
+            }
+            names.push(name);
+        }
+    }
+    Err(Error::new(Kind::Usage, format!("no function is called `{place}`"))
+        .hint(format!("{}; a line works too: 12, lib/x.lua:12", suggest(place, names.iter().map(String::as_str)))))
+}
+
+/// Named functions of a text with their first and last lines, found by their looks: good enough to stop in them.
+fn functions(text: &str) -> Vec<(String, usize, usize)> {
+    let mut found = Vec::new();
+    let lines: Vec<&str> = text.lines().collect();
+    for (index, line) in lines.iter().enumerate() {
+        let code = line.split("--").next().unwrap_or_default();
+        let Some((before, behind)) = code.split_once("function") else { continue };
+        let behind = behind.trim_start();
+        let word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | ':');
+        let name: String = if behind.starts_with('(') {
+            let before = before.trim_end();
+            let Some(before) = before.strip_suffix('=') else { continue };
+            let before = before.trim_end();
+            let start = before.rfind(|c: char| !word(c)).map_or(0, |at| at + 1);
+            before[start..].to_owned()
+        } else {
+            behind.chars().take_while(|c| word(*c)).collect()
+        };
+        if name.is_empty() {
+            continue;
+        }
+        // The function ends with the first `end` that stands no deeper than its beginning.
+        let indent = |line: &str| line.len() - line.trim_start().len();
+        let one_line = code.trim_end().trim_end_matches([',', ';', ')', '}']).trim_end().ends_with("end");
+        let last = if one_line {
+            index
+        } else {
+            let deep = indent(line);
+            let end = |line: &&str| line.trim_start().starts_with("end") && indent(line) <= deep;
+            lines[index + 1..].iter().position(end).map_or(lines.len() - 1, |at| index + 1 + at)
+        };
+        found.push((name, index + 1, last + 1));
+    }
+    found
+}

@@ -1,0 +1,253 @@
+//! Values as a person reads them: written as Lua would, keys in order, never without bounds.
+
+use std::fmt::Write;
+
+use mlua::{Table, Value};
+
+use super::is_name;
+
+/// What a part of a shown value is, for those who have colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    Plain,
+    Key,
+    Text,
+    Number,
+    /// `nil`, `true`, functions, and what was left out.
+    Word,
+}
+
+/// A part of a shown value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    pub text: String,
+    pub style: Style,
+}
+
+/// How much is shown, and how wide.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// Tables that fit in so many columns stay on one line; 0: every table has lines of its own.
+    pub width: usize,
+    pub depth: usize,
+    /// Entries of one table.
+    pub entries: usize,
+    /// Characters of one text.
+    pub text: usize,
+    /// Parts of the whole value.
+    pub spans: usize,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Self { width: 100, depth: 8, entries: 60, text: 600, spans: 2000 }
+    }
+}
+
+impl Layout {
+    /// One entry a line and hardly any bounds, to be compared line by line.
+    pub fn lines() -> Self {
+        Self { width: 0, depth: 40, entries: 10_000, text: 20_000, spans: 200_000 }
+    }
+
+    /// One short line.
+    pub fn brief() -> Self {
+        Self { width: usize::MAX, depth: 2, entries: 6, text: 60, spans: 60 }
+    }
+}
+
+/// A value, ready to be printed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shown(pub Vec<Span>);
+
+impl std::fmt::Display for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|span| f.write_str(&span.text))
+    }
+}
+
+impl Shown {
+    pub(crate) fn of(value: &Value, layout: &Layout) -> Self {
+        let mut writer = Writer { layout, left: layout.spans, open: Vec::new() };
+        let tree = writer.read(value);
+        let mut spans = Vec::new();
+        tree.write(&mut spans, layout.width, 0, 0);
+        Self(spans)
+    }
+}
+
+/// A value read for showing.
+enum Tree {
+    Leaf(Span),
+    /// Entries with their keys; list items have none.
+    Table(Vec<(Option<Vec<Span>>, Tree)>),
+}
+
+struct Writer<'a> {
+    layout: &'a Layout,
+    left: usize,
+    /// The tables that are being read, to know cycles.
+    open: Vec<*const std::ffi::c_void>,
+}
+
+fn span(style: Style, text: impl Into<String>) -> Span {
+    Span { text: text.into(), style }
+}
+
+impl Writer<'_> {
+    fn read(&mut self, value: &Value) -> Tree {
+        let Some(left) = self.left.checked_sub(1) else { return Tree::Leaf(span(Style::Word, "…")) };
+        self.left = left;
+        match value {
+            Value::Table(table) => self.table(table),
+            other => Tree::Leaf(self.leaf(other)),
+        }
+    }
+
+    fn leaf(&self, value: &Value) -> Span {
+        match value {
+            Value::Nil => span(Style::Word, "nil"),
+            value if value.is_null() => span(Style::Word, "r1.json.null"),
+            Value::Boolean(truth) => span(Style::Word, truth.to_string()),
+            Value::Integer(number) => span(Style::Number, number.to_string()),
+            Value::Number(number) => span(Style::Number, number.to_string()),
+            Value::String(text) => span(Style::Text, quoted(&text.to_string_lossy(), self.layout.text)),
+            Value::Function(function) => {
+                let info = function.info();
+                let name = info.name.map_or_else(String::new, |name| format!(" {name}"));
+                let place = super::super::vm::definition(function).map_or_else(String::new, |at| format!(" ({at})"));
+                span(Style::Word, format!("function{name}{place}"))
+            }
+            other => span(Style::Word, super::super::convert::kind(other).trim_start_matches("a ").to_owned()),
+        }
+    }
+
+    fn table(&mut self, table: &Table) -> Tree {
+        let address = table.to_pointer();
+        if self.open.contains(&address) {
+            return Tree::Leaf(span(Style::Word, "(contains itself)"));
+        }
+        if self.open.len() >= self.layout.depth {
+            return Tree::Leaf(span(Style::Word, "{…}"));
+        }
+        self.open.push(address);
+        let length = table.raw_len();
+        let mut entries = Vec::new();
+        for index in 1..=length.min(self.layout.entries) {
+            let item: Value = table.raw_get(index).unwrap_or(Value::Nil);
+            entries.push((None, self.read(&item)));
+        }
+        if length > self.layout.entries {
+            entries.push((None, Tree::Leaf(span(Style::Word, format!("… {} more", length - self.layout.entries)))));
+        }
+        let mut named: Vec<(Value, Value)> = Vec::new();
+        // The iteration itself can't fail: the closure does not.
+        let _ = table.for_each(|key: Value, item: Value| {
+            if !matches!(&key, Value::Integer(index) if (1..=length as i64).contains(index)) {
+                named.push((key, item));
+            }
+            Ok(())
+        });
+        named.sort_by_cached_key(|(key, _)| order(key));
+        let count = named.len();
+        for (key, item) in named.into_iter().take(self.layout.entries) {
+            let key = match &key {
+                Value::String(name) if is_name(&name.to_string_lossy()) => {
+                    vec![span(Style::Key, name.to_string_lossy())]
+                }
+                other => vec![span(Style::Plain, "["), self.leaf(other), span(Style::Plain, "]")],
+            };
+            entries.push((Some(key), self.read(&item)));
+        }
+        if count > self.layout.entries {
+            entries.push((None, Tree::Leaf(span(Style::Word, format!("… {} more", count - self.layout.entries)))));
+        }
+        self.open.pop();
+        Tree::Table(entries)
+    }
+}
+
+/// Numbers before names, each in their order.
+fn order(key: &Value) -> (u8, u64, String) {
+    match key {
+        Value::Integer(_) | Value::Number(_) => {
+            let bits = super::super::convert::float(key).unwrap_or(0.0).to_bits();
+            // Total order of numbers, as of their bits with the sign turned around.
+            (0, if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }, String::new())
+        }
+        Value::String(name) => (1, 0, name.to_string_lossy()),
+        other => (2, 0, other.to_string().unwrap_or_default()),
+    }
+}
+
+impl Tree {
+    /// Columns on one line.
+    fn width(&self) -> usize {
+        let columns = |text: &str| text.chars().count();
+        match self {
+            Self::Leaf(span) => columns(&span.text),
+            Self::Table(entries) if entries.is_empty() => 2,
+            Self::Table(entries) => entries.iter().fold(2, |sum, (key, value)| {
+                let key: usize = key.iter().flatten().map(|span| columns(&span.text)).sum();
+                sum.saturating_add(value.width()).saturating_add(2 + if key > 0 { key + 3 } else { 0 })
+            }),
+        }
+    }
+
+    /// Writes at `indent`, with `used` columns of the line taken.
+    fn write(self, out: &mut Vec<Span>, width: usize, indent: usize, used: usize) {
+        let own = self.width();
+        let entries = match self {
+            Self::Leaf(leaf) => return out.push(leaf),
+            Self::Table(entries) if entries.is_empty() => return out.push(span(Style::Plain, "{}")),
+            Self::Table(entries) => entries,
+        };
+        let inline = width > 0 && own.saturating_add(indent).saturating_add(used) <= width;
+        out.push(span(Style::Plain, if inline { "{ " } else { "{" }));
+        let last = entries.len() - 1;
+        for (place, (key, value)) in entries.into_iter().enumerate() {
+            if !inline {
+                out.push(span(Style::Plain, format!("\n{}", " ".repeat(indent + 2))));
+            }
+            let mut used = 0;
+            if let Some(key) = key {
+                used = key.iter().map(|span| span.text.chars().count()).sum::<usize>() + 3;
+                out.extend(key);
+                out.push(span(Style::Plain, " = "));
+            }
+            value.write(out, if inline { usize::MAX } else { width }, indent + 2, used);
+            let between = match (inline, place == last) {
+                (true, true) => "",
+                (true, false) => ", ",
+                (false, _) => ",",
+            };
+            out.push(span(Style::Plain, between));
+        }
+        let end = if inline { " }".to_owned() } else { format!("\n{}}}", " ".repeat(indent)) };
+        out.push(span(Style::Plain, end));
+    }
+}
+
+/// A text as Lua would write it; what is cut off is counted behind it.
+fn quoted(text: &str, most: usize) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars().take(most) {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            '\r' => out.push_str("\\r"),
+            c if c.is_control() => {
+                let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    let more = text.chars().count().saturating_sub(most);
+    out.push('"');
+    if more > 0 {
+        let _ = write!(out, " … {more} more");
+    }
+    out
+}

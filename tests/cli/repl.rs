@@ -1,0 +1,179 @@
+//! `r1 repl` through a pipe: what is typed, what is seen, how it ends.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+use super::{directory, r1, shown};
+
+/// Guess a number; a reply that is no number breaks it.
+const GUESS: &str = r#"
+local function answer_to(guess, secret)
+  if guess < secret then return "higher" end
+  if guess > secret then return "lower" end
+  return "right"
+end
+local env = r1.env {
+  max_steps = 3,
+  reset = function(task) return { secret = task.secret, tries = 0, messages = { r1.user("Guess") } } end,
+  step = function(state, action)
+    r1.push(state.messages, r1.assistant(action))
+    state.tries = state.tries + 1
+    local said = answer_to(tonumber(action.text), state.secret)
+    r1.push(state.messages, r1.user(said))
+    r1.log("said", said)
+    return { reward = 0.1, done = said == "right" }
+  end,
+}
+return r1.recipe {
+  env = env, policy = { model = "model" }, sampling = { max_new_tokens = 4 },
+  reward = function(state, outcome) return { solved = outcome.terminated and 1 or 0 } end,
+  data = { train = r1.data.generate { count = 3, row = function(index) return { secret = index * 10 } end } },
+  trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 1 },
+  rollout = { max_failure_rate = 1 },
+}
+"#;
+
+fn type_in(dir: &Path, args: &[&str], lines: &str) -> String {
+    let mut child = r1(dir, &[&["repl"], args].concat())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    shown(dir, &child.wait_with_output().unwrap())
+}
+
+#[test]
+fn a_trajectory_is_played_looked_at_and_taken_back() {
+    let dir = directory(&[("guess.lua", GUESS)], true);
+    let typed = ":reset 1 seed=4\n:step 30\n:diff\n:state secret\n:step 20\n:undo\n:fork mine\n:step 5\n:branches\n\
+                 :branch main\n:reward\n:tokens\n:quit\nnever read";
+    insta::assert_snapshot!(type_in(dir.path(), &["guess.lua"], typed), @r#"
+    exit: 0
+    --- stdout
+      user      Guess
+      user      Guess
+    guess.lua:15: said lower
+    step 1: reward +0.1
+      assistant 30
+      user      lower
+              role = "user",
+            },
+      +     {
+      +       content = "30",
+      +       role = "assistant",
+      +     },
+      +     {
+      +       content = "lower",
+      +       role = "user",
+      +     },
+          },
+          secret = 20,
+      -   tries = 0,
+      +   tries = 1,
+        }
+    20
+    guess.lua:15: said right
+    step 2: reward +0.1
+      assistant 20
+      user      right
+    terminated after 2 steps: reward +1.2 = steps +0.1 +0.1 and outcome +1  (solved 1)
+    guess.lua:15: said higher
+    step 2: reward +0.1
+      assistant 5
+      user      higher
+      main             1 step, goes on
+    * mine             2 steps, goes on
+    reward +0.1 = steps +0.1 and outcome +0  (solved 0)
+    [sampled by the policy: trained on], written by the environment: context, <special>
+    <|im_start|>user⏎Guess<|im_end|>⏎<|im_start|>assistant⏎[3][0][<|im_end|>]⏎<|im_start|>user⏎lower
+    <|im_end|>⏎<|im_start|>assistant⏎
+    52 tokens, 3 of them sampled; the budget is 124, the context holds 128
+    "#);
+}
+
+#[test]
+fn the_first_failure_of_a_pipe_is_its_exit_code() {
+    let dir = directory(&[("guess.lua", GUESS)], true);
+    let failed = type_in(dir.path(), &["guess.lua"], ":step what?\n:state");
+    insta::assert_snapshot!(failed, @r#"
+    exit: 3
+    --- stdout
+      user      Guess
+    --- stderr
+    error: attempt to compare nil < number
+      --> guess.lua:3
+       |  if guess < secret then return "higher" end
+      hint: called from guess.lua:13 in step
+    "#);
+    let unknown = type_in(dir.path(), &["guess.lua"], ":rset 1");
+    assert!(unknown.starts_with("exit: 2") && unknown.contains("did you mean `reset`?"), "{unknown}");
+    let program = type_in(
+        dir.path(),
+        &[],
+        "for i = 1, 2 do\n  print(i)\nend\nlocal x = 3\nx * 2\nr1.math_equal('1/2', '0.5')\nprint(y)",
+    );
+    assert!(
+        program.starts_with("exit: 3\n--- stdout\n1\n2\n6\ntrue\n--- stderr\nerror: undefined global `y`"),
+        "{program}"
+    );
+    let nothing = type_in(dir.path(), &[], ":step 3");
+    assert!(nothing.contains("`:step` needs a script"), "{nothing}");
+}
+
+#[test]
+fn breakpoints_stop_a_step_and_reload_plays_it_again() {
+    let dir = directory(&[("guess.lua", GUESS)], true);
+    let typed = ":break answer_to\n:step 5\nguess, secret\n:where\n:next\n:continue\n:clear\n:reload\n:step 10";
+    insta::assert_snapshot!(type_in(dir.path(), &["guess.lua"], typed), @r#"
+    exit: 0
+    --- stdout
+      user      Guess
+    stops at guess.lua:3
+    guess.lua:3  if guess < secret then return "higher" end
+    5
+    10
+    guess.lua:3 in answer_to
+    guess.lua:13 in step
+    guess.lua:14  r1.push(state.messages, r1.user(said))
+    guess.lua:15: said higher
+    step 1: reward +0.1
+      assistant 5
+      user      higher
+    guess.lua loaded
+    guess.lua:15: said higher
+    step 1: reward +0.1
+      assistant 5
+      user      higher
+    guess.lua:15: said right
+    step 2: reward +0.1
+      assistant 10
+      user      right
+    terminated after 2 steps: reward +1.2 = steps +0.1 +0.1 and outcome +1  (solved 1)
+    "#);
+    let wrong = type_in(dir.path(), &["guess.lua"], ":break answer_to\n:step 5\n:cotninue");
+    assert!(wrong.starts_with("exit: 2") && wrong.contains("did you mean `continue`?"), "{wrong}");
+}
+
+#[test]
+fn a_failed_trajectory_of_a_run_is_opened_where_it_failed() {
+    // The tiny model never writes numbers: every trajectory fails.
+    let dir = directory(&[("guess.lua", GUESS)], true);
+    let output = r1(dir.path(), &["run", "guess.lua", "-q"]).output().unwrap();
+    assert!(output.status.success(), "{}", shown(dir.path(), &output));
+    let seen = type_in(dir.path(), &["--replay", "guess:1-0-0"], ":state tries\n:step");
+    assert!(seen.starts_with("exit: 3\n--- stdout\n1-0-0: 1 step, env_error: attempt to"), "{seen}");
+    assert!(seen.contains("\n0\n--- stderr\nerror: attempt to compare nil < number\n  --> guess.lua:3"), "{seen}");
+    // Mended on disk, the same reply does not fail any more.
+    fs::write(dir.path().join("guess.lua"), GUESS.replace("tonumber(action.text)", "tonumber(action.text) or 0"))
+        .unwrap();
+    let mended = type_in(dir.path(), &["guess.lua", "--replay", "guess:1-0-0:1"], ":step");
+    assert!(mended.starts_with("exit: 0") && mended.contains("step 1: reward +0.1"), "{mended}");
+    let model = type_in(dir.path(), &["guess.lua"], ":sample");
+    assert!(model.starts_with("exit: 0") && model.contains("step 1: reward +0.1"), "{model}");
+    let wrong = type_in(dir.path(), &["--replay", "guess:1-0-0:9"], "");
+    assert!(wrong.starts_with("exit: 2") && wrong.contains("steps 1 to 1"), "{wrong}");
+}
