@@ -246,8 +246,8 @@ impl Attempt {
     }
 
     /// Marks it as failed.
-    pub(super) fn fail(&mut self, failure: &Failure) {
-        fail(&mut self.trajectory, failure);
+    pub(super) fn fail(&mut self, worker: &Worker, failure: &Failure) {
+        fail(&mut self.trajectory, worker, failure);
     }
 }
 
@@ -313,7 +313,7 @@ pub(super) fn empty(spec: &Spec, task: Value, script_hash: &str) -> Trajectory {
     }
 }
 
-pub(super) fn fail(trajectory: &mut Trajectory, failure: &Failure) {
+pub(super) fn fail(trajectory: &mut Trajectory, worker: &Worker, failure: &Failure) {
     trajectory.status = failure.status;
-    trajectory.error = Some(failure.to_string());
+    trajectory.error = Some(worker.quoted(failure));
 }

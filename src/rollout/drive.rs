@@ -20,7 +20,7 @@ pub async fn drive(worker: &Worker, renderer: &Renderer, policy: &dyn Policy, sp
         Ok(attempt) => go_on(stage, policy, attempt).await,
         Err(failure) => {
             let mut trajectory = attempt::empty(spec, task, worker.hash());
-            attempt::fail(&mut trajectory, &failure);
+            attempt::fail(&mut trajectory, worker, &failure);
             trajectory.record = record.take();
             Ok(trajectory)
         }
@@ -33,7 +33,7 @@ pub async fn go_on(stage: Stage<'_>, policy: &dyn Policy, mut attempt: Attempt) 
     policy.release(attempt.spec().seed.trajectory);
     match ended {
         Ok(()) => {}
-        Err(Stop::Failed(failure)) => attempt.fail(&failure),
+        Err(Stop::Failed(failure)) => attempt.fail(stage.worker, &failure),
         Err(Stop::Fatal(error)) => return Err(error),
     }
     Ok(attempt.into_trajectory())

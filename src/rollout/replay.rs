@@ -33,13 +33,13 @@ pub async fn replay(stage: Stage<'_>, recorded: &Trajectory, spec: Spec, strictn
     let trajectory = match Attempt::begin(stage, spec.clone(), recorded.task.clone(), &record).await {
         Err(failure) => {
             let mut trajectory = attempt::empty(&spec, recorded.task.clone(), stage.worker.hash());
-            attempt::fail(&mut trajectory, &failure);
+            attempt::fail(&mut trajectory, stage.worker, &failure);
             trajectory
         }
         Ok(mut attempt) => {
             match go_through(stage, recorded, &mut attempt).await {
                 Ok(done) => unfinished = !done,
-                Err(Stop::Failed(failure)) => attempt.fail(&failure),
+                Err(Stop::Failed(failure)) => attempt.fail(stage.worker, &failure),
                 Err(Stop::Fatal(error)) => return Err(error),
             }
             attempt.into_trajectory()

@@ -1,4 +1,5 @@
-//! From an error inside the VM to one a person can act on: message, `file:line`, traceback of the script's own frames.
+//! From an error inside the VM to one a person can act on: message, `file:line`, the line itself, and a traceback of the
+//! script's own frames, through the host functions that called back.
 
 use mlua::Error as LuaError;
 
@@ -25,9 +26,29 @@ impl Failure {
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.error)?;
-        for frame in self.traceback.iter().skip(1) {
-            write!(f, "\n  from {frame}")?;
+        self.write(f, None)
+    }
+}
+
+impl Failure {
+    /// Message, place, the text of the line there, hint, frames.
+    pub(crate) fn write(&self, f: &mut impl std::fmt::Write, line: Option<&str>) -> std::fmt::Result {
+        let Error { message, place, hint, .. } = &self.error;
+        write!(f, "{message}")?;
+        if let Some(place) = place {
+            write!(f, "\n  --> {place}")?;
+            if let (Some(line), Some((_, number))) = (line, place.rsplit_once(':')) {
+                write!(f, "\n  {number:>4} | {}", line.trim_end())?;
+            }
+        }
+        if let Some(hint) = hint {
+            write!(f, "\n  hint: {hint}")?;
+        }
+        for (index, frame) in self.traceback.iter().enumerate() {
+            // The innermost frame is the place, as a rule.
+            if index > 0 || place.as_ref().is_none_or(|place| !frame.starts_with(place.as_str())) {
+                write!(f, "\n  from {frame}")?;
+            }
         }
         Ok(())
     }
@@ -43,13 +64,20 @@ pub(crate) struct Described {
 pub(crate) fn describe(error: &LuaError) -> Described {
     match error {
         LuaError::CallbackError { traceback, cause } => {
-            let mut inner = describe(cause);
-            if inner.traceback.is_empty() {
-                inner.traceback = frames(traceback);
+            // What led to the call stands below what happened in it.
+            let mut inner = describe(cause).located();
+            let outer = frames(traceback);
+            if !inner.traceback.ends_with(&outer) {
+                inner.traceback.extend(outer);
+                inner.traceback.truncate(FRAMES);
             }
             inner.located()
         }
-        LuaError::WithContext { cause, .. } => describe(cause),
+        LuaError::WithContext { context, cause } => {
+            let mut inner = describe(cause).located();
+            inner.traceback.push(context.clone());
+            inner
+        }
         LuaError::ExternalError(external) => {
             let error = external
                 .downcast_ref::<Error>()
@@ -96,7 +124,7 @@ pub(crate) fn is_memory(error: &LuaError) -> bool {
 impl Described {
     /// The innermost frame is the place, unless a closer one is known.
     fn located(mut self) -> Self {
-        if let Some(frame) = self.traceback.first() {
+        if let Some(frame) = self.traceback.iter().find(|frame| !frame.starts_with("r1.")) {
             let place = frame.split_once(" in ").map_or(frame.as_str(), |(place, _)| place).to_owned();
             self.error = self.error.at(place);
         }

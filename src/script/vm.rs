@@ -13,7 +13,7 @@ use std::time::Duration;
 use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, StdLib, Table, Value, VmState};
 
 use super::api::{self, args::Texts};
-use super::convert::list_metatable;
+use super::convert::{clip, list_metatable};
 use super::failure::{Described, Failure, describe, is_memory};
 use super::host::{Call, Entry, Host, misuse};
 use super::limits::Slot;
@@ -140,6 +140,14 @@ impl Vm {
             texts.texts.insert(path.to_owned(), source.to_owned());
             texts.chunks.extend(function.map(|function| (path.to_owned(), function.clone())));
         }
+    }
+
+    /// The text of the line at `path:line`, if it is one of the script's.
+    pub(crate) fn line(&self, place: &str) -> Option<String> {
+        let texts = self.lua.app_data_ref::<Texts>()?;
+        let (path, number) = place.rsplit_once(':')?;
+        let line = texts.texts.get(path)?.lines().nth(number.parse::<usize>().ok()?.checked_sub(1)?)?;
+        Some(clip(line, 200)).filter(|line| !line.trim().is_empty())
     }
 
     /// The files that were required, by name.
@@ -284,7 +292,7 @@ impl Vm {
                 Error::new(Kind::Script, format!("{name} used more than {seconds} s of CPU time")).hint(hint);
             error.place = place;
             let traceback = described.map(|described| described.traceback).unwrap_or_default();
-            return Err(Failure { status: Status::ScriptLimit, error, traceback });
+            return Err(Failure { traceback, ..Failure::new(Status::ScriptLimit, error) });
         }
         match result {
             Ok(value) => self.check_memory(entry).map(|()| value),
@@ -296,9 +304,9 @@ impl Vm {
                     let own = call.entry.is_of_trajectory() && call.room.get() < self.memory_limit();
                     let mut error = if own { self.trajectory_error(entry) } else { self.memory_error(entry) };
                     error.place = described.place.or_else(|| self.origin(function));
-                    return Err(Failure { status: Status::ScriptLimit, error, traceback });
+                    return Err(Failure { traceback, ..Failure::new(Status::ScriptLimit, error) });
                 }
-                Err(Failure { status: Status::EnvError, error: described, traceback })
+                Err(Failure { traceback, ..Failure::new(Status::EnvError, described) })
             }
         }
     }

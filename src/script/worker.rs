@@ -412,6 +412,15 @@ impl Worker {
         Ok(resumed)
     }
 
+    /// A failure in words, with the text of the line that it names.
+    pub fn quoted(&self, failure: &Failure) -> String {
+        let line = failure.error.place.as_deref().and_then(|place| self.vm.line(place));
+        let mut text = String::new();
+        // Writing to a text does not fail.
+        let _ = failure.write(&mut text, line.as_deref());
+        text
+    }
+
     /// Whether functions of the script keep so much for themselves that the virtual machine should be replaced.
     pub fn is_worn(&self) -> bool {
         self.vm.is_worn()

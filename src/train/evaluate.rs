@@ -96,6 +96,7 @@ pub(super) fn evaluate(
     let accuracy = settings.eval.accuracy.clone();
     let started = Instant::now();
     let (trajectories, _) = session.rollout(specs, reporter, &format!("evaluating {label}"))?;
+    session.failures.tell(reporter, &format!("the evaluation ({label})"), &trajectories, |_| None);
     let mut evaluation = Evaluation::of(&trajectories, &accuracy);
     evaluation.seconds = started.elapsed().as_secs_f64();
     Ok(Some((evaluation, trajectories)))

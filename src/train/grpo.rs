@@ -46,7 +46,7 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
         it.session.engine.clear_cache();
         let collected = collect(&mut it.session, learner, &it.state, it.rows, wants, reporter)?;
         let trajectories = &collected.trajectories;
-        report::refuse_broken_env(trajectories, it.session.settings.rollout.max_failure_rate)?;
+        it.look_at_failures(trajectories, reporter)?;
         let sampling_seconds = step_started.elapsed().as_secs_f64();
 
         // 2. Rows: steps merged on exact prefixes, and what reference and learner think of them.
@@ -125,6 +125,7 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
     }
 
     let checkpoint = it.save(|_| Ok(()))?;
+    it.session.failures.sum_up(reporter);
     summary.seconds = started.elapsed().as_secs_f64();
     it.close(summary, checkpoint, &curves, options, reporter)
 }

@@ -8,6 +8,7 @@ mod credit;
 mod critic;
 mod custom;
 pub mod evaluate;
+mod failures;
 mod files;
 mod grpo;
 mod lesson;

@@ -198,32 +198,6 @@ pub(super) fn closing_sft(reporter: &Reporter, summary: &Summary, tokens: usize,
     reporter.event("summary", &json!(summary));
 }
 
-/// Stops when most trajectories fail: what is left says nothing about the policy.
-pub(super) fn refuse_broken_env(trajectories: &[Trajectory], limit: f64) -> Result<()> {
-    let failed: Vec<&Trajectory> = trajectories.iter().filter(|t| t.status.is_failure()).collect();
-    if trajectories.is_empty() || failed.len() as f64 / trajectories.len() as f64 <= limit {
-        return Ok(());
-    }
-    let mut causes: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
-    for trajectory in &failed {
-        let cause = trajectory.error.as_deref().unwrap_or("no reason given");
-        *causes.entry(format!("{}: {}", trajectory.status.name(), indented(cause))).or_default() += 1;
-    }
-    let mut causes: Vec<(String, usize)> = causes.into_iter().collect();
-    causes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let listed: Vec<String> = causes.iter().take(3).map(|(cause, count)| format!("\n  {count} x {cause}")).collect();
-    Err(Error::new(
-        Kind::Env,
-        format!("{} of {} trajectories failed{}", failed.len(), trajectories.len(), listed.concat()),
-    )
-    .hint("mend the script and start again with --resume; rollout.max_failure_rate sets the limit"))
-}
-
-/// The message, and below it the place and the hint, as deep as they belong in the list of causes.
-fn indented(text: &str) -> String {
-    text.lines().take(4).collect::<Vec<_>>().join("\n  ")
-}
-
 /// Says which optimiser step was left out, and why.
 pub(super) fn skipped(reporter: &Reporter, step: u64, stats: &UpdateStats, trajectories: &[Trajectory]) {
     if let Some(why) = &stats.skipped {

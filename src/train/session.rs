@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::adapter;
+use super::failures::Failures;
 use super::source::{Fetching, fetch_data, model_dir};
 use crate::config::{Dtype, PolicySettings, Settings};
 use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
@@ -26,6 +27,7 @@ pub(super) struct Session {
     pub(super) renderer: Arc<Renderer>,
     pub(super) engine: Engine,
     pub(super) pool: Pool,
+    pub(super) failures: Failures,
     /// The directory the model came from.
     pub(super) dir: PathBuf,
     /// Longest prompt plus reply, tokens.
@@ -55,7 +57,7 @@ impl Session {
             &renderer,
             &PoolOptions { workers: settings.rollout.workers, concurrency: slots, retries: settings.rollout.retries },
         )?;
-        Ok(Self { settings, model, renderer, engine, pool, dir, max_context })
+        Ok(Self { settings, model, renderer, engine, pool, failures: Failures::default(), dir, max_context })
     }
 
     /// Sampling settings with the tool format's stop strings added.

@@ -140,7 +140,10 @@ fn a_row_without_its_column() {
     error: 4 of 4 trajectories failed
       4 x env_error: r1.user: the content must be text or a list of parts, got nil
         --> a.lua:5
+           5 |     return { task = task, messages = { r1.user(task.problem) } }
         hint: the task's columns: `question`
+        the first is 1-0-0 (row 0, seed 0)
+        again: r1 repl a.lua --replay runs/a:1-0-0
       hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
     ");
 }
@@ -211,6 +214,9 @@ fn a_reward_that_is_no_number() {
     error: 4 of 4 trajectories failed
       4 x env_error: reward returned nil; it must return a number or a table of named parts
         --> a.lua:14
+          14 |   reward = function(state, outcome) return nil end,
+        the first is 1-0-0 (row 1, seed 0)
+        again: r1 repl a.lua --replay runs/a:1-0-0:0
       hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
     ");
     let nan = broken("return #outcome.text % 2", "return 0 / 0");
@@ -224,6 +230,9 @@ fn a_reward_that_is_no_number() {
     error: 4 of 4 trajectories failed
       4 x env_error: reward is NaN
         --> a.lua:14
+          14 |   reward = function(state, outcome) return 0 / 0 end,
+        the first is 1-0-0 (row 1, seed 0)
+        again: r1 repl a.lua --replay runs/a:1-0-0:0
       hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
     ");
 }
@@ -231,7 +240,7 @@ fn a_reward_that_is_no_number() {
 #[test]
 fn an_env_that_throws() {
     let throws = broken("return { done = true }", "error(\"no such room\")");
-    cli_snapshot!(model, { "a.lua" => throws, "tasks.jsonl" => TASKS }, ["run", "a.lua"], @"
+    cli_snapshot!(model, { "a.lua" => throws, "tasks.jsonl" => TASKS }, ["run", "a.lua"], @r#"
     exit: 6
     --- stderr
       policy   model (0.0M parameters, Float on Cpu, 1 MiB)
@@ -241,8 +250,11 @@ fn an_env_that_throws() {
     error: 4 of 4 trajectories failed
       4 x env_error: no such room
         --> a.lua:9
+           9 |     error("no such room")
+        the first is 1-0-0 (row 1, seed 0)
+        again: r1 repl a.lua --replay runs/a:1-0-0:0
       hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
-    ");
+    "#);
 }
 
 #[test]
@@ -258,7 +270,10 @@ fn an_env_that_loops() {
     error: 4 of 4 trajectories failed
       4 x script_limit: step used more than [time] of CPU time
         --> a.lua:9
+           9 |     while true do end
         hint: is there an endless loop? limits.cpu sets the limit
+        the first is 1-0-0 (row 1, seed 0)
+        again: r1 repl a.lua --replay runs/a:1-0-0:0
       hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
     ");
 }

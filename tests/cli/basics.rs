@@ -32,6 +32,9 @@ fn help() {
       check    Look for contradictions in a recipe, or show what its training would see
       infer    Talk to a model, or ask it one question
       lua      Run a Lua program in the host: tokenizers, templates, models, files
+      replay   Run stored trajectories again, against their record: observations, rewards and statuses
+               must be the same
+      rescore  Give stored trajectories the rewards of a changed script, beside the old ones
       version  Print the versions of r1 and libtorch, and the device
       help     Print this message or the help of the given subcommand(s)
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::try_join_all;
-use mlua::{Function, Lua, Table, Value};
+use mlua::{ErrorContext, Function, Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
 use super::args::{Fields, fail, raise};
@@ -168,10 +168,11 @@ impl Job {
         let (output, reward) = match &tool.run {
             Run::Lua { run, timeout } => {
                 let future = run.call_async::<(Value, Value)>((given, options));
+                let called = |result: mlua::Result<_>| result.context(format!("{NAME}, tool `{}`", tool.name));
                 let result = match timeout {
-                    None => Ok(future.await?),
+                    None => Ok(called(future.await)?),
                     Some(limit) => match call.within(*limit, future).await {
-                        Some(result) => Ok(result?),
+                        Some(result) => Ok(called(result)?),
                         None => Err(format!("Error: timed out after {} s", limit.as_secs_f64())),
                     },
                 };

@@ -172,23 +172,26 @@ fn more_than_the_budget_is_an_error_with_sizes() {
         let (trajectory, _) = rollout(&conversation(9, context), &small);
         format!("{}: {}", trajectory.status.name(), trajectory.error.unwrap_or_default())
     };
-    assert_snapshot!(told("function(state) return state.messages end"), @r#"
+    assert_snapshot!(told("function(state) return state.messages end"), @"
     env_error: context returned 167 tokens and its budget is 160: messages[1] system 2, messages[2] user 3, messages[3] assistant 2, messages[4] tool 46, messages[5] assistant 2, messages[6] tool 46, template and tools 66
       --> x.lua:13
+        13 |           context = function(state) return state.messages end,
       hint: r1.context(state.messages):drop_oldest_until(budget.tokens) drops what is oldest
-    "#);
-    assert_snapshot!(told("function(state) return string.rep('word ', 400) end"), @r#"
+    ");
+    assert_snapshot!(told("function(state) return string.rep('word ', 400) end"), @"
     env_error: context returned 1601 tokens and its budget is 160: its text 1601
       --> x.lua:13
+        13 |           context = function(state) return string.rep('word ', 400) end,
       hint: r1.context(state.messages):drop_oldest_until(budget.tokens) drops what is oldest
-    "#);
+    ");
     // What must be kept is too much: nobody's mistake.
     let long = ":keep_first(1):keep_last(9):drop_oldest_until(budget.tokens)";
-    assert_snapshot!(told(&view(long)), @r#"
+    assert_snapshot!(told(&view(long)), @"
     context_overflow: what the context keeps has 167 tokens and its budget is 160: messages[1] system 2, messages[2] user 3, messages[3] assistant 2, messages[4] tool 46, messages[5] assistant 2, messages[6] tool 46, template and tools 66
       --> x.lua:13
+        13 |           context = function(state, budget) return r1.context(state.messages):keep_first(1):keep_last(9):drop_oldest_until(budget.tokens) end,
       hint: keep fewer messages (keep_first, keep_last), shorten tool results, or raise policy.max_context
-    "#);
+    ");
     // Without a policy the reply only gets shorter, until there is no room left.
     assert_snapshot!(told("nil"), @r#"
     context_overflow: the prompt has 236 tokens and the context holds 200: messages[1] system 2, messages[2] user 3, messages[3] assistant 2, messages[4] tool 46, messages[5] assistant 2, messages[6] tool 46, messages[7] assistant 2, messages[8] tool 46, template and tools 87
@@ -226,49 +229,64 @@ fn misuse_is_told_at_its_line() {
     :keep_first(-1)
         keep_first: takes a whole number, 0 or more, got -1
           --> x.lua:14
+            14 | function(state, budget) return r1.context(state.messages):keep_first(-1) end,
     :keep_last('x')
         keep_last: takes a whole number, 0 or more, got x
           --> x.lua:14
+            14 | function(state, budget) return r1.context(state.messages):keep_last('x') end,
     :last_turn(3)
         `context.last_turn` does not exist
           --> x.lua:14
+            14 | function(state, budget) return r1.context(state.messages):last_turn(3) end,
           hint: did you mean `last_turns`?
     :drop_oldest_until(0/0)
         drop_oldest_until: takes a whole number, 0 or more, got nan
           --> x.lua:14
+            14 | function(state, budget) return r1.context(state.messages):drop_oldest_until(0/0) end,
     :map(3)
         map: takes a function of a message, got a number
           --> x.lua:14
+            14 | function(state, budget) return r1.context(state.messages):map(3) end,
     :drop_tool_results { keeps = 1 }
         drop_tool_results: unknown option `keeps`; it takes keep, over, text
           --> x.lua:14
+            14 | function(state, budget) return r1.context(state.messages):drop_tool_results { keeps = 1 } end,
     :shorten_tool_results { head = -1 }
         shorten_tool_results: `head`: takes a whole number, 0 or more, got -1
           --> x.lua:14
+            14 | function(state, budget) return r1.context(state.messages):shorten_tool_results { head = -1 } end,
     :recall {}
         recall: needs `notes`, a list of texts: a field of the state
           --> x.lua:14
+            14 | function(state, budget) return r1.context(state.messages):recall {} end,
     :recall { notes = { 3 } }
         recall: note 1 is neither text nor a table with `text`
           --> x.lua:14
+            14 | function(state, budget) return r1.context(state.messages):recall { notes = { 3 } } end,
     :recall { notes = {}, at = 'middle' }
         recall: `at` is "first" or "last"
           --> x.lua:14
+            14 | function(state, budget) return r1.context(state.messages):recall { notes = {}, at = 'middle' } end,
     :summarize { over = 100, memory = state }
         summarize: needs `write`
           --> x.lua:14
+            14 | function(state, budget) return r1.context(state.messages):summarize { over = 100, memory = state } end,
     :last_turns(0):summarize { over = 10, memory = state, write = tostring }
         summarize: comes first, before messages are dropped or changed
           --> x.lua:14
+            14 | function(state, budget) return r1.context(state.messages):last_turns(0):summarize { over = 10, memory = state, write = tostring } end,
     :summarize { over = 10, memory = state, write = function() end }
         summarize: `write` gave a nil; it must give text
           --> x.lua:14
+            14 | function(state, budget) return r1.context(state.messages):summarize { over = 10, memory = state, write = function() end } end,
     :map(function() return 'x' end)
         messages[1] is the text "x"; a message is a table with `role` and `content`
           --> x.lua:14
+            14 | function(state, budget) return r1.context(state.messages):map(function() return 'x' end) end,
     :map(function() return nil end)
         messages is empty
           --> x.lua:14
+            14 | function(state, budget) return r1.context(state.messages):map(function() return nil end) end,
     "#);
 }
 

@@ -392,3 +392,28 @@ fn a_traceback_holds_the_frames_of_the_script() {
       from x.lua:7 in reset
     "#);
 }
+
+#[test]
+fn a_traceback_goes_through_the_host_and_shows_the_line() {
+    let bench = Bench::new(&recipe(
+        "local function look(where)\n  return where.place.name -- here\nend\n\
+         local search = r1.tool { name = 'search', run = function() return (look({})) end }\n\
+         local env = r1.env { tools = { search }, step = function(state, action)\n\
+         local results = r1.call_tools(action.tool_calls)\n  return { done = #results > 0 }\nend }",
+    ));
+    let worker = bench.worker();
+    let failure = run(async {
+        let state = worker.reset(&json!({"prompt": "?"}), 1).await.unwrap();
+        let mut act = action("");
+        act.tool_calls.push(call("search", json!({})));
+        worker.step(&state, &act).await.unwrap_err()
+    });
+    insta::assert_snapshot!(bench.show(worker.quoted(&failure)), @r#"
+    attempt to index nil with 'name'
+      --> x.lua:2
+         2 |   return where.place.name -- here
+      from x.lua:4 in run
+      from r1.call_tools, tool `search`
+      from x.lua:6 in step
+    "#);
+}

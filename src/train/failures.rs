@@ -1,0 +1,181 @@
+//! What is told of failed trajectories: each cause once, with its line, its frames and the command that repeats it; how often
+//! it came; and the end of a run in which most fail.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::json;
+
+use super::setup::Training;
+use crate::error::{Error, Kind, Result};
+use crate::mdp::Trajectory;
+use crate::telemetry::{Mode, Reporter};
+
+/// Causes told one by one; more are counted together.
+const CAUSES: usize = 20;
+
+/// The causes of a run so far, and how often each came.
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    seen: BTreeMap<String, Cause>,
+    /// Failures for causes beyond those told.
+    others: usize,
+}
+
+#[derive(Debug)]
+struct Cause {
+    /// `env_error: attempt to index nil` and the place.
+    text: String,
+    count: usize,
+}
+
+impl Failures {
+    /// Counts the failures among `trajectories`, and tells causes that are new. `again` gives the command that repeats one.
+    pub(super) fn tell(
+        &mut self,
+        reporter: &Reporter,
+        when: &str,
+        trajectories: &[Trajectory],
+        again: impl Fn(&Trajectory) -> Option<String>,
+    ) {
+        for (key, failed) in by_cause(trajectories) {
+            if let Some(cause) = self.seen.get_mut(&key) {
+                cause.count += failed.len();
+                continue;
+            }
+            if self.seen.len() == CAUSES {
+                self.others += failed.len();
+                continue;
+            }
+            let Some(first) = failed.first() else { continue };
+            let text = format!("{}: {}", first.status.name(), head(first));
+            self.seen.insert(key, Cause { text, count: failed.len() });
+            let command = again(first);
+            if reporter.mode() == Mode::Json {
+                reporter.event(
+                    "failure",
+                    &json!({
+                        "when": when,
+                        "status": first.status.name(),
+                        "error": first.error,
+                        "trajectory": first.id,
+                        "task_index": first.task_index,
+                        "seed": first.seed,
+                        "count": failed.len(),
+                        "again": command,
+                    }),
+                );
+                continue;
+            }
+            let mut text = format!(
+                "{}: {}\n  in {} of {} trajectories of {when}; {}",
+                first.status.name(),
+                first.error.as_deref().unwrap_or("no reason given"),
+                failed.len(),
+                trajectories.len(),
+                example(first),
+            );
+            if let Some(command) = command {
+                text.extend(["\n  again: ", &command]);
+            }
+            reporter.warn(&text);
+        }
+    }
+
+    /// How often each cause came, once a run is over.
+    pub(super) fn sum_up(&self, reporter: &Reporter) {
+        let total: usize = self.seen.values().map(|cause| cause.count).sum::<usize>() + self.others;
+        if total == 0 {
+            return;
+        }
+        let mut causes: Vec<&Cause> = self.seen.values().collect();
+        causes.sort_by_key(|cause| std::cmp::Reverse(cause.count));
+        let mut text = format!("{total} trajectories failed in this run and were left out");
+        for Cause { text: cause, count } in causes {
+            text.extend([format!("\n  {count} x {cause}").replace("\n    ", "\n      ")]);
+        }
+        if self.others > 0 {
+            text.extend(["\n  ", &self.others.to_string(), " for other causes"]);
+        }
+        reporter.warn(&text);
+    }
+}
+
+impl Training {
+    /// Tells what failed in the step; stops the run when most did, since what is left says nothing about the policy. The
+    /// trajectories of such a step are stored all the same, for whoever looks for the reason.
+    pub(super) fn look_at_failures(&mut self, trajectories: &[Trajectory], reporter: &Reporter) -> Result<()> {
+        let (script, run) = (quoted(&self.script.path), self.run.path().to_owned());
+        let again = |trajectory: &Trajectory| {
+            let step = trajectory.steps.len().checked_sub(1).map_or_else(String::new, |last| format!(":{last}"));
+            let address = quoted(format!("{}:{}{step}", run.display(), trajectory.id).as_ref());
+            Some(format!("r1 repl {script} --replay {address}"))
+        };
+        let failed = trajectories.iter().filter(|trajectory| trajectory.status.is_failure()).count();
+        let step = self.state.step + 1;
+        if failed > 0 && failed as f64 / trajectories.len() as f64 > self.session.settings.rollout.max_failure_rate {
+            self.run.write_trajectories(step, self.state.policy_version, trajectories, &[])?;
+            return Err(broken(trajectories, failed, again));
+        }
+        self.session.failures.tell(reporter, &format!("step {step}"), trajectories, again);
+        Ok(())
+    }
+}
+
+/// The end of a run in which most trajectories fail: the commonest causes, each with an example.
+fn broken(trajectories: &[Trajectory], failed: usize, again: impl Fn(&Trajectory) -> Option<String>) -> Error {
+    let mut text = format!("{failed} of {} trajectories failed", trajectories.len());
+    let causes = by_cause(trajectories);
+    for (_, members) in causes.iter().take(3) {
+        let Some(first) = members.first() else { continue };
+        let error = first.error.as_deref().unwrap_or("no reason given").replace('\n', "\n  ");
+        text.extend([format!("\n  {} x {}: {error}\n    {}", members.len(), first.status.name(), example(first))]);
+        text.extend(again(first).map(|command| format!("\n    again: {command}")));
+    }
+    if causes.len() > 3 {
+        text.extend([format!("\n  and {} other causes", causes.len() - 3)]);
+    }
+    Error::new(Kind::Env, text)
+        .hint("mend the script and start again with --resume; rollout.max_failure_rate sets the limit")
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_alphanumeric() || "/._-+:@,=~".contains(c);
+    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+/// The failed ones by what they failed of, numbers left out: `row 17` and `row 18` are one cause.
+fn by_cause(trajectories: &[Trajectory]) -> Vec<(String, Vec<&Trajectory>)> {
+    let mut causes: Vec<(String, Vec<&Trajectory>)> = Vec::new();
+    for trajectory in trajectories.iter().filter(|trajectory| trajectory.status.is_failure()) {
+        let head = head(trajectory);
+        let (message, place) = head.split_once("\n    --> ").unwrap_or((&head, ""));
+        let mut message: String = message.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+        while message.contains("00") {
+            message = message.replace("00", "0");
+        }
+        let key = format!("{} {message} {place}", trajectory.status.name());
+        match causes.iter_mut().find(|(own, _)| *own == key) {
+            Some((_, members)) => members.push(trajectory),
+            None => causes.push((key, vec![trajectory])),
+        }
+    }
+    causes.sort_by_key(|(_, members)| std::cmp::Reverse(members.len()));
+    causes
+}
+
+/// The message and the place, without hint, line and frames.
+fn head(trajectory: &Trajectory) -> String {
+    let text = trajectory.error.as_deref().unwrap_or("no reason given");
+    let Some((message, rest)) = text.split_once("\n  --> ") else {
+        return text.split("\n  ").next().unwrap_or(text).to_owned();
+    };
+    format!("{message}\n    --> {}", rest.lines().next().unwrap_or_default())
+}
+
+fn example(trajectory: &Trajectory) -> String {
+    let Trajectory { id, task_index, seed, .. } = trajectory;
+    format!("the first is {id} (row {task_index}, seed {seed})")
+}

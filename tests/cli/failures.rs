@@ -1,0 +1,84 @@
+//! What a run tells of trajectories that fail: each cause once, with its line and the command that repeats it.
+
+use serde_json::Value;
+
+use super::{directory, r1, shown};
+
+/// Fails for every second row, in a function that a tool's `run` calls, and says another number each time.
+const RECIPE: &str = r#"
+local function look(task)
+  if task.n % 2 == 0 then error("row " .. task.n .. " is odd in its way") end
+  return "fine"
+end
+local search = r1.tool { name = "search", parameters = { n = "integer" }, run = function(task) return (look(task)) end }
+return r1.recipe {
+  env = r1.env {
+    tools = { search }, format = "retool",
+    reset = function(task) return { task = task, messages = { r1.user("Say") } } end,
+    step = function(state, action)
+      r1.call_tools { { name = "search", arguments = { n = state.task.n } } }
+      return { done = true }
+    end,
+  },
+  reward = function(state, outcome) return #outcome.text % 2 end,
+  policy = { model = "model" },
+  data = { train = r1.data.generate { count = 8, row = function(index) return { n = index } end } },
+  sampling = { max_new_tokens = 4 },
+  rollout = { max_failure_rate = 0.9 },
+  trainer = r1.grpo { steps = 3, group_size = 2, groups_per_step = 8, lr = 1e-3 },
+}
+"#;
+
+#[test]
+fn a_cause_is_told_once_with_its_line_its_frames_and_its_command() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let output = r1(dir.path(), &["run", "a.lua", "-q"]).output().unwrap();
+    assert!(output.status.success(), "{}", shown(dir.path(), &output));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(stderr.matches("is odd in its way").count(), 3, "{stderr}");
+    let (first, last) = stderr.split_once("warning: 24 trajectories failed in this run").unwrap();
+    let lines: Vec<&str> = first.lines().collect();
+    assert!(lines[0].starts_with("warning: env_error: row ") && lines[0].ends_with("is odd in its way"), "{first}");
+    assert_eq!(lines[1], "  --> a.lua:3");
+    assert_eq!(lines[2], r#"     3 |   if task.n % 2 == 0 then error("row " .. task.n .. " is odd in its way") end"#);
+    assert_eq!(
+        lines[3..6],
+        ["  from a.lua:6 in run", "  from r1.call_tools, tool `search`", "  from a.lua:12 in step"]
+    );
+    assert!(lines[6].starts_with("  in 8 of 16 trajectories of step 1; the first is 1-"), "{first}");
+    assert!(lines[7].starts_with("  again: r1 repl a.lua --replay runs/a:1-") && lines[7].ends_with(":0"), "{first}");
+    assert!(last.contains("\n  24 x env_error: row "), "{last}");
+    // The reason is stored with each of them.
+    let stored = r1::store::read_trajectories(&dir.path().join("runs/a/trajectories/step-000002.parquet")).unwrap();
+    let failed: Vec<_> = stored.iter().filter_map(|trajectory| trajectory.error.as_deref()).collect();
+    assert_eq!(failed.len(), 8);
+    assert!(
+        failed.iter().all(|error| error.contains("     3 |   if task.n") && error.contains("in step")),
+        "{failed:?}"
+    );
+}
+
+#[test]
+fn a_cause_is_an_event_for_programs() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let output = r1(dir.path(), &["run", "a.lua", "--json"]).output().unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let events: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let failures: Vec<&Value> = events.iter().filter(|event| event["event"] == "failure").collect();
+    assert_eq!(failures.len(), 1, "{stdout}");
+    assert_eq!((&failures[0]["status"], &failures[0]["count"]), (&Value::from("env_error"), &Value::from(8)));
+    assert!(failures[0]["again"].as_str().unwrap().starts_with("r1 repl a.lua --replay runs/a:1-"));
+    assert!(failures[0]["seed"].is_u64() && failures[0]["error"].as_str().unwrap().contains("--> a.lua:3"));
+}
+
+/// A step in which most fail is stored before the run ends, so that it can be looked at.
+#[test]
+fn what_stopped_a_run_is_stored() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let output = r1(dir.path(), &["run", "a.lua", "-q", "rollout.max_failure_rate=0.4"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(6), "{}", shown(dir.path(), &output));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("error: 8 of 16 trajectories failed\n  8 x env_error: row "), "{stderr}");
+    let stored = r1::store::read_trajectories(&dir.path().join("runs/a/trajectories/step-000001.parquet")).unwrap();
+    assert_eq!(stored.iter().filter(|trajectory| trajectory.status.is_failure()).count(), 8);
+}
