@@ -1,6 +1,7 @@
 -- Context policies that write something new: short forms of old results, notes from a scratchpad, summaries.
 
-local Context, tools, fits, clip, rank = ... -- tools: of lua/context.lua; rank: host, texts by likeness to a query
+-- tools: of lua/context.lua; rank: host, texts by likeness to a query; generate: host, a text that the policy writes
+local Context, tools, fits, clip, rank, generate = ...
 
 -- The options of a method, each of a known name and type.
 local function options(name, given, known)
@@ -133,15 +134,39 @@ function Context:recall(given)
   return self
 end
 
+local INSTRUCTION = "Sum up this part of a conversation for the one who goes on with it: what was asked, what was done and "
+  .. "found, what is left to do. Be brief."
+
+-- The writer that has the policy, or a model by name, sum up.
+local function summarizer(asked)
+  return function(messages, earlier)
+    local lines = { asked.instruction or INSTRUCTION, "" }
+    if earlier then lines[#lines + 1] = "Summary of what came before: " .. earlier end
+    for _, message in ipairs(messages) do lines[#lines + 1] = message.role .. ": " .. text_of(message) end
+    local options = { max_new_tokens = asked.max_new_tokens or 256, model = asked.model, train = asked.train }
+    local text, why = generate(table.concat(lines, "\n"), options)
+    if text == nil then error("summarize: no summary: " .. why, 0) end
+    return text
+  end
+end
+
 --- Above `over` tokens the oldest messages that are not kept give way to a summary, so that about `to` tokens are left (half
---- of `over`). `write(messages, earlier)` gives its text: `messages` are those that go, `earlier` the summary so far, if any. It
---- is kept in `memory.summary` (`memory` is the state, as a rule), so that it is written once and steps go on from it.
+--- of `over`). The policy writes it (r1.generate with `model`, `max_new_tokens`, `train`, after an `instruction`), or a function:
+--- `write(messages, earlier)` gets those that go and the summary so far, and gives text. It is kept in `memory.summary`
+--- (`memory` is the state, as a rule), so that it is written once and steps go on from it.
 function Context:summarize(given)
-  local known = { over = "count", to = "count", memory = "table", write = "function", title = "string" }
+  local known = {
+    over = "count", to = "count", memory = "table", title = "string", write = "function",
+    instruction = "string", model = "string", max_new_tokens = "count", train = "boolean",
+  }
   local asked = options("summarize", given, known)
-  for _, name in ipairs { "over", "memory", "write" } do
+  for _, name in ipairs { "over", "memory" } do
     if asked[name] == nil then error("summarize: needs `" .. name .. "`", 2) end
   end
+  for _, name in ipairs { "instruction", "model", "max_new_tokens", "train" } do
+    if asked.write and asked[name] ~= nil then error("summarize: `" .. name .. "` does nothing beside `write`", 2) end
+  end
+  local write = asked.write or summarizer(asked)
   if self.messages ~= self.given then error("summarize: comes first, before messages are dropped or changed", 2) end
   local title = asked.title or "Summary of what came before:"
   local memory = asked.memory
@@ -167,7 +192,7 @@ function Context:summarize(given)
       local n = tools.fewest(#going, function(n) return fits(shown(going[n][2], text or ""), to) end)
       local messages = {}
       for k = upto + 1, going[n][2] do messages[#messages + 1] = whole[k] end
-      upto, text = going[n][2], asked.write(messages, text)
+      upto, text = going[n][2], write(messages, text)
       if type(text) ~= "string" then error("summarize: `write` gave a " .. type(text) .. "; it must give text", 2) end
       memory.summary = { upto = upto, text = text }
       self.messages = shown(upto, text)

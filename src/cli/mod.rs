@@ -18,10 +18,13 @@ mod version;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches};
 
 use crate::error::{Error, Kind, Result};
+use crate::script;
+use crate::services::TensorThread;
 use args::{Cli, Command};
 use failure::Voice;
 
@@ -50,6 +53,8 @@ fn dispatch(typed: &[OsString], voice: Voice) -> Result<ExitCode> {
         }
         Err(error) => return Ok(voice.refuse(&error)),
     };
+    // Models that scripts name are opened on a thread that starts when the first is asked for.
+    script::share_services(Arc::new(TensorThread::new(cli.output.reporter())));
     match cli.command {
         Command::Run(args) => run::run(args, cli.output),
         Command::Sft(args) => run::sft(args, cli.output),

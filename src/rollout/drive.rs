@@ -4,6 +4,7 @@ use futures_util::future::try_join_all;
 
 use super::attempt::{self, Attempt, Stage, Stop};
 use super::spec::Spec;
+use super::write::with_policy;
 use crate::engine::Policy;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, Request, Status, Trajectory};
@@ -16,7 +17,9 @@ pub async fn drive(worker: &Worker, renderer: &Renderer, policy: &dyn Policy, sp
     let task = worker.row(spec.split, spec.task_index)?;
     let stage = Stage { worker, renderer };
     let record = Record::live();
-    match Attempt::begin(stage, spec.clone(), task.clone(), &record).await {
+    let mut asks = record.listen();
+    let begun = Attempt::begin(stage, spec.clone(), task.clone(), &record);
+    match with_policy(stage, policy, spec, &mut asks, begun).await {
         Ok(attempt) => go_on(stage, policy, attempt).await,
         Err(failure) => {
             let mut trajectory = attempt::empty(spec, task, worker.hash());
@@ -29,7 +32,9 @@ pub async fn drive(worker: &Worker, renderer: &Renderer, policy: &dyn Policy, sp
 
 /// Runs a trajectory from where it is to its end, as [`drive`] does.
 pub async fn go_on(stage: Stage<'_>, policy: &dyn Policy, mut attempt: Attempt) -> Result<Trajectory> {
-    let ended = run_steps(stage, policy, &mut attempt).await;
+    let mut asks = attempt.state().record().listen();
+    let spec = attempt.spec().clone();
+    let ended = with_policy(stage, policy, &spec, &mut asks, run_steps(stage, policy, &mut attempt)).await;
     policy.release(attempt.spec().seed.trajectory);
     match ended {
         Ok(()) => {}

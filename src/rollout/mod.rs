@@ -41,6 +41,7 @@ mod prompt;
 mod replay;
 mod spec;
 mod thread;
+mod write;
 
 pub use attempt::{Attempt, Stage, Stop, read_reply};
 pub use drive::{branch, drive, go_on};
@@ -48,3 +49,4 @@ pub use pool::{Pending, Pool, PoolOptions, Progress, no_progress};
 pub use prompt::Prompt;
 pub use replay::{Mismatch, Replayed, completion, first_difference, replay};
 pub use spec::Spec;
+pub use write::with_policy;

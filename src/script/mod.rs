@@ -20,6 +20,7 @@
 
 mod answers;
 mod api;
+mod ask;
 pub mod budget;
 mod convert;
 mod dataset;
@@ -43,6 +44,7 @@ mod state;
 mod vm;
 mod worker;
 
+pub use ask::{Ask, AskOptions, Asks, Written};
 pub use failure::Failure;
 pub use grants::needs_in_words;
 pub use host::LogLine;
@@ -51,7 +53,7 @@ pub use program::{Echo, End, Program, Stream};
 pub use record::{Difference, Record, Strictness};
 pub use repl::{Breakpoint, Candidate, Console, Halt, Layout, OnHalt, Resume, Shown, Span, Style, is_open};
 pub use results::{Outcome, Reward, StepResult};
-pub use services::Services;
+pub use services::{Services, share_services};
 pub use state::State;
 pub use worker::{Split, Worker};
 

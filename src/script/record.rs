@@ -22,7 +22,9 @@ use std::time::Duration;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use serde_json::Value as Json;
+use tokio::sync::mpsc;
 
+use super::ask::{Ask, Asks};
 use super::host::{Call, Entry};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Answer, Exchange, Refusal};
@@ -37,6 +39,8 @@ struct Inner {
     tape: Option<RefCell<Tape>>,
     /// Nobody will ask for it: a program, a script that is loaded, a row.
     off: bool,
+    /// Where texts are asked for that a policy is to write; closed while nobody drives the trajectory.
+    asks: RefCell<Option<mpsc::UnboundedSender<Ask>>>,
 }
 
 /// What is left of a record that is being replayed.
@@ -101,6 +105,18 @@ impl Record {
         }
         let tape = Tape { lanes, strictness, difference: None };
         Self(Rc::new(Inner { tape: Some(RefCell::new(tape)), ..Inner::default() }))
+    }
+
+    /// Takes over what scripts ask a policy to write (`r1.generate`), until the receiver is dropped.
+    pub fn listen(&self) -> Asks {
+        let (sender, asks) = mpsc::unbounded_channel();
+        self.0.asks.replace(Some(sender));
+        asks
+    }
+
+    /// Hands an ask to whoever drives the trajectory; false if nobody does.
+    pub(crate) fn send(&self, ask: Ask) -> bool {
+        self.0.asks.borrow().as_ref().is_some_and(|asks| asks.send(ask).is_ok())
     }
 
     /// What has been asked and answered so far, in the order of asking.

@@ -17,6 +17,7 @@ use super::evaluate::solved;
 use super::lesson::{self, Lesson};
 use super::setup::Training;
 use super::update::{Update, UpdateStats};
+use super::written::Learned;
 use super::{RunOptions, Summary, due, metrics, report};
 use crate::config::Learner;
 use crate::error::Result;
@@ -52,16 +53,18 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
         // 2. Rows: steps merged on exact prefixes, and what reference and learner think of them.
         let update_started = Instant::now();
         let temperature = it.session.settings.sampling.temperature;
-        let rows = lesson::rows(trajectories, |index| collected.is_companion(index))?;
+        let learned = Learned::of(trajectories);
+        let taught = learned.trajectories();
+        let rows = lesson::rows(taught, |index| collected.is_companion(index))?;
         let scores = lesson::scores(&rows, &it, temperature)?;
 
         // 3. Advantages: each trajectory against its group. None for failures.
-        let mut steps = Steps::of(trajectories, |index| collected.is_companion(index));
+        let mut steps = Steps::of(taught, |index| collected.is_companion(index));
         if objective.needs(Need::Anchors) {
-            steps.anchor(trajectories, &it.session.renderer);
+            steps.anchor(taught, &it.session.renderer);
         }
         scores.fill(&mut steps, &rows);
-        let credit = Credit::assign(steps, &it.shaping(), |steps| it.advantages(steps), trajectories)?;
+        let credit = Credit::assign(steps, &it.shaping(), |steps| it.advantages(steps), taught)?;
 
         // 4. Update: `epochs` passes in `mini_batches` optimiser steps each. Mini-batches hold whole trajectories.
         let lr = it.schedule.at(it.state.step as usize);
@@ -100,7 +103,7 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
         it.kl.update(metrics::mean_kl(&updates), trajectories.len());
 
         // 5. Records: first what was sampled, then the counters that say it is done.
-        it.record(trajectories, &credit.by_step(trajectories), collected.groups)?;
+        it.record(trajectories, &learned.own(credit.by_step(taught)), collected.groups)?;
         let accuracy = &it.session.settings.eval.accuracy;
         let tries = &trajectories[..collected.companions_from];
         metrics::rollout(&mut values, tries, |trajectory| solved(trajectory, accuracy));

@@ -7,6 +7,7 @@ use super::custom;
 use super::lesson;
 use super::objective::Objective;
 use super::session::Session;
+use super::written::Learned;
 use crate::config::{Filter, Learner, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::rl::advantages::Need;
@@ -65,10 +66,12 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
     let wants = Wants { greedy: objective.needs(Need::Greedy), next_prompt: false };
     let collected = collect(&mut session, &learner, &state, tasks, wants, reporter)?;
     let trajectories = &collected.trajectories;
-    let rows = lesson::rows(trajectories, |index| collected.is_companion(index))?;
-    let mut steps = Steps::of(trajectories, |index| collected.is_companion(index));
+    let learned = Learned::of(trajectories);
+    let taught = learned.trajectories();
+    let rows = lesson::rows(taught, |index| collected.is_companion(index))?;
+    let mut steps = Steps::of(taught, |index| collected.is_companion(index));
     if objective.needs(Need::Anchors) {
-        steps.anchor(trajectories, &session.renderer);
+        steps.anchor(taught, &session.renderer);
     }
     let zeros: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
     if critic {
@@ -86,7 +89,7 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
         Some(estimator) => estimator.estimate(steps, false),
         None => custom::advantages(&Worker::new(&script, None)?, steps, critic),
     };
-    let credit = Credit::assign(steps, &objective.shaping, estimate, trajectories)?;
+    let credit = Credit::assign(steps, &objective.shaping, estimate, taught)?;
     let advantages = credit.advantages(&rows);
     let tokenizer = session.renderer.tokenizer();
     let mut shown: Vec<ShownTrajectory> = trajectories

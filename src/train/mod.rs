@@ -27,6 +27,7 @@ mod source;
 mod update;
 mod value;
 mod watch;
+mod written;
 
 use std::path::PathBuf;
 

@@ -19,6 +19,7 @@ use super::lesson::{self, Lesson};
 use super::setup::Training;
 use super::update::{Update, UpdateStats};
 use super::value::{CriticStats, values};
+use super::written::Learned;
 use super::{RunOptions, Summary, due, metrics, report};
 use crate::config::Learner;
 use crate::error::Result;
@@ -55,15 +56,17 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
         // 2. Rows, and what reference, learner and critic think of them.
         let update_started = Instant::now();
         let temperature = it.session.settings.sampling.temperature;
-        let rows = lesson::rows(trajectories, |index| collected.is_companion(index))?;
+        let learned = Learned::of(trajectories);
+        let taught = learned.trajectories();
+        let rows = lesson::rows(taught, |index| collected.is_companion(index))?;
         let scores = lesson::scores(&rows, &it, temperature)?;
-        let before = values(&critic.critic, &it.session.model, &rows, trajectories, learner.tokens_per_batch)?;
+        let before = values(&critic.critic, &it.session.model, &rows, taught, learner.tokens_per_batch)?;
 
         // 3. Advantages and the critic's targets.
-        let mut steps = Steps::of(trajectories, |index| collected.is_companion(index));
+        let mut steps = Steps::of(taught, |index| collected.is_companion(index));
         scores.fill(&mut steps, &rows);
         before.fill(&mut steps, &rows);
-        let credit = Credit::assign(steps, &it.shaping(), |steps| it.advantages(steps), trajectories)?;
+        let credit = Credit::assign(steps, &it.shaping(), |steps| it.advantages(steps), taught)?;
 
         // 4. Update: `epochs` passes in `mini_batches` optimiser steps each, of both.
         let lr = it.schedule.at(it.state.step as usize);
@@ -111,7 +114,7 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
         it.kl.update(metrics::mean_kl(&updates), trajectories.len());
 
         // 5. Records: first what was sampled, then the counters that say it is done.
-        it.record(trajectories, &credit.by_step(trajectories), collected.groups)?;
+        it.record(trajectories, &learned.own(credit.by_step(taught)), collected.groups)?;
         let accuracy = &it.session.settings.eval.accuracy;
         let tries = &trajectories[..collected.companions_from];
         metrics::rollout(&mut metrics_now, tries, |trajectory| solved(trajectory, accuracy));

@@ -43,8 +43,9 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     let (context, meta, tools): (Function, Table, Table) =
         lua.load(include_str!("../../../lua/context.lua")).set_name("=[r1]").call((fits.clone(), tokens))?;
     let (clip, rank): (Function, Function) = (r1.raw_get("clip")?, r1.raw_get::<Table>("text")?.raw_get("rank")?);
+    let generate: Function = r1.raw_get("generate")?;
     let compaction = lua.load(include_str!("../../../lua/compaction.lua")).set_name("=[r1]");
-    let () = compaction.call((meta.clone(), tools, fits, clip, rank))?;
+    let () = compaction.call((meta.clone(), tools, fits, clip, rank, generate))?;
     super::seal(lua, "context", &meta)?;
     lua.set_named_registry_value(META, meta)?;
     r1.raw_set("context", context)

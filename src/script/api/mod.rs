@@ -8,6 +8,7 @@ pub(crate) mod data;
 pub(crate) mod env;
 mod flow;
 mod fs;
+mod generate;
 mod http;
 mod json;
 mod model;
@@ -16,6 +17,7 @@ pub(crate) mod program;
 mod re;
 pub(crate) mod recipe;
 mod rl;
+mod store;
 mod text;
 pub(crate) mod tool;
 mod trainer;
@@ -49,7 +51,9 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::
     env::install(lua, &r1)?;
     tool::install(lua, &r1)?;
     call::install(lua, &r1, host)?;
+    generate::install(lua, &r1, host)?;
     context::install(lua, &r1, host)?;
+    store::install(lua, &r1, host)?;
     let log = host.clone();
     r1.raw_set(
         "log",

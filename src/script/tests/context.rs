@@ -147,6 +147,97 @@ fn a_summary_takes_the_place_of_what_it_tells() {
 }
 
 #[test]
+fn the_policy_writes_its_own_summary() {
+    let context = r#"function(state, budget)
+      return r1.context(state.messages):summarize { over = 300, to = 180, memory = state, max_new_tokens = 20, train = true }
+    end"#;
+    let (trajectory, prompts) = rollout(&conversation(6, context), &["sampling.max_new_tokens=40"]);
+    assert_eq!(trajectory.status, Status::Truncated, "{:?}", trajectory.error);
+    assert_snapshot!(prompts[4], @"user: Sum up this part of a conversation for the one who goes on with it: what was asked, what was done and found, what is left to do. Be brief.//assistant: r1/tool: seen 3 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/assistant: r2/tool: seen 5 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/assistant: r3/tool: seen 7 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx | assistant:");
+    assert_snapshot!(prompts[5], @"system: sys | user: task//Summary of what came before:/r5 | assistant: r4 | user: <tool_response>/seen 9 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
+    // What it wrote is no step; its tokens are in the record, to be trained on.
+    assert_eq!((trajectory.steps.len(), prompts.len(), trajectory.record.len()), (6, 7, 1));
+    let asked = serde_json::to_value(&trajectory.record[0]).unwrap();
+    assert_eq!(
+        (&asked["step"], &asked["kind"], &asked["request"]["train"]),
+        (&4.into(), &"generate".into(), &true.into())
+    );
+    let renderer = renderer();
+    let ids = |name: &str| -> Vec<u32> { serde_json::from_value(asked["answer"]["ok"][name].clone()).unwrap() };
+    assert_eq!(renderer.tokenizer().decode(&ids("token_ids"), false), "r5<|im_end|>");
+    assert_eq!(flat(&renderer.tokenizer().decode(&ids("prompt_ids"), false)), prompts[4]);
+}
+
+#[test]
+fn a_script_has_the_policy_write() {
+    let with = |call: &str| {
+        let source = format!(
+            r#"return r1.recipe {{
+              env = r1.env {{
+                max_steps = 1,
+                reset = function() return {{ messages = {{ r1.user("task") }} }} end,
+                step = function(state, action)
+                  local text, facts = {call}
+                  r1.push(state.messages, r1.user(tostring(text) .. " " .. (type(facts) == "table" and facts.finish_reason .. facts.tokens or facts)))
+                  return {{ done = true }}
+                end,
+              }},
+              reward = function() return 0 end,
+              data = {{ train = r1.data.generate {{ count = 1, row = function() return {{}} end }} }},
+            }}"#
+        );
+        let (trajectory, prompts) = rollout(&source, &["policy.max_context=400"]);
+        let last = trajectory.messages.last().map(|message| message.content.text()).unwrap_or_default();
+        (trajectory.error.unwrap_or(last), prompts)
+    };
+    let (told, prompts) = with("r1.generate('Judge this')");
+    assert_eq!((told.as_str(), prompts[1].as_str()), ("r2 stop3", "user: Judge this | assistant: "));
+    let (told, prompts) = with("r1.generate({ r1.system('s'), r1.user('u') }, { max_new_tokens = 1 })");
+    assert_eq!((told.as_str(), prompts[1].as_str()), ("r length1", "system: s | user: u | assistant: "));
+    let (told, _) = with("r1.generate(string.rep('word ', 1000))");
+    assert_snapshot!(told, @"nil the prompt has 4016 tokens and the context holds 400");
+    let (told, prompts) =
+        with("r1.join { function() return (r1.generate('a')) end, function() return (r1.generate('b')) end }");
+    assert_eq!((told.as_str(), prompts.len()), ("r2 r3", 3));
+    assert_snapshot!(with("r1.generate(3)").0, @r#"
+    r1.generate: takes messages or text, got the number 3
+      --> x.lua:6
+         6 |                   local text, facts = r1.generate(3)
+    "#);
+    assert_snapshot!(with("r1.generate('x', { tran = true })").0, @r#"
+    r1.generate: unknown field `tran`
+      --> x.lua:6
+         6 |                   local text, facts = r1.generate('x', { tran = true })
+      hint: did you mean `train`?
+    "#);
+    assert_snapshot!(with("r1.generate('x', { train = true, temperature = 0 })").0, @r#"
+    r1.generate: with `train` the policy samples as the recipe's `sampling` says: leave out temperature, top_k, top_p, min_p
+      --> x.lua:6
+         6 |                   local text, facts = r1.generate('x', { train = true, temperature = 0 })
+    "#);
+    assert_snapshot!(with("r1.generate('x', { train = true, model = 'r1-nano' })").0, @r#"
+    r1.generate: `train` is for what the policy writes; this names another model
+      --> x.lua:6
+         6 |                   local text, facts = r1.generate('x', { train = true, model = 'r1-nano' })
+    "#);
+    assert_snapshot!(with("r1.generate('x', { max_new_tokens = 1.5 })").0, @r#"
+    r1.generate: `max_new_tokens` must be a whole number, got the number 1.5
+      --> x.lua:6
+         6 |                   local text, facts = r1.generate('x', { max_new_tokens = 1.5 })
+    "#);
+}
+
+#[test]
+fn without_a_policy_nobody_writes() {
+    let bench = Bench::new(&recipe("local env = r1.env { reset = function() return { it = r1.generate('x') } end }"));
+    assert_snapshot!(bench.show(run(bench.worker().reset(&Json::Null, 0)).unwrap_err()), @r#"
+    r1.generate: there is no policy here to write
+      --> x.lua:1
+      hint: name a model: r1.generate(prompt, { model = "r1-nano" })
+    "#);
+}
+
+#[test]
 fn policies_compose_and_custom_ones_map() {
     let chain = ":shorten_tool_results { keep = 1, head = 4 }:last_turns(2):map(function(message, k, count) \
                  if message.role == 'system' then return nil end \
@@ -216,7 +307,8 @@ fn misuse_is_told_at_its_line() {
         ":recall {}",
         ":recall { notes = { 3 } }",
         ":recall { notes = {}, at = 'middle' }",
-        ":summarize { over = 100, memory = state }",
+        ":summarize { over = 100, write = tostring }",
+        ":summarize { over = 100, memory = state, write = tostring, train = true }",
         ":last_turns(0):summarize { over = 10, memory = state, write = tostring }",
         ":summarize { over = 10, memory = state, write = function() end }",
         ":map(function() return 'x' end)",
@@ -267,10 +359,14 @@ fn misuse_is_told_at_its_line() {
         recall: `at` is "first" or "last"
           --> x.lua:14
             14 | function(state, budget) return r1.context(state.messages):recall { notes = {}, at = 'middle' } end,
-    :summarize { over = 100, memory = state }
-        summarize: needs `write`
+    :summarize { over = 100, write = tostring }
+        summarize: needs `memory`
           --> x.lua:14
-            14 | function(state, budget) return r1.context(state.messages):summarize { over = 100, memory = state } end,
+            14 | function(state, budget) return r1.context(state.messages):summarize { over = 100, write = tostring } end,
+    :summarize { over = 100, memory = state, write = tostring, train = true }
+        summarize: `train` does nothing beside `write`
+          --> x.lua:14
+            14 | function(state, budget) return r1.context(state.messages):summarize { over = 100, memory = state, write = tostring, train = true } end,
     :last_turns(0):summarize { over = 10, memory = state, write = tostring }
         summarize: comes first, before messages are dropped or changed
           --> x.lua:14

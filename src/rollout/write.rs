@@ -1,0 +1,81 @@
+//! What scripts ask the policy to write beside its replies (`r1.generate`), served while their trajectory waits.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use super::attempt::Stage;
+use super::spec::Spec;
+use crate::engine::Policy;
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Request, Sampling, StreamSeed};
+use crate::script::{Ask, Asks, Written};
+
+/// Runs `future`, a part of a trajectory, and has `policy` write what its script asks for meanwhile.
+pub async fn with_policy<T>(
+    stage: Stage<'_>,
+    policy: &dyn Policy,
+    spec: &Spec,
+    asks: &mut Asks,
+    future: impl Future<Output = T>,
+) -> T {
+    let mut future = pin!(future);
+    let mut writing = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut future => return done,
+            Some(ask) = asks.recv() => writing.push(answer(stage, policy, spec, ask)),
+            Some(()) = writing.next() => {}
+        }
+    }
+}
+
+async fn answer(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: Ask) {
+    let written = write(stage, policy, spec, &ask).await;
+    // The call that asked may have run out of time.
+    let _ = ask.reply.send(written);
+}
+
+async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &Ask) -> Result<Written> {
+    let renderer = stage.renderer;
+    let prompt_ids = renderer.prompt(&ask.messages, &[])?;
+    let options = &ask.options;
+    let own = &spec.sampling;
+    let wanted = options.max_new_tokens.unwrap_or(own.max_new_tokens).max(1);
+    let room = spec.max_context.saturating_sub(prompt_ids.len());
+    if room == 0 {
+        let message = format!("the prompt has {} tokens and the context holds {}", prompt_ids.len(), spec.max_context);
+        return Err(Error::new(Kind::Env, message));
+    }
+    let sampling = Sampling {
+        max_new_tokens: wanted.min(room),
+        temperature: options.temperature.unwrap_or(own.temperature),
+        top_k: options.top_k.unwrap_or(own.top_k),
+        top_p: options.top_p.unwrap_or(own.top_p),
+        min_p: options.min_p.unwrap_or(own.min_p),
+        stop: options.stop.clone(),
+        ..(**own).clone()
+    };
+    // A conversation of its own: what it reads is not what the trajectory goes on from.
+    let conversation = ask.seed ^ spec.seed.trajectory.rotate_left(32);
+    let request = Request {
+        prompt_ids: prompt_ids.clone(),
+        sampling: Arc::new(sampling),
+        stop_ids: renderer.stop_ids(),
+        seed: StreamSeed { seed: ask.seed, trajectory: spec.seed.trajectory, step: u32::MAX },
+        conversation,
+    };
+    let completion = policy.submit(request).await;
+    policy.release(conversation);
+    let completion =
+        completion.map_err(|_| Error::new(Kind::Interrupted, "the policy stopped before it replied"))??;
+    let ids = match completion.token_ids.split_last() {
+        Some((last, rest)) if renderer.stop_ids().contains(last) => rest,
+        _ => &completion.token_ids,
+    };
+    let text = renderer.parse(&renderer.tokenizer().decode(ids, false), &[]).content;
+    Ok(Written { prompt_ids, completion, text })
+}

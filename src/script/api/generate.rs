@@ -1,0 +1,196 @@
+//! `r1.generate`: the policy, or a model by name, writes a text for the script: a summary, a judgement.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use mlua::{Lua, Table, Value};
+use serde_json::{Value as Json, json};
+use tokio::sync::oneshot;
+
+use super::args::{Fields, fail, raise};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::Message;
+use crate::script::ask::{Ask, AskOptions, Written};
+use crate::script::convert::kind;
+use crate::script::host::{Call, Host};
+use crate::script::messages::messages;
+
+const NAME: &str = "r1.generate";
+
+/// What is asked besides the prompt.
+const OPTIONS: [&str; 8] = ["model", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "stop", "train"];
+
+/// Models by name that were opened for this virtual machine.
+type Opened = Rc<RefCell<BTreeMap<String, Json>>>;
+
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let (host, opened) = (host.clone(), Opened::default());
+    let generate = lua.create_async_function(move |lua, (prompt, options): (Value, Value)| {
+        let call = host.current();
+        let asked = read(&lua, &prompt, &options);
+        let (host, opened) = (host.clone(), opened.clone());
+        async move {
+            let Asked { messages, options, model } = asked?;
+            let seed = call.random();
+            let request = request(&messages, &options, model.as_deref(), seed);
+            let live = async {
+                match model {
+                    None => write(&call, messages, options, seed).await,
+                    Some(name) => write_with(&host, &opened, &name, &messages, &options, seed).await,
+                }
+            };
+            let told = call.ask("generate", request, live).await.map_err(raise)?;
+            if let Some(why) = told["error"].as_str() {
+                return Ok((None, Value::String(lua.create_string(why)?)));
+            }
+            let facts = lua.create_table_with_capacity(0, 2)?;
+            facts.raw_set("finish_reason", told["finish_reason"].as_str())?;
+            facts.raw_set("tokens", told["tokens"].as_u64())?;
+            Ok((told["text"].as_str().map(str::to_owned), Value::Table(facts)))
+        }
+    })?;
+    r1.raw_set("generate", generate)
+}
+
+struct Asked {
+    messages: Vec<Message>,
+    options: AskOptions,
+    model: Option<String>,
+}
+
+fn read(lua: &Lua, prompt: &Value, options: &Value) -> mlua::Result<Asked> {
+    let messages = match prompt {
+        Value::String(text) => vec![Message::user(text.to_string_lossy())],
+        Value::Table(list) => messages(list, "messages").map_err(|why| fail(lua, NAME, why))?,
+        other => return Err(fail(lua, NAME, format!("takes messages or text, got {}", kind(other)))),
+    };
+    let none = Value::Table(lua.create_table()?);
+    let fields = Fields::new(lua, NAME, if options.is_nil() { &none } else { options }, &OPTIONS)?;
+    let number = |name: &str| match fields.get(name)? {
+        Value::Nil => Ok(None),
+        Value::Integer(number) if number >= 0 => Ok(Some(number as f64)),
+        Value::Number(number) if number >= 0.0 && number.is_finite() => Ok(Some(number)),
+        other => Err(fields.refuse(name, "a number, 0 or more", &other)),
+    };
+    let whole = |name: &str| match number(name)? {
+        Some(number) if number.fract() != 0.0 => Err(fields.refuse(name, "a whole number", &fields.get(name)?)),
+        number => Ok(number.map(|number| number as usize)),
+    };
+    let train = match fields.get("train")? {
+        Value::Nil => false,
+        Value::Boolean(train) => train,
+        other => return Err(fields.refuse("train", "true or false", &other)),
+    };
+    let model = fields.text("model")?;
+    let stop = match fields.json("stop")? {
+        Json::Null => Vec::new(),
+        Json::String(stop) => vec![stop],
+        Json::Array(list) if list.iter().all(Json::is_string) => {
+            list.iter().filter_map(|stop| stop.as_str().map(str::to_owned)).collect()
+        }
+        _ => return Err(fields.refuse("stop", "text, or a list of texts", &fields.get("stop")?)),
+    };
+    let options = AskOptions {
+        max_new_tokens: whole("max_new_tokens")?,
+        temperature: number("temperature")?,
+        top_k: whole("top_k")?,
+        top_p: number("top_p")?,
+        min_p: number("min_p")?,
+        stop,
+        train,
+    };
+    if train && model.is_some() {
+        return Err(fail(lua, NAME, "`train` is for what the policy writes; this names another model"));
+    }
+    let own =
+        options.temperature.is_some() || options.top_k.is_some() || options.top_p.is_some() || options.min_p.is_some();
+    if train && own {
+        let why = "with `train` the policy samples as the recipe's `sampling` says: leave out temperature, top_k, top_p, min_p";
+        return Err(fail(lua, NAME, why));
+    }
+    Ok(Asked { messages, options, model })
+}
+
+/// The question as the record keeps it.
+fn request(messages: &[Message], options: &AskOptions, model: Option<&str>, seed: u64) -> Json {
+    let mut request = json!({ "messages": messages, "train": options.train, "seed": seed });
+    for (name, value) in [
+        ("model", json!(model)),
+        ("max_new_tokens", json!(options.max_new_tokens)),
+        ("temperature", json!(options.temperature)),
+        ("top_k", json!(options.top_k)),
+        ("top_p", json!(options.top_p)),
+        ("min_p", json!(options.min_p)),
+        ("stop", if options.stop.is_empty() { Json::Null } else { json!(options.stop) }),
+    ] {
+        if !value.is_null() {
+            request[name] = value;
+        }
+    }
+    request
+}
+
+/// Has the policy write. Of what is trained on, the record keeps the tokens.
+async fn write(call: &Call, messages: Vec<Message>, options: AskOptions, seed: u64) -> Result<Json> {
+    let (reply, written) = oneshot::channel();
+    let train = options.train;
+    if !call.record.send(Ask { messages, options, seed, reply }) {
+        return Err(Error::new(Kind::Script, "r1.generate: there is no policy here to write")
+            .hint("name a model: r1.generate(prompt, { model = \"r1-nano\" })"));
+    }
+    let gone = || Error::new(Kind::Interrupted, "r1.generate: the policy stopped before it replied");
+    let Written { prompt_ids, completion, text } = match written.await.map_err(|_| gone())? {
+        Ok(written) => written,
+        // What the script may mend: a prompt that is too long.
+        Err(error) if error.kind == Kind::Env => return Ok(json!({ "error": error.message })),
+        Err(error) => return Err(error),
+    };
+    let mut told = json!({
+        "text": text, "finish_reason": completion.finish_reason.name(), "tokens": completion.token_ids.len(),
+    });
+    if train {
+        told["prompt_ids"] = json!(prompt_ids);
+        told["token_ids"] = json!(completion.token_ids);
+        told["logprobs"] = completion.logprobs.iter().map(|&logprob| Json::from(f64::from(logprob))).collect();
+    }
+    Ok(told)
+}
+
+/// Has a model by name write; it is opened once.
+async fn write_with(
+    host: &Host,
+    opened: &Opened,
+    name: &str,
+    messages: &[Message],
+    options: &AskOptions,
+    seed: u64,
+) -> Result<Json> {
+    let Some(services) = host.services.clone().or_else(crate::script::services::shared) else {
+        return Err(Error::new(Kind::Script, format!("r1.generate: there are no models here; it names `{name}`")));
+    };
+    let known = opened.borrow().get(name).cloned();
+    let model = if let Some(model) = known {
+        model
+    } else {
+        let model = services.call("model.open", json!({ "model": name, "options": {} })).await?;
+        // Two that waited for the same model hold one each; the later is used from here on.
+        opened.borrow_mut().insert(name.to_owned(), model.clone());
+        model
+    };
+    let mut sampling =
+        json!({ "seed": seed, "max_new_tokens": options.max_new_tokens.unwrap_or(256), "stop": options.stop });
+    let own = [
+        ("temperature", json!(options.temperature)),
+        ("top_k", json!(options.top_k)),
+        ("top_p", json!(options.top_p)),
+        ("min_p", json!(options.min_p)),
+    ];
+    for (field, value) in own.into_iter().filter(|(_, value)| !value.is_null()) {
+        sampling[field] = value;
+    }
+    let asked = json!({ "model": model, "prompt": messages, "sampling": sampling });
+    let told = services.call("model.generate", asked).await?;
+    let tokens = told["token_ids"].as_array().map_or(0, Vec::len);
+    Ok(json!({ "text": told["text"], "finish_reason": told["finish_reason"], "tokens": tokens }))
+}

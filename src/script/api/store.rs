@@ -1,0 +1,105 @@
+//! `r1.store`: what runs left behind, as plain tables.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use mlua::{Lua, Table, Value};
+use serde_json::{Value as Json, json};
+
+use super::args::{Fields, count, fail, raise, text};
+use crate::mdp::{Step, Trajectory};
+use crate::script::convert::from_json;
+use crate::script::grants::Grants;
+use crate::script::host::Host;
+use crate::store::StoredRun;
+
+/// Where runs are looked for by name.
+const RUNS: &str = "runs";
+
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let store = lua.create_table()?;
+    let own = host.clone();
+    store.raw_set(
+        "steps",
+        lua.create_function(move |lua, run: Value| {
+            let run = open(lua, &own, "r1.store.steps", &run)?;
+            run.steps().map_err(raise)
+        })?,
+    )?;
+    let own = host.clone();
+    store.raw_set(
+        "trajectories",
+        lua.create_function(move |lua, (run, step, options): (Value, Value, Value)| {
+            const NAME: &str = "r1.store.trajectories";
+            let run = open(lua, &own, NAME, &run)?;
+            let step = count(lua, NAME, "step", &step)? as u64;
+            let none = Value::Table(lua.create_table()?);
+            let fields = Fields::new(lua, NAME, if options.is_nil() { &none } else { &options }, &["ids", "record"])?;
+            let flag = |name: &str| match fields.get(name)? {
+                Value::Nil => Ok(false),
+                Value::Boolean(flag) => Ok(flag),
+                other => Err(fields.refuse(name, "true or false", &other)),
+            };
+            let (ids, record) = (flag("ids")?, flag("record")?);
+            let list = lua.create_table()?;
+            for trajectory in run.trajectories(step).map_err(raise)? {
+                list.raw_push(from_json(lua, &plain(&trajectory, ids, record))?)?;
+            }
+            Ok(list)
+        })?,
+    )?;
+    super::seal(lua, "r1.store", &store)?;
+    r1.raw_set("store", store)
+}
+
+fn open(lua: &Lua, host: &Host, function: &str, run: &Value) -> mlua::Result<StoredRun> {
+    if !matches!(*host.grants.borrow(), Grants::Everything) {
+        return Err(fail(lua, function, "is for programs (`r1 lua`)"));
+    }
+    let name = text(lua, function, "run", run)?;
+    StoredRun::open(Path::new(&name), Path::new(RUNS)).map_err(raise)
+}
+
+/// A trajectory as a table; token ids and the record of what it asked are long, and there if asked for.
+fn plain(trajectory: &Trajectory, ids: bool, record: bool) -> Json {
+    let mut table = json!({
+        "id": trajectory.id,
+        "group": trajectory.group,
+        "sample": trajectory.sample,
+        "seed": trajectory.seed,
+        "task_index": trajectory.task_index,
+        "task": trajectory.task,
+        "status": trajectory.status.name(),
+        "error": trajectory.error,
+        "script_hash": trajectory.script_hash,
+        "reward": trajectory.total_reward(),
+        "outcome_reward": trajectory.outcome_reward,
+        "parts": trajectory.reward_parts,
+        "messages": trajectory.messages,
+        "steps": trajectory.steps.iter().map(|step| plain_step(step, ids)).collect::<Vec<_>>(),
+    });
+    if record {
+        table["record"] = json!(trajectory.record);
+    }
+    table
+}
+
+fn plain_step(step: &Step, ids: bool) -> Json {
+    let mut table = json!({
+        "text": step.text,
+        "reward": step.reward,
+        "finish_reason": step.finish_reason.name(),
+        "terminated": step.terminated,
+        "truncated": step.truncated,
+        "new_row": step.new_row,
+        "tools": step.tools,
+        "prompt_tokens": step.prompt_ids.len(),
+        "response_tokens": step.response_ids.len(),
+    });
+    if ids {
+        table["prompt_ids"] = json!(step.prompt_ids);
+        table["response_ids"] = json!(step.response_ids);
+        table["logprobs"] = json!(step.logprobs);
+    }
+    table
+}
