@@ -45,7 +45,7 @@ fn main() {
         build().flags(flags).file(source(&format!("kernels_{set}"))).compile(&format!("r1_kernels_{set}"));
     }
     // By name: the Rust files beside them are cargo's own business.
-    for header in ["kernels", "common", "prefix", "learn", "step", "logprobs", "autograd"] {
+    for header in ["kernels", "common", "prefix", "learn", "step", "logprobs", "autograd", "adamw"] {
         println!("cargo:rerun-if-changed=src/native/{header}.h");
     }
     for part in ["kernels", "dots"] {
@@ -55,7 +55,9 @@ fn main() {
     if target("OS") == "linux" {
         native.flag("-fopenmp");
     }
-    for part in ["common", "project", "attention", "prefix", "learn", "step", "logprobs", "autograd", "interface"] {
+    for part in
+        ["common", "project", "attention", "prefix", "learn", "step", "logprobs", "autograd", "adamw", "interface"]
+    {
         native.file(source(part));
     }
     // libtorch's headers are not ours to warn about.

@@ -9,7 +9,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub use learner::{ALGORITHMS, Algorithm, Choice, CriticSettings, Decay, Filter, Kl, KlPlace, Learner, OnNan};
+pub use learner::{
+    ALGORITHMS, Algorithm, Choice, CriticSettings, Decay, Filter, Kl, KlPlace, Learner, OnNan, WeightGroup,
+};
 
 use crate::mdp::Sampling;
 
@@ -317,6 +319,16 @@ pub enum Trainer {
     Sft(Sft),
 }
 
+impl Trainer {
+    /// Whether activations are computed again in the backward pass.
+    pub fn gradient_checkpointing(&self) -> bool {
+        match self {
+            Self::Grpo(learner) | Self::Ppo(learner) => learner.gradient_checkpointing,
+            Self::Sft(sft) => sft.gradient_checkpointing,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Normalize {
@@ -348,6 +360,8 @@ pub struct Sft {
     pub weight_decay: f64,
     pub max_grad_norm: f64,
     pub tokens_per_batch: usize,
+    /// Keep only the inputs of the layers until the backward pass, which computes the rest again.
+    pub gradient_checkpointing: bool,
 }
 
 impl Default for Sft {
@@ -361,6 +375,7 @@ impl Default for Sft {
             weight_decay: 0.0,
             max_grad_norm: 1.0,
             tokens_per_batch: 8192,
+            gradient_checkpointing: false,
         }
     }
 }

@@ -15,7 +15,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("store", &["mdp", "config"]),
     ("native", &["config"]),
     ("model", &["native"]),
-    ("rl", &["mdp", "config"]),
+    ("rl", &["mdp", "config", "native"]),
     ("engine", &["model", "mdp"]),
     ("tools", &["net"]),
     // Datasets lie in Parquet and on the hub.

@@ -72,7 +72,8 @@ impl OutputArgs {
   r1 run scripts/retool.lua
   r1 run scripts/retool.lua trainer.steps=20 sampling.temperature=0.8
   r1 run scripts/retool.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct data.train=problems.jsonl
-  r1 run scripts/retool.lua --resume           go on with the newest run of this script")]
+  r1 run scripts/retool.lua --resume           go on with the newest run of this script
+  r1 run scripts/retool.lua --plan trainer.gradient_checkpointing=true")]
 pub(super) struct RecipeArgs {
     /// The recipe: a Lua file that returns `r1.recipe { … }`
     script: PathBuf,
@@ -89,6 +90,9 @@ pub(super) struct RecipeArgs {
     #[arg(long, value_name = "RUN", num_args = 0..=1)]
     #[allow(clippy::option_option)] // clap's form: not given, given alone, given with a run
     resume: Option<Option<PathBuf>>,
+    /// Say how much memory the run takes at most, and stop there
+    #[arg(long, conflicts_with = "resume")]
+    pub(super) plan: bool,
     /// CPU threads for model arithmetic [default: one a core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) threads: Option<u16>,

@@ -53,6 +53,7 @@ fn dispatch(typed: &[OsString], voice: Voice) -> Result<ExitCode> {
         }
         Err(error) => return Ok(voice.refuse(&error)),
     };
+    crate::native::return_memory();
     // Models that scripts name are opened on a thread that starts when the first is asked for.
     script::share_services(Arc::new(TensorThread::new(cli.output.reporter())));
     match cli.command {

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use super::args::{OutputArgs, RecipeArgs, SftArgs};
+use super::print;
 use crate::error::{Kind, Result};
 use crate::native;
 use crate::telemetry::{Reporter, ctrl_c};
@@ -18,6 +19,25 @@ pub(super) fn sft(args: SftArgs, output: OutputArgs) -> Result<ExitCode> {
     train(args.recipe, output, train::sft::run)
 }
 
+/// The memory of a run, as a table.
+fn plan(args: RecipeArgs, output: OutputArgs) -> Result<ExitCode> {
+    let reporter = output.reporter();
+    let plan = train::plan(&args.options(ctrl_c())?, &reporter)?;
+    if output.json {
+        print(&format!("{}\n", plan.to_json()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    reporter.table(&plan.table());
+    if let Some(available) = plan.available.filter(|available| plan.peak() > *available) {
+        reporter.warn(&format!(
+            "that is more than the {} MiB that are free: lower policy.max_context, rollout.concurrency or \
+             trainer.tokens_per_batch, or set trainer.gradient_checkpointing",
+            available >> 20
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 fn train(
     args: RecipeArgs,
     output: OutputArgs,
@@ -25,6 +45,9 @@ fn train(
 ) -> Result<ExitCode> {
     if let Some(threads) = args.threads {
         native::set_threads(usize::from(threads));
+    }
+    if args.plan {
+        return plan(args, output);
     }
     let reporter = output.reporter();
     let options = args.options(ctrl_c())?;

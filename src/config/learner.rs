@@ -44,6 +44,8 @@ pub struct Learner {
     pub weight_decay: f64,
     /// Global gradient norm above which gradients are scaled down; 0 is off.
     pub max_grad_norm: f64,
+    /// Weights with settings of their own; the first that names a weight counts.
+    pub groups: Vec<WeightGroup>,
     /// Weights that stay as they are: names, with `*` for anything.
     pub freeze: Vec<String>,
     /// Decay of an average of the weights, which the run leaves as a model in `ema/`; 0 is off.
@@ -55,6 +57,9 @@ pub struct Learner {
     pub mini_batches: usize,
     /// Most tokens computed at once; changes memory and speed, never the result beyond rounding.
     pub tokens_per_batch: usize,
+    /// Keep only the inputs of the layers until the backward pass, which computes the rest again: less memory, more time,
+    /// the same gradients.
+    pub gradient_checkpointing: bool,
 
     pub filter: Filter,
     /// Of the loop with a critic.
@@ -89,17 +94,37 @@ impl Default for Learner {
             final_lr: 0.0,
             weight_decay: 0.0,
             max_grad_norm: 1.0,
+            groups: Vec::new(),
             freeze: Vec::new(),
             ema: 0.0,
             epochs: 1,
             mini_batches: 1,
             tokens_per_batch: 4096,
+            gradient_checkpointing: false,
             filter: Filter::default(),
             critic: CriticSettings::default(),
             on_nan: OnNan::Stop,
             max_mismatch: 0.0,
             recompute_above: 0.0,
         }
+    }
+}
+
+/// Settings of the weights that a pattern names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WeightGroup {
+    /// A name, with `*` for anything; all of them by default.
+    pub weights: String,
+    /// In place of `trainer.weight_decay`, also for gains and biases.
+    pub weight_decay: Option<f64>,
+    /// The learning rate is multiplied by this.
+    pub lr: f64,
+}
+
+impl Default for WeightGroup {
+    fn default() -> Self {
+        Self { weights: "*".to_owned(), weight_decay: None, lr: 1.0 }
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use tch::{Kind, Tensor};
 
-use super::{Model, Packed};
+use super::Model;
 use crate::error::{self, Error, Result};
 
 const FILE: &str = "value_head.safetensors";
@@ -35,21 +35,14 @@ impl Critic {
         Ok(Self { trunk, weight, bias })
     }
 
-    /// Whether it has no trunk of its own.
-    pub fn is_shared(&self) -> bool {
-        self.trunk.is_none()
+    /// Its own model; without one it takes the policy's hidden states.
+    pub fn trunk(&self) -> Option<&Model> {
+        self.trunk.as_ref()
     }
 
-    /// Values `[N]` at the places `at` `[N]` i64 of a batch of T tokens; the value at a token is that of the state in which the
-    /// policy has read it. Differentiable. `shared` are the policy's hidden states `[T, E]`, which a critic without a trunk wants.
-    pub fn values(&self, batch: &Packed, at: &Tensor, shared: Option<&Tensor>) -> Result<Tensor> {
-        let hidden = match (&self.trunk, shared) {
-            (Some(trunk), _) => trunk.forward(batch)?,
-            (None, Some(hidden)) => hidden.shallow_clone(),
-            (None, None) => {
-                return Err(Error::new(error::Kind::Internal, "a critic without a trunk was given no hidden states"));
-            }
-        };
+    /// Values `[N]` at the places `at` `[N]` i64 of the trunk's hidden states `[T, E]`; the value at a token is that of the
+    /// state in which the policy has read it. Differentiable.
+    pub fn values(&self, hidden: &Tensor, at: &Tensor) -> Result<Tensor> {
         let hidden = hidden.f_index_select(0, at)?.f_to_kind(self.weight.kind())?;
         Ok(hidden.f_linear(&self.weight, Some(&self.bias))?.f_squeeze_dim(1)?)
     }

@@ -14,6 +14,22 @@ pub(super) type Angles = Vec<(Tensor, Tensor)>;
 impl Model {
     /// [`forward`](Self::forward) in plain libtorch operations.
     pub(super) fn forward_plain(&self, batch: &Packed) -> Result<Tensor> {
+        let angles = self.angles_of(batch)?;
+        let mut x = self.embed(&batch.ids)?;
+        for index in 0..self.parameters.layers.len() {
+            x = self.row_layer(index, &x, &angles, &batch.lengths)?;
+        }
+        self.norm(&x, &self.parameters.norm)
+    }
+
+    /// One decoder layer over rows of `lengths` tokens laid end to end.
+    pub(super) fn row_layer(&self, index: usize, x: &Tensor, angles: &Angles, lengths: &[i64]) -> Result<Tensor> {
+        let (layer, scores) = (&self.parameters.layers[index], self.scores(index));
+        self.layer(index, layer, x, angles, |q, k, v| plain::attend_rows(q, k, v, lengths, scores))
+    }
+
+    /// The angles of a batch of rows.
+    pub(super) fn angles_of(&self, batch: &Packed) -> Result<Angles> {
         let mut rows: Vec<(i64, i64)> = batch.lengths.iter().map(|&length| (length, 0)).collect();
         if self.has_dynamic_rope() {
             let positions = Vec::<i64>::try_from(&batch.positions)?;
@@ -24,13 +40,7 @@ impl Model {
                 rest = after;
             }
         }
-        let angles = self.angles(&batch.positions, &rows)?;
-        let mut x = self.embed(&batch.ids)?;
-        for (index, layer) in self.parameters.layers.iter().enumerate() {
-            let scores = self.scores(index);
-            x = self.layer(index, layer, &x, &angles, |q, k, v| plain::attend_rows(q, k, v, &batch.lengths, scores))?;
-        }
-        self.norm(&x, &self.parameters.norm)
+        self.angles(&batch.positions, &rows)
     }
 
     /// [`step`](Self::step) in plain libtorch operations, the spans checked and the room made.
@@ -90,8 +100,9 @@ impl Model {
         angles: &Angles,
         attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
+        let bare = self.bare.get();
         let heads = |linear: &Linear, h: &Tensor| -> Result<Tensor> {
-            Ok(linear.apply(h)?.f_view([h.size()[0], -1, self.config.head_dim as i64])?)
+            Ok(linear.apply(h, bare)?.f_view([h.size()[0], -1, self.config.head_dim as i64])?)
         };
         let h = self.norm(x, &layer.input_norm)?;
         let (mut q, mut k) = (heads(&layer.q, &h)?, heads(&layer.k, &h)?);
@@ -102,7 +113,7 @@ impl Model {
             (q, k) = (plain::rotate(&q, cos, sin)?, plain::rotate(&k, cos, sin)?);
         }
         let out = attend(&q, &k, &heads(&layer.v, &h)?)?;
-        let mut out = layer.o.apply(&out.f_flatten(1, 2)?)?;
+        let mut out = layer.o.apply(&out.f_flatten(1, 2)?, bare)?;
         if let Some(weight) = &layer.after_attention {
             out = self.norm(&out, weight)?;
         }
@@ -119,12 +130,13 @@ impl Model {
     }
 
     fn feed_forward(&self, mlp: &Mlp, h: &Tensor) -> Result<Tensor> {
-        let gate = mlp.gate.apply(h)?;
+        let bare = self.bare.get();
+        let gate = mlp.gate.apply(h, bare)?;
         let gate = match self.config.activation {
             Activation::Silu => gate.f_silu()?,
             Activation::GeluTanh => gate.f_gelu("tanh")?,
         };
-        mlp.down.apply(&gate.f_mul(&mlp.up.apply(h)?)?)
+        mlp.down.apply(&gate.f_mul(&mlp.up.apply(h, bare)?)?, bare)
     }
 
     /// A mixture of experts over h `[T, E]`: each expert takes the tokens that chose it, in order; sums run over experts in
@@ -132,7 +144,7 @@ impl Model {
     fn mixture(&self, router: &Linear, experts: &[Mlp], shape: Option<Experts>, h: &Tensor) -> Result<Tensor> {
         let (chosen, normalised) = shape.map_or((1, false), |shape| (shape.chosen, shape.normalised));
         let wide = if h.kind() == Kind::Double { Kind::Double } else { Kind::Float };
-        let shares = router.apply(h)?.f_softmax(-1, wide)?;
+        let shares = router.apply(h, self.bare.get())?.f_softmax(-1, wide)?;
         let (mut shares, ids) = shares.f_topk(chosen as i64, -1, true, true)?;
         if normalised {
             shares = shares.f_div(&shares.f_sum_dim_intlist(-1, true, None)?)?;

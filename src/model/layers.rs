@@ -16,10 +16,10 @@ pub(super) struct Linear {
 }
 
 impl Linear {
-    /// x `[T, in]` to `[T, out]`.
-    pub(super) fn apply(&self, x: &Tensor) -> Result<Tensor> {
+    /// x `[T, in]` to `[T, out]`; `bare` leaves the adapter out.
+    pub(super) fn apply(&self, x: &Tensor, bare: bool) -> Result<Tensor> {
         let own = x.f_linear(&self.weight, self.bias.as_ref())?;
-        match &self.lora {
+        match self.lora.as_ref().filter(|_| !bare) {
             Some(lora) => Ok(own.f_add(&lora.apply(x)?)?.f_to_kind(x.kind())?),
             None => Ok(own),
         }

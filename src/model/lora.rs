@@ -148,7 +148,7 @@ impl LoraConfig {
     }
 
     /// Whether a new adapter has a part at the projection.
-    fn targets(&self, module: &str) -> bool {
+    pub(super) fn targets(&self, module: &str) -> bool {
         self.target_modules.iter().any(|end| module == end || module.ends_with(&format!(".{end}")))
     }
 }

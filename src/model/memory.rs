@@ -6,8 +6,23 @@ use crate::error::{self, Error, Result};
 
 /// What the system can still give to programs, bytes; `None` where it does not say.
 pub fn available() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    kibibytes("/proc/meminfo", "MemAvailable:")
+}
+
+/// What this process holds now, bytes; `None` where the system does not say.
+pub fn resident() -> Option<u64> {
+    kibibytes("/proc/self/status", "VmRSS:")
+}
+
+/// The most it has held so far, bytes.
+pub fn peak() -> Option<u64> {
+    kibibytes("/proc/self/status", "VmHWM:")
+}
+
+/// A line of one of the system's tables, in bytes.
+fn kibibytes(path: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1024)
 }
@@ -85,6 +100,7 @@ mod tests {
     fn the_system_says_what_is_free() {
         if std::path::Path::new("/proc/meminfo").exists() {
             assert!(available().unwrap() > 1 << 20);
+            assert!(resident().unwrap() > 1 << 20 && peak() >= resident());
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! - [`Config`]: a Hugging Face `config.json`, checked: what would change the arithmetic and is not supported is refused
 //! - [`Architecture`]: the supported families, one a file
-//! - [`Model`]: load, make, save; [`Model::forward`] for learning, [`Model::step`] for generation
+//! - [`Model`]: load, make, save; [`Model::learn`] for learning, [`Model::forward`] for scoring, [`Model::step`] for generation
 //! - [`Packed`]: rows laid end to end, no padding; [`Span`]: a piece of one sequence for the cache
 //! - [`LoraConfig`]: a low-rank adapter in PEFT's files: [`Model::add_adapter`], load, save, merge
 //! - [`KvCache`]: keys and values of many sequences, one slot each
@@ -13,10 +13,12 @@ mod config;
 mod critic;
 mod decoder;
 mod families;
+mod footprint;
 mod layers;
 mod lora;
 mod memory;
 mod network;
+mod pass;
 mod plain;
 mod weights;
 
@@ -25,9 +27,11 @@ pub use cache::KvCache;
 pub use config::{Activation, Biases, Config, Experts, LayerKind, Norms, Rope, Scaling};
 pub use critic::Critic;
 pub use families::Architecture;
+pub use footprint::Footprint;
 pub use lora::LoraConfig;
-pub use memory::available as available_memory;
+pub use memory::{available as available_memory, peak as peak_memory, resident as resident_memory};
 pub use network::{Model, SHARD_BYTES};
+pub use pass::Pass;
 
 pub use crate::native::softmax;
 

@@ -4,6 +4,7 @@
 //! are computed by the native code: in f32 for both, in bf16 for generation. Everything else is computed by plain
 //! libtorch operations (`decoder`).
 
+use std::cell::Cell;
 use std::path::Path;
 
 use rand_chacha::ChaCha8Rng;
@@ -29,6 +30,9 @@ pub struct Model {
     /// Computes in place of the plain operations, where it can; in bf16 for generation alone.
     native: Option<native::Model>,
     adapter: Option<LoraConfig>,
+    /// The adapter is left out of what is computed now.
+    pub(super) bare: Cell<bool>,
+    pub(super) checkpointing: bool,
     pub(super) device: Device,
     pub(super) kind: Kind,
 }
@@ -106,7 +110,8 @@ impl Model {
             .map(|rope| rope.frequencies(head_dim, longest, 0, (wide, device)))
             .collect::<Result<Vec<_>>>()?;
         let native = native_model(&config, &parameters, &frequencies, device, kind)?;
-        Ok(Self { config, parameters, frequencies, native, adapter: None, device, kind })
+        let (bare, checkpointing) = (Cell::new(false), false);
+        Ok(Self { config, parameters, frequencies, native, adapter: None, bare, checkpointing, device, kind })
     }
 
     /// Checkpoint keys (`model.layers.0.self_attn.q_proj.weight`, …) and shallow clones of the parameters; a tied head
@@ -224,9 +229,23 @@ impl Model {
     /// Hidden states `[T, E]` after the final norm, for learning and scoring; rows never see each other.
     pub fn forward(&self, batch: &Packed) -> Result<Tensor> {
         match self.native_f32() {
-            Some(native) => native.forward(&batch.ids, &batch.positions, &batch.lengths),
+            Some(native) => native.forward(&batch.ids, &batch.positions, &batch.lengths, self.checkpointing),
             None => self.forward_plain(batch),
         }
+    }
+
+    /// Whether [`learn`](Self::learn) keeps only the inputs of the layers until backward, which computes the rest again: a
+    /// third more arithmetic, and memory of one layer and not of all.
+    pub fn set_checkpointing(&mut self, on: bool) {
+        self.checkpointing = on;
+    }
+
+    /// What `body` gives while the model computes without its adapter.
+    pub fn without_adapter<R>(&self, body: impl FnOnce() -> R) -> R {
+        let before = self.bare.replace(true);
+        let result = body();
+        self.bare.set(before);
+        result
     }
 
     /// Logits `[N, V]` of hidden states `[N, E]`, in the type the model is held in.
@@ -259,7 +278,7 @@ impl Model {
     }
 
     /// The native network for learning and scoring, which it does in f32 alone.
-    fn native_f32(&self) -> Option<&native::Model> {
+    pub(super) fn native_f32(&self) -> Option<&native::Model> {
         self.native.as_ref().filter(|_| self.kind == Kind::Float)
     }
 
@@ -326,7 +345,7 @@ fn serves(config: &Config, device: Device, kind: Kind) -> bool {
 }
 
 /// Whether the native network will hold a copy of the weights: in f32, packed; in bf16 it reads them where they are.
-fn packs(config: &Config, device: Device, kind: Kind) -> bool {
+pub(super) fn packs(config: &Config, device: Device, kind: Kind) -> bool {
     kind == Kind::Float && serves(config, device, kind) && !config.biases.output && !config.biases.mlp
 }
 

@@ -75,14 +75,15 @@ struct LogProbs : torch::autograd::Function<LogProbs> {
 
 }  // namespace
 
-at::Tensor differentiable_forward(const std::shared_ptr<Model>& model, const Batch& batch) {
+at::Tensor differentiable_forward(const std::shared_ptr<Model>& model, const Batch& batch, bool inputs_only) {
   std::vector<at::Tensor> parameters;  // those the model has
   for (const at::Tensor& parameter : model->parameters)
     if (parameter.defined()) parameters.push_back(parameter);
   bool learning = false;
   if (at::GradMode::is_enabled())
     for (const at::Tensor& parameter : parameters) learning |= parameter.requires_grad();
-  auto pass = std::make_shared<Pass>(model, batch, learning);
+  const Keep keep = !learning ? Keep::Nothing : inputs_only ? Keep::Inputs : Keep::All;
+  auto pass = std::make_shared<Pass>(model, batch, keep);
   if (!learning) return run(*pass);
   const auto object = c10::make_intrusive<Held<PassPtr>>(std::move(pass));
   // Named as a list: a vector would not be looked into for tensors.

@@ -5,8 +5,9 @@
 
 namespace r1 {
 
-// Hidden states [T, E]; differentiable where gradients are wanted.
-at::Tensor differentiable_forward(const std::shared_ptr<Model>& model, const Batch& batch);
+// Hidden states [T, E]; differentiable where gradients are wanted. `inputs_only`: backward computes the layers again from
+// their inputs.
+at::Tensor differentiable_forward(const std::shared_ptr<Model>& model, const Batch& batch, bool inputs_only);
 
 // logp [N] and entropy [N]; differentiable where gradients are wanted. Throws for wrong shapes and targets.
 std::pair<at::Tensor, at::Tensor> differentiable_logprobs(const Question& question, const at::Tensor& hidden,

@@ -289,6 +289,7 @@ void after_attention(const Model& model, int64_t layer, int64_t tokens, const fl
   kernel.rms_norm(tokens, shape.hidden, shape.eps, x1, x_row, model.weight(layer, POST_NORM), h, x_row);
   if (!gate_up) gate_up = scratch(2, tokens * gate_up_row);
   model.project(layer, Projection::GATE_UP, tokens, h, x_row, gate_up, gate_up_row, nullptr, 0);
+  if (!next) return;
   float* inner = scratch(3, tokens * inner_row);
   for (int64_t t = 0; t < tokens; t++)
     kernel.swiglu(shape.inner, gate_up + t * gate_up_row, gate_up + t * gate_up_row + shape.inner, inner + t * inner_row);

@@ -158,7 +158,7 @@ struct Model {
 void before_attention(const Model& model, int64_t layer, int64_t tokens, const int64_t* positions, const float* x,
                       float* qkv, float* raw);
 // The part after it: x1 = x + o's projection, next = x1 + the feed-forward block. `gate_up` [tokens, stride(2 * inner)]
-// is kept where given; x, x1 and next may be the same.
+// is kept where given; x, x1 and next may be the same. Without `next` the block is left after gate and up.
 void after_attention(const Model& model, int64_t layer, int64_t tokens, const float* x, const float* o, float* x1,
                      float* gate_up, float* next);
 

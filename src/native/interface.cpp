@@ -1,10 +1,12 @@
 // What Rust calls. Tensors are pointers to at::Tensor, as tch holds them. A function that can fail returns null, or a
 // message for r1_free_message; no exception gets out.
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
 
 #include <cstdlib>
 #include <cstring>
 
+#include "adamw.h"
 #include "autograd.h"
 #include "step.h"
 
@@ -75,7 +77,8 @@ char* r1_model(const r1::Shape* shape, const void* frequencies, const void* cons
 
 void r1_model_free(void* model) { delete static_cast<Handle*>(model); }
 
-char* r1_forward(void* model, const void* ids, const void* positions, const int64_t* lengths, int64_t rows, void** out) {
+char* r1_forward(void* model, const void* ids, const void* positions, const int64_t* lengths, int64_t rows,
+                 bool inputs_only, void** out) {
   return guarded([&] {
     TORCH_CHECK(!(*static_cast<Handle*>(model))->half(), "a model in bf16 serves generation alone");
     r1::Batch batch{numbers(tensor(ids)), numbers(tensor(positions)), {0}};
@@ -86,7 +89,7 @@ char* r1_forward(void* model, const void* ids, const void* positions, const int6
     const int64_t tokens = batch.starts.back();
     TORCH_CHECK(static_cast<int64_t>(batch.ids.size()) == tokens && static_cast<int64_t>(batch.positions.size()) == tokens,
                 "ids, positions and lengths disagree about the number of tokens");
-    *out = new at::Tensor(r1::differentiable_forward(*static_cast<Handle*>(model), batch));
+    *out = new at::Tensor(r1::differentiable_forward(*static_cast<Handle*>(model), batch, inputs_only));
   });
 }
 
@@ -126,6 +129,23 @@ char* r1_logprobs(void* model, const void* hidden, const void* head, const void*
     auto [logp, entropy] = r1::differentiable_logprobs(question, tensor(hidden), tensor(head), tensor(targets));
     out[0] = new at::Tensor(std::move(logp));
     out[1] = new at::Tensor(std::move(entropy));
+  });
+}
+
+int64_t r1_device_peak(int64_t index) {
+  int64_t peak = -1;
+  std::free(guarded([&] {
+    const auto stats = c10::getDeviceAllocator(c10::kCUDA)->getDeviceStats(static_cast<c10::DeviceIndex>(index));
+    peak = stats.allocated_bytes[0].peak;  // of all pools
+  }));
+  return peak;
+}
+
+char* r1_adamw(const void* const* tensors, int64_t count, const r1::AdamW* settings) {
+  return guarded([&] {
+    std::vector<at::Tensor> lists[4];
+    for (int64_t i = 0; i < 4 * count; i++) lists[i / count].push_back(tensor(tensors[i]));
+    r1::adamw(lists[0], lists[1], lists[2], lists[3], *settings);
   });
 }
 

@@ -3,7 +3,8 @@
 // What rows have in common is computed once (prefix.h). Rows otherwise never see each other, so they are taken in chunks
 // small enough for the processor's last cache; within a chunk, blocks of tokens and the heads of rows are shared out
 // among the threads. What backward needs of a layer is kept (2 E + qkv + H D + 2 I + H floats a token, and queries and
-// keys before their norms where they have norms); norms and the activation are computed again.
+// keys before their norms where they have norms), or E floats of it and the rest computed again layer by layer; norms and
+// the activation are computed again in either case.
 #include "learn.h"
 
 #include <ATen/ops/empty_like.h>
@@ -15,8 +16,10 @@ namespace r1 {
 // Tokens of a chunk: what the last cache holds of a layer's activations.
 int64_t chunk_tokens() { return 768 * at::get_num_threads(); }
 
-Pass::Pass(std::shared_ptr<Model> owner, const Batch& batch, bool keep)
-    : model(std::move(owner)), forest(batch, chunk_tokens(), model->shape.kv_heads, at::get_num_threads()) {
+Pass::Pass(std::shared_ptr<Model> owner, const Batch& batch, Keep what)
+    : model(std::move(owner)),
+      keep(what),
+      forest(batch, chunk_tokens(), model->shape.kv_heads, at::get_num_threads()) {
   check(batch);
   const Shape& shape = model->shape;
   const int64_t tokens = forest.tokens();
@@ -32,9 +35,10 @@ Pass::Pass(std::shared_ptr<Model> owner, const Batch& batch, bool keep)
   const std::vector<int64_t> widths = {stride(shape.hidden),    stride(shape.qkv()),  stride(shape.queries()),
                                        shape.heads,             stride(shape.hidden), stride(2 * shape.inner),
                                        model->has(Q_NORM) ? stride(shape.queries() + shape.keys()) : 0};
-  const int64_t wide = std::accumulate(widths.begin(), widths.end() - (keep ? 0 : 2), int64_t{0});
+  const int64_t rest = std::accumulate(widths.begin() + 1, widths.end() - (keep == Keep::Nothing ? 2 : 0), int64_t{0});
+  const int64_t inputs = keep == Keep::Nothing ? 1 : shape.layers, rests = keep == Keep::All ? shape.layers : 1;
   // Each part of a token's row begins at a whole vector.
-  memory = pooled(((keep ? shape.layers : 1) * wide + stride(shape.hidden)) * (tokens + 16) + 16);
+  memory = pooled((inputs * widths[0] + rests * rest + stride(shape.hidden)) * (tokens + 16) + 16);
   float* at = memory.get();
   const auto take = [&](int64_t width) {
     float* start = at;
@@ -43,13 +47,17 @@ Pass::Pass(std::shared_ptr<Model> owner, const Batch& batch, bool keep)
   };
   last = take(widths[0]);
   for (int64_t l = 0; l < shape.layers; l++) {
-    if (l > 0 && !keep) {
-      layers.push_back(layers.front());
-      continue;
+    Kept kept{};
+    if (l > 0) kept = layers.front();
+    if (l < inputs) kept.x = take(widths[0]);
+    if (l < rests) {
+      kept.qkv = take(widths[1]);
+      kept.o = take(widths[2]);
+      kept.lse = take(widths[3]);
+      kept.x1 = take(widths[4]);
+      if (keep != Keep::Nothing) kept.gate_up = take(widths[5]);
+      if (keep != Keep::Nothing && widths[6]) kept.raw = take(widths[6]);
     }
-    Kept kept{take(widths[0]), take(widths[1]), take(widths[2]), take(widths[3]), take(widths[4]), nullptr, nullptr};
-    if (keep) kept.gate_up = take(widths[5]);
-    if (keep && widths[6]) kept.raw = take(widths[6]);
     layers.push_back(kept);
   }
 }
@@ -107,8 +115,7 @@ void Pass::run(float* hidden) {
   model->refresh();
   weights = model->fingerprint();
   const Shape& shape = model->shape;
-  const int64_t x_row = stride(shape.hidden), qkv_row = stride(shape.qkv()), o_row = stride(shape.queries());
-  const int64_t gate_up_row = stride(2 * shape.inner), raw_row = stride(shape.queries() + shape.keys());
+  const int64_t x_row = stride(shape.hidden), o_row = stride(shape.queries()), gate_up_row = stride(2 * shape.inner);
   for (const Chunk& chunk : chunks) {
     for (int64_t l = 0; l <= shape.layers; l++) {
       blocks(chunk, [&](int64_t start, int64_t tokens) {
@@ -122,8 +129,7 @@ void Pass::run(float* hidden) {
                           kept.x1 + start * x_row, kept.gate_up ? kept.gate_up + start * gate_up_row : nullptr, x);
         }
         if (l < shape.layers)
-          before_attention(*model, l, tokens, forest.positions.data() + start, x, layers[l].qkv + start * qkv_row,
-                           layers[l].raw ? layers[l].raw + start * raw_row : nullptr);
+          queries_and_keys(l, start, tokens);
         else
           for (int64_t t = start; t < start + tokens; t++, x += x_row) {
             const int64_t* member = forest.members.data() + forest.first[t];
@@ -135,6 +141,30 @@ void Pass::run(float* hidden) {
       });
       if (l < shape.layers) attention(layers[l], chunk);
     }
+  }
+}
+
+// Tokens of the batch up to the attention of a layer.
+void Pass::queries_and_keys(int64_t layer, int64_t start, int64_t tokens) const {
+  const Shape& shape = model->shape;
+  const Kept& kept = layers[layer];
+  before_attention(*model, layer, tokens, forest.positions.data() + start, kept.x + start * stride(shape.hidden),
+                   kept.qkv + start * stride(shape.qkv()),
+                   kept.raw ? kept.raw + start * stride(shape.queries() + shape.keys()) : nullptr);
+}
+
+// Computes from a layer's input what the layers after it have written over.
+void Pass::again(int64_t layer) const {
+  const Shape& shape = model->shape;
+  const int64_t x_row = stride(shape.hidden), o_row = stride(shape.queries()), gate_up_row = stride(2 * shape.inner);
+  const Kept& kept = layers[layer];
+  for (const Chunk& chunk : chunks) {
+    blocks(chunk, [&](int64_t start, int64_t tokens) { queries_and_keys(layer, start, tokens); });
+    attention(kept, chunk);
+    blocks(chunk, [&](int64_t start, int64_t tokens) {
+      after_attention(*model, layer, tokens, kept.x + start * x_row, kept.o + start * o_row, kept.x1 + start * x_row,
+                      kept.gate_up + start * gate_up_row, nullptr);
+    });
   }
 }
 
@@ -286,6 +316,7 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
   }
 
   for (int64_t l = shape.layers - 1; l >= 0; l--) {
+    if (keep == Keep::Inputs && l + 1 < shape.layers) again(l);
     const Kept& kept = layers[l];
     std::vector<const float*> qkv_rows, o_rows, gate_up_rows, down_rows;
     add_rows(qkv_rows, model->weight(l, Q), shape.queries(), hidden);

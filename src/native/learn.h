@@ -5,11 +5,15 @@
 
 namespace r1 {
 
+// What a pass keeps of the layers: nothing, so that there is no backward; all that backward needs; or the inputs of the
+// layers alone, of which backward computes the rest again, to the same bits.
+enum class Keep { Nothing, All, Inputs };
+
 // One forward pass: the batch and what backward needs.
 class Pass {
  public:
-  // Throws for ids and positions out of range. Without `keep` there is no backward.
-  Pass(std::shared_ptr<Model> model, const Batch& batch, bool keep);
+  // Throws for ids and positions out of range.
+  Pass(std::shared_ptr<Model> model, const Batch& batch, Keep keep);
   // T: of the batch, those that several rows share counted in each.
   int64_t tokens() const { return static_cast<int64_t>(forest.place.size()); }
   int64_t width() const { return model->shape.hidden; }
@@ -29,6 +33,7 @@ class Pass {
   };
 
   std::shared_ptr<Model> model;
+  Keep keep;
   Forest forest;
   std::vector<Chunk> chunks;
   std::vector<Kept> layers;
@@ -38,7 +43,9 @@ class Pass {
 
   template <class F>
   static void blocks(const Chunk& chunk, F f);
+  void queries_and_keys(int64_t layer, int64_t start, int64_t tokens) const;
   void attention(const Kept& kept, const Chunk& chunk) const;
+  void again(int64_t layer) const;
   void attention_backward(const Kept& kept, const Chunk& chunk, const float* d_o, float* d_qkv) const;
   void heads_backward(const Kept& kept, int64_t layer, int64_t start, int64_t tokens, float* d, float* q_norm,
                       float* k_norm) const;

@@ -15,7 +15,7 @@ use std::ptr::{null, null_mut};
 use tch::Tensor;
 
 pub use cuda::device;
-pub use threads::set_threads;
+pub use threads::{return_memory, set_threads};
 
 use crate::error::{Error, Result};
 
@@ -33,6 +33,21 @@ pub(crate) struct Shape {
     pub eps: f64,
     /// What cosines and sines of the rotary embedding are multiplied by.
     pub magnitude: f64,
+}
+
+/// Constants of one update; the same fields as `r1::AdamW` in adamw.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AdamW {
+    pub lr: f64,
+    pub beta1: f64,
+    pub beta2: f64,
+    pub eps: f64,
+    pub weight_decay: f64,
+    /// What gradients are multiplied by.
+    pub scale: f64,
+    /// The number of this update, from 1.
+    pub step: i64,
 }
 
 /// New ids of one sequence, at positions `start..` of its slot.
@@ -62,6 +77,7 @@ unsafe extern "C" {
         positions: *const c_void,
         lengths: *const i64,
         rows: i64,
+        inputs_only: bool,
         out: *mut *mut c_void,
     ) -> *mut c_char;
     fn r1_step(
@@ -82,6 +98,8 @@ unsafe extern "C" {
         chunk: i64,
         out: *mut *mut c_void,
     ) -> *mut c_char;
+    fn r1_device_peak(index: i64) -> i64;
+    fn r1_adamw(tensors: *const *const c_void, count: i64, settings: *const AdamW) -> *mut c_char;
     fn r1_softmax(row: *mut f32, count: i64, scale: f32);
 }
 
@@ -151,8 +169,15 @@ impl Model {
         Ok(Self { handle })
     }
 
-    /// Hidden states `[T, E]` of rows laid end to end; differentiable. Refused in bf16.
-    pub(crate) fn forward(&self, ids: &Tensor, positions: &Tensor, lengths: &[i64]) -> Result<Tensor> {
+    /// Hidden states `[T, E]` of rows laid end to end; differentiable. Refused in bf16. `inputs_only`: until backward only
+    /// the inputs of the layers are kept, and the rest is computed again, to the same bits.
+    pub(crate) fn forward(
+        &self,
+        ids: &Tensor,
+        positions: &Tensor,
+        lengths: &[i64],
+        inputs_only: bool,
+    ) -> Result<Tensor> {
         let mut out = null_mut();
         // SAFETY: the handle lives as long as self, the rest for the call.
         checked(unsafe {
@@ -162,6 +187,7 @@ impl Model {
                 pointer(positions),
                 lengths.as_ptr(),
                 lengths.len() as i64,
+                inputs_only,
                 &raw mut out,
             )
         })?;
@@ -235,6 +261,22 @@ pub(crate) fn logprobs(
         )
     })?;
     Ok((owned(out[0]), owned(out[1])))
+}
+
+/// The most that tensors have held on a GPU so far, bytes; `None` for the CPU.
+pub fn device_peak(device: tch::Device) -> Option<u64> {
+    let tch::Device::Cuda(index) = device else { return None };
+    // SAFETY: no pointers; the C++ answers -1 where there is no such device.
+    u64::try_from(unsafe { r1_device_peak(index as i64) }).ok()
+}
+
+/// One update in place of weights with their gradients, first and second moments; the four of a weight have one type and
+/// shape. Gradients are scaled where they are.
+pub(crate) fn adamw(weights: &[[&Tensor; 4]], settings: &AdamW) -> Result<()> {
+    // All weights, then all gradients, and so on.
+    let tensors: Vec<_> = (0..4).flat_map(|part| weights.iter().map(move |all| pointer(all[part]))).collect();
+    // SAFETY: the pointers are live for the call.
+    checked(unsafe { r1_adamw(tensors.as_ptr(), weights.len() as i64, settings) })
 }
 
 /// Turns logits into the probabilities of softmax(logits * scale), in place; all NaN if a logit is NaN or +infinite.

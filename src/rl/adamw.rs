@@ -1,13 +1,17 @@
 //! AdamW (arXiv:1711.05101) over named tensors, in place, with global-norm clipping.
 //!
 //! Moments are f32 (f64 for f64 weights); weights in bf16 or f16 have an f32 master copy, so that updates smaller than
-//! their last bit add up. The arithmetic is that of `torch.optim.AdamW`. The same gradients give the same bits.
+//! their last bit add up. The arithmetic is libtorch's own, fused. The same gradients give the same bits.
 
 use std::collections::HashMap;
 
 use tch::{Kind as Dtype, Tensor, no_grad_guard};
 
 use crate::error::{Error, Kind, Result};
+use crate::native;
+
+/// Bytes of gradients in the type of the moments that are held at once.
+const COPIED: usize = 256 << 20;
 
 /// Constants of a run; the learning rate comes with every step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,11 +31,9 @@ impl Default for Options {
     }
 }
 
-/// Settings of the tensors whose name contains `contains`.
-#[derive(Clone, Debug, PartialEq)]
+/// Settings of some tensors.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Group {
-    /// A part of the name, as in `embed_tokens` or `.lora_`.
-    pub contains: String,
     /// In place of [`Options::weight_decay`], also for gains and biases.
     pub weight_decay: Option<f64>,
     /// The learning rate is multiplied by this; 0 freezes.
@@ -66,11 +68,15 @@ struct Slot {
 impl AdamW {
     /// Tracks every tensor that requires a gradient; frozen ones are left out.
     pub fn new(parameters: Vec<(String, Tensor)>, options: Options) -> Result<Self> {
-        Self::with_groups(parameters, options, &[])
+        Self::with_groups(parameters, options, |_| None)
     }
 
-    /// [`AdamW::new`] with other settings for some tensors: those of the first group that names it.
-    pub fn with_groups(parameters: Vec<(String, Tensor)>, options: Options, groups: &[Group]) -> Result<Self> {
+    /// [`AdamW::new`] with other settings for the tensors of which `group_of` the name gives some.
+    pub fn with_groups(
+        parameters: Vec<(String, Tensor)>,
+        options: Options,
+        group_of: impl Fn(&str) -> Option<Group>,
+    ) -> Result<Self> {
         let _guard = no_grad_guard();
         let mut slots = Vec::new();
         for (name, weight) in parameters.into_iter().filter(|(_, weight)| weight.requires_grad()) {
@@ -78,7 +84,7 @@ impl AdamW {
             let master = if weight.kind() == dtype { None } else { Some(weight.f_detach()?.f_to_kind(dtype)?) };
             let zeros = || Tensor::f_zeros(weight.size(), (dtype, weight.device()));
             let (exp_avg, exp_avg_sq) = (zeros()?, zeros()?);
-            let group = groups.iter().find(|group| name.contains(&group.contains));
+            let group = group_of(&name);
             let usual = if options.decay_matrices_only && weight.dim() < 2 { 0.0 } else { options.weight_decay };
             let weight_decay = group.and_then(|group| group.weight_decay).unwrap_or(usual);
             let rate = group.map_or(1.0, |group| group.rate);
@@ -95,7 +101,7 @@ impl AdamW {
     }
 
     /// One update from the accumulated gradients, which are first scaled down together to a norm of `max_norm` at most
-    /// (0 is off) and stay untouched. Returns the norm before that.
+    /// (0 is off). Returns the norm before that. What the gradients are afterwards is not defined: forget them.
     ///
     /// A tensor that no gradient has reached counts as one whose gradient is 0, so it still decays and follows its momentum:
     /// an update must not depend on whether there was a gradient before the last resume.
@@ -109,10 +115,47 @@ impl AdamW {
         // As in torch.nn.utils.clip_grad_norm_.
         let scale = if max_norm > 0.0 { (max_norm / (norm + 1e-6)).min(1.0) } else { 1.0 };
         self.step += 1;
-        for slot in &mut self.slots {
-            slot.update(lr, scale, self.step, &self.options)?;
+        // Tensors with the same settings are updated together, as many as make a copy of their gradients worth while.
+        let mut rest = self.slots.as_slice();
+        while let Some(first) = rest.first() {
+            let alike = |slot: &Slot| slot.settings() == first.settings();
+            let mut bytes = 0;
+            let fits = |slot: &&Slot| {
+                bytes += slot.copied();
+                alike(slot) && bytes <= COPIED
+            };
+            let (together, after) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+            rest = after;
+            self.update(together, lr, scale)?;
         }
         Ok(norm)
+    }
+
+    fn update(&self, slots: &[Slot], lr: f64, scale: f64) -> Result<()> {
+        let Some(first) = slots.first() else { return Ok(()) };
+        let gradients = slots.iter().map(Slot::gradient).collect::<Result<Vec<_>>>()?;
+        let of = |(slot, gradient)| -> [&Tensor; 4] {
+            let slot: &Slot = slot;
+            [slot.master.as_ref().unwrap_or(&slot.weight), gradient, &slot.exp_avg, &slot.exp_avg_sq]
+        };
+        let tensors: Vec<[&Tensor; 4]> = slots.iter().zip(&gradients).map(of).collect();
+        let (beta1, beta2) = self.options.betas;
+        let settings = native::AdamW {
+            lr: lr * first.rate,
+            beta1,
+            beta2,
+            eps: self.options.eps,
+            weight_decay: first.weight_decay,
+            scale,
+            step: self.step,
+        };
+        native::adamw(&tensors, &settings)?;
+        for slot in slots {
+            if let Some(master) = &slot.master {
+                slot.weight.shallow_clone().f_copy_(master)?;
+            }
+        }
+        Ok(())
     }
 
     /// The norm of all gradients together.
@@ -187,31 +230,28 @@ impl AdamW {
 }
 
 impl Slot {
-    fn update(&mut self, lr: f64, scale: f64, step: i64, options: &Options) -> Result<()> {
-        let grad = self.weight.grad();
-        let mut grad =
-            if grad.defined() { grad.f_to_kind(self.exp_avg.kind())? } else { self.exp_avg.f_zeros_like()? };
-        if scale < 1.0 {
-            grad = grad.f_mul_scalar(scale)?;
+    /// What tensors that are updated together have in common.
+    fn settings(&self) -> (u64, u64, Dtype, tch::Device) {
+        (self.weight_decay.to_bits(), self.rate.to_bits(), self.exp_avg.kind(), self.weight.device())
+    }
+
+    /// Bytes of the gradient's copy, if it needs one, or of zeros in its place.
+    fn copied(&self) -> usize {
+        if self.master.is_some() || !self.weight.grad().defined() {
+            self.exp_avg.numel() * self.exp_avg.kind().elt_size_in_bytes()
+        } else {
+            0
         }
-        let (beta1, beta2) = options.betas;
-        let updates = step as f64;
-        let (correction1, correction2) = (1.0 - beta1.powf(updates), 1.0 - beta2.powf(updates));
-        let mut weight = self.master.as_ref().unwrap_or(&self.weight).shallow_clone();
-        let lr = lr * self.rate;
-        if self.weight_decay > 0.0 {
-            let _ = weight.f_mul_scalar_(1.0 - lr * self.weight_decay)?;
+    }
+
+    /// The gradient in the type of the moments.
+    fn gradient(&self) -> Result<Tensor> {
+        let gradient = self.weight.grad();
+        if gradient.defined() {
+            Ok(gradient.f_to_kind(self.exp_avg.kind())?.f_contiguous()?)
+        } else {
+            Ok(self.exp_avg.f_zeros_like()?)
         }
-        let _ = self.exp_avg.f_lerp_(&grad, 1.0 - beta1)?;
-        let _ = self.exp_avg_sq.f_mul_scalar_(beta2)?.f_add_(&grad.f_square()?.f_mul_scalar_(1.0 - beta2)?)?;
-        let mut root = self.exp_avg_sq.f_sqrt()?;
-        let _ = root.f_div_scalar_(correction2.sqrt())?.f_add_scalar_(options.eps)?;
-        let change = self.exp_avg.f_div(&root)?.f_mul_scalar_(lr / correction1)?;
-        let _ = weight.f_sub_(&change)?;
-        if self.master.is_some() {
-            self.weight.f_copy_(&weight)?;
-        }
-        Ok(())
     }
 }
 
@@ -349,10 +389,16 @@ mod tests {
         let parameters: Vec<(String, Tensor)> =
             ["embed", "head", "body"].map(|name| (format!("{name}.weight"), tensor())).into();
         let shared = parameters.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect();
-        let group = |contains: &str, weight_decay, rate| Group { contains: contains.to_owned(), weight_decay, rate };
-        let groups = [group("embed", Some(0.0), 1.0), group("head", None, 0.5), group("weight", Some(1.0), 1.0)];
+        let groups = |name: &str| {
+            let (weight_decay, rate) = match name {
+                "embed.weight" => (Some(0.0), 1.0),
+                "head.weight" => (None, 0.5),
+                _ => (Some(1.0), 1.0),
+            };
+            Some(Group { weight_decay, rate })
+        };
         let options = Options { weight_decay: 0.5, ..Options::default() };
-        let mut optimizer = AdamW::with_groups(shared, options, &groups).unwrap();
+        let mut optimizer = AdamW::with_groups(shared, options, groups).unwrap();
         for (_, tensor) in &parameters {
             (tensor * 0.0).sum(Dtype::Double).backward();
         }

@@ -8,6 +8,7 @@ use super::grants::Need;
 use crate::config::{
     ALGORITHMS, Algorithm, CheckpointSettings, Columns, DataFile, DataFormat, DataSettings, EnvSettings, EvalSettings,
     HubData, InitModel, Learner, Limits, LoraSettings, PolicySettings, RolloutSettings, Settings, Sft, Source, Trainer,
+    WeightGroup,
 };
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Sampling;
@@ -133,6 +134,9 @@ pub(crate) fn trainer(json: &Json) -> Result<Trainer> {
         Some("sft") => return Ok(Trainer::Sft(section::<Sft>("trainer", &fields)?)),
         Some(name) => {
             if let Some(Algorithm { critic, settings }) = Algorithm::named(name) {
+                for (place, group) in (1..).zip(fields["groups"].as_array().into_iter().flatten()) {
+                    section::<WeightGroup>(&format!("trainer.groups[{place}]"), group)?;
+                }
                 let learner = section_over::<Learner>("trainer", &fields, &settings)?;
                 return Ok(if critic { Trainer::Ppo(learner) } else { Trainer::Grpo(learner) });
             }

@@ -59,6 +59,11 @@ pub const SECTIONS: &[Section] = &[
             name("rollout/dropped_groups", "Groups that `trainer.filter` dropped"),
             name("rollout/cut_share", "Share of replies cut at `sampling.max_new_tokens` or at the end of the context"),
             name("rollout/truncated_share", "Share of trajectories that a limit ended, not the environment"),
+            name(
+                "rollout/truncated/<limit>",
+                "Trajectories that this limit ended: `steps`, or what cut the last reply (`length`, `deadline`); written \
+                 when there are any",
+            ),
             name("rollout/failed_share", "Share of trajectories that failed; left out of the advantages"),
             name("rollout/failed/<status>", "Trajectories that failed with this status; written when there are any"),
             name(
@@ -159,7 +164,7 @@ pub const SECTIONS: &[Section] = &[
         ],
     },
     Section {
-        title: "Time and throughput",
+        title: "Time, throughput and memory",
         when: "Every step. Seconds of wall clock.",
         names: &[
             name("time/step", "The whole step"),
@@ -167,6 +172,9 @@ pub const SECTIONS: &[Section] = &[
             name("time/training", "Forward, backward and optimiser"),
             name("time/evaluation", "Evaluation; written when there is one"),
             name("time/tools", "Sum over tool calls; they overlap with each other and with sampling"),
+            name("memory/resident", "MiB of memory that the process holds; where the system says it"),
+            name("memory/peak", "The most it has held so far, MiB"),
+            name("memory/device_peak", "The most that tensors have held on the GPU so far, MiB; on a GPU"),
             name("throughput/tokens_per_s", "Sampled tokens a second of sampling"),
             name("throughput/train_tokens_per_s", "Tokens of trained rows, prompts included, a second of training"),
         ],

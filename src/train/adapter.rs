@@ -70,9 +70,7 @@ pub(super) fn load_for_training(
         (None, _) => {}
         (Some(wanted), Some(found)) => same(wanted, found).map_err(|error| error.at_path(dir))?,
         (Some(wanted), None) => {
-            let targets: Vec<&str> = wanted.targets.iter().map(String::as_str).collect();
-            let mut config = LoraConfig::new(wanted.rank, wanted.alpha, &targets);
-            config.rank_stabilised = wanted.rank_stabilized;
+            let mut config = new(wanted);
             // A directory must be found from anywhere.
             let path = Path::new(&policy.model).canonicalize();
             config.set_base(&path.map_or_else(|_| policy.model.clone(), |path| path.display().to_string()));
@@ -80,6 +78,19 @@ pub(super) fn load_for_training(
         }
     }
     Ok((model, text))
+}
+
+/// A new adapter as the recipe asks for it.
+pub(super) fn new(wanted: &LoraSettings) -> LoraConfig {
+    let targets: Vec<&str> = wanted.targets.iter().map(String::as_str).collect();
+    let mut config = LoraConfig::new(wanted.rank, wanted.alpha, &targets);
+    config.rank_stabilised = wanted.rank_stabilized;
+    config
+}
+
+/// Whether the recipe puts a new adapter on a model that has none.
+pub(super) fn is_new(policy: &PolicySettings, fetching: Fetching<'_>) -> Result<bool> {
+    Ok(policy.lora.is_some() && LoraConfig::load(&model_dir(&policy.model, fetching)?)?.is_none())
 }
 
 /// Refuses an adapter that is not what the recipe asks for.

@@ -11,7 +11,7 @@ use super::value::{self, CriticStats, update_critic};
 use super::{RunOptions, files};
 use crate::config::Learner;
 use crate::error::Result;
-use crate::model::{Critic, Model, Packed};
+use crate::model::{Critic, Model};
 use crate::rl::adamw::{self, AdamW};
 use crate::rl::pack::MicroBatch;
 use crate::telemetry::Reporter;
@@ -32,7 +32,7 @@ impl Learning {
     pub(super) fn open(training: &Training, options: &RunOptions, reporter: &Reporter) -> Result<Self> {
         let (policy, learner) = (&training.session.model, &training.learner);
         let saved = training.checkpoint.as_ref().map(|checkpoint| checkpoint.join(DIR));
-        let trunk = if learner.critic.shared {
+        let mut trunk = if learner.critic.shared {
             None
         } else {
             Some(match &saved {
@@ -40,6 +40,9 @@ impl Learning {
                 None => load_alone(&training.script.settings.policy, options, reporter)?,
             })
         };
+        if let Some(trunk) = &mut trunk {
+            trunk.set_checkpointing(learner.gradient_checkpointing);
+        }
         let mut critic = Critic::new(policy, trunk)?;
         if let Some(dir) = &saved {
             critic.load_head(dir)?;
@@ -64,15 +67,15 @@ impl Learning {
         let Some((update, optimizer)) = policy else {
             return Ok((None, update_critic(&self.critic, model, &mut self.optimizer, lesson, learner)?));
         };
-        let Some(targets) = lesson.targets.as_ref().filter(|_| self.critic.is_shared()) else {
+        let Some(targets) = lesson.targets.as_ref().filter(|_| self.critic.trunk().is_none()) else {
             let of_critic = update_critic(&self.critic, model, &mut self.optimizer, lesson, learner)?;
             return Ok((Some(update.step(optimizer, lesson)?), of_critic));
         };
         // One forward and backward pass for both losses; the head has its own learning rate.
         let count = targets.count();
         let mut stats = CriticStats::default();
-        let mut value_loss = |hidden: &Tensor, batch: &MicroBatch, packed: &Packed| {
-            let values = self.critic.values(packed, &batch.predict, Some(hidden))?;
+        let mut value_loss = |hidden: &Tensor, batch: &MicroBatch| {
+            let values = self.critic.values(hidden, &batch.predict)?;
             let (loss, clipped) = value::share(&values, batch, targets, count, settings)?;
             stats.loss += value::finite(f64::try_from(&loss)?)?;
             stats.clip_frac += clipped / count.max(1) as f64;

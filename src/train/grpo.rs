@@ -113,6 +113,7 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
         metrics::leash(&mut values, &it.kl, &updates, objective.has_reference());
         scores.log(&mut values, &lesson.rows, &updates);
         metrics::time(&mut values, &collected.stats, &updates, sampling_seconds, training_seconds);
+        metrics::memory(&mut values, it.session.model.device());
         values.set("time/step", step_started.elapsed().as_secs_f64());
         it.log.log(it.state.step, &values)?;
         curves.push(it.state.step, &values);

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tch::Device;
+
 use super::collect::Collected;
 use super::credit::Credit;
 use super::evaluate::Evaluation;
@@ -11,6 +13,8 @@ use super::update::UpdateStats;
 use super::value::CriticStats;
 use crate::engine::Stats;
 use crate::mdp::{FinishReason, Status, Trajectory};
+use crate::model::{peak_memory, resident_memory};
+use crate::native;
 use crate::rl::kl::KlController;
 use crate::telemetry::Metrics;
 
@@ -59,6 +63,14 @@ pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
     let cut = replies.iter().filter(|reason| reason.is_cut()).count();
     metrics.set("rollout/cut_share", cut as f64 / replies.len().max(1) as f64);
     metrics.set("rollout/truncated_share", per(&|t| f64::from(u8::from(t.status == Status::Truncated))));
+    let mut limits: BTreeMap<&str, usize> = BTreeMap::new();
+    for trajectory in counted.iter().filter(|t| t.status == Status::Truncated) {
+        let last = trajectory.steps.last().map(|step| step.finish_reason).filter(|reason| reason.is_cut());
+        *limits.entry(last.map_or("steps", FinishReason::name)).or_default() += 1;
+    }
+    for (limit, count) in limits {
+        metrics.set(format!("rollout/truncated/{limit}"), count as f64);
+    }
     let failed = trajectories.len() - counted.len();
     metrics.set("rollout/failed_share", failed as f64 / trajectories.len().max(1) as f64);
     for status in Status::ALL.into_iter().filter(|status| status.is_failure()) {
@@ -178,6 +190,20 @@ pub(super) fn time(metrics: &mut Metrics, stats: &Stats, updates: &[UpdateStats]
     metrics.set("throughput/tokens_per_s", stats.sampled_tokens as f64 / sampling.max(1e-9));
     let trained: f64 = updates.iter().map(|u| u.tokens as f64).sum();
     metrics.set("throughput/train_tokens_per_s", trained / training.max(1e-9));
+}
+
+/// What the process holds, and the GPU if the model is on one.
+pub(super) fn memory(metrics: &mut Metrics, device: Device) {
+    let all = [
+        ("memory/resident", resident_memory()),
+        ("memory/peak", peak_memory()),
+        ("memory/device_peak", native::device_peak(device)),
+    ];
+    for (name, bytes) in all {
+        if let Some(bytes) = bytes {
+            metrics.set(name, bytes as f64 / f64::from(1 << 20));
+        }
+    }
 }
 
 /// A supervised step.

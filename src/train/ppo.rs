@@ -125,6 +125,7 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
         metrics::critic(&mut metrics_now, &critic_updates, &lesson);
         scores.log(&mut metrics_now, &lesson.rows, &updates);
         metrics::time(&mut metrics_now, &collected.stats, &updates, sampling_seconds, training_seconds);
+        metrics::memory(&mut metrics_now, it.session.model.device());
         metrics_now.set("time/step", step_started.elapsed().as_secs_f64());
         it.log.log(it.state.step, &metrics_now)?;
         curves.push(it.state.step, &metrics_now);

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tch::no_grad_guard;
 
-use super::update::LOGPROB_CHUNK;
+use super::update::logprobs_at_once;
 use crate::error::Result;
 use crate::model::{Model, Packed};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
@@ -17,7 +17,8 @@ pub(super) fn score(model: &Model, rows: &[Row], temperature: f64, tokens_per_ba
         let batch = MicroBatch::new(rows, &members, |_, _| 0.0, model.device())?;
         let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths };
         let hidden = model.forward(&packed)?.f_index_select(0, &batch.predict)?;
-        let (logp, _) = model.logprobs(&hidden, &batch.targets, temperature, LOGPROB_CHUNK)?;
+        let (logp, _) =
+            model.logprobs(&hidden, &batch.targets, temperature, logprobs_at_once(model.config.vocab_size))?;
         for (&(row, place), logp) in batch.tokens.iter().zip(Vec::<f32>::try_from(logp)?) {
             scores[row][place] = logp;
         }
@@ -34,8 +35,11 @@ pub(super) fn largest_difference(rows: &[Row], scores: &[Vec<f32>]) -> f64 {
 }
 
 /// The frozen policy that KL is measured against.
-pub(super) struct Reference {
-    model: Rc<Model>,
+pub(super) enum Reference {
+    /// A model of its own, which is never trained.
+    Own(Rc<Model>),
+    /// The policy without its adapter.
+    Base(Rc<Model>),
 }
 
 impl Reference {
@@ -44,10 +48,13 @@ impl Reference {
         for (_, tensor) in model.parameters() {
             let _ = tensor.set_requires_grad(false);
         }
-        Self { model: Rc::new(model) }
+        Self::Own(Rc::new(model))
     }
 
     pub(super) fn score(&self, rows: &[Row], temperature: f64, tokens_per_batch: usize) -> Result<Vec<Vec<f32>>> {
-        score(&self.model, rows, temperature, tokens_per_batch)
+        match self {
+            Self::Own(model) => score(model, rows, temperature, tokens_per_batch),
+            Self::Base(policy) => policy.without_adapter(|| score(policy, rows, temperature, tokens_per_batch)),
+        }
     }
 }

@@ -38,13 +38,14 @@ impl Session {
     pub(super) fn open(script: &Script, policy: &PolicySettings, fetching: Fetching<'_>) -> Result<Self> {
         let settings = script.settings.clone();
         fetch_data(script, fetching)?;
-        let (model, dir) = adapter::load_for_training(
+        let (mut model, dir) = adapter::load_for_training(
             &model_dir(&policy.model, fetching)?,
             policy,
             settings.checkpoint.merge,
             settings.seed,
             fetching,
         )?;
+        model.set_checkpointing(settings.trainer.gradient_checkpointing());
         let (model, renderer) = (Rc::new(model), Arc::new(Renderer::load_named(&dir, &settings.env.format)?));
         let limit = model.config.max_position_embeddings;
         let max_context = if policy.max_context == 0 { limit } else { policy.max_context.min(limit) };

@@ -1,21 +1,22 @@
 //! What both loops of reinforcement learning start from and write: script, policy, optimiser, run directory, counters.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
-use tch::Tensor;
-
+use super::adapter;
 use super::custom;
 use super::evaluate::{Evaluation, evaluate};
 use super::objective::Objective;
 use super::score::Reference;
 use super::session::{Session, load_model};
 use super::watch::Watch;
+use super::weights::{self, freeze, trained};
 use super::{RunOptions, Summary, files, report};
 use crate::config::{Decay, Learner, PolicySettings};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
 use crate::model::Model;
-use crate::rl::adamw::{self, AdamW};
+use crate::rl::adamw::AdamW;
 use crate::rl::advantages::Advantages;
 use crate::rl::ema::Ema;
 use crate::rl::kl::KlController;
@@ -78,13 +79,15 @@ impl Training {
                 .at_path(&options.script)
                 .hint("give `data = { train = … }` in the recipe, or data.train=FILE.jsonl on the command line")
         })?;
-        freeze(&session, &learner.freeze)?;
-        let weights = adamw::Options { weight_decay: learner.weight_decay, ..adamw::Options::default() };
-        let mut optimizer = AdamW::new(session.model.parameters(), weights)?;
-        let reference = if objective.has_reference() {
-            Some(Reference::new(load_alone(&script.settings.policy, options, reporter)?))
-        } else {
-            None
+        freeze(&session.model, &learner.freeze)?;
+        let mut optimizer = weights::optimizer(&session.model, &learner)?;
+        let reference = match objective.has_reference() {
+            false => None,
+            // What an adapter of this run started from is the model without it.
+            true if adapter::is_new(&script.settings.policy, options.fetching(reporter))? => {
+                Some(Reference::Base(Rc::clone(&session.model)))
+            }
+            true => Some(Reference::new(load_alone(&script.settings.policy, options, reporter)?)),
         };
         let mut state = State { seed: script.settings.seed, ..State::default() };
         if let Some(path) = &checkpoint {
@@ -258,62 +261,5 @@ fn schedule_of(learner: &Learner) -> Schedule {
 /// The recipe's own model, loaded once more: the reference policy, or what a critic starts from.
 pub(super) fn load_alone(policy: &PolicySettings, options: &RunOptions, reporter: &Reporter) -> Result<Model> {
     let (model, _) = load_model(policy, options.fetching(reporter))?;
-    std::rc::Rc::try_unwrap(model).map_err(|_| Error::new(Kind::Internal, "a model is in use before it was made"))
-}
-
-/// The weights that learn.
-fn trained(model: &Model) -> Vec<(String, Tensor)> {
-    model.parameters().into_iter().filter(|(_, tensor)| tensor.requires_grad()).collect()
-}
-
-/// Takes weights out of training by name; `*` stands for anything.
-fn freeze(session: &Session, patterns: &[String]) -> Result<()> {
-    let parameters = session.model.parameters();
-    for pattern in patterns {
-        let mut any = false;
-        for (name, tensor) in parameters.iter().filter(|(name, _)| matches(pattern, name)) {
-            let _ = tensor.set_requires_grad(false);
-            any |= !name.is_empty();
-        }
-        if !any {
-            let names: Vec<&str> = parameters.iter().map(|(name, _)| name.as_str()).collect();
-            return Err(Error::new(Kind::Script, format!("trainer.freeze: no weight is called `{pattern}`"))
-                .hint(crate::error::suggest(pattern, names)));
-        }
-    }
-    if parameters.iter().all(|(_, tensor)| !tensor.requires_grad()) {
-        return Err(Error::new(Kind::Script, "trainer.freeze leaves nothing to train").hint("freeze less"));
-    }
-    Ok(())
-}
-
-/// Whether `name` is `pattern`, in which `*` stands for anything.
-fn matches(pattern: &str, name: &str) -> bool {
-    let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
-    let Some(mut left) = name.strip_prefix(first) else { return false };
-    let parts: Vec<&str> = rest.split('*').collect();
-    let Some((last, middle)) = parts.split_last() else { return true };
-    for part in middle {
-        match left.find(part) {
-            Some(at) => left = &left[at + part.len()..],
-            None => return false,
-        }
-    }
-    left.ends_with(last)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matches;
-
-    #[test]
-    fn a_star_stands_for_anything() {
-        assert!(matches("model.embed_tokens.weight", "model.embed_tokens.weight"));
-        assert!(matches("model.layers.0.*", "model.layers.0.mlp.up_proj.weight"));
-        assert!(matches("*.mlp.*.weight", "model.layers.0.mlp.up_proj.weight"));
-        assert!(matches("*norm*", "model.norm.weight"));
-        assert!(!matches("model.layers.1.*", "model.layers.0.mlp.up_proj.weight"));
-        assert!(!matches("*.bias", "model.norm.weight"));
-        assert!(!matches("norm", "model.norm.weight"));
-    }
+    Rc::try_unwrap(model).map_err(|_| Error::new(Kind::Internal, "a model is in use before it was made"))
 }

@@ -76,7 +76,8 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     };
     let merging = script.settings.checkpoint.merge;
     let seed = script.settings.seed;
-    let (model, dir) = adapter::load_for_training(&dir, policy, merging, seed, options.fetching(reporter))?;
+    let (mut model, dir) = adapter::load_for_training(&dir, policy, merging, seed, options.fetching(reporter))?;
+    model.set_checkpointing(sft.gradient_checkpointing);
     let model = Rc::new(model);
     let mut renderers =
         Renderers { dir: dir.clone(), default: script.settings.env.format.clone(), loaded: HashMap::new() };
@@ -115,6 +116,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
         let seconds = step_started.elapsed().as_secs_f64();
         let mut values = Metrics::new();
         metrics::supervised(&mut values, &done, lr, seconds);
+        metrics::memory(&mut values, model.device());
         log.log(state.step, &values)?;
         bar.inc(1);
         bar.tokens(done.tokens as u64);
@@ -254,12 +256,14 @@ fn update(model: &Model, optimizer: &mut AdamW, rows: &[Row], sft: &Sft, lr: f64
     }
     optimizer.zero_grad();
     let (mut loss_sum, mut tokens) = (0.0, 0);
+    let chunk = super::update::logprobs_at_once(model.config.vocab_size);
     for members in micro_batches(rows, sft.tokens_per_batch) {
         let batch = MicroBatch::new(rows, &members, |_, _| 0.0, model.device())?;
         let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths };
         tokens += packed.ids.numel();
-        let hidden = model.forward(&packed)?.f_index_select(0, &batch.predict)?;
-        let (logp, _) = model.logprobs(&hidden, &batch.targets, 1.0, super::update::LOGPROB_CHUNK)?;
+        let pass = model.learn(&packed)?;
+        let hidden = pass.hidden().f_index_select(0, &batch.predict)?;
+        let (logp, _) = model.logprobs(&hidden, &batch.targets, 1.0, chunk)?;
         // Divided by the tokens of the whole batch, so that micro-batches add up to its mean.
         let loss = logp.f_sum(tch::Kind::Float)?.f_div_scalar(-(trained as f64))?;
         let value = f64::try_from(&loss)?;
@@ -267,7 +271,7 @@ fn update(model: &Model, optimizer: &mut AdamW, rows: &[Row], sft: &Sft, lr: f64
             return Err(Error::new(Kind::Numeric, format!("the loss is {value}"))
                 .hint("the weights have not been changed; lower trainer.lr"));
         }
-        loss.f_backward()?;
+        pass.backward(&loss)?;
         loss_sum += value;
     }
     let grad_norm = optimizer.step(lr, sft.max_grad_norm)?;

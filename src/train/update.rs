@@ -19,8 +19,10 @@ use crate::rl::losses::Tokens;
 use crate::rl::objective::{Inputs, Unit};
 use crate::rl::pack::{MicroBatch, micro_batches};
 
-/// Positions whose logits are held at once.
-pub(super) const LOGPROB_CHUNK: usize = 2048;
+/// Positions whose logits are held at once: 256 MiB of them in f32, within reason.
+pub(super) fn logprobs_at_once(vocab_size: usize) -> usize {
+    ((256 << 20) / (4 * vocab_size.max(1))).clamp(64, 2048)
+}
 
 /// What an update did, for the metrics.
 #[derive(Clone, Debug, Default)]
@@ -45,7 +47,7 @@ pub struct UpdateStats {
 }
 
 /// The value loss of a critic that shares the policy's trunk: a function of the hidden states `[T, E]` and the batch.
-pub(super) type Shared<'a> = &'a mut dyn FnMut(&Tensor, &MicroBatch, &Packed) -> Result<Tensor>;
+pub(super) type Shared<'a> = &'a mut dyn FnMut(&Tensor, &MicroBatch) -> Result<Tensor>;
 
 /// An optimiser step to be made.
 #[derive(Clone, Copy)]
@@ -115,10 +117,15 @@ impl Update<'_> {
                 lengths: batch.lengths.clone(),
             };
             stats.tokens += packed.ids.numel();
-            let hidden = self.model.forward(&packed)?;
+            let pass = self.model.learn(&packed)?;
+            let hidden = pass.hidden();
             let predicting = hidden.f_index_select(0, &batch.predict)?;
-            let (logp, token_entropy) =
-                self.model.logprobs(&predicting, &batch.targets, self.temperature, LOGPROB_CHUNK)?;
+            let (logp, token_entropy) = self.model.logprobs(
+                &predicting,
+                &batch.targets,
+                self.temperature,
+                logprobs_at_once(self.model.config.vocab_size),
+            )?;
             let column = |lists: &Option<Vec<Vec<f32>>>| lists.as_ref().map(|lists| batch.column(lists)).transpose();
             let old = column(&lesson.old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());
             let (reference, weights) = (column(&lesson.reference)?, column(&lesson.weights)?);
@@ -137,7 +144,7 @@ impl Update<'_> {
             let computed = objective.compute(&inputs, &denominators)?;
             let mut loss = computed.loss;
             if let Some(value_loss) = &mut shared {
-                loss = loss.f_add(&value_loss(&hidden, &batch, &packed)?)?;
+                loss = loss.f_add(&value_loss(hidden, &batch)?)?;
             }
             let value = f64::try_from(&loss)?;
             if !value.is_finite() {
@@ -145,7 +152,7 @@ impl Update<'_> {
                     .at(trajectories_of(lesson, &members))
                     .hint("the weights have not been changed; lower trainer.lr or look at the rewards"));
             }
-            loss.f_backward()?;
+            pass.backward(&loss)?;
             stats.loss += value;
             stats.kl += computed.kl.map(f64::try_from).transpose()?.unwrap_or(0.0);
             entropy += f64::try_from(token_entropy.f_sum(Dtype::Double)?)?;

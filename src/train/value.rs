@@ -7,7 +7,7 @@ use super::lesson::{Lesson, Targets};
 use crate::config::{CriticSettings, Learner, OnNan};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
-use crate::model::{Critic, Model, Packed};
+use crate::model::{Critic, Model, Packed, Pass};
 use crate::rl::adamw::AdamW;
 use crate::rl::losses::{explained_variance, value_loss};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
@@ -54,7 +54,8 @@ pub(super) fn values(
     let mut found: Vec<Vec<f32>> = all.iter().map(|row| vec![0.0; row.len()]).collect();
     for members in micro_batches(&all, tokens_per_batch) {
         let batch = MicroBatch::new(&all, &members, |_, _| 0.0, policy.device())?;
-        let values = predicted(critic, policy, &batch)?.f_to_kind(Dtype::Float)?;
+        let hidden = critic.trunk().unwrap_or(policy).forward(&packed(&batch))?;
+        let values = critic.values(&hidden, &batch.predict)?.f_to_kind(Dtype::Float)?;
         for (&(row, place), value) in batch.tokens.iter().zip(Vec::<f32>::try_from(values)?) {
             found[row][place] = value;
         }
@@ -78,16 +79,15 @@ fn question(ids: &[u32], trajectory: usize) -> Row {
     Row { ids: [ids, &[ids[0]]].concat(), loss_mask, logprobs: vec![0.0; tokens], steps: vec![0; tokens], trajectory }
 }
 
-/// Values before the sampled tokens of a batch `[N]`; differentiable.
-fn predicted(critic: &Critic, policy: &Model, batch: &MicroBatch) -> Result<Tensor> {
-    let packed = Packed {
-        ids: batch.ids.shallow_clone(),
-        positions: batch.positions.shallow_clone(),
-        lengths: batch.lengths.clone(),
-    };
-    // The trunk of a shared critic learns with the policy, in the policy's own update.
-    let shared = if critic.is_shared() { Some(policy.forward(&packed)?.f_detach()?) } else { None };
-    critic.values(&packed, &batch.predict, shared.as_ref())
+/// Hidden states that nothing is learnt from.
+fn scored(model: &Model, packed: &Packed) -> Result<Tensor> {
+    let _guard = no_grad_guard();
+    model.forward(packed)
+}
+
+fn packed(batch: &MicroBatch) -> Packed {
+    let (ids, positions) = (batch.ids.shallow_clone(), batch.positions.shallow_clone());
+    Packed { ids, positions, lengths: batch.lengths.clone() }
 }
 
 /// What an optimiser step of the critic did.
@@ -185,10 +185,17 @@ fn critic_step(
     optimizer.zero_grad();
     for members in micro_batches(&lesson.rows, learner.tokens_per_batch) {
         let batch = MicroBatch::new(&lesson.rows, &members, |_, _| 0.0, policy.device())?;
-        let values = predicted(critic, policy, &batch)?;
-        let (loss, clipped) = share(&values, &batch, targets, count, settings)?;
+        let packed = packed(&batch);
+        // A shared trunk learns with the policy, in the policy's own update.
+        let pass = critic.trunk().map(|trunk| trunk.learn(&packed)).transpose()?;
+        let shared = if pass.is_none() { Some(scored(policy, &packed)?) } else { None };
+        let Some(hidden) = pass.as_ref().map(Pass::hidden).or(shared.as_ref()) else { continue };
+        let (loss, clipped) = share(&critic.values(hidden, &batch.predict)?, &batch, targets, count, settings)?;
         let value = finite(f64::try_from(&loss)?)?;
-        loss.f_backward()?;
+        match pass {
+            Some(pass) => pass.backward(&loss)?,
+            None => loss.f_backward()?,
+        }
         stats.loss += value;
         stats.clip_frac += clipped / count.max(1) as f64;
     }

@@ -7,6 +7,7 @@ mod hub;
 mod infer;
 mod learning;
 mod lua;
+mod memory;
 mod repl;
 mod replay;
 mod training;

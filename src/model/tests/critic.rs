@@ -16,8 +16,8 @@ fn it_starts_at_zero_and_learns_what_it_is_shown() {
         let critic = Critic::new(&policy, own.then(|| tiny(true, Kind::Float))).unwrap();
         let (batch, at) = batch();
         let values = |grad: bool| {
-            let hidden = policy.forward(&batch).unwrap();
-            let values = critic.values(&batch, &at, Some(&hidden)).unwrap();
+            let hidden = critic.trunk().unwrap_or(&policy).forward(&batch).unwrap();
+            let values = critic.values(&hidden, &at).unwrap();
             if grad { values } else { values.detach() }
         };
         assert_eq!(Vec::<f64>::try_from(values(false)).unwrap(), [0.0; 3]);
@@ -50,7 +50,8 @@ fn it_is_saved_and_loaded() {
     let mut loaded = Critic::new(&policy, Some(trunk)).unwrap();
     loaded.load_head(dir.path()).unwrap();
     let (batch, at) = batch();
-    assert_eq!(critic.values(&batch, &at, None).unwrap(), loaded.values(&batch, &at, None).unwrap());
+    let values = |critic: &Critic| critic.values(&critic.trunk().unwrap().forward(&batch).unwrap(), &at).unwrap();
+    assert_eq!(values(&critic), values(&loaded));
     // A head of another width is refused by name.
     Tensor::write_safetensors(
         &[("score.weight", Tensor::zeros([1, 3], (Kind::Float, Device::Cpu)))],

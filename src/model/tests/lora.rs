@@ -177,3 +177,22 @@ fn adapters_that_do_not_fit_are_refused_by_name() {
     fs::write(&path, "no").unwrap();
     assert!(refusal().contains("adapter_model.safetensors"));
 }
+
+#[test]
+fn without_its_adapter_a_policy_is_its_base() {
+    let rows = rows(&[4, 7], 53);
+    for kind in [Kind::Float, Kind::Double] {
+        let mut model = tiny(true, kind);
+        let base = model.forward_plain(&pack(&rows)).unwrap();
+        model.add_adapter(LoraConfig::new(2, 4.0, &["q_proj", "up_proj", "down_proj", "o_proj"]), 3).unwrap();
+        tch::no_grad(|| {
+            for (_, mut tensor) in model.parameters().into_iter().filter(|(name, _)| name.contains("lora_B")) {
+                let _ = tensor.fill_(0.1);
+            }
+        });
+        let adapted = model.forward(&pack(&rows)).unwrap();
+        assert_eq!(model.without_adapter(|| model.forward(&pack(&rows)).unwrap()), base);
+        assert!(distance(&adapted, &base) > 1e-3);
+        assert_eq!(model.forward(&pack(&rows)).unwrap(), adapted);
+    }
+}

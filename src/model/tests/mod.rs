@@ -1,6 +1,7 @@
 //! Tests of the whole model: against numbers of transformers, the cache against the packed batch, files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::float_cmp, clippy::print_stdout)]
 
+mod checkpointing;
 mod critic;
 mod families;
 mod files;

@@ -1,0 +1,175 @@
+//! What a model takes of memory while it is sampled from and while it learns, from its shapes alone.
+//!
+//! Counted are the tensors that last: weights and their copies, what a forward pass keeps for backward, backward's own
+//! room, a chunk of logits. Norms and biases of layers, and temporaries of one operation, are left out.
+
+use tch::{Device, Kind};
+
+use super::layers::Parameters;
+use super::network::packs;
+use super::{Config, LoraConfig};
+
+/// Shapes of a model with what is done to it.
+#[derive(Clone, Copy, Debug)]
+pub struct Footprint<'a> {
+    pub config: &'a Config,
+    pub device: Device,
+    /// The type weights are held and computed in.
+    pub kind: Kind,
+    /// The adapter that learns in place of the weights.
+    pub adapter: Option<&'a LoraConfig>,
+    pub checkpointing: bool,
+    /// Of the CPU.
+    pub threads: usize,
+}
+
+impl Footprint<'_> {
+    /// Numbers in the weights.
+    pub fn numbers(&self) -> u64 {
+        narrow(Parameters::numbers(self.config))
+    }
+
+    /// Numbers in the embedding `[V, E]`.
+    pub fn embedding(&self) -> u64 {
+        (self.config.vocab_size * self.config.hidden_size) as u64
+    }
+
+    /// The weights, bytes.
+    pub fn weights(&self) -> u64 {
+        self.numbers() * self.element()
+    }
+
+    /// The native code's packed copy of them, bytes: all that multiplies, in f32 on the CPU.
+    pub fn packed(&self) -> u64 {
+        if !self.native() {
+            return 0;
+        }
+        let looked_up = if self.config.tie_word_embeddings { 0 } else { self.embedding() };
+        4 * (self.numbers() - looked_up)
+    }
+
+    /// Numbers in the adapter.
+    pub fn adapted(&self) -> u64 {
+        let Some(adapter) = self.adapter else { return 0 };
+        let layers = self.config.num_hidden_layers as u64;
+        let sizes = self.projections().into_iter().filter(|(name, ..)| adapter.targets(name));
+        layers * sizes.map(|(_, inputs, outputs, count)| (inputs + outputs) * count).sum::<u64>() * adapter.rank as u64
+    }
+
+    /// What a forward pass over `tokens` keeps for backward, and the room of backward itself, bytes.
+    pub fn learning(&self, tokens: u64) -> u64 {
+        if self.native() { self.learning_native(tokens) } else { self.learning_plain(tokens) }
+    }
+
+    /// What log-probabilities of a chunk of `positions` take, bytes; twice in backward on the plain way.
+    pub fn logits(&self, positions: u64) -> u64 {
+        let copies = if self.native() { 1 } else { 3 };
+        copies * 4 * positions * self.config.vocab_size as u64
+    }
+
+    /// What `prefill` prompt tokens and the logits of `slots` sequences take while sampling, bytes.
+    pub fn sampling(&self, prefill: u64, slots: u64) -> u64 {
+        let Sizes { hidden, queries, keys, inner, .. } = self.sizes();
+        let row = 4 * (2 * hidden + 2 * queries + 2 * keys) + if self.native() { 0 } else { 8 * inner };
+        prefill * row + 2 * 4 * slots * self.config.vocab_size as u64
+    }
+
+    fn native(&self) -> bool {
+        self.adapter.is_none() && packs(self.config, self.device, self.kind)
+    }
+
+    fn element(&self) -> u64 {
+        self.kind.elt_size_in_bytes() as u64
+    }
+
+    /// The rows that `Pass` of learn.cpp makes.
+    fn learning_native(&self, tokens: u64) -> u64 {
+        let whole = |floats: u64| floats.next_multiple_of(16);
+        let Sizes { hidden, queries, keys, inner, heads } = self.sizes();
+        let (x, qkv, o, gate_up) = (whole(hidden), whole(queries + 2 * keys), whole(queries), whole(2 * inner));
+        let raw = if self.config.head_norms { whole(queries + keys) } else { 0 };
+        let layers = self.config.num_hidden_layers as u64;
+        let kept = layers * x + self.layers_kept() * (qkv + o + heads + x + gate_up + raw) + x;
+        // A chunk ends with the tree of rows that fills it.
+        let chunk = tokens.min(2 * 768 * self.threads as u64);
+        let backward = tokens * x + chunk * (4 * x + o + qkv + gate_up + whole(inner));
+        4 * (tokens * (kept + 3 * x) + backward)
+    }
+
+    /// What libtorch's autograd keeps of the operations in `decoder`.
+    fn learning_plain(&self, tokens: u64) -> u64 {
+        let Sizes { hidden, queries, inner, heads, .. } = self.sizes();
+        let element = self.element();
+        // Of a norm its input in f32; where weights learn, the scaled input and what they are multiplied with.
+        let norm = match (self.adapter, element < 4) {
+            (None, true) => hidden * (4 + 2 * element),
+            (None, false) => 3 * hidden * element,
+            (Some(_), true) => 4 * hidden,
+            (Some(_), false) => 2 * hidden * element,
+        };
+        let norms = if self.config.norms == super::Norms::Around { 4 } else { 2 };
+        // Queries, keys and values for every head, padded; the result before and after it is unpadded.
+        let attention = element * queries * 11 / 2 + 4 * heads;
+        let wide = if element < 4 { 4 } else { 0 };
+        let adapted = match self.adapter {
+            Some(adapter) => self
+                .projections()
+                .into_iter()
+                .filter(|(name, ..)| adapter.targets(name))
+                .map(|(_, inputs, _, count)| wide * inputs * count)
+                .sum(),
+            None => 0,
+        };
+        let layer = norms * norm + attention + element * 4 * inner * self.experts_chosen() + adapted;
+        let layers = self.config.num_hidden_layers as u64;
+        let inputs = if self.checkpointing { layers * hidden * element } else { 0 };
+        tokens * (self.layers_kept() * layer + inputs + 6 * hidden * element.max(4))
+    }
+
+    fn layers_kept(&self) -> u64 {
+        if self.checkpointing { 1 } else { self.config.num_hidden_layers as u64 }
+    }
+
+    fn experts_chosen(&self) -> u64 {
+        self.config.experts.map_or(1, |experts| experts.chosen as u64)
+    }
+
+    /// Name, inputs, outputs, number of the projections of a layer.
+    fn projections(&self) -> Vec<(&'static str, u64, u64, u64)> {
+        let Sizes { hidden, queries, keys, inner, .. } = self.sizes();
+        let count = self.config.experts.map_or(1, |experts| experts.count as u64);
+        vec![
+            ("q_proj", hidden, queries, 1),
+            ("k_proj", hidden, keys, 1),
+            ("v_proj", hidden, keys, 1),
+            ("o_proj", queries, hidden, 1),
+            ("gate_proj", hidden, inner, count),
+            ("up_proj", hidden, inner, count),
+            ("down_proj", inner, hidden, count),
+        ]
+    }
+
+    fn sizes(&self) -> Sizes {
+        let config = self.config;
+        let inner = config.experts.map_or(config.intermediate_size, |experts| experts.intermediate_size);
+        Sizes {
+            hidden: config.hidden_size as u64,
+            queries: (config.num_attention_heads * config.head_dim) as u64,
+            keys: (config.num_key_value_heads * config.head_dim) as u64,
+            inner: inner as u64,
+            heads: config.num_attention_heads as u64,
+        }
+    }
+}
+
+struct Sizes {
+    hidden: u64,
+    queries: u64,
+    keys: u64,
+    inner: u64,
+    heads: u64,
+}
+
+fn narrow(numbers: u128) -> u64 {
+    u64::try_from(numbers).unwrap_or(u64::MAX / 16)
+}

@@ -1,0 +1,88 @@
+//! A forward pass to learn from, and its way back.
+//!
+//! With activation checkpointing (arXiv:1604.06174), every layer by itself: until backward only the inputs of the layers
+//! are kept, and each layer is computed again when its turn comes. The gradients are the same.
+
+use tch::{Kind, Tensor, no_grad_guard};
+
+use super::decoder::Angles;
+use super::{Model, Packed};
+use crate::error::Result;
+
+/// Hidden states, and what backward needs besides the graph of the loss.
+#[derive(Debug)]
+pub struct Pass<'a> {
+    hidden: Tensor,
+    again: Option<Again<'a>>,
+}
+
+/// What the layers are computed from again.
+#[derive(Debug)]
+struct Again<'a> {
+    model: &'a Model,
+    ids: Tensor,
+    lengths: Vec<i64>,
+    angles: Angles,
+    /// What each layer was given, `[T, E]`.
+    inputs: Vec<Tensor>,
+    /// What the last gave: a leaf, where the graph of the loss ends.
+    last: Tensor,
+}
+
+impl Model {
+    /// [`forward`](Self::forward) to learn from. Backward goes through the pass, not through the loss.
+    pub fn learn(&self, batch: &Packed) -> Result<Pass<'_>> {
+        // The native code does by itself what is done here.
+        if !self.checkpointing || self.native_f32().is_some() {
+            return Ok(Pass { hidden: self.forward(batch)?, again: None });
+        }
+        let (angles, lengths) = (self.angles_of(batch)?, batch.lengths.clone());
+        let mut inputs = Vec::with_capacity(self.parameters.layers.len());
+        let last = {
+            let _guard = no_grad_guard();
+            let mut x = self.embed(&batch.ids)?;
+            for index in 0..self.parameters.layers.len() {
+                let next = self.row_layer(index, &x, &angles, &lengths)?;
+                inputs.push(std::mem::replace(&mut x, next));
+            }
+            x
+        };
+        let last = last.f_set_requires_grad(true)?;
+        let hidden = self.norm(&last, &self.parameters.norm)?;
+        let again = Again { model: self, ids: batch.ids.shallow_clone(), lengths, angles, inputs, last };
+        Ok(Pass { hidden, again: Some(again) })
+    }
+}
+
+impl Pass<'_> {
+    /// Hidden states `[T, E]` after the final norm.
+    pub fn hidden(&self) -> &Tensor {
+        &self.hidden
+    }
+
+    /// Adds the gradients of a loss, a function of the hidden states, to those of the parameters.
+    pub fn backward(self, loss: &Tensor) -> Result<()> {
+        loss.f_backward()?;
+        let Some(Again { model, ids, lengths, angles, mut inputs, last }) = self.again else { return Ok(()) };
+        drop(self.hidden);
+        let mut gradient = last.grad();
+        drop(last);
+        while let (Some(input), true) = (inputs.pop(), gradient.defined()) {
+            let input = input.f_set_requires_grad(true)?;
+            let output = model.row_layer(inputs.len(), &input, &angles, &lengths)?;
+            pull(&output, &gradient)?;
+            gradient = input.grad();
+        }
+        // A frozen embedding has no graph.
+        if gradient.defined() && model.parameters.embed.requires_grad() {
+            pull(&model.embed(&ids)?, &gradient)?;
+        }
+        Ok(())
+    }
+}
+
+/// Backward from `output` with its gradient given: that of their product's sum.
+fn pull(output: &Tensor, gradient: &Tensor) -> Result<()> {
+    let wide = if output.kind() == Kind::Double { Kind::Double } else { Kind::Float };
+    Ok(output.f_mul(gradient)?.f_sum(wide)?.f_backward()?)
+}

@@ -1,0 +1,208 @@
+//! `r1 run --plan`: the memory that a run takes at most, from shapes alone. No weights are read.
+//!
+//! At most: every context is as long as allowed, every slot of the cache in use, every micro-batch full.
+
+use serde_json::{Value, json};
+use tch::{Device, Kind as Dtype};
+
+use super::objective::Objective;
+use super::session::compute_kind;
+use super::source::model_dir;
+use super::update::logprobs_at_once;
+use super::{RunOptions, adapter};
+use crate::config::{Learner, Settings, Trainer};
+use crate::engine::EngineOptions;
+use crate::error::{Error, Kind, Result};
+use crate::model::{Config, Footprint, LoraConfig, available_memory, resident_memory};
+use crate::script::Script;
+use crate::telemetry::Reporter;
+
+/// A part of the memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    pub what: &'static str,
+    /// What its size comes from.
+    pub why: String,
+    pub bytes: u64,
+}
+
+/// What a run takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub device: String,
+    /// There from the beginning to the end.
+    pub held: Vec<Share>,
+    /// While trajectories are sampled.
+    pub sampling: Vec<Share>,
+    /// While the policy learns.
+    pub learning: Vec<Share>,
+    /// What there is: memory that is free, on the CPU.
+    pub available: Option<u64>,
+}
+
+fn sum(shares: &[Share]) -> u64 {
+    shares.iter().map(|share| share.bytes).sum()
+}
+
+impl Plan {
+    /// The most that is held at once, bytes.
+    pub fn peak(&self) -> u64 {
+        sum(&self.held) + sum(&self.sampling).max(sum(&self.learning))
+    }
+
+    /// Its numbers, bytes.
+    pub fn to_json(&self) -> Value {
+        let list = |shares: &[Share]| -> Vec<Value> {
+            shares.iter().map(|s| json!({ "what": s.what, "why": s.why, "bytes": s.bytes })).collect()
+        };
+        json!({
+            "event": "plan", "device": self.device, "held": list(&self.held), "sampling": list(&self.sampling),
+            "learning": list(&self.learning), "peak_bytes": self.peak(), "available_bytes": self.available,
+        })
+    }
+
+    /// Rows of a table: a part with what it comes from, MiB.
+    pub fn table(&self) -> Vec<Vec<String>> {
+        let mut rows = vec![["memory", "MiB"].map(str::to_owned).to_vec()];
+        for (title, shares) in [("", &self.held), ("sampling: ", &self.sampling), ("learning: ", &self.learning)] {
+            let shares = shares.iter().filter(|share| share.bytes > 0);
+            rows.extend(
+                shares.map(|s| vec![format!("{title}{}, {}", s.what, s.why), s.bytes.div_ceil(1 << 20).to_string()]),
+            );
+        }
+        let peak = if sum(&self.sampling) > sum(&self.learning) { "sampling" } else { "learning" };
+        let total = self.peak().div_ceil(1 << 20).to_string();
+        rows.push(vec![format!("at most, while {peak}, on {}", self.device), total]);
+        rows
+    }
+}
+
+/// Predicts the memory of what `options` ask for.
+///
+/// # Errors
+/// As for a run: script, settings, the model's `config.json`.
+pub fn plan(options: &RunOptions, reporter: &Reporter) -> Result<Plan> {
+    let script = Script::load(&options.script, &options.overrides)?;
+    let settings = &script.settings;
+    let policy = &settings.policy;
+    if policy.init.is_some() {
+        return Err(Error::new(Kind::Usage, "the recipe makes its own model; its vocabulary is not known yet")
+            .hint("make it with trainer.steps=1, and plan with policy.model=RUN/init"));
+    }
+    let (device, fetching) = (crate::native::device(policy.device)?, options.fetching(reporter));
+    let dir = model_dir(&policy.model, fetching)?;
+    let of_policy = match &policy.lora {
+        Some(wanted) if adapter::is_new(policy, fetching)? => Some(adapter::new(wanted)),
+        _ => LoraConfig::load(&dir)?,
+    };
+    let base = match of_policy.as_ref().and_then(LoraConfig::base) {
+        Some(base) if !dir.join("config.json").is_file() => model_dir(base, fetching)?,
+        _ => dir,
+    };
+    let config = Config::load(&base)?;
+    let kind = compute_kind(policy.dtype, device);
+    let threads = usize::try_from(tch::get_num_threads()).unwrap_or(1);
+    let checkpointing = settings.trainer.gradient_checkpointing();
+    let shape = Footprint { config: &config, device, kind, adapter: of_policy.as_ref(), checkpointing, threads };
+    let reference = match &settings.trainer {
+        Trainer::Grpo(learner) | Trainer::Ppo(learner) => {
+            let critic = matches!(settings.trainer, Trainer::Ppo(_));
+            Objective::new(learner, &settings.sampling, critic)?.has_reference() && !adapter::is_new(policy, fetching)?
+        }
+        Trainer::Sft(_) => false,
+    };
+    Ok(assemble(&shape, settings, reference))
+}
+
+/// The parts of a run of a model of this shape.
+fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan {
+    let share = |what, why: String, bytes| Share { what, why, bytes };
+    let named = |numbers: u64| format!("{} million numbers", numbers.div_ceil(1_000_000));
+    let element = shape.kind.elt_size_in_bytes() as u64;
+    let cpu = shape.device == Device::Cpu;
+    let limit = shape.config.max_position_embeddings;
+    let context = if settings.policy.max_context == 0 { limit } else { settings.policy.max_context.min(limit) };
+
+    let mut held = Vec::new();
+    if cpu {
+        held.push(share("program", "r1 and libtorch, as they are now".to_owned(), resident_memory().unwrap_or(0)));
+    }
+    let type_name = if element == 2 { "bf16" } else { "f32" };
+    held.push(share("weights", format!("{} in {type_name}", named(shape.numbers())), shape.weights()));
+    held.push(share("packed weights", "the native code's copy, in f32".to_owned(), shape.packed()));
+    let (learned, own) = match shape.adapter {
+        Some(_) => (shape.adapted(), 4),
+        None => (shape.numbers(), element),
+    };
+    if shape.adapter.is_some() {
+        held.push(share("adapter", format!("{} in f32", named(learned)), learned * own));
+    }
+    held.push(share("gradients", named(learned), learned * own));
+    held.push(share("AdamW", "two moments in f32".to_owned(), 8 * learned));
+    if own == 2 {
+        held.push(share("master weights", "in f32".to_owned(), 4 * learned));
+    }
+    if reference {
+        held.push(share("reference", "a model of its own".to_owned(), shape.weights() + shape.packed()));
+    }
+    let plan = |held, sampling, learning| Plan {
+        device: if cpu { "the CPU".to_owned() } else { "the GPU".to_owned() },
+        held,
+        sampling,
+        learning,
+        available: if cpu { available_memory() } else { None },
+    };
+
+    let learner = match &settings.trainer {
+        Trainer::Grpo(learner) | Trainer::Ppo(learner) => learner,
+        Trainer::Sft(sft) => {
+            let learning = learning(shape, sft.tokens_per_batch as u64, true);
+            return plan(held, Vec::new(), learning);
+        }
+    };
+    if learner.ema > 0.0 {
+        held.push(share("average", "of the weights, in f32".to_owned(), 4 * learned));
+    }
+    if matches!(settings.trainer, Trainer::Ppo(_)) && !learner.critic.shared {
+        let bytes =
+            shape.weights() + shape.packed() + shape.numbers() * (8 + element + if element == 2 { 4 } else { 0 });
+        held.push(share("critic", "weights, gradients and moments of a model of its own".to_owned(), bytes));
+    }
+    let cache = if cpu && element == 2 && shape.adapter.is_none() { Dtype::Float } else { shape.kind };
+    let engine = EngineOptions::sized(shape.config, cache, settings.rollout.concurrency, context);
+    let why = format!("{} slots of {context} tokens", engine.slots);
+    held.push(share("key-value cache", why, engine.bytes(shape.config, cache)));
+    let sampling = share(
+        "activations",
+        format!("{} prompt tokens at once, logits of {} sequences", engine.prefill_tokens, engine.slots),
+        shape.sampling(engine.prefill_tokens as u64, engine.slots as u64),
+    );
+    let tokens = (learner.tokens_per_batch.max(context)) as u64;
+    plan(held, vec![sampling], learning(shape, tokens, several(learner, context)))
+}
+
+/// Whether an optimiser step may have more than one micro-batch.
+fn several(learner: &Learner, context: usize) -> bool {
+    let rows = (learner.group_size * learner.groups_per_step).div_ceil(learner.mini_batches.max(1));
+    rows * context > learner.tokens_per_batch
+}
+
+/// What `tokens` tokens take at once; `several` micro-batches have gradients of their own beside the sum.
+fn learning(shape: &Footprint<'_>, tokens: u64, several: bool) -> Vec<Share> {
+    let chunk = (logprobs_at_once(shape.config.vocab_size) as u64).min(tokens);
+    let how = if shape.checkpointing { ", one layer's at a time" } else { "" };
+    let mut all = vec![
+        Share { what: "activations", why: format!("{tokens} tokens at once{how}"), bytes: shape.learning(tokens) },
+        Share { what: "logits", why: format!("{chunk} tokens at once"), bytes: shape.logits(chunk) },
+    ];
+    if shape.adapter.is_none() {
+        let element = shape.kind.elt_size_in_bytes() as u64;
+        let (bytes, why) = match (several && shape.packed() > 0, shape.config.tie_word_embeddings) {
+            (true, _) => (element * shape.numbers(), "of a micro-batch, until they are added"),
+            (false, true) => (element * shape.embedding(), "of the head, until they are added to the embedding's"),
+            (false, false) => (0, ""),
+        };
+        all.push(Share { what: "gradients", why: why.to_owned(), bytes });
+    }
+    all
+}

@@ -1,0 +1,91 @@
+//! Which weights learn, and how: names with `*` for anything.
+
+use tch::Tensor;
+
+use crate::config::Learner;
+use crate::error::{Error, Kind, Result};
+use crate::model::Model;
+use crate::rl::adamw::{self, AdamW};
+
+/// The weights that learn.
+pub(super) fn trained(model: &Model) -> Vec<(String, Tensor)> {
+    model.parameters().into_iter().filter(|(_, tensor)| tensor.requires_grad()).collect()
+}
+
+/// Takes weights out of training by name; `*` stands for anything.
+pub(super) fn freeze(model: &Model, patterns: &[String]) -> Result<()> {
+    let parameters = model.parameters();
+    for pattern in patterns {
+        let mut any = false;
+        for (name, tensor) in parameters.iter().filter(|(name, _)| matches(pattern, name)) {
+            let _ = tensor.set_requires_grad(false);
+            any |= !name.is_empty();
+        }
+        if !any {
+            let names: Vec<&str> = parameters.iter().map(|(name, _)| name.as_str()).collect();
+            return Err(Error::new(Kind::Script, format!("trainer.freeze: no weight is called `{pattern}`"))
+                .hint(crate::error::suggest(pattern, names)));
+        }
+    }
+    if parameters.iter().all(|(_, tensor)| !tensor.requires_grad()) {
+        return Err(Error::new(Kind::Script, "trainer.freeze leaves nothing to train").hint("freeze less"));
+    }
+    Ok(())
+}
+
+/// The optimiser of the weights that learn, with the recipe's groups.
+///
+/// # Errors
+/// `Kind::Script` for a group that names no weight, or whose numbers can't be.
+pub(super) fn optimizer(model: &Model, learner: &Learner) -> Result<AdamW> {
+    let parameters = model.parameters();
+    for group in &learner.groups {
+        let refuse = |message: String| Error::new(Kind::Script, format!("trainer.groups: {message}"));
+        if !parameters.iter().any(|(name, _)| matches(&group.weights, name)) {
+            let names: Vec<&str> = parameters.iter().map(|(name, _)| name.as_str()).collect();
+            return Err(refuse(format!("no weight is called `{}`", group.weights))
+                .hint(crate::error::suggest(&group.weights, names)));
+        }
+        for (field, value) in [("lr", group.lr), ("weight_decay", group.weight_decay.unwrap_or(0.0))] {
+            if !(value.is_finite() && value >= 0.0) {
+                return Err(refuse(format!("{field} of `{}` is {value}", group.weights)).hint("0 or more"));
+            }
+        }
+    }
+    let options = adamw::Options { weight_decay: learner.weight_decay, ..adamw::Options::default() };
+    AdamW::with_groups(parameters, options, |name| {
+        let group = learner.groups.iter().find(|group| matches(&group.weights, name))?;
+        Some(adamw::Group { weight_decay: group.weight_decay, rate: group.lr })
+    })
+}
+
+/// Whether `name` is `pattern`, in which `*` stands for anything.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(mut left) = name.strip_prefix(first) else { return false };
+    let parts: Vec<&str> = rest.split('*').collect();
+    let Some((last, middle)) = parts.split_last() else { return true };
+    for part in middle {
+        match left.find(part) {
+            Some(at) => left = &left[at + part.len()..],
+            None => return false,
+        }
+    }
+    left.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        assert!(matches("model.embed_tokens.weight", "model.embed_tokens.weight"));
+        assert!(matches("model.layers.0.*", "model.layers.0.mlp.up_proj.weight"));
+        assert!(matches("*.mlp.*.weight", "model.layers.0.mlp.up_proj.weight"));
+        assert!(matches("*norm*", "model.norm.weight"));
+        assert!(!matches("model.layers.1.*", "model.layers.0.mlp.up_proj.weight"));
+        assert!(!matches("*.bias", "model.norm.weight"));
+        assert!(!matches("norm", "model.norm.weight"));
+    }
+}
