@@ -81,3 +81,7 @@ gpu-check *args: build
 # Decode and prefill of a model of a real shape, beside transformers, llama.cpp and the machine's limits
 bench-decode *args: build
     benches/run.sh decode {{args}}
+
+# Policy updates of that model beside transformers: time, memory, rows merged over the steps of a trajectory
+bench-update *args: build
+    benches/run.sh update {{args}}

@@ -5,13 +5,15 @@
 #   benches/run.sh [--repetitions N] [--threads N] [--only NAME] [--model DIR]
 #   benches/run.sh decode [--repetitions N] [--threads N] [--kind f32|bf16]
 #       a model of Qwen2.5-0.5B's shape beside transformers and llama.cpp (which is built once, 10 to 20 minutes)
+#   benches/run.sh update [--repetitions N] [--threads N]
+#       updates of that model beside transformers: time, memory, rows merged over steps
 #   R1_PEERS_VENV=/dir     use this virtual environment instead, and install nothing
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 script=compare
 target=r1
-if [ "${1:-}" = decode ]; then script=decode target=decode; shift; fi
+case "${1:-}" in decode | update) script=$1 target=$1; shift ;; esac
 
 fail() { echo "error: $1" >&2; echo "  hint: $2" >&2; exit 1; }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use tch::{Kind, Tensor};
 
-use super::Model;
+use super::{Model, weights};
 use crate::error::{self, Error, Result};
 
 const FILE: &str = "value_head.safetensors";
@@ -66,10 +66,7 @@ impl Critic {
             trunk.save(dir)?;
         }
         let path = dir.join(FILE);
-        let head = self.head();
-        let named: Vec<(&str, &Tensor)> = head.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-        Tensor::write_safetensors(&named, &path)
-            .map_err(|why| Error::new(error::Kind::Store, format!("can't write the value head: {why}")).at_path(path))
+        weights::write_file(&path, &self.head())
     }
 
     /// Takes over a saved head; the trunk is loaded as any model.

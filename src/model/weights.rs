@@ -172,19 +172,22 @@ pub(super) fn write_text(path: &Path, text: &str) -> Result<()> {
         .map_err(|error| Error::io(Kind::Store, "write", path, &error))
 }
 
-/// Writes the tensors to one file, under a temporary name until complete.
-pub(super) fn write_file(path: &Path, parameters: &[(String, Tensor)]) -> Result<()> {
+/// Writes the tensors to one safetensors file, under a temporary name until complete.
+///
+/// # Errors
+/// `Kind::Store` with the path and the system's reason.
+pub fn write_file(path: &Path, parameters: &[(String, Tensor)]) -> Result<()> {
     let views = parameters
         .iter()
         .map(|(name, tensor)| Ok((name.as_str(), Held::new(name, tensor)?)))
         .collect::<Result<Vec<_>>>()?;
     let part = path.with_added_extension("part");
-    let failed = |error: &std::io::Error| Error::io(Kind::Store, "write the weights", path, error);
+    let failed = |error: &std::io::Error| Error::io(Kind::Store, "write the tensors", path, error);
     // What transformers looks for before it reads the file.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     safetensors::serialize_to_file(views, Some(metadata), &part).map_err(|error| match error {
         safetensors::SafeTensorError::IoError(error) => failed(&error),
-        other => Error::new(Kind::Store, format!("can't write the weights: {other}")).at_path(path),
+        other => Error::new(Kind::Store, format!("can't write the tensors: {other}")).at_path(path),
     })?;
     publish(&part, path).map_err(|error| failed(&error))
 }
@@ -282,6 +285,7 @@ impl Held {
             tch::Kind::BFloat16 => Dtype::BF16,
             tch::Kind::Half => Dtype::F16,
             tch::Kind::Double => Dtype::F64,
+            tch::Kind::Int64 => Dtype::I64,
             other => return Err(Error::new(Kind::Internal, format!("{name} is held as {other:?}"))),
         };
         let shape = tensor.size().iter().map(|&size| size as usize).collect();

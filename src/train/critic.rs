@@ -11,7 +11,7 @@ use super::value::{self, CriticStats, update_critic};
 use super::{RunOptions, files};
 use crate::config::Learner;
 use crate::error::Result;
-use crate::model::{Critic, Model};
+use crate::model::{Critic, Model, write_tensors};
 use crate::rl::adamw::{self, AdamW};
 use crate::rl::pack::MicroBatch;
 use crate::telemetry::Reporter;
@@ -92,6 +92,6 @@ impl Learning {
     pub(super) fn save(&self, checkpoint: &Path) -> Result<()> {
         let dir = checkpoint.join(DIR);
         self.critic.save(&dir)?;
-        files::write_tensors(&dir.join(OPTIMIZER), &self.optimizer.state())
+        write_tensors(&dir.join(OPTIMIZER), &self.optimizer.state())
     }
 }

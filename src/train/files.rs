@@ -44,22 +44,6 @@ pub(super) fn read_tensors(path: &Path) -> Result<HashMap<String, Tensor>> {
     Ok(tensors.into_iter().collect())
 }
 
-pub(super) fn write_tensors(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
-    let named: Vec<(&str, &Tensor)> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-    Tensor::write_safetensors(&named, path).map_err(|error| {
-        let text = error.to_string();
-        if text.contains("StorageFull") || text.contains("QuotaExceeded") {
-            return Error::io(
-                Kind::Store,
-                "write the optimiser state",
-                path,
-                &std::io::Error::from_raw_os_error(libc::ENOSPC),
-            );
-        }
-        Error::new(Kind::Store, format!("can't write the optimiser state: {text}")).at_path(path)
-    })
-}
-
 /// Copies tokenizer, template and generation settings, so that a checkpoint is a whole model.
 pub(super) fn copy_text_files(from: &Path, to: &Path) -> Result<()> {
     for name in TEXT_FILES {

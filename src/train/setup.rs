@@ -15,7 +15,7 @@ use super::{RunOptions, Summary, files, report};
 use crate::config::{Decay, Learner, PolicySettings};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
-use crate::model::Model;
+use crate::model::{Model, write_tensors};
 use crate::rl::adamw::AdamW;
 use crate::rl::advantages::Advantages;
 use crate::rl::ema::Ema;
@@ -177,9 +177,9 @@ impl Training {
         self.run.checkpoint(state.step, session.settings.checkpoint.keep, |dir: &Path| {
             session.model.save_trained(dir)?;
             files::copy_text_files(&session.dir, dir)?;
-            files::write_tensors(&dir.join(OPTIMIZER), &optimizer.state())?;
+            write_tensors(&dir.join(OPTIMIZER), &optimizer.state())?;
             if let Some(ema) = ema {
-                files::write_tensors(&dir.join(EMA), &ema.state())?;
+                write_tensors(&dir.join(EMA), &ema.state())?;
             }
             more(dir)?;
             state.save(dir)

@@ -16,7 +16,7 @@ use super::{RunOptions, Summary, adapter, due, files, metrics, new_model, order,
 use crate::config::{Sft, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
-use crate::model::{Model, Packed};
+use crate::model::{Model, Packed, write_tensors};
 use crate::rl::adamw::{self, AdamW};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::rl::schedule::{Decay, Schedule};
@@ -289,7 +289,7 @@ fn save(
     run.checkpoint(state.step, script.settings.checkpoint.keep, |target: &Path| {
         model.save_trained(target)?;
         files::copy_text_files(dir, target)?;
-        files::write_tensors(&target.join(OPTIMIZER), &optimizer.state())?;
+        write_tensors(&target.join(OPTIMIZER), &optimizer.state())?;
         state.save(target)
     })
 }

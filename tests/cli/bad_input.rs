@@ -68,7 +68,7 @@ fn an_unknown_field() {
     --- stderr
     error: r1.grpo: unknown field `goup_size`
       --> a.lua:18
-      hint: did you mean `group_size`?
+      hint: did you mean `group_size` or `groups`?
     ");
 }
 

@@ -71,20 +71,26 @@ fn the_plan_is_what_a_run_takes() {
     assert!(made.status.success(), "{}", shown(dir.path(), &made));
     let mut peaks = Vec::new();
     let mut results = Vec::new();
-    let adapter: &[&str] = &["policy.lora.rank=4", "trainer.steps=1"];
-    let adapter_again: &[&str] = &["policy.lora.rank=4", "trainer.steps=1", "trainer.gradient_checkpointing=true"];
-    for settings in [&[][..], &["trainer.gradient_checkpointing=true"], adapter, adapter_again] {
+    let adapter = ["policy.lora.rank=4", "trainer.steps=1", "policy.max_context=128", "trainer.groups_per_step=9"];
+    let adapter_again = [&adapter[..], &["trainer.gradient_checkpointing=true"]].concat();
+    for settings in [&[][..], &["trainer.gradient_checkpointing=true"], &adapter, &adapter_again] {
         let (plan, metrics) = measure(dir.path(), settings);
         let peak = metrics["memory/peak"].as_f64().unwrap();
-        eprintln!("{settings:?}: planned {plan:.0} MiB, took {peak:.0} MiB");
+        eprintln!(
+            "{settings:?}: planned {plan:.0} MiB, took {peak:.0} MiB in {} + {} s",
+            metrics["time/sampling"], metrics["time/training"]
+        );
         assert!((plan / peak - 1.0).abs() < 0.15, "{settings:?}: planned {plan:.0} MiB, took {peak:.0} MiB");
         peaks.push(peak);
-        results.push(["policy/loss", "policy/grad_norm", "policy/entropy"].map(|name| metrics[name].clone()));
+        results.push(["policy/loss", "policy/grad_norm", "policy/entropy"].map(|name| metrics[name].as_f64().unwrap()));
     }
     // Less memory, and the same numbers, those of a second step included.
-    assert!(peaks[1] < 0.85 * peaks[0] && peaks[3] < 0.85 * peaks[2], "{peaks:?}");
+    assert!(peaks[1] < 0.92 * peaks[0] && peaks[3] < 0.8 * peaks[2], "{peaks:?}");
     assert_eq!(results[0], results[1]);
-    assert_eq!(results[2], results[3]);
+    // libtorch's own products may depend on where in memory their operands are.
+    for (kept, again) in results[2].iter().zip(results[3]) {
+        assert!((kept - again).abs() < 1e-4 * kept.abs().max(0.01), "{results:?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,128 @@
+//! r1's side of `update.py`: policy updates of given rows, with the time and the memory they take.
+//!
+//! `update '{"dir": DIR, "rows": [[prompt, sampled], …], …}'` makes an update `repetitions` times and prints a JSON object:
+//! seconds of each, tokens computed, the most memory held, and what is held between updates.
+
+#![allow(clippy::print_stdout)]
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use r1::config::Learner;
+use r1::mdp::Sampling;
+use r1::model::{Model, Packed, peak_memory, resident_memory};
+use r1::rl::adamw::{self, AdamW};
+use r1::rl::pack::Row;
+use r1::train::{Lesson, Objective, Update};
+use r1::{Error, Kind, Result, native};
+use serde::Deserialize;
+use serde_json::json;
+use tch::{Device, Tensor};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Question {
+    dir: PathBuf,
+    /// Trajectories: the lengths of what the environment wrote and what was sampled, by turns.
+    trajectories: Vec<Vec<usize>>,
+    /// Every step a row of its own, not one row a trajectory.
+    #[serde(default)]
+    separate: bool,
+    tokens_per_batch: usize,
+    #[serde(default)]
+    checkpointing: bool,
+    /// One forward and backward pass whose logits are all held at once, in place of an update.
+    #[serde(default)]
+    whole_logits: bool,
+    repetitions: usize,
+}
+
+fn main() -> Result<()> {
+    let Some(question) = std::env::args().nth(1) else {
+        return Err(Error::new(Kind::Usage, "this is one side of a comparison").hint("run `just bench-update`"));
+    };
+    let question: Question = serde_json::from_str(&question).map_err(|error| internal(&error))?;
+    native::return_memory();
+    let mut model = Model::load(&question.dir, Device::Cpu, tch::Kind::Float)?;
+    model.set_checkpointing(question.checkpointing);
+    let vocab = model.config.vocab_size as u32;
+    let rows: Vec<Row> = question
+        .trajectories
+        .iter()
+        .enumerate()
+        .flat_map(|(number, turns)| rows(turns, number, vocab, question.separate))
+        .collect();
+    let advantages = rows.iter().map(|row| vec![if row.trajectory.is_multiple_of(2) { 1.0 } else { -1.0 }; row.len()]);
+    let lesson = Lesson { advantages: advantages.collect(), rows, ..Lesson::default() };
+    let learner = Learner { tokens_per_batch: question.tokens_per_batch, ..Learner::default() };
+    let objective = Objective::new(&learner, &Sampling::default(), false)?;
+    let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default())?;
+    let (mut seconds, mut tokens, mut held) = (Vec::new(), 0, 0);
+    for _ in 0..=question.repetitions {
+        let begin = Instant::now();
+        if question.whole_logits {
+            optimizer.zero_grad();
+            whole(&model, &lesson)?;
+            optimizer.step(1e-6, 1.0)?;
+        } else {
+            let (objective, learner) = (&objective, &learner);
+            let update = Update { model: &model, objective, learner, temperature: 1.0, kl_coef: 0.0, lr: 1e-6 };
+            tokens = update.step(&mut optimizer, &lesson)?.tokens;
+        }
+        seconds.push(begin.elapsed().as_secs_f64());
+        optimizer.zero_grad();
+        held = resident_memory().unwrap_or(0);
+    }
+    let answer = json!({
+        "seconds": &seconds[1..], "tokens": tokens, "peak": peak_memory(), "held": held,
+        "sampled": lesson.rows.iter().map(Row::sampled).sum::<usize>(),
+    });
+    println!("{answer}");
+    Ok(())
+}
+
+/// The rows of a trajectory of so many tokens by turns, the environment's first.
+fn rows(turns: &[usize], trajectory: usize, vocab: u32, separate: bool) -> Vec<Row> {
+    let mut all = Vec::new();
+    let mut row = Row { ids: vec![], loss_mask: vec![], logprobs: vec![], steps: vec![], trajectory };
+    for (turn, &count) in turns.iter().enumerate() {
+        let (sampled, step) = (turn % 2 == 1, (turn / 2) as u32);
+        for _ in 0..count {
+            let place = row.ids.len() as u32;
+            row.ids.push((trajectory as u32 * 7919 + place * 104_729 + place * place * 31) % vocab.min(30_000));
+            row.loss_mask.push(sampled);
+            row.logprobs.push(if sampled { -12.0 } else { 0.0 });
+            row.steps.push(step);
+        }
+        if separate && sampled {
+            all.push(row.clone());
+            row.loss_mask.fill(false);
+            row.logprobs.fill(0.0);
+        }
+    }
+    if !separate {
+        all.push(row);
+    }
+    all
+}
+
+/// A pass over all rows at once, with one chunk of log-probabilities.
+fn whole(model: &Model, lesson: &Lesson) -> Result<()> {
+    let ids: Vec<&[u32]> = lesson.rows.iter().map(|row| row.ids.as_slice()).collect();
+    let (mut places, mut targets, mut start) = (Vec::new(), Vec::new(), 0);
+    for row in &lesson.rows {
+        for at in (1..row.len()).filter(|&at| row.loss_mask[at]) {
+            places.push((start + at - 1) as i64);
+            targets.push(i64::from(row.ids[at]));
+        }
+        start += row.len();
+    }
+    let pass = model.learn(&Packed::from_rows(&ids, Device::Cpu))?;
+    let hidden = pass.hidden().f_index_select(0, &Tensor::f_from_slice(&places)?)?;
+    let (logp, _) = model.logprobs(&hidden, &Tensor::f_from_slice(&targets)?, 1.0, targets.len())?;
+    pass.backward(&logp.f_mean(tch::Kind::Float)?)
+}
+
+fn internal(error: &dyn std::fmt::Display) -> Error {
+    Error::new(Kind::Internal, error.to_string())
+}
