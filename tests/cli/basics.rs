@@ -32,6 +32,8 @@ fn help() {
       check    Look for contradictions in a recipe, or show what its training would see
       infer    Talk to a model, or ask it one question
       lua      Run a Lua program in the host: tokenizers, templates, models, files
+      repl     Try a script by hand: be the policy, look at states, tokens and rewards, take steps back,
+               stop at lines
       replay   Run stored trajectories again, against their record: observations, rewards and statuses
                must be the same
       rescore  Give stored trajectories the rewards of a changed script, beside the old ones
