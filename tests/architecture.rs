@@ -40,7 +40,10 @@ const EDGES: &[(&str, &[&str])] = &[
             "tools",
         ],
     ),
-    ("services", &["config", "engine", "mdp", "model", "rl", "script", "store", "telemetry", "text", "train"]),
+    (
+        "services",
+        &["config", "engine", "mdp", "model", "rl", "rollout", "script", "store", "telemetry", "text", "train"],
+    ),
     (
         "cli",
         &[

@@ -41,6 +41,7 @@ pub(super) enum Command {
     Repl(ReplArgs),
     Replay(ReplayArgs),
     Rescore(RescoreArgs),
+    Test(TestArgs),
     /// Print the versions of r1 and libtorch, and the device
     Version,
 }
@@ -262,6 +263,23 @@ pub(super) struct LuaArgs {
     /// Root of math.random
     #[arg(long, value_name = "N", default_value = "0")]
     pub(super) seed: u64,
+}
+
+/// Run tests written in Lua
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  r1 test                                all of tests/lua and those beside scripts (*_test.lua)
+  r1 test scripts/retool_test.lua        one file
+  r1 test -k reward                      tests with a word in their names
+
+The exit code is 0 if all pass, and 6 if not.")]
+pub(super) struct TestArgs {
+    /// Files, or directories to look for *_test.lua in
+    #[arg(value_name = "FILE")]
+    pub(super) files: Vec<PathBuf>,
+    /// Only tests whose name holds this
+    #[arg(long, short = 'k', value_name = "TEXT")]
+    pub(super) filter: Option<String>,
 }
 
 /// Try a script by hand: be the policy, look at states, tokens and rewards, take steps back, stop at lines

@@ -1,7 +1,6 @@
 //! The command line: one file a subcommand. What was typed becomes options here and nowhere else.
 
 mod args;
-mod at_hand;
 mod check;
 mod diff;
 mod failure;
@@ -12,6 +11,7 @@ mod repl;
 mod replay;
 mod rescore;
 mod run;
+mod test;
 mod tokens;
 mod version;
 
@@ -65,6 +65,7 @@ fn dispatch(typed: &[OsString], voice: Voice) -> Result<ExitCode> {
         Command::Repl(args) => repl::run(args, cli.output),
         Command::Replay(args) => replay::run(args, cli.output),
         Command::Rescore(args) => rescore::run(args, cli.output),
+        Command::Test(args) => test::run(&args, cli.output),
         Command::Version => version::run(cli.output.json).map(|()| ExitCode::SUCCESS),
     }
 }

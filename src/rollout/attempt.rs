@@ -48,6 +48,7 @@ pub struct Attempt {
     /// What the policy is shown now; `None` until somebody looks.
     shown: Option<Prompt>,
     over: Option<Status>,
+    failed: Option<Status>,
 }
 
 impl Attempt {
@@ -56,7 +57,7 @@ impl Attempt {
         let state = stage.worker.reset_with(&task, spec.env_seed, record).await?;
         let trajectory = empty(&spec, task, stage.worker.hash());
         let over = (spec.max_steps == 0).then_some(Status::Truncated);
-        Ok(Self { spec, state, trajectory, last: None, shown: None, over })
+        Ok(Self { spec, state, trajectory, last: None, shown: None, over, failed: None })
     }
 
     /// What the policy is shown now.
@@ -149,6 +150,11 @@ impl Attempt {
         Ok(())
     }
 
+    /// How it failed, once somebody has said so ([`Attempt::fail`]).
+    pub fn failed(&self) -> Option<Status> {
+        self.failed
+    }
+
     /// Terminated or truncated, once it is.
     pub fn over(&self) -> Option<Status> {
         self.over
@@ -230,7 +236,15 @@ impl Attempt {
         trajectory.id.clone_from(&spec.id);
         (trajectory.group, trajectory.sample) = (spec.group, spec.sample);
         let state = self.state.fork()?;
-        Ok(Self { spec, state, trajectory, last: self.last.clone(), shown: self.shown.clone(), over: self.over })
+        Ok(Self {
+            spec,
+            state,
+            trajectory,
+            last: self.last.clone(),
+            shown: self.shown.clone(),
+            over: self.over,
+            failed: self.failed,
+        })
     }
 
     /// What it came to, with its record.
@@ -246,7 +260,8 @@ impl Attempt {
     }
 
     /// Marks it as failed.
-    pub(super) fn fail(&mut self, worker: &Worker, failure: &Failure) {
+    pub fn fail(&mut self, worker: &Worker, failure: &Failure) {
+        self.failed = Some(failure.status);
         fail(&mut self.trajectory, worker, failure);
     }
 }

@@ -1,6 +1,7 @@
 //! One trajectory: reset, then observe, sample, step until the environment or a limit ends it, then the reward.
 
 use futures_util::future::try_join_all;
+use serde_json::Value;
 
 use super::attempt::{self, Attempt, Stage, Stop};
 use super::spec::Spec;
@@ -22,19 +23,23 @@ pub async fn drive(worker: &Worker, renderer: &Renderer, policy: &dyn Policy, sp
     match with_policy(stage, policy, spec, &mut asks, begun).await {
         Ok(attempt) => go_on(stage, policy, attempt).await,
         Err(failure) => {
-            let mut trajectory = attempt::empty(spec, task, worker.hash());
-            attempt::fail(&mut trajectory, worker, &failure);
+            let mut trajectory = never_begun(stage, spec, task, &failure);
             trajectory.record = record.take();
             Ok(trajectory)
         }
     }
 }
 
+/// The trajectory of a task whose `reset` failed.
+pub fn never_begun(stage: Stage<'_>, spec: &Spec, task: Value, failure: &Failure) -> Trajectory {
+    let mut trajectory = attempt::empty(spec, task, stage.worker.hash());
+    attempt::fail(&mut trajectory, stage.worker, failure);
+    trajectory
+}
+
 /// Runs a trajectory from where it is to its end, as [`drive`] does.
 pub async fn go_on(stage: Stage<'_>, policy: &dyn Policy, mut attempt: Attempt) -> Result<Trajectory> {
-    let mut asks = attempt.state().record().listen();
-    let spec = attempt.spec().clone();
-    let ended = with_policy(stage, policy, &spec, &mut asks, run_steps(stage, policy, &mut attempt)).await;
+    let ended = writing(stage, policy, &mut attempt, usize::MAX).await;
     policy.release(attempt.spec().seed.trajectory);
     match ended {
         Ok(()) => {}
@@ -42,6 +47,25 @@ pub async fn go_on(stage: Stage<'_>, policy: &dyn Policy, mut attempt: Attempt) 
         Err(Stop::Fatal(error)) => return Err(error),
     }
     Ok(attempt.into_trajectory())
+}
+
+/// How far [`go_to`] came.
+pub enum Reached {
+    There(Box<Attempt>),
+    /// It was over before.
+    Ended(Box<Trajectory>),
+}
+
+/// Runs a trajectory until it has `step` steps, to branch there.
+pub async fn go_to(stage: Stage<'_>, policy: &dyn Policy, mut attempt: Attempt, step: usize) -> Result<Reached> {
+    match writing(stage, policy, &mut attempt, step).await {
+        Ok(()) if attempt.over().is_none() => return Ok(Reached::There(Box::new(attempt))),
+        Ok(()) => {}
+        Err(Stop::Failed(failure)) => attempt.fail(stage.worker, &failure),
+        Err(Stop::Fatal(error)) => return Err(error),
+    }
+    policy.release(attempt.spec().seed.trajectory);
+    Ok(Reached::Ended(Box::new(attempt.into_trajectory())))
 }
 
 /// Continues a trajectory several times from where it is, all at the same time: one continuation for each of `specs`,
@@ -56,8 +80,19 @@ pub async fn branch(
     try_join_all(forks.into_iter().map(|fork| go_on(stage, policy, fork))).await
 }
 
-async fn run_steps(stage: Stage<'_>, policy: &dyn Policy, attempt: &mut Attempt) -> Result<(), Stop> {
+/// As [`run_steps`], with the policy also writing what the script asks for.
+async fn writing(stage: Stage<'_>, policy: &dyn Policy, attempt: &mut Attempt, most: usize) -> Result<(), Stop> {
+    let mut asks = attempt.state().record().listen();
+    let spec = attempt.spec().clone();
+    with_policy(stage, policy, &spec, &mut asks, run_steps(stage, policy, attempt, most)).await
+}
+
+/// Goes on until the end or, unfinished, until there are `most` steps.
+async fn run_steps(stage: Stage<'_>, policy: &dyn Policy, attempt: &mut Attempt, most: usize) -> Result<(), Stop> {
     while attempt.over().is_none() {
+        if attempt.trajectory().steps.len() >= most {
+            return Ok(());
+        }
         let request = attempt.request(stage).await?;
         let completion = sample(policy, request).await?;
         attempt.act(stage, completion).await?;

@@ -41,12 +41,14 @@ mod prompt;
 mod replay;
 mod spec;
 mod thread;
+mod typed;
 mod write;
 
 pub use attempt::{Attempt, Stage, Stop, read_reply};
-pub use drive::{branch, drive, go_on};
+pub use drive::{Reached, branch, drive, go_on, go_to, never_begun};
 pub use pool::{Pending, Pool, PoolOptions, Progress, no_progress};
 pub use prompt::Prompt;
 pub use replay::{Mismatch, Replayed, completion, first_difference, replay};
 pub use spec::Spec;
+pub use typed::{typed, typed_calls};
 pub use write::with_policy;

@@ -6,7 +6,8 @@ use std::fmt;
 use serde_json::json;
 
 use super::Spec;
-use super::attempt::{self, Attempt, Stage, Stop};
+use super::attempt::{Attempt, Stage, Stop};
+use super::drive::never_begun;
 use crate::error::Result;
 use crate::mdp::{Completion, Status, Step, ToolRecord, Trajectory};
 use crate::script::{Difference, Record, Strictness};
@@ -31,11 +32,7 @@ pub async fn replay(stage: Stage<'_>, recorded: &Trajectory, spec: Spec, strictn
     let record = Record::replay(recorded.record.clone(), strictness);
     let mut unfinished = false;
     let trajectory = match Attempt::begin(stage, spec.clone(), recorded.task.clone(), &record).await {
-        Err(failure) => {
-            let mut trajectory = attempt::empty(&spec, recorded.task.clone(), stage.worker.hash());
-            attempt::fail(&mut trajectory, stage.worker, &failure);
-            trajectory
-        }
+        Err(failure) => never_begun(stage, &spec, recorded.task.clone(), &failure),
         Ok(mut attempt) => {
             match go_through(stage, recorded, &mut attempt).await {
                 Ok(done) => unfinished = !done,

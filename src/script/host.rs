@@ -18,6 +18,7 @@ use super::program::{Echo, Stream};
 use super::record::{Lane, Record};
 use super::services::Services;
 use super::state::Session;
+use super::suite::Cases;
 use crate::config::Limits;
 use crate::error::{Error, Kind};
 use crate::mdp::ToolRecord;
@@ -41,6 +42,7 @@ pub(crate) enum Entry {
     Advantage,
     /// Code typed at a prompt.
     Console,
+    Test,
 }
 
 impl Entry {
@@ -59,6 +61,7 @@ impl Entry {
             Self::Reward => "reward",
             Self::Advantage => "advantage",
             Self::Console => "input",
+            Self::Test => "test",
         }
     }
 }
@@ -157,21 +160,28 @@ pub(crate) struct Host {
     echo: Option<Echo>,
     log: RefCell<VecDeque<LogLine>>,
     dropped: Cell<u64>,
+    /// The tests of the file, where it is one.
+    pub(crate) cases: Option<RefCell<Cases>>,
 }
 
 impl Host {
     pub(crate) fn new(renderer: Option<Arc<Renderer>>) -> Rc<Self> {
-        Self::build(renderer, None, None)
+        Rc::new(Self::build(renderer, None, None))
     }
 
     /// For a program: its lines are heard at once, and it may have models.
     pub(crate) fn for_program(services: Option<Arc<dyn Services>>, echo: Echo) -> Rc<Self> {
-        Self::build(None, services, Some(echo))
+        Rc::new(Self::build(None, services, Some(echo)))
     }
 
-    fn build(renderer: Option<Arc<Renderer>>, services: Option<Arc<dyn Services>>, echo: Option<Echo>) -> Rc<Self> {
+    /// For a file of tests.
+    pub(crate) fn for_suite(services: Arc<dyn Services>, echo: Echo) -> Rc<Self> {
+        Rc::new(Self { cases: Some(RefCell::default()), ..Self::build(None, Some(services), Some(echo)) })
+    }
+
+    fn build(renderer: Option<Arc<Renderer>>, services: Option<Arc<dyn Services>>, echo: Option<Echo>) -> Self {
         let load = Call::new(Entry::Load, (0, 0), &Limits::default());
-        Rc::new(Self {
+        Self {
             current: RefCell::new(load),
             renderer,
             tools: RefCell::default(),
@@ -181,7 +191,8 @@ impl Host {
             echo,
             log: RefCell::default(),
             dropped: Cell::new(0),
-        })
+            cases: None,
+        }
     }
 
     pub(crate) fn current(&self) -> Rc<Call> {

@@ -12,6 +12,7 @@
 //! - `convert`, `messages`, `results`, `failure`: values in and out, errors with their lines
 //! - `answers`, `rank`, `interpreters`: final answers, texts by likeness, tool pools
 //! - [`Program`]: a script that is no recipe (`r1 lua`); [`Services`]: models and tensors for it, as plain data
+//! - [`Suite`]: a file of tests in Lua (`r1 test`)
 //! - [`budget`]: the errors for contexts that are too long, with the sizes of their parts
 //! - `api`: the global `r1`, one file per part; what is better written in Lua lies in `lua/`
 //!
@@ -41,6 +42,7 @@ mod sandbox;
 mod services;
 mod settings;
 mod state;
+mod suite;
 mod vm;
 mod worker;
 
@@ -55,6 +57,7 @@ pub use repl::{Breakpoint, Candidate, Console, Halt, Layout, OnHalt, Resume, Sho
 pub use results::{Outcome, Reward, StepResult};
 pub use services::{Services, share_services};
 pub use state::State;
+pub use suite::{Suite, Verdict};
 pub use worker::{Split, Worker};
 
 #[cfg(test)]

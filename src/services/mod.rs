@@ -1,8 +1,11 @@
-//! Models for scripts: the thread that owns the tensors, asked in plain data ([`Services`]).
+//! Models and environments for programs: the thread that owns the tensors and the thread that runs scripts, asked in plain
+//! data ([`Services`]).
 //!
 //! The thread starts with the first question, so that a program without a model starts at once. Questions are
 //! answered in turn.
 
+mod at_hand;
+mod envs;
 mod models;
 mod rl;
 
@@ -10,11 +13,14 @@ use std::sync::{Mutex, PoisonError, mpsc};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::Value as Json;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use crate::engine::{self, EngineClient, Queue};
 use crate::error::{Error, Kind, Result};
 use crate::script::Services;
 use crate::telemetry::Reporter;
+pub use at_hand::Loaded;
 use models::Models;
 
 /// What the thread is asked.
@@ -22,18 +28,21 @@ struct Question {
     function: String,
     arguments: Json,
     reply: oneshot::Sender<Result<Json>>,
+    /// Where trajectories ask the model for their replies, in `model.serve`.
+    queue: Option<Queue>,
 }
 
 /// Models on a thread of their own; dropped, it ends.
 pub struct TensorThread {
     reporter: Reporter,
     questions: Mutex<Option<mpsc::Sender<Question>>>,
+    envs: Mutex<Option<UnboundedSender<envs::Job>>>,
 }
 
 impl TensorThread {
     /// A thread that tells `reporter` about fetches from the hub.
     pub fn new(reporter: Reporter) -> Self {
-        Self { reporter, questions: Mutex::new(None) }
+        Self { reporter, questions: Mutex::new(None), envs: Mutex::new(None) }
     }
 
     fn send(&self, question: Question) -> Result<()> {
@@ -52,25 +61,73 @@ impl TensorThread {
     }
 }
 
-impl Services for TensorThread {
-    fn call(&self, function: &str, arguments: Json) -> BoxFuture<'static, Result<Json>> {
-        // Sent now, not when somebody waits: closing a model is asked without waiting.
+impl TensorThread {
+    /// Asks the tensor thread. Sent now, not when somebody waits: closing a model is asked without waiting.
+    fn ask(&self, function: &str, arguments: Json, queue: Option<Queue>) -> BoxFuture<'static, Result<Json>> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.send(Question { function: function.to_owned(), arguments, reply });
+        let sent = self.send(Question { function: function.to_owned(), arguments, reply, queue });
         async move {
             sent?;
             answer.await.map_err(|_| Error::new(Kind::Internal, "the tensor thread has stopped"))?
         }
         .boxed()
     }
+
+    /// Asks the thread of scripts, which starts with the first question.
+    fn ask_env(
+        &self,
+        function: &str,
+        arguments: Json,
+        policy: Option<EngineClient>,
+    ) -> BoxFuture<'static, Result<Json>> {
+        let (reply, answer) = oneshot::channel();
+        let gone = || Error::new(Kind::Internal, "the thread of scripts has stopped");
+        let sent = || {
+            let mut envs = self.envs.lock().unwrap_or_else(PoisonError::into_inner);
+            if envs.is_none() {
+                *envs = Some(envs::start(self.reporter.clone())?);
+            }
+            let job = envs::Job { function: function.to_owned(), arguments, policy, reply };
+            envs.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())
+        };
+        let sent = sent();
+        async move {
+            sent?;
+            answer.await.map_err(|_| gone())?
+        }
+        .boxed()
+    }
+}
+
+impl Services for TensorThread {
+    fn call(&self, function: &str, arguments: Json) -> BoxFuture<'static, Result<Json>> {
+        if function == "env.run" {
+            // The model answers on its thread what the trajectories ask on theirs.
+            let (client, queue) = engine::channel();
+            let served = self.ask("model.serve", arguments.clone(), Some(queue));
+            let run = self.ask_env(function, arguments, Some(client));
+            return async move {
+                let run = run.await;
+                served.await?;
+                run
+            }
+            .boxed();
+        }
+        if function.starts_with("env.") {
+            return self.ask_env(function, arguments, None);
+        }
+        self.ask(function, arguments, None)
+    }
 }
 
 fn answer(questions: &mpsc::Receiver<Question>, reporter: Reporter) {
     let mut models = Models::new(reporter);
-    for Question { function, arguments, reply } in questions {
+    for Question { function, arguments, reply, queue } in questions {
         // Nobody waits for the answer to a closing.
         let answer = if function.starts_with("rl.") {
             rl::call(&function, &arguments)
+        } else if let Some(queue) = queue {
+            models.serve(&arguments, queue)
         } else {
             models.call(&function, &arguments)
         };

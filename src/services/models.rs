@@ -1,7 +1,7 @@
 //! `model.*`: opening, scoring, sampling.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use tch::{Kind as Type, Tensor};
 
 use crate::config::PolicySettings;
-use crate::engine::{Engine, EngineOptions, TokenBytes};
+use crate::engine::{Engine, EngineOptions, Queue, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, Request, Sampling, StreamSeed};
 use crate::model::{Model, Packed};
@@ -36,6 +36,8 @@ struct Opened {
     model: Rc<Model>,
     /// A directory without a tokenizer is used by ids.
     renderer: Option<Arc<Renderer>>,
+    /// The directory of its text files.
+    dir: PathBuf,
     engine: Engine,
     sampling: Sampling,
     eos: Arc<Vec<u32>>,
@@ -88,11 +90,19 @@ impl Models {
         let opened = opened.ok_or_else(|| Error::new(Kind::Internal, "the model is not open"))?;
         match function {
             "model.config" => Ok(opened.model.config.to_json()),
+            "model.dir" => Ok(json!(opened.dir)),
             "model.logprobs" => opened.logprobs(&read::<Vec<u32>>(&arguments["ids"])?, &read(&arguments["options"])?),
             "model.logits" => opened.logits(&read::<Vec<u32>>(&arguments["ids"])?),
             "model.generate" => opened.generate(&arguments["prompt"], read(&arguments["sampling"])?),
             other => Err(Error::new(Kind::Internal, format!("no service is called `{other}`"))),
         }
+    }
+
+    /// Answers what trajectories ask until the last of them is over.
+    pub(super) fn serve(&mut self, arguments: &Json, queue: Queue) -> Result<Json> {
+        let opened = arguments["model"].as_u64().and_then(|handle| self.open.get_mut(&handle));
+        let opened = opened.ok_or_else(|| Error::new(Kind::Internal, "the model is not open"))?;
+        opened.engine.serve(queue).map(|_| Json::Null)
     }
 
     fn open(&mut self, arguments: &Json) -> Result<Json> {
@@ -117,7 +127,7 @@ impl Models {
             None => Arc::new(eos(&model.config.to_json()["eos_token_id"])),
         };
         let sampling = train::model_sampling(&dir)?;
-        let opened = Opened { model, renderer, engine, sampling, eos, requests: 0 };
+        let opened = Opened { model, renderer, dir, engine, sampling, eos, requests: 0 };
         self.next += 1;
         self.open.insert(self.next, opened);
         Ok(json!(self.next))

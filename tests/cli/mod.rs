@@ -7,6 +7,7 @@ mod hub;
 mod infer;
 mod learning;
 mod lua;
+mod lua_tests;
 mod memory;
 mod repl;
 mod replay;

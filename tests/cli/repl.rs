@@ -177,3 +177,18 @@ fn a_failed_trajectory_of_a_run_is_opened_where_it_failed() {
     let wrong = type_in(dir.path(), &["--replay", "guess:1-0-0:9"], "");
     assert!(wrong.starts_with("exit: 2") && wrong.contains("steps 1 to 1"), "{wrong}");
 }
+
+#[test]
+fn a_session_is_kept_as_a_test() {
+    let dir = directory(&[("guess.lua", GUESS)], true);
+    let typed = ":reset 1 seed=4\n:step 30\n:step 20\n:save kept_test.lua\n:save kept_test.lua";
+    let seen = type_in(dir.path(), &["guess.lua", "env.max_steps=5"], typed);
+    assert!(seen.starts_with("exit: 2") && seen.contains("the file is there already"), "{seen}");
+    let passes = |expected: bool| {
+        let output = r1(dir.path(), &["test", "kept_test.lua"]).output().unwrap();
+        assert_eq!(output.status.success(), expected, "{}", shown(dir.path(), &output));
+    };
+    passes(true);
+    fs::write(dir.path().join("guess.lua"), GUESS.replace("reward = 0.1", "reward = 0.2")).unwrap();
+    passes(false);
+}

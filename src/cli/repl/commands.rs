@@ -33,6 +33,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("trace", "PLACE", "tell the locals there without stopping; a function: at each of its lines"),
     command("clear", "[PLACE]", "take breakpoints away"),
     command("reload", "", "load the script again, and play the trajectory again under it"),
+    command("save", "FILE", "write what was done as a test (r1 test FILE)"),
     command("help", "[COMMAND]", "this"),
     command("quit", "", "leave; so does Ctrl-D"),
 ];

@@ -5,6 +5,7 @@ mod commands;
 mod halt;
 mod replaying;
 mod sampler;
+mod save;
 mod session;
 mod terminal;
 mod view;
@@ -16,13 +17,13 @@ use std::sync::Arc;
 use console::Style as Paint;
 
 use super::args::{OutputArgs, ReplArgs};
-use super::at_hand::Loaded;
 use super::diff;
 use super::infer::recipe::wait;
 use super::recorded::{Id, Recorded};
 use crate::error::{Error, Kind, Result};
 use crate::native;
 use crate::script::{Console, Script, Split, Stream};
+use crate::services::Loaded;
 use crate::services::TensorThread;
 use crate::telemetry::{Interrupt, ctrl_c};
 use commands::{COMMANDS, help};
@@ -191,6 +192,10 @@ fn take(session: &mut Session, terminal: &Terminal, typed: &str) -> Result<bool>
             terminal.note(&format!("{gone} taken away"));
         }
         "reload" => session.reload()?,
+        "save" => {
+            session.save(rest.as_ref())?;
+            say(&format!("{rest} written; r1 test {rest} runs it"))?;
+        }
         _ => say(&terminal.paint(&Paint::new(), &help(COMMANDS, rest)?))?,
     }
     Ok(true)

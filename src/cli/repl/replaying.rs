@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use super::session::{Session, Start, console};
 use super::terminal::say;
-use crate::cli::at_hand::Loaded;
 use crate::cli::recorded::{Id, Recorded};
 use crate::error::{Error, Kind, Result};
 use crate::rollout;
 use crate::script::{Record, Script, Split, Strictness};
+use crate::services::Loaded;
 
 impl Session {
     /// Opens a stored trajectory: `RUN:ID[:STEP]`.

@@ -11,12 +11,12 @@ use tokio::runtime::Runtime;
 use super::sampler::Sampler;
 use super::terminal::{Terminal, say, told};
 use super::{halt, view};
-use crate::cli::at_hand::Loaded;
 use crate::cli::infer::recipe::wait;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Completion, FinishReason, Observation, Status, ToolCall, Trajectory};
 use crate::rollout::{self, Attempt, Spec, Stage, Stop};
 use crate::script::{Console, Failure, Layout, Record, Split};
+use crate::services::Loaded;
 use crate::telemetry::{Interrupt, Reporter};
 
 /// What a trajectory begins with.
@@ -250,37 +250,19 @@ impl Session {
     /// Replies `text`.
     pub(super) fn step(&mut self, text: &str) -> Result<()> {
         self.ready()?;
-        let completion = self.completion(text)?;
+        let loaded = Rc::clone(&self.loaded);
+        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        let completion = rollout::typed(stage, text, FinishReason::Stop)?;
         self.act(completion, None)
-    }
-
-    fn completion(&self, text: &str) -> Result<Completion> {
-        let mut token_ids = self.loaded.renderer.tokenizer().encode_with_special(text)?;
-        token_ids.extend(self.loaded.renderer.stop_ids().first());
-        Ok(Completion {
-            logprobs: vec![0.0; token_ids.len()],
-            token_ids,
-            top_logprobs: Vec::new(),
-            finish_reason: FinishReason::Stop,
-            prefilled: 0,
-        })
     }
 
     /// Replies with a call.
     pub(super) fn call(&mut self, name: &str, arguments: Value) -> Result<()> {
         self.ready()?;
         let call = ToolCall { id: None, name: name.to_owned(), arguments };
-        let text = self.loaded.renderer.format().write(String::new(), std::slice::from_ref(&call));
-        let completion = self.completion(&text)?;
-        // A format may have no way to write this call; the environment gets it all the same.
-        let read = self.loaded.renderer.parse(&text, self.loaded.worker.tools());
-        let action = Action {
-            text,
-            token_ids: completion.token_ids.clone(),
-            tool_calls: if read.errors.is_empty() && read.tool_calls.is_empty() { vec![call] } else { read.tool_calls },
-            errors: read.errors,
-            finish_reason: FinishReason::Stop,
-        };
+        let loaded = Rc::clone(&self.loaded);
+        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        let (completion, action) = rollout::typed_calls(stage, "", vec![call])?;
         self.act(completion, Some(action))
     }
 
@@ -385,6 +367,17 @@ impl Session {
         let name = over.map_or("", Status::name);
         let reward = self.reward()?;
         say(&format!("{name} after {number} step{}: {reward}", if number == 1 { "" } else { "s" }))
+    }
+
+    /// The whole reward if it ended here, and the parts of its outcome.
+    pub(super) fn reward_parts(&mut self) -> Result<(f64, Vec<(String, f64)>)> {
+        let loaded = Rc::clone(&self.loaded);
+        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        self.branch()?;
+        let attempt = &self.branches[self.current].attempt;
+        let outcome = self.wait(attempt.reward(stage))?.map_err(|failure| self.told(&failure))?;
+        let steps: f64 = attempt.trajectory().steps.iter().fold(0.0, |sum, step| sum + step.reward);
+        Ok((steps + outcome.total, outcome.parts.into_iter().collect()))
     }
 
     /// The reward if it ended here.

@@ -18,9 +18,11 @@ mod re;
 pub(crate) mod recipe;
 mod rl;
 mod store;
+pub(crate) mod test;
 mod text;
 pub(crate) mod tool;
 mod trainer;
+mod trajectory;
 
 use std::rc::Rc;
 
@@ -40,6 +42,7 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::
     text::install(lua, &r1)?;
     model::install(lua, &r1, host)?;
     rl::install(lua, &r1, host)?;
+    trajectory::install(lua, &r1, host)?;
     re::install(lua, &r1)?;
     fs::install(lua, &r1, host)?;
     http::install(lua, &r1, host)?;

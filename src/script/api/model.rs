@@ -74,6 +74,12 @@ impl Drop for Model {
     }
 }
 
+/// The number of an open model; `None` for anything else.
+pub(super) fn handle(value: &Value) -> Option<Json> {
+    let held: Option<AnyUserData> = value.as_table()?.raw_get(HANDLE).ok()?;
+    held?.borrow::<Model>().ok().map(|model| model.handle.clone())
+}
+
 /// The model behind `self`.
 fn parts(lua: &Lua, function: &str, this: &Value) -> mlua::Result<(Arc<dyn Services>, Json)> {
     let handle = match this {

@@ -42,6 +42,9 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, arguments
         })?,
     )?;
     environment.raw_set("io", input_output(lua, host)?)?;
+    if host.cases.is_some() {
+        super::test::install(lua, environment, host)?;
+    }
     environment.raw_set("os", system(lua, host)?)
 }
 

@@ -1,4 +1,4 @@
-//! A script with what can be had of its model without fetching anything: for commands that work without one.
+//! A script with what can be had of its model without fetching anything: for what works without one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use crate::text::Renderer;
 use crate::train::{self, Fetching, MODEL_NANO};
 
 /// A script at work.
-pub(super) struct Loaded {
-    pub(super) script: Script,
-    pub(super) worker: Worker,
-    pub(super) renderer: Arc<Renderer>,
+pub struct Loaded {
+    pub script: Script,
+    pub worker: Worker,
+    pub renderer: Arc<Renderer>,
     /// Longest prompt plus reply, tokens; 0: as the settings say.
-    pub(super) max_context: usize,
+    pub max_context: usize,
     /// The embedded model's tokenizer stands in for the script's, which is not on this machine.
-    pub(super) stands_in: bool,
+    pub stands_in: bool,
 }
 
 impl Loaded {
     /// A script with its own tokenizer if that is on this machine, else with the embedded model's.
-    pub(super) fn new(script: Script, reporter: &Reporter) -> Result<Self> {
+    pub fn new(script: Script, reporter: &Reporter) -> Result<Self> {
         let model = &script.settings.policy.model;
         let own = train::model_at_hand(model).filter(|dir| dir.join("tokenizer.json").is_file());
         let (dir, stands_in) = match own {
@@ -36,7 +36,7 @@ impl Loaded {
     }
 
     /// A script with a tokenizer that is there.
-    pub(super) fn with(script: Script, renderer: Arc<Renderer>, max_context: usize, stands_in: bool) -> Result<Self> {
+    pub fn with(script: Script, renderer: Arc<Renderer>, max_context: usize, stands_in: bool) -> Result<Self> {
         let worker = Worker::new(&script, Some(Arc::clone(&renderer)))?;
         Ok(Self { script, worker, renderer, max_context, stands_in })
     }

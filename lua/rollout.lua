@@ -1,0 +1,206 @@
+-- Scripts and their trajectories for programs: r1.script and r1.rollout.
+
+local ask, handle_of, model_of = ... -- host: ask a service; the number behind a handle; the model behind an object, or nil
+
+local Script = {}
+local Attempt = {}
+Script.__index = Script
+Attempt.__index = Attempt
+
+local function check(value, kind, name, level)
+  if value ~= nil and type(value) ~= kind then
+    error(name .. " must be a " .. kind .. ", got " .. (value == nil and "nil" or "a " .. type(value)), (level or 2) + 1)
+  end
+  return value
+end
+
+-- Refuses names that mean nothing.
+local function known(options, names, of)
+  for name in pairs(options) do
+    local found = false
+    for _, own in ipairs(names) do found = found or own == name end
+    if not found then
+      error(of .. ": unknown field `" .. tostring(name) .. "`; it takes " .. table.concat(names, ", "), 3)
+    end
+  end
+end
+
+--- A script at work: `r1.script("scripts/retool.lua", { settings = { ["env.max_steps"] = 2 }, model = … })`.
+local function open(path, options)
+  check(path, "string", "r1.script: the path")
+  if path == nil then error("r1.script: takes the path of a script", 2) end
+  options = check(options, "table", "r1.script: options") or {}
+  known(options, { "settings", "model" }, "r1.script")
+  local overrides = {}
+  for name, value in pairs(check(options.settings, "table", "r1.script: `settings`") or {}) do
+    overrides[#overrides + 1] = { name, value }
+  end
+  local dir
+  if options.model ~= nil then
+    local model = model_of(options.model)
+    if model == nil then error("r1.script: `model` must be what r1.model gives", 2) end
+    dir = ask("model.dir", { model = model })
+  end
+  local handle, about = ask("env.open", { path = path, overrides = overrides, model = dir })
+  return setmetatable({ handle = handle, path = about.path, tools = about.tools, format = about.format, dir = dir }, Script)
+end
+
+--- How many rows a split has ("train" or "eval").
+function Script:rows(split)
+  return ask("env.rows", { script = handle_of(self.handle), split = split })
+end
+
+--- One row, counted from 0.
+function Script:row(row, split)
+  return ask("env.row", { script = handle_of(self.handle), row = row or 0, split = split })
+end
+
+--- Begins a trajectory: at a row (0, 1, …) or at a task of one's own.
+function Script:reset(which)
+  which = check(which, "table", "reset: its argument") or {}
+  known(which, { "row", "split", "task", "seed" }, "reset")
+  local handle = ask("env.reset", {
+    script = handle_of(self.handle), row = which.row or 0, split = which.split, task = which.task, seed = which.seed,
+  })
+  return setmetatable({ handle = handle, dir = self.dir }, Attempt)
+end
+
+--- What the policy is shown: messages, text, or { token_ids = … }.
+function Attempt:observe()
+  local shown = ask("env.observe", { attempt = handle_of(self.handle) })
+  return shown.messages or shown.text or shown
+end
+
+--- Replies: a text, or { text =, tool_calls = { { name =, arguments = } } }. Gives { reward, done, status, text, tools }.
+function Attempt:step(reply)
+  if type(reply) == "string" then reply = { text = reply } end
+  check(reply, "table", "step: the reply")
+  if reply == nil then error("step: takes a reply, text or a table", 2) end
+  known(reply, { "text", "tool_calls", "finish_reason" }, "step")
+  local calls = reply.tool_calls
+  if calls ~= nil and #calls == 0 then calls = nil end
+  return ask("env.step", {
+    attempt = handle_of(self.handle),
+    reply = { text = reply.text, calls = calls, finish_reason = reply.finish_reason },
+  })
+end
+
+--- Replies with one call of a tool.
+function Attempt:call(name, arguments)
+  return self:step { tool_calls = { { name = name, arguments = arguments or {} } } }
+end
+
+--- Lets a model reply; the script must have been opened with it. Gives what `step` gives.
+function Attempt:sample(model, sampling)
+  if model_of(model) == nil then error("sample: takes what r1.model gives", 2) end
+  if self.dir == nil then error("sample: open the script with the model: r1.script(path, { model = model })", 2) end
+  local asked = ask("env.request", { attempt = handle_of(self.handle) })
+  local own = asked.sampling
+  own.stop_ids, own.seed = asked.stop_ids, asked.seed
+  for name, value in pairs(sampling or {}) do own[name] = value end
+  local reply = model:generate(asked.prompt_ids, own)
+  return ask("env.step", {
+    attempt = handle_of(self.handle),
+    reply = { token_ids = reply.token_ids, logprobs = reply.logprobs, finish_reason = reply.finish_reason },
+  })
+end
+
+--- A copy of the environment's state, plain data.
+function Attempt:state()
+  return ask("env.state", { attempt = handle_of(self.handle) })
+end
+
+--- The whole reward if it ended here, and its parts.
+function Attempt:reward()
+  local reward = ask("env.reward", { attempt = handle_of(self.handle) })
+  return reward.total, reward.parts
+end
+
+--- A copy that goes its own way.
+function Attempt:fork()
+  return setmetatable({ handle = ask("env.fork", { attempt = handle_of(self.handle) }), dir = self.dir }, Attempt)
+end
+
+--- What it came to: { status, reward, steps, messages, … }. It can be gone on with.
+function Attempt:finish()
+  return ask("env.finish", { attempt = handle_of(self.handle) })
+end
+
+-- One trajectory by a function `policy(observation, step, attempt)`, which gives what `step` takes; until it has `most`
+-- steps, or to its end.
+local function play(attempt, policy, most)
+  local count = 0
+  while count < most do
+    local reply = policy(attempt:observe(), count + 1, attempt)
+    if reply == nil then return false end
+    count = count + 1
+    if attempt:step(reply).done then return true end
+  end
+  return false
+end
+
+-- As `play`, but what fails is the trajectory's end and not the program's.
+local function safely(attempt, policy, most)
+  local fine, over = pcall(play, attempt, policy, most)
+  if fine then return over end
+  local ended = attempt:finish()
+  -- An error of the policy function is the program's own.
+  if ended.error == nil then error(over, 0) end
+  return true
+end
+
+--- Trajectories of a script, by a function or a model: see docs/lua.md.
+local function rollout(options)
+  check(options, "table", "r1.rollout: its argument")
+  if options == nil then error("r1.rollout: takes a table", 2) end
+  known(options, { "script", "policy", "rows", "tasks", "split", "samples", "seed", "sampling", "branch", "settings" }, "r1.rollout")
+  local policy, samples = options.policy, options.samples or 1
+  local model = model_of(policy)
+  if model == nil and type(policy) ~= "function" then
+    error("r1.rollout: `policy` must be a function or what r1.model gives", 2)
+  end
+  local branch = check(options.branch, "table", "r1.rollout: `branch`")
+  if branch then known(branch, { "step", "count" }, "r1.rollout: `branch`") end
+  local script = options.script
+  if type(script) == "string" then
+    script = open(script, { settings = options.settings, model = model and policy or nil })
+  end
+  if getmetatable(script) ~= Script then error("r1.rollout: `script` must be a path or what r1.script gives", 2) end
+  local tasks = {}
+  for _, row in ipairs(options.rows or {}) do
+    tasks[#tasks + 1] = { row = row, split = options.split, seed = options.seed }
+  end
+  for _, task in ipairs(options.tasks or {}) do tasks[#tasks + 1] = { task = task, seed = options.seed } end
+  if #tasks == 0 then tasks[1] = { row = 0, split = options.split, seed = options.seed } end
+
+  if model then
+    if script.dir == nil then error("r1.rollout: open the script with the model: r1.script(path, { model = model })", 2) end
+    return ask("env.run", {
+      script = handle_of(script.handle), model = model, tasks = tasks, samples = samples, sampling = options.sampling,
+      seed = options.seed or 0, branch = branch and { step = branch.step or 1, count = branch.count or 1 },
+    }).trajectories
+  end
+  if options.sampling ~= nil then error("r1.rollout: `sampling` is for a model", 2) end
+  local all = {}
+  for _, task in ipairs(tasks) do
+    for _ = 1, samples do
+      local attempt = script:reset(task)
+      if branch then
+        local over = safely(attempt, policy, branch.step or 1)
+        for number = 1, over and 1 or branch.count or 1 do
+          local own = over and attempt or attempt:fork()
+          if not over then safely(own, policy, math.huge) end
+          local ended = own:finish()
+          if not over then ended.branch = number - 1 end
+          all[#all + 1] = ended
+        end
+      else
+        safely(attempt, policy, math.huge)
+        all[#all + 1] = attempt:finish()
+      end
+    end
+  end
+  return all
+end
+
+return open, rollout, Script, Attempt

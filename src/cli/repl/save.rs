@@ -1,0 +1,125 @@
+//! A session as a test: what was replied, and what came of it.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::session::Session;
+use crate::error::{Error, Kind, Result};
+
+impl Session {
+    /// Writes the trajectory at hand as a file for `r1 test`; nothing is overwritten.
+    pub(super) fn save(&mut self, path: &Path) -> Result<()> {
+        if path.exists() {
+            return Err(Error::new(Kind::Usage, "the file is there already").at_path(path).hint("give another name"));
+        }
+        let Some(file) = self.file.clone() else {
+            return Err(Error::new(Kind::Usage, "a test needs the script's file").hint("r1 repl SCRIPT --replay …"));
+        };
+        let text = self.test(&file)?;
+        std::fs::write(path, text).map_err(|e| Error::io(Kind::Store, "write", path, &e))
+    }
+
+    fn test(&mut self, file: &Path) -> Result<String> {
+        let start = self.start.clone().ok_or_else(|| Error::new(Kind::Usage, "there is no trajectory yet"))?;
+        let settings: Vec<String> = self
+            .overrides
+            .iter()
+            .filter_map(|typed| typed.split_once('='))
+            .map(|(name, value)| {
+                let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+                format!("[{}] = {}", quoted(name), literal(&value))
+            })
+            .collect();
+        let options = if settings.is_empty() {
+            String::new()
+        } else {
+            format!(", {{ settings = {{ {} }} }}", settings.join(", "))
+        };
+        let mut out = String::from("--- A session of r1 repl as a test: what was done must come to the same.\n\n");
+        let _ = writeln!(out, "local script = r1.script({}{options})\n", quoted(&file.display().to_string()));
+        let which = match start.row {
+            Some(row) => format!("row = {row}, split = {}", quoted(start.split.name())),
+            None => format!("task = {}", literal(&start.task)),
+        };
+        let steps = self.attempt()?.trajectory().steps.clone();
+        let count = steps.len();
+        let name = format!("{count} step{} of {}", if count == 1 { "" } else { "s" }, file.display());
+        let _ = writeln!(out, "test({}, function()", quoted(&name));
+        let _ = writeln!(out, "  local trajectory = script:reset {{ {which}, seed = {} }}", start.seed);
+        for (index, step) in steps.iter().enumerate() {
+            let _ = writeln!(out, "\n  local step = trajectory:step({})", text(&step.text));
+            let _ = writeln!(out, "  expect(step.reward):near({:?})", step.reward);
+            let over = index + 1 == count && self.attempt()?.over().is_some();
+            let _ = writeln!(out, "  expect(step.done):equals({over})");
+            for (place, tool) in step.tools.iter().enumerate() {
+                let _ = writeln!(out, "  expect(step.tools[{}].output):equals({})", place + 1, text(&tool.output));
+            }
+        }
+        let (total, parts) = self.reward_parts()?;
+        let _ = writeln!(out, "\n  local reward, parts = trajectory:reward()\n  expect(reward):near({total:?})");
+        for (name, value) in parts {
+            let _ = writeln!(out, "  expect(parts[{}]):near({value:?})", quoted(&name));
+        }
+        out.push_str("end)\n");
+        Ok(out)
+    }
+}
+
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            c if c.is_control() => {
+                let _ = write!(out, "\\{:03}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// A text of several lines in long brackets, as people would write it.
+fn text(text: &str) -> String {
+    let plain = text.chars().all(|c| c == '\n' || !c.is_control());
+    if !text.contains('\n') || !plain {
+        return quoted(text);
+    }
+    let level = (0..=text.len()).map(|count| "=".repeat(count)).find(|level| !text.contains(&format!("]{level}")));
+    let level = level.unwrap_or_default();
+    // A line end right behind the opening brackets is not part of the text.
+    format!("[{level}[\n{text}]{level}]")
+}
+
+/// Plain data as Lua would write it.
+fn literal(value: &Value) -> String {
+    match value {
+        Value::Null => "nil".to_owned(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::String(text) => quoted(text),
+        Value::Array(items) => format!("{{ {} }}", items.iter().map(literal).collect::<Vec<_>>().join(", ")),
+        Value::Object(fields) => {
+            let field = |(name, value): (&String, &Value)| format!("[{}] = {}", quoted(name), literal(value));
+            format!("{{ {} }}", fields.iter().map(field).collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_come_back_as_they_were() {
+        assert_eq!(text("a \"b\" \\"), "\"a \\\"b\\\" \\\\\"");
+        assert_eq!(text("x = [[1]]\ny"), "[=[\nx = [[1]]\ny]=]");
+        assert_eq!(text("a]\nb]=]"), "[==[\na]\nb]=]]==]");
+        assert_eq!(quoted("\u{1}9"), "\"\\0019\"");
+        assert_eq!(literal(&serde_json::json!({ "a b": [1, null, "x"] })), "{ [\"a b\"] = { 1, nil, \"x\" } }");
+    }
+}

@@ -1,0 +1,174 @@
+//! `r1 test`: files of tests in Lua.
+
+use std::cell::RefCell;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use console::Style;
+use serde_json::json;
+use tokio::runtime::Runtime;
+
+use super::args::{OutputArgs, TestArgs};
+use super::recorded::heed;
+use super::{diff, print};
+use crate::error::{Error, Kind, Result};
+use crate::script::{Suite, Verdict};
+use crate::services::TensorThread;
+use crate::telemetry::{Reporter, ctrl_c};
+
+/// What the names of test files end with.
+const ENDING: &str = "_test.lua";
+
+#[derive(Default)]
+struct Counts {
+    passed: usize,
+    failed: usize,
+    left_out: usize,
+}
+
+pub(super) fn run(args: &TestArgs, output: OutputArgs) -> Result<ExitCode> {
+    let interrupt = ctrl_c();
+    let started = Instant::now();
+    let files = files(&args.files)?;
+    let reporter = output.reporter();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
+    let mut counts = Counts::default();
+    for file in &files {
+        heed(interrupt)?;
+        one_file(file, args.filter.as_deref(), &runtime, output, &reporter, &mut counts)?;
+    }
+    let Counts { passed, failed, left_out } = counts;
+    if passed + failed == 0 {
+        let filter = args.filter.as_deref().unwrap_or_default();
+        return Err(Error::new(Kind::Usage, format!("no test's name holds `{filter}`")));
+    }
+    if output.json {
+        print(&format!(
+            "{}\n",
+            json!({ "event": "summary", "passed": passed, "failed": failed, "left_out": left_out })
+        ))?;
+    } else {
+        let rest = if left_out > 0 { format!(", {left_out} left out") } else { String::new() };
+        print(&format!("{passed} passed, {failed} failed{rest} in {:.1} s\n", started.elapsed().as_secs_f64()))?;
+    }
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(Kind::Env.exit_code()) })
+}
+
+fn one_file(
+    file: &Path,
+    filter: Option<&str>,
+    runtime: &Runtime,
+    output: OutputArgs,
+    reporter: &Reporter,
+    counts: &mut Counts,
+) -> Result<()> {
+    let source = std::fs::read_to_string(file).map_err(|e| Error::io(Kind::Script, "read the tests", file, &e))?;
+    // What a test prints is shown if it fails.
+    let said = Rc::new(RefCell::new(String::new()));
+    let hear = Rc::clone(&said);
+    let echo = Box::new(move |line: &crate::script::LogLine, stream| {
+        let mut said = hear.borrow_mut();
+        match stream {
+            crate::script::Stream::Out => said.push_str(&line.text),
+            crate::script::Stream::Log => {
+                let _ = writeln!(said, "{}: {}", line.place, line.text);
+            }
+        }
+    });
+    let services = Arc::new(TensorThread::new(reporter.clone()));
+    let suite = runtime.block_on(Suite::load(file, &source, services, echo))?;
+    if !output.json && !output.quiet {
+        print(&format!("{}\n", file.display()))?;
+    }
+    for (index, (name, place)) in suite.names().iter().enumerate() {
+        if filter.is_some_and(|filter| !name.contains(filter)) {
+            counts.left_out += 1;
+            continue;
+        }
+        said.borrow_mut().clear();
+        let verdict = runtime.block_on(suite.run(index));
+        if verdict.failure.is_none() {
+            counts.passed += 1;
+        } else {
+            counts.failed += 1;
+        }
+        if output.json {
+            let failure = verdict.failure.as_ref().map(|failure| {
+                let (expected, actual) = verdict.sides.clone().unzip();
+                json!({ "message": failure.error.message, "place": failure.error.place, "hint": failure.error.hint,
+                        "expected": expected, "actual": actual, "traceback": failure.traceback })
+            });
+            let line = json!({ "event": "test", "file": file, "name": name, "place": place,
+                               "ok": failure.is_none(), "seconds": verdict.seconds, "failure": failure });
+            print(&format!("{line}\n"))?;
+        } else if !output.quiet || verdict.failure.is_some() {
+            print(&told(name, &verdict, &said.borrow(), reporter.is_coloured()))?;
+        }
+    }
+    Ok(())
+}
+
+fn told(name: &str, verdict: &Verdict, said: &str, colour: bool) -> String {
+    let paint = |style: Style, text: &str| style.force_styling(colour).apply_to(text).to_string();
+    let Some(failure) = &verdict.failure else { return format!("  {}    {name}\n", paint(Style::new().green(), "ok")) };
+    let mut lines = vec![format!("  {}  {name}", paint(Style::new().red().bold(), "FAIL"))];
+    lines.extend(failure.to_string().lines().map(|line| format!("        {line}")));
+    if let Some((expected, actual)) = &verdict.sides
+        && (expected.contains('\n') || actual.contains('\n'))
+    {
+        lines.push("        - expected, + got".to_owned());
+        let all = diff::lines(&format!("{expected}\n"), &format!("{actual}\n"), colour);
+        lines.extend(all.lines().map(|line| format!("      {line}")));
+    }
+    lines.extend(said.lines().map(|line| format!("        | {line}")));
+    lines.join("\n") + "\n"
+}
+
+/// The files to run: as named, those in named directories, or those of `tests/lua`, `scripts` and here.
+fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for path in named {
+        if path.is_dir() {
+            below(path, true, &mut found)?;
+        } else {
+            found.push(path.clone());
+        }
+    }
+    if named.is_empty() {
+        for (folder, deep) in [("tests/lua", true), ("scripts", true), (".", false)] {
+            if Path::new(folder).is_dir() {
+                below(Path::new(folder), deep, &mut found)?;
+            }
+        }
+    }
+    if found.is_empty() {
+        let place = if named.is_empty() { "tests/lua, scripts or this directory" } else { "the directories named" };
+        return Err(Error::new(Kind::Usage, format!("there are no tests in {place}"))
+            .hint(format!("files of tests are called NAME{ENDING}; `r1 new NAME` writes a script and its test")));
+    }
+    Ok(found)
+}
+
+fn below(folder: &Path, deep: bool, found: &mut Vec<PathBuf>) -> Result<()> {
+    let failed = |e: &std::io::Error| Error::io(Kind::Data, "look for tests in", folder, e);
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(|e| failed(&e))? {
+        paths.push(entry.map_err(|e| failed(&e))?.path());
+    }
+    paths.sort();
+    for path in paths {
+        if path.is_dir() && deep {
+            below(&path, deep, found)?;
+        } else if path.to_string_lossy().ends_with(ENDING) {
+            found.push(path.strip_prefix("./").map_or_else(|_| path.clone(), Path::to_path_buf));
+        }
+    }
+    Ok(())
+}

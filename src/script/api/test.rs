@@ -1,0 +1,59 @@
+//! `test` and `expect`: what files run by `r1 test` have besides all of a program. The assertions are in `lua/test.lua`.
+
+use std::rc::Rc;
+
+use mlua::{Function, Lua, Table, Value};
+
+use super::args::{fail, raise};
+use crate::error::{Error, Kind};
+use crate::script::convert::{kind, show};
+use crate::script::host::{Host, misuse};
+use crate::script::repl::{Layout, Shown};
+use crate::script::suite::Cases;
+
+pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let own = host.clone();
+    environment.raw_set(
+        "test",
+        lua.create_function(move |lua, (name, body): (Value, Value)| {
+            let (Value::String(name), Value::Function(body)) = (&name, &body) else {
+                let got = format!("{} and {}", kind(&name), kind(&body));
+                return Err(fail(lua, "test", format!("takes a name and a function, got {got}")));
+            };
+            let name = name.to_string_lossy();
+            let twice = with(&own, |cases| {
+                let twice = cases.found.iter().any(|(known, _)| *known == name);
+                cases.found.push((name.clone(), body.clone()));
+                twice
+            });
+            if twice { Err(fail(lua, "test", format!("there are two tests called \"{name}\""))) } else { Ok(()) }
+        })?,
+    )?;
+    let own = host.clone();
+    let fail = lua.create_function(move |lua, (message, values): (String, mlua::MultiValue)| -> mlua::Result<()> {
+        let text = |value: &Value| Shown::of(value, &Layout::lines()).to_string();
+        let sides = match values.iter().map(text).collect::<Vec<_>>()[..] {
+            [ref expected, ref actual] => Some((expected.clone(), actual.clone())),
+            _ => None,
+        };
+        with(&own, |cases| cases.sides = sides);
+        Err(raise(misuse(lua, message)))
+    })?;
+    let short = lua.create_function(|_, value: Value| Ok(show(&value)))?;
+    let source = include_str!("../../../lua/test.lua");
+    let (expect, methods): (Function, Table) = lua.load(source).set_name("=[r1]").call((fail, short))?;
+    methods.set_readonly(true);
+    environment.raw_set("expect", expect)
+}
+
+/// Works on the tests that the file has; outside of `r1 test` there are none.
+fn with<T: Default>(host: &Host, work: impl FnOnce(&mut Cases) -> T) -> T {
+    host.cases.as_ref().map(|cases| work(&mut cases.borrow_mut())).unwrap_or_default()
+}
+
+/// A file that registers tests while one is running would never see them run.
+pub(crate) fn none_found(path: &std::path::Path) -> Error {
+    Error::new(Kind::Script, "the file has no tests")
+        .at_path(path)
+        .hint("test(\"what holds\", function() … end) makes one")
+}

@@ -1,0 +1,101 @@
+//! `r1.script` and `r1.rollout`: other scripts and their trajectories, for programs. What they do is in `lua/rollout.lua`;
+//! here is the way to the host's [`Services`].
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mlua::{AnyUserData, Function, Lua, Table, UserData, Value};
+use serde_json::{Value as Json, json};
+
+use super::args::fail;
+use super::model;
+use crate::script::Services;
+use crate::script::convert::{Odd, from_json, to_json};
+use crate::script::host::{Host, misuse, place};
+
+/// A script or a trajectory that the host holds for the program; let go of when Lua lets go of it.
+struct Held {
+    services: Arc<dyn Services>,
+    number: Json,
+    /// What lets go of it, and what that calls it.
+    close: (&'static str, &'static str),
+}
+
+impl UserData for Held {}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.services.call(self.close.0, json!({ (self.close.1): self.number })));
+    }
+}
+
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let own = host.clone();
+    let ask = lua.create_async_function(move |lua, (function, arguments): (String, Value)| {
+        let (services, host) = (own.services.clone(), own.clone());
+        let beside = directory(&lua);
+        async move {
+            let Some(services) = services else {
+                return Err(fail(&lua, "r1.script", "is for programs (`r1 lua`) and tests (`r1 test`)"));
+            };
+            let mut asked = to_json(&arguments, "it", Odd::Refuse).map_err(|why| fail(&lua, &function, why))?;
+            if function == "env.open" {
+                asked["beside"] = json!(beside);
+                asked["overrides"] = overrides(&asked["overrides"]);
+            }
+            let told = model::ask(&lua, &services, &function, asked).await?;
+            // What a script said meanwhile comes along with the answer.
+            let logged = told.get("log").and_then(Json::as_array).filter(|_| told.get("told").is_some());
+            for line in logged.into_iter().flatten() {
+                let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+                host.log(text("place"), text("text"));
+            }
+            let told = if logged.is_some() { &told["told"] } else { &told };
+            let close = match function.as_str() {
+                "env.open" => Some(("env.close", "script")),
+                "env.reset" | "env.fork" => Some(("env.drop", "attempt")),
+                _ => None,
+            };
+            match close {
+                Some(close) => {
+                    let held = Held { services, number: told[close.1].clone(), close };
+                    Ok((Value::UserData(lua.create_userdata(held)?), from_json(&lua, &told["about"])?))
+                }
+                None => Ok((from_json(&lua, told)?, Value::Nil)),
+            }
+        }
+    })?;
+    let handle_of = lua.create_function(|lua, held: AnyUserData| match held.borrow::<Held>() {
+        Ok(held) => from_json(lua, &held.number),
+        Err(_) => Err(mlua::Error::external(misuse(lua, "this is no script and no trajectory"))),
+    })?;
+    let model_of = lua.create_function(|lua, value: Value| match model::handle(&value) {
+        Some(handle) => from_json(lua, &handle),
+        None => Ok(Value::Nil),
+    })?;
+    let source = include_str!("../../../lua/rollout.lua");
+    let (open, rollout, script, attempt): (Function, Function, Table, Table) =
+        lua.load(source).set_name("=[r1]").call((ask, handle_of, model_of))?;
+    for methods in [script, attempt] {
+        methods.set_readonly(true);
+    }
+    r1.raw_set("script", open)?;
+    r1.raw_set("rollout", rollout)
+}
+
+/// Where the program that is running lies.
+fn directory(lua: &Lua) -> String {
+    let place = place(lua).unwrap_or_default();
+    let path = place.rsplit_once(':').map_or("", |(path, _)| path);
+    std::path::Path::new(path).parent().unwrap_or(std::path::Path::new("")).display().to_string()
+}
+
+/// `{ { name, value }, … }` as `name=value`, the way settings are typed.
+fn overrides(pairs: &Json) -> Json {
+    let pairs = pairs.as_array().cloned().unwrap_or_default();
+    let text = |pair: &Json| match &pair[1] {
+        Json::String(text) => format!("{}={text}", pair[0].as_str().unwrap_or_default()),
+        other => format!("{}={other}", pair[0].as_str().unwrap_or_default()),
+    };
+    pairs.iter().map(|pair| json!(text(pair))).collect()
+}

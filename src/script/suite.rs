@@ -1,0 +1,81 @@
+//! A file of tests in Lua: the file runs once and names its tests, then each runs by itself.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use mlua::{Function, Value};
+
+use super::api::test::none_found;
+use super::failure::Failure;
+use super::host::{Call, Entry, Host};
+use super::load::directory;
+use super::program::Echo;
+use super::services::Services;
+use super::vm::{Sources, Vm, definition};
+use crate::config::Limits;
+use crate::error::Result;
+
+/// The tests that a file has named so far, and what the last failed assertion compared.
+#[derive(Default)]
+pub(crate) struct Cases {
+    pub(crate) found: Vec<(String, Function)>,
+    /// Expected and actual, entry by line.
+    pub(crate) sides: Option<(String, String)>,
+}
+
+/// A file of tests, loaded.
+pub struct Suite {
+    vm: Vm,
+    limits: Limits,
+    cases: Vec<(String, Function)>,
+}
+
+/// What a test came to.
+#[derive(Debug)]
+pub struct Verdict {
+    pub seconds: f64,
+    pub failure: Option<Failure>,
+    /// Expected and actual, one entry a line, where an assertion compared two values.
+    pub sides: Option<(String, String)>,
+}
+
+impl Suite {
+    /// Runs the file, which names its tests.
+    ///
+    /// # Errors
+    /// [`Kind::Script`](crate::Kind::Script) with the line for a file that fails, or has no tests.
+    pub async fn load(path: &Path, source: &str, services: Arc<dyn Services>, echo: Echo) -> Result<Self> {
+        let limits = Limits { cpu: 60.0, wait: 600.0, memory: 4096, trajectory: 4096, text: 64, ..Limits::default() };
+        let host = Host::for_suite(services, echo);
+        let vm = Vm::with_host(limits.clone(), Sources::Disk(directory(path)), Rc::clone(&host), Some(&[]))?;
+        let failed = |failure: Failure| failure.error.at_path(path);
+        let function = vm.compile(path, source).map_err(failed)?;
+        vm.call::<Value>(&Call::new(Entry::Load, (0, 0), &limits), &function, ()).await.map_err(failed)?;
+        let cases = host.cases.as_ref().map(|cases| std::mem::take(&mut cases.borrow_mut().found)).unwrap_or_default();
+        if cases.is_empty() {
+            return Err(none_found(path));
+        }
+        Ok(Self { vm, limits, cases })
+    }
+
+    /// The tests: what they are called, and where they stand.
+    pub fn names(&self) -> Vec<(&str, String)> {
+        self.cases.iter().map(|(name, body)| (name.as_str(), definition(body).unwrap_or_default())).collect()
+    }
+
+    /// Runs one test, by its place in [`Suite::names`].
+    pub async fn run(&self, index: usize) -> Verdict {
+        let started = Instant::now();
+        let call = Call::new(Entry::Test, (index as u64, 0), &self.limits);
+        let ended = match self.cases.get(index) {
+            Some((_, body)) => self.vm.call::<Value>(&call, body, ()).await.map(drop),
+            None => Ok(()),
+        };
+        let sides = self.vm.host.cases.as_ref().and_then(|cases| cases.borrow_mut().sides.take());
+        let failure = ended.err();
+        let sides = sides.filter(|_| failure.is_some());
+        Verdict { seconds: started.elapsed().as_secs_f64(), failure, sides }
+    }
+}

@@ -1,0 +1,417 @@
+//! `env.*`: scripts and their trajectories for programs, on a thread of their own, where they wait beside each other.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value as Json, json};
+use tokio::sync::{mpsc, oneshot};
+
+use super::Loaded;
+use crate::engine::{EngineClient, Policy};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Completion, FinishReason, Sampling, StreamSeed, ToolCall, Trajectory};
+use crate::rollout::{self, Attempt, Reached, Spec, Stage, Stop};
+use crate::script::{Record, Script, Split};
+use crate::telemetry::Reporter;
+use crate::text::Renderer;
+
+/// What the thread is asked. `policy` replies in `env.run`.
+pub(super) struct Job {
+    pub(super) function: String,
+    pub(super) arguments: Json,
+    pub(super) policy: Option<EngineClient>,
+    pub(super) reply: oneshot::Sender<Result<Json>>,
+}
+
+/// Starts the thread; it ends when the sender is dropped.
+pub(super) fn start(reporter: Reporter) -> Result<mpsc::UnboundedSender<Job>> {
+    let (sender, mut jobs) = mpsc::unbounded_channel::<Job>();
+    let failed =
+        |error: std::io::Error| Error::new(Kind::Internal, format!("can't start the thread of scripts: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let body = move || {
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime, async move {
+            let envs = Rc::new(Envs { reporter, ..Envs::default() });
+            while let Some(job) = jobs.recv().await {
+                let envs = Rc::clone(&envs);
+                tokio::task::spawn_local(async move {
+                    let Job { function, arguments, policy, reply } = job;
+                    // Nobody waits for the answer to a closing.
+                    let _ = reply.send(envs.call(&function, &arguments, policy).await);
+                });
+            }
+        });
+    };
+    std::thread::Builder::new().name("r1-scripts".to_owned()).spawn(body).map_err(failed)?;
+    Ok(sender)
+}
+
+struct Envs {
+    reporter: Reporter,
+    scripts: RefCell<BTreeMap<u64, Rc<Loaded>>>,
+    attempts: RefCell<BTreeMap<u64, Slot>>,
+    next: Cell<u64>,
+}
+
+impl Default for Envs {
+    fn default() -> Self {
+        let (scripts, attempts) = (RefCell::default(), RefCell::default());
+        Self { reporter: Reporter::silent(), scripts, attempts, next: Cell::new(1) }
+    }
+}
+
+/// A trajectory that a program holds.
+struct Slot {
+    loaded: Rc<Loaded>,
+    /// `None` while it is being worked on.
+    attempt: Option<Attempt>,
+}
+
+#[derive(Deserialize)]
+struct Open {
+    path: PathBuf,
+    /// Of the program, for paths that are not in the current directory.
+    beside: PathBuf,
+    #[serde(default)]
+    overrides: Vec<String>,
+    /// The model whose tokenizer is used.
+    #[serde(default)]
+    model: Option<PathBuf>,
+}
+
+/// Which row, or which task.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default)]
+struct Which {
+    split: Option<String>,
+    row: u64,
+    task: Option<Json>,
+    seed: Option<u64>,
+}
+
+impl Which {
+    fn split(&self) -> Split {
+        if self.split.as_deref() == Some("eval") { Split::Eval } else { Split::Train }
+    }
+
+    fn task(&self, loaded: &Loaded) -> Result<Json> {
+        match &self.task {
+            Some(task) => Ok(task.clone()),
+            None => loaded.worker.row(self.split(), self.row),
+        }
+    }
+
+    fn spec(&self, loaded: &Loaded) -> Spec {
+        let mut spec = Spec::new(self.split(), self.row, &loaded.script.settings);
+        spec.env_seed = self.seed.unwrap_or(spec.env_seed);
+        if loaded.max_context > 0 {
+            spec.max_context = loaded.max_context;
+        }
+        spec
+    }
+}
+
+#[derive(Deserialize)]
+struct Reply {
+    #[serde(default)]
+    text: String,
+    #[serde(default)]
+    calls: Vec<ToolCall>,
+    #[serde(default = "stop")]
+    finish_reason: FinishReason,
+    /// The exact ids, where a model sampled them.
+    #[serde(default)]
+    token_ids: Option<Vec<u32>>,
+    #[serde(default)]
+    logprobs: Vec<f32>,
+}
+
+fn stop() -> FinishReason {
+    FinishReason::Stop
+}
+
+/// Trajectories by a model: the rows, how often each, and where they branch.
+#[derive(Deserialize)]
+struct Run {
+    script: u64,
+    tasks: Vec<Which>,
+    samples: u32,
+    #[serde(default)]
+    sampling: serde_json::Map<String, Json>,
+    seed: u64,
+    #[serde(default)]
+    branch: Option<Branch>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+struct Branch {
+    step: usize,
+    count: u32,
+}
+
+impl Envs {
+    async fn call(&self, function: &str, arguments: &Json, policy: Option<EngineClient>) -> Result<Json> {
+        match function {
+            "env.open" => self.open(&read(arguments)?),
+            "env.close" => Ok(json!(self.scripts.borrow_mut().remove(&id(arguments, "script")?).is_some())),
+            "env.drop" => Ok(json!(self.attempts.borrow_mut().remove(&id(arguments, "attempt")?).is_some())),
+            "env.rows" => {
+                let (loaded, which) = (self.script(arguments)?, read::<Which>(arguments)?);
+                Ok(json!(loaded.worker.rows(which.split())?.unwrap_or(0)))
+            }
+            "env.row" => {
+                let (loaded, which) = (self.script(arguments)?, read::<Which>(arguments)?);
+                loaded.worker.row(which.split(), which.row)
+            }
+            "env.reset" => {
+                let (loaded, which) = (self.script(arguments)?, read::<Which>(arguments)?);
+                let (task, spec) = (which.task(&loaded)?, which.spec(&loaded));
+                let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+                let begun = Attempt::begin(stage, spec, task, &Record::live()).await;
+                let attempt = begun.map_err(|failure| failure.error);
+                Ok(with_log(&loaded, &json!({ "attempt": self.keep(&loaded, attempt?) })))
+            }
+            "env.run" => match policy {
+                Some(policy) => self.run(read(arguments)?, &policy).await,
+                None => Err(Error::new(Kind::Internal, "nobody replies")),
+            },
+            _ => self.with_attempt(function, arguments).await,
+        }
+    }
+
+    fn open(&self, open: &Open) -> Result<Json> {
+        let beside = open.beside.join(&open.path);
+        let path = if open.path.exists() || !beside.exists() { &open.path } else { &beside };
+        let script = Script::load(path, &open.overrides)?;
+        let loaded = match &open.model {
+            Some(dir) => {
+                let renderer = Arc::new(Renderer::load_named(dir, &script.settings.env.format)?);
+                Loaded::with(script, renderer, 0, false)?
+            }
+            None => Loaded::new(script, &self.reporter)?,
+        };
+        let told = json!({ "path": path, "tools": loaded.worker.tools(), "format": loaded.renderer.format().name() });
+        let handle = self.number();
+        self.scripts.borrow_mut().insert(handle, Rc::new(loaded));
+        Ok(json!({ "script": handle, "about": told }))
+    }
+
+    fn number(&self) -> u64 {
+        self.next.replace(self.next.get() + 1)
+    }
+
+    fn script(&self, arguments: &Json) -> Result<Rc<Loaded>> {
+        let handle = id(arguments, "script")?;
+        self.scripts.borrow().get(&handle).cloned().ok_or_else(|| Error::new(Kind::Internal, "the script is not open"))
+    }
+
+    fn keep(&self, loaded: &Rc<Loaded>, attempt: Attempt) -> u64 {
+        let handle = self.number();
+        self.attempts.borrow_mut().insert(handle, Slot { loaded: Rc::clone(loaded), attempt: Some(attempt) });
+        handle
+    }
+
+    /// Works on a trajectory, which nobody else does meanwhile.
+    async fn with_attempt(&self, function: &str, arguments: &Json) -> Result<Json> {
+        let handle = id(arguments, "attempt")?;
+        let (loaded, mut attempt) = {
+            let mut attempts = self.attempts.borrow_mut();
+            let slot = attempts.get_mut(&handle).ok_or_else(|| Error::new(Kind::Internal, "the trajectory is gone"))?;
+            let busy = || Error::new(Kind::Script, "the trajectory is at work already");
+            (Rc::clone(&slot.loaded), slot.attempt.take().ok_or_else(busy)?)
+        };
+        let told = self.work(function, arguments, &loaded, &mut attempt).await;
+        if let Err(Stop::Failed(failure)) = &told
+            && function != "env.reward"
+        {
+            attempt.fail(&loaded.worker, failure);
+        }
+        if let Some(slot) = self.attempts.borrow_mut().get_mut(&handle) {
+            slot.attempt = Some(attempt);
+        }
+        told.map(|told| with_log(&loaded, &told)).map_err(error)
+    }
+
+    async fn work(
+        &self,
+        function: &str,
+        arguments: &Json,
+        loaded: &Rc<Loaded>,
+        attempt: &mut Attempt,
+    ) -> Result<Json, Stop> {
+        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        match function {
+            "env.observe" => Ok(json!(attempt.look(stage).await?.observation)),
+            "env.request" => {
+                let request = attempt.request(stage).await?;
+                Ok(json!({
+                    "prompt_ids": request.prompt_ids, "stop_ids": request.stop_ids, "seed": request.seed.seed,
+                    "sampling": *with_stop(&loaded.renderer, &request.sampling),
+                }))
+            }
+            "env.step" => {
+                if attempt.failed().is_some() || attempt.over().is_some() {
+                    let status = attempt.failed().or(attempt.over()).map_or("", crate::mdp::Status::name);
+                    return Err(Error::new(Kind::Script, format!("the trajectory is over: {status}")).into());
+                }
+                let reply: Reply = read(&arguments["reply"])?;
+                step(stage, attempt, reply).await?;
+                Ok(stepped(attempt))
+            }
+            "env.state" => Ok(attempt.state().snapshot()?["state"].clone()),
+            "env.reward" => {
+                let reward = attempt.reward(stage).await?;
+                let steps: f64 = attempt.trajectory().steps.iter().fold(0.0, |sum, step| sum + step.reward);
+                Ok(json!({ "total": steps + reward.total, "outcome": reward.total, "parts": reward.parts }))
+            }
+            "env.fork" => {
+                let fork = attempt.fork(attempt.spec().clone())?;
+                Ok(json!({ "attempt": self.keep(loaded, fork) }))
+            }
+            "env.finish" => {
+                let mut last = attempt.fork(attempt.spec().clone())?;
+                if last.failed().is_none() {
+                    match last.finish(stage).await {
+                        Err(Stop::Failed(failure)) => last.fail(&loaded.worker, &failure),
+                        other => other?,
+                    }
+                }
+                Ok(shown(&last.into_trajectory(), None))
+            }
+            other => Err(Error::new(Kind::Internal, format!("no service is called `{other}`")).into()),
+        }
+    }
+
+    /// Trajectories by a model, all at the same time.
+    async fn run(&self, run: Run, policy: &EngineClient) -> Result<Json> {
+        let loaded = {
+            let scripts = self.scripts.borrow();
+            scripts.get(&run.script).cloned().ok_or_else(|| Error::new(Kind::Internal, "the script is not open"))?
+        };
+        let mut sampling = json!(loaded.script.settings.sampling);
+        for (name, value) in run.sampling {
+            sampling[name] = value;
+        }
+        let sampling: Sampling =
+            serde_json::from_value(sampling).map_err(|e| Error::new(Kind::Script, format!("`sampling`: {e}")))?;
+        let sampling = with_stop(&loaded.renderer, &sampling);
+        let mut jobs = Vec::new();
+        for (group, which) in run.tasks.iter().enumerate() {
+            for sample in 0..run.samples {
+                let mut spec = which.spec(&loaded);
+                spec.id = format!("{group}-{sample}");
+                (spec.group, spec.sample) = (group as u64, sample);
+                spec.seed = StreamSeed { seed: run.seed, trajectory: u64::from(sample) << 32 | group as u64, step: 0 };
+                spec.sampling = Arc::clone(&sampling);
+                jobs.push(one(&loaded, policy, which.task(&loaded)?, spec, run.branch));
+            }
+        }
+        let done = futures_util::future::try_join_all(jobs).await?;
+        let all: Vec<Json> = done.into_iter().flatten().collect();
+        Ok(with_log(&loaded, &json!({ "trajectories": all })))
+    }
+}
+
+/// One trajectory, or its continuations from a step on.
+async fn one(
+    loaded: &Loaded,
+    policy: &dyn Policy,
+    task: Json,
+    spec: Spec,
+    branch: Option<Branch>,
+) -> Result<Vec<Json>> {
+    let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+    let attempt = match Attempt::begin(stage, spec.clone(), task.clone(), &Record::live()).await {
+        Ok(attempt) => attempt,
+        Err(failure) => return Ok(vec![shown(&rollout::never_begun(stage, &spec, task, &failure), None)]),
+    };
+    let Some(Branch { step, count }) = branch else {
+        return Ok(vec![shown(&rollout::go_on(stage, policy, attempt).await?, None)]);
+    };
+    let attempt = match rollout::go_to(stage, policy, attempt, step).await? {
+        Reached::There(attempt) => attempt,
+        Reached::Ended(trajectory) => return Ok(vec![shown(&trajectory, None)]),
+    };
+    let specs = (0..count).map(|number| {
+        let mut own = spec.clone();
+        own.id = format!("{}+{number}", spec.id);
+        own.seed.trajectory = spec.seed.trajectory ^ (u64::from(number) + 1) << 48;
+        own
+    });
+    let all = rollout::branch(stage, policy, &attempt, specs).await?;
+    Ok(all.iter().zip(0_u32..).map(|(trajectory, number)| shown(trajectory, Some(number))).collect())
+}
+
+async fn step(stage: Stage<'_>, attempt: &mut Attempt, reply: Reply) -> Result<(), Stop> {
+    if let Some(token_ids) = reply.token_ids {
+        let (logprobs, finish_reason) = (reply.logprobs, reply.finish_reason);
+        let completion = Completion { token_ids, logprobs, top_logprobs: Vec::new(), finish_reason, prefilled: 0 };
+        return attempt.act(stage, completion).await;
+    }
+    if reply.calls.is_empty() {
+        let completion = rollout::typed(stage, &reply.text, reply.finish_reason)?;
+        return attempt.act(stage, completion).await;
+    }
+    let (completion, action) = rollout::typed_calls(stage, &reply.text, reply.calls)?;
+    attempt.take(stage, completion, action).await
+}
+
+/// What a step came to.
+fn stepped(attempt: &Attempt) -> Json {
+    let status = attempt.over().map(crate::mdp::Status::name);
+    match attempt.trajectory().steps.last() {
+        Some(step) => json!({
+            "reward": step.reward, "done": status.is_some(), "status": status, "text": step.text, "tools": step.tools,
+        }),
+        None => json!({}),
+    }
+}
+
+/// A trajectory with the sum of its rewards.
+fn shown(trajectory: &Trajectory, branch: Option<u32>) -> Json {
+    let mut told = json!(trajectory);
+    told["reward"] = json!(trajectory.total_reward());
+    told["branch"] = json!(branch);
+    if let Some(fields) = told.as_object_mut() {
+        fields.remove("record");
+    }
+    told
+}
+
+/// What the script logged meanwhile goes along.
+fn with_log(loaded: &Loaded, told: &Json) -> Json {
+    let log: Vec<Json> =
+        loaded.worker.take_log().into_iter().map(|line| json!({ "place": line.place, "text": line.text })).collect();
+    json!({ "told": told, "log": log })
+}
+
+fn with_stop(renderer: &Renderer, sampling: &Sampling) -> Arc<Sampling> {
+    let mut sampling = sampling.clone();
+    for stop in renderer.stop_strings() {
+        if !sampling.stop.contains(stop) {
+            sampling.stop.push(stop.clone());
+        }
+    }
+    Arc::new(sampling)
+}
+
+fn error(stop: Stop) -> Error {
+    match stop {
+        Stop::Failed(failure) => failure.error,
+        Stop::Fatal(error) => error,
+    }
+}
+
+fn id(arguments: &Json, name: &str) -> Result<u64> {
+    arguments[name].as_u64().ok_or_else(|| Error::new(Kind::Internal, format!("`{name}` is no handle")))
+}
+
+fn read<T: DeserializeOwned>(value: &Json) -> Result<T> {
+    T::deserialize(value).map_err(|error| Error::new(Kind::Script, error.to_string()))
+}
