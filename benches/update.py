@@ -95,7 +95,7 @@ def main():
     parser.add_argument("--bench", help="the binary of benches/update.rs")
     parser.add_argument("--binary", help="the r1 binary (not used here)")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repetitions", type=int, default=2)
+    parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.peer:
@@ -122,10 +122,10 @@ def main():
         print(lines[-1], flush=True)
 
     results = {}
-    lines.append("## An update at Qwen2.5-0.5B's shape: 8 rows of 64 + 192 tokens, one micro-batch")
+    lines.append("## An update at Qwen2.5-0.5B's shape: 4 rows of 64 + 192 tokens, one micro-batch")
     table("", "seconds", "tokens/s", "most memory", "above what is held")
     for checkpointing in (False, True):
-        found = both({"dir": half, "trajectories": [[64, 192]] * 8, "tokens_per_batch": 2048, "checkpointing": checkpointing})
+        found = both({"dir": half, "trajectories": [[64, 192]] * 4, "tokens_per_batch": 1024, "checkpointing": checkpointing})
         results[f"update, checkpointing {checkpointing}"] = found
         for name, side in found.items():
             if side:
@@ -136,20 +136,20 @@ def main():
             ratio = min(found["transformers"]["seconds"]) / min(found["r1"]["seconds"])
             row("**ratio**", f"**{ratio:.2f}x**", "", "", "")
 
-    lines.append("\n## Memory of 152k logits a token: two layers of that shape, 16 rows of 16 + 240 tokens at once")
+    lines.append("\n## Memory of 152k logits a token: two layers of that shape, 8 rows of 16 + 240 tokens at once")
     table("", "seconds", "most memory", "above what is held")
-    question = {"dir": two, "trajectories": [[16, 240]] * 16, "tokens_per_batch": 4096}
+    question = {"dir": two, "trajectories": [[16, 240]] * 8, "tokens_per_batch": 2048}
     found = both(question) | {"r1, whole logits": r1(question | {"whole_logits": True})}
     results["logits"] = found
     for name, side in found.items():
         if side:
             row(name, f"{min(side['seconds']):.2f}", f"{side['peak'] / GIB:.2f} GiB", f"{(side['peak'] - side['held']) / GIB:.2f} GiB")
 
-    lines.append("\n## Rows merged over the steps of a trajectory: 16 append-only trajectories of steps of 64 + 64 tokens, "
+    lines.append("\n## Rows merged over the steps of a trajectory: 8 append-only trajectories of steps of 64 + 64 tokens, "
                  "a model of 8 layers and 512 wide")
     table("steps", "merged", "tokens", "separate rows", "tokens", "separate, nothing shared", "tokens")
     for steps in range(1, 6):
-        question = {"dir": small, "trajectories": [[64, 64] * steps] * 16, "tokens_per_batch": 4096}
+        question = {"dir": small, "trajectories": [[64, 64] * steps] * 8, "tokens_per_batch": 4096}
         ways = {"merged": question, "separate": question | {"separate": True},
                 "alone": question | {"separate": True, "tokens_per_batch": 1}}
         found = {name: r1(way) for name, way in ways.items()}
