@@ -48,11 +48,11 @@ fn unknown_fields_name_the_nearest() {
       --> x.lua:2
       hint: did you mean `policy`?
     "#);
-    assert_snapshot!(refused("return r1.recipe {\n  trainer = r1.grpo { goup_size = 4 },\n}"), @r#"
+    assert_snapshot!(refused("return r1.recipe {\n  trainer = r1.grpo { goup_size = 4 },\n}"), @"
     r1.grpo: unknown field `goup_size`
       --> x.lua:2
-      hint: did you mean `group_size`?
-    "#);
+      hint: did you mean `group_size` or `groups`?
+    ");
     assert_snapshot!(refused("local env = r1.env { tolls = {} }"), @r#"
     r1.env: unknown field `tolls`
       --> x.lua:1
