@@ -33,7 +33,7 @@ pub(super) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    Run(RecipeArgs),
+    Run(RunArgs),
     Sft(SftArgs),
     Check(CheckArgs),
     Infer(InferArgs),
@@ -75,6 +75,16 @@ impl OutputArgs {
   r1 run scripts/retool.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct data.train=problems.jsonl
   r1 run scripts/retool.lua --resume           go on with the newest run of this script
   r1 run scripts/retool.lua --plan trainer.gradient_checkpointing=true")]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    pub(super) recipe: RecipeArgs,
+    /// Leave changes of the script for the next run
+    #[arg(long)]
+    pub(super) no_reload: bool,
+}
+
+/// What every training command takes.
+#[derive(Debug, Args)]
 pub(super) struct RecipeArgs {
     /// The recipe: a Lua file that returns `r1.recipe { … }`
     script: PathBuf,
@@ -174,6 +184,7 @@ impl RecipeArgs {
             name: self.name,
             resume,
             out: self.out,
+            no_reload: false,
             interrupt: Some(interrupt),
         })
     }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::args::{OutputArgs, RecipeArgs, SftArgs};
+use super::args::{OutputArgs, RecipeArgs, RunArgs, SftArgs};
 use super::print;
 use crate::error::{Kind, Result};
 use crate::native;
@@ -10,8 +10,9 @@ use crate::telemetry::{Reporter, ctrl_c};
 use crate::train::{self, RunOptions, Summary};
 
 /// Reinforcement learning.
-pub(super) fn run(args: RecipeArgs, output: OutputArgs) -> Result<ExitCode> {
-    train(args, output, train::run)
+pub(super) fn run(args: RunArgs, output: OutputArgs) -> Result<ExitCode> {
+    let no_reload = args.no_reload;
+    train(args.recipe, output, |options, reporter| train::run(&RunOptions { no_reload, ..options.clone() }, reporter))
 }
 
 /// Supervised fine-tuning.

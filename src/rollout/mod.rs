@@ -46,7 +46,7 @@ mod write;
 
 pub use attempt::{Attempt, Stage, Stop, read_reply};
 pub use drive::{Reached, branch, drive, go_on, go_to, never_begun};
-pub use pool::{Pending, Pool, PoolOptions, Progress, no_progress};
+pub use pool::{Pending, Pool, PoolOptions, Progress, Replacer, no_progress};
 pub use prompt::Prompt;
 pub use replay::{Mismatch, Replayed, completion, first_difference, replay};
 pub use spec::Spec;

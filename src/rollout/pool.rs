@@ -1,6 +1,6 @@
 //! Script worker threads, and the trajectories on their way. What a thread does is in `thread`.
 //!
-//! A pool has a *generation* of its script. [`Pool::replace`] gives it the next one, which starts with the next group: a
+//! A pool has a *generation* of its script. A [`Replacer`] gives it the next one, which starts with the next group: a
 //! group is a single comparison, and all its members run on the generation that its first member found.
 
 use std::collections::HashMap;
@@ -128,13 +128,14 @@ impl Pool {
         }
     }
 
-    /// Lets groups that have not begun run on `script`; those in flight finish on the one they began with. Gives the
-    /// number of the generation. The script's data must be what it was.
-    pub fn replace(&self, script: Script) -> u64 {
-        let mut current = lock(&self.current);
-        let number = current.number + 1;
-        *current = Arc::new(Generation { number, script });
-        number
+    /// What gives the pool the next generation, from any thread.
+    pub fn replacer(&self) -> Replacer {
+        Replacer(Arc::clone(&self.current))
+    }
+
+    /// The number of the generation that a group would begin with now.
+    pub fn generation(&self) -> u64 {
+        lock(&self.current).number
     }
 
     /// Tries after a failed one, from the next [`Pool::start`] on.
@@ -167,6 +168,21 @@ impl Pool {
             self.threads[index % self.threads.len()].jobs.send(job).map_err(|_| gone())?;
         }
         Ok(Pending { results, stop, expected })
+    }
+}
+
+/// Gives a pool new versions of its script.
+#[derive(Clone)]
+pub struct Replacer(Arc<Mutex<Arc<Generation>>>);
+
+impl Replacer {
+    /// Lets groups that have not begun run on `script`; those in flight finish on the one they began with. Gives the number
+    /// of the generation. The script's data must be what it was.
+    pub fn replace(&self, script: Script) -> u64 {
+        let mut current = lock(&self.0);
+        let number = current.number + 1;
+        *current = Arc::new(Generation { number, script });
+        number
     }
 }
 
@@ -216,4 +232,57 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn gone() -> Error {
     Error::new(Kind::Internal, "a script worker thread ended early")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::path::Path;
+
+    use super::*;
+    use crate::engine::Scripted;
+    use crate::rollout::Spec;
+    use crate::text::Format;
+
+    /// A replacement that comes while a group is under way starts with the next group, on every thread.
+    #[test]
+    fn no_group_mixes_generations() {
+        let dir = tempfile::tempdir().unwrap();
+        let load = |reward: u32| {
+            let path = dir.path().join("x.lua");
+            let data =
+                "data = { train = r1.data.generate { count = 8, row = function(n) return { prompt = 'Say' } end } }";
+            std::fs::write(&path, format!("return r1.recipe {{ reward = function() return {reward} end, {data} }}"))
+                .unwrap();
+            Script::load(&path, &[]).unwrap()
+        };
+        let (one, two) = (load(1), load(2));
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), Format::Retool).unwrap());
+        let policy: Arc<dyn Policy> = Arc::new(Scripted::new(|_| vec![5]));
+        for workers in [1, 3] {
+            let pool = Pool::new(&one, &renderer, &PoolOptions { workers, concurrency: workers, retries: 0 }).unwrap();
+            let specs = |groups: std::ops::Range<u64>| -> Vec<Spec> {
+                let of = |group: u64, sample| Spec { group, sample, ..Spec::new(Split::Train, group, &one.settings) };
+                groups.flat_map(|group| (0..4).map(move |sample| of(group, sample))).collect()
+            };
+            let (replacer, script) = (pool.replacer(), Mutex::new(Some(two.clone())));
+            let progress: Progress = Arc::new(move |_| {
+                if let Some(script) = lock(&script).take() {
+                    assert_eq!(replacer.replace(script), 1);
+                }
+            });
+            let found = pool.start(&policy, specs(0..6), &progress).unwrap().finish().unwrap();
+            for group in found.chunks(4) {
+                assert!(group.iter().all(|trajectory| trajectory.script_hash == group[0].script_hash));
+                let wanted = if group[0].script_hash == one.hash { 1.0 } else { 2.0 };
+                assert!(group.iter().all(|t| (t.total_reward() - wanted).abs() < 1e-9), "{group:?}");
+            }
+            assert_eq!((&found[0].script_hash, &found[23].script_hash), (&one.hash, &two.hash));
+            assert_eq!(pool.generation(), 1);
+            let later = pool.start(&policy, specs(6..8), &no_progress()).unwrap().finish().unwrap();
+            assert!(later.iter().all(|trajectory| trajectory.script_hash == two.hash));
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Loading a script: its recipe's settings, its hash, the files it is made of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -39,18 +39,26 @@ impl Script {
     /// [`Kind::Script`] for what is wrong in the script, with file and line; [`Kind::Usage`] for an override that
     /// names no setting or does not fit it. Datasets and tools are not touched yet.
     pub fn load(path: &Path, overrides: &[String]) -> Result<Self> {
+        Self::load_and_tell(path, overrides, &mut BTreeSet::new())
+    }
+
+    /// [`Script::load`], which also tells every file that was looked for, found or not, whatever comes of it.
+    pub(crate) fn load_and_tell(path: &Path, overrides: &[String], files: &mut BTreeSet<PathBuf>) -> Result<Self> {
+        files.insert(path.to_owned());
         let source = std::fs::read_to_string(path).map_err(|error| {
             if error.kind() == std::io::ErrorKind::InvalidData {
                 return Error::new(Kind::Script, "the script is not valid UTF-8").at_path(path);
             }
             Error::io(Kind::Script, "read the script", path, &error)
         })?;
-        Self::read(path, source, Sources::Disk(directory(path)), overrides)
+        let vm = Vm::new(Limits::default(), Sources::Disk(directory(path)), None)?;
+        let script = Self::read(&vm, path, source, overrides);
+        files.extend(vm.sought());
+        script
     }
 
-    fn read(path: &Path, source: String, sources: Sources, overrides: &[String]) -> Result<Self> {
-        let vm = Vm::new(Limits::default(), sources, None)?;
-        let recipe = run(&vm, path, &source)?;
+    fn read(vm: &Vm, path: &Path, source: String, overrides: &[String]) -> Result<Self> {
+        let recipe = run(vm, path, &source)?;
         let mut data = recipe.settings;
         settings::override_with(&mut data, overrides)?;
         let mut settings = settings::read(&data).map_err(|error| error.at_path(path))?;
@@ -87,7 +95,13 @@ impl Script {
         let shown = |name: &str| beside.join(format!("{name}.lua")).display().to_string();
         let kept: BTreeMap<String, Module> =
             modules.into_iter().map(|(name, source)| (name.clone(), Module { path: shown(&name), source })).collect();
-        Self::read(path, source, Sources::Kept(Arc::new(kept)), overrides)
+        let vm = Vm::new(Limits::default(), Sources::Kept(Arc::new(kept)), None)?;
+        Self::read(&vm, path, source, overrides)
+    }
+
+    /// This version with other settings, over the data that `running` has found.
+    pub(crate) fn with(self, settings: Settings, running: &Self) -> Self {
+        Self { settings, datasets: Arc::clone(&running.datasets), ..self }
     }
 
     /// The files that were required, by name.

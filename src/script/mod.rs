@@ -7,6 +7,7 @@
 //! - [`Console`]: typed code beside a loaded script, breakpoints, completion
 //! - `vm`, `limits`, `host`: calls in and out under CPU, wait and memory limits
 //! - `sandbox`, `require`, `grants`: what a script can see, and what it may reach outside
+//! - [`Watcher`]: new versions of the script while it runs; `reload_settings`: what they may change
 //! - `settings`: from a recipe's data and `key=value` to [`crate::config::Settings`]
 //! - `dataset`: JSONL rows
 //! - `convert`, `messages`, `results`, `failure`: values in and out, errors with their lines
@@ -35,6 +36,8 @@ mod messages;
 mod program;
 mod rank;
 mod record;
+mod reload;
+mod reload_settings;
 mod repl;
 mod require;
 mod results;
@@ -53,6 +56,8 @@ pub use host::LogLine;
 pub use load::Script;
 pub use program::{Echo, End, Program, Stream};
 pub use record::{Difference, Record, Strictness};
+pub use reload::{Reload, Take, Watcher, Watching};
+pub use reload_settings::Change;
 pub use repl::{Breakpoint, Candidate, Console, Halt, Layout, OnHalt, Resume, Shown, Span, Style, is_open};
 pub use results::{Outcome, Reward, StepResult};
 pub use services::{Services, share_services};

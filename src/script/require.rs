@@ -1,6 +1,6 @@
 //! `require("lib/x")`: modules from the script's own directory, and nowhere else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use mlua::{Lua, Value};
@@ -13,6 +13,8 @@ use super::vm::{Module, Sources};
 pub(crate) struct Loader {
     sources: Sources,
     loaded: BTreeMap<String, Loaded>,
+    /// Files that were looked for, found or not.
+    pub(crate) sought: BTreeSet<PathBuf>,
     open: bool,
 }
 
@@ -24,7 +26,7 @@ struct Loaded {
 
 impl Loader {
     pub(crate) fn new(sources: Sources) -> Self {
-        Self { sources, loaded: BTreeMap::new(), open: true }
+        Self { sources, loaded: BTreeMap::new(), sought: BTreeSet::new(), open: true }
     }
 
     pub(crate) fn close(&mut self) {
@@ -35,13 +37,16 @@ impl Loader {
         self.loaded.iter().map(|(name, loaded)| (name.clone(), loaded.module.clone())).collect()
     }
 
-    fn find(&self, name: &str) -> Result<Module, String> {
+    fn find(&mut self, name: &str) -> Result<Module, String> {
         match &self.sources {
             Sources::Kept(modules) => modules
                 .get(name)
                 .cloned()
                 .ok_or_else(|| format!("require: `{name}` was not there when the script was loaded")),
-            Sources::Disk(root) => read(root, name),
+            Sources::Disk(root) => {
+                self.sought.insert(root.join(format!("{name}.lua")));
+                read(root, name)
+            }
         }
     }
 }
@@ -55,7 +60,7 @@ pub(crate) fn require(lua: &Lua, loader: &std::cell::RefCell<Loader>, name: &Val
     let name = name.to_string_lossy();
     let name = name.strip_suffix(".lua").unwrap_or(&name).trim_start_matches("./").to_owned();
     let module = {
-        let loader = loader.borrow();
+        let mut loader = loader.borrow_mut();
         if let Some(loaded) = loader.loaded.get(&name) {
             return loaded.value.clone().ok_or_else(|| fail(format!("require: `{name}` requires itself")));
         }

@@ -150,6 +150,11 @@ impl Vm {
         Some(clip(line, 200)).filter(|line| !line.trim().is_empty())
     }
 
+    /// The files that were looked for, found or not.
+    pub(crate) fn sought(&self) -> Vec<PathBuf> {
+        self.loader.borrow().sought.iter().cloned().collect()
+    }
+
     /// The files that were required, by name.
     pub(crate) fn modules(&self) -> BTreeMap<String, Module> {
         self.loader.borrow().modules()

@@ -28,6 +28,6 @@ mod trajectories;
 pub use checkpoint::{State, find_model, latest_checkpoint};
 pub use files::write_atomic;
 pub use read::read_trajectories;
-pub use run_dir::{Recipe, RunDir, newest_run};
+pub use run_dir::{Recipe, RunDir, ScriptsDir, newest_run};
 pub use stored::{Sources, StoredRun};
 pub use table::Table;

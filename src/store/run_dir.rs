@@ -145,14 +145,30 @@ impl RunDir {
     /// Writes a version of the script with every file it required to `scripts/HASH/`, so that its trajectories can be
     /// replayed when the files it came from have changed. Trajectories name it by its hash.
     pub fn write_script(&self, hash: &str, script: &Path, source: &str, modules: &[(&str, &str)]) -> Result<()> {
-        let folder = self.path.join("scripts").join(short(hash));
+        self.scripts().write(hash, script, source, modules)
+    }
+
+    /// Where versions of the script are kept, for a thread of its own.
+    pub fn scripts(&self) -> ScriptsDir {
+        ScriptsDir(self.path.join("scripts"))
+    }
+}
+
+/// The versions of a run's script.
+#[derive(Clone, Debug)]
+pub struct ScriptsDir(PathBuf);
+
+impl ScriptsDir {
+    /// As [`RunDir::write_script`].
+    pub fn write(&self, hash: &str, script: &Path, source: &str, modules: &[(&str, &str)]) -> Result<()> {
+        let Self(parent) = self;
+        let folder = parent.join(short(hash));
         if folder.exists() {
             return Ok(());
         }
-        let parent = self.path.join("scripts");
-        files::make_dir(&parent)?;
-        let build = |builder: &tempfile::Builder<'_, '_>| builder.tempdir_in(&parent);
-        let part = files::unfinished("script", 0o777, build).map_err(|e| failed("make the directory", &parent, &e))?;
+        files::make_dir(parent)?;
+        let build = |builder: &tempfile::Builder<'_, '_>| builder.tempdir_in(parent);
+        let part = files::unfinished("script", 0o777, build).map_err(|e| failed("make the directory", parent, &e))?;
         let main = PathBuf::from(script.file_name().unwrap_or_default());
         let modules = modules.iter().map(|(name, text)| (PathBuf::from(format!("{name}.lua")), *text));
         for (name, text) in modules.chain([(main, source)]) {
@@ -163,7 +179,7 @@ impl RunDir {
         files::sync_tree(part.path())?;
         let part = part.keep();
         match fs::rename(&part, &folder) {
-            Ok(()) => files::sync_dir(&parent),
+            Ok(()) => files::sync_dir(parent),
             // The same version was written meanwhile.
             Err(_) if folder.exists() => {
                 fs::remove_dir_all(&part).map_err(|e| failed("clear away the directory", &part, &e))

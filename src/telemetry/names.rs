@@ -74,6 +74,18 @@ pub const SECTIONS: &[Section] = &[
         ],
     },
     Section {
+        title: "Script",
+        when: "Every step of reinforcement learning.",
+        names: &[
+            name(
+                "script/generation",
+                "Version of the script that groups begin with now: 0 is the one the run began with",
+            ),
+            name("script/reloads", "Versions taken in since the last step (docs/reload.md)"),
+            name("script/memory", "MiB that the scripts' virtual machines hold, what is not collected yet included"),
+        ],
+    },
+    Section {
         title: "Policy",
         when: "Every step of reinforcement learning, over the sampled tokens of the trained rows; a mean over optimiser steps.",
         names: &[

@@ -15,6 +15,7 @@ use super::collect::{Wants, collect};
 use super::credit::{Credit, Steps, named};
 use super::evaluate::solved;
 use super::lesson::{self, Lesson};
+use super::reload::Reloads;
 use super::setup::Training;
 use super::update::{Update, UpdateStats};
 use super::written::Learned;
@@ -32,16 +33,20 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
     let mut summary = Summary { run_dir: it.run.path().to_owned(), ..Summary::default() };
     summary.before = it.evaluate(reporter, "before", true)?;
 
-    let objective = it.objective.clone();
-    let wants = Wants { greedy: objective.needs(Need::Greedy), next_prompt: false };
+    let mut reloads = Reloads::start(&it, options, reporter)?;
     let mut curves = report::Curves::default();
-    while it.state.step < learner.steps as u64 {
+    while it.state.step < it.learner.steps as u64 {
         if options.interrupted() {
             summary.interrupted = true;
             break;
         }
         let step_started = Instant::now();
         let mut values = Metrics::new();
+
+        // 0. What has changed in the script.
+        reloads.apply(&mut it, options)?;
+        let (learner, objective) = (&it.learner.clone(), it.objective.clone());
+        let wants = Wants { greedy: objective.needs(Need::Greedy), next_prompt: false };
 
         // 1. Roll out: `groups_per_step` tasks, `group_size` tries each, with the current weights.
         it.session.engine.clear_cache();
@@ -112,6 +117,7 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
         metrics::update(&mut values, &updates, lr, it.state.policy_version);
         metrics::leash(&mut values, &it.kl, &updates, objective.has_reference());
         scores.log(&mut values, &lesson.rows, &updates);
+        reloads.log(&mut values, &it.session);
         metrics::time(&mut values, &collected.stats, &updates, sampling_seconds, training_seconds);
         metrics::memory(&mut values, it.session.model.device());
         values.set("time/step", step_started.elapsed().as_secs_f64());

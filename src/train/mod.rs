@@ -19,6 +19,7 @@ mod objective;
 mod order;
 mod plan;
 mod ppo;
+mod reload;
 mod report;
 mod score;
 mod session;
@@ -59,6 +60,8 @@ pub struct RunOptions {
     pub resume: Option<PathBuf>,
     /// Also write the final model, or its adapter, here (HF layout, PEFT's).
     pub out: Option<PathBuf>,
+    /// Whether changes of the script are left for the next run.
+    pub no_reload: bool,
     /// Set when somebody presses Ctrl-C; the loop ends after its step and writes a checkpoint.
     pub interrupt: Option<Interrupt>,
 }

@@ -16,6 +16,7 @@ use super::credit::{Credit, Steps, named};
 use super::critic::Learning;
 use super::evaluate::solved;
 use super::lesson::{self, Lesson};
+use super::reload::Reloads;
 use super::setup::Training;
 use super::update::{Update, UpdateStats};
 use super::value::{CriticStats, values};
@@ -35,16 +36,20 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
     let mut summary = Summary { run_dir: it.run.path().to_owned(), ..Summary::default() };
     summary.before = it.evaluate(reporter, "before", true)?;
 
-    let objective = it.objective.clone();
-    let wants = Wants { greedy: objective.needs(Need::Greedy), next_prompt: true };
+    let mut reloads = Reloads::start(&it, options, reporter)?;
     let mut curves = report::Curves::default();
-    while it.state.step < learner.steps as u64 {
+    while it.state.step < it.learner.steps as u64 {
         if options.interrupted() {
             summary.interrupted = true;
             break;
         }
         let step_started = Instant::now();
         let mut metrics_now = Metrics::new();
+
+        // 0. What has changed in the script.
+        reloads.apply(&mut it, options)?;
+        let (learner, objective) = (&it.learner.clone(), it.objective.clone());
+        let wants = Wants { greedy: objective.needs(Need::Greedy), next_prompt: true };
 
         // 1. Roll out with the current weights.
         it.session.engine.clear_cache();
@@ -124,6 +129,7 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
         metrics::leash(&mut metrics_now, &it.kl, &updates, objective.has_reference());
         metrics::critic(&mut metrics_now, &critic_updates, &lesson);
         scores.log(&mut metrics_now, &lesson.rows, &updates);
+        reloads.log(&mut metrics_now, &it.session);
         metrics::time(&mut metrics_now, &collected.stats, &updates, sampling_seconds, training_seconds);
         metrics::memory(&mut metrics_now, it.session.model.device());
         metrics_now.set("time/step", step_started.elapsed().as_secs_f64());

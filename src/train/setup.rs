@@ -248,7 +248,7 @@ impl Training {
     }
 }
 
-fn schedule_of(learner: &Learner) -> Schedule {
+pub(super) fn schedule_of(learner: &Learner) -> Schedule {
     let (total, floor) = (learner.steps, learner.final_lr);
     let decay = match learner.decay {
         Decay::Constant => schedule::Decay::Constant,

@@ -9,6 +9,7 @@ mod learning;
 mod lua;
 mod lua_tests;
 mod memory;
+mod reload;
 mod repl;
 mod replay;
 mod training;

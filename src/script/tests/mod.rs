@@ -17,6 +17,7 @@ mod outside;
 mod re;
 mod record;
 mod refusals;
+mod reload;
 mod repl;
 mod settings;
 mod state;

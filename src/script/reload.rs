@@ -1,0 +1,226 @@
+//! Hot reload: a thread notices that the script or a module that it requires has changed, loads and tries the new version in
+//! a virtual machine of its own, and says what became of it. The version that runs is never touched.
+//!
+//! Files are looked at, not subscribed to: whatever writes them (in place, by rename, `git checkout`, a link that points
+//! elsewhere), on whatever file system, their time, size or identity changes. A change counts once it has been quiet
+//! for a moment, and only if it changes what the files say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use sha2::{Digest, Sha256};
+
+use super::load::Script;
+use super::reload_settings::{Change, merge};
+use super::results::Outcome;
+use super::worker::{Split, Worker};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Action, FinishReason};
+use crate::text::Renderer;
+
+/// How often the files are looked at.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long they must be quiet: an editor that writes a file in pieces, a checkout that writes several.
+const QUIET: Duration = Duration::from_millis(50);
+/// How long a file may be gone before that is taken for the change.
+const GONE: Duration = Duration::from_secs(1);
+
+/// What the policy is taken to say when a new version is tried.
+const REPLY: &str = "I don't know.";
+
+/// A new version that loads and works.
+#[derive(Clone, Debug)]
+pub struct Reload {
+    /// With the settings that the run goes on with.
+    pub script: Script,
+    /// Settings that change with it.
+    pub changed: Vec<Change>,
+    /// Settings that would change after a restart only.
+    pub waiting: Vec<Change>,
+}
+
+/// Takes a version into the run.
+pub type Take = dyn FnMut(&Reload) -> Result<()> + Send;
+
+/// What a [`Watcher`] needs.
+pub struct Watching {
+    /// What runs now.
+    pub script: Script,
+    /// `key=value`, as typed; they hold for every version.
+    pub overrides: Vec<String>,
+    pub renderer: Arc<Renderer>,
+    /// Tokens that a prompt may have when a version is tried.
+    pub budget: usize,
+    /// Takes a version that works into the run, or says why it can't be.
+    pub take: Box<Take>,
+    /// Hears why a version was not taken; once for each content of the files.
+    pub refused: Box<dyn FnMut(&Error) + Send>,
+}
+
+/// Watches a script for as long as it lives.
+pub struct Watcher {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watcher {
+    /// Starts to watch the files of the script. What was written since it was loaded is a change already.
+    pub fn start(watching: Watching) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let own = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("reload".to_owned())
+            .spawn(move || watch(watching, &own))
+            .map_err(|error| Error::new(Kind::Internal, format!("can't start the thread that watches: {error}")))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the file system says of a file; `None`: there is none. Links are followed.
+type Seen = BTreeMap<PathBuf, Option<Signature>>;
+
+#[derive(Clone, PartialEq, Eq)]
+struct Signature {
+    modified: Option<SystemTime>,
+    length: u64,
+    /// Device, inode and time of the last change to it, where there are such things.
+    identity: (u64, u64, i64, i64),
+}
+
+fn look<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> Seen {
+    files.into_iter().map(|path| (path.clone(), signature(path))).collect()
+}
+
+fn signature(path: &Path) -> Option<Signature> {
+    let meta = std::fs::metadata(path).ok()?;
+    #[cfg(unix)]
+    let identity = {
+        use std::os::unix::fs::MetadataExt;
+        (meta.dev(), meta.ino(), meta.ctime(), meta.ctime_nsec())
+    };
+    #[cfg(not(unix))]
+    let identity = (0, 0, 0, 0);
+    Some(Signature { modified: meta.modified().ok(), length: meta.len(), identity })
+}
+
+/// The thread's body.
+fn watch(mut it: Watching, stop: &AtomicBool) {
+    // What the files said when they were last loaded, whatever became of that; and when they said it.
+    let mut known = texts(&it.script);
+    let mut seen: Seen = known.keys().map(|path| (path.clone(), None)).collect();
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::park_timeout(LOOK);
+        let now = look(seen.keys());
+        if now == seen {
+            continue;
+        }
+        seen = settled(now, stop);
+        let read = contents(seen.keys());
+        if read == known {
+            continue;
+        }
+        // What is written from here on is another change, even if it is what is loaded now.
+        known = read;
+        let mut files = BTreeSet::new();
+        let loaded = Script::load_and_tell(&it.script.path, &it.overrides, &mut files);
+        files.retain(|path| !seen.contains_key(path));
+        seen.extend(look(&files));
+        known.extend(contents(&files));
+        if let Ok(script) = &loaded {
+            known.extend(texts(script).into_iter().filter(|(path, _)| files.contains(path)));
+        }
+        let outcome = loaded.and_then(|new| consider(&mut it, new));
+        if let Err(error) = outcome {
+            (it.refused)(&error);
+        }
+    }
+}
+
+/// Waits until the files stay as they are.
+fn settled(mut now: Seen, stop: &AtomicBool) -> Seen {
+    let began = Instant::now();
+    loop {
+        std::thread::park_timeout(QUIET);
+        let next = look(now.keys());
+        let gone = next.values().any(Option::is_none) && began.elapsed() < GONE;
+        if stop.load(Ordering::Relaxed) || (next == now && !gone) {
+            return next;
+        }
+        now = next;
+    }
+}
+
+/// Hashes of what the files of a script said when it was loaded.
+fn texts(script: &Script) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+    let modules = script.modules.values().map(|module| (PathBuf::from(&module.path), module.source.as_str()));
+    let all = modules.chain([(script.path.clone(), script.source.as_str())]);
+    all.map(|(path, text)| (path, Some(Sha256::digest(text).to_vec()))).collect()
+}
+
+/// Hashes of what the files say; nothing for one that can't be read.
+fn contents<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+    let hash = |path: &PathBuf| std::fs::read(path).ok().map(|bytes| Sha256::digest(bytes).to_vec());
+    files.into_iter().map(|path| (path.clone(), hash(path))).collect()
+}
+
+/// Tries a version and hands it on. One that says what the running one says is the running one.
+fn consider(it: &mut Watching, new: Script) -> Result<()> {
+    if new.hash == it.script.hash {
+        return Ok(());
+    }
+    let merged = merge(&it.script.settings, &new.settings);
+    let script = new.with(merged.settings, &it.script);
+    try_out(&script, &it.renderer, it.budget)?;
+    let reload = Reload { script, changed: merged.changed, waiting: merged.waiting };
+    (it.take)(&reload)?;
+    it.script = reload.script;
+    Ok(())
+}
+
+/// A trajectory of one step on the first row, under the recipe's own limits.
+fn try_out(script: &Script, renderer: &Arc<Renderer>, budget: usize) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::new(Kind::Internal, format!("can't start a runtime: {error}")))?;
+    let worker = Worker::new(script, Some(Arc::clone(renderer)))?;
+    worker.prepare()?;
+    let task = worker.row(Split::Train, 0)?;
+    let parsed = renderer.parse(REPLY, worker.tools());
+    let action = Action {
+        text: REPLY.to_owned(),
+        token_ids: renderer.tokenizer().encode(REPLY)?,
+        tool_calls: parsed.tool_calls,
+        errors: parsed.errors,
+        finish_reason: FinishReason::Stop,
+    };
+    let outcome = Outcome { text: REPLY.to_owned(), steps: 1, terminated: true, truncated: false };
+    runtime.block_on(async {
+        let tried = async {
+            let state = worker.reset(&task, 0).await?;
+            worker.observe(&state, budget).await?;
+            worker.step(&state, &action).await?;
+            worker.reward(&state, &outcome).await
+        };
+        tried.await.map(drop).map_err(|failure| {
+            let hint = "it was tried on the first row of data.train, with a reply that calls no tool";
+            Error { message: format!("{}: {}", failure.status.name(), failure.error.message), ..failure.error }
+                .hint(hint)
+        })
+    })
+}

@@ -1,0 +1,174 @@
+//! Which settings of a recipe may change while a run goes on, and which wait for a restart.
+//!
+//! What was built at the start of a run stays as it is: the model, the data and its order, the size of a group, the optimiser
+//! and its critic, the names of estimator and loss, the threads, what the script may reach. Everything else may change.
+
+use serde_json::Value as Json;
+
+use crate::config::{CheckpointSettings, EnvSettings, Learner, RolloutSettings, Settings, Trainer};
+
+/// A setting that differs from what it was.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// `trainer.lr`
+    pub key: String,
+    pub old: Json,
+    pub new: Json,
+}
+
+impl std::fmt::Display for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let show = |value: &Json| if value.is_null() { "nothing".to_owned() } else { value.to_string() };
+        write!(f, "{} {} -> {}", self.key, show(&self.old), show(&self.new))
+    }
+}
+
+/// The settings that a run goes on with, when the recipe's have become `new`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Merged {
+    pub(crate) settings: Settings,
+    /// What they change.
+    pub(crate) changed: Vec<Change>,
+    /// What would change after a restart only.
+    pub(crate) waiting: Vec<Change>,
+}
+
+pub(crate) fn merge(old: &Settings, new: &Settings) -> Merged {
+    let settings = Settings {
+        name: old.name.clone(),
+        seed: old.seed,
+        policy: old.policy.clone(),
+        data: old.data.clone(),
+        needs: old.needs.clone(),
+        env: EnvSettings { format: old.env.format.clone(), ..new.env.clone() },
+        rollout: RolloutSettings {
+            concurrency: old.rollout.concurrency,
+            workers: old.rollout.workers,
+            ..new.rollout.clone()
+        },
+        trainer: trainer(&old.trainer, &new.trainer),
+        checkpoint: CheckpointSettings {
+            export: old.checkpoint.export,
+            merge: old.checkpoint.merge,
+            ..new.checkpoint.clone()
+        },
+        ..new.clone()
+    };
+    let (changed, waiting) = (differences(old, &settings), differences(&settings, new));
+    Merged { settings, changed, waiting }
+}
+
+fn trainer(old: &Trainer, new: &Trainer) -> Trainer {
+    match (old, new) {
+        (Trainer::Grpo(old), Trainer::Grpo(new)) => Trainer::Grpo(learner(old, new)),
+        (Trainer::Ppo(old), Trainer::Ppo(new)) => Trainer::Ppo(learner(old, new)),
+        _ => old.clone(),
+    }
+}
+
+fn learner(old: &Learner, new: &Learner) -> Learner {
+    let mut merged = Learner {
+        group_size: old.group_size,
+        weight_decay: old.weight_decay,
+        groups: old.groups.clone(),
+        gradient_checkpointing: old.gradient_checkpointing,
+        freeze: old.freeze.clone(),
+        ema: old.ema,
+        critic: old.critic.clone(),
+        ..new.clone()
+    };
+    if old.estimator.name != new.estimator.name {
+        merged.estimator = old.estimator.clone();
+    }
+    if old.loss.name != new.loss.name {
+        merged.loss = old.loss.clone();
+    }
+    // Without a coefficient no reference policy was loaded.
+    if (old.kl.coef > 0.0) != (new.kl.coef > 0.0) {
+        merged.kl = old.kl.clone();
+    }
+    merged
+}
+
+/// Every field that differs, by its dotted name.
+fn differences(old: &Settings, new: &Settings) -> Vec<Change> {
+    let json = |settings: &Settings| serde_json::to_value(settings).unwrap_or(Json::Null);
+    let mut found = Vec::new();
+    compare("", &json(old), &json(new), &mut found);
+    found
+}
+
+fn compare(key: &str, old: &Json, new: &Json, found: &mut Vec<Change>) {
+    if old == new {
+        return;
+    }
+    let (Json::Object(before), Json::Object(after)) = (old, new) else {
+        found.push(Change { key: key.to_owned(), old: old.clone(), new: new.clone() });
+        return;
+    };
+    let names = before.keys().chain(after.keys().filter(|name| !before.contains_key(*name)));
+    for name in names {
+        let inner = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+        let of = |fields: &serde_json::Map<String, Json>| fields.get(name).cloned().unwrap_or(Json::Null);
+        compare(&inner, &of(before), &of(after), found);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Choice;
+
+    #[test]
+    fn what_may_change_changes_and_the_rest_waits() {
+        let old = Settings::default();
+        let mut new = old.clone();
+        new.seed = 7;
+        new.policy.model = "other".to_owned();
+        new.sampling.temperature = 0.5;
+        new.env.max_steps = 3;
+        new.env.format = "hermes".to_owned();
+        new.limits.cpu = 9.0;
+        new.eval.every = 4;
+        new.trainer = Trainer::Grpo(Learner {
+            lr: 1e-3,
+            group_size: 3,
+            estimator: Choice::new("rloo"),
+            loss: Choice {
+                name: "ppo".to_owned(),
+                options: [("dual_clip".to_owned(), 3.0.into())].into_iter().collect(),
+            },
+            ..Learner::default()
+        });
+        let merged = merge(&old, &new);
+        let keys = |changes: &[Change]| changes.iter().map(|change| change.key.clone()).collect::<Vec<_>>();
+        assert_eq!(
+            keys(&merged.changed),
+            [
+                "sampling.temperature",
+                "env.max_steps",
+                "trainer.loss.dual_clip",
+                "trainer.lr",
+                "eval.every",
+                "limits.cpu"
+            ]
+        );
+        assert_eq!(
+            keys(&merged.waiting),
+            ["seed", "policy.model", "env.format", "trainer.group_size", "trainer.estimator.name"]
+        );
+        assert_eq!(merged.waiting[0].to_string(), "seed 0 -> 7");
+        assert_eq!(merged.settings.policy, old.policy);
+        assert_eq!(merge(&old, &old), Merged { settings: old.clone(), changed: Vec::new(), waiting: Vec::new() });
+    }
+
+    #[test]
+    fn another_algorithm_waits_as_a_whole() {
+        let old = Settings::default();
+        let new = Settings { trainer: Trainer::Ppo(Learner { lr: 1.0, ..Learner::default() }), ..old.clone() };
+        let merged = merge(&old, &new);
+        assert!(merged.changed.is_empty());
+        assert!(merged.waiting.iter().any(|change| change.key == "trainer.algorithm"));
+        assert_eq!(merged.settings, old);
+    }
+}

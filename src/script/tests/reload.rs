@@ -1,0 +1,200 @@
+//! What the watcher takes for a new version of a script, however its files are written.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use super::*;
+use crate::text::{Format, Renderer};
+
+/// What the watcher said: the reward's version that was taken, or why one was not.
+type Said = Result<(String, Vec<String>), String>;
+
+struct Watched {
+    said: Receiver<Said>,
+    _watcher: Watcher,
+}
+
+impl Watched {
+    fn new(path: &Path) -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let (taken, said) = channel();
+        let refused = taken.clone();
+        let script = Script::load(path, &["trainer.epochs=2".to_owned()]).unwrap();
+        let watcher = Watcher::start(Watching {
+            script,
+            overrides: vec!["trainer.epochs=2".to_owned()],
+            renderer: Arc::new(Renderer::load(&root.join("models/r1-nano"), Format::Retool).unwrap()),
+            budget: 200,
+            take: Box::new(move |reload| {
+                if reload.script.settings.rollout.retries == 9 {
+                    return Err(Error::new(crate::error::Kind::Script, "nine is too many"));
+                }
+                let changes = reload.changed.iter().chain(&reload.waiting).map(ToString::to_string).collect();
+                taken.send(Ok((reload.script.hash.clone(), changes))).unwrap();
+                Ok(())
+            }),
+            refused: Box::new(move |error| refused.send(Err(error.to_string())).unwrap()),
+        });
+        Self { said, _watcher: watcher.unwrap() }
+    }
+
+    fn next(&self) -> Said {
+        self.said.recv_timeout(Duration::from_mins(1)).expect("the watcher says nothing")
+    }
+
+    /// The next version is what the files say now.
+    fn takes(&self, path: &Path) -> Vec<String> {
+        let (hash, changes) = self.next().unwrap();
+        assert_eq!(hash, Script::load(path, &[]).unwrap().hash);
+        changes
+    }
+
+    fn silent(&self) {
+        if let Ok(said) = self.said.recv_timeout(Duration::from_millis(400)) {
+            panic!("the watcher says {said:?}");
+        }
+    }
+}
+
+fn source(reward: &str) -> String {
+    format!(
+        "local lib = require('lib')\nreturn r1.recipe {{\n  reward = function(state, outcome) return {reward} end,\n  \
+         data = {{ train = r1.data.generate {{ count = 4, row = function(n) return {{ prompt = 'Say ' .. n }} end }} }},\n\
+         trainer = r1.grpo {{ lr = lib.lr }},\n}}"
+    )
+}
+
+fn bench() -> (Bench, PathBuf) {
+    let bench = Bench::new(&source("1"));
+    bench.file("lib.lua", "return { lr = 1e-3 }");
+    let path = bench.dir.path().join("x.lua");
+    (bench, path)
+}
+
+/// As most editors do: another file, then a rename.
+fn rename_write(path: &Path, text: &str) {
+    let new = path.with_extension("swp");
+    std::fs::write(&new, text).unwrap();
+    std::fs::rename(&new, path).unwrap();
+}
+
+#[test]
+fn a_change_is_noticed_however_it_is_written() {
+    let (bench, path) = bench();
+    let watched = Watched::new(&path);
+    watched.silent();
+    rename_write(&path, &source("2"));
+    assert!(watched.takes(&path).is_empty());
+    bench.file("x.lua", &source("3"));
+    watched.takes(&path);
+    // The same again, a touch, and a file that nobody requires: nothing has changed.
+    rename_write(&path, &source("3"));
+    bench.file("other.lua", "return 1");
+    watched.silent();
+    // Gone for a moment, and back with something else.
+    std::fs::remove_file(&path).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    bench.file("x.lua", &source("4"));
+    watched.takes(&path);
+    // A module, and a setting that hangs on it.
+    bench.file("lib.lua", "return { lr = 5e-3 }");
+    assert_eq!(watched.takes(&path), ["trainer.lr 0.001 -> 0.005"]);
+    // Written in pieces.
+    for part in [10, 50, source("5").len()] {
+        std::fs::write(&path, &source("5")[..part]).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    watched.takes(&path);
+    watched.silent();
+}
+
+#[test]
+fn links_are_followed() {
+    let (bench, path) = bench();
+    let at = |name: &str| bench.dir.path().join(name);
+    std::fs::rename(&path, at("v1.lua")).unwrap();
+    bench.file("v2.lua", &source("2"));
+    symlink(at("v1.lua"), &path).unwrap();
+    let watched = Watched::new(&path);
+    symlink(at("v2.lua"), at("new")).unwrap();
+    std::fs::rename(at("new"), &path).unwrap();
+    watched.takes(&path);
+    bench.file("v2.lua", &source("3"));
+    watched.takes(&path);
+}
+
+#[test]
+fn what_does_not_work_is_refused_once_and_mended() {
+    let (bench, path) = bench();
+    let watched = Watched::new(&path);
+    let refused = |source: &str| {
+        bench.file("x.lua", source);
+        let text = watched.next().unwrap_err();
+        // Told once, whatever touches the file.
+        rename_write(&path, source);
+        watched.silent();
+        bench.show(text)
+    };
+    let syntax = refused("return r1.recipe {\n  reward = = 1\n}");
+    assert!(syntax.contains("--> x.lua:2"), "{syntax}");
+    let unknown = refused(&source("1").replace("lr = lib.lr", "lrr = lib.lr"));
+    assert!(unknown.contains("unknown field `lrr`") && unknown.contains("did you mean `lr`"), "{unknown}");
+    let fails = refused(&source("outcome.nothing.at_all"));
+    insta::assert_snapshot!(fails, @r#"
+    env_error: attempt to index nil with 'at_all'
+      --> x.lua:3
+      hint: it was tried on the first row of data.train, with a reply that calls no tool
+    "#);
+    let nan = refused(&source("0 / 0"));
+    assert!(nan.starts_with("env_error: reward is NaN"), "{nan}");
+    let endless =
+        refused(&source("(function() while true do end end)()").replace("trainer", "limits = { cpu = 0.1 }, trainer"));
+    assert!(endless.starts_with("script_limit: reward used more than 0.1 s"), "{endless}");
+    let loading = refused("while true do end");
+    assert!(loading.starts_with("loading used more than"), "{loading}");
+    let judged = refused(&source("1").replace("trainer", "rollout = { retries = 9 }, trainer"));
+    assert_eq!(judged, "nine is too many");
+    let missing = refused(&format!("local more = require('more')\n{}", source("more")));
+    assert!(missing.contains("no file more.lua"), "{missing}");
+    // The file that was missing is waited for.
+    bench.file("more.lua", "return 2");
+    watched.takes(&path);
+    bench.file("more.lua", "return 3");
+    watched.takes(&path);
+}
+
+#[test]
+fn what_the_run_can_not_change_waits() {
+    let (bench, path) = bench();
+    let watched = Watched::new(&path);
+    bench.file("x.lua", &source("1").replace("lr = lib.lr", "lr = 0.5, group_size = 3, epochs = 7"));
+    // What the command line says holds for every version.
+    assert_eq!(watched.takes(&path), ["trainer.lr 0.001 -> 0.5", "trainer.group_size 8 -> 3"]);
+}
+
+#[test]
+fn a_checkout_is_one_change() {
+    let (bench, path) = bench();
+    let git = |args: &[&str]| {
+        let identity = ["-c", "user.name=r1", "-c", "user.email=r1@localhost"];
+        let output = std::process::Command::new("git").args(identity).args(args).current_dir(bench.dir.path()).output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    if !(git(&["init", "-q", "-b", "one"]) && git(&["add", "."]) && git(&["commit", "-qm", "one"])) {
+        eprintln!("skipped: no git here");
+        return;
+    }
+    assert!(git(&["checkout", "-qb", "two"]));
+    bench.file("x.lua", &source("lib.two"));
+    bench.file("lib.lua", "return { lr = 1e-3, two = 2 }");
+    assert!(git(&["commit", "-qam", "two"]) && git(&["checkout", "-q", "one"]));
+    let watched = Watched::new(&path);
+    assert!(git(&["checkout", "-q", "two"]));
+    watched.takes(&path);
+    assert!(git(&["checkout", "-q", "one"]));
+    watched.takes(&path);
+    watched.silent();
+}

@@ -1,0 +1,147 @@
+//! Hot reload in a run: versions of the script that work are taken in, functions at the next group, settings at the next step.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Map, Value, json};
+
+use super::objective::Objective;
+use super::setup::{Training, schedule_of};
+use super::{RunOptions, session};
+use crate::config::Trainer;
+use crate::error::{Error, Result};
+use crate::rollout::Spec;
+use crate::script::{Change, Reload, Split, Watcher, Watching};
+use crate::store::Recipe;
+use crate::telemetry::{Metrics, Mode, Reporter};
+
+/// The watcher of a run, and what it has found since the last step.
+pub(super) struct Reloads {
+    inbox: Arc<Mutex<Vec<Reload>>>,
+    /// Versions taken in since the last step.
+    taken: usize,
+    _watcher: Option<Watcher>,
+}
+
+impl Reloads {
+    /// Starts to watch the script, unless the user wants none of it.
+    pub(super) fn start(it: &Training, options: &RunOptions, reporter: &Reporter) -> Result<Self> {
+        let inbox: Arc<Mutex<Vec<Reload>>> = Arc::default();
+        if options.no_reload {
+            return Ok(Self { inbox, taken: 0, _watcher: None });
+        }
+        let (pool, scripts, critic, found) =
+            (it.session.pool.replacer(), it.run.scripts(), it.critic, Arc::clone(&inbox));
+        let told = reporter.clone();
+        // Once for each setting and value.
+        let mut waiting: Vec<Change> = Vec::new();
+        let take = move |reload: &Reload| {
+            let script = &reload.script;
+            if let Trainer::Grpo(learner) | Trainer::Ppo(learner) = &script.settings.trainer {
+                Objective::new(learner, &script.settings.sampling, critic)?;
+            }
+            scripts.write(&script.hash, &script.path, &script.source, &script.modules())?;
+            let generation = pool.replace(script.clone());
+            found.lock().unwrap_or_else(PoisonError::into_inner).push(reload.clone());
+            let new: Vec<Change> = reload.waiting.iter().filter(|change| !waiting.contains(change)).cloned().collect();
+            tell(&told, reload, generation, &new);
+            waiting.extend(new);
+            Ok(())
+        };
+        let (told, path) = (reporter.clone(), it.script.path.clone());
+        let spec = Spec { max_context: it.session.max_context, ..Spec::new(Split::Train, 0, &it.script.settings) };
+        let watcher = Watcher::start(Watching {
+            script: it.script.clone(),
+            overrides: options.overrides.clone(),
+            renderer: Arc::clone(&it.session.renderer),
+            budget: spec.budget(),
+            take: Box::new(take),
+            refused: Box::new(move |error| refused(&told, &path, error)),
+        })?;
+        Ok(Self { inbox, taken: 0, _watcher: Some(watcher) })
+    }
+
+    /// Takes in the settings of the versions that came since the last step.
+    pub(super) fn apply(&mut self, it: &mut Training, options: &RunOptions) -> Result<()> {
+        let found = std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
+        self.taken += found.len();
+        let Some(Reload { script, .. }) = found.into_iter().next_back() else { return Ok(()) };
+        let settings = script.settings.clone();
+        if let Trainer::Grpo(learner) | Trainer::Ppo(learner) = &settings.trainer {
+            it.objective = Objective::new(learner, &settings.sampling, it.critic)?;
+            if learner.kl != it.learner.kl {
+                it.kl = it.objective.kl_coef;
+            }
+            it.schedule = schedule_of(learner);
+            it.learner = learner.clone();
+        }
+        it.session.pool.set_retries(settings.rollout.retries);
+        it.session.settings = settings;
+        it.run.write_recipe(&Recipe {
+            script: &script.path,
+            source: &script.source,
+            modules: &script.modules(),
+            hash: &script.hash,
+            settings: &script.settings,
+            overrides: &options.overrides,
+            max_context: it.session.max_context,
+            libtorch: crate::native::libtorch_version(),
+        })?;
+        it.script = script;
+        Ok(())
+    }
+
+    /// Marks reloads in the metrics of a step.
+    pub(super) fn log(&mut self, metrics: &mut Metrics, session: &session::Session) {
+        metrics.set("script/generation", session.pool.generation() as f64);
+        metrics.set("script/reloads", std::mem::take(&mut self.taken) as f64);
+        metrics.set("script/memory", session.pool.memory());
+    }
+}
+
+fn tell(reporter: &Reporter, reload: &Reload, generation: u64, waiting: &[Change]) {
+    let Reload { script, changed, .. } = reload;
+    if reporter.mode() == Mode::Json {
+        let object = |changes: &[Change]| -> Map<String, Value> {
+            changes.iter().map(|change| (change.key.clone(), json!([change.old, change.new]))).collect()
+        };
+        let (changed, waiting) = (object(changed), object(waiting));
+        let fields = json!({ "hash": script.hash, "generation": generation, "changed": changed, "waiting": waiting });
+        return reporter.event("reload", &fields);
+    }
+    let short: String = script.hash.chars().take(12).collect();
+    let mut text = format!("reloaded {} ({short}); groups that begin now use it", script.path.display());
+    for change in changed {
+        text.extend(["\n    ", &change.to_string(), " from the next step on"]);
+    }
+    reporter.info(&text);
+    if !waiting.is_empty() {
+        let list: Vec<String> = waiting.iter().map(|change| format!("\n    {change}")).collect();
+        reporter.warn(&format!("these settings wait for a restart, and stay as they were:{}", list.concat()));
+    }
+}
+
+fn refused(reporter: &Reporter, path: &Path, error: &Error) {
+    let Error { message, place, hint, kind } = error;
+    let line = place.as_deref().and_then(line_at);
+    if reporter.mode() == Mode::Json {
+        let fields = json!({ "kind": kind.name(), "message": message, "place": place, "line": line, "hint": hint });
+        return reporter.event("reload_refused", &fields);
+    }
+    let mut text = format!("{} has changed and is not reloaded; the old version goes on", path.display());
+    text.extend(["\n  ", message]);
+    text.extend(place.iter().map(|place| format!("\n  --> {place}")));
+    if let (Some(line), Some((_, number))) = (line, place.as_deref().and_then(|place| place.rsplit_once(':'))) {
+        text.extend([format!("\n  {number:>4} | {line}")]);
+    }
+    text.extend(hint.iter().map(|hint| format!("\n  hint: {hint}")));
+    reporter.warn(&text);
+}
+
+/// The text of the line at `path:line`.
+fn line_at(place: &str) -> Option<String> {
+    let (path, number) = place.rsplit_once(':')?;
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().nth(number.parse::<usize>().ok()?.checked_sub(1)?)?;
+    Some(line.trim_end().to_owned()).filter(|line| !line.trim().is_empty())
+}

@@ -1,0 +1,234 @@
+//! Scripts that are edited while a run of a real, tiny model goes on.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{directory, r1, shown};
+
+const RECIPE: &str = r#"
+local lib = require("lib")
+return r1.recipe {
+  env = r1.env { format = "retool" },
+  reward = function(state, outcome) return { outcome = #outcome.text % 2, VERSION = { value = lib.value, weight = 0 } } end,
+  policy = { model = "model" },
+  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end } },
+  sampling = { max_new_tokens = 6 },
+  trainer = r1.grpo { steps = 100000, group_size = 2, groups_per_step = 2, lr = 1e-3 },
+  checkpoint = { every = 0 },
+}
+"#;
+
+fn recipe(version: &str) -> String {
+    RECIPE.replace("VERSION", version)
+}
+
+/// As most editors do: another file, then a rename.
+fn rename_write(path: &Path, text: &str) {
+    let new = path.with_extension("swp");
+    std::fs::write(&new, text).unwrap();
+    std::fs::rename(&new, path).unwrap();
+}
+
+/// A run that goes on until it is told to stop.
+struct Run {
+    dir: tempfile::TempDir,
+    child: Option<Child>,
+}
+
+impl Run {
+    fn start(args: &[&str]) -> Self {
+        let dir = directory(&[("a.lua", &recipe("one")), ("lib.lua", "return { value = 1 }")], true);
+        let err = std::fs::File::create(dir.path().join("stderr")).unwrap();
+        let mut command = r1(dir.path(), &[&["run", "a.lua"], args].concat());
+        let child = command.stdout(Stdio::null()).stderr(err).spawn().unwrap();
+        Self { dir, child: Some(child) }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(self.path("stderr")).unwrap()
+    }
+
+    fn metrics(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.path("runs/a/metrics.jsonl")).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// Waits until the run is as wanted.
+    fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let begun = Instant::now();
+        while !holds(self) {
+            assert!(begun.elapsed() < Duration::from_mins(2), "{what} does not come: {}", self.said());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits for a step that has this metric.
+    fn step_with(&self, metric: &str) -> Value {
+        self.until(metric, |run| run.metrics().last().is_some_and(|last| last.get(metric).is_some()));
+        self.metrics().pop().unwrap()
+    }
+
+    /// Ends it as Ctrl-C does.
+    fn stop(mut self) -> (tempfile::TempDir, String) {
+        let child = self.child.take().unwrap();
+        // SAFETY: the child is ours and has not been waited for.
+        unsafe { libc::kill(i32::try_from(child.id()).unwrap(), libc::SIGINT) };
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{}", self.said());
+        let said = self.said();
+        let empty = tempfile::tempdir().unwrap();
+        (std::mem::replace(&mut self.dir, empty), said)
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn rewards_modules_and_settings_change_in_flight() {
+    let run = Run::start(&[]);
+    let first = run.step_with("reward/one");
+    assert_eq!((&first["script/generation"], &first["policy/lr"]), (&Value::from(0.0), &Value::from(1e-3)));
+
+    rename_write(&run.path("a.lua"), &recipe("two"));
+    let second = run.step_with("reward/two");
+    assert_eq!((&second["script/generation"], &second["reward/two"]), (&Value::from(1.0), &Value::from(1.0)));
+    assert!(second.get("reward/one").is_none());
+
+    std::fs::write(run.path("lib.lua"), "return { value = 7 }").unwrap();
+    run.until("the module", |run| run.metrics().last().is_some_and(|last| last["reward/two"] == 7.0));
+
+    let text = recipe("three").replace("lr = 1e-3", "lr = 5e-4").replace("group_size = 2", "group_size = 4");
+    std::fs::write(run.path("a.lua"), text.replace("max_new_tokens = 6", "max_new_tokens = 2")).unwrap();
+    run.until("the learning rate", |run| run.metrics().last().is_some_and(|last| last["policy/lr"] == 5e-4));
+    let third = run.step_with("reward/three");
+    assert!(third["rollout/response_tokens_max"].as_f64().unwrap() <= 2.0);
+
+    let metrics = run.metrics();
+    let (dir, said) = run.stop();
+    assert!(said.contains("reloaded a.lua ("), "{said}");
+    assert!(said.contains("\n    trainer.lr 0.001 -> 0.0005 from the next step on"), "{said}");
+    assert!(said.contains("wait for a restart, and stay as they were:\n    trainer.group_size 2 -> 4\n"), "{said}");
+    // Each reload is marked in one step.
+    let marked: f64 = metrics.iter().filter_map(|step| step["script/reloads"].as_f64()).sum();
+    assert_eq!(marked as usize, 3);
+    // Steps name the version that made them, and the run keeps every one of them. No group mixes two.
+    let store = dir.path().join("runs/a");
+    let mut versions = std::collections::BTreeSet::new();
+    for number in 1..=metrics.len() {
+        let path = store.join(format!("trajectories/step-{number:06}.parquet"));
+        let Ok(step) = r1::store::read_trajectories(&path) else { break };
+        assert_eq!(step.len(), 4);
+        for pair in step.chunks(2) {
+            assert_eq!((pair[0].group, &pair[0].script_hash), (pair[1].group, &pair[1].script_hash));
+            versions.insert(pair[0].script_hash.clone());
+        }
+    }
+    assert_eq!(versions.len(), 4);
+    for version in versions {
+        assert!(store.join("scripts").join(&version[..12]).join("lib.lua").is_file(), "{version} is not kept");
+    }
+    let config: Value = serde_json::from_slice(&std::fs::read(store.join("config.json")).unwrap()).unwrap();
+    assert_eq!(
+        (&config["settings"]["trainer"]["lr"], &config["settings"]["trainer"]["group_size"]),
+        (&5e-4.into(), &2.into())
+    );
+}
+
+#[test]
+fn a_broken_script_changes_nothing_until_it_is_mended() {
+    let run = Run::start(&[]);
+    run.step_with("reward/one");
+    let broken = recipe("two").replace("#outcome.text % 2", "#outcome.txet % 2");
+    rename_write(&run.path("a.lua"), &broken);
+    run.until("the refusal", |run| run.said().contains("not reloaded"));
+    let steps = run.metrics().len();
+    run.until("more steps", |run| run.metrics().len() > steps + 2);
+    assert!(run.metrics().iter().all(|step| step["script/generation"] == 0.0 && step.get("reward/two").is_none()));
+    // Once, however often it is written.
+    rename_write(&run.path("a.lua"), &broken);
+    std::thread::sleep(Duration::from_millis(500));
+    rename_write(&run.path("a.lua"), &recipe("two"));
+    run.step_with("reward/two");
+    let (_, said) = run.stop();
+    assert_eq!(said.matches("not reloaded").count(), 1, "{said}");
+    let at = said.find("warning: a.lua has changed and is not reloaded; the old version goes on\n").unwrap();
+    let lines: Vec<&str> = said[at..].lines().skip(1).take(4).collect();
+    assert_eq!(lines[..2], ["  env_error: attempt to get length of a nil value", "  --> a.lua:5"], "{said}");
+    assert!(lines[2].starts_with("     5 |   reward = function"), "{said}");
+    assert!(lines[3].contains("tried on the first row"), "{said}");
+}
+
+#[test]
+fn nothing_is_reloaded_where_nobody_wants_it() {
+    let run = Run::start(&["--no-reload"]);
+    run.step_with("reward/one");
+    rename_write(&run.path("a.lua"), &recipe("two"));
+    let steps = run.metrics().len();
+    std::thread::sleep(Duration::from_millis(600));
+    run.until("more steps", |run| run.metrics().len() > steps + 5);
+    assert!(run.metrics().iter().all(|step| step.get("reward/two").is_none()));
+    assert!(!run.stop().1.contains("reload"));
+}
+
+/// A rewrite that says the same, a version that is refused and one that is taken back before it begins leave no trace.
+#[test]
+fn an_identical_reload_changes_no_bit() {
+    let files = [("a.lua", recipe("one")), ("lib.lua", "return { value = 1 }".to_owned())];
+    let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
+    let args = ["run", "a.lua", "-q", "trainer.steps=60"];
+    let finished = |rewrites: bool| {
+        let dir = directory(&files, true);
+        let mut child = r1(dir.path(), &args).spawn().unwrap();
+        let mut rewritten = 0;
+        while child.try_wait().unwrap().is_none() {
+            if rewrites {
+                rename_write(&dir.path().join("a.lua"), &recipe("one"));
+                std::fs::write(dir.path().join("lib.lua"), "return { value = 1 }").unwrap();
+                rewritten += 1;
+            }
+            std::thread::sleep(Duration::from_millis(30));
+        }
+        assert!(!rewrites || rewritten > 5);
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", shown(dir.path(), &output));
+        let run = dir.path().join("runs/a");
+        let weights = std::fs::read(run.join("checkpoints/step-000060/model.safetensors")).unwrap();
+        let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+        let metrics: Vec<Value> = text
+            .lines()
+            .map(|line| {
+                let mut step: Value = serde_json::from_str(line).unwrap();
+                // What a clock or a collector says is never the same.
+                step.as_object_mut().unwrap().retain(|name, _| {
+                    let clock = ["time", "throughput/", "memory/"].iter().any(|start| name.starts_with(start));
+                    // Requests that meet in the engine share what they have in common.
+                    !clock && name != "script/memory" && name != "rollout/cached_share"
+                });
+                step
+            })
+            .collect();
+        (weights, metrics)
+    };
+    let (calm, restless) = (finished(false), finished(true));
+    for (one, other) in calm.1.iter().zip(&restless.1) {
+        for (name, value) in one.as_object().unwrap() {
+            assert_eq!(value, &other[name], "{name} of step {}", one["step"]);
+        }
+    }
+    assert_eq!(calm.1.len(), restless.1.len());
+    assert!(calm.0 == restless.0, "the weights differ");
+}
