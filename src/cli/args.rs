@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::new::Template;
 use super::recorded::Id;
 use super::version;
 use crate::error::Result;
@@ -40,6 +41,7 @@ pub(super) enum Command {
     Lua(LuaArgs),
     Repl(ReplArgs),
     Replay(ReplayArgs),
+    New(NewArgs),
     Rescore(RescoreArgs),
     Test(TestArgs),
     /// Print the versions of r1 and libtorch, and the device
@@ -125,10 +127,11 @@ pub(super) struct SftArgs {
     pub(super) recipe: RecipeArgs,
 }
 
-/// Look for contradictions in a recipe, or show what its training would see
+/// Try a recipe out with scripted replies: what breaks its contract, where, and what to do
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 check scripts/retool.lua
+  r1 check scripts/retool.lua --model          the first group by the model besides
   r1 check --masks scripts/retool.lua          one group, token by token, with masks and advantages
   r1 check --masks scripts/retool.lua trainer.algorithm=gigpo trainer.group_size=2")]
 pub(super) struct CheckArgs {
@@ -137,6 +140,9 @@ pub(super) struct CheckArgs {
     /// Settings of the recipe to change, such as trainer.group_size=2
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
+    /// Also roll out the first task's group by the recipe's model
+    #[arg(long, conflicts_with = "masks")]
+    pub(super) model: bool,
     /// Roll out the first task's group and print every token: who wrote it, and its advantage
     #[arg(long)]
     pub(super) masks: bool,
@@ -274,6 +280,19 @@ pub(super) struct LuaArgs {
     /// Root of math.random
     #[arg(long, value_name = "N", default_value = "0")]
     pub(super) seed: u64,
+}
+
+/// Write a script to begin with, and a test for it
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  r1 new adder                            adder.lua and adder_test.lua
+  r1 new scripts/maze --template game")]
+pub(super) struct NewArgs {
+    /// What it is called, or its path
+    pub(super) name: PathBuf,
+    /// What to begin with
+    #[arg(long, short, value_enum, default_value = "tool")]
+    pub(super) template: Template,
 }
 
 /// Run tests written in Lua

@@ -1,126 +1,207 @@
-//! `r1 check`: what a recipe's training would see, before anything is trained.
+//! `r1 check`: the contract of a recipe, tried out before anything is trained.
 
 use std::fmt::Write;
 use std::process::ExitCode;
+use std::time::Instant;
 
-use serde_json::json;
+use console::Style;
+use serde_json::{Value, json};
 
 use super::args::{CheckArgs, OutputArgs};
-use super::{print, tokens};
-use crate::error::Result;
+use super::{masks, print};
+use crate::config::Trainer;
+use crate::error::{Error, Kind, Result};
 use crate::native;
+use crate::rollout::check::{self, Finding, Level, Options, Report};
 use crate::script::Script;
+use crate::services::Loaded;
 use crate::telemetry::{Reporter, ctrl_c};
-use crate::train::{self, ShownToken, ShownTrajectory};
+use crate::train::{self, RunOptions, ShownTrajectory};
+
+/// Seconds after which no further trajectory is tried.
+const SECONDS: f64 = 20.0;
 
 pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
     if let Some(threads) = args.threads {
         native::set_threads(usize::from(threads));
     }
-    let masks = args.masks;
+    let (shows_masks, model) = (args.masks, args.model);
     let options = args.options(ctrl_c());
-    if !masks {
-        let script = Script::load(&options.script, &options.overrides)?;
-        let (learner, objective, critic) = train::checked(&script)?;
-        if output.json {
-            let facts = json!({ "event": "check", "estimator": learner.estimator, "loss": learner.loss, "critic": critic,
-                                "reference": objective.has_reference() });
-            print(&format!("{facts}\n"))?;
-        } else {
-            let yes = |truth: bool, what: &'static str| if truth { what } else { "" };
-            print(&format!(
-                "{}: estimator {}, loss {}{}{}: nothing contradicts itself\n",
-                options.script.display(),
-                learner.estimator.name,
-                learner.loss.name,
-                yes(critic, ", a critic"),
-                yes(objective.has_reference(), ", a reference policy"),
-            ))?;
-        }
-        return Ok(ExitCode::SUCCESS);
+    if shows_masks {
+        return masks::show(&options, output).map(|()| ExitCode::SUCCESS);
     }
+    let started = Instant::now();
     let reporter = if output.json { Reporter::silent() } else { output.reporter() };
-    let shown = train::masks(&options, &reporter)?;
+    let script = Script::load(&options.script, &options.overrides)?;
+    let objective = objective(&script)?;
+    let loaded = Loaded::new(script, &reporter)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
+    let wanted = Options { max_context: loaded.max_context, seconds: SECONDS };
+    let mut report = match objective {
+        Some(_) => runtime.block_on(check::check(&loaded.script, &loaded.renderer, &wanted))?,
+        None => check::supervised(&loaded.script, &loaded.renderer, &wanted)?,
+    };
+    let rolled = if model && objective.is_some() { Some(roll(&options, &reporter, &mut report)?) } else { None };
+    let seconds = started.elapsed().as_secs_f64();
     if output.json {
-        for trajectory in &shown {
-            print(&format!("{}\n", as_json(trajectory)))?;
-        }
+        tell_json(&loaded, objective.as_ref(), &report, rolled.as_deref(), seconds)?;
     } else {
-        let colour = reporter.is_coloured();
-        print(&format!("{}; below each sampled token its advantage, where it changes\n", tokens::legend(colour)))?;
-        for trajectory in &shown {
-            print(&lines(trajectory, colour))?;
+        tell(&options, &loaded, objective.as_ref(), &report, rolled.as_deref(), seconds, reporter.is_coloured())?;
+    }
+    Ok(if report.is_broken() { ExitCode::from(Kind::Env.exit_code()) } else { ExitCode::SUCCESS })
+}
+
+/// How the recipe learns, in words and for programs; `None` for supervised fine-tuning.
+fn objective(script: &Script) -> Result<Option<(String, Value)>> {
+    if matches!(script.settings.trainer, Trainer::Sft(_)) {
+        return Ok(None);
+    }
+    let (learner, objective, critic) = train::checked(script)?;
+    let yes = |truth: bool, what: &'static str| if truth { what } else { "" };
+    let words = format!(
+        "estimator {}, loss {}{}{}: nothing contradicts itself",
+        learner.estimator.name,
+        learner.loss.name,
+        yes(critic, ", a critic"),
+        yes(objective.has_reference(), ", a reference policy"),
+    );
+    let facts = json!({ "estimator": learner.estimator, "loss": learner.loss, "critic": critic,
+                        "reference": objective.has_reference() });
+    Ok(Some((words, facts)))
+}
+
+/// The first task's group, by the model.
+fn roll(options: &RunOptions, reporter: &Reporter, report: &mut Report) -> Result<Vec<ShownTrajectory>> {
+    let shown = train::masks(options, reporter)?;
+    for trajectory in &shown {
+        if let Some(error) = &trajectory.error {
+            let (message, rest) = error.split_once('\n').unwrap_or((error, ""));
+            let place = rest.lines().next().and_then(|line| line.trim().strip_prefix("--> ")).map(str::to_owned);
+            let message = format!("a trajectory of the model ends as {}: {message}", trajectory.status);
+            report.findings.push(Finding {
+                level: Level::Error,
+                rule: "model",
+                message,
+                place,
+                hint: None,
+                repeat: Vec::new(),
+            });
         }
     }
-    Ok(ExitCode::SUCCESS)
+    let rewards: Vec<f64> = shown.iter().filter(|it| it.error.is_none()).map(|it| it.reward).collect();
+    if rewards.len() > 1 && rewards.iter().all(|reward| reward.to_bits() == rewards[0].to_bits()) {
+        report.findings.push(Finding {
+            level: Level::Warning,
+            rule: "model",
+            message: format!(
+                "all {} replies of the model to the first task have the reward {}",
+                rewards.len(),
+                rewards[0]
+            ),
+            place: None,
+            hint: Some(
+                "tasks that are always or never solved teach nothing: easier tasks, or a stronger model".to_owned(),
+            ),
+            repeat: Vec::new(),
+        });
+    }
+    Ok(shown)
 }
 
-fn as_json(trajectory: &ShownTrajectory) -> String {
-    let token = |token: &ShownToken| json!({ "text": token.text, "sampled": token.sampled, "special": token.special, "advantage": token.advantage });
-    let rows: Vec<Vec<_>> = trajectory.rows.iter().map(|row| row.iter().map(token).collect()).collect();
-    json!({ "event": "trajectory", "id": trajectory.id, "status": trajectory.status, "reward": trajectory.reward,
-            "steps": trajectory.steps, "rows": rows })
-    .to_string()
+fn tell_json(
+    loaded: &Loaded,
+    objective: Option<&(String, Value)>,
+    report: &Report,
+    rolled: Option<&[ShownTrajectory]>,
+    seconds: f64,
+) -> Result<()> {
+    for finding in &report.findings {
+        let mut line = json!(finding);
+        line["event"] = json!("finding");
+        print(&format!("{line}\n"))?;
+    }
+    let mut line =
+        json!({ "event": "check", "ok": !report.is_broken(), "seconds": seconds, "stands_in": loaded.stands_in });
+    for (name, value) in objective.iter().flat_map(|(_, facts)| facts.as_object().into_iter().flatten()) {
+        line[name] = value.clone();
+    }
+    for (name, value) in json!(report).as_object().into_iter().flatten().filter(|(name, _)| *name != "findings") {
+        line[name] = value.clone();
+    }
+    let one =
+        |it: &ShownTrajectory| json!({ "id": it.id, "status": it.status, "reward": it.reward, "steps": it.steps });
+    line["model"] = json!(rolled.map(|all| all.iter().map(one).collect::<Vec<_>>()));
+    print(&format!("{line}\n"))
 }
 
-/// A trajectory as pairs of lines: tokens, and advantages below them.
-fn lines(trajectory: &ShownTrajectory, colour: bool) -> String {
+fn tell(
+    options: &RunOptions,
+    loaded: &Loaded,
+    objective: Option<&(String, Value)>,
+    report: &Report,
+    rolled: Option<&[ShownTrajectory]>,
+    seconds: f64,
+    colour: bool,
+) -> Result<()> {
+    let script = options.script.display();
     let mut out = String::new();
-    let plural = |count: usize| if count == 1 { "" } else { "s" };
-    let (steps, rows) = (trajectory.steps, trajectory.rows.len());
-    let _ = writeln!(
-        out,
-        "\ntrajectory {}: {}, reward {:+}, {steps} step{} in {rows} row{}",
-        trajectory.id,
-        trajectory.status,
-        trajectory.reward,
-        plural(steps),
-        plural(rows)
-    );
-    for row in &trajectory.rows {
-        out.push_str(&tokens::row(row, true, colour));
+    match objective {
+        Some((words, _)) => {
+            let _ = writeln!(out, "{script}: {words}");
+            let rewards = match report.rewards_in_words() {
+                Some((low, high)) => format!("; rewards from {low} to {high}"),
+                None => String::new(),
+            };
+            let _ = writeln!(
+                out,
+                "{} trajectories of {} tasks with scripted replies, {} steps, in {seconds:.1} s{rewards}; longest prompt {} \
+                 tokens, budget {}",
+                report.trajectories, report.tasks, report.steps, report.longest_prompt, report.budget
+            );
+        }
+        None => {
+            let _ = writeln!(
+                out,
+                "{script}: {} conversations, the longest of {} tokens, the context holds {}",
+                report.tasks, report.longest_prompt, report.budget
+            );
+        }
     }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn token(text: &str, sampled: bool, advantage: f64) -> ShownToken {
-        ShownToken { text: text.to_owned(), sampled, special: text.starts_with("<|"), advantage }
+    if loaded.stands_in {
+        let _ = writeln!(out, "tokens are those of r1-nano: the recipe's model is not on this machine");
     }
-
-    #[test]
-    fn advantages_stand_below_the_tokens_they_belong_to() {
-        let row = vec![
-            token("<|user|>", false, 0.0),
-            token("Hi\n", false, 0.0),
-            token("ab", true, 0.5),
-            token("c", true, 0.5),
-            token(" ok", false, 0.0),
-            token("d", true, -1.25),
-        ];
-        let trajectory =
-            ShownTrajectory { id: "1-0-0".to_owned(), status: "terminated", reward: 1.0, steps: 2, rows: vec![row] };
-        assert_eq!(
-            lines(&trajectory, false),
-            "\ntrajectory 1-0-0: terminated, reward +1, 2 steps in 1 row\n\
-             <|user|>Hi⏎[ab][c] ok[d]\n           +0.50     -1.25\n"
-        );
-        let coloured = lines(&trajectory, true);
-        assert!(coloured.contains("\x1b[30;42mab\x1b[0m") && coloured.contains("\x1b[2mHi⏎\x1b[0m"), "{coloured}");
+    for it in rolled.into_iter().flatten() {
+        let _ = writeln!(out, "the model, {}: {} after {} steps, reward {:+}", it.id, it.status, it.steps, it.reward);
     }
-
-    #[test]
-    fn long_rows_are_broken_between_tokens() {
-        let row = (0..60).map(|_| token("four", true, 1.0)).collect();
-        let trajectory =
-            ShownTrajectory { id: "1".to_owned(), status: "truncated", reward: 0.0, steps: 1, rows: vec![row] };
-        let text = lines(&trajectory, false);
-        let longest = text.lines().map(|line| line.chars().count()).max();
-        assert!(longest.is_some_and(|longest| longest <= tokens::WIDTH), "{text}");
-        assert_eq!(text.matches("[four]").count(), 60);
-        assert_eq!(text.matches("+1.00").count(), 1);
+    let paint = |style: Style, text: &str| style.force_styling(colour).apply_to(text).to_string();
+    let (mut errors, mut warnings) = (0, 0);
+    for Finding { level, rule, message, place, hint, repeat } in &report.findings {
+        let word = match level {
+            Level::Error => paint(Style::new().red().bold(), "error"),
+            Level::Warning => paint(Style::new().yellow().bold(), "warning"),
+        };
+        *(if *level == Level::Error { &mut errors } else { &mut warnings }) += 1;
+        let _ = writeln!(out, "\n{word} ({rule}): {message}");
+        if let Some(place) = place {
+            let _ = writeln!(out, "  --> {place}");
+        }
+        if let Some(hint) = hint {
+            let _ = writeln!(out, "  {}: {hint}", paint(Style::new().cyan(), "hint"));
+        }
+        if !repeat.is_empty() {
+            let _ = writeln!(out, "  to see it: r1 repl {script}");
+            for line in repeat.iter().flat_map(|typed| typed.lines()) {
+                let _ = writeln!(out, "    {}", line.chars().take(100).collect::<String>());
+            }
+        }
     }
+    let many = |count: usize, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
+    let _ = match (errors, warnings) {
+        (0, 0) => writeln!(out, "nothing was found to be wrong"),
+        (errors, warnings) => writeln!(out, "\n{}, {}", many(errors, "error"), many(warnings, "warning")),
+    };
+    print(&out)
 }

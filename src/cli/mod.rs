@@ -6,6 +6,8 @@ mod diff;
 mod failure;
 mod infer;
 mod lua;
+mod masks;
+mod new;
 mod recorded;
 mod repl;
 mod replay;
@@ -63,6 +65,7 @@ fn dispatch(typed: &[OsString], voice: Voice) -> Result<ExitCode> {
         Command::Infer(args) => infer::run(&args, cli.output),
         Command::Lua(args) => lua::run(&args, cli.output),
         Command::Repl(args) => repl::run(args, cli.output),
+        Command::New(args) => new::run(&args, cli.output),
         Command::Replay(args) => replay::run(args, cli.output),
         Command::Rescore(args) => rescore::run(args, cli.output),
         Command::Test(args) => test::run(&args, cli.output),

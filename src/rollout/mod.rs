@@ -3,7 +3,7 @@
 //! [`drive()`] is one trajectory, straight down; [`Attempt`] is the same step by step, and can be forked at any of them. [`Pool`] runs many of them on script worker threads, each with a VM
 //! of its own and a single-threaded runtime on which trajectories wait for tools and for the policy.
 //!
-//! [`replay()`] runs a stored trajectory again, with the replies and answers of its record.
+//! [`check`] tries a script's contract out with scripted replies. [`replay()`] runs a stored trajectory again, with the replies and answers of its record.
 //!
 //! This is also how another program uses r1: load a recipe, bring any [`Policy`](crate::engine::Policy), run trajectories.
 //!
@@ -35,6 +35,7 @@
 //! ```
 
 mod attempt;
+pub mod check;
 mod drive;
 mod pool;
 mod prompt;

@@ -431,6 +431,11 @@ impl Worker {
         self.vm.lua.used_memory()
     }
 
+    /// The line where one of the functions that the host calls is defined: `reset`, `step`, `context`, `reward`.
+    pub fn place_of(&self, function: &str) -> Option<String> {
+        self.functions().iter().find(|(name, _)| *name == function).and_then(|(_, function)| definition(function))
+    }
+
     pub(crate) fn machine(&self) -> &Rc<Vm> {
         &self.vm
     }

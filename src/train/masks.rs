@@ -33,6 +33,8 @@ pub struct ShownTrajectory {
     pub status: &'static str,
     pub reward: f64,
     pub steps: usize,
+    /// Why it failed, if it did.
+    pub error: Option<String>,
     /// Rows of merged steps; none for a failure.
     pub rows: Vec<Vec<ShownToken>>,
 }
@@ -99,6 +101,7 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
             status: trajectory.status.name(),
             reward: trajectory.total_reward(),
             steps: trajectory.steps.len(),
+            error: trajectory.error.clone(),
             rows: Vec::new(),
         })
         .collect();

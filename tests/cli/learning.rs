@@ -202,7 +202,7 @@ fn combinations_without_sense_are_refused_before_anything_is_written() {
 fn a_check_shows_masks_and_advantages_and_leaves_nothing_behind() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let said = succeed(dir.path(), &["check", "a.lua"]);
-    assert_eq!(said, "a.lua: estimator grpo, loss ppo: nothing contradicts itself\n");
+    assert!(said.starts_with("a.lua: estimator grpo, loss ppo: nothing contradicts itself\n"), "{said}");
     let shown = succeed(dir.path(), &["check", "--masks", "a.lua", "--json"]);
     let trajectories: Vec<Value> = shown.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(trajectories.len(), 2);

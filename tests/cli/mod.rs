@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod basics;
+mod check;
 mod failures;
 mod hub;
 mod infer;

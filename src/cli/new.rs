@@ -1,0 +1,88 @@
+//! `r1 new`: a script to begin with, and a test for it.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use serde_json::json;
+
+use super::args::{NewArgs, OutputArgs};
+use super::print;
+use crate::error::{Error, Kind, Result};
+
+/// What to begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Template {
+    /// A tool written in Lua, the usual env, an exact answer
+    Tool,
+    /// An env of its own: state, step, rewards on the way
+    Env,
+    /// A game on a board
+    Game,
+    /// Questions answered by searching
+    Search,
+    /// Programs, tried out with hidden tests
+    Code,
+}
+
+impl Template {
+    fn texts(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Tool => {
+                (include_str!("../../lua/templates/tool.lua"), include_str!("../../lua/templates/tool_test.lua"))
+            }
+            Self::Env => {
+                (include_str!("../../lua/templates/env.lua"), include_str!("../../lua/templates/env_test.lua"))
+            }
+            Self::Game => {
+                (include_str!("../../lua/templates/game.lua"), include_str!("../../lua/templates/game_test.lua"))
+            }
+            Self::Search => {
+                (include_str!("../../lua/templates/search.lua"), include_str!("../../lua/templates/search_test.lua"))
+            }
+            Self::Code => {
+                (include_str!("../../lua/templates/code.lua"), include_str!("../../lua/templates/code_test.lua"))
+            }
+        }
+    }
+}
+
+pub(super) fn run(args: &NewArgs, output: OutputArgs) -> Result<ExitCode> {
+    let stem = args.name.with_extension("");
+    let name = stem.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    if name.is_empty() || name.starts_with('.') {
+        return Err(Error::new(Kind::Usage, format!("`{}` can't be the name of a script", args.name.display())));
+    }
+    let script = stem.with_file_name(format!("{name}.lua"));
+    let test = stem.with_file_name(format!("{name}_test.lua"));
+    let (own, checks) = args.template.texts();
+    let fill = |text: &str| {
+        text.replace("{{name}}", &name)
+            .replace("{{file}}", &script.display().to_string())
+            .replace("{{test}}", &test.display().to_string())
+            .replace("{{beside}}", &format!("{name}.lua"))
+    };
+    for path in [&script, &test] {
+        if path.exists() {
+            return Err(Error::new(Kind::Usage, "the file is there already").at_path(path).hint("give another name"));
+        }
+    }
+    write(&script, &fill(own))?;
+    write(&test, &fill(checks))?;
+    if output.json {
+        return print(&format!("{}\n", json!({ "event": "new", "files": [script, test] }))).map(|()| ExitCode::SUCCESS);
+    }
+    let (script, test) = (script.display(), test.display());
+    print(&format!(
+        "{script}\n{test}\nnext\n  r1 check {script}\n  r1 test {test}\n  r1 repl {script}\n  r1 run {script}\n"
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    let failed = |e: &std::io::Error| Error::io(Kind::Store, "write", path, e);
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder).map_err(|e| failed(&e))?;
+    }
+    std::fs::write(PathBuf::from(path), text).map_err(|e| failed(&e))
+}

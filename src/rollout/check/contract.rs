@@ -1,0 +1,502 @@
+//! What must hold of a recipe, rule by rule.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::replies::{self, Kind, Now};
+use super::{Finding, Level, Options, Report};
+use crate::engine::Scripted;
+use crate::error::{Error, Result};
+use crate::mdp::{Message, Observation, Status, Trajectory};
+use crate::rollout::{Attempt, Spec, Stage, Stop, first_difference, never_begun, replay, typed, with_policy};
+use crate::script::{Record, Script, Split, Strictness, Worker};
+use crate::text::{Renderer, schema};
+
+/// Steps after which a scripted trajectory is ended where a recipe allows more.
+const STEPS: usize = 8;
+
+/// One trajectory that was tried.
+struct Tried {
+    kind: Kind,
+    which: Task,
+    trajectory: Trajectory,
+}
+
+/// A task to try things on.
+#[derive(Clone)]
+struct Task {
+    row: u64,
+    value: Value,
+}
+
+pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
+    let started = Instant::now();
+    let mut report = Report::default();
+    let first = Worker::new(script, Some(Arc::clone(renderer)))?;
+    // What a machine has been through must not show: this one has been through something else.
+    let second = Worker::new(script, Some(Arc::clone(renderer)))?;
+    let tasks = rows(&first, &second, &mut report);
+    if let Err(error) = first.prepare() {
+        report.add(Finding::error("tools", error));
+        return Ok(report);
+    }
+    tools(&first, script, &mut report);
+    report.tasks = tasks.len();
+
+    let (one, two) = (Stage { worker: &first, renderer }, Stage { worker: &second, renderer });
+    let mut tried = Vec::new();
+    for task in &tasks {
+        let spec = spec(script, task, options);
+        report.budget = spec.budget();
+        resets(one, two, &spec, task, &mut report).await;
+        for kind in Kind::all(&task.value, first.tools()) {
+            if started.elapsed().as_secs_f64() > options.seconds {
+                break;
+            }
+            let Some(trajectory) = run(one, &spec, task, &kind).await? else { continue };
+            report.trajectories += 1;
+            report.steps += trajectory.steps.len();
+            tried.push(Tried { kind, which: task.clone(), trajectory });
+        }
+    }
+    // The other machine goes through them the other way round.
+    for it in tried.iter().rev() {
+        if started.elapsed().as_secs_f64() > 2.0 * options.seconds {
+            break;
+        }
+        again(two, script, it, options, &mut report).await?;
+    }
+    let mut causes = Vec::new();
+    for it in &tried {
+        ended(it, first.tools(), script, &mut causes, &mut report);
+        continued(it, renderer, &mut report);
+    }
+    for Cause { message, names, finding, .. } in causes {
+        let who = match names.len() - 1 {
+            0 => format!("{} makes", names[0]),
+            others => {
+                format!("{} and {others} other kind{} of reply make", names[0], if others == 1 { "" } else { "s" })
+            }
+        };
+        report.findings[finding].message = format!("{who} the env fail: {message}");
+    }
+    reached(&tried, &first, script, &mut report);
+    rewards(&tried, script, &mut report);
+    report.findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+    Ok(report)
+}
+
+/// Conversations that are looked through.
+const CONVERSATIONS: u64 = 50;
+
+pub(super) fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
+    let mut report = Report { budget: options.max_context, ..Report::default() };
+    let first = Worker::new(script, Some(Arc::clone(renderer)))?;
+    let second = Worker::new(script, Some(Arc::clone(renderer)))?;
+    rows(&first, &second, &mut report);
+    let count = first.rows(Split::Train).ok().flatten().unwrap_or(0);
+    for index in (0..count).step_by(count.div_ceil(CONVERSATIONS).max(1) as usize) {
+        let place = Some(first.place_of_row(Split::Train, index));
+        let found = first.row(Split::Train, index).and_then(|row| {
+            let messages: Vec<Message> = serde_json::from_value(row["messages"].clone())
+                .map_err(|error| Error::new(crate::Kind::Data, format!("`messages`: {error}")))?;
+            renderer.supervised(&messages, first.tools())
+        });
+        match found {
+            Ok(supervised) => {
+                report.tasks += 1;
+                report.longest_prompt = report.longest_prompt.max(supervised.ids.len());
+                if !supervised.mask.contains(&true) {
+                    let message = "a conversation has nothing that the policy would learn to say";
+                    let hint = "it needs a message with role = \"assistant\"";
+                    report.add(Finding::new(Level::Error, "masks", message).at(place).hint(hint));
+                } else if options.max_context > 0 && supervised.ids.len() > options.max_context {
+                    let (length, most) = (supervised.ids.len(), options.max_context);
+                    let message = format!("a conversation has {length} tokens and the context holds {most}");
+                    report.add(Finding::new(Level::Error, "context", message).at(place));
+                }
+            }
+            Err(error) => report.add(Finding::error("data", error).at(place)),
+        }
+    }
+    Ok(report)
+}
+
+fn spec(script: &Script, task: &Task, options: &Options) -> Spec {
+    let mut spec = Spec::new(Split::Train, task.row, &script.settings);
+    if options.max_context > 0 {
+        spec.max_context = options.max_context;
+    }
+    spec.max_steps = spec.max_steps.min(STEPS);
+    spec
+}
+
+/// Rows are there, can be read, and are the same every time. Gives some to try things on.
+fn rows(first: &Worker, second: &Worker, report: &mut Report) -> Vec<Task> {
+    let mut tasks = Vec::new();
+    for split in [Split::Train, Split::Eval] {
+        let count = match first.rows(split) {
+            Ok(Some(0)) => {
+                let message = format!("data.{} has no rows", split.name());
+                report.add(Finding::new(Level::Error, "data", message).at(Some(first.place_of_row(split, 0))));
+                continue;
+            }
+            Ok(Some(count)) => count,
+            Ok(None) if split == Split::Train => {
+                let finding = Finding::new(Level::Error, "data", "the recipe has no training data");
+                report.add(finding.hint("give it `data = { train = … }`, or data.train=FILE on the command line"));
+                continue;
+            }
+            Ok(None) => continue,
+            Err(error) => {
+                report.add(Finding::error("data", error));
+                continue;
+            }
+        };
+        let mut some = vec![0, count / 2, count - 1];
+        some.dedup();
+        for row in some {
+            let place = || Some(first.place_of_row(split, row));
+            match (first.row(split, row), first.row(split, row), second.row(split, row)) {
+                (Ok(value), Ok(again), Ok(other)) => {
+                    if value != again || value != other {
+                        let message = format!("row {row} of data.{} is not the same every time", split.name());
+                        let hint = "a row is a function of its index: draw with math.random, which is seeded for each row, \
+                                    and keep nothing in locals outside";
+                        report.add(Finding::new(Level::Error, "data", message).at(place()).hint(hint));
+                    }
+                    if split == Split::Train {
+                        tasks.push(Task { row, value });
+                    }
+                }
+                (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => {
+                    report.add(Finding::error("data", error).at(place()));
+                }
+            }
+        }
+    }
+    tasks
+}
+
+/// Schemas say what they mean, and arguments can be found that fit them.
+fn tools(worker: &Worker, script: &Script, report: &mut Report) {
+    let here = || Some(script.path.display().to_string());
+    for tool in worker.tools() {
+        let function = &tool["function"];
+        let name = function["name"].as_str().unwrap_or_default();
+        if function["description"].as_str().is_none_or(|text| text.trim().is_empty()) {
+            let message = format!("the tool `{name}` has no description");
+            let hint = "the policy is shown it: say in a sentence what the tool does";
+            report.add(Finding::new(Level::Warning, "tools", message).at(here()).hint(hint));
+        }
+        let parameters = &function["parameters"];
+        let known = parameters["properties"].as_object();
+        for required in parameters["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            if known.is_none_or(|known| !known.contains_key(required)) {
+                let message = format!("the tool `{name}` requires `{required}`, which is none of its parameters");
+                report.add(Finding::new(Level::Error, "tools", message).at(here()));
+            }
+        }
+        if let Err(why) = schema::refuse_unknown(parameters) {
+            report.add(Finding::new(Level::Error, "tools", format!("the schema of `{name}`: {why}")).at(here()));
+        } else if let Err(why) = replies::arguments(tool) {
+            let message = format!("no arguments were found that fit the schema of `{name}`: {why}");
+            let hint = "an `example` in the schema shows r1 check what to call it with";
+            report.add(Finding::new(Level::Warning, "tools", message).at(here()).hint(hint));
+        }
+    }
+}
+
+/// The same task and seed give the same state, in both machines; a state is what its snapshot says.
+async fn resets(one: Stage<'_>, two: Stage<'_>, spec: &Spec, task: &Task, report: &mut Report) {
+    let reset = async |stage: Stage<'_>| stage.worker.reset(&task.value, spec.env_seed).await;
+    let place = one.worker.place_of("reset");
+    let typed = vec![format!(":reset {} seed={}", task.row, spec.env_seed)];
+    let states = (reset(one).await, reset(one).await, reset(two).await);
+    let (Ok(first), Ok(again), Ok(other)) = states else {
+        // A reset that fails is told with the trajectories.
+        return;
+    };
+    let snapshots: Vec<Result<Value>> = [&first, &again, &other].iter().map(|state| state.snapshot()).collect();
+    let [Ok(own), Ok(again), Ok(other)] = &snapshots[..] else {
+        for error in snapshots.into_iter().filter_map(Result::err) {
+            report.add(Finding::error("state", error).at(place.clone()).repeat(typed.clone()));
+        }
+        return;
+    };
+    if own != again || own != other {
+        let message = format!(
+            "reset gives another state for the same task and seed: {}",
+            difference(&own["state"], if own == again { &other["state"] } else { &again["state"] }, "state")
+        );
+        let hint = "a state is a function of task and seed: draw with math.random, and keep nothing in locals outside";
+        report.add(Finding::new(Level::Error, "reset", message).at(place.clone()).hint(hint).repeat(typed.clone()));
+    }
+    match one.worker.restore(own).and_then(|back| back.snapshot()) {
+        Ok(back) if back == *own => {}
+        Ok(back) => {
+            let message =
+                format!("the state changes when it is kept: {}", difference(&own["state"], &back["state"], "state"));
+            report.add(Finding::new(Level::Error, "state", message).at(place).repeat(typed));
+        }
+        Err(error) => report.add(Finding::error("state", error).at(place).repeat(typed)),
+    }
+}
+
+/// One trajectory with replies of a kind; `None` if there is no way to say it.
+async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<Option<Trajectory>> {
+    let record = Record::live();
+    let mut asks = record.listen();
+    // Writes what a context policy asks for.
+    let ids = stage.renderer.tokenizer().encode("so it is")?;
+    let stop = stage.renderer.stop_ids().first().copied();
+    let writer = Scripted::new(move |_| ids.iter().copied().chain(stop).collect());
+    let played = async {
+        let begun = Attempt::begin(stage, spec.clone(), task.value.clone(), &record).await;
+        let mut attempt = match begun {
+            Ok(attempt) => attempt,
+            Err(failure) => return Ok(Some(never_begun(stage, spec, task.value.clone(), &failure))),
+        };
+        let most = spec.sampling.max_new_tokens;
+        while attempt.over().is_none() {
+            let step = attempt.trajectory().steps.len();
+            // What was tried once is followed by noise.
+            let now = if step > 0 && matches!(kind, Kind::Call(_) | Kind::AllCalls) { &Kind::Words } else { kind };
+            let shown = match attempt.look(stage).await {
+                Ok(prompt) => last_text(&prompt.observation, stage.renderer),
+                Err(Stop::Failed(failure)) => {
+                    attempt.fail(stage.worker, &failure);
+                    return Ok(Some(attempt.into_trajectory()));
+                }
+                Err(Stop::Fatal(error)) => return Err(error),
+            };
+            let seen = Now { task: &task.value, tools: stage.worker.tools(), shown: &shown, step, most };
+            let Some(said) = now.say(stage.renderer, &seen) else { return Ok(None) };
+            let completion = typed(stage, &said.text, said.finish_reason)?;
+            match attempt.act(stage, completion).await {
+                Ok(()) => {}
+                Err(Stop::Failed(failure)) => {
+                    attempt.fail(stage.worker, &failure);
+                    return Ok(Some(attempt.into_trajectory()));
+                }
+                Err(Stop::Fatal(error)) => return Err(error),
+            }
+        }
+        match attempt.finish(stage).await {
+            Ok(()) => {}
+            Err(Stop::Failed(failure)) => attempt.fail(stage.worker, &failure),
+            Err(Stop::Fatal(error)) => return Err(error),
+        }
+        Ok(Some(attempt.into_trajectory()))
+    };
+    let played = with_policy(stage, &writer, spec, &mut asks, played).await;
+    drop(stage.worker.take_log());
+    played
+}
+
+/// The text of what the policy is shown last.
+fn last_text(observation: &Observation, renderer: &Renderer) -> String {
+    match observation {
+        Observation::Messages(messages) => messages.last().map(|last| last.content.text()).unwrap_or_default(),
+        Observation::Text(text) => text.clone(),
+        Observation::TokenIds(ids) => renderer.tokenizer().decode(ids, true),
+    }
+}
+
+/// The same replies and answers come to the same in another machine.
+async fn again(two: Stage<'_>, script: &Script, it: &Tried, options: &Options, report: &mut Report) -> Result<()> {
+    // What a limit cut depends on the clock.
+    if matches!(it.trajectory.status, Status::ScriptLimit | Status::ToolTimeout) {
+        return Ok(());
+    }
+    let spec = spec(script, &it.which, options);
+    let replayed = replay(two, &it.trajectory, spec, Strictness::Exact).await?;
+    drop(two.worker.take_log());
+    if let Some(difference) = first_difference(two.renderer, &it.trajectory, &replayed) {
+        let short = |text: &str| text.chars().take(120).collect::<String>().replace('\n', "⏎");
+        let message = format!(
+            "the same replies come to something else in another worker: {difference} was {} and is {}",
+            short(&difference.recorded),
+            short(&difference.now)
+        );
+        let hint = "all that a trajectory depends on belongs into its state: locals outside of the functions that change \
+                    (counters, caches) are shared by all trajectories";
+        let finding = Finding::new(Level::Error, "step", message).at(two.worker.place_of("step")).hint(hint);
+        report.add(finding.repeat(repeat(it)));
+    }
+    Ok(())
+}
+
+/// Why an environment fails, and what sets it off.
+struct Cause {
+    place: Option<String>,
+    message: String,
+    /// Kinds of replies.
+    names: Vec<String>,
+    /// Its place in the report.
+    finding: usize,
+}
+
+/// A trajectory ended as it may.
+fn ended(it: &Tried, tools: &[Value], script: &Script, causes: &mut Vec<Cause>, report: &mut Report) {
+    let Tried { kind, trajectory, .. } = it;
+    let longest = trajectory.steps.iter().map(|step| step.prompt_ids.len()).max().unwrap_or(0);
+    report.longest_prompt = report.longest_prompt.max(longest);
+    let told = trajectory.error.clone().unwrap_or_default();
+    let mut lines = told.lines();
+    let message = lines.next().unwrap_or_default().to_owned();
+    let place = lines.next().and_then(|line| line.trim().strip_prefix("--> ")).map(str::to_owned);
+    let hint = lines.find_map(|line| line.trim().strip_prefix("hint: ")).map(str::to_owned);
+    let name = kind.name();
+    let finding = |level, rule, message: String| {
+        let mut finding = Finding::new(level, rule, message).at(place.clone()).repeat(repeat(it));
+        finding.hint.clone_from(&hint);
+        finding
+    };
+    match trajectory.status {
+        Status::Terminated | Status::Truncated | Status::Aborted => {}
+        Status::EnvError if trajectory.steps.is_empty() => {
+            report.add(finding(Level::Error, "reset", message));
+        }
+        Status::EnvError => {
+            // One cause is told once, whatever sets it off.
+            let known = causes.iter_mut().find(|known| known.place == place && known.message == message);
+            if let Some(known) = known {
+                if !known.names.contains(&name) {
+                    known.names.push(name.clone());
+                }
+                return;
+            }
+            causes.push(Cause {
+                place: place.clone(),
+                message,
+                names: vec![name.clone()],
+                finding: report.findings.len(),
+            });
+            let own = finding(Level::Error, "replies", String::new());
+            let hint = "whatever a policy writes must end in an observation or a reward, never in an error";
+            report.findings.push(own.hint(hint));
+        }
+        Status::ScriptLimit => {
+            report.add(finding(Level::Error, "limits", format!("{name} runs into a limit: {message}")));
+        }
+        Status::ToolTimeout => {
+            report.add(finding(Level::Error, "limits", format!("{name} waits too long: {message}")));
+        }
+        Status::ContextOverflow if trajectory.steps.is_empty() => report.add(finding(Level::Error, "context", message)),
+        Status::ContextOverflow => {
+            let steps = trajectory.steps.len();
+            let message =
+                format!("{name} fill the context after {steps} of {} steps: {message}", script.settings.env.max_steps);
+            report.add(finding(Level::Warning, "context", message));
+        }
+    }
+    let first = trajectory.steps.first();
+    if kind.is_broken_call() && !tools.is_empty() && first.is_some_and(|step| step.terminated) {
+        let message = format!("{name} ends the task: the policy can't learn to mend it");
+        let hint = "hand broken calls to r1.call_tools too (they are in action.tool_calls): it says what was wrong";
+        let finding = Finding::new(Level::Warning, "replies", message).hint(hint).repeat(repeat(it));
+        report.add(finding.at(Some(script.path.display().to_string())));
+    }
+}
+
+/// Where the conversation only grows, the tokens go on from those before: one row, one mask.
+fn continued(it: &Tried, renderer: &Renderer, report: &mut Report) {
+    for (number, step) in it.trajectory.steps.iter().enumerate().skip(1).filter(|(_, step)| step.new_row) {
+        let before = &it.trajectory.steps[number - 1];
+        let text = |ids: &[u32]| renderer.tokenizer().decode(ids, false);
+        let grown = text(&[before.prompt_ids.as_slice(), &before.response_ids].concat());
+        if text(&step.prompt_ids).starts_with(&grown) {
+            let message = format!(
+                "step {} says the same as step {number} and more, but not in the same tokens: it starts a training row of \
+                 its own",
+                number + 1
+            );
+            let hint = "push the reply as r1.assistant(action), which keeps its exact text; return messages, not text";
+            report.add(Finding::new(Level::Warning, "masks", message).hint(hint).repeat(repeat(it)));
+        }
+    }
+}
+
+/// Calls of tools come to the tools.
+fn reached(tried: &[Tried], worker: &Worker, script: &Script, report: &mut Report) {
+    for it in tried {
+        let Kind::Call(name) = &it.kind else { continue };
+        let Some(step) = it.trajectory.steps.first().filter(|_| !it.trajectory.status.is_failure()) else { continue };
+        if !step.tools.iter().any(|tool| tool.name == *name) {
+            let message = format!("a call of `{name}` came to no tool");
+            let hint =
+                "give action.tool_calls to r1.call_tools in `step`, and push the results as r1.observation(result)";
+            let finding = Finding::new(Level::Warning, "tools", message).at(worker.place_of("step")).hint(hint);
+            report.add(finding.at(Some(script.path.display().to_string())).repeat(repeat(it)));
+        }
+    }
+}
+
+/// Replies as different as these are not all worth the same.
+fn rewards(tried: &[Tried], script: &Script, report: &mut Report) {
+    let counted: Vec<&Trajectory> =
+        tried.iter().map(|it| &it.trajectory).filter(|trajectory| !trajectory.status.is_failure()).collect();
+    let all: Vec<f64> = counted.iter().map(|trajectory| trajectory.total_reward()).collect();
+    let (low, high) =
+        (all.iter().copied().fold(f64::INFINITY, f64::min), all.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+    if all.is_empty() {
+        return;
+    }
+    report.rewards = Some((low, high));
+    if all.len() > 3 && (high - low).abs() < 1e-12 {
+        let ends = if counted.iter().all(|trajectory| trajectory.status == Status::Truncated) {
+            format!(", and none ended before env.max_steps = {}", script.settings.env.max_steps)
+        } else {
+            String::new()
+        };
+        let message = format!("all {} trajectories have the reward {}{ends}", all.len(), number(low));
+        let hint = "a group whose members are all worth the same teaches nothing; if the right replies are just not among \
+                    those tried, all is well: r1 check --model tries the model's";
+        let place = Some(script.path.display().to_string());
+        report.add(Finding::new(Level::Warning, "reward", message).at(place).hint(hint));
+    }
+}
+
+/// A reward as people write it.
+pub(super) fn number(value: f64) -> String {
+    let text = format!("{value:.4}");
+    let short = text.trim_end_matches('0').trim_end_matches('.');
+    if short == "-0" { "0".to_owned() } else { short.to_owned() }
+}
+
+/// What to type into the REPL to see it.
+fn repeat(it: &Tried) -> Vec<String> {
+    let mut typed = vec![format!(":reset {} seed={}", it.which.row, it.trajectory.seed)];
+    for step in &it.trajectory.steps {
+        typed.push(if step.text.contains('\n') || step.text.is_empty() {
+            format!(":step \"\"\"{}\"\"\"", step.text)
+        } else {
+            format!(":step {}", step.text)
+        });
+    }
+    typed
+}
+
+/// The first place at which two values differ.
+fn difference(a: &Value, b: &Value, at: &str) -> String {
+    match (a, b) {
+        (Value::Object(x), Value::Object(y)) => {
+            let names = x.keys().chain(y.keys());
+            let found = names.map(|name| (name, x.get(name), y.get(name))).find(|(_, a, b)| a != b);
+            found.map_or_else(String::new, |(name, a, b)| {
+                difference(a.unwrap_or(&json!(null)), b.unwrap_or(&json!(null)), &format!("{at}.{name}"))
+            })
+        }
+        (Value::Array(x), Value::Array(y)) if x.len() == y.len() => {
+            let found = x.iter().zip(y).enumerate().find(|(_, (a, b))| a != b);
+            found.map_or_else(String::new, |(index, (a, b))| difference(a, b, &format!("{at}[{}]", index + 1)))
+        }
+        _ => {
+            let short = |value: &Value| value.to_string().chars().take(60).collect::<String>();
+            format!("{at} is {} and {}", short(a), short(b))
+        }
+    }
+}

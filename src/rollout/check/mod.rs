@@ -1,0 +1,130 @@
+//! The contract of a recipe, tried out: trajectories with scripted replies, in two virtual machines, before anything is
+//! trained.
+//!
+//! - `replies`: what a policy may say: nothing, noise, calls of every tool, broken calls, the task's own answer
+//! - `contract`: what must hold of rows, resets, states, steps, rewards, prompts
+//!
+//! A script keeps its contract if every trajectory is a function of task, seed and replies, ends as no failure, and can be
+//! told from others by its reward. What is found names the line and what to do.
+
+mod contract;
+mod replies;
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::script::Script;
+use crate::text::Renderer;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// It may be meant so.
+    Warning,
+    /// The contract is broken.
+    Error,
+}
+
+/// Something that was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    pub level: Level,
+    /// Which rule: `data`, `tools`, `reset`, `state`, `step`, `replies`, `reward`, `context`, `masks`, `limits`.
+    pub rule: &'static str,
+    pub message: String,
+    /// `scripts/retool.lua:14`
+    pub place: Option<String>,
+    pub hint: Option<String>,
+    /// What to type into `r1 repl SCRIPT` to see it.
+    pub repeat: Vec<String>,
+}
+
+/// What a check came to.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    pub findings: Vec<Finding>,
+    pub tasks: usize,
+    pub trajectories: usize,
+    pub steps: usize,
+    /// Smallest and largest reward of trajectories that did not fail.
+    pub rewards: Option<(f64, f64)>,
+    /// Longest prompt, tokens, and the room there is for one.
+    pub longest_prompt: usize,
+    pub budget: usize,
+}
+
+impl Report {
+    /// The rewards, smallest and largest, as people write them.
+    pub fn rewards_in_words(&self) -> Option<(String, String)> {
+        self.rewards.map(|(low, high)| (contract::number(low), contract::number(high)))
+    }
+
+    /// Whether the contract is broken.
+    pub fn is_broken(&self) -> bool {
+        self.findings.iter().any(|finding| finding.level == Level::Error)
+    }
+
+    /// Adds a finding, unless the same has been found.
+    pub(super) fn add(&mut self, finding: Finding) {
+        let same = |known: &Finding| {
+            known.rule == finding.rule && known.place == finding.place && known.message == finding.message
+        };
+        if !self.findings.iter().any(same) {
+            self.findings.push(finding);
+        }
+    }
+}
+
+impl Finding {
+    pub(super) fn new(level: Level, rule: &'static str, message: impl Into<String>) -> Self {
+        Self { level, rule, message: message.into(), place: None, hint: None, repeat: Vec::new() }
+    }
+
+    pub(super) fn error(rule: &'static str, error: Error) -> Self {
+        let Error { message, place, hint, .. } = error;
+        Self { place, hint, ..Self::new(Level::Error, rule, message) }
+    }
+
+    pub(super) fn at(mut self, place: Option<String>) -> Self {
+        self.place = self.place.or(place);
+        self
+    }
+
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint.get_or_insert_with(|| hint.into());
+        self
+    }
+
+    pub(super) fn repeat(mut self, typed: Vec<String>) -> Self {
+        self.repeat = typed;
+        self
+    }
+}
+
+/// What to check with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Longest prompt plus reply, tokens; 0: as the settings say.
+    pub max_context: usize,
+    /// Seconds after which no further trajectory is begun.
+    pub seconds: f64,
+}
+
+/// Looks through the conversations of a recipe for supervised fine-tuning.
+///
+/// # Errors
+/// Only for a script that does not load.
+pub fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
+    contract::supervised(script, renderer, options)
+}
+
+/// Tries a script out. Needs a tokio runtime with time and I/O enabled.
+///
+/// # Errors
+/// Only for a script that does not load; what breaks the contract is in the report.
+pub async fn check(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
+    contract::check(script, renderer, options).await
+}

@@ -1,0 +1,279 @@
+//! What a policy may say to an environment, without a policy.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value, json};
+
+use crate::mdp::{FinishReason, ToolCall};
+use crate::text::Renderer;
+
+/// A way to reply, the same at every step.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Kind {
+    Empty,
+    /// Words without sense; another one each time.
+    Words,
+    /// A word of what it was shown, another one at each step.
+    Echo(usize),
+    /// As many tokens as a reply may have, cut there.
+    Longest,
+    /// A call of a tool, with arguments that fit its schema.
+    Call(String),
+    /// All tools at once.
+    AllCalls,
+    /// A call that breaks off in the middle.
+    HalfCall,
+    UnknownTool,
+    /// A call whose arguments don't fit.
+    WrongArguments(String),
+    /// A program in a block of Markdown.
+    Block,
+    /// A value of the task, in the forms in which answers are given.
+    Answer {
+        column: String,
+        form: usize,
+    },
+}
+
+/// What there is when a reply is made.
+#[derive(Clone, Copy)]
+pub(super) struct Now<'a> {
+    pub(super) task: &'a Value,
+    pub(super) tools: &'a [Value],
+    /// The text of the last message, or of the prompt.
+    pub(super) shown: &'a str,
+    pub(super) step: usize,
+    /// Tokens that a reply may have.
+    pub(super) most: usize,
+}
+
+/// How many ways there are to pick words from the prompt.
+const ECHOES: usize = 4;
+
+/// A reply to be given.
+pub(super) struct Said {
+    pub(super) text: String,
+    pub(super) finish_reason: FinishReason,
+}
+
+/// Forms of an answer; `{}` is the value.
+const FORMS: [&str; 4] = ["{}", "<answer>{}</answer>", "<answer>\\boxed{{}}</answer>", "The answer is \\boxed{{}}."];
+
+/// Columns that hold answers, by their usual names; the first that there are.
+const ANSWERS: [&str; 8] = ["answer", "answers", "solution", "target", "label", "expected", "ground_truth", "gold"];
+
+impl Kind {
+    /// What is tried on a task.
+    pub(super) fn all(task: &Value, tools: &[Value]) -> Vec<Self> {
+        let mut kinds = vec![Self::Empty, Self::Words, Self::Longest];
+        kinds.extend((0..ECHOES).map(Self::Echo));
+        let names: Vec<&str> = tools.iter().filter_map(|tool| tool["function"]["name"].as_str()).collect();
+        kinds.extend(names.iter().map(|name| Self::Call((*name).to_owned())));
+        if names.len() > 1 {
+            kinds.push(Self::AllCalls);
+        }
+        if let Some(first) = names.first() {
+            kinds.extend([Self::HalfCall, Self::UnknownTool, Self::WrongArguments((*first).to_owned())]);
+        }
+        if tools.iter().any(|tool| tool.pointer("/function/parameters/properties/code").is_some()) {
+            kinds.push(Self::Block);
+        }
+        let column = |name: &&str| task.get(*name).and_then(plain).is_some();
+        let known = ANSWERS.iter().copied().find(column).map(str::to_owned);
+        let short = || {
+            let columns = task.as_object()?;
+            let found = columns.iter().find(|(_, value)| plain(value).is_some_and(|text| text.len() < 40));
+            found.map(|(name, _)| name.clone())
+        };
+        if let Some(column) = known.or_else(short) {
+            kinds.extend((0..FORMS.len()).map(|form| Self::Answer { column: column.clone(), form }));
+        }
+        kinds
+    }
+
+    /// Whether it is a call that an environment should let the policy mend.
+    pub(super) fn is_broken_call(&self) -> bool {
+        matches!(self, Self::HalfCall | Self::UnknownTool | Self::WrongArguments(_))
+    }
+
+    /// For messages.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Empty => "an empty reply".to_owned(),
+            Self::Words => "a reply without sense".to_owned(),
+            Self::Echo(_) => "a word of the prompt".to_owned(),
+            Self::Longest => "a reply of full length".to_owned(),
+            Self::Block => "a program in a block".to_owned(),
+            Self::Call(tool) => format!("a call of `{tool}`"),
+            Self::AllCalls => "a call of every tool".to_owned(),
+            Self::HalfCall => "a call that breaks off".to_owned(),
+            Self::UnknownTool => "a call of an unknown tool".to_owned(),
+            Self::WrongArguments(tool) => format!("a call of `{tool}` with wrong arguments"),
+            Self::Answer { column, .. } => format!("the task's own `{column}`"),
+        }
+    }
+
+    /// The reply at a step; `None` if the format has no way to write it.
+    pub(super) fn say(&self, renderer: &Renderer, now: &Now<'_>) -> Option<Said> {
+        let Now { task, tools, shown, step, most } = *now;
+        let format = renderer.format();
+        let call = |name: &str, arguments: Value| ToolCall { id: None, name: name.to_owned(), arguments };
+        let example_of = |tool: &Value| {
+            let function = &tool["function"];
+            call(function["name"].as_str().unwrap_or_default(), example(&function["parameters"], "", 0))
+        };
+        let write = |calls: &[ToolCall]| {
+            let text = format.write(String::new(), calls);
+            let read = renderer.parse(&text, tools);
+            (read.tool_calls.len() == calls.len() && read.errors.is_empty()).then_some(text)
+        };
+        let of = |name: &String| tools.iter().find(|tool| tool["function"]["name"] == **name);
+        let text = match self {
+            Self::Empty => String::new(),
+            Self::Words => words(step, 12),
+            Self::Echo(which) => echo(shown, step, *which)?,
+            Self::Block => "```python\nprint(1 + 1)\n```".to_owned(),
+            Self::Longest => {
+                let mut ids = renderer.tokenizer().encode(&words(step, most)).ok()?;
+                ids.truncate(most);
+                let text = renderer.tokenizer().decode(&ids, false);
+                return Some(Said { text, finish_reason: FinishReason::Length });
+            }
+            Self::Call(name) => write(&[example_of(of(name)?)])?,
+            Self::AllCalls => write(&tools.iter().map(example_of).collect::<Vec<_>>())?,
+            Self::HalfCall => {
+                let whole = format.write(String::new(), &[example_of(tools.first()?)]);
+                let cut = whole.char_indices().nth(whole.chars().count() * 2 / 3).map_or(0, |(at, _)| at);
+                whole[..cut].to_owned()
+            }
+            Self::UnknownTool => format.write(String::new(), &[call("no_such_tool", json!({}))]),
+            Self::WrongArguments(name) => {
+                format.write(String::new(), &[call(name, json!({ "no_such_argument": [1] }))])
+            }
+            Self::Answer { column, form } => FORMS[*form].replace("{}", &plain(task.get(column)?)?),
+        };
+        Some(Said { text, finish_reason: FinishReason::Stop })
+    }
+}
+
+/// A number or a text of the task.
+fn plain(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Array(items) => items.first().and_then(plain),
+        _ => None,
+    }
+}
+
+/// Words in an order that the step decides.
+fn words(step: usize, count: usize) -> String {
+    const WORDS: [&str; 12] =
+        ["stone", "seven", "under", "the", "river", "maybe", "42", "green", "then", "why", "left", "up"];
+    let mut text = String::new();
+    for place in 0..count {
+        let word = WORDS[(place * 7 + step * 5 + place / 3) % WORDS.len()];
+        let _ = write!(text, "{}{word}", if place > 0 { " " } else { "" });
+    }
+    text
+}
+
+/// One of the words that were shown.
+fn echo(shown: &str, step: usize, which: usize) -> Option<String> {
+    let all: Vec<&str> = shown.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    // Names of things to say stand at the end, as a rule.
+    let place = (which * 5 + step * (2 * which + 3)) % all.len().max(1);
+    all.iter().rev().nth(place).map(|word| (*word).to_owned())
+}
+
+/// A value that fits a schema, as far as can be told; `name` is what it is called.
+fn example(schema: &Value, name: &str, depth: usize) -> Value {
+    let first = |keyword: &str| schema[keyword].as_array().and_then(|values| values.first()).cloned();
+    if let Some(value) = schema.get("const").or_else(|| schema.get("default")).or_else(|| schema.get("example")) {
+        return value.clone();
+    }
+    if let Some(value) = first("enum").or_else(|| first("examples")) {
+        return value;
+    }
+    if let Some(one) = first("anyOf").or_else(|| first("oneOf")).filter(|_| depth < 8) {
+        return example(&one, name, depth + 1);
+    }
+    let kind = match &schema["type"] {
+        Value::Array(kinds) => kinds.first().and_then(Value::as_str).unwrap_or_default(),
+        kind => kind.as_str().unwrap_or_default(),
+    };
+    let bound = |keyword: &str| schema[keyword].as_f64();
+    match kind {
+        "integer" | "number" => {
+            let low = bound("minimum").or_else(|| bound("exclusiveMinimum").map(|low| low + 1.0));
+            let high = bound("maximum").or_else(|| bound("exclusiveMaximum").map(|high| high - 1.0));
+            let value = low.unwrap_or(1.0).max(if high.is_some_and(|high| high < 1.0) { f64::MIN } else { 1.0 });
+            let value = high.map_or(value, |high| value.min(high)).max(low.unwrap_or(f64::MIN));
+            if kind == "integer" { json!(value.ceil() as i64) } else { json!(value) }
+        }
+        "boolean" => json!(true),
+        "null" => Value::Null,
+        "array" => {
+            let count = schema["minItems"].as_u64().unwrap_or(1) as usize;
+            Value::Array(vec![example(&schema["items"], name, depth + 1); count.min(16)])
+        }
+        "object" if depth < 8 => {
+            let required = schema["required"].as_array().cloned().unwrap_or_default();
+            let names = required.iter().filter_map(Value::as_str);
+            let field = |name: &str| (name.to_owned(), example(&schema["properties"][name], name, depth + 1));
+            Value::Object(names.map(field).collect::<Map<_, _>>())
+        }
+        _ => {
+            // A program is the one text that has to make sense.
+            let text = if name == "code" { "print(1 + 1)" } else { "stone" };
+            let length = schema["minLength"].as_u64().unwrap_or(0).min(10_000) as usize;
+            let most = schema["maxLength"].as_u64().unwrap_or(u64::MAX).min(10_000) as usize;
+            let long = text.chars().chain(std::iter::repeat('x'));
+            json!(long.take(text.len().max(length).min(most)).collect::<String>())
+        }
+    }
+}
+
+/// Arguments for a tool that fit its schema; the reason if none were found.
+pub(super) fn arguments(tool: &Value) -> Result<Value, String> {
+    let schema = &tool["function"]["parameters"];
+    let made = example(schema, "", 0);
+    crate::text::schema::check(schema, &made).map(|()| made)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::text::schema::check;
+
+    #[test]
+    fn examples_fit_their_schemas() {
+        for schema in [
+            json!({ "type": "object", "properties": { "code": { "type": "string" } }, "required": ["code"] }),
+            json!({ "type": "integer", "minimum": 3, "maximum": 9 }),
+            json!({ "type": "integer", "maximum": -4 }),
+            json!({ "type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.5 }),
+            json!({ "type": "string", "minLength": 9, "maxLength": 9 }),
+            json!({ "type": "array", "items": { "type": "boolean" }, "minItems": 3 }),
+            json!({ "enum": ["b", "c"] }),
+            json!({ "anyOf": [{ "type": "null" }, { "type": "string" }] }),
+            json!({ "type": ["integer", "null"] }),
+        ] {
+            let made = example(&schema, "x", 0);
+            let fits = check(&schema, &made);
+            // An open interval without whole numbers in it is beyond it, and said to be.
+            assert!(fits.is_ok() || schema.get("exclusiveMaximum").is_some(), "{schema}: {made}: {fits:?}");
+        }
+        let tool = json!({ "function": { "name": "x", "parameters": { "type": "string", "pattern": "^[0-9]+$" } } });
+        assert!(arguments(&tool).is_err());
+    }
+
+    #[test]
+    fn a_task_is_answered_with_its_own_answer() {
+        let kinds = Kind::all(&json!({ "problem": "1 + 1", "answer": 2 }), &[]);
+        assert!(kinds.contains(&Kind::Answer { column: "answer".to_owned(), form: 2 }));
+        assert!(!kinds.iter().any(Kind::is_broken_call));
+        assert_eq!(Kind::all(&json!({ "text": "x".repeat(100) }), &[]).len(), 3 + ECHOES);
+    }
+}

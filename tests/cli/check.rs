@@ -1,0 +1,213 @@
+//! `r1 check`: what breaks a recipe's contract is found, with its line; what keeps it passes.
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::{cli_snapshot, directory, r1, shown};
+
+/// The findings for a recipe, as `level rule place: message`.
+fn findings(source: &str) -> Vec<String> {
+    let dir = directory(&[("x.lua", source)], false);
+    let output = r1(dir.path(), &["check", "x.lua", "--json"]).output().unwrap();
+    let text = shown(dir.path(), &output);
+    let lines: Vec<Value> =
+        String::from_utf8(output.stdout).unwrap().lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let found: Vec<String> = lines
+        .iter()
+        .filter(|line| line["event"] == "finding")
+        .map(|line| {
+            let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+            format!("{} {} {}: {}", text("level"), text("rule"), text("place"), text("message"))
+        })
+        .collect();
+    assert!(lines.last().is_some_and(|line| line["event"] == "check"), "{text}");
+    let broken = found.iter().any(|line| line.starts_with("error"));
+    assert_eq!(output.status.code(), Some(if broken { 6 } else { 0 }), "{text}");
+    found
+}
+
+/// A recipe with these parts in the place of sound ones.
+fn recipe(parts: &[(&str, &str)]) -> String {
+    let sound = [
+        ("LOCALS", ""),
+        ("TOOLS", ""),
+        ("RESET", "return { n = task.n, messages = { r1.user('Say ' .. task.n) } }"),
+        ("STEP", "r1.push(state.messages, r1.assistant(action)) return { done = true }"),
+        ("REWARD", "return #outcome.text % 2"),
+        ("ROW", "return { n = index }"),
+        ("MORE", ""),
+    ];
+    let mut text = "LOCALS\n\
+        local env = r1.env { max_steps = 3, TOOLS\n\
+        reset = function(task) RESET end,\n\
+        step = function(state, action) STEP end }\n\
+        return r1.recipe { env = env, reward = function(state, outcome) REWARD end, MORE\n\
+        data = { train = r1.data.generate { count = 9, row = function(index) ROW end } },\n\
+        sampling = { max_new_tokens = 8 }, trainer = r1.grpo { group_size = 2 } }"
+        .to_owned();
+    for (name, usual) in sound {
+        let own = parts.iter().find(|(own, _)| *own == name).map_or(usual, |(_, own)| own);
+        text = text.replace(name, own);
+    }
+    text
+}
+
+#[test]
+fn a_sound_recipe_passes() {
+    assert_eq!(findings(&recipe(&[])), Vec::<String>::new());
+}
+
+#[test]
+fn each_broken_promise_is_found_with_its_line() {
+    let answer = "for _, result in ipairs(r1.call_tools(action.tool_calls)) do r1.push(state.messages, r1.observation(result)) end";
+    let add = "tools = { r1.tool { name = 'add', description = 'Adds', parameters = { a = 'integer' }, run = function(x) return tostring(x.a) end } },";
+    let answered = format!(
+        "r1.push(state.messages, r1.assistant(action)) if #action.tool_calls == 0 then return {{ done = true }} end {answer} return {{}}"
+    );
+    let cases: Vec<(Vec<(&str, &str)>, &str)> = vec![
+        // Rows.
+        (
+            vec![("LOCALS", "local seen = 0"), ("ROW", "seen = seen + 1 return { n = seen }")],
+            "error data x.lua:6: row 0 of data.train is not the same every time",
+        ),
+        (vec![("ROW", "return { n = index.x }")], "error data x.lua:6: attempt to index number with 'x'"),
+        // Resets.
+        (
+            vec![
+                ("LOCALS", "local count = 0"),
+                ("RESET", "count = count + 1 return { n = count, messages = { r1.user 'x' } }"),
+            ],
+            "error reset x.lua:3: reset gives another state for the same task and seed: state.n is ",
+        ),
+        (
+            vec![("RESET", "return { n = task.m + 1, messages = {} }")],
+            "error reset x.lua:3: attempt to perform arithmetic (add) on nil and number",
+        ),
+        // States.
+        (
+            vec![("RESET", "return { f = function() end, messages = { r1.user 'x' } }")],
+            "error reset x.lua:3: state.f is a function",
+        ),
+        // Steps.
+        (
+            vec![("LOCALS", "local total = 0"), ("STEP", "total = total + 1 return { reward = total, done = true }")],
+            "error step x.lua:4: the same replies come to something else in another worker: step 1, reward was ",
+        ),
+        (vec![("STEP", "return { done = tonumber(action.text) > 3 }")], "error replies x.lua:4: "),
+        (
+            vec![("STEP", "while true do end"), ("MORE", "limits = { cpu = 0.05 },")],
+            "error limits x.lua:4: an empty reply runs into a limit: step used more than 0.05 s of CPU time",
+        ),
+        // Rewards.
+        (vec![("REWARD", "return 1")], "warning reward x.lua: all 33 trajectories have the reward 1"),
+        (vec![("REWARD", "return 0 / 0")], "error replies x.lua:5: "),
+        // Tools.
+        (vec![("TOOLS", add)], "warning tools x.lua:4: a call of `add` came to no tool"),
+        (
+            vec![("TOOLS", add)],
+            "warning replies x.lua: a call that breaks off ends the task: the policy can't learn to mend it",
+        ),
+        (
+            vec![
+                ("TOOLS", "tools = { r1.tool { name = 'add', parameters = {}, run = function() return 'x' end } },"),
+                ("STEP", &answered),
+            ],
+            "warning tools x.lua: the tool `add` has no description",
+        ),
+        // Prompts.
+        (
+            vec![("RESET", "return { messages = { r1.user(string.rep('many words ', 900)) } }")],
+            "error context : the prompt has ",
+        ),
+        (
+            vec![(
+                "STEP",
+                "r1.push(state.messages, r1.assistant(action)) r1.push(state.messages, r1.user(string.rep('much ', 400))) return {}",
+            )],
+            "warning context : ",
+        ),
+    ];
+    for (parts, wanted) in cases {
+        let source = recipe(&parts);
+        let found = findings(&source);
+        assert!(found.iter().any(|line| line.starts_with(wanted)), "{wanted}\n{found:#?}\n{source}");
+    }
+    // With tools that are answered, nothing is left to say.
+    let sound = findings(&recipe(&[("TOOLS", add), ("STEP", &answered)]));
+    assert_eq!(sound, Vec::<String>::new());
+}
+
+#[test]
+fn what_is_found_says_how_to_see_it() {
+    let source = recipe(&[("STEP", "return { done = tonumber(action.text) > 3 }")]);
+    cli_snapshot!(model, { "x.lua" => source }, ["check", "x.lua", "policy.model=model"], @r#"
+    exit: 6
+    --- stdout
+    x.lua: estimator grpo, loss ppo: nothing contradicts itself
+    33 trajectories of 3 tasks with scripted replies, 37 steps, in [time]; rewards from 1 to 1; longest prompt 22 tokens, budget 120
+
+    error (replies): an empty reply and 4 other kinds of reply make the env fail: attempt to compare number < nil
+      --> x.lua:4
+      hint: whatever a policy writes must end in an observation or a reward, never in an error
+      to see it: r1 repl x.lua
+        :reset 0 seed=0
+        :step """"""
+
+    warning (reward): all 7 trajectories have the reward 1
+      --> x.lua
+      hint: a group whose members are all worth the same teaches nothing; if the right replies are just not among those tried, all is well: r1 check --model tries the model's
+
+    1 error, 1 warning
+    "#);
+}
+
+#[test]
+fn every_script_of_this_repository_passes() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut count = 0;
+    for entry in std::fs::read_dir(root.join("scripts")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.extension().is_none_or(|ending| ending != "lua") || name.ends_with("_test.lua") {
+            continue;
+        }
+        count += 1;
+        let output = r1(root, &["check", &format!("scripts/{name}")]).output().unwrap();
+        let text = shown(root, &output);
+        assert!(output.status.success() && text.ends_with("nothing was found to be wrong"), "{text}");
+    }
+    assert!(count >= 2);
+}
+
+#[test]
+fn new_scripts_pass_their_check_and_their_tests() {
+    let dir = directory(&[], false);
+    for template in ["tool", "env", "game", "search", "code"] {
+        let name = format!("made/my_{template}");
+        let output = r1(dir.path(), &["new", &name, "--template", template]).output().unwrap();
+        assert!(output.status.success(), "{}", shown(dir.path(), &output));
+        let started = Instant::now();
+        let output = r1(dir.path(), &["check", &format!("{name}.lua")]).output().unwrap();
+        let text = shown(dir.path(), &output);
+        assert!(output.status.success() && text.ends_with("nothing was found to be wrong"), "{template}: {text}");
+        // A second on an idle machine; tests share theirs.
+        assert!(started.elapsed().as_secs() < 60);
+    }
+    let output = r1(dir.path(), &["test", "made"]).output().unwrap();
+    assert!(output.status.success(), "{}", shown(dir.path(), &output));
+    let again = r1(dir.path(), &["new", "made/my_tool"]).output().unwrap();
+    assert!(shown(dir.path(), &again).contains("the file is there already"), "{}", shown(dir.path(), &again));
+    let output = r1(dir.path(), &["new", "x", "--template", "gane"]).output().unwrap();
+    assert!(shown(dir.path(), &output).contains("'game'"), "{}", shown(dir.path(), &output));
+}
+
+#[test]
+fn the_model_is_tried_when_asked() {
+    let dir = directory(&[("x.lua", &recipe(&[("REWARD", "return 1")]))], true);
+    let output = r1(dir.path(), &["check", "x.lua", "--model", "policy.model=model"]).output().unwrap();
+    let text = shown(dir.path(), &output);
+    assert!(text.starts_with("exit: 0") && text.contains("the model, 1-0-1: "), "{text}");
+    assert!(text.contains("warning (model): all 2 replies of the model to the first task have the reward 1"), "{text}");
+}
