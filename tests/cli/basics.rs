@@ -29,14 +29,16 @@ fn help() {
     Commands:
       run      Train a policy with reinforcement learning, as a recipe says
       sft      Fine-tune a policy on conversations, as a recipe says
-      check    Look for contradictions in a recipe, or show what its training would see
+      check    Try a recipe out with scripted replies: what breaks its contract, where, and what to do
       infer    Talk to a model, or ask it one question
       lua      Run a Lua program in the host: tokenizers, templates, models, files
       repl     Try a script by hand: be the policy, look at states, tokens and rewards, take steps back,
                stop at lines
       replay   Run stored trajectories again, against their record: observations, rewards and statuses
                must be the same
+      new      Write a script to begin with, and a test for it
       rescore  Give stored trajectories the rewards of a changed script, beside the old ones
+      test     Run tests written in Lua
       version  Print the versions of r1 and libtorch, and the device
       help     Print this message or the help of the given subcommand(s)
 

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use super::endings::{self, repeat};
 use super::replies::{self, Kind, Now};
 use super::{Finding, Level, Options, Report};
 use crate::engine::Scripted;
@@ -18,16 +19,16 @@ use crate::text::{Renderer, schema};
 const STEPS: usize = 8;
 
 /// One trajectory that was tried.
-struct Tried {
-    kind: Kind,
-    which: Task,
-    trajectory: Trajectory,
+pub(super) struct Tried {
+    pub(super) kind: Kind,
+    pub(super) which: Task,
+    pub(super) trajectory: Trajectory,
 }
 
 /// A task to try things on.
 #[derive(Clone)]
-struct Task {
-    row: u64,
+pub(super) struct Task {
+    pub(super) row: u64,
     value: Value,
 }
 
@@ -68,22 +69,7 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
         }
         again(two, script, it, options, &mut report).await?;
     }
-    let mut causes = Vec::new();
-    for it in &tried {
-        ended(it, first.tools(), script, &mut causes, &mut report);
-        continued(it, renderer, &mut report);
-    }
-    for Cause { message, names, finding, .. } in causes {
-        let who = match names.len() - 1 {
-            0 => format!("{} makes", names[0]),
-            others => {
-                format!("{} and {others} other kind{} of reply make", names[0], if others == 1 { "" } else { "s" })
-            }
-        };
-        report.findings[finding].message = format!("{who} the env fail: {message}");
-    }
-    reached(&tried, &first, script, &mut report);
-    rewards(&tried, script, &mut report);
+    endings::judge(&tried, one, script, &mut report);
     report.findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     Ok(report)
 }
@@ -327,157 +313,6 @@ async fn again(two: Stage<'_>, script: &Script, it: &Tried, options: &Options, r
         report.add(finding.repeat(repeat(it)));
     }
     Ok(())
-}
-
-/// Why an environment fails, and what sets it off.
-struct Cause {
-    place: Option<String>,
-    message: String,
-    /// Kinds of replies.
-    names: Vec<String>,
-    /// Its place in the report.
-    finding: usize,
-}
-
-/// A trajectory ended as it may.
-fn ended(it: &Tried, tools: &[Value], script: &Script, causes: &mut Vec<Cause>, report: &mut Report) {
-    let Tried { kind, trajectory, .. } = it;
-    let longest = trajectory.steps.iter().map(|step| step.prompt_ids.len()).max().unwrap_or(0);
-    report.longest_prompt = report.longest_prompt.max(longest);
-    let told = trajectory.error.clone().unwrap_or_default();
-    let mut lines = told.lines();
-    let message = lines.next().unwrap_or_default().to_owned();
-    let place = lines.next().and_then(|line| line.trim().strip_prefix("--> ")).map(str::to_owned);
-    let hint = lines.find_map(|line| line.trim().strip_prefix("hint: ")).map(str::to_owned);
-    let name = kind.name();
-    let finding = |level, rule, message: String| {
-        let mut finding = Finding::new(level, rule, message).at(place.clone()).repeat(repeat(it));
-        finding.hint.clone_from(&hint);
-        finding
-    };
-    match trajectory.status {
-        Status::Terminated | Status::Truncated | Status::Aborted => {}
-        Status::EnvError if trajectory.steps.is_empty() => {
-            report.add(finding(Level::Error, "reset", message));
-        }
-        Status::EnvError => {
-            // One cause is told once, whatever sets it off.
-            let known = causes.iter_mut().find(|known| known.place == place && known.message == message);
-            if let Some(known) = known {
-                if !known.names.contains(&name) {
-                    known.names.push(name.clone());
-                }
-                return;
-            }
-            causes.push(Cause {
-                place: place.clone(),
-                message,
-                names: vec![name.clone()],
-                finding: report.findings.len(),
-            });
-            let own = finding(Level::Error, "replies", String::new());
-            let hint = "whatever a policy writes must end in an observation or a reward, never in an error";
-            report.findings.push(own.hint(hint));
-        }
-        Status::ScriptLimit => {
-            report.add(finding(Level::Error, "limits", format!("{name} runs into a limit: {message}")));
-        }
-        Status::ToolTimeout => {
-            report.add(finding(Level::Error, "limits", format!("{name} waits too long: {message}")));
-        }
-        Status::ContextOverflow if trajectory.steps.is_empty() => report.add(finding(Level::Error, "context", message)),
-        Status::ContextOverflow => {
-            let steps = trajectory.steps.len();
-            let message =
-                format!("{name} fill the context after {steps} of {} steps: {message}", script.settings.env.max_steps);
-            report.add(finding(Level::Warning, "context", message));
-        }
-    }
-    let first = trajectory.steps.first();
-    if kind.is_broken_call() && !tools.is_empty() && first.is_some_and(|step| step.terminated) {
-        let message = format!("{name} ends the task: the policy can't learn to mend it");
-        let hint = "hand broken calls to r1.call_tools too (they are in action.tool_calls): it says what was wrong";
-        let finding = Finding::new(Level::Warning, "replies", message).hint(hint).repeat(repeat(it));
-        report.add(finding.at(Some(script.path.display().to_string())));
-    }
-}
-
-/// Where the conversation only grows, the tokens go on from those before: one row, one mask.
-fn continued(it: &Tried, renderer: &Renderer, report: &mut Report) {
-    for (number, step) in it.trajectory.steps.iter().enumerate().skip(1).filter(|(_, step)| step.new_row) {
-        let before = &it.trajectory.steps[number - 1];
-        let text = |ids: &[u32]| renderer.tokenizer().decode(ids, false);
-        let grown = text(&[before.prompt_ids.as_slice(), &before.response_ids].concat());
-        if text(&step.prompt_ids).starts_with(&grown) {
-            let message = format!(
-                "step {} says the same as step {number} and more, but not in the same tokens: it starts a training row of \
-                 its own",
-                number + 1
-            );
-            let hint = "push the reply as r1.assistant(action), which keeps its exact text; return messages, not text";
-            report.add(Finding::new(Level::Warning, "masks", message).hint(hint).repeat(repeat(it)));
-        }
-    }
-}
-
-/// Calls of tools come to the tools.
-fn reached(tried: &[Tried], worker: &Worker, script: &Script, report: &mut Report) {
-    for it in tried {
-        let Kind::Call(name) = &it.kind else { continue };
-        let Some(step) = it.trajectory.steps.first().filter(|_| !it.trajectory.status.is_failure()) else { continue };
-        if !step.tools.iter().any(|tool| tool.name == *name) {
-            let message = format!("a call of `{name}` came to no tool");
-            let hint =
-                "give action.tool_calls to r1.call_tools in `step`, and push the results as r1.observation(result)";
-            let finding = Finding::new(Level::Warning, "tools", message).at(worker.place_of("step")).hint(hint);
-            report.add(finding.at(Some(script.path.display().to_string())).repeat(repeat(it)));
-        }
-    }
-}
-
-/// Replies as different as these are not all worth the same.
-fn rewards(tried: &[Tried], script: &Script, report: &mut Report) {
-    let counted: Vec<&Trajectory> =
-        tried.iter().map(|it| &it.trajectory).filter(|trajectory| !trajectory.status.is_failure()).collect();
-    let all: Vec<f64> = counted.iter().map(|trajectory| trajectory.total_reward()).collect();
-    let (low, high) =
-        (all.iter().copied().fold(f64::INFINITY, f64::min), all.iter().copied().fold(f64::NEG_INFINITY, f64::max));
-    if all.is_empty() {
-        return;
-    }
-    report.rewards = Some((low, high));
-    if all.len() > 3 && (high - low).abs() < 1e-12 {
-        let ends = if counted.iter().all(|trajectory| trajectory.status == Status::Truncated) {
-            format!(", and none ended before env.max_steps = {}", script.settings.env.max_steps)
-        } else {
-            String::new()
-        };
-        let message = format!("all {} trajectories have the reward {}{ends}", all.len(), number(low));
-        let hint = "a group whose members are all worth the same teaches nothing; if the right replies are just not among \
-                    those tried, all is well: r1 check --model tries the model's";
-        let place = Some(script.path.display().to_string());
-        report.add(Finding::new(Level::Warning, "reward", message).at(place).hint(hint));
-    }
-}
-
-/// A reward as people write it.
-pub(super) fn number(value: f64) -> String {
-    let text = format!("{value:.4}");
-    let short = text.trim_end_matches('0').trim_end_matches('.');
-    if short == "-0" { "0".to_owned() } else { short.to_owned() }
-}
-
-/// What to type into the REPL to see it.
-fn repeat(it: &Tried) -> Vec<String> {
-    let mut typed = vec![format!(":reset {} seed={}", it.which.row, it.trajectory.seed)];
-    for step in &it.trajectory.steps {
-        typed.push(if step.text.contains('\n') || step.text.is_empty() {
-            format!(":step \"\"\"{}\"\"\"", step.text)
-        } else {
-            format!(":step {}", step.text)
-        });
-    }
-    typed
 }
 
 /// The first place at which two values differ.

@@ -2,12 +2,14 @@
 //! trained.
 //!
 //! - `replies`: what a policy may say: nothing, noise, calls of every tool, broken calls, the task's own answer
-//! - `contract`: what must hold of rows, resets, states, steps, rewards, prompts
+//! - `contract`: what must hold of rows, tools, resets, states, steps
+//! - `endings`: what must hold of how trajectories end, of prompts and rewards
 //!
 //! A script keeps its contract if every trajectory is a function of task, seed and replies, ends as no failure, and can be
 //! told from others by its reward. What is found names the line and what to do.
 
 mod contract;
+mod endings;
 mod replies;
 
 use std::sync::Arc;
@@ -59,7 +61,7 @@ pub struct Report {
 impl Report {
     /// The rewards, smallest and largest, as people write them.
     pub fn rewards_in_words(&self) -> Option<(String, String)> {
-        self.rewards.map(|(low, high)| (contract::number(low), contract::number(high)))
+        self.rewards.map(|(low, high)| (endings::number(low), endings::number(high)))
     }
 
     /// Whether the contract is broken.
