@@ -40,6 +40,10 @@ test-rust *args:
 test-doc:
     @{{torch}} && cargo test --release --doc
 
+# Make what is made from the declarations of host functions: types for editors, the reference in docs/lua.md
+docs:
+    @{{torch}} && R1_UPDATE_DOCS=1 cargo nextest run --release -E 'test(files_made_from_the_declarations)'
+
 # Format the sources
 fmt:
     cargo fmt

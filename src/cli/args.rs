@@ -44,8 +44,33 @@ pub(super) enum Command {
     New(NewArgs),
     Rescore(RescoreArgs),
     Test(TestArgs),
+    Doc(DocArgs),
     /// Print the versions of r1 and libtorch, and the device
     Version,
+}
+
+/// Show what scripts can call: a function, a namespace, or all of them
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  r1 doc                        every function, a line each
+  r1 doc r1.re                  those of a namespace
+  r1 doc summarize              one of them, with its options and an example
+  r1 doc --format luau > r1.d.luau     types for luau-lsp; luacats makes those for lua-language-server")]
+pub(super) struct DocArgs {
+    /// A name such as r1.re.find, r1.re or keep_first
+    pub(super) name: Option<String>,
+    /// As what: text, or all functions as types for an editor or as Markdown
+    #[arg(long, value_enum, default_value_t = DocFormat::Text)]
+    pub(super) format: DocFormat,
+}
+
+/// How `r1 doc` shows functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum DocFormat {
+    Text,
+    Luau,
+    Luacats,
+    Markdown,
 }
 
 /// How much is printed, and how. Every subcommand has these.

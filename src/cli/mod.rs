@@ -3,6 +3,7 @@
 mod args;
 mod check;
 mod diff;
+mod doc;
 mod failure;
 mod infer;
 mod lua;
@@ -69,6 +70,7 @@ fn dispatch(typed: &[OsString], voice: Voice) -> Result<ExitCode> {
         Command::Replay(args) => replay::run(args, cli.output),
         Command::Rescore(args) => rescore::run(args, cli.output),
         Command::Test(args) => test::run(&args, cli.output),
+        Command::Doc(args) => doc::run(&args, cli.output),
         Command::Version => version::run(cli.output.json).map(|()| ExitCode::SUCCESS),
     }
 }

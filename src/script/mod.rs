@@ -15,6 +15,7 @@
 //! - [`Program`]: a script that is no recipe (`r1 lua`); [`Services`]: models and tensors for it, as plain data
 //! - [`Suite`]: a file of tests in Lua (`r1 test`)
 //! - [`budget`]: the errors for contexts that are too long, with the sizes of their parts
+//! - [`docs`]: every host function declared: help, types for editors, the reference
 //! - `api`: the global `r1`, one file per part; what is better written in Lua lies in `lua/`
 //!
 //! What lasts is the state, never a function: `reset(task) -> state`, `step(state, action) -> result`,
@@ -26,6 +27,7 @@ mod ask;
 pub mod budget;
 mod convert;
 mod dataset;
+pub mod docs;
 mod failure;
 mod grants;
 mod host;

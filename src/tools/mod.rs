@@ -11,7 +11,7 @@
 
 mod capture;
 mod http;
-mod process;
+pub(crate) mod process;
 pub mod python;
 pub mod rhai;
 #[cfg(target_os = "linux")]

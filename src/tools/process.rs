@@ -131,7 +131,8 @@ mod linux {
 
     #[allow(unsafe_code)]
     fn start_in(namespaces: Namespaces, program: &Program, path: &Path, scratch: &Path) -> Result<Child> {
-        let system = SYSTEM.iter().map(PathBuf::from).filter(|path| path.exists());
+        // Links among them are made anew in the sandbox.
+        let system = SYSTEM.iter().map(PathBuf::from).filter(|path| path.exists() && !path.is_symlink());
         let reach = Reach {
             read: system.chain(program.read.iter().cloned()).collect(),
             list: Vec::new(),
@@ -242,6 +243,16 @@ mod linux {
     }
 }
 
+/// Whether this system gives out namespaces, as its own tool sees it.
+#[cfg(test)]
+pub(crate) fn has_namespaces() -> bool {
+    let flags = ["--user", "--map-root-user", "--mount", "--pid", "--net", "--fork", "true"];
+    let tries = [&flags[..], &flags[2..]];
+    tries
+        .iter()
+        .any(|flags| std::process::Command::new("unshare").args(*flags).status().is_ok_and(|status| status.success()))
+}
+
 #[cfg(test)]
 #[cfg(target_os = "linux")]
 mod tests {
@@ -265,7 +276,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         match runtime.block_on(run_program(program)) {
             Ok(output) => Some(output),
-            Err(error) if error.message.starts_with("can't") => {
+            Err(error) if !has_namespaces() => {
                 eprintln!("skipped: {error}");
                 None
             }

@@ -19,7 +19,7 @@ fn version() {
 
 #[test]
 fn help() {
-    cli_snapshot!(["--help"], @"
+    cli_snapshot!(["--help"], @r#"
     exit: 0
     --- stdout
     Train and run LLM agents with reinforcement learning, scripted in Lua
@@ -39,6 +39,7 @@ fn help() {
       new      Write a script to begin with, and a test for it
       rescore  Give stored trajectories the rewards of a changed script, beside the old ones
       test     Run tests written in Lua
+      doc      Show what scripts can call: a function, a namespace, or all of them
       version  Print the versions of r1 and libtorch, and the device
       help     Print this message or the help of the given subcommand(s)
 
@@ -55,7 +56,7 @@ fn help() {
       r1 run scripts/retool.lua                    train the embedded model to use a tool
       r1 run scripts/retool.lua trainer.lr=2e-6    the same with another learning rate
       r1 infer --model runs/retool                 talk to what was trained
-    ");
+    "#);
 }
 
 #[test]

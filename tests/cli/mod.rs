@@ -3,6 +3,7 @@
 mod bad_input;
 mod basics;
 mod check;
+mod doc;
 mod failures;
 mod hub;
 mod infer;

@@ -11,6 +11,7 @@
 mod api;
 mod context;
 mod data;
+mod docs;
 mod env;
 mod limits;
 mod outside;

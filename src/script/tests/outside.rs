@@ -292,7 +292,7 @@ fn programs_run_in_their_sandbox() {
     );
     bench.file("data/x", "");
     let it = twice(&bench, || ());
-    if it.as_str().is_some_and(|why| why.starts_with("can't")) {
+    if it.is_string() && !crate::tools::process::has_namespaces() {
         eprintln!("skipped: {it}");
         return;
     }

@@ -98,7 +98,8 @@ impl World {
             });
         }
         directories.extend(root.ancestors().map(Path::to_path_buf));
-        for name in SYSTEM {
+        let programs: &[&str] = if reach.execute { &["/bin", "/sbin"] } else { &[] };
+        for name in SYSTEM.iter().chain(programs) {
             if let Ok(target) = std::fs::read_link(name) {
                 world.links.push((c_path(&target)?, c_path(&inside(Path::new(name)))?));
                 directories.remove(Path::new(name));

@@ -216,6 +216,7 @@ const SERVER: &[c_long] = &[
 const PROGRAM: &[c_long] = &[
     libc::SYS_clone,
     libc::SYS_execve,
+    libc::SYS_prctl,
     libc::SYS_kill,
     libc::SYS_tgkill,
     libc::SYS_setpgid,

@@ -1,0 +1,709 @@
+---@meta
+-- Types of r1 for lua-language-server. Made by `r1 doc --format luacats`; changes here are lost.
+
+---A message in the shape of the OpenAI chat API.
+---@class r1.Message
+---@field role string system, user, assistant or tool
+---@field content string|r1.Part[]
+---@field reasoning_content? string What a thinking model wrote before its answer
+---@field tool_calls? r1.ToolCall[]
+---@field name? string The tool that answered
+---@field tool_call_id? string
+
+---A part of a message's content.
+---@class r1.Part
+---@field type string text or image
+---@field text? string
+---@field hash? string Of an image
+
+---A call as the policy wrote it; one that could not be read has only `error`.
+---@class r1.ToolCall
+---@field name? string
+---@field arguments? table<string, any>
+---@field id? string
+---@field error? string
+
+---What a call came to.
+---@class r1.ToolResult
+---@field name string
+---@field content string What the policy is shown
+---@field ok boolean
+---@field reward number Process reward
+---@field call_id? string
+
+---The policy's whole reply at a step.
+---@class r1.Action
+---@field text string
+---@field token_ids number[]
+---@field tool_calls r1.ToolCall[]
+---@field finish_reason string stop, stop_string, length or deadline
+
+---What an env makes of an action.
+---@class r1.StepResult
+---@field reward? number
+---@field done? boolean The env ends the task
+---@field parts? table<string, number> Named parts for the logs
+
+---How a trajectory ended.
+---@class r1.Outcome
+---@field text string The last reply
+---@field steps number
+---@field terminated boolean The env ended it
+---@field truncated boolean A limit cut it
+
+---What a context may have.
+---@class r1.Budget
+---@field tokens number Longest prompt
+
+---A match of a regular expression, with its groups by number and name.
+---@class r1.Match
+---@field text string
+---@field first number
+---@field last number
+---@field [any] any
+
+---An answer over HTTP.
+---@class r1.HttpAnswer
+---@field status number
+---@field headers table<string, string> Names in small letters
+---@field body string
+---@field url string Where redirects led
+
+---What became of a program.
+---@class r1.ProcessResult
+---@field code number 128 and the signal's number if one ended it
+---@field out string
+---@field err string
+---@field timed_out boolean
+---@field seconds number
+
+---A stored trajectory.
+---@class r1.Trajectory
+---@field id string
+---@field group number
+---@field sample number
+---@field seed number
+---@field task_index number
+---@field task r1.Task
+---@field status string
+---@field error? string
+---@field script_hash string
+---@field reward number
+---@field outcome_reward number
+---@field parts table<string, number>
+---@field messages r1.Message[]
+---@field steps (table<string, any>)[]
+---@field record? (table<string, any>)[]
+
+---What a script returns.
+---@class r1.Recipe
+
+---An environment.
+---@class r1.Env
+
+---What a policy can call.
+---@class r1.Tool
+
+---How to train.
+---@class r1.Trainer
+
+---Where tasks come from.
+---@class r1.Dataset
+
+---A view of a conversation.
+---@class r1.Context
+local Context = {}
+
+---The first n messages are never dropped.
+---@param n number
+---@return r1.Context
+function Context:keep_first(n) end
+
+---The last n messages are never dropped.
+---@param n number
+---@return r1.Context
+function Context:keep_last(n) end
+
+---Drops the oldest messages that are not kept until the rest has at most so many tokens, a reply together with the results of its calls.
+---@param tokens number
+---@return r1.Context
+function Context:drop_oldest_until(tokens) end
+
+---Shows the kept first messages and the last n turns. A turn is a reply and all behind it up to the next reply.
+---@param n number
+---@return r1.Context
+function Context:last_turns(n) end
+
+---Old tool results give way to a few words; their calls stay.
+---@param options? { keep?: number, over?: number, text?: string }
+---@return r1.Context
+function Context:drop_tool_results(options) end
+
+---Shows beginning and end of old tool results.
+---@param options? { keep?: number, over?: number, head?: number, tail?: number }
+---@return r1.Context
+function Context:shorten_tool_results(options) end
+
+---Puts the notes of a scratchpad that are most like a query into view.
+---@param options { notes: any[], query?: string, most?: number, over?: number, title?: string, at?: "first"|"last" }
+---@return r1.Context
+function Context:recall(options) end
+
+---Has the oldest messages give way to a summary when there are too many tokens. It is written once; steps go on from it.
+---@param options { over: number, memory: any, to?: number, title?: string, instruction?: string, model?: string, max_new_tokens?: number, train?: boolean, write?: fun(messages: r1.Message[], earlier: string?): string }
+---@return r1.Context
+function Context:summarize(options) end
+
+---Shows every message as a function gives it back, or not at all where it gives nil.
+---@param change fun(message: r1.Message, place: number, count: number): r1.Message?
+---@return r1.Context
+function Context:map(change) end
+
+---How many tokens the policy would see, template and tools included.
+---@return number
+function Context:tokens() end
+
+---The tokenizer of a model.
+---@class r1.Tokenizer
+local Tokenizer = {}
+
+---Text as token ids.
+---@param text string
+---@param options? { add_special_tokens?: boolean }
+---@return number[]
+function Tokenizer:encode(text, options) end
+
+---Token ids as text.
+---@param ids number[]
+---@param options? { skip_special_tokens?: boolean }
+---@return string
+function Tokenizer:decode(ids, options) end
+
+---The id of a token.
+---@param token string
+---@return number?
+function Tokenizer:id(token) end
+
+---How many tokens there are.
+---@return number
+function Tokenizer:vocab_size() end
+
+---A chat template.
+---@class r1.Template
+local Template = {}
+
+---A conversation as text.
+---@param messages r1.Message[]
+---@param options? { tools?: (table<string, any>)[], add_generation_prompt?: boolean } Names it does not know are the template's own switches, such as enable_thinking
+---@return string
+function Template:render(messages, options) end
+
+---A conversation as token ids; needs the template of a directory with a tokenizer.
+---@param messages r1.Message[]
+---@param options? { tools?: (table<string, any>)[], add_generation_prompt?: boolean }
+---@return number[] # Token ids
+---@return boolean[] # True on what the assistant wrote
+function Template:encode(messages, options) end
+
+---The ids that end a reply.
+---@return number[]
+function Template:stop_ids() end
+
+---The name of its tool-call format.
+---@return string
+function Template:format() end
+
+---An open model.
+---@class r1.Model
+local Model = {}
+
+---Samples a reply.
+---@param prompt number[]|string|r1.Message[] Token ids, text as it is, or messages
+---@param sampling? { temperature?: number, top_k?: number, top_p?: number, min_p?: number, repetition_penalty?: number, logit_bias?: table<string, number>, top_logprobs?: number, max_new_tokens?: number, max_seconds?: number, stop?: string[], stop_ids?: number[], seed?: number, ignore_eos?: boolean, tools?: (table<string, any>)[] } The defaults are the model's generation_config.json
+---@return { text?: string, token_ids: number[], logprobs: number[], finish_reason: string, top_logprobs: any }
+function Model:generate(prompt, sampling) end
+
+---The log-probability of ids.
+---@param ids number[]
+---@param options? { top?: number, temperature?: number }
+---@return number[] # Of every id but the first, given those before it
+---@return (({ id: number, logprob: number })[])[] # With `top`: the likeliest at each place
+function Model:logprobs(ids, options) end
+
+---The logits behind ids; for small inputs.
+---@param ids number[]
+---@return (number[])[] # A list for each id
+function Model:logits(ids) end
+
+---The model's config.json.
+---@return table<string, any>
+function Model:config() end
+
+---A row of a dataset, with all its columns.
+---@class r1.Task
+---@field [any] any
+
+---Settings of r1.env.
+---@class r1.EnvSettings
+---@field format? string
+---@field max_steps? number
+---@field system? string
+
+---Which model.
+---@class r1.PolicySettings
+---@field model? string
+---@field dtype? string
+---@field device? string
+---@field max_context? number
+---@field init? table<string, any>
+---@field lora? table<string, any>
+
+---How to sample.
+---@class r1.Sampling
+---@field temperature? number
+---@field top_k? number
+---@field top_p? number
+---@field min_p? number
+---@field repetition_penalty? number
+---@field logit_bias? table<string, any>
+---@field top_logprobs? number
+---@field max_new_tokens? number
+---@field max_seconds? number
+---@field stop? any[]
+
+---How trajectories are run.
+---@class r1.RolloutSettings
+---@field concurrency? number
+---@field workers? number
+---@field retries? number
+---@field max_failure_rate? number
+
+---How to learn: docs/training.md.
+---@class r1.LearnerSettings
+---@field steps? number
+---@field group_size? number
+---@field groups_per_step? number
+---@field estimator? string|table<string, any>
+---@field shaping? table<string, any>
+---@field loss? string|table<string, any>
+---@field clip? any
+---@field loss_agg? any
+---@field entropy? number
+---@field kl? table<string, any>
+---@field importance? any
+---@field rejection? any
+---@field lr? number
+---@field warmup? number
+---@field decay? string
+---@field final_lr? number
+---@field weight_decay? number
+---@field max_grad_norm? number
+---@field freeze? any[]
+---@field ema? number
+---@field epochs? number
+---@field mini_batches? number
+---@field tokens_per_batch? number
+---@field filter? table<string, any>
+---@field critic? table<string, any>
+---@field on_nan? string
+---@field max_mismatch? number
+---@field recompute_above? number
+
+---Supervised fine-tuning.
+---@class r1.SftSettings
+---@field steps? number
+---@field batch_size? number
+---@field lr? number
+---@field warmup? number
+---@field final_lr? number
+---@field weight_decay? number
+---@field max_grad_norm? number
+---@field tokens_per_batch? number
+
+---Evaluation.
+---@class r1.EvalSettings
+---@field every? number
+---@field limit? number
+---@field temperature? number
+---@field accuracy? string
+
+---Checkpoints.
+---@class r1.CheckpointSettings
+---@field every? number
+---@field keep? number
+---@field export? string
+---@field merge? boolean
+
+---Of calls of the script.
+---@class r1.Limits
+---@field cpu? number
+---@field wait? number
+---@field memory? number
+---@field trajectory? number
+---@field text? number
+---@field result? number
+---@field log? number
+
+---What the host gives to scripts.
+r1 = {}
+
+---The version of r1.
+---@type string
+r1.version = nil
+
+---What a script returns: what to train, on what, how.
+---@param recipe { name?: string, seed?: number, env?: r1.Env, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, advantage?: fun(group: any[]): (number[])[], ((number[])[])?, policy?: r1.PolicySettings, data?: { train?: r1.Dataset|string|table, eval?: r1.Dataset|string|table }, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, needs?: string[] }
+---@return r1.Recipe
+function r1.recipe(recipe) end
+
+---An environment. Its functions hold no state: the host keeps it, copies it, takes it back.
+---@param env { tools?: r1.Tool[], format?: string, max_steps?: number, system?: string, reset?: fun(task: r1.Task): any, step?: fun(state: any, action: r1.Action): r1.StepResult }
+---@return r1.Env
+function r1.env(env) end
+
+---A tool written in Lua. Arguments are checked before it is called; what it gives as failure becomes an observation.
+---@param tool { name: string, description?: string, parameters?: table<string, any>, timeout?: number|string, run: fun(arguments: table<string, any>, call: { state: any }): any, any }
+---@return r1.Tool
+function r1.tool(tool) end
+
+r1.tools = {}
+
+---A Python interpreter in a sandbox: no network, no files, no other processes.
+---@param options? { name?: string, description?: string, timeout?: number|string, memory?: number|string, disk?: number|string, session?: boolean, site_packages?: boolean, preload?: string[], interpreter?: string, pool?: number, output_bytes?: number, traceback?: string, session_idle?: number, max_sessions?: number, namespaces?: boolean }
+---@return r1.Tool
+function r1.tools.python(options) end
+
+---An embedded interpreter that needs nothing installed.
+---@param options? { name?: string, description?: string, timeout?: number|string, operations?: number, call_depth?: number, expression_depth?: number, string_bytes?: number, array_length?: number, map_length?: number, output_bytes?: number }
+---@return r1.Tool
+function r1.tools.rhai(options) end
+
+---Carries out the calls of a reply, all at the same time; the trajectory waits. What the policy did wrong (no such tool, wrong arguments, text that is no call) comes back as a result with ok = false.
+---@param calls r1.ToolCall[] Those of action.tool_calls
+---@param options? { prelude?: string, state?: any }
+---@return r1.ToolResult[] # One a call, in their order
+function r1.call_tools(calls, options) end
+
+---A message of the user.
+---@param content string|r1.Part[]
+---@return r1.Message
+function r1.user(content) end
+
+---A system message.
+---@param content string|r1.Part[]
+---@return r1.Message
+function r1.system(content) end
+
+---A reply of the policy as a message.
+---@param action r1.Action|string|r1.Part[] The action itself keeps its exact text
+---@return r1.Message
+function r1.assistant(action) end
+
+---What a tool answered, as a message. It is never trained on.
+---@param result r1.ToolResult|string
+---@return r1.Message
+function r1.observation(result) end
+
+---Appends to a list.
+---@param list any[]
+---@param item any
+---@return any[] # The list
+function r1.push(list, item) end
+
+---Writes a line to the run's log, with the place that wrote it. print does the same in a recipe.
+---@param ... any
+function r1.log(...) end
+
+r1.data = {}
+
+---Rows of a file with one JSON object a line, or one list of them. A plain path does the same by its ending.
+---@param path string|{ path: string, columns?: table<string, string> } A file, or its path and columns = { mine = "theirs" }
+---@return r1.Dataset
+function r1.data.jsonl(path) end
+
+---Rows of a CSV or TSV file; the first line names the columns, cells are text.
+---@param path string|{ path: string, columns?: table<string, string> }
+---@return r1.Dataset
+function r1.data.csv(path) end
+
+---Rows of a Parquet file. Those of verl work as they are.
+---@param path string|{ path: string, columns?: table<string, string> }
+---@return r1.Dataset
+function r1.data.parquet(path) end
+
+---Rows of a dataset of the Hugging Face hub, fetched into the cache that Python uses. The options may also follow as r1.data.hf "ORG/NAME" { … }.
+---@param name string ORG/NAME or ORG/NAME@REVISION
+---@param options? { split?: string, subset?: string, file?: string, columns?: table<string, string> }
+---@return r1.Dataset
+function r1.data.hf(name, options) end
+
+---Rows made by a function.
+---@param rows { count: number, seed?: number, row: fun(index: number): r1.Task }
+---@return r1.Dataset
+function r1.data.generate(rows) end
+
+---A view of a conversation: its methods change what is shown, never the messages themselves, and give it back. A context function returns it. Without further ado it keeps the messages before the first reply, and the last.
+---@param messages r1.Message[]
+---@return r1.Context
+function r1.context(messages) end
+
+---Has the policy, or a model by name, write a text: a summary, a judgement. Only this trajectory waits; the text is recorded for replays.
+---@param prompt r1.Message[]|string Text is one message of the user
+---@param options? { model?: string, max_new_tokens?: number, temperature?: number, top_k?: number, top_p?: number, min_p?: number, stop?: string|string[], train?: boolean }
+---@return string? # Nil if the prompt leaves no room
+---@return { finish_reason: string, tokens: number }|string # Facts, or why there is none
+function r1.generate(prompt, options) end
+
+---Group-relative policy optimisation.
+---@param settings r1.LearnerSettings docs/training.md
+---@return r1.Trainer
+function r1.grpo(settings) end
+
+---Policy optimisation with a critic.
+---@param settings r1.LearnerSettings
+---@return r1.Trainer
+function r1.ppo(settings) end
+
+---Any algorithm by its name.
+---@param settings { algorithm: string, [string]: any } The algorithm by name, and its settings
+---@return r1.Trainer
+function r1.trainer(settings) end
+
+---Supervised fine-tuning on rows with `messages`.
+---@param settings r1.SftSettings
+---@return r1.Trainer
+function r1.sft(settings) end
+
+r1.rl = {}
+
+---The estimators of training over plain tables, in f64.
+---@param name string An estimator: grpo, rloo, gae, gigpo …
+---@param rows (table<string, any>)[] Steps: group, trajectory, step, mask, rewards, values, logp …
+---@param options? table<string, any> Of the estimator
+---@return { advantages: (number[])[], counted: boolean[], returns?: (number[])[], targets?: (boolean[])[] }
+function r1.rl.advantages(name, rows, options) end
+
+---A loss of training and its gradient with respect to `logp`.
+---@param name string A loss: ppo, gspo, cispo …
+---@param rows (table<string, any>)[] Steps with logp, logp_old and advantages
+---@param options? table<string, any> Of the loss
+---@return { loss: number, gradient: (number[])[], metrics: table<string, number> }
+function r1.rl.loss(name, rows, options) end
+
+---The content of the last \boxed{…}, braces balanced.
+---@param text string
+---@return string?
+function r1.last_boxed(text) end
+
+---The content of the last <answer>…</answer>.
+---@param text string
+---@return string?
+function r1.answer(text) end
+
+---Whether two answers say the same: numbers, fractions, simple LaTeX, lists. No answer equals nothing.
+---@param a string|number|nil
+---@param b string|number|nil
+---@return boolean
+function r1.math_equal(a, b) end
+
+---Shortens a text and says by how much.
+---@param text string
+---@param head number Characters of the beginning
+---@param tail? number Characters of the end
+---@return string
+function r1.clip(text, head, tail) end
+
+r1.json = {}
+
+---A value as JSON. Lists are tables with keys 1..n; an empty table is an object, unless it came from JSON as a list.
+---@param value any Plain data
+---@return string
+function r1.json.encode(value) end
+
+---JSON as a value.
+---@param text string
+---@return any # Nil if it is no JSON
+---@return string? # Why not
+function r1.json.decode(text) end
+
+---JSON's null in a list.
+---@type any
+r1.json.null = nil
+
+r1.re = {}
+
+---The first match of a regular expression, as string.find gives it. Patterns are those of Rust's regex crate: no backreferences and no look-around, and time linear in the text. Places count bytes.
+---@param text string
+---@param pattern string
+---@param from? number Where to begin (1)
+---@return number? # First place of the match
+---@return number? # Last place
+---@return string ... # Its groups
+function r1.re.find(text, pattern, from) end
+
+---The groups of the first match.
+---@param text string
+---@param pattern string
+---@param from? number
+---@return string? # The first group, or all of the match where there are none
+---@return string ...
+function r1.re.match(text, pattern, from) end
+
+---The first match as a table: groups by number and by name, `text`, `first` and `last`.
+---@param text string
+---@param pattern string
+---@return r1.Match?
+function r1.re.captures(text, pattern) end
+
+---All matches as tables.
+---@param text string
+---@param pattern string
+---@param most? number
+---@return r1.Match[]
+function r1.re.find_all(text, pattern, most) end
+
+---The groups of one match after the other, for loops.
+---@param text string
+---@param pattern string
+---@return fun(): string ...
+function r1.re.gmatch(text, pattern) end
+
+---Replaces matches.
+---@param text string
+---@param pattern string
+---@param with string|(fun(match: r1.Match): string?) Text with $1, ${name} and $$, or a function of the match; nil leaves it
+---@param most? number How many at most
+---@return string
+---@return number # How many were replaced
+function r1.re.replace(text, pattern, with, most) end
+
+---The parts between matches.
+---@param text string
+---@param pattern string
+---@param most? number Parts at most
+---@return string[]
+function r1.re.split(text, pattern, most) end
+
+---A pattern that matches the text and nothing else.
+---@param text string
+---@return string
+function r1.re.escape(text) end
+
+r1.text = {}
+
+---Texts by likeness to a query (BM25 over words): a search over notes or a small collection.
+---@param query string
+---@param texts string[]
+---@return ({ index: number, score: number })[] # Best first; texts that share no word with the query are left out
+function r1.text.rank(query, texts) end
+
+---Reads a reply as a policy's is read.
+---@param format string
+---@param text string
+---@param options? { tools?: (table<string, any>)[], thinking?: boolean, code_tool?: string }
+---@return { content: string, reasoning?: string, calls: r1.ToolCall[], errors: string[] }
+function r1.text.parse_tool_calls(format, text, options) end
+
+---The tokenizer of a model.
+---@param dir string A model directory
+---@return r1.Tokenizer
+function r1.text.tokenizer(dir) end
+
+---A chat template.
+---@param from string A model directory, a file, or the source itself
+---@param options? { bos_token?: string, eos_token?: string, format?: string }
+---@return r1.Template
+function r1.text.template(from, options) end
+
+r1.http = {}
+
+---Asks a host over HTTP. A recipe declares it: needs = { "http:HOST" }, or "http" for all public hosts; private addresses must be named. Only this trajectory waits; the answer is recorded for replays, secrets in headers are not.
+---@param url string
+---@param options? { headers?: table<string, string>, query?: table<string, any>, timeout?: number|string, max_bytes?: number, body?: string, json?: any }
+---@return r1.HttpAnswer? # Whatever its status
+---@return string? # Why there is none
+function r1.http.get(url, options) end
+
+---Sends something to a host.
+---@param url string
+---@param body? string|table A table is sent as JSON
+---@param options? { headers?: table<string, string>, query?: table<string, any>, timeout?: number|string, max_bytes?: number, body?: string, json?: any }
+---@return r1.HttpAnswer? # Whatever its status
+---@return string? # Why there is none
+function r1.http.post(url, body, options) end
+
+---Any request.
+---@param request { url: string, method?: string, headers?: table<string, string>, query?: table<string, any>, body?: string, json?: any, timeout?: number|string, max_bytes?: number }
+---@return r1.HttpAnswer? # Whatever its status
+---@return string? # Why there is none
+function r1.http.request(request) end
+
+r1.process = {}
+
+---Runs a program of this machine in a sandbox: it reads the system's directories and those that the recipe declares with "fs:DIR", writes to a directory of its own that goes with it, and sees no network and no other process. A recipe declares it: needs = { "process:NAME" }.
+---@param argv (string|number)[] The program and its arguments; it is looked for in /usr/local/bin, /usr/bin and /bin
+---@param options? { input?: string, timeout?: number|string, memory?: number|string, disk?: number|string, output?: number }
+---@return r1.ProcessResult?
+---@return string? # Why it was not started
+function r1.process.run(argv, options) end
+
+r1.fs = {}
+
+---The content of a file. A recipe declares its directory: needs = { "fs:DIR" }.
+---@param path string From the script's directory; in programs, from the current one
+---@return string?
+---@return string? # Why not
+function r1.fs.read(path) end
+
+---The names in a directory, sorted; those of directories end with a slash.
+---@param path string
+---@return (string[])?
+---@return string? # Why not
+function r1.fs.list(path) end
+
+---What is known of a file.
+---@param path string
+---@return ({ kind: string, size: number })? # `kind` is file or directory
+---@return string? # Why not
+function r1.fs.stat(path) end
+
+---Writes a file; directories above it are made. A recipe declares it: needs = { "fs:write:DIR" }.
+---@param path string
+---@param text string
+---@param options? { append?: boolean }
+---@return boolean? # True
+---@return string? # Why not
+function r1.fs.write(path, text, options) end
+
+---The time. It is recorded: a replay sees the time it was.
+---@return number # Seconds since 1970
+function r1.clock() end
+
+---Waits; other trajectories go on. A replay does not wait.
+---@param length number|string Seconds, or "500ms"
+function r1.sleep(length) end
+
+---Calls functions side by side, so that what they wait for overlaps. An error is raised when all have come to their end: the first of the list.
+---@param functions (fun(): any)[]
+---@return any ... # What each of them gives, in their order
+function r1.join(functions) end
+
+---Opens a model. A directory without a tokenizer is used by ids.
+---@param model string A directory, a hub id or r1-nano
+---@param options? { device?: string, dtype?: string, max_context?: number, format?: string }
+---@return r1.Model
+function r1.model(model, options) end
+
+r1.store = {}
+
+---The steps of a run that have trajectories.
+---@param run string A run directory, or the name of one below runs
+---@return number[]
+function r1.store.steps(run) end
+
+---The trajectories of a step of a run.
+---@param run string
+---@param step number
+---@param options? { ids?: boolean, record?: boolean }
+---@return r1.Trajectory[]
+function r1.store.trajectories(run, step, options) end

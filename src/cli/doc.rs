@@ -1,0 +1,71 @@
+//! `r1 doc`: what scripts can call, from the declarations of the host.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use super::args::{DocArgs, DocFormat, OutputArgs};
+use super::print;
+use crate::error::{Error, Kind, Result};
+use crate::script::docs::{self, Entry};
+
+pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
+    match args.format {
+        DocFormat::Text => {}
+        DocFormat::Luau => print(&docs::luau())?,
+        DocFormat::Luacats => print(&docs::luacats())?,
+        DocFormat::Markdown => print(&docs::markdown())?,
+    }
+    if args.format != DocFormat::Text {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(name) = &args.name else {
+        if output.json {
+            let all = json!({ "functions": docs::all().collect::<Vec<_>>(), "types": docs::named_types() });
+            print(&format!("{all}\n"))?;
+        } else {
+            print(&list(docs::all()))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    if let Some(entry) = docs::find(name) {
+        print(&if output.json { format!("{}\n", json!(entry)) } else { entry.page() })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let below = docs::below(name);
+    if !below.is_empty() {
+        print(&if output.json { format!("{}\n", json!(below)) } else { list(below) })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(page) = docs::type_page(name).filter(|_| !output.json) {
+        print(&page)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let error = Error::new(Kind::Usage, format!("there is no function `{name}`"));
+    let like = docs::like(name);
+    Err(if like.is_empty() {
+        error.hint("`r1 doc` lists them all")
+    } else {
+        error.hint(format!(
+            "did you mean {}?",
+            like.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ")
+        ))
+    })
+}
+
+/// A line for each entry, by namespace.
+fn list(entries: impl IntoIterator<Item = &'static Entry>) -> String {
+    let entries: Vec<&Entry> = entries.into_iter().collect();
+    let width = entries.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
+    let mut out = String::new();
+    let mut space = None;
+    for entry in entries {
+        if space.is_some_and(|space| space != entry.space()) {
+            out.push('\n');
+        }
+        space = Some(entry.space());
+        let _ = writeln!(out, "{:width$}  {}", entry.name, entry.summary());
+    }
+    out
+}

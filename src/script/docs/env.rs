@@ -1,0 +1,275 @@
+//! Entries: recipes, environments, tools, data.
+
+use super::{Entry, Param, constant, f, p, table};
+
+const COLUMNS: Param =
+    p("columns?", "{[string]: string}", "What the script calls a column: what the file calls it; dots look inside");
+
+pub(super) const ENTRIES: &[Entry] = &[
+    constant("r1.version", &[("string", "")], "The version of r1."),
+    f(
+        "r1.recipe",
+        &[table(
+            "recipe",
+            "",
+            &[
+                p("name?", "string", "Of the run; the script's own unless said"),
+                p("seed?", "number", "Root of every random stream"),
+                p("env?", "Env", "What r1.env gives"),
+                p(
+                    "context?",
+                    "(state: any, budget: Budget) -> Context | {Message} | string | {token_ids: {number}}",
+                    "What the policy sees; state.messages unless said",
+                ),
+                p(
+                    "reward?",
+                    "(state: any, outcome: Outcome) -> number | {[string]: any}",
+                    "The outcome reward: a number, or parts by name; { value =, weight = } weighs one",
+                ),
+                p("advantage?", "(group: {any}) -> ({{number}}, {{number}}?)", "The estimator \"custom\""),
+                p("policy?", "PolicySettings", "Which model"),
+                p(
+                    "data?",
+                    "{train: (Dataset | string | table)?, eval: (Dataset | string | table)?}",
+                    "Where tasks come from",
+                ),
+                p("sampling?", "Sampling", "How replies are sampled"),
+                p("rollout?", "RolloutSettings", ""),
+                p("trainer?", "Trainer", "What r1.grpo, r1.ppo, r1.trainer or r1.sft gives"),
+                p("eval?", "EvalSettings", ""),
+                p("checkpoint?", "CheckpointSettings", ""),
+                p("limits?", "Limits", "Time and memory of a call of the script"),
+                p(
+                    "needs?",
+                    "{string}",
+                    "What it reaches outside: \"http\" (public hosts), \"http:HOST\", \"process\", \"process:NAME\", \"fs:DIR\", \"fs:write:DIR\"",
+                ),
+            ],
+        )],
+        &[("Recipe", "")],
+        "What a script returns: what to train, on what, how.",
+        "r1.recipe {\n  env = r1.env { system = \"Be brief.\" },\n  reward = function(state, outcome) return r1.math_equal(outcome.text, state.task.answer) and 1 or 0 end,\n  data = { train = \"train.jsonl\" },\n  trainer = r1.grpo { group_size = 8, lr = 1e-6 },\n}",
+    ),
+    f(
+        "r1.env",
+        &[table(
+            "env",
+            "",
+            &[
+                p("tools?", "{Tool}", "What the policy can call"),
+                p("format?", "string", "How calls are written; \"auto\" is what the chat template asks for"),
+                p("max_steps?", "number", "Reaching it truncates"),
+                p("system?", "string", "System prompt of the default reset"),
+                p(
+                    "reset?",
+                    "(task: Task) -> any",
+                    "Gives the state, a table of plain data; shows the task's messages or prompt unless said",
+                ),
+                p(
+                    "step?",
+                    "(state: any, action: Action) -> StepResult",
+                    "Changes the state; carries out calls and ends without one unless said",
+                ),
+            ],
+        )],
+        &[("Env", "")],
+        "An environment. Its functions hold no state: the host keeps it, copies it, takes it back.",
+        "r1.env {\n  max_steps = 8,\n  reset = function(task) return { task = task, messages = { r1.user(task.problem) } } end,\n  step = function(state, action)\n    r1.push(state.messages, r1.assistant(action))\n    return { reward = 0, done = #action.tool_calls == 0 }\n  end,\n}",
+    ),
+    f(
+        "r1.tool",
+        &[table(
+            "tool",
+            "",
+            &[
+                p("name", "string", ""),
+                p("description?", "string", "Shown to the policy"),
+                p(
+                    "parameters?",
+                    "{[string]: any}",
+                    "A type for each (\"string\", \"integer\" …) or a JSON schema; all are required unless they say optional = true",
+                ),
+                p("timeout?", "number | string", "Seconds, or \"500ms\""),
+                p(
+                    "run",
+                    "(arguments: {[string]: any}, call: {state: any}) -> (any, any)",
+                    "Gives text (a table becomes JSON) and a process reward if there is one, or nil and why not",
+                ),
+            ],
+        )],
+        &[("Tool", "")],
+        "A tool written in Lua. Arguments are checked before it is called; what it gives as failure becomes an observation.",
+        "r1.tool {\n  name = \"double\", description = \"Doubles a number\", parameters = { n = \"integer\" },\n  run = function(arguments) return arguments.n * 2 end,\n}",
+    ),
+    f(
+        "r1.tools.python",
+        &[table(
+            "options?",
+            "",
+            &[
+                p("name?", "string", "\"python\" unless said"),
+                p("description?", "string", ""),
+                p("timeout?", "number | string", "Seconds a program may take"),
+                p("memory?", "number | string", "\"512MiB\""),
+                p("disk?", "number | string", "Of its scratch directory"),
+                p("session?", "boolean", "Names and files stay from call to call of a trajectory"),
+                p("site_packages?", "boolean", "Whether installed packages can be imported"),
+                p("preload?", "{string}", "Modules that are imported beforehand"),
+                p("interpreter?", "string", "Which Python"),
+                p("pool?", "number", "Programs that run at once; one a core unless said"),
+                p("output_bytes?", "number", "Bytes of output that are kept"),
+                p("traceback?", "string", "How much of an error is shown"),
+                p("session_idle?", "number", "Seconds after which an unused session ends"),
+                p("max_sessions?", "number", ""),
+                p("namespaces?", "boolean", ""),
+            ],
+        )],
+        &[("Tool", "")],
+        "A Python interpreter in a sandbox: no network, no files, no other processes.",
+        "r1.tools.python { timeout = 5, memory = \"512MiB\" }",
+    ),
+    f(
+        "r1.tools.rhai",
+        &[table(
+            "options?",
+            "",
+            &[
+                p("name?", "string", "\"rhai\" unless said"),
+                p("description?", "string", ""),
+                p("timeout?", "number | string", "Seconds a program may take"),
+                p("operations?", "number", ""),
+                p("call_depth?", "number", ""),
+                p("expression_depth?", "number", ""),
+                p("string_bytes?", "number", ""),
+                p("array_length?", "number", ""),
+                p("map_length?", "number", ""),
+                p("output_bytes?", "number", "Bytes of output that are kept"),
+            ],
+        )],
+        &[("Tool", "")],
+        "An embedded interpreter that needs nothing installed.",
+        "r1.tools.rhai {}",
+    ),
+    f(
+        "r1.call_tools",
+        &[
+            p("calls", "{ToolCall}", "Those of action.tool_calls"),
+            table(
+                "options?",
+                "",
+                &[
+                    p("prelude?", "string", "Code that runs before each program"),
+                    p("state?", "any", "What tools in Lua see as call.state"),
+                ],
+            ),
+        ],
+        &[("{ToolResult}", "One a call, in their order")],
+        "Carries out the calls of a reply, all at the same time; the trajectory waits. What the policy did wrong (no such tool, wrong arguments, text that is no call) comes back as a result with ok = false.",
+        "for _, result in ipairs(r1.call_tools(action.tool_calls)) do\n  r1.push(state.messages, r1.observation(result))\nend",
+    ),
+    f(
+        "r1.user",
+        &[p("content", "string | {Part}", "")],
+        &[("Message", "")],
+        "A message of the user.",
+        "r1.user(\"6 * 7?\").role  --> \"user\"",
+    ),
+    f(
+        "r1.system",
+        &[p("content", "string | {Part}", "")],
+        &[("Message", "")],
+        "A system message.",
+        "r1.system(\"Be brief.\").content  --> \"Be brief.\"",
+    ),
+    f(
+        "r1.assistant",
+        &[p("action", "Action | string | {Part}", "The action itself keeps its exact text")],
+        &[("Message", "")],
+        "A reply of the policy as a message.",
+        "r1.assistant({ text = \"42\" }).content  --> \"42\"",
+    ),
+    f(
+        "r1.observation",
+        &[p("result", "ToolResult | string", "")],
+        &[("Message", "")],
+        "What a tool answered, as a message. It is never trained on.",
+        "r1.observation(\"sunny\").role  --> \"tool\"",
+    ),
+    f(
+        "r1.push",
+        &[p("list", "{any}", ""), p("item", "any", "")],
+        &[("{any}", "The list")],
+        "Appends to a list.",
+        "#r1.push({ 1, 2 }, 3)  --> 3",
+    ),
+    f(
+        "r1.log",
+        &[p("...", "any", "")],
+        &[],
+        "Writes a line to the run's log, with the place that wrote it. print does the same in a recipe.",
+        "r1.log(\"seen\", { n = 3 })",
+    ),
+    f(
+        "r1.data.jsonl",
+        &[p(
+            "path",
+            "string | {path: string, columns: {[string]: string}?}",
+            "A file, or its path and columns = { mine = \"theirs\" }",
+        )],
+        &[("Dataset", "")],
+        "Rows of a file with one JSON object a line, or one list of them. A plain path does the same by its ending.",
+        "r1.data.jsonl { path = \"gsm8k.jsonl\", columns = { problem = \"question\" } }",
+    ),
+    f(
+        "r1.data.csv",
+        &[p("path", "string | {path: string, columns: {[string]: string}?}", "")],
+        &[("Dataset", "")],
+        "Rows of a CSV or TSV file; the first line names the columns, cells are text.",
+        "r1.data.csv \"tasks.csv\"",
+    ),
+    f(
+        "r1.data.parquet",
+        &[p("path", "string | {path: string, columns: {[string]: string}?}", "")],
+        &[("Dataset", "")],
+        "Rows of a Parquet file. Those of verl work as they are.",
+        "r1.data.parquet \"train.parquet\"",
+    ),
+    f(
+        "r1.data.hf",
+        &[
+            p("name", "string", "ORG/NAME or ORG/NAME@REVISION"),
+            table(
+                "options?",
+                "",
+                &[
+                    p("split?", "string", "train or eval as the recipe uses it, unless said"),
+                    p("subset?", "string", "A folder of the repository"),
+                    p("file?", "string", "Files by name instead; * stands for anything"),
+                    COLUMNS,
+                ],
+            ),
+        ],
+        &[("Dataset", "")],
+        "Rows of a dataset of the Hugging Face hub, fetched into the cache that Python uses. The options may also follow as r1.data.hf \"ORG/NAME\" { … }.",
+        "r1.data.hf(\"openai/gsm8k\", { subset = \"main\", split = \"train\" })",
+    ),
+    f(
+        "r1.data.generate",
+        &[table(
+            "rows",
+            "",
+            &[
+                p("count", "number", "How many there are"),
+                p("seed?", "number", ""),
+                p(
+                    "row",
+                    "(index: number) -> Task",
+                    "Makes row `index`, from 1; math.random is seeded from (seed, index)",
+                ),
+            ],
+        )],
+        &[("Dataset", "")],
+        "Rows made by a function.",
+        "r1.data.generate { count = 1000, seed = 1, row = function(index)\n  local a, b = math.random(99), math.random(99)\n  return { problem = a .. \" + \" .. b .. \"?\", answer = a + b }\nend }",
+    ),
+];

@@ -1,0 +1,56 @@
+//! Entries: trainers, and estimators and losses by hand.
+
+use super::{Entry, f, p, program};
+
+pub(super) const ENTRIES: &[Entry] = &[
+    f(
+        "r1.grpo",
+        &[p("settings", "LearnerSettings", "docs/training.md")],
+        &[("Trainer", "")],
+        "Group-relative policy optimisation.",
+        "r1.grpo { group_size = 8, groups_per_step = 16, lr = 1e-6, clip = { 0.2, 0.28 } }",
+    ),
+    f(
+        "r1.ppo",
+        &[p("settings", "LearnerSettings", "")],
+        &[("Trainer", "")],
+        "Policy optimisation with a critic.",
+        "r1.ppo { group_size = 1, lr = 1e-6 }",
+    ),
+    f(
+        "r1.trainer",
+        &[p("settings", "{algorithm: string, [string]: any}", "The algorithm by name, and its settings")],
+        &[("Trainer", "")],
+        "Any algorithm by its name.",
+        "r1.trainer { algorithm = \"gigpo\", group_size = 8 }",
+    ),
+    f(
+        "r1.sft",
+        &[p("settings", "SftSettings", "")],
+        &[("Trainer", "")],
+        "Supervised fine-tuning on rows with `messages`.",
+        "r1.sft { steps = 100, lr = 1e-5 }",
+    ),
+    program(
+        "r1.rl.advantages",
+        &[
+            p("name", "string", "An estimator: grpo, rloo, gae, gigpo …"),
+            p("rows", "{{[string]: any}}", "Steps: group, trajectory, step, mask, rewards, values, logp …"),
+            p("options?", "{[string]: any}", "Of the estimator"),
+        ],
+        &[("{advantages: {{number}}, counted: {boolean}, returns: {{number}}?, targets: {{boolean}}?}", "")],
+        "The estimators of training over plain tables, in f64.",
+        "local rows = {\n  { group = 1, trajectory = 1, step = 1, mask = { 1, 1 }, rewards = { 0, 1 } },\n  { group = 1, trajectory = 2, step = 1, mask = { 1 }, rewards = { 0 } },\n}\nr1.rl.advantages(\"grpo\", rows, { normalize = \"none\" }).advantages  --> [[0.5,0.5],[-0.5]]",
+    ),
+    program(
+        "r1.rl.loss",
+        &[
+            p("name", "string", "A loss: ppo, gspo, cispo …"),
+            p("rows", "{{[string]: any}}", "Steps with logp, logp_old and advantages"),
+            p("options?", "{[string]: any}", "Of the loss"),
+        ],
+        &[("{loss: number, gradient: {{number}}, metrics: {[string]: number}}", "")],
+        "A loss of training and its gradient with respect to `logp`.",
+        "",
+    ),
+];

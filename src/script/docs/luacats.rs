@@ -1,0 +1,124 @@
+//! Types for lua-language-server: LuaCATS annotations.
+
+use std::fmt::Write;
+
+use super::types::{Type, named_types, read};
+use super::{Entry, Param, all};
+
+/// The contents of lua/types/r1.lua.
+pub fn luacats() -> String {
+    let mut out =
+        "---@meta\n-- Types of r1 for lua-language-server. Made by `r1 doc --format luacats`; changes here are lost.\n\n"
+            .to_owned();
+    for named in named_types() {
+        let _ = writeln!(out, "---{}.\n---@class r1.{}", named.doc, named.name);
+        for (name, kind, doc) in &named.fields {
+            let _ = writeln!(out, "{}", format!("---@field {name} {} {doc}", shown(kind)).trim_end());
+        }
+        if matches!(named.name, "Match" | "Task") {
+            out.push_str("---@field [any] any\n");
+        }
+        if all().any(|entry| entry.is_method() && entry.space() == named.name) {
+            let _ = writeln!(out, "local {} = {{}}\n", named.name);
+            for entry in all().filter(|entry| entry.is_method() && entry.space() == named.name) {
+                function(&mut out, entry);
+            }
+        } else {
+            out.push('\n');
+        }
+    }
+    out.push_str("---What the host gives to scripts.\nr1 = {}\n\n");
+    let mut spaces: Vec<&str> = vec!["", "r1", "math", "os"];
+    for entry in all().filter(|entry| !entry.is_method()) {
+        if !spaces.contains(&entry.space()) {
+            spaces.push(entry.space());
+            if entry.space() != "io" {
+                let _ = writeln!(out, "{} = {{}}\n", entry.space());
+            }
+        }
+        // What Lua itself has is known to the server.
+        if entry.space().is_empty() || matches!(entry.space(), "math" | "os" | "io") {
+            continue;
+        }
+        if entry.value {
+            let kind = entry.returns.first().map_or_else(|| "any".to_owned(), |(kind, _)| shown(kind));
+            let _ = writeln!(out, "---{}\n---@type {kind}\n{} = nil\n", entry.doc, entry.name);
+        } else {
+            function(&mut out, entry);
+        }
+    }
+    out.trim_end().to_owned() + "\n"
+}
+
+fn function(out: &mut String, entry: &Entry) {
+    let _ = writeln!(out, "---{}", entry.doc.replace('\n', "\n---"));
+    for param in entry.params {
+        let name = param.name.trim_end_matches('?');
+        let mark = if param.name.ends_with('?') { "?" } else { "" };
+        let kind = param_kind(param);
+        let _ = writeln!(out, "{}", format!("---@param {name}{mark} {kind} {}", param.doc).trim_end());
+    }
+    for (kind, doc) in entry.returns {
+        let doc = if doc.is_empty() { String::new() } else { format!(" # {doc}") };
+        let _ = writeln!(out, "---@return {}{doc}", shown(kind));
+    }
+    let names: Vec<&str> = entry.params.iter().map(|param| param.name.trim_end_matches('?')).collect();
+    let _ = writeln!(out, "function {}({}) end\n", entry.name, names.join(", "));
+}
+
+fn param_kind(param: &Param) -> String {
+    if param.fields.is_empty() {
+        return shown(param.kind);
+    }
+    let fields: Vec<String> =
+        param.fields.iter().map(|field| format!("{}: {}", field.name, param_kind(field))).collect();
+    format!("{{ {} }}", fields.join(", "))
+}
+
+/// A type in the words of LuaCATS.
+fn shown(kind: &str) -> String {
+    read(kind).map_or_else(|| "any".to_owned(), |kind| show(&kind))
+}
+
+fn show(kind: &Type<'_>) -> String {
+    let named = |name: &str| {
+        let own = name.chars().next().is_some_and(char::is_uppercase);
+        if own { format!("r1.{name}") } else { name.to_owned() }
+    };
+    match kind {
+        Type::Name(name) => named(name),
+        Type::List(item) => match &**item {
+            Type::Name(name) => format!("{}[]", named(name)),
+            other => format!("({})[]", show(other)),
+        },
+        Type::Map(key, value) => format!("table<{}, {}>", show(key), show(value)),
+        Type::Table(fields) => {
+            let fields = fields.iter().map(|(name, kind)| match kind {
+                _ if name.is_empty() => "[string]: any".to_owned(),
+                Type::Optional(kind) => format!("{name}?: {}", show(kind)),
+                kind => format!("{name}: {}", show(kind)),
+            });
+            format!("{{ {} }}", fields.collect::<Vec<_>>().join(", "))
+        }
+        Type::Function(params, returns) => {
+            let params = params.iter().enumerate().map(|(index, (name, kind))| {
+                let name = if name.is_empty() { format!("a{}", index + 1) } else { (*name).to_owned() };
+                format!("{name}: {}", show(kind))
+            });
+            let returns: Vec<String> = returns.iter().map(show).collect();
+            format!("fun({}): {}", params.collect::<Vec<_>>().join(", "), returns.join(", "))
+        }
+        Type::Optional(kind) => match &**kind {
+            Type::Name(name) => format!("{}?", named(name)),
+            other => format!("({})?", show(other)),
+        },
+        Type::Either(all) => {
+            let one = |kind: &Type<'_>| {
+                let text = show(kind);
+                if matches!(kind, Type::Function(..)) { format!("({text})") } else { text }
+            };
+            all.iter().map(one).collect::<Vec<_>>().join("|")
+        }
+        Type::Many(kind) => format!("{} ...", show(kind)),
+    }
+}

@@ -1,0 +1,88 @@
+//! The reference part of docs/lua.md.
+
+use std::fmt::Write;
+
+use super::types::named_types;
+use super::{Entry, Param, Scope, all};
+
+/// What stands before and behind the reference in docs/lua.md.
+const BEGIN: &str = "<!-- reference: made by `r1 doc --format markdown`; changes below are lost -->\n";
+
+/// A document with its reference made anew; what stands before the mark stays.
+pub fn with_reference(document: &str) -> String {
+    let before = document.split(BEGIN).next().unwrap_or_default();
+    format!("{before}{BEGIN}\n{}", markdown())
+}
+
+/// The reference.
+pub fn markdown() -> String {
+    let mut out =
+        "## Reference\n\n`r1 doc NAME` shows the same in the terminal; a `?` marks what may be left out or missing.\n"
+            .to_owned();
+    let mut spaces: Vec<&str> = Vec::new();
+    for entry in all() {
+        if !spaces.contains(&entry.space()) {
+            spaces.push(entry.space());
+        }
+    }
+    // Namespaces in the order of their first entry; globals last.
+    for space in spaces.iter().filter(|space| !space.is_empty()).chain(spaces.iter().filter(|space| space.is_empty())) {
+        let _ = writeln!(out, "\n### {}\n", if space.is_empty() { "Globals" } else { space });
+        for entry in all().filter(|entry| entry.space() == *space) {
+            function(&mut out, entry);
+        }
+    }
+    out.push_str("\n### Types\n\n| type | fields |\n|---|---|\n");
+    for named in named_types().iter().filter(|named| !named.fields.is_empty()) {
+        let fields: Vec<String> = named.fields.iter().map(|(name, ..)| format!("`{name}`")).collect();
+        let _ = writeln!(out, "| `{}`: {} | {} |", named.name, named.doc, fields.join(", "));
+    }
+    out
+}
+
+fn function(out: &mut String, entry: &Entry) {
+    let only = if entry.scope == Scope::Programs { " *(programs)*" } else { "" };
+    let _ = writeln!(out, "`{}`{only}  \n{}\n", entry.signature(), escape(entry.doc));
+    let mut rows = String::new();
+    list(&mut rows, entry.params, 0);
+    if !rows.is_empty() {
+        let _ = writeln!(out, "{rows}");
+    }
+    let gives = entry.returns.iter().filter(|(_, doc)| !doc.is_empty());
+    let gives: Vec<String> = gives.map(|(kind, doc)| format!("`{kind}`: {}", escape(doc))).collect();
+    if !gives.is_empty() {
+        let _ = writeln!(out, "Gives {}.\n", gives.join("; "));
+    }
+    if !entry.example.is_empty() {
+        let _ = writeln!(out, "```lua\n{}\n```\n", entry.example);
+    }
+}
+
+/// Parameters that say more than their name.
+fn list(out: &mut String, params: &[Param], depth: usize) {
+    for param in params {
+        if param.doc.is_empty() && param.fields.is_empty() {
+            if depth > 0 {
+                let _ = writeln!(out, "{}- `{}` ({})", "  ".repeat(depth - 1), param.name, code(param.kind));
+            }
+            continue;
+        }
+        let kind = if param.fields.is_empty() { format!(" ({})", code(param.kind)) } else { String::new() };
+        let doc = if param.doc.is_empty() { String::new() } else { format!(": {}", escape(param.doc)) };
+        if depth == 0 && param.doc.is_empty() {
+            list(out, param.fields, 1);
+            continue;
+        }
+        let _ = writeln!(out, "{}- `{}`{kind}{doc}", "  ".repeat(depth.saturating_sub(1)), param.name);
+        list(out, param.fields, depth.max(1) + 1);
+    }
+}
+
+fn code(kind: &str) -> String {
+    format!("`{kind}`")
+}
+
+/// Angle brackets would be tags, stars emphasis.
+fn escape(text: &str) -> String {
+    text.replace('<', "\\<").replace('*', "\\*")
+}

@@ -1,0 +1,253 @@
+//! Every host function, declared once: its name, parameters, types, what it does, an example. Help in the terminal,
+//! completion, the types that editors read and the reference in docs/lua.md come from here; tests keep it equal to what
+//! virtual machines really have, and run the examples.
+
+mod env;
+mod learn;
+mod luacats;
+mod luau;
+mod markdown;
+mod outside;
+mod program;
+mod text;
+mod types;
+mod view;
+mod world;
+
+use serde::Serialize;
+
+use crate::error::nearest;
+
+pub use luacats::luacats;
+pub use luau::luau;
+pub use markdown::{markdown, with_reference};
+pub use types::{Named, named_types};
+
+/// Where a function is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    Anywhere,
+    /// In programs (`r1 lua`) only.
+    Programs,
+}
+
+/// A host function, a method (`Context:keep_first`) or a value (`r1.json.null`).
+#[derive(Debug, Serialize)]
+pub struct Entry {
+    pub name: &'static str,
+    pub params: &'static [Param],
+    /// Types and what they are; a type that ends in `…` stands for any number.
+    pub returns: &'static [(&'static str, &'static str)],
+    /// The first sentence stands for the whole in lists.
+    pub doc: &'static str,
+    /// Lua; `EXPRESSION  --> VALUES` is checked by a test, values as JSON.
+    pub example: &'static str,
+    /// The first version that has it.
+    pub since: &'static str,
+    pub scope: Scope,
+    /// Not called: a constant.
+    pub value: bool,
+}
+
+/// A parameter, or a field of a table that is one.
+#[derive(Debug, Serialize)]
+pub struct Param {
+    /// A `?` at the end: it may be left out.
+    pub name: &'static str,
+    /// In Luau's notation; `table` where `fields` says more.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    pub doc: &'static str,
+    #[serde(skip_serializing_if = "<[Param]>::is_empty")]
+    pub fields: &'static [Param],
+}
+
+const SINCE: &str = "0.1";
+
+/// A parameter.
+const fn p(name: &'static str, kind: &'static str, doc: &'static str) -> Param {
+    Param { name, kind, doc, fields: &[] }
+}
+
+/// A parameter that is a table with these fields.
+const fn table(name: &'static str, doc: &'static str, fields: &'static [Param]) -> Param {
+    Param { name, kind: "table", doc, fields }
+}
+
+/// A function.
+const fn f(
+    name: &'static str,
+    params: &'static [Param],
+    returns: &'static [(&'static str, &'static str)],
+    doc: &'static str,
+    example: &'static str,
+) -> Entry {
+    Entry { name, params, returns, doc, example, since: SINCE, scope: Scope::Anywhere, value: false }
+}
+
+/// A function that programs have.
+const fn program(
+    name: &'static str,
+    params: &'static [Param],
+    returns: &'static [(&'static str, &'static str)],
+    doc: &'static str,
+    example: &'static str,
+) -> Entry {
+    Entry { name, params, returns, doc, example, since: SINCE, scope: Scope::Programs, value: false }
+}
+
+/// A constant.
+const fn constant(name: &'static str, kind: &'static [(&'static str, &'static str)], doc: &'static str) -> Entry {
+    Entry { name, params: &[], returns: kind, doc, example: "", since: SINCE, scope: Scope::Anywhere, value: true }
+}
+
+/// All entries, in the order of the reference.
+pub fn all() -> impl Iterator<Item = &'static Entry> {
+    let tables: [&'static [Entry]; 7] = [
+        env::ENTRIES,
+        view::ENTRIES,
+        learn::ENTRIES,
+        text::ENTRIES,
+        outside::ENTRIES,
+        world::ENTRIES,
+        program::ENTRIES,
+    ];
+    tables.into_iter().flatten()
+}
+
+impl Entry {
+    /// `r1.re.find(text, pattern, from?) -> integer?, integer?, string…`
+    pub fn signature(&self) -> String {
+        let returns: Vec<&str> = self.returns.iter().map(|(kind, _)| *kind).collect();
+        if self.value {
+            return format!("{}: {}", self.name, returns.join(", "));
+        }
+        let params: Vec<&str> = self.params.iter().map(|param| param.name).collect();
+        let returns = if returns.is_empty() { String::new() } else { format!(" -> {}", returns.join(", ")) };
+        format!("{}({}){returns}", self.name, params.join(", "))
+    }
+
+    /// The first sentence of what it does.
+    pub fn summary(&self) -> &'static str {
+        let end = self.doc.match_indices(['.', ':', ';']).map(|(at, _)| at);
+        let end = end.into_iter().find(|at| self.doc[at + 1..].starts_with(' ') || at + 1 == self.doc.len());
+        end.map_or(self.doc, |at| &self.doc[..at])
+    }
+
+    /// What stands before the last part of the name: `r1.re`, `Context`; empty for globals.
+    pub fn space(&self) -> &'static str {
+        self.name.rfind(['.', ':']).map_or("", |at| &self.name[..at])
+    }
+
+    /// The last part of the name.
+    pub fn short(&self) -> &'static str {
+        self.name.rfind(['.', ':']).map_or(self.name, |at| &self.name[at + 1..])
+    }
+
+    /// A method of an object.
+    pub fn is_method(&self) -> bool {
+        self.name.contains(':')
+    }
+
+    /// All that is said of it, as lines for a terminal.
+    pub fn page(&self) -> String {
+        use std::fmt::Write;
+        let mut page = format!("{}\n\n", self.signature());
+        wrap(&mut page, self.doc);
+        let rows = rows(self.params, 0);
+        let width = rows.iter().map(|(name, ..)| name.chars().count()).max().unwrap_or(0);
+        let types = rows.iter().map(|(_, kind, _)| kind.chars().count()).max().unwrap_or(0).min(28);
+        if !rows.is_empty() {
+            page.push('\n');
+        }
+        for (name, kind, doc) in rows {
+            let _ = writeln!(page, "{}", format!("  {name:width$}  {kind:types$}  {doc}").trim_end());
+        }
+        if !self.value && self.returns.iter().any(|(_, doc)| !doc.is_empty()) {
+            page.push_str("\n  gives\n");
+            for (kind, doc) in self.returns {
+                let _ = writeln!(page, "{}", format!("    {kind:types$}  {doc}").trim_end());
+            }
+        }
+        if !self.example.is_empty() {
+            let _ = write!(page, "\n  example\n    {}\n", self.example.replace('\n', "\n    "));
+        }
+        let only = if self.scope == Scope::Programs { "; in programs (r1 lua) only" } else { "" };
+        let _ = write!(page, "\n  since {}{only}\n", self.since);
+        page
+    }
+}
+
+/// Columns of a page.
+const WIDTH: usize = 100;
+
+/// Writes a text in lines of a page, set off by two spaces.
+fn wrap(page: &mut String, text: &str) {
+    let mut column = WIDTH;
+    for word in text.split_whitespace() {
+        let length = word.chars().count() + 1;
+        if column + length > WIDTH {
+            page.push_str(if column == WIDTH { "  " } else { "\n  " });
+            column = 2;
+        } else {
+            page.push(' ');
+        }
+        page.push_str(word);
+        column += length;
+    }
+    page.push('\n');
+}
+
+/// What is said of a named type, as lines for a terminal.
+pub fn type_page(name: &str) -> Option<String> {
+    use std::fmt::Write;
+    let named = named_types().into_iter().find(|named| named.name == name && !named.fields.is_empty())?;
+    let mut page = format!("{}\n\n", named.name);
+    wrap(&mut page, &format!("{}.", named.doc));
+    page.push('\n');
+    let width = named.fields.iter().map(|(name, ..)| name.chars().count()).max().unwrap_or(0);
+    let types = named.fields.iter().map(|(_, kind, _)| kind.chars().count()).max().unwrap_or(0);
+    for (name, kind, doc) in &named.fields {
+        let _ = writeln!(page, "{}", format!("  {name:width$}  {kind:types$}  {doc}").trim_end());
+    }
+    Some(page)
+}
+
+/// Parameters and their fields as name, type and text.
+fn rows(params: &[Param], depth: usize) -> Vec<(String, &'static str, &'static str)> {
+    let mut found = Vec::new();
+    for param in params {
+        let kind = if param.fields.is_empty() { param.kind } else { "table" };
+        found.push((format!("{}{}", "  ".repeat(depth), param.name), kind, param.doc));
+        found.extend(rows(param.fields, depth + 1));
+    }
+    found
+}
+
+/// The entry of a name: in full (`r1.re.find`), without `r1.`, or a method's own (`keep_first`) if only one has it.
+pub fn find(name: &str) -> Option<&'static Entry> {
+    let name = name.trim().trim_end_matches("()");
+    let full = |entry: &&Entry| entry.name == name || entry.name.strip_prefix("r1.") == Some(name);
+    all().find(full).or_else(|| {
+        let mut found = all().filter(|entry| entry.short() == name);
+        found.next().filter(|_| found.next().is_none())
+    })
+}
+
+/// The entries below a name: of a namespace (`r1.re`), an object (`Context`), or that a piece of a name begins.
+pub fn below(prefix: &str) -> Vec<&'static Entry> {
+    let bare = |entry: &Entry| entry.name.strip_prefix("r1.").unwrap_or(entry.name);
+    all().filter(|entry| entry.name.starts_with(prefix) || bare(entry).starts_with(prefix)).collect()
+}
+
+/// Names that are like one that does not exist.
+pub fn like(name: &str) -> Vec<&'static str> {
+    let full = nearest(name, all().map(|entry| entry.name));
+    if !full.is_empty() {
+        return full;
+    }
+    let short = name.rsplit(['.', ':']).next().unwrap_or(name);
+    let near = nearest(short, all().map(Entry::short));
+    all().filter(|entry| near.contains(&entry.short())).map(|entry| entry.name).collect()
+}

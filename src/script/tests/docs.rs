@@ -1,0 +1,191 @@
+//! The declarations: equal to what there is, with examples that work, and in files that are up to date.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use super::*;
+use crate::script::docs::{self, Entry, Scope};
+
+fn program(source: &str) -> Result<Vec<Json>, Error> {
+    let program = Program {
+        path: Path::new("example.lua"),
+        source,
+        arguments: &[],
+        seed: 0,
+        services: None,
+        echo: Box::new(|_, _| ()),
+    };
+    run(program.run()).map(|end| match end {
+        End::Returned(values) => values,
+        End::Exited(code) => vec![code.into()],
+    })
+}
+
+/// Names of functions and values that a program finds.
+fn installed(source: &str) -> BTreeSet<String> {
+    let found = program(source).unwrap().remove(0);
+    found.as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()).collect()
+}
+
+fn declared(keep: impl Fn(&Entry) -> bool) -> BTreeSet<String> {
+    docs::all().filter(|entry| keep(entry)).map(|entry| entry.name.to_owned()).collect()
+}
+
+#[test]
+fn what_is_installed_is_declared_and_what_is_declared_is_installed() {
+    let there = installed(
+        "local found = {}\n\
+         local function walk(name, value)\n\
+           if type(value) == 'table' then for key, inner in pairs(value) do walk(name .. '.' .. key, inner) end\n\
+           else found[#found + 1] = name end\n\
+         end\n\
+         walk('r1', r1) walk('io', io) walk('os', os)\n\
+         return found",
+    );
+    let own = |entry: &Entry| ["r1", "io", "os"].contains(&entry.name.split('.').next().unwrap()) && !entry.is_method();
+    assert_eq!(there, declared(own));
+    let methods = installed(
+        "local found = {}\n\
+         for name, value in pairs(getmetatable(r1.context {})) do\n\
+           if type(value) == 'function' and name:sub(1, 2) ~= '__' then found[#found + 1] = 'Context:' .. name end\n\
+         end\n\
+         return found",
+    );
+    assert_eq!(methods, declared(|entry| entry.space() == "Context"));
+    // Objects of the host don't tell their methods; those that are declared are there.
+    let nano = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/r1-nano").display().to_string();
+    for entry in docs::all().filter(|entry| matches!(entry.space(), "Tokenizer" | "Template")) {
+        let make = entry.space().to_lowercase();
+        let source = format!("return type(r1.text.{make}('{nano}').{})", entry.short());
+        assert_eq!(program(&source).unwrap(), ["function"], "{}", entry.name);
+    }
+    for name in docs::all().filter(|entry| entry.space().is_empty() || entry.space() == "math").map(|entry| entry.name)
+    {
+        assert_eq!(program(&format!("return type({name})")).unwrap(), ["function"], "{name}");
+    }
+}
+
+#[test]
+fn methods_of_models_are_declared() {
+    struct Nothing;
+    impl Services for Nothing {
+        fn call(&self, _: &str, _: Json) -> futures_util::future::BoxFuture<'static, Result<Json, Error>> {
+            Box::pin(async { Ok(Json::from(1)) })
+        }
+    }
+    let source = "local found, model = {}, r1.model 'x'\n\
+                  for _, name in ipairs { NAMES } do found[#found + 1] = type(model[name]) end\n\
+                  return found";
+    let names: Vec<&str> = docs::all().filter(|entry| entry.space() == "Model").map(Entry::short).collect();
+    let list = names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+    let program = Program {
+        path: Path::new("example.lua"),
+        source: &source.replace("NAMES", &list),
+        arguments: &[],
+        seed: 0,
+        services: Some(std::sync::Arc::new(Nothing)),
+        echo: Box::new(|_, _| ()),
+    };
+    let End::Returned(values) = run(program.run()).unwrap() else { panic!() };
+    assert_eq!(values[0], serde_json::json!(vec!["function"; names.len()]));
+}
+
+#[test]
+fn examples_work() {
+    let mut checked = 0;
+    for entry in docs::all().filter(|entry| !entry.example.is_empty()) {
+        let mut before = String::new();
+        for line in entry.example.lines() {
+            let Some((expression, expected)) = line.split_once("  --> ") else {
+                before.push_str(line);
+                before.push('\n');
+                continue;
+            };
+            // Models and estimators are the services', which the tests of the command line have.
+            if entry.example.contains("r1.model") || entry.example.contains("r1.rl.") {
+                continue;
+            }
+            let told = program(&format!("{before}return {expression}"));
+            if entry.name == "r1.process.run"
+                && let Err(error) = &told
+                && !crate::tools::process::has_namespaces()
+            {
+                eprintln!("skipped: {error}");
+                continue;
+            }
+            let show = |value: &Json| if value.is_null() { "nil".to_owned() } else { value.to_string() };
+            let told = told.map(|values| values.iter().map(show).collect::<Vec<_>>().join(", "));
+            assert_eq!(told, Ok(expected.to_owned()), "{}: {line}", entry.name);
+            checked += 1;
+        }
+        let chunk = format!("local function example(state, action, outcome, budget)\n{before}\nend");
+        assert!(program(&chunk).is_ok(), "{}: {before}", entry.name);
+    }
+    assert!(checked >= 25, "{checked}");
+}
+
+#[test]
+fn entries_are_whole() {
+    let mut names = BTreeSet::new();
+    for entry in docs::all() {
+        assert!(names.insert(entry.name), "{} twice", entry.name);
+        assert!(entry.doc.ends_with('.') && !entry.summary().is_empty(), "{}", entry.name);
+        assert!(
+            entry.name.starts_with("r1")
+                || entry.scope == Scope::Programs
+                || entry.is_method()
+                || !entry.name.contains("io.")
+        );
+    }
+    assert_eq!(
+        docs::find("r1.re.find").unwrap().signature(),
+        "r1.re.find(text, pattern, from?) -> number?, number?, string…"
+    );
+    assert_eq!(docs::find("keep_first").unwrap().name, "Context:keep_first");
+    assert_eq!(docs::find("re.split()").unwrap().name, "r1.re.split");
+    assert!(docs::find("find").is_some() && docs::find("encode").is_none());
+    assert_eq!(docs::like("r1.re.splt")[0], "r1.re.split");
+    assert_eq!(docs::below("r1.json").len(), 3);
+}
+
+/// A file made from the declarations; R1_UPDATE_DOCS=1 writes it anew.
+fn up_to_date(path: &str, made: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    if there != made && std::env::var_os("R1_UPDATE_DOCS").is_some() {
+        std::fs::write(&path, made).unwrap();
+    } else {
+        assert!(there == made, "{} is not what the declarations say: run `just docs`", path.display());
+    }
+}
+
+#[test]
+fn files_made_from_the_declarations_are_up_to_date() {
+    up_to_date("lua/types/r1.d.luau", &docs::luau());
+    up_to_date("lua/types/r1.lua", &docs::luacats());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/lua.md");
+    up_to_date("docs/lua.md", &docs::with_reference(&std::fs::read_to_string(path).unwrap()));
+}
+
+#[test]
+fn types_are_lua_that_can_be_read() {
+    let types = docs::luau()
+        .replace("declare r1:", "type R1 =")
+        .replace("declare arg:", "type Arg =")
+        .replace("declare io:", "type Io =");
+    program(&types).unwrap();
+    program(&docs::luacats().replace("r1 = {}", "local r1 = {}")).unwrap();
+    // Where there is a checker, it must find nothing.
+    let Ok(checker) = std::env::var("LUAU_LSP") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua/types/r1.d.luau");
+    std::fs::write(dir.path().join("a.luau"), "--!strict\nlocal m: string = r1.re.escape('x')\nprint(m)\n").unwrap();
+    let told = Command::new(checker)
+        .arg("analyze")
+        .arg(format!("--definitions={}", definitions.display()))
+        .arg(dir.path())
+        .output()
+        .unwrap();
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+}

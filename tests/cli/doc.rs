@@ -1,0 +1,117 @@
+//! `r1 doc`: the declarations in the terminal.
+
+use super::cli_snapshot;
+
+#[test]
+fn a_function_with_its_options_and_an_example() {
+    cli_snapshot!(["doc", "r1.re.find"], @r#"
+    exit: 0
+    --- stdout
+    r1.re.find(text, pattern, from?) -> number?, number?, string…
+
+      The first match of a regular expression, as string.find gives it. Patterns are those of Rust's
+      regex crate: no backreferences and no look-around, and time linear in the text. Places count
+      bytes.
+
+      text     string
+      pattern  string
+      from?    number  Where to begin (1)
+
+      gives
+        number?  First place of the match
+        number?  Last place
+        string…  Its groups
+
+      example
+        r1.re.find("a 12 b", "(\\d)(\\d)")  --> 3, 4, "1", "2"
+
+      since 0.1
+    "#);
+    cli_snapshot!(["doc", "process.run"], @r#"
+    exit: 0
+    --- stdout
+    r1.process.run(argv, options?) -> ProcessResult?, string?
+
+      Runs a program of this machine in a sandbox: it reads the system's directories and those that the  recipe declares with "fs:DIR", writes to a directory of its own that goes with it, and sees no
+      network and no other process. A recipe declares it: needs = { "process:NAME" }.
+
+      argv        {string | number}  The program and its arguments; it is looked for in /usr/local/bin, /usr/bin and /bin
+      options?    table
+        input?    string             What it reads
+        timeout?  number | string    Seconds (10), or "500ms"
+        memory?   number | string    Of each of its processes ("512MiB")
+        disk?     number | string    What its directory may hold ("64MiB")
+        output?   number             Bytes kept of what it prints (64 KiB): beginning and end
+
+      gives
+        ProcessResult?
+        string?            Why it was not started
+
+      example
+        local sorted = r1.process.run({ "sort", "-n" }, { input = "3\n1\n2\n" })
+        sorted.out  --> "1\n2\n3\n"
+
+      since 0.1
+    "#);
+}
+
+#[test]
+fn a_namespace_and_methods() {
+    cli_snapshot!(["doc", "r1.json"], @r#"
+    exit: 0
+    --- stdout
+    r1.json.encode  A value as JSON
+    r1.json.decode  JSON as a value
+    r1.json.null    JSON's null in a list
+    "#);
+    cli_snapshot!(["doc", "Model"], @r#"
+    exit: 0
+    --- stdout
+    Model:generate  Samples a reply
+    Model:logprobs  The log-probability of ids
+    Model:logits    The logits behind ids
+    Model:config    The model's config.json
+    "#);
+}
+
+#[test]
+fn a_type() {
+    cli_snapshot!(["doc", "ToolResult"], @r#"
+    exit: 0
+    --- stdout
+    ToolResult
+
+      What a call came to.
+
+      name      string
+      content   string   What the policy is shown
+      ok        boolean
+      reward    number   Process reward
+      call_id?  string
+    "#);
+}
+
+#[test]
+fn names_that_do_not_exist() {
+    cli_snapshot!(["doc", "r1.http.gett"], @r#"
+    exit: 2
+    --- stderr
+    error: there is no function `r1.http.gett`
+      hint: did you mean `r1.http.get` or `r1.text.template` or `r1.data.generate`?
+    "#);
+    cli_snapshot!(["doc", "xyzzy"], @r#"
+    exit: 2
+    --- stderr
+    error: there is no function `xyzzy`
+      hint: `r1 doc` lists them all
+    "#);
+}
+
+#[test]
+fn the_same_for_programs() {
+    cli_snapshot!(["doc", "r1.clock", "--json"], @r#"
+    exit: 0
+    --- stdout
+    {"name":"r1.clock","params":[],"returns":[["number","Seconds since 1970"]],"doc":"The time. It is recorded: a replay sees the time it was.","example":"","since":"0.1","scope":"anywhere","value":false}
+    "#);
+}
