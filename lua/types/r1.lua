@@ -239,6 +239,103 @@ function Model:logits(ids) end
 ---@return table<string, any>
 function Model:config() end
 
+---Another script, opened.
+---@class r1.Script
+local Script = {}
+
+---How many rows there are.
+---@param split? string train or eval
+---@return number?
+function Script:rows(split) end
+
+---One row.
+---@param row? number From 0
+---@param split? string
+---@return r1.Task
+function Script:row(row, split) end
+
+---Begins a trajectory.
+---@param which? { row?: number, split?: string, task?: r1.Task, seed?: number }
+---@return r1.Attempt
+function Script:reset(which) end
+
+---A trajectory that is played by hand.
+---@class r1.Attempt
+local Attempt = {}
+
+---What the policy is shown.
+---@return r1.Message[]|string|{ token_ids: number[] }
+function Attempt:observe() end
+
+---Replies for the policy.
+---@param reply string|{ text?: string, tool_calls?: r1.ToolCall[], finish_reason?: string }
+---@return { reward: number, done: boolean, status?: string, text: string, tools: r1.ToolResult[] }
+function Attempt:step(reply) end
+
+---Replies with one call of a tool.
+---@param name string
+---@param arguments? table<string, any>
+---@return table<string, any> # As of step
+function Attempt:call(name, arguments) end
+
+---Has a model reply.
+---@param model r1.Model The one that the script was opened with
+---@param sampling? table<string, any>
+---@return table<string, any> # As of step
+function Attempt:sample(model, sampling) end
+
+---A copy of the state.
+---@return any
+function Attempt:state() end
+
+---The whole reward if it ended here.
+---@return number
+---@return table<string, number> # Its parts
+function Attempt:reward() end
+
+---A copy that goes its own way.
+---@return r1.Attempt
+function Attempt:fork() end
+
+---What it came to; it can be gone on with.
+---@return r1.Trajectory
+function Attempt:finish() end
+
+---A value that a test looks at.
+---@class r1.Expectation
+local Expectation = {}
+
+---It equals another value, tables entry by entry.
+---@param other any
+---@return r1.Expectation
+function Expectation:equals(other) end
+
+---It does not.
+---@param other any
+---@return r1.Expectation
+function Expectation:differs(other) end
+
+---It is a number near another.
+---@param other number
+---@param tolerance? number 1e-9
+---@return r1.Expectation
+function Expectation:near(other, tolerance) end
+
+---It is a text with this in it, or a list with an equal item.
+---@param part any
+---@return r1.Expectation
+function Expectation:contains(part) end
+
+---It is a text that a pattern fits.
+---@param pattern string Of Lua
+---@return r1.Expectation
+function Expectation:matches(pattern) end
+
+---It is a function that raises an error, with this in its message.
+---@param text? string
+---@return r1.Expectation
+function Expectation:raises(text) end
+
 ---A row of a dataset, with all its columns.
 ---@class r1.Task
 ---@field [any] any
@@ -298,11 +395,13 @@ function Model:config() end
 ---@field final_lr? number
 ---@field weight_decay? number
 ---@field max_grad_norm? number
+---@field groups? any[]
 ---@field freeze? any[]
 ---@field ema? number
 ---@field epochs? number
 ---@field mini_batches? number
 ---@field tokens_per_batch? number
+---@field gradient_checkpointing? boolean
 ---@field filter? table<string, any>
 ---@field critic? table<string, any>
 ---@field on_nan? string
@@ -319,6 +418,7 @@ function Model:config() end
 ---@field weight_decay? number
 ---@field max_grad_norm? number
 ---@field tokens_per_batch? number
+---@field gradient_checkpointing? boolean
 
 ---Evaluation.
 ---@class r1.EvalSettings
@@ -707,3 +807,24 @@ function r1.store.steps(run) end
 ---@param options? { ids?: boolean, record?: boolean }
 ---@return r1.Trajectory[]
 function r1.store.trajectories(run, step, options) end
+
+---Opens another script: its rows, and trajectories that are played by hand.
+---@param path string From where the program lies, or the current directory
+---@param options? { settings?: table<string, any>, model?: r1.Model }
+---@return r1.Script
+function r1.script(path, options) end
+
+---Trajectories of a script, by a function or a model.
+---@param options { script: string|r1.Script, policy: r1.Model|(fun(observation: any, step: number, attempt: r1.Attempt): any), rows?: number[], tasks?: r1.Task[], split?: string, samples?: number, seed?: number, sampling?: table<string, any>, branch?: { step?: number, count?: number }, settings?: table<string, any> }
+---@return r1.Trajectory[]
+function r1.rollout(options) end
+
+---A test of a file that r1 test runs.
+---@param name string What holds
+---@param body fun(): any
+function test(name, body) end
+
+---What is looked at in a test.
+---@param value any
+---@return r1.Expectation
+function expect(value) end

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::types::{Named, Type, named_types, read};
-use super::{Entry, Param, all};
+use super::{Entry, Param, Scope, all};
 
 /// The contents of lua/types/r1.d.luau.
 pub fn luau() -> String {
@@ -31,6 +31,9 @@ pub fn luau() -> String {
         out.push_str("  },\n");
     }
     out.push_str("}\n\n--- The arguments of a program.\ndeclare arg: {string}\n");
+    for entry in all().filter(|entry| entry.scope == Scope::Tests && !entry.is_method()) {
+        let _ = writeln!(out, "\n--- {}\ndeclare function {}{}", entry.doc, entry.name, declared(entry));
+    }
     // Luau's own declarations lack these, which programs have.
     let extra: BTreeSet<&str> = ["io"].into();
     for space in extra {
@@ -86,6 +89,11 @@ fn signature(entry: &Entry, this: Option<&str>) -> String {
     });
     let params: Vec<String> = this.into_iter().chain(params).collect();
     format!("({}) -> {}", params.join(", "), returns(entry.returns.iter().map(|(kind, _)| *kind)))
+}
+
+/// A signature as `declare function` has it.
+fn declared(entry: &Entry) -> String {
+    signature(entry, None).replacen(") -> ", "): ", 1)
 }
 
 fn returns<'a>(kinds: impl Iterator<Item = &'a str>) -> String {

@@ -41,7 +41,11 @@ pub fn markdown() -> String {
 }
 
 fn function(out: &mut String, entry: &Entry) {
-    let only = if entry.scope == Scope::Programs { " *(programs)*" } else { "" };
+    let only = match entry.scope {
+        Scope::Anywhere => "",
+        Scope::Programs => " *(programs)*",
+        Scope::Tests => " *(tests)*",
+    };
     let _ = writeln!(out, "`{}`{only}  \n{}\n", entry.signature(), escape(entry.doc));
     let mut rows = String::new();
     list(&mut rows, entry.params, 0);

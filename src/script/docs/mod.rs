@@ -28,8 +28,10 @@ pub use types::{Named, named_types};
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
     Anywhere,
-    /// In programs (`r1 lua`) only.
+    /// In programs (`r1 lua`) only, tests among them.
     Programs,
+    /// In tests (`r1 test`) only.
+    Tests,
 }
 
 /// A host function, a method (`Context:keep_first`) or a value (`r1.json.null`).
@@ -173,7 +175,11 @@ impl Entry {
         if !self.example.is_empty() {
             let _ = write!(page, "\n  example\n    {}\n", self.example.replace('\n', "\n    "));
         }
-        let only = if self.scope == Scope::Programs { "; in programs (r1 lua) only" } else { "" };
+        let only = match self.scope {
+            Scope::Anywhere => "",
+            Scope::Programs => "; in programs (r1 lua) only",
+            Scope::Tests => "; in tests (r1 test) only",
+        };
         let _ = write!(page, "\n  since {}{only}\n", self.since);
         page
     }

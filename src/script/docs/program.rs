@@ -1,6 +1,6 @@
 //! Entries: globals that the host gives.
 
-use super::{Entry, f, p, program};
+use super::{Entry, Param, Scope, f, p, program};
 
 pub(super) const ENTRIES: &[Entry] = &[
     f(
@@ -62,4 +62,52 @@ pub(super) const ENTRIES: &[Entry] = &[
     program("os.time", &[], &[("number", "Whole seconds since 1970")], "The time.", ""),
     program("os.clock", &[], &[("number", "")], "Seconds since the program began.", ""),
     program("os.getenv", &[p("name", "string", "")], &[("string?", "")], "An environment variable.", ""),
+    test(
+        "test",
+        &[p("name", "string", "What holds"), p("body", "() -> any", "")],
+        &[],
+        "A test of a file that r1 test runs.",
+    ),
+    test("expect", &[p("value", "any", "")], &[("Expectation", "")], "What is looked at in a test."),
+    test(
+        "Expectation:equals",
+        &[p("other", "any", "")],
+        &[("Expectation", "")],
+        "It equals another value, tables entry by entry.",
+    ),
+    test("Expectation:differs", &[p("other", "any", "")], &[("Expectation", "")], "It does not."),
+    test(
+        "Expectation:near",
+        &[p("other", "number", ""), p("tolerance?", "number", "1e-9")],
+        &[("Expectation", "")],
+        "It is a number near another.",
+    ),
+    test(
+        "Expectation:contains",
+        &[p("part", "any", "")],
+        &[("Expectation", "")],
+        "It is a text with this in it, or a list with an equal item.",
+    ),
+    test(
+        "Expectation:matches",
+        &[p("pattern", "string", "Of Lua")],
+        &[("Expectation", "")],
+        "It is a text that a pattern fits.",
+    ),
+    test(
+        "Expectation:raises",
+        &[p("text?", "string", "")],
+        &[("Expectation", "")],
+        "It is a function that raises an error, with this in its message.",
+    ),
 ];
+
+/// A function that tests have.
+const fn test(
+    name: &'static str,
+    params: &'static [Param],
+    returns: &'static [(&'static str, &'static str)],
+    doc: &'static str,
+) -> Entry {
+    Entry { scope: Scope::Tests, ..f(name, params, returns, doc, "") }
+}

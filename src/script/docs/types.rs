@@ -139,7 +139,7 @@ const TABLES: &[(&str, &str, Fields)] = &[
 ];
 
 /// What only the host looks into, and objects with methods.
-const OPAQUE: [(&str, &str); 10] = [
+const OPAQUE: [(&str, &str); 13] = [
     ("Recipe", "What a script returns"),
     ("Env", "An environment"),
     ("Tool", "What a policy can call"),
@@ -149,6 +149,9 @@ const OPAQUE: [(&str, &str); 10] = [
     ("Tokenizer", "The tokenizer of a model"),
     ("Template", "A chat template"),
     ("Model", "An open model"),
+    ("Script", "Another script, opened"),
+    ("Attempt", "A trajectory that is played by hand"),
+    ("Expectation", "A value that a test looks at"),
     ("Task", "A row of a dataset, with all its columns"),
 ];
 

@@ -3,12 +3,13 @@
 use mlua::{Table, Value};
 
 use super::{Console, is_name};
+use crate::script::docs;
 
 /// A name to go on with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub name: String,
-    /// `function`, `table`, `"text"`: what it is.
+    /// What it is: `table`, or how a function of the host is called and what it does.
     pub what: String,
     /// The path that it would complete: `r1.json.encode`.
     pub path: String,
@@ -36,7 +37,9 @@ impl Console {
         let mut add = |name: &str, value: &Value| {
             if name.starts_with(partial) && is_name(name) {
                 let path = if base.is_empty() { name.to_owned() } else { format!("{base}.{name}") };
-                found.push(Candidate { name: name.to_owned(), what: what(value), path });
+                // What the host gives is told as it is declared.
+                let declared = docs::find(&path).map(|entry| format!("{}  {}", entry.signature(), entry.summary()));
+                found.push(Candidate { name: name.to_owned(), what: declared.unwrap_or_else(|| what(value)), path });
             }
         };
         if base.is_empty() {
