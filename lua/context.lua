@@ -41,14 +41,17 @@ local function fewest(high, holds)
   return high
 end
 
--- What may be dropped of the messages behind `first` and before the `last` ones, oldest first, as { from, to }. A reply
--- and the results of its calls go together: a result without its call would answer nothing.
+-- What may be dropped of the messages behind `first` and before the `last` ones, oldest first, as { from, to }. What a
+-- user asked, the reply and the results of its calls go together: a result without its call would answer nothing, and
+-- many templates want users and replies in turns.
 local function units(messages, first, last_ones)
   local found = {}
   local k, stop = first + 1, #messages - last_ones
   while k <= stop do
     local last = k
-    if messages[k].role == "assistant" then
+    local function behind(role) return (messages[last + 1] or {}).role == role end
+    while messages[last].role == "user" and (behind("user") or behind("assistant")) do last = last + 1 end
+    if messages[last].role == "assistant" then
       while last < #messages and messages[last + 1].role == "tool" do last = last + 1 end
     end
     if last > stop then break end
@@ -83,8 +86,8 @@ function Context:drop_oldest_until(tokens)
   return self
 end
 
---- A window by turns: the kept first messages and the last n turns. A turn is a reply and all behind it up to the
---- next reply.
+--- A window by turns: the kept first messages and the last n turns. A turn is a reply, what a user asked right before
+--- it, and all behind it up to the next turn.
 function Context:last_turns(n)
   whole("last_turns", n)
   local starts = {}
@@ -94,8 +97,12 @@ function Context:last_turns(n)
   if #starts <= n then return self end
   local from = n == 0 and #self.messages + 1 or starts[#starts - n + 1]
   from = math.min(from, math.max(self.first, #self.messages - self.last) + 1)
-  -- Not a result without its call.
-  while from > self.first + 1 and (self.messages[from] or {}).role == "tool" do from = from - 1 end
+  local function role(k) return (self.messages[k] or {}).role end
+  -- Not a result without its call, nor a reply without what it answers.
+  while from > self.first + 1 and role(from) == "tool" do from = from - 1 end
+  while from > self.first + 1 and role(from) == "assistant" and role(from - 1) == "user" do
+    repeat from = from - 1 until from == self.first + 1 or role(from - 1) ~= "user"
+  end
   local kept = {}
   for k, message in ipairs(self.messages) do
     if k <= self.first or k >= from then kept[#kept + 1] = message end

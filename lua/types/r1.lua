@@ -124,12 +124,12 @@ function Context:keep_first(n) end
 ---@return r1.Context
 function Context:keep_last(n) end
 
----Drops the oldest messages that are not kept until the rest has at most so many tokens, a reply together with the results of its calls.
+---Drops the oldest messages that are not kept until the rest has at most so many tokens, a reply together with what a user asked right before it and the results of its calls.
 ---@param tokens number
 ---@return r1.Context
 function Context:drop_oldest_until(tokens) end
 
----Shows the kept first messages and the last n turns. A turn is a reply and all behind it up to the next reply.
+---Shows the kept first messages and the last n turns. A turn is a reply, what a user asked right before it, and all behind it up to the next turn.
 ---@param n number
 ---@return r1.Context
 function Context:last_turns(n) end

@@ -18,14 +18,14 @@ pub(super) const ENTRIES: &[Entry] = &[
         "Context:drop_oldest_until",
         &[p("tokens", "number", "")],
         &[("Context", "")],
-        "Drops the oldest messages that are not kept until the rest has at most so many tokens, a reply together with the results of its calls.",
+        "Drops the oldest messages that are not kept until the rest has at most so many tokens, a reply together with what a user asked right before it and the results of its calls.",
         "",
     ),
     f(
         "Context:last_turns",
         &[p("n", "number", "")],
         &[("Context", "")],
-        "Shows the kept first messages and the last n turns. A turn is a reply and all behind it up to the next reply.",
+        "Shows the kept first messages and the last n turns. A turn is a reply, what a user asked right before it, and all behind it up to the next turn.",
         "",
     ),
     f(

@@ -105,6 +105,21 @@ fn a_window_by_tokens_drops_whole_exchanges() {
 }
 
 #[test]
+fn questions_go_with_their_replies() {
+    let chat = |context: &str| {
+        conversation(5, context).replace("r1.push(state.messages, r1.observation(", "r1.push(state.messages, r1.user(")
+    };
+    let last = |context: &str| {
+        rollout(&chat(context), &[]).1.pop().unwrap().replace(" xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", "")
+    };
+    assert_snapshot!(last(&view(":last_turns(1)")), @"system: sys | user: task | user: seen 7 | assistant: r4 | user: seen 9 | assistant:");
+    assert_snapshot!(last(&view(":last_turns(2)")), @"system: sys | user: task | user: seen 5 | assistant: r3 | user: seen 7 | assistant: r4 | user: seen 9 | assistant:");
+    assert_snapshot!(last(&view(":last_turns(0)")), @"system: sys | user: task | user: seen 9 | assistant:");
+    assert_snapshot!(last(&view(":drop_oldest_until(150)")), @"system: sys | user: task | user: seen 7 | assistant: r4 | user: seen 9 | assistant:");
+    assert_snapshot!(last(&view(":keep_first(1):drop_oldest_until(100)")), @"system: sys | user: seen 9 | assistant:");
+}
+
+#[test]
 fn old_results_give_way_or_are_shortened() {
     assert_snapshot!(last_prompt(3, &view(":drop_tool_results { keep = 1 }")), @"system: sys | user: task | assistant: r1 | user: <tool_response>/(result left out)/</tool_response> | assistant: r2 | user: <tool_response>/seen 5 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
     assert_snapshot!(last_prompt(3, &view(":shorten_tool_results { keep = 0, head = 6, tail = 2 }")), @"system: sys | user: task | assistant: r1 | user: <tool_response>/seen 3/… (39 more characters)/xx/</tool_response> | assistant: r2 | user: <tool_response>/seen 5/… (39 more characters)/xx/</tool_response> | assistant:");

@@ -191,8 +191,10 @@ fn types_are_lua_that_can_be_read() {
         .replace("declare r1:", "type R1 =")
         .replace("declare arg:", "type Arg =")
         .replace("declare io:", "type Io =");
-    let types = types.lines().filter(|line| !line.starts_with("declare function")).collect::<Vec<_>>().join("
-");
+    let types = types.lines().filter(|line| !line.starts_with("declare function")).collect::<Vec<_>>().join(
+        "
+",
+    );
     program(&types).unwrap();
     program(&format!("local function types()\n{}\nend", docs::luacats())).unwrap();
     // Where there is a checker, it must find nothing.
