@@ -3,12 +3,14 @@
 //! Everything here is plain data read with serde; unknown keys are refused. Functions of a recipe (reset, step,
 //! context, reward, row generators) stay in the script's VM and are not seen here.
 
+mod branch;
 mod learner;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use branch::{Branch, BranchAt};
 pub use learner::{
     ALGORITHMS, Algorithm, Choice, CriticSettings, Decay, Filter, Kl, KlPlace, Learner, OnNan, WeightGroup,
 };

@@ -97,6 +97,15 @@ pub struct Step {
     pub next_prompt_ids: Vec<u32>,
 }
 
+/// Where a trajectory left another one: its first steps are those of its parent, copied.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Fork {
+    /// The parent's id.
+    pub parent: String,
+    /// How many steps they share; the first of its own goes on from the state after them.
+    pub step: u32,
+}
+
 /// The steps of one try at one task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trajectory {
@@ -108,6 +117,9 @@ pub struct Trajectory {
     /// Trajectories with the same number try the same task in the same step.
     pub group: u64,
     pub sample: u32,
+    /// What it was forked from, if it did not begin at the beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fork: Option<Fork>,
     pub seed: u64,
     /// SHA-256 of the script (and the modules it required) that made it.
     pub script_hash: String,
@@ -130,6 +142,11 @@ impl Trajectory {
     pub fn total_reward(&self) -> f64 {
         // Not `sum()`: of nothing it is -0.0.
         self.steps.iter().fold(0.0, |sum, step| sum + step.reward)
+    }
+
+    /// How many of its first steps it shares with its parent.
+    pub fn shared_steps(&self) -> usize {
+        self.fork.as_ref().map_or(0, |fork| self.steps.len().min(fork.step as usize))
     }
 
     pub fn tool_calls(&self) -> usize {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Spec;
 use super::prompt::{Last, Prompt};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Action, Completion, Request, Sampling, Status, Step, StreamSeed, Trajectory};
+use crate::mdp::{Action, Completion, Fork, Request, Sampling, Status, Step, StreamSeed, Trajectory};
 use crate::script::{Failure, Outcome, Record, Reward, State, StepResult, Worker, budget};
 use crate::text::Renderer;
 
@@ -226,8 +226,9 @@ impl Attempt {
         }
     }
 
-    /// A copy that goes its own way from here: state, steps and record so far, at the price of copying them. Stateful
-    /// tools start afresh in it. It may get a name and a random stream of its own in `spec`.
+    /// A copy that goes its own way from here: state, steps, record and sessions of tools so far, at the price of copying
+    /// them (a session is brought to where it was when it is next used, by its programs once more). It may get a name and a
+    /// random stream of its own in `spec`; under another name it knows what it was forked from.
     ///
     /// # Errors
     /// If the state is not plain data.
@@ -235,6 +236,10 @@ impl Attempt {
         let mut trajectory = self.trajectory.clone();
         trajectory.id.clone_from(&spec.id);
         (trajectory.group, trajectory.sample) = (spec.group, spec.sample);
+        if spec.id != self.spec.id {
+            let step = trajectory.steps.len() as u32;
+            trajectory.fork = Some(Fork { parent: self.spec.id.clone(), step });
+        }
         let state = self.state.fork()?;
         Ok(Self {
             spec,
@@ -316,6 +321,7 @@ pub(super) fn empty(spec: &Spec, task: Value, script_hash: &str) -> Trajectory {
         task,
         group: spec.group,
         sample: spec.sample,
+        fork: None,
         seed: spec.env_seed,
         script_hash: script_hash.to_owned(),
         status: Status::Aborted,

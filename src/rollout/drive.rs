@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::attempt::{self, Attempt, Stage, Stop};
 use super::spec::Spec;
+use super::tree::{Point, Points};
 use super::write::with_policy;
 use crate::engine::Policy;
 use crate::error::{Error, Kind, Result};
@@ -15,13 +16,27 @@ use crate::text::Renderer;
 /// Runs one trajectory to its end. Failures of script, tools or limits end up as its status; only what makes the
 /// whole run pointless (an unreadable dataset row, a policy that is gone) is an error.
 pub async fn drive(worker: &Worker, renderer: &Renderer, policy: &dyn Policy, spec: &Spec) -> Result<Trajectory> {
-    let task = worker.row(spec.split, spec.task_index)?;
-    let stage = Stage { worker, renderer };
+    let trajectory = drive_root(Stage { worker, renderer }, policy, spec, None).await;
+    policy.release(spec.seed.trajectory);
+    trajectory
+}
+
+/// As [`drive`], keeping the states that are branched from. The policy is not told that the conversation is over.
+pub(super) async fn drive_root(
+    stage: Stage<'_>,
+    policy: &dyn Policy,
+    spec: &Spec,
+    points: Option<&mut Points<'_>>,
+) -> Result<Trajectory> {
+    let task = stage.worker.row(spec.split, spec.task_index)?;
     let record = Record::live();
     let mut asks = record.listen();
     let begun = Attempt::begin(stage, spec.clone(), task.clone(), &record);
     match with_policy(stage, policy, spec, &mut asks, begun).await {
-        Ok(attempt) => go_on(stage, policy, attempt).await,
+        Ok(mut attempt) => {
+            let ended = writing(stage, policy, &mut attempt, usize::MAX, points).await;
+            concluded(stage, attempt, ended)
+        }
         Err(failure) => {
             let mut trajectory = never_begun(stage, spec, task, &failure);
             trajectory.record = record.take();
@@ -39,8 +54,13 @@ pub fn never_begun(stage: Stage<'_>, spec: &Spec, task: Value, failure: &Failure
 
 /// Runs a trajectory from where it is to its end, as [`drive`] does.
 pub async fn go_on(stage: Stage<'_>, policy: &dyn Policy, mut attempt: Attempt) -> Result<Trajectory> {
-    let ended = writing(stage, policy, &mut attempt, usize::MAX).await;
+    let ended = writing(stage, policy, &mut attempt, usize::MAX, None).await;
     policy.release(attempt.spec().seed.trajectory);
+    concluded(stage, attempt, ended)
+}
+
+/// What it came to; a failure is its status.
+fn concluded(stage: Stage<'_>, mut attempt: Attempt, ended: Result<(), Stop>) -> Result<Trajectory> {
     match ended {
         Ok(()) => {}
         Err(Stop::Failed(failure)) => attempt.fail(stage.worker, &failure),
@@ -58,14 +78,12 @@ pub enum Reached {
 
 /// Runs a trajectory until it has `step` steps, to branch there.
 pub async fn go_to(stage: Stage<'_>, policy: &dyn Policy, mut attempt: Attempt, step: usize) -> Result<Reached> {
-    match writing(stage, policy, &mut attempt, step).await {
-        Ok(()) if attempt.over().is_none() => return Ok(Reached::There(Box::new(attempt))),
-        Ok(()) => {}
-        Err(Stop::Failed(failure)) => attempt.fail(stage.worker, &failure),
-        Err(Stop::Fatal(error)) => return Err(error),
+    let ended = writing(stage, policy, &mut attempt, step, None).await;
+    if ended.is_ok() && attempt.over().is_none() {
+        return Ok(Reached::There(Box::new(attempt)));
     }
     policy.release(attempt.spec().seed.trajectory);
-    Ok(Reached::Ended(Box::new(attempt.into_trajectory())))
+    Ok(Reached::Ended(Box::new(concluded(stage, attempt, ended)?)))
 }
 
 /// Continues a trajectory several times from where it is, all at the same time: one continuation for each of `specs`,
@@ -80,21 +98,60 @@ pub async fn branch(
     try_join_all(forks.into_iter().map(|fork| go_on(stage, policy, fork))).await
 }
 
+/// Goes on from a state that was kept for it, under a name and seeds of its own. `replied` is called after the first reply.
+pub(super) async fn branch_off(
+    stage: Stage<'_>,
+    policy: &dyn Policy,
+    point: &Point,
+    spec: &Spec,
+    mut replied: impl FnMut(),
+) -> Result<Trajectory> {
+    let fork = match point.attempt.fork(spec.clone()) {
+        Ok(fork) => fork,
+        Err(error) => {
+            let task = point.attempt.trajectory().task.clone();
+            return Ok(never_begun(stage, spec, task, &Failure::new(Status::ScriptLimit, error)));
+        }
+    };
+    let first = point.attempt.trajectory().steps.len() + 1;
+    let reached = go_to(stage, policy, fork, first).await;
+    replied();
+    match reached? {
+        Reached::There(attempt) => go_on(stage, policy, *attempt).await,
+        Reached::Ended(trajectory) => Ok(*trajectory),
+    }
+}
+
 /// As [`run_steps`], with the policy also writing what the script asks for.
-async fn writing(stage: Stage<'_>, policy: &dyn Policy, attempt: &mut Attempt, most: usize) -> Result<(), Stop> {
+async fn writing(
+    stage: Stage<'_>,
+    policy: &dyn Policy,
+    attempt: &mut Attempt,
+    most: usize,
+    points: Option<&mut Points<'_>>,
+) -> Result<(), Stop> {
     let mut asks = attempt.state().record().listen();
     let spec = attempt.spec().clone();
-    with_policy(stage, policy, &spec, &mut asks, run_steps(stage, policy, attempt, most)).await
+    with_policy(stage, policy, &spec, &mut asks, run_steps(stage, policy, attempt, most, points)).await
 }
 
 /// Goes on until the end or, unfinished, until there are `most` steps.
-async fn run_steps(stage: Stage<'_>, policy: &dyn Policy, attempt: &mut Attempt, most: usize) -> Result<(), Stop> {
+async fn run_steps(
+    stage: Stage<'_>,
+    policy: &dyn Policy,
+    attempt: &mut Attempt,
+    most: usize,
+    mut points: Option<&mut Points<'_>>,
+) -> Result<(), Stop> {
     while attempt.over().is_none() {
         if attempt.trajectory().steps.len() >= most {
             return Ok(());
         }
         let request = attempt.request(stage).await?;
         let completion = sample(policy, request).await?;
+        if let Some(points) = &mut points {
+            points.consider(attempt, &completion)?;
+        }
         attempt.act(stage, completion).await?;
     }
     attempt.finish(stage).await

@@ -1,7 +1,8 @@
 //! Drives trajectories: environment on one side, policy on the other.
 //!
-//! [`drive()`] is one trajectory, straight down; [`Attempt`] is the same step by step, and can be forked at any of them. [`Pool`] runs many of them on script worker threads, each with a VM
-//! of its own and a single-threaded runtime on which trajectories wait for tools and for the policy.
+//! [`drive()`] is one trajectory, straight down; [`Attempt`] is the same step by step, and can be forked at any of them.
+//! [`Pool`] runs many of them on script worker threads, each with a VM of its own and a single-threaded runtime on which
+//! trajectories wait for tools and for the policy. A [`Tree`] is a trajectory and others that branch off it.
 //!
 //! [`check`] tries a script's contract out with scripted replies. [`replay()`] runs a stored trajectory again, with the replies and answers of its record.
 //!
@@ -41,7 +42,10 @@ mod pool;
 mod prompt;
 mod replay;
 mod spec;
+#[cfg(test)]
+mod tests;
 mod thread;
+mod tree;
 mod typed;
 mod write;
 
@@ -51,5 +55,6 @@ pub use pool::{Pending, Pool, PoolOptions, Progress, Replacer, no_progress};
 pub use prompt::Prompt;
 pub use replay::{Mismatch, Replayed, completion, first_difference, replay};
 pub use spec::Spec;
+pub use tree::Tree;
 pub use typed::{typed, typed_calls};
 pub use write::with_policy;

@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::Spec;
 use super::thread::work;
+use super::tree::Tree;
 use crate::engine::Policy;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
@@ -68,7 +68,7 @@ impl Batch {
 }
 
 pub(super) struct Job {
-    pub(super) spec: Spec,
+    pub(super) tree: Tree,
     pub(super) batch: Arc<Batch>,
     pub(super) reply: mpsc::UnboundedSender<Result<Trajectory>>,
 }
@@ -149,12 +149,12 @@ impl Pool {
         bytes as f64 / f64::from(1 << 20)
     }
 
-    /// Hands out the trajectories and returns at once; they run while the caller serves the policy's queue. The
+    /// Hands out the trajectories (a [`Spec`](super::Spec) is a tree of one) and returns at once; they run while the caller serves the policy's queue. The
     /// policy handle is dropped with the last trajectory.
-    pub fn start(&self, policy: &Arc<dyn Policy>, specs: Vec<Spec>, progress: &Progress) -> Result<Pending> {
+    pub fn start(&self, policy: &Arc<dyn Policy>, trees: Vec<impl Into<Tree>>, progress: &Progress) -> Result<Pending> {
         let (reply, results) = mpsc::unbounded_channel();
         let stop = Arc::new(AtomicBool::new(false));
-        let expected = specs.len();
+        let mut expected = 0;
         let batch = Arc::new(Batch {
             current: Arc::clone(&self.current),
             groups: Mutex::default(),
@@ -163,8 +163,9 @@ impl Pool {
             retries: self.retries,
             stop: Arc::clone(&stop),
         });
-        for (index, spec) in specs.into_iter().enumerate() {
-            let job = Job { spec, batch: Arc::clone(&batch), reply: reply.clone() };
+        for (index, tree) in trees.into_iter().map(Into::into).enumerate() {
+            expected += tree.size();
+            let job = Job { tree, batch: Arc::clone(&batch), reply: reply.clone() };
             self.threads[index % self.threads.len()].jobs.send(job).map_err(|_| gone())?;
         }
         Ok(Pending { results, stop, expected })

@@ -5,10 +5,14 @@ use std::rc::{Rc, Weak as RcWeak};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use futures_util::future::join_all;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use super::drive;
-use super::pool::{Generation, Job};
+use super::attempt::Stage;
+use super::drive::{branch_off, drive, drive_root};
+use super::pool::{Batch, Generation, Job};
+use super::tree::Points;
+use crate::engine::Policy;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Status, Trajectory};
 use crate::script::{Split, Worker};
@@ -54,32 +58,95 @@ pub(super) fn work(
         loop {
             let Some(job) = queue.recv().await else { break };
             let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { break };
-            let machines = Rc::clone(&machines);
-            tasks.spawn_local(async move {
-                let result = attempt(&machines, &job).await;
-                if let Ok(trajectory) = &result {
-                    (job.batch.progress)(trajectory);
-                }
-                let _ = job.reply.send(result);
-                drop(permit);
-            });
+            let (machines, permits) = (Rc::clone(&machines), Arc::clone(&permits));
+            tasks.spawn_local(async move { grow(&machines, &job, permit, &permits).await });
             while tasks.try_join_next().is_some() {}
         }
         while tasks.join_next().await.is_some() {}
     });
 }
 
-/// Drives one trajectory; a failed one is tried again in a fresh environment, under the same seeds.
-async fn attempt(machines: &Machines, job: &Job) -> Result<Trajectory> {
-    let generation = job.batch.generation(job.spec.group);
-    let mut left = job.batch.retries;
+/// Runs a tree: the root, and then what branches off it, side by side.
+async fn grow(machines: &Machines, job: &Job, permit: OwnedSemaphorePermit, permits: &Semaphore) {
+    let Job { tree, batch, .. } = job;
+    let generation = batch.generation(tree.root.group);
+    let policy = batch.policy.as_ref();
+    let mut points = Points::new(tree);
+    // States live in the virtual machine that made them.
+    let mut home = None;
+    let root = retrying(machines, batch, &generation, async |worker| {
+        points.clear();
+        let stage = Stage { worker: &worker, renderer: &machines.renderer };
+        let trajectory = drive_root(stage, policy, &tree.root, Some(&mut points)).await;
+        home = Some(worker);
+        trajectory
+    });
+    let root = root.await;
+    drop(permit);
+    let failed = root.as_ref().map_or(true, |trajectory| trajectory.status.is_failure());
+    let gone = root.is_err();
+    tell(job, root);
+    let conversation = Rc::new(Conversation(policy, tree.root.seed.trajectory));
+    if gone {
+        return;
+    }
+    if failed {
+        points.clear();
+    }
+    let branches = points.of_branches();
+    let branches = branches.into_iter().zip(&tree.branches).map(|(point, spec)| {
+        let (home, generation) = (home.clone(), &generation);
+        // The cache of what they share is kept until each of them has made use of it.
+        let mut conversation = point.map(|_| Rc::clone(&conversation));
+        async move {
+            // Never closed.
+            let _permit = permits.acquire().await;
+            let branch = retrying(machines, batch, generation, async |worker| match (point, &home) {
+                (Some(point), Some(home)) => {
+                    let stage = Stage { worker: home, renderer: &machines.renderer };
+                    branch_off(stage, policy, point, spec, || conversation = None).await
+                }
+                _ => drive(&worker, &machines.renderer, policy, spec).await,
+            });
+            tell(job, branch.await);
+        }
+    });
+    let branches: Vec<_> = branches.collect();
+    drop(conversation);
+    join_all(branches).await;
+}
+
+/// A conversation that the policy holds in its cache.
+struct Conversation<'a>(&'a dyn Policy, u64);
+
+impl Drop for Conversation<'_> {
+    fn drop(&mut self) {
+        self.0.release(self.1);
+    }
+}
+
+fn tell(job: &Job, result: Result<Trajectory>) {
+    if let Ok(trajectory) = &result {
+        (job.batch.progress)(trajectory);
+    }
+    let _ = job.reply.send(result);
+}
+
+/// Makes a trajectory; a failed one is tried again, under the same seeds, from where it began.
+async fn retrying(
+    machines: &Machines,
+    batch: &Batch,
+    generation: &Arc<Generation>,
+    mut make: impl AsyncFnMut(Rc<Worker>) -> Result<Trajectory>,
+) -> Result<Trajectory> {
+    let mut left = batch.retries;
     loop {
-        if job.batch.stop.load(Ordering::Relaxed) {
+        if batch.stop.load(Ordering::Relaxed) {
             return Err(Error::new(Kind::Interrupted, "stopped"));
         }
-        let worker = machines.worker(&generation)?;
-        let trajectory = drive(&worker, &machines.renderer, job.batch.policy.as_ref(), &job.spec).await?;
-        machines.rest(&generation, &worker);
+        let worker = machines.worker(generation)?;
+        let trajectory = make(Rc::clone(&worker)).await?;
+        machines.rest(generation, &worker);
         let again = trajectory.status.is_failure() && !matches!(trajectory.status, Status::Aborted);
         if !again || left == 0 {
             return Ok(trajectory);

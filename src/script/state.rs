@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use super::convert::{self, Odd};
 use super::record::Record;
 use crate::error::{Error, Kind, Result};
-use crate::tools::Python;
+use crate::tools::{Output, Python};
 
 /// A trajectory's state, in the VM of the worker that made it.
 ///
@@ -118,7 +118,7 @@ impl State {
         })
     }
 
-    /// A copy that goes its own way from here. Stateful tools start afresh in the copy.
+    /// A copy that goes its own way from here, sessions of tools included.
     pub fn fork(&self) -> Result<Self> {
         let copy = convert::deep_copy(&self.lua, &Value::Table(self.table.clone()));
         let failed = |why: String| Error::new(Kind::Script, why);
@@ -127,7 +127,7 @@ impl State {
                 let size = Size::new(&self.lua);
                 size.set(self.size.get());
                 let (steps, record) = (Rc::new(Cell::new(self.steps.get())), self.record.fork());
-                Ok(Self { table, steps, session: Rc::default(), record, size, ..self.clone() })
+                Ok(Self { table, steps, session: self.session.fork(), record, size, ..self.clone() })
             }
             other => Err(failed(format!("the state became a {}", other.type_name()))),
         }
@@ -144,23 +144,69 @@ impl std::fmt::Debug for State {
 pub(crate) struct Session {
     id: u64,
     pythons: RefCell<Vec<Arc<Python>>>,
+    /// What has run in it, in order, so that a fork can come to the same.
+    programs: RefCell<Vec<Program>>,
+    /// Of a fork: what has yet to run before anything else does.
+    behind: tokio::sync::Mutex<Vec<Program>>,
+}
+
+#[derive(Clone)]
+struct Program {
+    python: Arc<Python>,
+    code: String,
+    prelude: String,
 }
 
 impl Default for Session {
     fn default() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), pythons: RefCell::default() }
+        Self::after(Vec::new())
     }
 }
 
 impl Session {
-    /// The number to run with; the interpreter is told when the trajectory is over.
-    pub(crate) fn join(&self, python: &Arc<Python>) -> u64 {
+    fn after(programs: Vec<Program>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            pythons: RefCell::default(),
+            behind: tokio::sync::Mutex::new(programs.clone()),
+            programs: RefCell::new(programs),
+        }
+    }
+
+    /// A session of its own that stands where this one does. Its programs run once more when it is first used.
+    pub(crate) fn fork(&self) -> Rc<Self> {
+        Rc::new(Self::after(self.programs.borrow().clone()))
+    }
+
+    /// Runs a program after those before it.
+    pub(crate) async fn run(&self, python: &Arc<Python>, code: &str, prelude: &str) -> Output {
+        self.join(python);
+        {
+            // Whoever comes second waits until the first has caught up.
+            let mut behind = self.behind.lock().await;
+            for program in std::mem::take(&mut *behind) {
+                self.join(&program.python);
+                drop(program.python.run_in_session(self.id, &program.code, &program.prelude).await);
+            }
+        }
+        let output = python.run_in_session(self.id, code, prelude).await;
+        let mut programs = self.programs.borrow_mut();
+        if output.timed_out {
+            // It was stopped, and starts afresh.
+            programs.retain(|program| !Arc::ptr_eq(&program.python, python));
+        } else {
+            programs.push(Program { python: python.clone(), code: code.to_owned(), prelude: prelude.to_owned() });
+        }
+        output
+    }
+
+    /// The interpreter is told when the trajectory is over.
+    fn join(&self, python: &Arc<Python>) {
         let mut pythons = self.pythons.borrow_mut();
         if !pythons.iter().any(|own| Arc::ptr_eq(own, python)) {
             pythons.push(python.clone());
         }
-        self.id
     }
 }
 

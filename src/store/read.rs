@@ -15,7 +15,7 @@ use super::files::failed;
 use super::record;
 use super::trajectories::{FORMAT, FORMAT_KEY, parquet_failed};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{FinishReason, Status, Step, ToolRecord, Trajectory};
+use crate::mdp::{FinishReason, Fork, Status, Step, ToolRecord, Trajectory};
 
 /// Reads a file of trajectories. Files of another format version, without a column, or damaged are refused.
 pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
@@ -76,6 +76,7 @@ impl Columns<'_> {
             task: self.json("task", row)?,
             group: self.required::<UInt64Type>("group", row)?,
             sample: self.required::<UInt32Type>("sample", row)?,
+            fork: self.fork(row)?,
             seed: self.required::<UInt64Type>("seed", row)?,
             script_hash: self.text("script_hash", row)?.to_owned(),
             status: Status::ALL
@@ -89,6 +90,15 @@ impl Columns<'_> {
             messages: self.json("messages", row)?,
             record: Vec::new(),
         })
+    }
+
+    /// Files written before there were forks have none.
+    fn fork(&self, row: usize) -> Result<Option<Fork>> {
+        if self.0.column_by_name("parent").is_none() {
+            return Ok(None);
+        }
+        let Some(parent) = self.optional_text("parent", row)? else { return Ok(None) };
+        Ok(Some(Fork { parent: parent.to_owned(), step: self.required::<UInt32Type>("forked_at", row)? }))
     }
 
     fn step(&self, row: usize) -> Result<Step> {
@@ -305,10 +315,11 @@ mod tests {
             reward_parts in btree_map(".*", finite(), 0..3),
             messages in vec(message(), 0..3),
             exchanges in vec(exchange(), 0..4),
+            fork in proptest::option::of((".*", any::<u32>()).prop_map(|(parent, step)| Fork { parent, step })),
         ) -> Trajectory {
             let record = in_order(exchanges);
             Trajectory {
-                id, task_index, task, group, sample, seed, script_hash, status, error, steps, outcome_reward,
+                id, task_index, task, group, sample, fork, seed, script_hash, status, error, steps, outcome_reward,
                 reward_parts, messages, record,
             }
         }
@@ -346,6 +357,7 @@ mod tests {
             task: json!({"problem": "1+1"}),
             group: 0,
             sample: 0,
+            fork: None,
             seed: 0,
             script_hash: String::new(),
             status: Status::Terminated,

@@ -137,6 +137,8 @@ fn columns(rows: &[Row<'_>], policy_version: u64) -> Result<RecordBatch> {
         ("id", text(|t| &t.id), false),
         ("group", count(|t| t.group), false),
         ("sample", small(|row| Some(row.trajectory.sample)), false),
+        ("parent", Arc::new(rows.iter().map(parent).collect::<StringArray>()), true),
+        ("forked_at", small(|row| row.trajectory.fork.as_ref().map(|fork| fork.step)), true),
         ("task_index", count(|t| t.task_index), false),
         ("task", json_column(rows, |t| json(&t.task))?, false),
         ("seed", count(|t| t.seed), false),
@@ -166,6 +168,11 @@ fn columns(rows: &[Row<'_>], policy_version: u64) -> Result<RecordBatch> {
     ];
     RecordBatch::try_from_iter_with_nullable(columns)
         .map_err(|e| Error::new(Kind::Internal, format!("can't make a table of trajectories: {e}")))
+}
+
+/// The id of the trajectory that one was forked from.
+fn parent<'a>(row: &Row<'a>) -> Option<&'a str> {
+    row.trajectory.fork.as_ref().map(|fork| fork.parent.as_str())
 }
 
 /// A JSON column of whole trajectories; each value is made once and repeated over the trajectory's rows.

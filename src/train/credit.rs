@@ -178,6 +178,7 @@ mod tests {
             task: serde_json::Value::Null,
             group: 0,
             sample: 0,
+            fork: None,
             seed: 0,
             script_hash: String::new(),
             status: Status::Terminated,

@@ -77,7 +77,7 @@ pub(super) fn evaluate(
     let mut sampling = settings.sampling.clone();
     sampling.temperature = settings.eval.temperature;
     let sampling = session.with_stop(sampling);
-    let specs = (0..count)
+    let specs: Vec<Spec> = (0..count)
         .map(|index| Spec {
             id: format!("{label}-{index}"),
             split: Split::Eval,

@@ -15,7 +15,7 @@ use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Sampling, Trajectory};
 use crate::model::Model;
-use crate::rollout::{Pool, PoolOptions, Progress, Spec};
+use crate::rollout::{Pool, PoolOptions, Progress, Tree};
 use crate::script::Script;
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
@@ -74,18 +74,20 @@ impl Session {
     /// Runs trajectories to their end: script workers step environments while this thread samples for them.
     pub(super) fn rollout(
         &mut self,
-        specs: Vec<Spec>,
+        trees: Vec<impl Into<Tree>>,
         reporter: &Reporter,
         label: &str,
     ) -> Result<(Vec<Trajectory>, Stats)> {
-        let bar = reporter.bar(label, specs.len() as u64, "trajectories");
+        let trees: Vec<Tree> = trees.into_iter().map(Into::into).collect();
+        let count: usize = trees.iter().map(Tree::size).sum();
+        let bar = reporter.bar(label, count as u64, "trajectories");
         let sampled = self.engine.progress();
         bar.tokens_from(move || sampled.stats().sampled_tokens);
         let counter = bar.clone();
         let progress: Progress = Arc::new(move |_| counter.inc(1));
         let (client, queue) = engine::channel();
         let policy: Arc<dyn Policy> = Arc::new(client);
-        let pending = self.pool.start(&policy, specs, &progress)?;
+        let pending = self.pool.start(&policy, trees, &progress)?;
         drop(policy);
         let stats = self.engine.serve(queue)?;
         let trajectories = pending.finish();

@@ -119,6 +119,7 @@ mod tests {
             task: json!({}),
             group: 0,
             sample: 0,
+            fork: None,
             seed: 0,
             script_hash: String::new(),
             status: Status::Terminated,

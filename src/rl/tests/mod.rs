@@ -40,6 +40,7 @@ pub(super) fn trajectory(steps: Vec<Step>) -> Trajectory {
         task: serde_json::Value::Null,
         group: 0,
         sample: 0,
+        fork: None,
         seed: 0,
         script_hash: String::new(),
         status: Status::Terminated,

@@ -190,7 +190,7 @@ impl Job {
                 let live = async {
                     let python: Arc<Python> = interpreters::python(options)?;
                     Ok(match call.session.as_ref().filter(|_| *session) {
-                        Some(session) => python.run_in_session(session.join(&python), &code(), &prelude).await,
+                        Some(session) => session.run(&python, &code(), &prelude).await,
                         None => python.run(&code(), &prelude).await,
                     })
                 };

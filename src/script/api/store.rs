@@ -66,6 +66,8 @@ fn plain(trajectory: &Trajectory, ids: bool, record: bool) -> Json {
         "id": trajectory.id,
         "group": trajectory.group,
         "sample": trajectory.sample,
+        "parent": trajectory.fork.as_ref().map(|fork| fork.parent.as_str()),
+        "forked_at": trajectory.fork.as_ref().map(|fork| fork.step),
         "seed": trajectory.seed,
         "task_index": trajectory.task_index,
         "task": trajectory.task,

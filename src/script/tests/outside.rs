@@ -384,6 +384,7 @@ fn programs_read_the_trajectories_of_a_run() {
         task: json!({"problem": "?"}),
         group: 0,
         sample: 0,
+        fork: None,
         seed: 5,
         script_hash: "aa".to_owned(),
         status: Status::Terminated,

@@ -59,6 +59,31 @@ fn a_fork_goes_its_own_way() {
 }
 
 #[test]
+fn a_fork_of_a_session_stands_where_the_session_stood() {
+    let bench = Bench::new(&recipe("local env = r1.env { tools = { r1.tools.python { session = true } } }"));
+    let worker = bench.worker();
+    if let Err(error) = worker.prepare() {
+        eprintln!("skipped: {error}");
+        return;
+    }
+    run(async {
+        let state = worker.reset(&json!({"prompt": "?"}), 1).await.unwrap();
+        let say = async |state: &State, code: &str| {
+            let action = Action { tool_calls: vec![call("python", json!({ "code": code }))], ..action("") };
+            worker.step(state, &action).await.unwrap().tools[0].output.clone()
+        };
+        say(&state, "x = [1]").await;
+        let fork = state.fork().unwrap();
+        let second = fork.fork().unwrap();
+        assert_eq!(say(&state, "x.append(2)\nprint(x)").await, "[1, 2]");
+        assert_eq!(say(&fork, "x.append(3)\nprint(x)").await, "[1, 3]");
+        assert_eq!(say(&fork, "print(x)").await, "[1, 3]", "what is caught up runs once");
+        assert_eq!(say(&second, "print(x)").await, "[1]");
+        assert_eq!(say(&fork.fork().unwrap(), "print(len(x))").await, "2");
+    });
+}
+
+#[test]
 fn randomness_is_a_function_of_seed_and_step() {
     let source = recipe(
         "local env = r1.env { reset = function() return { a = math.random(), messages = { r1.user 'x' } } end,\n\

@@ -1,0 +1,275 @@
+//! Trees: where branches begin, what they share with their root, and that nothing of it depends on who else runs.
+#![allow(clippy::unwrap_used, clippy::float_cmp)]
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::oneshot;
+
+use super::pool::lock;
+use super::*;
+use crate::config::BranchAt;
+use crate::engine::Policy;
+use crate::error::Result;
+use crate::mdp::{Completion, FinishReason, Fork, Request, Status, Trajectory};
+use crate::script::{Script, Split, Strictness, Worker};
+use crate::text::{Format, Renderer};
+
+/// Draws a number a step, from the env's own stream. What is said decides how it goes on.
+const GAME: &str = r#"
+local look = r1.tool { name = "look", description = "Looks", parameters = {}, run = function() return "seen" end }
+return r1.recipe {
+  env = r1.env {
+    max_steps = 6, tools = { look }, format = "hermes",
+    reset = function(task) return { task = task, draws = { math.random(1000) }, messages = { r1.user("go") } } end,
+    step = function(state, action)
+      r1.push(state.messages, r1.assistant(action))
+      r1.push(state.draws, math.random(1000))
+      for _, result in ipairs(r1.call_tools(action.tool_calls)) do r1.push(state.messages, r1.observation(result)) end
+      r1.push(state.messages, r1.user("draw " .. state.draws[#state.draws] .. " at " .. r1.clock() // 1e9))
+      if action.text:find("boom") then error("boom") end
+      return { done = action.text:find("stop") ~= nil, reward = #action.text }
+    end,
+  },
+  reward = function(state) return { last = state.draws[#state.draws] / 1000 } end,
+  data = { train = r1.data.generate { count = 4, row = function(n) return { n = n } end } },
+}
+"#;
+
+/// Says what a function makes of the request, as sure as it is of it.
+struct Says<F> {
+    renderer: Arc<Renderer>,
+    say: F,
+    log: Mutex<Log>,
+}
+
+/// Requests by conversation and step, and conversations that are over.
+type Log = (Vec<(u64, u32)>, Vec<u64>);
+
+impl<F: Fn(&Request) -> (String, f32) + Send + Sync> Policy for Says<F> {
+    fn submit(&self, request: Request) -> oneshot::Receiver<Result<Completion>> {
+        lock(&self.log).0.push((request.conversation, request.seed.step));
+        let (text, logp) = (self.say)(&request);
+        let token_ids = self.renderer.tokenizer().encode(&format!("{text}<|im_end|>")).unwrap();
+        let (sender, receiver) = oneshot::channel();
+        let completion = Completion {
+            logprobs: vec![logp; token_ids.len()],
+            token_ids,
+            top_logprobs: Vec::new(),
+            finish_reason: FinishReason::Stop,
+            prefilled: 1,
+        };
+        let _ = sender.send(Ok(completion));
+        receiver
+    }
+
+    fn release(&self, conversation: u64) {
+        lock(&self.log).1.push(conversation);
+    }
+}
+
+struct Bench {
+    script: Script,
+    renderer: Arc<Renderer>,
+    _dir: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.lua");
+        std::fs::write(&path, GAME).unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), Format::Hermes).unwrap());
+        Self { script: Script::load(&path, &[]).unwrap(), renderer, _dir: dir }
+    }
+
+    fn spec(&self, group: u64, sample: u32) -> Spec {
+        let mut spec = Spec { group, sample, ..Spec::new(Split::Train, group, &self.script.settings) };
+        spec.id = format!("1-{group}-{sample}");
+        spec.seed.trajectory = group * 100 + u64::from(sample);
+        spec
+    }
+
+    /// A root and its branches.
+    fn tree(&self, group: u64, branches: u32, at: BranchAt, width: usize) -> Tree {
+        let branches = (1..=branches).map(|sample| self.spec(group, sample)).collect();
+        Tree { root: self.spec(group, 0), branches, at, width }
+    }
+
+    /// The trajectories of trees, and the requests and releases that they came to.
+    fn grow(
+        &self,
+        trees: Vec<Tree>,
+        options: &PoolOptions,
+        say: impl Fn(&Request) -> (String, f32) + Send + Sync + 'static,
+    ) -> (Vec<Trajectory>, Vec<(u64, u32)>, Vec<u64>) {
+        let says = Arc::new(Says { renderer: Arc::clone(&self.renderer), say, log: Mutex::default() });
+        let policy: Arc<dyn Policy> = Arc::clone(&says) as _;
+        let pool = Pool::new(&self.script, &self.renderer, options).unwrap();
+        let found = pool.start(&policy, trees, &no_progress()).unwrap().finish().unwrap();
+        let (asked, over) = lock(&says.log).clone();
+        (found, asked, over)
+    }
+}
+
+/// Anything, decided by the request's seed alone; the roots of groups go on for some steps.
+fn babble(request: &Request) -> (String, f32) {
+    let seed = request.seed;
+    let mixed = (seed.trajectory * 31 + u64::from(seed.step) * 17 + 5).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+    let word = if seed.step > 2 && mixed.is_multiple_of(3) { "stop" } else { "say" };
+    (format!("{word} {}", mixed % 10_000), -((mixed % 7) as f32))
+}
+
+fn calls(step: u32, from: u32) -> (String, f32) {
+    let call = "<tool_call>\n{\"name\": \"look\", \"arguments\": {}}\n</tool_call>";
+    (if step == from { call.to_owned() } else { format!("say {step}") }, 0.0)
+}
+
+fn one() -> PoolOptions {
+    PoolOptions { workers: 1, concurrency: 4, retries: 1 }
+}
+
+fn forked_at(found: &[Trajectory]) -> Vec<Option<u32>> {
+    found.iter().map(|trajectory| trajectory.fork.as_ref().map(|fork| fork.step)).collect()
+}
+
+#[test]
+fn a_branch_is_its_root_up_to_the_fork_and_replays_as_a_whole() {
+    let bench = Bench::new();
+    let trees = || (0..4).map(|group| bench.tree(group, 5, BranchAt::Random, 2)).collect();
+    let (found, _, over) = bench.grow(trees(), &one(), babble);
+    assert_eq!(found.len(), 24);
+    let by_id: HashMap<&str, &Trajectory> = found.iter().map(|t| (t.id.as_str(), t)).collect();
+    let worker = Worker::new(&bench.script, Some(Arc::clone(&bench.renderer))).unwrap();
+    let stage = Stage { worker: &worker, renderer: &bench.renderer };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for trajectory in &found {
+        assert_eq!(trajectory.fork.is_some(), trajectory.sample > 0, "{}", trajectory.id);
+        if let Some(Fork { parent, step }) = &trajectory.fork {
+            let (parent, at) = (by_id[parent.as_str()], *step as usize);
+            assert_eq!((parent.sample, parent.group), (0, trajectory.group));
+            assert!(at > 0 && at < parent.steps.len() && trajectory.steps.len() > at);
+            assert_eq!(trajectory.shared_steps(), at);
+            assert_eq!(trajectory.steps[..at], parent.steps[..at]);
+            // The same state is shown alike, and the policy says something of its own to it.
+            assert_eq!(trajectory.steps[at].prompt_ids, parent.steps[at].prompt_ids);
+            assert_ne!(trajectory.steps[at].response_ids, parent.steps[at].response_ids);
+        }
+        // The branch's env is what its replies make of the beginning: clock, draws and rewards as recorded.
+        let spec = Spec::of_recorded(trajectory, &bench.script.settings, 0);
+        let replayed = runtime.block_on(replay(stage, trajectory, spec, Strictness::Exact)).unwrap();
+        assert_eq!(first_difference(&bench.renderer, trajectory, &replayed), None, "{}", trajectory.id);
+    }
+    // Each conversation is over once.
+    let mut over = over;
+    over.sort_unstable();
+    let all: Vec<u64> = found.iter().map(|t| t.group * 100 + u64::from(t.sample)).collect();
+    assert_eq!(over, all);
+    // Whoever runs beside them: the same but for the clock.
+    for options in [
+        PoolOptions { workers: 3, concurrency: 3, retries: 0 },
+        PoolOptions { workers: 2, concurrency: 100, retries: 2 },
+    ] {
+        let (again, ..) = bench.grow(trees(), &options, babble);
+        let told = |all: &[Trajectory]| -> Vec<_> {
+            all.iter().map(|t| (t.id.clone(), t.fork.clone(), t.total_reward(), t.steps.len())).collect()
+        };
+        assert_eq!(told(&again), told(&found));
+    }
+}
+
+#[test]
+fn branches_begin_where_the_recipe_says() {
+    let bench = Bench::new();
+    let at = |branches, at, width, say: fn(&Request) -> (String, f32)| {
+        forked_at(&bench.grow(vec![bench.tree(0, branches, at, width)], &one(), say).0)
+    };
+    // Of the states after 1 to 5 steps those where the root was least sure, the earlier of equals; two branches each.
+    let unsure = |request: &Request| {
+        (format!("say {}", request.seed.trajectory), [-9.0, -1.0, -3.0, -2.0, -3.0, -1.0][request.seed.step as usize])
+    };
+    assert_eq!(at(3, BranchAt::Entropy, 1, unsure), [None, Some(2), Some(3), Some(4)]);
+    assert_eq!(at(4, BranchAt::Entropy, 2, unsure), [None, Some(2), Some(2), Some(4), Some(4)]);
+    assert_eq!(at(2, BranchAt::Entropy, 2, unsure), [None, Some(2), Some(2)]);
+    // After so many steps; one that the root does not reach is left out.
+    assert_eq!(at(3, BranchAt::Steps(vec![4, 1, 9]), 1, unsure), [None, Some(1), Some(4), Some(1)]);
+    assert_eq!(at(2, BranchAt::FirstTool, 1, |request| calls(request.seed.step, 2)), [None, Some(3), Some(3)]);
+    // No such state: the branches begin anew.
+    assert_eq!(at(2, BranchAt::FirstTool, 1, |request| calls(request.seed.step, 9)), [None, None, None]);
+    let quick = |request: &Request| (format!("stop {}", request.seed.trajectory), 0.0);
+    assert_eq!(at(2, BranchAt::Random, 1, quick), [None, None, None]);
+}
+
+#[test]
+fn every_state_is_as_likely_as_another() {
+    let bench = Bench::new();
+    let trees = (0..200).map(|group| {
+        let mut tree = bench.tree(group % 4, 1, BranchAt::Random, 1);
+        for (spec, sample) in [&mut tree.root].into_iter().chain(&mut tree.branches).zip(0..) {
+            (spec.group, spec.seed.trajectory) = (group, group * 2 + sample);
+        }
+        tree
+    });
+    let long = |request: &Request| (format!("say {}", request.seed.trajectory), 0.0);
+    let (found, ..) = bench.grow(trees.collect(), &one(), long);
+    let mut counts = [0; 6];
+    for fork in found.iter().filter_map(|trajectory| trajectory.fork.as_ref()) {
+        counts[fork.step as usize] += 1;
+    }
+    // 200 branches over 5 states: 40 each, with a deviation of 5.7.
+    assert!(counts[0] == 0 && counts[1..].iter().all(|count| (20..=60).contains(count)), "{counts:?}");
+}
+
+#[test]
+fn a_branch_that_fails_is_tried_again_from_its_fork() {
+    let bench = Bench::new();
+    let tries = Mutex::new(0);
+    let say = move |request: &Request| {
+        let fails = request.seed.trajectory == 1 && request.seed.step == 4;
+        let first = fails && std::mem::replace(&mut *lock(&tries), 1) == 0;
+        (if first { "boom".to_owned() } else { format!("say {}", request.seed.trajectory) }, 0.0)
+    };
+    let (found, asked, _) = bench.grow(vec![bench.tree(0, 1, BranchAt::Steps(vec![3]), 1)], &one(), say);
+    assert_eq!((found[1].status, found[1].steps.len()), (Status::Truncated, 6));
+    let own: Vec<u32> = asked.iter().filter(|(conversation, _)| *conversation == 1).map(|(_, step)| *step).collect();
+    assert_eq!(own, [3, 4, 3, 4, 5]);
+}
+
+#[test]
+fn a_root_that_fails_for_good_has_no_branches() {
+    let bench = Bench::new();
+    let say = |request: &Request| {
+        let fails = request.seed.trajectory == 0 && request.seed.step == 3;
+        (if fails { "boom".to_owned() } else { format!("say {}", request.seed.trajectory) }, 0.0)
+    };
+    let (found, asked, over) = bench.grow(vec![bench.tree(0, 2, BranchAt::Random, 1)], &one(), say);
+    assert_eq!(
+        found.iter().map(|t| t.status).collect::<Vec<_>>(),
+        [Status::EnvError, Status::Truncated, Status::Truncated]
+    );
+    assert_eq!(forked_at(&found), [None, None, None]);
+    assert_eq!(asked.iter().filter(|(conversation, _)| *conversation == 0).count(), 8, "two tries of four steps");
+    assert_eq!(over.iter().filter(|conversation| **conversation == 0).count(), 1);
+}
+
+/// With as many roots as tries there is nothing new: the same trajectories as without trees.
+#[test]
+fn a_tree_without_branches_is_a_trajectory() {
+    let bench = Bench::new();
+    let specs = || (0..4).map(|group| bench.spec(group, 0));
+    let says = Says { renderer: Arc::clone(&bench.renderer), say: babble, log: Mutex::default() };
+    let policy: Arc<dyn Policy> = Arc::new(says);
+    let pool = Pool::new(&bench.script, &bench.renderer, &one()).unwrap();
+    let plain = pool.start(&policy, specs().collect(), &no_progress()).unwrap().finish().unwrap();
+    let (trees, ..) = bench.grow(specs().map(Tree::from).collect(), &one(), babble);
+    let told = |all: &[Trajectory]| -> Vec<_> { all.iter().map(|t| (t.id.clone(), t.steps.clone())).collect() };
+    let timeless = |mut all: Vec<Trajectory>| {
+        for step in all.iter_mut().flat_map(|t| &mut t.steps) {
+            step.prompt_ids.clear();
+        }
+        all
+    };
+    assert_eq!(told(&timeless(plain)), told(&timeless(trees)));
+}
