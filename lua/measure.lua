@@ -52,18 +52,33 @@ function entries.reset(reset, most)
   end
 end
 
---- `step`, after which the state is measured.
+--- `step`, after which the state is measured: the result, or nil and its reward and `done` where it has nothing else and
+--- nothing is wrong with them, so that the host reads no table; then the size.
 function entries.step(step, most)
-  return function(state, action)
-    local result = step(state, action)
-    return result, walk(state, most, 0)
+  return function(state, text, token_ids, finish_reason, tool_calls)
+    local result = step(state, {
+      text = text,
+      token_ids = token_ids or {},
+      finish_reason = finish_reason,
+      tool_calls = tool_calls or {},
+    })
+    if type(result) == "table" and getmetatable(result) == nil then
+      local reward, done = result.reward, result.done
+      local known = (reward == nil and 0 or 1) + (done == nil and 0 or 1)
+      for _ in next, result do known = known - 1 end
+      if reward == nil then reward = 0 end
+      -- reward - reward is not 0 where it is infinite or no number
+      local plain = type(reward) == "number" and reward - reward == 0 and (done == nil or type(done) == "boolean")
+      if plain and known == 0 then return nil, reward, done or false, walk(state, most, 0) end
+    end
+    return result, nil, nil, walk(state, most, 0)
   end
 end
 
 --- `context`, whose answer is measured: messages, a view of some, text or token ids.
 function entries.context(context, most)
-  return function(state, budget)
-    local shown = context(state, budget)
+  return function(state, tokens)
+    local shown = context(state, { tokens = tokens })
     if type(shown) == "table" then
       return shown, walk(getmetatable(shown) ~= nil and rawget(shown, "messages") or shown, most, 0)
     end

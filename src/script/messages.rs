@@ -123,12 +123,16 @@ fn tool_call(json: &Json) -> Option<ToolCall> {
     })
 }
 
-/// An action as a script sees it. Calls that could not be parsed follow the good ones, as `{ error = … }`.
-pub(crate) fn action(lua: &Lua, action: &Action) -> mlua::Result<Table> {
-    let table = lua.create_table_with_capacity(0, 4)?;
-    table.raw_set("text", action.text.as_str())?;
-    table.raw_set("token_ids", lua.create_sequence_from(action.token_ids.iter().copied())?)?;
-    table.raw_set("finish_reason", action.finish_reason.name())?;
+/// An action as `lua/measure.lua` takes it: text, token ids, finish reason, calls; nil for an empty list.
+pub(crate) type Parts<'a> = (&'a str, Option<Table>, &'static str, Option<Table>);
+
+/// The parts of an action as a script sees it. Calls that could not be parsed follow the good ones, as `{ error = … }`.
+pub(crate) fn action<'a>(lua: &Lua, action: &'a Action) -> mlua::Result<Parts<'a>> {
+    let ids = (!action.token_ids.is_empty()).then(|| lua.create_sequence_from(action.token_ids.iter().copied()));
+    let (text, ids, reason) = (action.text.as_str(), ids.transpose()?, action.finish_reason.name());
+    if action.tool_calls.is_empty() && action.errors.is_empty() {
+        return Ok((text, ids, reason, None));
+    }
     let calls = lua.create_table_with_capacity(action.tool_calls.len() + action.errors.len(), 0)?;
     for call in &action.tool_calls {
         let item = lua.create_table_with_capacity(0, 3)?;
@@ -142,6 +146,5 @@ pub(crate) fn action(lua: &Lua, action: &Action) -> mlua::Result<Table> {
         item.raw_set("error", error.as_str())?;
         calls.raw_push(item)?;
     }
-    table.raw_set("tool_calls", calls)?;
-    Ok(table)
+    Ok((text, ids, reason, Some(calls)))
 }

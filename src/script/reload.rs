@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use sha2::{Digest, Sha256};
 
+use super::failure::Failure;
 use super::load::Script;
 use super::reload_settings::{Change, merge};
 use super::results::Outcome;
@@ -185,15 +186,30 @@ fn consider(it: &mut Watching, new: Script) -> Result<()> {
     }
     let merged = merge(&it.script.settings, &new.settings);
     let script = new.with(merged.settings, &it.script);
-    try_out(&script, &it.renderer, it.budget)?;
+    if let Err((reached, error)) = try_out(&script, &it.renderer, it.budget)? {
+        // An env that can't read that reply never could, and may never have to; but it came as far before.
+        match try_out(&it.script, &it.renderer, it.budget) {
+            Ok(Err((before, _))) if reached >= before => {}
+            _ => return Err(error),
+        }
+    }
     let reload = Reload { script, changed: merged.changed, waiting: merged.waiting };
     (it.take)(&reload)?;
     it.script = reload.script;
     Ok(())
 }
 
-/// A trajectory of one step on the first row, under the recipe's own limits.
-fn try_out(script: &Script, renderer: &Arc<Renderer>, budget: usize) -> Result<()> {
+/// How far a trial came: the function that failed, in the order of a trajectory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Reached {
+    Reset,
+    Observe,
+    Step,
+    Reward,
+}
+
+/// A trajectory of one step on the first row, under the recipe's own limits. The inner error is where and what it failed of.
+fn try_out(script: &Script, renderer: &Arc<Renderer>, budget: usize) -> Result<Result<(), (Reached, Error)>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -210,17 +226,18 @@ fn try_out(script: &Script, renderer: &Arc<Renderer>, budget: usize) -> Result<(
         finish_reason: FinishReason::Stop,
     };
     let outcome = Outcome { text: REPLY.to_owned(), steps: 1, terminated: true, truncated: false };
-    runtime.block_on(async {
+    Ok(runtime.block_on(async {
         let tried = async {
-            let state = worker.reset(&task, 0).await?;
-            worker.observe(&state, budget).await?;
-            worker.step(&state, &action).await?;
-            worker.reward(&state, &outcome).await
+            let at = |reached| move |failure| (reached, failure);
+            let state = worker.reset(&task, 0).await.map_err(at(Reached::Reset))?;
+            worker.observe(&state, budget).await.map_err(at(Reached::Observe))?;
+            worker.step(&state, &action).await.map_err(at(Reached::Step))?;
+            worker.reward(&state, &outcome).await.map_err(at(Reached::Reward))
         };
-        tried.await.map(drop).map_err(|failure| {
+        tried.await.map(drop).map_err(|(reached, failure): (_, Failure)| {
             let hint = "it was tried on the first row of data.train, with a reply that calls no tool";
-            Error { message: format!("{}: {}", failure.status.name(), failure.error.message), ..failure.error }
-                .hint(hint)
+            let message = format!("{}: {}", failure.status.name(), failure.error.message);
+            (reached, Error { message, ..failure.error }.hint(hint))
         })
-    })
+    }))
 }

@@ -16,7 +16,7 @@ use super::api::{self, args::Texts};
 use super::convert::{clip, list_metatable};
 use super::failure::{Described, Failure, describe, is_memory};
 use super::host::{Call, Entry, Host, misuse};
-use super::limits::Slot;
+use super::limits::{Slot, Turn};
 use super::sandbox;
 use super::state::StateBytes;
 use crate::config::Limits;
@@ -220,6 +220,20 @@ impl Vm {
         Ok(measured)
     }
 
+    /// The default `reset` and `step`, from `lua/env.lua`.
+    pub(crate) fn defaults(&self, system: &str) -> mlua::Result<(Function, Function)> {
+        let r1: Table = self.environment.raw_get("r1")?;
+        let get = |name: &str| r1.raw_get::<Function>(name);
+        let functions: Table = self.lua.load(include_str!("../../lua/env.lua")).set_name("=[r1]").call((
+            get("call_tools")?,
+            get("push")?,
+            get("assistant")?,
+            get("observation")?,
+            system,
+        ))?;
+        Ok((functions.raw_get("reset")?, functions.raw_get("step")?))
+    }
+
     /// The line where a function of the script is defined that is called, measured or not.
     fn origin(&self, function: &Function) -> Option<String> {
         self.origins.borrow().get(&(function.to_pointer() as usize)).cloned().or_else(|| definition(function))
@@ -265,7 +279,7 @@ impl Vm {
         call.room.set(room);
         // Fails only without an allocator of mlua's own, which every machine here has.
         let _ = self.lua.set_memory_limit(room);
-        Running { vm: self, call, before: Some(before), used, start: self.slot.arm(call.cpu_left.get()) }
+        Running { vm: self, call, before: Some(before), used, turn: self.slot.arm(call.cpu_left.get()) }
     }
 
     /// Whether a call that waits holds more than its trajectory may.
@@ -366,12 +380,12 @@ struct Running<'a> {
     before: Option<Rc<Call>>,
     /// Bytes that the machine held.
     used: usize,
-    start: u64,
+    turn: Turn,
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let (used, hit) = self.vm.slot.disarm(self.start);
+        let (used, hit) = self.vm.slot.disarm(&self.turn);
         self.call.cpu_left.set(self.call.cpu_left.get().saturating_sub(used));
         self.call.cpu_hit.set(self.call.cpu_hit.get() || hit);
         self.call.held.set(self.call.held.get() + self.vm.lua.used_memory() as isize - self.used as isize);

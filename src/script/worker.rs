@@ -51,6 +51,9 @@ impl Entered {
     }
 }
 
+/// What a step gives: its result, or a finite reward and `done` where it has nothing else; then the size of the state.
+type Stepped = (Value, Option<f64>, bool, Measured);
+
 /// One virtual machine with a script in it. Stays on its thread; its calls may run interleaved.
 ///
 /// Calls that wait for tools need a tokio runtime with time and I/O enabled.
@@ -71,7 +74,8 @@ impl Worker {
     pub fn new(script: &Script, renderer: Option<Arc<Renderer>>) -> Result<Self> {
         let vm = Vm::new(script.settings.limits.clone(), Sources::Kept(script.modules.clone()), renderer)?;
         let recipe = load::run(&vm, &script.path, &script.source)?;
-        let defaults = defaults(&vm, &script.settings.env.system)
+        let (reset, step) = vm
+            .defaults(&script.settings.env.system)
             .map_err(|error| Error::new(Kind::Internal, format!("lua/env.lua: {error}")))?;
         let env = recipe.env.as_ref();
         let own_reset = env.and_then(|env| env.reset.clone());
@@ -84,8 +88,8 @@ impl Worker {
         Ok(Self {
             script: script.clone(),
             own_reset: own_reset.is_some(),
-            reset: Entered::new(&vm, "reset", own_reset.unwrap_or(defaults.0))?,
-            step: Entered::new(&vm, "step", own_step.unwrap_or(defaults.1))?,
+            reset: Entered::new(&vm, "reset", own_reset.unwrap_or(reset))?,
+            step: Entered::new(&vm, "step", own_step.unwrap_or(step))?,
             context: recipe.context.clone().map(|own| Entered::new(&vm, "context", own)).transpose()?,
             vm: Rc::new(vm),
             recipe,
@@ -223,15 +227,17 @@ impl Worker {
 
     /// The size of the state that a call left, which must be plain data and not too much of it.
     fn sized(&self, size: Measured, call: &Call, function: &Function) -> Result<usize, Failure> {
+        if let (Some(bytes), ..) = size {
+            return Ok(bytes);
+        }
         let place = at_definition(function, "");
         match size {
-            (Some(bytes), ..) => Ok(bytes),
-            (None, Some(why), _) if why == "large" => {
+            (_, Some(why), _) if why == "large" => {
                 let error = self.vm.trajectory_error(call.entry.name());
                 let message = format!("the state after {}", error.message.replace("needs more memory", "is more"));
                 Err(Failure::new(Status::ScriptLimit, Error { message, place: place.place, ..error }))
             }
-            (None, why, path) => {
+            (_, why, path) => {
                 let path = convert::short(&path.unwrap_or_default()).to_owned();
                 let message = format!("state{path} {}", why.unwrap_or_default());
                 let error = Error { message, ..place }.hint("a state is plain data: text, numbers, booleans, tables");
@@ -261,9 +267,7 @@ impl Worker {
             };
         };
         let call = self.call_of(Entry::Observe, state);
-        let input = self.vm.lua.create_table().and_then(|table| table.raw_set("tokens", budget).map(|()| table));
-        let input = input.map_err(|error| host_failure(&error))?;
-        let (value, size): (Value, Measured) = self.vm.call(&call, &context.measured, (&state.table, input)).await?;
+        let (value, size): (Value, Measured) = self.vm.call(&call, &context.measured, (&state.table, budget)).await?;
         self.shown(size, &context.own)?;
         let (observation, least) = self.observation(&value).map_err(|why| broken(&context.own, why))?;
         if least && let Some(renderer) = &self.vm.host.renderer {
@@ -332,9 +336,14 @@ impl Worker {
     /// Hands the env an action.
     pub async fn step(&self, state: &State, action: &Action) -> Result<StepResult, Failure> {
         let call = self.call_of(Entry::Step, state);
-        let input = messages::action(&self.vm.lua, action).map_err(|error| host_failure(&error))?;
-        let (value, size): (Value, Measured) = self.vm.call(&call, &self.step.measured, (&state.table, input)).await?;
-        let mut result = step_result(&value).map_err(|why| broken(&self.step.own, why))?;
+        let (text, ids, reason, calls) =
+            messages::action(&self.vm.lua, action).map_err(|error| host_failure(&error))?;
+        let (value, reward, done, size): Stepped =
+            self.vm.call(&call, &self.step.measured, (&state.table, text, ids, reason, calls)).await?;
+        let mut result = match reward {
+            Some(reward) => StepResult { reward, done, ..StepResult::default() },
+            None => step_result(&value).map_err(|why| broken(&self.step.own, why))?,
+        };
         state.size.set(self.sized(size, &call, &self.step.own)?);
         result.tools = call.tools.take();
         result.reward += result.tools.iter().map(|tool| tool.reward).sum::<f64>();
@@ -476,20 +485,6 @@ fn placed(function: &Function, error: Error) -> Error {
 fn host_failure(error: &mlua::Error) -> Failure {
     let status = if super::failure::is_memory(error) { Status::ScriptLimit } else { Status::EnvError };
     Failure::new(status, describe(error).error)
-}
-
-/// The default `reset` and `step`.
-fn defaults(vm: &Vm, system: &str) -> mlua::Result<(Function, Function)> {
-    let r1: Table = vm.environment().raw_get("r1")?;
-    let get = |name: &str| r1.raw_get::<Function>(name);
-    let functions: Table = vm.lua.load(include_str!("../../lua/env.lua")).set_name("=[r1]").call((
-        get("call_tools")?,
-        get("push")?,
-        get("assistant")?,
-        get("observation")?,
-        system,
-    ))?;
-    Ok((functions.raw_get("reset")?, functions.raw_get("step")?))
 }
 
 fn list(names: &[&str]) -> String {

@@ -148,3 +148,15 @@ fn cpu_time_is_counted_per_call_across_waits_and_not_for_others() {
         }
     });
 }
+
+#[test]
+fn short_turns_between_waits_add_up() {
+    let body = "while true do local x = 0 for k = 1, 5000 do x = (x + k * k) % 7 end r1.sleep(0.001) end";
+    let (status, text) = failure(body, "cpu = 0.05, wait = 600");
+    assert_eq!(status, Status::ScriptLimit, "{text}");
+    assert!(text.starts_with("reset used more than 0.05 s of CPU time\n  --> x.lua:"), "{text}");
+    // What waits uses none.
+    let body = "for _ = 1, 100 do r1.sleep(0.001) end error('over')";
+    let (status, text) = failure(body, "cpu = 0.05, wait = 600");
+    assert_eq!(status, Status::EnvError, "{text}");
+}

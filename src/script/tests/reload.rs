@@ -166,6 +166,25 @@ fn what_does_not_work_is_refused_once_and_mended() {
     watched.takes(&path);
 }
 
+/// An env that needs a reply of its own kind is no worse than it was.
+#[test]
+fn what_never_worked_with_that_reply_is_taken() {
+    let (bench, path) = bench();
+    bench.file("x.lua", &source("tonumber(outcome.text) + 1"));
+    let watched = Watched::new(&path);
+    bench.file("x.lua", &source("tonumber(outcome.text) + 2"));
+    watched.takes(&path);
+    // One that does not come as far is worse.
+    let reset = "env = r1.env { reset = function() return nil end }, trainer";
+    bench.file("x.lua", &source("tonumber(outcome.text) + 3").replace("trainer", reset));
+    let worse = watched.next().unwrap_err();
+    assert!(worse.starts_with("env_error: reset returned nil"), "{worse}");
+    bench.file("x.lua", &source("1"));
+    watched.takes(&path);
+    bench.file("x.lua", &source("tonumber(outcome.text) + 4"));
+    assert!(watched.next().unwrap_err().starts_with("env_error: "));
+}
+
 #[test]
 fn what_the_run_can_not_change_waits() {
     let (bench, path) = bench();

@@ -1,10 +1,10 @@
--- A hundred thousand named parts.
+-- Ten thousand named parts.
 -- expect: env_error
 -- says: there are more than 64 named fields or parts
 return {
   reward = function()
     local parts = {}
-    for k = 1, 100000 do parts["part" .. k] = k end
+    for k = 1, 10000 do parts["part" .. k] = k end
     return parts
   end,
 }
