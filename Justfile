@@ -78,6 +78,10 @@ rl-parity:
 bench *args: build
     benches/run.sh {{args}}
 
+# What scripts cost: environment steps beside gymnasium, waits, reloads, limits
+bench-scripts *args: build
+    benches/run.sh scripts {{args}}
+
 # Build and pack what a CUDA machine with torch 2.11 needs; check and time it where there is a GPU
 gpu-check *args: build
     benches/gpu-check.sh {{args}}

@@ -7,13 +7,15 @@
 #       a model of Qwen2.5-0.5B's shape beside transformers and llama.cpp (which is built once, 10 to 20 minutes)
 #   benches/run.sh update [--repetitions N] [--threads N]
 #       updates of that model beside transformers: time, memory, rows merged over steps
+#   benches/run.sh scripts [--repetitions N]
+#       environment steps beside gymnasium, waits, reloads, limits
 #   R1_PEERS_VENV=/dir     use this virtual environment instead, and install nothing
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 script=compare
 target=r1
-case "${1:-}" in decode | update) script=$1 target=$1; shift ;; esac
+case "${1:-}" in decode | update | scripts) script=$1 target=$1; shift ;; esac
 
 fail() { echo "error: $1" >&2; echo "  hint: $2" >&2; exit 1; }
 
@@ -35,6 +37,12 @@ if [ "$script" = decode ] && [ -z "${R1_PEERS_VENV:-}" ] && [ ! -e "$venv/.llama
   echo "bench: building llama-cpp-python (once, 10 to 20 minutes)" >&2
   "$venv/bin/pip" install --quiet --disable-pip-version-check llama-cpp-python gguf && touch "$venv/.llama" ||
     echo "bench: llama-cpp-python can't be built here; it is left out" >&2
+fi
+
+if [ "$script" = scripts ] && ! "$venv/bin/python" -c 'import gymnasium' 2> /dev/null; then
+  [ -z "${R1_PEERS_VENV:-}" ] || fail "$venv lacks gymnasium" "install it there, or leave R1_PEERS_VENV out"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check gymnasium==1.4.0 ||
+    fail "pip could not install gymnasium" "check the network and run this again"
 fi
 
 LIBTORCH=$(setup/libtorch.sh) && export LIBTORCH
