@@ -185,6 +185,8 @@ pub enum Source {
     Hub(HubData),
     /// Rows made by a Lua function of the recipe: `row(index)` with `math.random` seeded from (seed, index).
     Generated { count: u64, seed: u64 },
+    /// Rows that stand in the recipe.
+    Rows(Vec<serde_json::Value>),
 }
 
 #[derive(Deserialize)]
@@ -194,6 +196,7 @@ enum SourceForm {
     File(DataFile),
     Hub(HubData),
     Generated(GeneratedForm),
+    Rows(Vec<serde_json::Value>),
 }
 
 #[derive(Deserialize)]
@@ -211,6 +214,7 @@ impl From<SourceForm> for Source {
             SourceForm::File(file) => Self::File(file),
             SourceForm::Hub(data) => Self::Hub(data),
             SourceForm::Generated(GeneratedForm { count, seed }) => Self::Generated { count, seed },
+            SourceForm::Rows(rows) => Self::Rows(rows),
         }
     }
 }

@@ -452,7 +452,7 @@ r1 = {}
 r1.version = nil
 
 ---What a script returns: what to train, on what, how.
----@param recipe { name?: string, seed?: number, env?: r1.Env, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, advantage?: fun(group: any[]): (number[])[], ((number[])[])?, policy?: r1.PolicySettings, data?: { train?: r1.Dataset|string|table, eval?: r1.Dataset|string|table }, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, needs?: string[] }
+---@param recipe { name?: string, seed?: number, env?: r1.Env, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, advantage?: fun(group: any[]): (number[])[], ((number[])[])?, policy?: r1.PolicySettings, data?: { train?: r1.Dataset|string|table|r1.Task[], eval?: r1.Dataset|string|table|r1.Task[] }, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, needs?: string[] }
 ---@return r1.Recipe
 function r1.recipe(recipe) end
 

@@ -134,7 +134,7 @@ impl Script {
     }
 
     fn opened(&self, split: Split, watch: &Watch<'_>) -> Result<Option<&Dataset>> {
-        if matches!(self.source_of(split), None | Some(Source::Generated { .. })) {
+        if matches!(self.source_of(split), None | Some(Source::Generated { .. } | Source::Rows(_))) {
             return Ok(None);
         }
         let open = || self.open_data(split, watch);
@@ -159,7 +159,9 @@ impl Script {
                 let path = if file.path.exists() || !beside.exists() { file.path.clone() } else { beside };
                 Dataset::open(&[path], file.format, &file.columns)
             }
-            Some(Source::Generated { .. }) | None => Err(Error::new(Kind::Data, "this split has no files")),
+            Some(Source::Generated { .. } | Source::Rows(_)) | None => {
+                Err(Error::new(Kind::Data, "this split has no files"))
+            }
         };
         opened.map_err(|error| {
             let names = format!("data.{} of {} names it", split.name(), self.path.display());

@@ -161,11 +161,14 @@ fn source(at: &str, data: &Json) -> Result<Option<Source>> {
     }
 }
 
-/// A dataset: a path, `{ path =, format =, columns = }`, `{ hf =, split =, … }` for one of the hub, or `{ count =, seed = }`
-/// for rows that the script makes.
+/// A dataset: a path, `{ path =, format =, columns = }`, `{ hf =, split =, … }` for one of the hub, `{ count =, seed = }`
+/// for rows that the script makes, or the rows themselves.
 pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
     if let Json::String(path) = json {
         return Ok(Source::File(DataFile { path: path.into(), ..DataFile::default() }));
+    }
+    if let Json::Array(items) = json {
+        return Ok(Source::Rows(rows(at, items)?));
     }
     let fields = fields_of(at, json)?;
     let known: &[&str] = if fields.contains_key("count") {
@@ -217,6 +220,20 @@ pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
         }
     };
     Ok(Source::File(DataFile { path: text("path")?.into(), format, columns }))
+}
+
+/// Rows that stand in the recipe: tables with named columns.
+fn rows(at: &str, items: &[Json]) -> Result<Vec<Json>> {
+    let empty = Error::new(Kind::Script, format!("`{at}` has no rows"));
+    if items.is_empty() {
+        return Err(empty.hint("a path, a dataset of r1.data, or a list of rows such as { { prompt = \"…\" } }"));
+    }
+    let row = |(place, item): (usize, &Json)| match item {
+        Json::Object(_) => Ok(item.clone()),
+        Json::Array(none) if none.is_empty() => Ok(Json::Object(Map::new())),
+        other => Err(misfit(&format!("{at}[{}]", place + 1), other, "expected a map")),
+    };
+    items.iter().enumerate().map(row).collect()
 }
 
 /// Tables whose fields depend on the script's data or on what was chosen by name.

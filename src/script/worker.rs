@@ -53,6 +53,9 @@ impl Entered {
 
 /// What a step gives: its result, or a finite reward and `done` where it has nothing else; then the size of the state.
 type Stepped = (Value, Option<f64>, bool, Measured);
+fn no_row(split: Split, index: u64, count: u64) -> Error {
+    Error::new(Kind::Data, format!("there is no row {index}; data.{} has {count}", split.name()))
+}
 
 /// One virtual machine with a script in it. Stays on its thread; its calls may run interleaved.
 ///
@@ -116,6 +119,7 @@ impl Worker {
         match self.script.source_of(split) {
             None => Ok(None),
             Some(Source::Generated { count, .. }) => Ok(Some(*count)),
+            Some(Source::Rows(rows)) => Ok(Some(rows.len() as u64)),
             Some(_) => Ok(self.script.dataset(split)?.map(super::dataset::Dataset::len)),
         }
     }
@@ -138,6 +142,11 @@ impl Worker {
         let row = match self.script.source_of(split) {
             None => return Err(Error::new(Kind::Data, format!("the recipe has no data.{}", split.name()))),
             Some(Source::Generated { count, seed }) => self.generate(split, index, *count, *seed)?,
+            Some(Source::Rows(rows)) => usize::try_from(index)
+                .ok()
+                .and_then(|index| rows.get(index))
+                .cloned()
+                .ok_or_else(|| no_row(split, index, rows.len() as u64))?,
             Some(_) => match self.script.dataset(split)? {
                 Some(file) => file.row(index)?,
                 None => Json::Null,
@@ -159,7 +168,7 @@ impl Worker {
             let wanted = needed.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ");
             let use_of = if supervised { "r1.sft" } else { "the default reset" };
             let mut hint = format!("it has {}", list(&known));
-            if !matches!(self.script.source_of(split), Some(Source::Generated { .. })) {
+            if !matches!(self.script.source_of(split), Some(Source::Generated { .. } | Source::Rows(_))) {
                 hint = format!("{hint}; columns = {{ {} = \"…\" }} renames one", needed[0]);
             }
             return Err(Error::new(Kind::Data, format!("the row has no column {wanted}, which {use_of} needs"))
@@ -174,7 +183,7 @@ impl Worker {
             return Err(Error::new(Kind::Data, format!("data.{} has no row function", split.name())));
         };
         if index >= count {
-            return Err(Error::new(Kind::Data, format!("there is no row {index}; data.{} has {count}", split.name())));
+            return Err(no_row(split, index, count));
         }
         let call = Call::new(Entry::Row, (seed, index), &self.vm.limits);
         let value: Value = self.vm.call_now(&call, function, index + 1).map_err(|failure| failure.error)?;

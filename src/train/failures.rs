@@ -107,7 +107,8 @@ impl Training {
     pub(super) fn look_at_failures(&mut self, trajectories: &[Trajectory], reporter: &Reporter) -> Result<()> {
         let (script, run) = (quoted(&self.script.path), self.run.path().to_owned());
         let again = |trajectory: &Trajectory| {
-            let step = trajectory.steps.len().checked_sub(1).map_or_else(String::new, |last| format!(":{last}"));
+            let step = Some(trajectory.steps.len()).filter(|last| *last > 0);
+            let step = step.map_or_else(String::new, |last| format!(":{last}"));
             let address = quoted(format!("{}:{}{step}", run.display(), trajectory.id).as_ref());
             Some(format!("r1 repl {script} --replay {address}"))
         };

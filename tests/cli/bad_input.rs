@@ -216,7 +216,7 @@ fn a_reward_that_is_no_number() {
         --> a.lua:14
           14 |   reward = function(state, outcome) return nil end,
         the first is 1-0-0 (row 1, seed 0)
-        again: r1 repl a.lua --replay runs/a:1-0-0:0
+        again: r1 repl a.lua --replay runs/a:1-0-0:1
       hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
     ");
     let nan = broken("return #outcome.text % 2", "return 0 / 0");
@@ -232,7 +232,7 @@ fn a_reward_that_is_no_number() {
         --> a.lua:14
           14 |   reward = function(state, outcome) return 0 / 0 end,
         the first is 1-0-0 (row 1, seed 0)
-        again: r1 repl a.lua --replay runs/a:1-0-0:0
+        again: r1 repl a.lua --replay runs/a:1-0-0:1
       hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
     ");
 }
@@ -252,7 +252,7 @@ fn an_env_that_throws() {
         --> a.lua:9
            9 |     error("no such room")
         the first is 1-0-0 (row 1, seed 0)
-        again: r1 repl a.lua --replay runs/a:1-0-0:0
+        again: r1 repl a.lua --replay runs/a:1-0-0:1
       hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
     "#);
 }
@@ -273,7 +273,7 @@ fn an_env_that_loops() {
            9 |     while true do end
         hint: is there an endless loop? limits.cpu sets the limit
         the first is 1-0-0 (row 1, seed 0)
-        again: r1 repl a.lua --replay runs/a:1-0-0:0
+        again: r1 repl a.lua --replay runs/a:1-0-0:1
       hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
     ");
 }

@@ -46,7 +46,7 @@ fn a_cause_is_told_once_with_its_line_its_frames_and_its_command() {
         ["  from a.lua:6 in run", "  from r1.call_tools, tool `search`", "  from a.lua:12 in step"]
     );
     assert!(lines[6].starts_with("  in 8 of 16 trajectories of step 1; the first is 1-"), "{first}");
-    assert!(lines[7].starts_with("  again: r1 repl a.lua --replay runs/a:1-") && lines[7].ends_with(":0"), "{first}");
+    assert!(lines[7].starts_with("  again: r1 repl a.lua --replay runs/a:1-") && lines[7].ends_with(":1"), "{first}");
     assert!(last.contains("\n  24 x env_error: row "), "{last}");
     // The reason is stored with each of them.
     let stored = r1::store::read_trajectories(&dir.path().join("runs/a/trajectories/step-000002.parquet")).unwrap();

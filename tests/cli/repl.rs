@@ -106,7 +106,7 @@ fn the_first_failure_of_a_pipe_is_its_exit_code() {
     --- stderr
     error: attempt to compare nil < number
       --> guess.lua:3
-       |  if guess < secret then return "higher" end
+         3 |   if guess < secret then return "higher" end
       hint: called from guess.lua:13 in step
     "#);
     let unknown = type_in(dir.path(), &["guess.lua"], ":rset 1");
@@ -154,6 +154,8 @@ fn breakpoints_stop_a_step_and_reload_plays_it_again() {
       user      right
     terminated after 2 steps: reward +1.2 = steps +0.1 +0.1 and outcome +1  (solved 1)
     "#);
+    let nothing = type_in(dir.path(), &["guess.lua"], ":break answer_to\n:step what?\nguess, secret\n:locals\n:abort");
+    assert!(nothing.contains("\nnil\n10\n") && nothing.contains("\nguess = nil\nsecret = 10\n"), "{nothing}");
     let wrong = type_in(dir.path(), &["guess.lua"], ":break answer_to\n:step 5\n:cotninue");
     assert!(wrong.starts_with("exit: 2") && wrong.contains("did you mean `continue`?"), "{wrong}");
 }
@@ -164,6 +166,10 @@ fn a_failed_trajectory_of_a_run_is_opened_where_it_failed() {
     let dir = directory(&[("guess.lua", GUESS)], true);
     let output = r1(dir.path(), &["run", "guess.lua", "-q"]).output().unwrap();
     assert!(output.status.success(), "{}", shown(dir.path(), &output));
+    let told = shown(dir.path(), &output);
+    let again = told.lines().find_map(|line| line.trim().strip_prefix("again: r1 repl ")).unwrap();
+    let again = type_in(dir.path(), &again.split(' ').collect::<Vec<_>>(), ":step");
+    assert!(again.starts_with("exit: 3") && again.contains("attempt to compare nil < number"), "{again}");
     let seen = type_in(dir.path(), &["--replay", "guess:1-0-0"], ":state tries\n:step");
     assert!(seen.starts_with("exit: 3\n--- stdout\n1-0-0: 1 step, env_error: attempt to"), "{seen}");
     assert!(seen.contains("\n0\n--- stderr\nerror: attempt to compare nil < number\n  --> guess.lua:3"), "{seen}");

@@ -200,6 +200,7 @@ impl Session {
                     let rows = self.loaded.worker.rows(start.split)?.unwrap_or(0);
                     format!("row {row} of {rows} ({})", start.split.name())
                 }
+                None if self.recorded.is_some() => "the recorded task".to_owned(),
                 None => "a task of your own".to_owned(),
             };
             self.terminal.note(&format!("{of}, seed {}", start.seed));

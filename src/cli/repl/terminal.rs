@@ -161,7 +161,10 @@ pub(super) fn say(text: &str) -> Result<()> {
 pub(super) fn told(failure: &Failure, source: Option<String>) -> Error {
     let mut error = failure.error.clone();
     if let Some(line) = source.filter(|line| !line.trim().is_empty()) {
-        error.place = error.place.map(|place| format!("{place}\n   |  {}", line.trim()));
+        error.place = error.place.map(|place| {
+            let number = place.rsplit_once(':').map_or("", |(_, number)| number);
+            format!("{place}\n  {number:>4} | {}", line.trim_end())
+        });
     }
     let frames: Vec<&str> = failure.traceback.iter().skip(1).map(String::as_str).collect();
     if !frames.is_empty() {

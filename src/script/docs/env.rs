@@ -30,7 +30,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p("policy?", "PolicySettings", "Which model"),
                 p(
                     "data?",
-                    "{train: (Dataset | string | table)?, eval: (Dataset | string | table)?}",
+                    "{train: (Dataset | string | table | {Task})?, eval: (Dataset | string | table | {Task})?}",
                     "Where tasks come from",
                 ),
                 p("sampling?", "Sampling", "How replies are sampled"),

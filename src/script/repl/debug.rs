@@ -8,7 +8,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::rc::Rc;
 
 use mlua::{Function, Lua, Table, Value, ffi};
@@ -79,7 +79,7 @@ impl Halt<'_> {
         let mut all = BTreeMap::new();
         // The iteration itself can't fail: the closure does not.
         let _ = self.locals.for_each(|name: String, value: Value| {
-            all.insert(name, Shown::of(&value, layout));
+            all.insert(name, Shown::of(&or_nil(value), layout));
             Ok(())
         });
         all.into_iter().collect()
@@ -95,7 +95,7 @@ impl Halt<'_> {
                 "__index",
                 self.lua.create_function(move |_, (_, name): (Value, Value)| {
                     let own: Value = locals.raw_get(name.clone())?;
-                    if own.is_nil() { outside.get(name) } else { Ok(own) }
+                    if own.is_nil() { outside.get(name) } else { Ok(or_nil(own)) }
                 })?,
             )?;
             let outside = self.console.environment.clone();
@@ -401,6 +401,16 @@ fn set_hook(lua: &Lua) -> mlua::Result<()> {
     unsafe { lua.exec_raw((), |state| (*ffi::lua_callbacks(state)).debugbreak = Some(on_break)) }
 }
 
+/// Stands for nil among the locals: a table can't hold a name without a value.
+fn nothing() -> *mut c_void {
+    static NOTHING: u8 = 0;
+    (&raw const NOTHING).cast_mut().cast()
+}
+
+fn or_nil(value: Value) -> Value {
+    if matches!(value, Value::LightUserData(it) if it.0 == nothing()) { Value::Nil } else { value }
+}
+
 /// Called by Luau at a break, in the middle of running code: collects the locals and calls the callback.
 #[allow(unsafe_code)]
 unsafe extern "C-unwind" fn on_break(state: *mut ffi::lua_State, at: *mut ffi::lua_Debug) {
@@ -441,6 +451,10 @@ unsafe extern "C-unwind" fn on_break(state: *mut ffi::lua_State, at: *mut ffi::l
             let name = ffi::lua_getlocal(state, 0, number);
             if name.is_null() {
                 break;
+            }
+            if ffi::lua_isnil(state, -1) != 0 {
+                ffi::lua_pop(state, 1);
+                ffi::lua_pushlightuserdata(state, nothing());
             }
             ffi::lua_rawsetfield(state, table, name);
             number += 1;

@@ -27,6 +27,31 @@ fn rows_are_found_by_line_and_columns_renamed() {
 }
 
 #[test]
+fn rows_may_stand_in_the_recipe() {
+    let bench = jsonl("", "{ { problem = 'a', of = { 1, 2 } }, { problem = 'b' } }");
+    let worker = bench.worker();
+    assert_eq!(worker.rows(Split::Train).unwrap(), Some(2));
+    assert_eq!(worker.row(Split::Train, 0).unwrap(), json!({ "problem": "a", "of": [1, 2] }));
+    let error = worker.row(Split::Train, 2).unwrap_err();
+    assert_eq!(error.message, "there is no row 2; data.train has 2");
+
+    let refusal = |data: &str| {
+        let bench = jsonl("", data);
+        bench.show(bench.load(&[]).unwrap_err())
+    };
+    assert_snapshot!(refusal("{ { problem = 'a' }, 'b' }"), @r#"
+    r1.recipe: `data.train[2]` must be a table, got the text "b"
+      --> x.lua:1
+    "#);
+    let bench = jsonl("", "{ { answer = 1 } }");
+    assert_snapshot!(bench.show(bench.worker().row(Split::Train, 0).unwrap_err()), @"
+    the row has no column `prompt` or `problem` or `question` or `messages`, which the default reset needs
+      --> x.lua
+      hint: it has `answer`
+    ");
+}
+
+#[test]
 fn what_is_wrong_with_a_row_is_told_with_its_line() {
     let message = |text: &str, data: &str| {
         let bench = jsonl(text, data);
