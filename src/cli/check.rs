@@ -15,7 +15,7 @@ use crate::native;
 use crate::rollout::check::{self, Finding, Level, Options, Report};
 use crate::script::Script;
 use crate::services::Loaded;
-use crate::telemetry::{Reporter, ctrl_c};
+use crate::telemetry::{Reporter, ctrl_c, signed};
 use crate::train::{self, RunOptions, ShownTrajectory};
 
 /// Seconds after which no further trajectory is tried.
@@ -174,7 +174,8 @@ fn tell(
         let _ = writeln!(out, "tokens are those of r1-nano: the recipe's model is not on this machine");
     }
     for it in rolled.into_iter().flatten() {
-        let _ = writeln!(out, "the model, {}: {} after {} steps, reward {:+}", it.id, it.status, it.steps, it.reward);
+        let reward = signed(it.reward);
+        let _ = writeln!(out, "the model, {}: {} after {} steps, reward {reward}", it.id, it.status, it.steps);
     }
     let paint = |style: Style, text: &str| style.force_styling(colour).apply_to(text).to_string();
     let (mut errors, mut warnings) = (0, 0);

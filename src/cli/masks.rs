@@ -7,7 +7,7 @@ use serde_json::json;
 use super::args::OutputArgs;
 use super::{print, tokens};
 use crate::error::Result;
-use crate::telemetry::Reporter;
+use crate::telemetry::{Reporter, signed};
 use crate::train::{self, RunOptions, ShownToken, ShownTrajectory};
 
 /// Rolls out the first task's group and prints every token.
@@ -37,10 +37,10 @@ fn lines(trajectory: &ShownTrajectory, colour: bool) -> String {
     let (steps, rows) = (trajectory.steps, trajectory.rows.len());
     let _ = writeln!(
         out,
-        "\ntrajectory {}: {}, reward {:+}, {steps} step{} in {rows} row{}",
+        "\ntrajectory {}: {}, reward {}, {steps} step{} in {rows} row{}",
         trajectory.id,
         trajectory.status,
-        trajectory.reward,
+        signed(trajectory.reward),
         plural(steps),
         plural(rows)
     );

@@ -43,6 +43,7 @@ mod reload_settings;
 mod repl;
 mod require;
 mod results;
+mod rows;
 mod sandbox;
 mod services;
 mod settings;
@@ -62,10 +63,11 @@ pub use reload::{Reload, Take, Watcher, Watching};
 pub use reload_settings::Change;
 pub use repl::{Breakpoint, Candidate, Console, Halt, Layout, OnHalt, Resume, Shown, Span, Style, is_open};
 pub use results::{Outcome, Reward, StepResult};
+pub use rows::Split;
 pub use services::{Services, share_services};
 pub use state::State;
 pub use suite::{Suite, Verdict};
-pub use worker::{Split, Worker};
+pub use worker::Worker;
 
 #[cfg(test)]
 mod tests;

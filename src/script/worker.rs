@@ -16,28 +16,12 @@ use super::load::{self, Script};
 use super::messages;
 use super::record::Record;
 use super::results::{Outcome, Reward, StepResult, reward, step_result};
+use super::rows;
 use super::state::State;
 use super::vm::{Measured, Sources, Vm, at_definition, definition};
-use crate::config::{Source, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Message, Observation, Status};
 use crate::text::Renderer;
-
-/// Which rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Split {
-    Train,
-    Eval,
-}
-
-impl Split {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Train => "train",
-            Self::Eval => "eval",
-        }
-    }
-}
 
 /// A function of the script, and what is called: the same with its data measured.
 struct Entered {
@@ -53,19 +37,16 @@ impl Entered {
 
 /// What a step gives: its result, or a finite reward and `done` where it has nothing else; then the size of the state.
 type Stepped = (Value, Option<f64>, bool, Measured);
-fn no_row(split: Split, index: u64, count: u64) -> Error {
-    Error::new(Kind::Data, format!("there is no row {index}; data.{} has {count}", split.name()))
-}
 
 /// One virtual machine with a script in it. Stays on its thread; its calls may run interleaved.
 ///
 /// Calls that wait for tools need a tokio runtime with time and I/O enabled.
 pub struct Worker {
-    script: Script,
-    vm: Rc<Vm>,
-    recipe: Recipe,
+    pub(super) script: Script,
+    pub(super) vm: Rc<Vm>,
+    pub(super) recipe: Recipe,
     reset: Entered,
-    own_reset: bool,
+    pub(super) own_reset: bool,
     step: Entered,
     context: Option<Entered>,
     schemas: Vec<Json>,
@@ -114,86 +95,6 @@ impl Worker {
         self.vm.host.tools.borrow().iter().try_for_each(|tool| tool.prepare())
     }
 
-    /// Number of rows; `None` if the recipe has no such split.
-    pub fn rows(&self, split: Split) -> Result<Option<u64>> {
-        match self.script.source_of(split) {
-            None => Ok(None),
-            Some(Source::Generated { count, .. }) => Ok(Some(*count)),
-            Some(Source::Rows(rows)) => Ok(Some(rows.len() as u64)),
-            Some(_) => Ok(self.script.dataset(split)?.map(super::dataset::Dataset::len)),
-        }
-    }
-
-    /// Where a row comes from: `data.jsonl:17`, or the line of the function that makes it.
-    pub fn place_of_row(&self, split: Split, index: u64) -> String {
-        if let Ok(Some(file)) = self.script.dataset(split) {
-            return file.place(index);
-        }
-        let row = self.recipe.rows[split as usize].as_ref().and_then(definition);
-        row.unwrap_or_else(|| self.script.path.display().to_string())
-    }
-
-    /// One row (`index` from 0) as the script's env takes it.
-    ///
-    /// # Errors
-    /// [`Kind::Data`] with file and line for a row that can't be read or lacks what the default `reset` (or
-    /// supervised training) needs; [`Kind::Script`] if the function that makes rows fails.
-    pub fn row(&self, split: Split, index: u64) -> Result<Json> {
-        let row = match self.script.source_of(split) {
-            None => return Err(Error::new(Kind::Data, format!("the recipe has no data.{}", split.name()))),
-            Some(Source::Generated { count, seed }) => self.generate(split, index, *count, *seed)?,
-            Some(Source::Rows(rows)) => usize::try_from(index)
-                .ok()
-                .and_then(|index| rows.get(index))
-                .cloned()
-                .ok_or_else(|| no_row(split, index, rows.len() as u64))?,
-            Some(_) => match self.script.dataset(split)? {
-                Some(file) => file.row(index)?,
-                None => Json::Null,
-            },
-        };
-        let supervised = matches!(self.script.settings.trainer, Trainer::Sft(_)) && split == Split::Train;
-        let needed: &[&str] = if supervised {
-            &["messages"]
-        } else if self.own_reset {
-            &[]
-        } else {
-            &["prompt", "problem", "question", "messages"]
-        };
-        let holds = |name: &&str| {
-            row.get(name).is_some_and(|value| value.is_array() || (value.is_string() && *name != "messages"))
-        };
-        if !needed.is_empty() && !needed.iter().any(holds) {
-            let known: Vec<&str> = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
-            let wanted = needed.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ");
-            let use_of = if supervised { "r1.sft" } else { "the default reset" };
-            let mut hint = format!("it has {}", list(&known));
-            if !matches!(self.script.source_of(split), Some(Source::Generated { .. } | Source::Rows(_))) {
-                hint = format!("{hint}; columns = {{ {} = \"…\" }} renames one", needed[0]);
-            }
-            return Err(Error::new(Kind::Data, format!("the row has no column {wanted}, which {use_of} needs"))
-                .at(self.place_of_row(split, index))
-                .hint(hint));
-        }
-        Ok(row)
-    }
-
-    fn generate(&self, split: Split, index: u64, count: u64, seed: u64) -> Result<Json> {
-        let Some(function) = &self.recipe.rows[split as usize] else {
-            return Err(Error::new(Kind::Data, format!("data.{} has no row function", split.name())));
-        };
-        if index >= count {
-            return Err(no_row(split, index, count));
-        }
-        let call = Call::new(Entry::Row, (seed, index), &self.vm.limits);
-        let value: Value = self.vm.call_now(&call, function, index + 1).map_err(|failure| failure.error)?;
-        if !value.is_table() {
-            let message = format!("row({}) returned {}; it must return a table", index + 1, kind(&value));
-            return Err(at_definition(function, message));
-        }
-        convert::to_json(&value, "row", Odd::Refuse).map_err(|why| at_definition(function, why))
-    }
-
     /// The tools' schemas in the OpenAI shape, for the chat template.
     pub fn tools(&self) -> &[Json] {
         &self.schemas
@@ -219,7 +120,7 @@ impl Worker {
                 if failure.status == Status::EnvError && failure.error.message.contains("nil") {
                     let known: Vec<&str> =
                         task.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
-                    failure.error = failure.error.hint(format!("the task's columns: {}", list(&known)));
+                    failure.error = failure.error.hint(format!("the task's columns: {}", rows::names(&known)));
                 }
                 failure
             })?;
@@ -494,11 +395,4 @@ fn placed(function: &Function, error: Error) -> Error {
 fn host_failure(error: &mlua::Error) -> Failure {
     let status = if super::failure::is_memory(error) { Status::ScriptLimit } else { Status::EnvError };
     Failure::new(status, describe(error).error)
-}
-
-fn list(names: &[&str]) -> String {
-    if names.is_empty() {
-        return "none".to_owned();
-    }
-    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }

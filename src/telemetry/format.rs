@@ -56,12 +56,27 @@ pub fn compact(value: f64) -> String {
     }
 }
 
+/// A reward with its sign, to six decimals: `+0.2` for what arithmetic made 0.19999999999999996.
+pub fn signed(value: f64) -> String {
+    let sign = if value.is_sign_negative() && value != 0.0 || value.is_nan() { "" } else { "+" };
+    format!("{sign}{}", plain(value))
+}
+
+/// The same without a plus.
+pub fn plain(value: f64) -> String {
+    let rounded = (value * 1e6).round() / 1e6;
+    let in_full = rounded.abs() < 1e15 && (rounded != 0.0 || value == 0.0);
+    if in_full { format!("{}", rounded + 0.0) } else { format!("{value:e}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn numbers_read_well() {
+        let rewards = [0.2 + 0.1 - 0.1, -1.0, 0.0, -0.0, 1.0 / 3.0, -2e-9, 1e300, f64::NAN].map(signed);
+        assert_eq!(rewards, ["+0.2", "-1", "+0", "+0", "+0.333333", "-2e-9", "+1e300", "NaN"]);
         assert_eq!(thousands(8412.3), "8,412");
         assert_eq!(thousands(999.6), "1,000");
         assert_eq!(thousands(12.0), "12");

@@ -14,7 +14,7 @@ mod tensorboard;
 
 pub use bar::Bar;
 pub use chart::{Plot, plot};
-pub use format::{compact, duration, percent, thousands};
+pub use format::{compact, duration, percent, plain, signed, thousands};
 pub use interrupt::{Interrupt, ctrl_c};
 pub use metrics::{Metrics, MetricsLog};
 pub use reporter::{Mode, Reporter};

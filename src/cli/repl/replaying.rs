@@ -11,6 +11,7 @@ use crate::error::{Error, Kind, Result};
 use crate::rollout;
 use crate::script::{Record, Script, Split, Strictness};
 use crate::services::Loaded;
+use crate::telemetry::signed;
 
 impl Session {
     /// Opens a stored trajectory: `RUN:ID[:STEP]`.
@@ -40,7 +41,7 @@ impl Session {
         let record = Record::replay(trajectory.record.clone(), Strictness::Live);
         let end = match &trajectory.error {
             Some(error) => format!("{}: {}", trajectory.status.name(), error.lines().next().unwrap_or_default()),
-            None => format!("{}, reward {:+}", trajectory.status.name(), trajectory.total_reward()),
+            None => format!("{}, reward {}", trajectory.status.name(), signed(trajectory.total_reward())),
         };
         let count = trajectory.steps.len();
         say(&format!("{}: {count} step{}, {end}", trajectory.id, if count == 1 { "" } else { "s" }))?;

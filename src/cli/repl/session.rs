@@ -17,7 +17,7 @@ use crate::mdp::{Action, Completion, FinishReason, Observation, Status, ToolCall
 use crate::rollout::{self, Attempt, Spec, Stage, Stop};
 use crate::script::{Console, Failure, Layout, Record, Split};
 use crate::services::Loaded;
-use crate::telemetry::{Interrupt, Reporter};
+use crate::telemetry::{Interrupt, Reporter, signed};
 
 /// What a trajectory begins with.
 #[derive(Clone, Debug)]
@@ -349,7 +349,7 @@ impl Session {
         let number = attempt.trajectory().steps.len();
         let over = attempt.over();
         let Some(step) = attempt.trajectory().steps.last().cloned() else { return Ok(()) };
-        let mut line = format!("step {number}: reward {:+}", step.reward);
+        let mut line = format!("step {number}: reward {}", signed(step.reward));
         for tool in &step.tools {
             let bad = if tool.ok { "" } else { " (failed)" };
             let _ = write!(line, ", {}{bad}", tool.name);

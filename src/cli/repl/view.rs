@@ -9,6 +9,7 @@ use crate::cli::tokens;
 use crate::mdp::{Message, Observation, Role, Step};
 use crate::rollout::Attempt;
 use crate::script::Reward;
+use crate::telemetry::{plain, signed};
 use crate::text::Renderer;
 use crate::train::ShownToken;
 
@@ -117,11 +118,11 @@ pub(super) fn reward(attempt: &Attempt, outcome: &Reward) -> String {
     for (name, value) in &outcome.parts {
         *parts.entry(name.clone()).or_insert(0.0) += value;
     }
-    let list: Vec<String> = parts.iter().map(|(name, value)| format!("{name} {value}")).collect();
-    let _ = write!(out, "reward {:+}", steps + outcome.total);
+    let list: Vec<String> = parts.iter().map(|(name, value)| format!("{name} {}", plain(*value))).collect();
+    let _ = write!(out, "reward {}", signed(steps + outcome.total));
     if steps.abs() > 0.0 {
-        let each: Vec<String> = trajectory.steps.iter().map(|step| format!("{:+}", step.reward)).collect();
-        let _ = write!(out, " = steps {} and outcome {:+}", each.join(" "), outcome.total);
+        let each: Vec<String> = trajectory.steps.iter().map(|step| signed(step.reward)).collect();
+        let _ = write!(out, " = steps {} and outcome {}", each.join(" "), signed(outcome.total));
     }
     if !list.is_empty() {
         let _ = write!(out, "  ({})", list.join(", "));
