@@ -156,7 +156,10 @@ def main():
             found.setdefault(name, []).append(read(run))
     draw(found, args.steps, ROOT / "docs/learning.svg")
     text = table(found, args.steps, args.seeds)
-    (ROOT / "docs/learning.md").write_text(text)
+    page = ROOT / "docs/learning.md"
+    # What stands behind is made by trees.py.
+    _, trees, after = page.read_text().partition("\n## Trees")
+    page.write_text(text + trees + after)
     print(text)
 
 

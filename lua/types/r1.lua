@@ -82,6 +82,7 @@
 ---@field id string
 ---@field group number
 ---@field sample number
+---@field fork? { parent: string, step: number } What it was forked from, and the steps they share
 ---@field seed number
 ---@field task_index number
 ---@field task r1.Task
@@ -380,6 +381,7 @@ function Expectation:raises(text) end
 ---@field steps? number
 ---@field group_size? number
 ---@field groups_per_step? number
+---@field branch? table<string, any>
 ---@field estimator? string|table<string, any>
 ---@field shaping? table<string, any>
 ---@field loss? string|table<string, any>
@@ -578,7 +580,7 @@ r1.rl = {}
 
 ---The estimators of training over plain tables, in f64.
 ---@param name string An estimator: grpo, rloo, gae, gigpo …
----@param rows (table<string, any>)[] Steps: group, trajectory, step, mask, rewards, values, logp …
+---@param rows (table<string, any>)[] Steps: group, trajectory, step, mask, rewards, values, logp, shared …
 ---@param options? table<string, any> Of the estimator
 ---@return { advantages: (number[])[], counted: boolean[], returns?: (number[])[], targets?: (boolean[])[] }
 function r1.rl.advantages(name, rows, options) end

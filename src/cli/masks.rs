@@ -26,7 +26,7 @@ fn as_json(trajectory: &ShownTrajectory) -> String {
     let token = |token: &ShownToken| json!({ "text": token.text, "sampled": token.sampled, "special": token.special, "advantage": token.advantage });
     let rows: Vec<Vec<_>> = trajectory.rows.iter().map(|row| row.iter().map(token).collect()).collect();
     json!({ "event": "trajectory", "id": trajectory.id, "status": trajectory.status, "reward": trajectory.reward,
-            "steps": trajectory.steps, "rows": rows })
+            "steps": trajectory.steps, "fork": trajectory.fork, "rows": rows })
     .to_string()
 }
 
@@ -35,9 +35,11 @@ fn lines(trajectory: &ShownTrajectory, colour: bool) -> String {
     let mut out = String::new();
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let (steps, rows) = (trajectory.steps, trajectory.rows.len());
+    let fork = trajectory.fork.as_ref();
+    let fork = fork.map_or_else(String::new, |fork| format!(", forked from {} after {}", fork.parent, fork.step));
     let _ = writeln!(
         out,
-        "\ntrajectory {}: {}, reward {}, {steps} step{} in {rows} row{}",
+        "\ntrajectory {}: {}, reward {}, {steps} step{} in {rows} row{}{fork}",
         trajectory.id,
         trajectory.status,
         signed(trajectory.reward),
@@ -73,6 +75,7 @@ mod tests {
             status: "terminated",
             reward: 1.0,
             steps: 2,
+            fork: None,
             error: None,
             rows: vec![row],
         };
@@ -93,6 +96,7 @@ mod tests {
             status: "truncated",
             reward: 0.0,
             steps: 1,
+            fork: None,
             error: None,
             rows: vec![row],
         };

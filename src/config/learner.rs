@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::LossAgg;
+use super::{Branch, LossAgg};
 
 /// How to learn from trajectories. The defaults are those of GRPO; [`Algorithm::settings`] gives those of the others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,6 +14,8 @@ pub struct Learner {
     pub group_size: usize,
     /// Tasks per step.
     pub groups_per_step: usize,
+    /// Some of a group's tries go on from the middle of others.
+    pub branch: Branch,
 
     /// From rewards (and values) to advantages: one of `rl::advantages::Estimator::NAMES`, or `custom` for the recipe's
     /// function `advantage`.
@@ -79,6 +81,7 @@ impl Default for Learner {
             steps: 100,
             group_size: 8,
             groups_per_step: 16,
+            branch: Branch::default(),
             estimator: Choice::new("grpo"),
             shaping: Map::new(),
             loss: Choice::new("ppo"),

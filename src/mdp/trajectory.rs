@@ -149,6 +149,11 @@ impl Trajectory {
         self.fork.as_ref().map_or(0, |fork| self.steps.len().min(fork.step as usize))
     }
 
+    /// The steps that were sampled for it, not for its parent.
+    pub fn own_steps(&self) -> &[Step] {
+        &self.steps[self.shared_steps()..]
+    }
+
     pub fn tool_calls(&self) -> usize {
         self.steps.iter().map(|step| step.tools.len()).sum()
     }

@@ -17,7 +17,7 @@ use crate::mdp::Trajectory;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     pub ids: Vec<u32>,
-    /// True on sampled tokens.
+    /// True on sampled tokens, but for those of a fork's shared steps.
     pub loss_mask: Vec<bool>,
     /// Behaviour log-probability of each sampled token; 0 elsewhere.
     pub logprobs: Vec<f32>,
@@ -57,7 +57,8 @@ impl Row {
 }
 
 /// The rows of one trajectory: a step whose prompt starts with all of the current row goes on in it, any other step
-/// starts a new one. Rows without a sampled token are left out.
+/// starts a new one. The steps that a fork shares with its parent are no more than context: its parent's rows have their
+/// sampled tokens. Rows without a sampled token are left out.
 ///
 /// # Errors
 /// [`Kind::Internal`] if a step has no prompt (its first token could not be predicted), or a different number of ids and
@@ -87,7 +88,9 @@ pub fn merge(trajectory: &Trajectory, index: usize) -> Result<Vec<Row>> {
             transition.prompt_ids.as_slice()
         };
         row.push(new, None, step);
-        row.push(&transition.response_ids, Some(&transition.logprobs), step);
+        // What a fork shares with its parent is learned from there, once.
+        let own = step >= trajectory.shared_steps();
+        row.push(&transition.response_ids, own.then_some(&transition.logprobs), step);
     }
     rows.push(row);
     rows.retain(|row| row.sampled() > 0);

@@ -11,6 +11,8 @@ pub struct Host<'a> {
     pub group_size: usize,
     /// Which of [`Need::Critic`], [`Need::Reference`], [`Need::Greedy`] and [`Need::Anchors`] there are.
     pub has: &'a [Need],
+    /// Whether trajectories share steps, which then have the mean of their advantages.
+    pub branches: bool,
 }
 
 /// Refuses a combination that can't work or makes no sense, with the reason.
@@ -56,6 +58,15 @@ pub fn check(estimator: &Estimator, objective: &Objective, host: &Host<'_>) -> R
             "`gspo` is the same loss for other estimators",
         );
     }
+    if by_sequence && objective.terms.ratio_over == Unit::Trajectory && host.branches {
+        return refuse(
+            format!(
+                "`{}` over trajectories wants one advantage for each, and steps that branches share have their own",
+                objective.name
+            ),
+            "set `ratio_over = \"step\"`",
+        );
+    }
     if by_sequence && objective.terms.ratio_over == Unit::Trajectory && estimator.level() == Level::Step {
         return refuse(
             format!(
@@ -78,8 +89,8 @@ mod tests {
     use super::*;
 
     const ALL: Host<'static> =
-        Host { group_size: 4, has: &[Need::Critic, Need::Reference, Need::Greedy, Need::Anchors] };
-    const LESS: Host<'static> = Host { group_size: 4, has: &[Need::Critic, Need::Greedy] };
+        Host { group_size: 4, has: &[Need::Critic, Need::Reference, Need::Greedy, Need::Anchors], branches: false };
+    const LESS: Host<'static> = Host { group_size: 4, has: &[Need::Critic, Need::Greedy], branches: false };
 
     fn refused(estimator: &str, loss: &str, options: &Value, host: &Host<'_>) -> Option<String> {
         let estimator = Estimator::new(estimator, &Value::Null).unwrap();
@@ -113,7 +124,7 @@ mod tests {
 
     #[test]
     fn what_makes_none_is_refused_with_the_reason() {
-        let bare = Host { group_size: 1, has: &[] };
+        let bare = Host { group_size: 1, has: &[], branches: false };
         let says = |estimator, loss, options: Value, host, words: &str| {
             let message = refused(estimator, loss, &options, host).unwrap();
             assert!(message.contains(words), "{message}");
@@ -127,6 +138,9 @@ mod tests {
         says("reinforce_pp", "geo_mean", Value::Null, &ALL, "one ratio for a sequence");
         says("grpo", "pspo", Value::Null, &ALL, "`pspo` is defined with step-level `gae`");
         says("gigpo", "gspo", json!({"ratio_over": "trajectory"}), &ALL, "wants one advantage for each");
+        let trees = Host { branches: true, ..ALL };
+        says("grpo", "gspo", json!({"ratio_over": "trajectory"}), &trees, "steps that branches share");
+        assert_eq!(refused("tree", "gspo", &Value::Null, &trees), None);
     }
 
     #[test]

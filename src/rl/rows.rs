@@ -51,6 +51,9 @@ pub struct StepRow {
     pub greedy: bool,
     /// What the policy was shown, for estimators that compare steps with the same observation.
     pub anchor: Option<String>,
+    /// The trajectory that took this step, where a fork shares it: the step of the same number there. It is one decision,
+    /// learned from once.
+    pub shared: Option<u64>,
     /// Kind of task, for normalisation across groups of one kind.
     pub tag: u64,
 }
@@ -71,6 +74,11 @@ impl StepRow {
             ..Self::new(trajectory.group, index as u64, place as u64, step.response_ids.len(), step.reward)
         };
         trajectory.steps.iter().enumerate().map(row).collect()
+    }
+
+    /// What tells it from other decisions: the trajectory that took it and its place there.
+    pub(super) fn decision(&self) -> (u64, u64) {
+        (self.shared.unwrap_or(self.trajectory), self.step)
     }
 
     /// Sum of the rewards.
@@ -210,8 +218,8 @@ impl<'a> Batch<'a> {
     /// Sorts rows into trajectories. With `include_failures` a failed trajectory counts like any other.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for lists of the wrong length, a step given twice, one trajectory in two groups, or an ending before
-    /// the last step; [`Kind::Numeric`] for NaN or infinity. Both name the trajectory and the step.
+    /// [`Kind::Usage`] for lists of the wrong length, a step given twice, one trajectory in two groups, an ending before the
+    /// last step, or a shared step that nobody has taken; [`Kind::Numeric`] for NaN or infinity. Both name the trajectory and the step.
     pub fn new(rows: &'a [StepRow], include_failures: bool) -> Result<Self> {
         let mut by_number: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
         for (i, row) in rows.iter().enumerate() {
@@ -246,6 +254,7 @@ impl<'a> Batch<'a> {
                 rows: std::mem::take(places),
             });
         }
+        forks(rows, &paths)?;
         Ok(Self { rows, paths })
     }
 
@@ -258,6 +267,33 @@ impl<'a> Batch<'a> {
     pub fn steps<'b>(&'b self, path: &'b Path) -> impl DoubleEndedIterator<Item = &'a StepRow> + 'b {
         path.rows.iter().map(|&i| &self.rows[i])
     }
+}
+
+/// Refuses forks that can't be: shared steps come first, and are steps of another trajectory of the group.
+fn forks(rows: &[StepRow], paths: &[Path]) -> Result<()> {
+    if rows.iter().all(|row| row.shared.is_none()) {
+        return Ok(());
+    }
+    let own = |row: &&StepRow| row.shared.is_none();
+    let taken: BTreeMap<(u64, u64), &StepRow> = rows.iter().filter(own).map(|row| (row.decision(), row)).collect();
+    for path in paths {
+        let mut parted = false;
+        for row in path.rows.iter().map(|&i| &rows[i]) {
+            let problem = match (row.shared, taken.get(&row.decision())) {
+                (None, _) => {
+                    parted = true;
+                    continue;
+                }
+                (Some(_), _) if parted => "a trajectory shares its first steps only",
+                (Some(_), None) => "`shared` names a trajectory that has not taken this step",
+                (Some(_), Some(other)) if other.group != row.group => "`shared` names a trajectory of another group",
+                (Some(_), Some(other)) if other.mask != row.mask => "a shared step has other tokens than the one it is",
+                (Some(_), Some(_)) => continue,
+            };
+            return Err(Error::new(Kind::Usage, problem).at(row.place()));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -322,6 +358,10 @@ mod tests {
         assert!(refused(|rows| rows[1].step = 0).starts_with("the step is there twice\n  --> trajectory 4 step 0"));
         assert!(refused(|rows| rows[1].group = 1).contains("two groups"));
         assert!(refused(|rows| rows[0].terminated = true).contains("only the last step"));
+        assert!(
+            refused(|rows| rows[0].shared = Some(9)).contains("has not taken this step\n  --> trajectory 4 step 0")
+        );
+        assert!(refused(|rows| rows[1].shared = Some(3)).contains("shares its first steps only"));
         assert!(refused(|rows| rows[1].logp = vec![0.0]).contains("`logp` has 1 entries for 2 tokens"));
         assert!(
             refused(|rows| rows[1].rewards = vec![f64::NAN]).contains("`rewards` holds NaN\n  --> trajectory 4 step 1")

@@ -193,9 +193,11 @@ impl Attempt {
     pub async fn finish(&mut self, stage: Stage<'_>) -> Result<(), Stop> {
         if self.spec.next_prompt && self.over != Some(Status::Terminated) {
             let next = self.next_after_cut(stage).await?;
-            let steps = &mut self.trajectory.steps;
-            if let Some(step) = steps.last_mut().filter(|_| next.len() <= self.spec.max_context) {
-                step.next_prompt_ids = next;
+            if let Some(step) = self.trajectory.steps.last_mut() {
+                // What no policy can read has no value; the state before it has one.
+                let readable = next.len() <= self.spec.max_context;
+                step.next_prompt_ids =
+                    if readable { next } else { [&step.prompt_ids[..], &step.response_ids].concat() };
             }
         }
         self.trajectory.messages = stage.worker.messages(&self.state);

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use super::order;
 use super::session::Session;
-use crate::config::Learner;
+use crate::config::{Branch, Learner};
 use crate::engine::Stats;
 use crate::error::Result;
 use crate::mdp::{Sampling, StreamSeed, Trajectory};
 use crate::rl::filter;
-use crate::rollout::Spec;
+use crate::rollout::{Spec, Tree};
 use crate::script::Split;
 use crate::store::State;
 use crate::telemetry::Reporter;
@@ -59,8 +59,8 @@ pub(super) fn collect(
     for round in 0..=learner.filter.refills {
         let missing = learner.groups_per_step - kept;
         let label = if round == 0 { "sampling" } else { "refilling" };
-        let specs = specs(session, learner, state, rows, collected.groups..collected.groups + missing, wants);
-        let (found, stats) = session.rollout(specs, reporter, label)?;
+        let trees = trees(session, learner, state, rows, collected.groups..collected.groups + missing, wants);
+        let (found, stats) = session.rollout(trees, reporter, label)?;
         collected.groups += missing;
         collected.stats.add(&stats);
         let tries = |trajectory: &Trajectory| (trajectory.sample as usize) < learner.group_size;
@@ -101,24 +101,26 @@ fn returns(trajectories: &[Trajectory]) -> (Vec<f64>, Vec<u64>) {
 }
 
 /// What to try for the groups `numbers` of a step. Tasks are drawn without repetition within an epoch, in an order the
-/// seed decides.
-fn specs(
+/// seed decides. With branches the first tries of a group are roots, and the others are dealt to them in turn.
+fn trees(
     session: &Session,
     learner: &Learner,
     state: &State,
     rows: u64,
     numbers: std::ops::Range<usize>,
     wants: Wants,
-) -> Vec<Spec> {
+) -> Vec<Tree> {
     let sampling = session.with_stop(session.settings.sampling.clone());
     let greedy = session.with_stop(Sampling { temperature: 0.0, ..session.settings.sampling.clone() });
-    let mut specs = Vec::with_capacity(numbers.len() * (learner.group_size + 1));
+    let Branch { roots, at, width } = &learner.branch;
+    let roots = if *roots == 0 { learner.group_size } else { *roots };
+    let mut trees = Vec::with_capacity(numbers.len() * (roots + 1));
     for group in numbers.map(|number| number as u64) {
         let position = state.data_position + group;
         let task_index = order::shuffled(position, rows, state.seed);
-        for sample in 0..learner.group_size + usize::from(wants.greedy) {
+        let spec = |sample: usize| {
             let companion = sample == learner.group_size;
-            specs.push(Spec {
+            Spec {
                 id: format!("{}-{group}-{sample}", state.step + 1),
                 split: Split::Train,
                 task_index,
@@ -139,8 +141,17 @@ fn specs(
                 max_steps: session.settings.env.max_steps,
                 max_context: session.max_context,
                 next_prompt: wants.next_prompt,
-            });
+            }
+        };
+        trees.extend((0..roots).map(|root| Tree {
+            root: spec(root),
+            branches: (roots + root..learner.group_size).step_by(roots).map(spec).collect(),
+            at: at.clone(),
+            width: *width,
+        }));
+        if wants.greedy {
+            trees.push(spec(learner.group_size).into());
         }
     }
-    specs
+    trees
 }

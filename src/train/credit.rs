@@ -1,5 +1,7 @@
 //! Credit: what every sampled token of a step's trajectories is worth, and what the critic should have said.
 
+use std::collections::HashMap;
+
 use crate::error::{Error, Result};
 use crate::mdp::Trajectory;
 use crate::rl::advantages::Advantages;
@@ -24,7 +26,27 @@ impl Steps {
             let greedy = greedy(index);
             rows.extend(StepRow::of(trajectory, index).into_iter().map(|row| StepRow { greedy, ..row }));
         }
-        Self { rows, first }
+        let mut steps = Self { rows, first };
+        steps.join(trajectories);
+        steps
+    }
+
+    /// Says of every step that a fork shares which trajectory took it.
+    fn join(&mut self, trajectories: &[Trajectory]) {
+        let places: HashMap<&str, usize> = trajectories.iter().map(|t| t.id.as_str()).zip(0..).collect();
+        for (index, trajectory) in trajectories.iter().enumerate() {
+            for step in 0..trajectory.shared_steps() {
+                // A parent may be a fork itself.
+                let mut taker = index;
+                while let Some(fork) = trajectories[taker].fork.as_ref().filter(|fork| step < fork.step as usize)
+                    && let Some(&parent) = places.get(fork.parent.as_str())
+                    && parent != taker
+                {
+                    taker = parent;
+                }
+                self.rows[self.first[index] + step].shared = (taker != index).then_some(taker as u64);
+            }
+        }
     }
 
     fn of_trajectory(&self, trajectory: usize) -> std::ops::Range<usize> {
@@ -62,6 +84,14 @@ impl Steps {
                     last = Some(step);
                 }
                 list.push(f64::from(numbers[place]));
+            }
+        }
+        // Shared steps have tokens in the rows of the trajectory that took them only.
+        for place in 0..self.rows.len() {
+            let StepRow { shared, step, .. } = self.rows[place];
+            if let Some(taker) = shared {
+                let taken = field(&mut self.rows[self.first[taker as usize] + step as usize]).clone();
+                *field(&mut self.rows[place]) = taken;
             }
         }
     }
@@ -120,10 +150,10 @@ impl Credit {
         (0..trajectories.len()).map(of).collect()
     }
 
-    /// Every sampled token's advantage, of trajectories that count.
+    /// Every sampled token's advantage, of trajectories that count; those of shared steps once.
     pub(super) fn all(&self) -> impl Iterator<Item = f64> + '_ {
         let rows = self.found.advantages.iter().zip(&self.found.counted).zip(&self.steps.rows);
-        rows.filter(|((_, counted), _)| **counted)
+        rows.filter(|((_, counted), row)| **counted && row.shared.is_none())
             .flat_map(|((list, _), row)| list.iter().zip(&row.mask).filter(|(_, mask)| **mask).map(|(a, _)| *a))
     }
 }
@@ -150,7 +180,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
     use super::*;
-    use crate::mdp::{FinishReason, Status, Step};
+    use crate::mdp::{FinishReason, Fork, Status, Step};
     use crate::rl::advantages::Estimator;
     use crate::rl::pack::merge;
 
@@ -189,6 +219,75 @@ mod tests {
             messages: Vec::new(),
             record: Vec::new(),
         }
+    }
+
+    /// A root of two steps that is right, a branch after its first step that is wrong, a root of its own that is wrong.
+    fn tree() -> [Trajectory; 3] {
+        let first = || step(&[1], &[2, 3], 0.0);
+        let [root, mut branch, other] = [
+            trajectory("1-0-0", vec![first(), step(&[1, 2, 3, 4], &[5], 1.0)]),
+            trajectory("1-0-1", vec![first(), step(&[1, 2, 3, 4], &[6, 7], 0.0)]),
+            trajectory("1-0-2", vec![step(&[1], &[9], 0.0)]),
+        ];
+        branch.fork = Some(Fork { parent: root.id.clone(), step: 1 });
+        [root, branch, other]
+    }
+
+    #[test]
+    fn a_shared_step_is_learned_from_once_with_the_mean_of_its_advantages() {
+        let trajectories = tree();
+        let rows = rows(&trajectories);
+        assert_eq!(rows[0].loss_mask, [false, true, true, false, true]);
+        assert_eq!(rows[1].loss_mask, [false, false, false, false, true, true], "the prefix is context");
+        assert_eq!(rows.iter().map(Row::sampled).sum::<usize>(), 6, "as many as were sampled");
+        let credit = |name: &str| {
+            let estimator = Estimator::new(name, &serde_json::json!({ "normalize": "none" })).unwrap();
+            let steps = Steps::of(&trajectories, |_| false);
+            Credit::assign(steps, &Shaping::default(), |rows| estimator.estimate(rows, false), &trajectories).unwrap()
+        };
+        let (grpo, third) = (credit("grpo"), 1.0 / 3.0);
+        let advantages = grpo.advantages(&rows);
+        let close = |a: &[f64], b: &[f64]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-15);
+        // Totals 1, 0, 0 less their mean; the shared step has the mean of 2/3 and -1/3.
+        assert!(close(&advantages[0], &[0.0, third / 2.0, third / 2.0, 0.0, 2.0 * third]), "{advantages:?}");
+        assert!(close(&advantages[1], &[0.0, 0.0, 0.0, 0.0, -third, -third]), "{advantages:?}");
+        assert!(close(&advantages[2], &[0.0, -third]));
+        let by_step = grpo.by_step(&trajectories);
+        assert_eq!(by_step[0].as_ref().unwrap()[0], by_step[1].as_ref().unwrap()[0]);
+        assert_eq!(grpo.all().count(), 6);
+        // A tree also compares the two continuations with the state between them, whose value is 1/2.
+        let advantages = credit("tree").advantages(&rows);
+        assert!(close(&advantages[0], &[0.0, third / 2.0, third / 2.0, 0.0, 7.0 / 12.0]));
+        assert!(close(&advantages[1], &[0.0, 0.0, 0.0, 0.0, -5.0 / 12.0, -5.0 / 12.0]));
+    }
+
+    #[test]
+    fn values_of_a_shared_step_are_those_of_the_trajectory_that_took_it() {
+        let trajectories = tree();
+        let rows = rows(&trajectories);
+        let mut steps = Steps::of(&trajectories, |_| false);
+        let values: Vec<Vec<f32>> = rows.iter().map(|row| (0..row.len()).map(|i| i as f32).collect()).collect();
+        steps.fill(&rows, &values, |row| &mut row.values);
+        assert_eq!(steps.rows.iter().map(|row| row.shared).collect::<Vec<_>>(), [None, None, Some(0), None, None]);
+        assert_eq!(steps.rows[2].values, [1.0, 2.0]);
+        assert_eq!(steps.rows[3].values, [4.0, 5.0]);
+        // The return of a shared step is the mean over what came of it.
+        let gae = Estimator::new("gae", &serde_json::json!({ "whiten": "none" })).unwrap();
+        let credit = Credit::assign(steps, &Shaping::default(), |rows| gae.estimate(rows, false), &trajectories);
+        let (returns, asked) = credit.unwrap().targets(&rows);
+        assert_eq!(returns[0], [0.0, 0.5, 0.0, 0.0, 1.0]);
+        assert_eq!(asked[1], [false, false, false, false, true, false]);
+    }
+
+    #[test]
+    fn a_fork_of_a_fork_shares_with_both() {
+        let [root, mut branch, mut twig] = tree();
+        branch.steps.push(step(&[1, 2, 3, 4, 6, 7, 8], &[9], 0.0));
+        twig.steps = branch.steps.clone();
+        twig.fork = Some(Fork { parent: branch.id.clone(), step: 2 });
+        let steps = Steps::of(&[twig, branch, root], |_| false);
+        let shared: Vec<Option<u64>> = steps.rows.iter().map(|row| row.shared).collect();
+        assert_eq!(shared, [Some(2), Some(1), None, Some(2), None, None, None, None]);
     }
 
     fn rows(trajectories: &[Trajectory]) -> Vec<Row> {

@@ -24,7 +24,7 @@ pub(super) fn advantages(worker: &Worker, steps: &[StepRow], critic: bool) -> Re
     let mut found =
         Advantages { advantages: zeros.clone(), returns: zeros, targets: nowhere, counted: vec![false; steps.len()] };
     for paths in groups.values() {
-        let group: Vec<Value> = paths.iter().map(|path| describe(&batch, path)).collect();
+        let group: Vec<Value> = paths.iter().map(|path| describe(&batch, path, paths)).collect();
         let (advantages, returns) = worker.advantage(&Value::Array(group))?;
         let advantages = by_step(worker, "advantages", &advantages, &batch, paths)?;
         let returns = match (&returns, critic) {
@@ -50,11 +50,12 @@ pub(super) fn advantages(worker: &Worker, steps: &[StepRow], critic: bool) -> Re
             }
         }
     }
+    found.share(steps);
     Ok(found)
 }
 
 /// A trajectory as the function sees it.
-fn describe(batch: &Batch<'_>, path: &Path) -> Value {
+fn describe(batch: &Batch<'_>, path: &Path, group: &[&Path]) -> Value {
     let steps: Vec<&StepRow> = batch.steps(path).collect();
     let last = steps.last();
     let mut described = json!({
@@ -64,6 +65,12 @@ fn describe(batch: &Batch<'_>, path: &Path) -> Value {
         "terminated": last.is_some_and(|row| row.terminated),
         "truncated": last.is_some_and(|row| row.truncated),
     });
+    let shared: Vec<u64> = steps.iter().map_while(|row| row.shared).collect();
+    if let Some(taker) = shared.last() {
+        let number = |path: &&Path| path.rows.first().map(|&row| batch.rows[row].trajectory);
+        let parent = group.iter().position(|other| number(other) == Some(*taker)).map(|place| place + 1);
+        described["fork"] = json!({ "parent": parent, "step": shared.len() });
+    }
     let values: Option<Vec<f64>> = steps.iter().map(|row| row.state_value()).collect();
     if let Some(values) = values {
         described["values"] = json!(values);

@@ -5,11 +5,12 @@ use super::collect::{Wants, collect};
 use super::credit::{Credit, Steps};
 use super::custom;
 use super::lesson;
-use super::objective::Objective;
+use super::objective::{Objective, room_to_branch};
 use super::session::Session;
 use super::written::Learned;
 use crate::config::{Filter, Learner, Trainer};
 use crate::error::{Error, Kind, Result};
+use crate::mdp::Fork;
 use crate::rl::advantages::Need;
 use crate::script::{Script, Split, Worker};
 use crate::store::State;
@@ -33,6 +34,8 @@ pub struct ShownTrajectory {
     pub status: &'static str,
     pub reward: f64,
     pub steps: usize,
+    /// What it was forked from; its shared steps are trained on there.
+    pub fork: Option<Fork>,
     /// Why it failed, if it did.
     pub error: Option<String>,
     /// Rows of merged steps; none for a failure.
@@ -50,6 +53,7 @@ pub fn checked(script: &Script) -> Result<(Learner, Objective, bool)> {
         }
     };
     let objective = Objective::new(learner, &script.settings.sampling, critic)?;
+    room_to_branch(&script.settings, learner)?;
     Ok((learner.clone(), objective, critic))
 }
 
@@ -101,6 +105,7 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
             status: trajectory.status.name(),
             reward: trajectory.total_reward(),
             steps: trajectory.steps.len(),
+            fork: trajectory.fork.clone(),
             error: trajectory.error.clone(),
             rows: Vec::new(),
         })

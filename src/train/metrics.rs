@@ -12,7 +12,7 @@ use super::sft::SupervisedStats;
 use super::update::UpdateStats;
 use super::value::CriticStats;
 use crate::engine::Stats;
-use crate::mdp::{FinishReason, Status, Trajectory};
+use crate::mdp::{FinishReason, Status, Step, Trajectory};
 use crate::model::{peak_memory, resident_memory};
 use crate::native;
 use crate::rl::kl::KlController;
@@ -51,7 +51,7 @@ pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
     metrics.set("rollout/prompt_tokens", per(&prompts));
     metrics.set("rollout/prompt_tokens_max", largest(&prompts));
     metrics.set("rollout/rewrites", per(&|t| t.steps.iter().skip(1).filter(|step| step.new_row).count() as f64));
-    let tools = counted.iter().flat_map(|t| &t.steps).flat_map(|step| &step.tools);
+    let tools = counted.iter().flat_map(|t| t.own_steps()).flat_map(|step| &step.tools);
     let (calls, ok, seconds) = tools.fold((0.0, 0.0, 0.0), |(calls, ok, seconds), tool| {
         (calls + 1.0, ok + f64::from(u8::from(tool.ok)), seconds + tool.seconds)
     });
@@ -59,7 +59,9 @@ pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
         metrics.set("rollout/tool_ok_share", ok / calls);
         metrics.set("time/tools", seconds);
     }
-    let replies: Vec<FinishReason> = counted.iter().flat_map(|t| &t.steps).map(|step| step.finish_reason).collect();
+    let replies: Vec<FinishReason> =
+        counted.iter().flat_map(|t| t.own_steps()).map(|step| step.finish_reason).collect();
+    branches(metrics, trajectories);
     let cut = replies.iter().filter(|reason| reason.is_cut()).count();
     metrics.set("rollout/cut_share", cut as f64 / replies.len().max(1) as f64);
     metrics.set("rollout/truncated_share", per(&|t| f64::from(u8::from(t.status == Status::Truncated))));
@@ -79,6 +81,21 @@ pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
             metrics.set(format!("rollout/failed/{}", status.name()), count as f64);
         }
     }
+}
+
+/// What trajectories share.
+fn branches(metrics: &mut Metrics, trajectories: &[Trajectory]) {
+    let forks: Vec<&Trajectory> = trajectories.iter().filter(|t| t.fork.is_some()).collect();
+    if forks.is_empty() {
+        return;
+    }
+    let tokens = |steps: &[Step]| steps.iter().map(|step| step.response_ids.len()).sum::<usize>() as f64;
+    let shared: f64 = forks.iter().map(|t| tokens(&t.steps[..t.shared_steps()])).sum();
+    let all: f64 = trajectories.iter().map(|t| tokens(&t.steps)).sum();
+    metrics.set("rollout/branches", forks.len() as f64);
+    metrics.set("rollout/shared_token_share", shared / all.max(1.0));
+    let depth: usize = forks.iter().map(|t| t.shared_steps()).sum();
+    metrics.set("rollout/forked_at", depth as f64 / forks.len() as f64);
 }
 
 fn by_group(counted: &[&Trajectory]) -> BTreeMap<u64, Vec<f64>> {

@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::config::{KlPlace, Learner};
+use crate::config::{Branch, BranchAt, KlPlace, Learner, Settings};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Sampling;
 use crate::rl::advantages::{Estimator, Need};
@@ -33,6 +33,7 @@ impl Objective {
     /// `Kind::Script` names the setting and says why it can't be.
     pub fn new(learner: &Learner, sampling: &Sampling, critic: bool) -> Result<Self> {
         numbers(learner)?;
+        branches(learner)?;
         sampled(sampling)?;
         let name = &learner.estimator.name;
         let options = Value::Object(learner.estimator.options.clone());
@@ -74,7 +75,7 @@ impl Objective {
             let all =
                 [(Need::Critic, critic), (Need::Reference, coef > 0.0), (Need::Greedy, true), (Need::Anchors, true)];
             let has: Vec<Need> = all.into_iter().filter(|(_, has)| *has).map(|(need, _)| need).collect();
-            let host = Host { group_size: learner.group_size, has: &has };
+            let host = Host { group_size: learner.group_size, has: &has, branches: learner.branch.roots > 0 };
             registry::check(estimator, &policy, &host).map_err(|error| at("estimator", error))?;
         }
         let importance = learner.importance.as_ref().map(|given| read("importance", given)).transpose()?;
@@ -211,6 +212,38 @@ fn numbers(learner: &Learner) -> Result<()> {
     Ok(())
 }
 
+/// Trees that can't be.
+fn branches(learner: &Learner) -> Result<()> {
+    let refuse = |message: String, hint: &str| Err(Error::new(Kind::Script, message).hint(hint));
+    let Branch { roots, at, width } = &learner.branch;
+    if *roots == 0 {
+        return Ok(());
+    }
+    if *roots > learner.group_size {
+        let message = format!("trainer.branch.roots is {roots} and trainer.group_size {}", learner.group_size);
+        return refuse(message, "the roots are among the group: give fewer than it has members");
+    }
+    if *width == 0 {
+        return refuse("trainer.branch.width is 0".to_owned(), "give at least 1: branches from one state");
+    }
+    match at {
+        BranchAt::Steps(list) if list.is_empty() || list.contains(&0) => refuse(
+            format!("trainer.branch.at is {list:?}"),
+            "list numbers of steps: 1 is the state after the first; roots begin at 0",
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a tree of trajectories that have one step.
+pub(super) fn room_to_branch(settings: &Settings, learner: &Learner) -> Result<()> {
+    if learner.branch.roots == 0 || settings.env.max_steps > 1 {
+        return Ok(());
+    }
+    let message = "trainer.branch branches off middle states, and env.max_steps is 1: there are none";
+    Err(Error::new(Kind::Script, message).hint("raise env.max_steps, or set trainer.branch.roots = 0"))
+}
+
 /// What is sampled must be what is scored.
 fn sampled(sampling: &Sampling) -> Result<()> {
     let refuse = |message: &str, hint: &str| Err(Error::new(Kind::Script, message).hint(hint));
@@ -288,6 +321,12 @@ mod tests {
         assert!(refused(&alone, false).contains("filter.uniform"));
         let importance = Some(Map::new());
         assert!(refused(&Learner { importance, ..usual.clone() }, false).contains("recompute_above"));
+        let branch =
+            |roots, at, width| refused(&Learner { branch: Branch { roots, at, width }, ..usual.clone() }, false);
+        assert!(branch(9, BranchAt::Random, 1).contains("trainer.branch.roots is 9 and trainer.group_size 8"));
+        assert!(branch(2, BranchAt::Random, 0).contains("trainer.branch.width is 0"));
+        assert!(branch(2, BranchAt::Steps(vec![0, 1]), 1).contains("trainer.branch.at is [0, 1]"));
+        assert!(branch(2, BranchAt::Steps(Vec::new()), 1).contains("list numbers of steps"));
         let shaping = Map::from_iter([("primes".to_owned(), Value::from(true))]);
         assert!(refused(&Learner { shaping, ..usual }, false).contains("prime"));
     }

@@ -10,7 +10,7 @@ use super::evaluate::Evaluation;
 use super::session::Session;
 use super::update::UpdateStats;
 use super::{RunOptions, Summary, metrics};
-use crate::config::{Learner, Sft};
+use crate::config::{Branch, BranchAt, Learner, Sft};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Role, Trajectory};
 use crate::model::Model;
@@ -45,8 +45,16 @@ pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows
     if !needs.is_empty() {
         reporter.info(&format!("outside  the script may {}", needs.join(", ")));
     }
+    let Branch { roots, at, .. } = &learner.branch;
+    let trees = match at {
+        _ if *roots == 0 => String::new(),
+        BranchAt::Random => format!(" ({roots} roots, branches from any state)"),
+        BranchAt::Entropy => format!(" ({roots} roots, branches from the least sure states)"),
+        BranchAt::FirstTool => format!(" ({roots} roots, branches after the first tool call)"),
+        BranchAt::Steps(list) => format!(" ({roots} roots, branches after steps {list:?})"),
+    };
     reporter.info(&format!(
-        "training {} steps of {} groups of {} trajectories, lr {}",
+        "training {} steps of {} groups of {} trajectories{trees}, lr {}",
         learner.steps,
         learner.groups_per_step,
         learner.group_size,

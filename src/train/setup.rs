@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::adapter;
 use super::custom;
 use super::evaluate::{Evaluation, evaluate};
-use super::objective::Objective;
+use super::objective::{Objective, room_to_branch};
 use super::score::Reference;
 use super::session::{Session, load_model};
 use super::watch::Watch;
@@ -63,6 +63,7 @@ impl Training {
         reporter: &Reporter,
     ) -> Result<Self> {
         let objective = Objective::new(&learner, &script.settings.sampling, critic)?;
+        room_to_branch(&script.settings, &learner)?;
 
         // A resumed run starts from its newest checkpoint, everything else from the recipe's model.
         let checkpoint = match &options.resume {

@@ -45,15 +45,22 @@ fn with_written(trajectory: &Trajectory) -> (Trajectory, Vec<bool>) {
     let mut written = Vec::new();
     // What was written after the last step stands before it: the outcome belongs to the end.
     let last = trajectory.steps.len().saturating_sub(1);
+    let mut fork = trajectory.fork.clone();
     for (place, step) in trajectory.steps.iter().enumerate() {
         let here = |exchange: &&Exchange| (exchange.step as usize).min(last) == place;
-        let own = trajectory.record.iter().filter(here).filter_map(read);
-        steps.extend(own);
+        let own = trajectory.record.iter().filter(here);
+        if let (Some(fork), Some(at)) = (&mut fork, trajectory.fork.as_ref().map(|fork| fork.step as usize)) {
+            // A fork has what was written for its parent up to the reply in which they part, the view of that included.
+            let shared =
+                own.clone().filter(|exchange| place < at || (place == at && exchange.at.starts_with("context")));
+            fork.step += if place <= at { shared.filter_map(read).count() as u32 } else { 0 };
+        }
+        steps.extend(own.filter_map(read));
         written.resize(steps.len(), true);
         steps.push(step.clone());
         written.push(false);
     }
-    (Trajectory { steps, ..trajectory.clone() }, written)
+    (Trajectory { fork, steps, ..trajectory.clone() }, written)
 }
 
 /// The step that an exchange stands for, if it is to be trained on.
@@ -151,6 +158,25 @@ mod tests {
         );
         let numbers = vec![Some(vec![0.0, 1.0, 2.0, 3.0, 4.0]), None];
         assert_eq!(learned.own(numbers), [Some(vec![0.0, 1.0, 4.0]), None]);
+    }
+
+    #[test]
+    fn a_fork_shares_what_was_written_before_it() {
+        let at_step = |exchange: Exchange| Exchange { at: "step".to_owned(), ..exchange };
+        let record = vec![exchange(0, &[7], &[8], true), exchange(1, &[7, 7], &[6], true)];
+        let mut root = trajectory(record.clone());
+        root.record.push(at_step(exchange(1, &[8], &[9], true)));
+        let mut fork = trajectory(record);
+        fork.id = "1-0-1".to_owned();
+        fork.record.push(at_step(exchange(1, &[8], &[10], true)));
+        fork.fork = Some(crate::mdp::Fork { parent: root.id.clone(), step: 1 });
+        let all = [root, fork];
+        let learned = Learned::of(&all);
+        let taught = learned.trajectories();
+        // Written, acted, written: three steps are the parent's.
+        assert_eq!(taught[1].shared_steps(), 3);
+        assert_eq!(taught[0].steps[..3], taught[1].steps[..3]);
+        assert_ne!(taught[0].steps[3], taught[1].steps[3]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod basics;
+mod branching;
 mod check;
 mod doc;
 mod failures;

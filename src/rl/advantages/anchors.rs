@@ -4,12 +4,26 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::group::{Deviation, group_normalized};
 
+/// What makes two states one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Anchor<'a> {
+    /// What the policy was shown.
+    Seen(&'a str),
+    /// It is the very same: a number for each state that trajectories were forked at.
+    State(u64),
+}
+
+impl<'a> From<&'a str> for Anchor<'a> {
+    fn from(seen: &'a str) -> Self {
+        Self::Seen(seen)
+    }
+}
+
 /// What GiGPO needs to know of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AnchoredStep<'a> {
     pub group: u64,
-    /// What the policy was shown.
-    pub anchor: &'a str,
+    pub anchor: Anchor<'a>,
     /// Discounted return from this step on.
     pub discounted: f64,
 }
@@ -18,29 +32,31 @@ pub struct AnchoredStep<'a> {
 /// group that share its anchor. A step alone with its anchor has nothing to be compared with and gets 0.
 ///
 /// Two anchors are the same when they are equal, or with `similarity` when [`similarity`] is at least that; then each
-/// distinct anchor joins the first cluster whose founder it resembles, in alphabetical order.
+/// distinct text joins the first cluster whose founder it resembles, in alphabetical order. A state that trajectories were
+/// forked at is never one with another.
 pub fn anchor_advantages(
     steps: &[AnchoredStep<'_>],
     similarity: Option<f64>,
     deviation: Deviation,
     epsilon: f64,
 ) -> Vec<f64> {
-    let mut distinct: BTreeMap<(u64, &str), u64> = BTreeMap::new();
+    let mut distinct: BTreeMap<(u64, Anchor<'_>), u64> = BTreeMap::new();
     for step in steps {
         distinct.entry((step.group, step.anchor)).or_default();
     }
-    let mut founders: BTreeMap<u64, Vec<(&str, u64)>> = BTreeMap::new();
+    let mut founders: BTreeMap<u64, Vec<(Anchor<'_>, u64)>> = BTreeMap::new();
     let mut clusters = 0;
     for ((group, anchor), cluster) in &mut distinct {
         let own = founders.entry(*group).or_default();
-        let alike = |(founder, _): &&(&str, u64)| {
-            similarity.is_some_and(|least| self::similarity(founder, anchor, least) >= least)
+        let alike = |(founder, _): &&(Anchor<'_>, u64)| match (founder, anchor, similarity) {
+            (Anchor::Seen(founder), Anchor::Seen(seen), Some(least)) => self::similarity(founder, seen, least) >= least,
+            _ => false,
         };
         *cluster = if let Some((_, cluster)) = own.iter().find(alike) {
             *cluster
         } else {
             clusters += 1;
-            own.push((anchor, clusters));
+            own.push((*anchor, clusters));
             clusters
         };
     }
@@ -129,7 +145,16 @@ mod tests {
     use super::*;
 
     fn step(group: u64, anchor: &str, discounted: f64) -> AnchoredStep<'_> {
-        AnchoredStep { group, anchor, discounted }
+        AnchoredStep { group, anchor: anchor.into(), discounted }
+    }
+
+    #[test]
+    fn a_state_is_one_with_itself_alone() {
+        let state = |state, discounted| AnchoredStep { group: 0, anchor: Anchor::State(state), discounted };
+        let steps = [state(1, 1.0), state(2, 5.0), state(1, 3.0), step(0, "", 7.0)];
+        for similarity in [None, Some(0.0)] {
+            assert_eq!(anchor_advantages(&steps, similarity, Deviation::None, 1e-6), [-1.0, 0.0, 1.0, 0.0]);
+        }
     }
 
     #[test]

@@ -6,7 +6,9 @@ use serde_json::Value;
 use super::group::{
     Deviation, EPSILON, Ranking, gpg, group_normalized, grpo_passk, max_rl, opo, rapo, reinforce_pp_baseline, rloo,
 };
-use super::over_rows::{Advantages, bilevel, gigpo, greedy, mean_logp, missing, step_gae, token_gae, token_rewards};
+use super::over_rows::{
+    Advantages, bilevel, gigpo, greedy, mean_logp, missing, step_gae, token_gae, token_rewards, tree,
+};
 use super::sequence::{Whiten, reinforce_pp};
 use crate::error::{Error, Kind, Result};
 use crate::rl::options::{names, refuse_rest, table, take, unknown, within};
@@ -210,6 +212,22 @@ impl Default for MaxRl {
     }
 }
 
+/// Advantages where trajectories part, see [`super::tree_advantages`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tree {
+    /// Share of the comparison with the state that was left; the rest is the comparison with the whole group.
+    pub local: f64,
+    pub normalize: Deviation,
+    pub epsilon: f64,
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        Self { local: 0.5, normalize: Deviation::Std, epsilon: EPSILON }
+    }
+}
+
 /// For estimators without options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plain {}
@@ -231,11 +249,12 @@ pub enum Estimator {
     Gpg(Gpg),
     MaxRl(MaxRl),
     GrpoPassk(Grpo),
+    Tree(Tree),
 }
 
 impl Estimator {
     /// Every name.
-    pub const NAMES: [&'static str; 14] = [
+    pub const NAMES: [&'static str; 15] = [
         "gae",
         "gae_token",
         "gae_bilevel",
@@ -250,6 +269,7 @@ impl Estimator {
         "gpg",
         "max_rl",
         "grpo_passk",
+        "tree",
     ];
 
     /// An estimator by name with the options of a table; what the table leaves out has its default.
@@ -281,6 +301,7 @@ impl Estimator {
             "gpg" => read!(Gpg, Gpg),
             "max_rl" => read!(MaxRl, MaxRl),
             "grpo_passk" => read!(GrpoPassk, Grpo),
+            "tree" => read!(Tree, Tree),
             _ => return Err(unknown("estimator", name, &Self::NAMES)),
         };
         estimator.check()?;
@@ -303,6 +324,7 @@ impl Estimator {
             Self::Gpg(_) => "gpg",
             Self::MaxRl(_) => "max_rl",
             Self::GrpoPassk(_) => "grpo_passk",
+            Self::Tree(_) => "tree",
         }
     }
 
@@ -320,14 +342,15 @@ impl Estimator {
             | Self::Opo(_)
             | Self::Gpg(_)
             | Self::MaxRl(_)
-            | Self::GrpoPassk(_) => &[Need::Groups],
+            | Self::GrpoPassk(_)
+            | Self::Tree(_) => &[Need::Groups],
         }
     }
 
     /// What one of its advantages belongs to.
     pub fn level(&self) -> Level {
         match self {
-            Self::Gae(_) | Self::Gigpo(_) => Level::Step,
+            Self::Gae(_) | Self::Gigpo(_) | Self::Tree(_) => Level::Step,
             Self::GaeToken(_)
             | Self::GaeBilevel(_)
             | Self::ReinforcePp(_)
@@ -356,6 +379,10 @@ impl Estimator {
                 positive("epsilon", epsilon)?;
                 similarity.map_or(Ok(()), |least| unit("similarity", least))
             }
+            Self::Tree(Tree { local, epsilon, .. }) => {
+                unit("local", local)?;
+                positive("epsilon", epsilon)
+            }
             Self::Grpo(Grpo { epsilon, .. })
             | Self::GrpoPassk(Grpo { epsilon, .. })
             | Self::Rapo(Rapo { epsilon, .. })
@@ -365,7 +392,7 @@ impl Estimator {
         }
     }
 
-    /// Advantages of `rows`. Failed trajectories stay out unless `include_failures`.
+    /// Advantages of `rows`, the same in all rows of a shared step ([`Advantages::share`]). Failed trajectories stay out unless `include_failures`.
     ///
     /// # Errors
     /// Those of [`Batch::new`]; [`Kind::Usage`] where a row misses what the estimator needs, and names it.
@@ -383,8 +410,10 @@ impl Estimator {
             }
             Self::Gigpo(options) => gigpo(&batch, &paths, options, &mut found)?,
             Self::Remax(options) => greedy(&batch, &paths, options, &mut found)?,
+            Self::Tree(options) => tree(&batch, &paths, options, &mut found),
             _ => found.put_trajectories(rows, &paths, &self.by_trajectory(&batch, &paths)?),
         }
+        found.share(rows);
         Ok(found)
     }
 
@@ -422,7 +451,8 @@ impl Estimator {
             | Self::GaeBilevel(_)
             | Self::ReinforcePp(_)
             | Self::Gigpo(_)
-            | Self::Remax(_) => {
+            | Self::Remax(_)
+            | Self::Tree(_) => {
                 return Err(Error::new(Kind::Internal, format!("`{}` has no advantage per trajectory", self.name())));
             }
         })

@@ -32,16 +32,22 @@ pub enum Deviation {
 /// A group of one has mean 0 and deviation 1. Equal returns give exactly 0, and the order of trajectories changes no bit.
 pub fn group_normalized(returns: &[f64], groups: &[u64], deviation: Deviation, epsilon: f64) -> Vec<f64> {
     per_group(returns, groups, |members| {
-        let n = members.len() as f64;
-        let (mean, std) = if members.len() > 1 { mean_std(members) } else { (0.0, 1.0) };
-        let scale = match deviation {
-            Deviation::Std => std + epsilon,
-            Deviation::Population if members.len() > 1 => std * ((n - 1.0) / n).sqrt() + epsilon,
-            Deviation::Population => 1.0 + epsilon,
-            Deviation::None => 1.0,
-        };
+        let (mean, scale) = centre(members, deviation, epsilon);
         members.iter().map(|s| (s - mean) / scale).collect()
     })
+}
+
+/// What [`group_normalized`] subtracts from the returns of a group and divides them by.
+pub(super) fn centre(members: &[f64], deviation: Deviation, epsilon: f64) -> (f64, f64) {
+    let n = members.len() as f64;
+    let (mean, std) = if members.len() > 1 { mean_std(members) } else { (0.0, 1.0) };
+    let scale = match deviation {
+        Deviation::Std => std + epsilon,
+        Deviation::Population if members.len() > 1 => std * ((n - 1.0) / n).sqrt() + epsilon,
+        Deviation::Population => 1.0 + epsilon,
+        Deviation::None => 1.0,
+    };
+    (mean, scale)
 }
 
 /// [`group_normalized`] as a recipe sets it, with verl's epsilon of 1e-6.
@@ -185,7 +191,7 @@ pub(in crate::rl) fn per_group(returns: &[f64], groups: &[u64], estimate: impl F
 }
 
 /// Where the trajectories of each group are.
-fn places_of(groups: &[u64]) -> BTreeMap<u64, Vec<usize>> {
+pub(super) fn places_of(groups: &[u64]) -> BTreeMap<u64, Vec<usize>> {
     let mut places: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for (i, &group) in groups.iter().enumerate() {
         places.entry(group).or_default().push(i);
@@ -203,6 +209,11 @@ pub(in crate::rl) fn mean_std(values: &[f64]) -> (f64, f64) {
     let mean = base + sorted.iter().map(|v| v - base).sum::<f64>() / n;
     let variance = sorted.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0);
     (mean, variance.sqrt())
+}
+
+/// The mean alone, to the same bits.
+pub(super) fn mean(values: &[f64]) -> f64 {
+    mean_std(values).0
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! The formulas see either whole trajectories of one return each ([`grpo`], [`rloo`], [`opo`], …) or sequences of decisions,
 //! which are steps or sampled tokens ([`gae`], [`gae_bilevel`], [`reinforce_pp`]), or steps with what they saw
-//! ([`anchor_advantages`]). [`Estimator`] chooses one by name and runs it over rows: the same for a training loop and a
+//! ([`anchor_advantages`]), or trees ([`tree_advantages`]). [`Estimator`] chooses one by name and runs it over rows: the same for a training loop and a
 //! script.
 
 mod anchors;
@@ -10,11 +10,12 @@ mod estimator;
 mod group;
 mod over_rows;
 mod sequence;
+mod tree;
 
-pub use anchors::{AnchoredStep, anchor_advantages, similarity};
+pub use anchors::{Anchor, AnchoredStep, anchor_advantages, similarity};
 pub use estimator::{
     Estimator, Gae, GaeBilevel, GaeToken, Gigpo, GigpoMode, Gpg, Grpo, Level, MaxRl, Need, Plain, Rapo, ReinforcePp,
-    ReinforcePpBaseline, Remax,
+    ReinforcePpBaseline, Remax, Tree,
 };
 pub use group::{
     Deviation, Ranking, gpg, group_normalized, grpo, grpo_passk, max_rl, opo, rapo, reinforce_pp_baseline, remax, rloo,
@@ -22,6 +23,7 @@ pub use group::{
 pub(super) use group::{mean_std, per_group};
 pub use over_rows::Advantages;
 pub use sequence::{Whiten, discounted_returns, gae, gae_bilevel, reinforce_pp, whiten, whiten_all};
+pub use tree::{Leaf, tree_advantages};
 
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;

@@ -1,9 +1,12 @@
 //! Estimators run over rows: what each reads of a step, and where its advantages go.
 
-use super::anchors::{AnchoredStep, anchor_advantages};
-use super::estimator::{Gae, GaeBilevel, GaeToken, Gigpo, GigpoMode, Remax};
-use super::group::{Deviation, group_normalized, remax};
+use std::collections::BTreeMap;
+
+use super::anchors::{Anchor, AnchoredStep, anchor_advantages};
+use super::estimator::{Gae, GaeBilevel, GaeToken, Gigpo, GigpoMode, Remax, Tree};
+use super::group::{Deviation, group_normalized, mean, remax};
 use super::sequence::{discounted_returns, gae, gae_bilevel, whiten_all};
+use super::tree::{Leaf, tree_advantages};
 use crate::error::{Error, Kind, Result};
 use crate::rl::rows::{Batch, Path, StepRow};
 
@@ -31,6 +34,33 @@ impl Advantages {
         }
         let targets = batch.rows.iter().map(|row| vec![false; row.mask.len()]).collect();
         Self { advantages: zeros.clone(), returns: zeros, targets, counted }
+    }
+
+    /// A step that several trajectories share is one decision: its advantage, and what a critic is to learn there, is the
+    /// mean over those of them that count. Where no step is shared nothing changes.
+    pub fn share(&mut self, rows: &[StepRow]) {
+        let mut copies: BTreeMap<(u64, u64), Vec<usize>> = BTreeMap::new();
+        for row in rows.iter().filter(|row| row.shared.is_some()) {
+            copies.entry(row.decision()).or_default();
+        }
+        if copies.is_empty() {
+            return;
+        }
+        for (i, row) in rows.iter().enumerate().filter(|(i, _)| self.counted[*i]) {
+            if let Some(own) = copies.get_mut(&row.decision()) {
+                own.push(i);
+            }
+        }
+        for places in copies.values().filter(|places| places.len() > 1) {
+            for list in [&mut self.advantages, &mut self.returns] {
+                let tokens = places.iter().map(|&i| list[i].len()).min().unwrap_or(0);
+                let of = |k: usize| mean(&places.iter().map(|&i| list[i][k]).collect::<Vec<_>>());
+                let shared: Vec<f64> = (0..tokens).map(of).collect();
+                for &i in places {
+                    list[i].clone_from(&shared);
+                }
+            }
+        }
     }
 
     /// One advantage for each row.
@@ -194,22 +224,66 @@ pub(super) fn gigpo(batch: &Batch<'_>, paths: &[&Path], options: Gigpo, found: &
     let returns: Vec<f64> = paths.iter().map(|path| path.total).collect();
     let groups: Vec<u64> = paths.iter().map(|path| path.group).collect();
     let trajectories = group_normalized(&returns, &groups, deviation, options.epsilon);
-    let mut steps = Vec::new();
+    // A decision that several trajectories share is one step, worth the mean of what came of it.
+    let mut places: BTreeMap<(u64, u64), usize> = BTreeMap::new();
+    let mut steps: Vec<(AnchoredStep<'_>, Vec<f64>)> = Vec::new();
+    let forked = forked_states(batch, paths);
     for path in paths {
         let rewards: Vec<f64> = batch.steps(path).map(StepRow::reward).collect();
+        let mut before = None;
         for (row, discounted) in batch.steps(path).zip(discounted_returns(&rewards, options.gamma)) {
-            let anchor = row.anchor.as_deref().ok_or_else(|| missing(batch, path, "a step has no `anchor`"))?;
-            steps.push(AnchoredStep { group: path.group, anchor, discounted });
+            let decision = row.decision();
+            let place = *places.entry(decision).or_insert(steps.len());
+            if let Some((_, all)) = steps.get_mut(place) {
+                all.push(discounted);
+            } else {
+                let anchor = match (before.and_then(|before| forked.get(&before)), row.anchor.as_deref()) {
+                    (Some(state), _) => Anchor::State(*state),
+                    (None, Some(seen)) => Anchor::Seen(seen),
+                    (None, None) => return Err(missing(batch, path, "a step has no `anchor`")),
+                };
+                steps.push((AnchoredStep { group: path.group, anchor, discounted }, vec![discounted]));
+            }
+            before = Some(decision);
         }
     }
-    let mut by_step = anchor_advantages(&steps, options.similarity, deviation, options.epsilon).into_iter();
+    let worth = |discounted: &[f64]| if let [one] = discounted { *one } else { mean(discounted) };
+    let distinct: Vec<AnchoredStep<'_>> =
+        steps.iter().map(|(step, all)| AnchoredStep { discounted: worth(all), ..*step }).collect();
+    let by_step = anchor_advantages(&distinct, options.similarity, deviation, options.epsilon);
     for (path, trajectory) in paths.iter().zip(trajectories) {
         for &i in &path.rows {
-            let step = by_step.next().unwrap_or(0.0);
+            let step = places.get(&batch.rows[i].decision()).map_or(0.0, |&place| by_step[place]);
             found.put_row(batch.rows, i, trajectory + options.weight * step);
         }
     }
     Ok(())
+}
+
+/// The states that trajectories were forked at, by the decision before each, with a number for each.
+fn forked_states(batch: &Batch<'_>, paths: &[&Path]) -> BTreeMap<(u64, u64), u64> {
+    let last_shared = |path: &&Path| batch.steps(path).rev().find(|row| row.shared.is_some()).map(StepRow::decision);
+    let decisions: std::collections::BTreeSet<_> = paths.iter().filter_map(last_shared).collect();
+    decisions.into_iter().zip(0..).collect()
+}
+
+pub(super) fn tree(batch: &Batch<'_>, paths: &[&Path], options: Tree, found: &mut Advantages) {
+    let mut numbers: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    let leaf = |path: &&Path| {
+        let number = |row: &StepRow| {
+            let next = numbers.len() as u64;
+            *numbers.entry(row.decision()).or_insert(next)
+        };
+        let nodes = batch.steps(path).map(number).collect();
+        Leaf { group: path.group, total: path.total, nodes }
+    };
+    let leaves: Vec<Leaf> = paths.iter().map(leaf).collect();
+    let advantages = tree_advantages(&leaves, options.local, options.normalize, options.epsilon);
+    for (path, own) in paths.iter().zip(advantages) {
+        for (&i, advantage) in path.rows.iter().zip(own) {
+            found.put_row(batch.rows, i, advantage);
+        }
+    }
 }
 
 pub(super) fn greedy(batch: &Batch<'_>, paths: &[&Path], options: Remax, found: &mut Advantages) -> Result<()> {

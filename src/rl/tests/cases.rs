@@ -96,7 +96,8 @@ fn compare_advantages(parity: &mut Parity) {
         }
     }
     let seen: std::collections::BTreeSet<&str> = advantages.iter().map(|case| case.name.as_str()).collect();
-    assert_eq!(seen, Estimator::NAMES.into_iter().collect());
+    // No package has trees by steps; rl::advantages::tree holds the closed form.
+    assert_eq!(seen, Estimator::NAMES.into_iter().filter(|name| *name != "tree").collect());
 }
 
 #[test]

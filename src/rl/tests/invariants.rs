@@ -122,6 +122,54 @@ proptest! {
         }
     }
 
+    /// Each step of a fork's prefix is one decision: it weighs once what its copies weigh together, and without `shared`
+    /// nothing is different.
+    #[test]
+    fn a_shared_step_has_the_mean_of_its_copies(rows in batch(), cut in 1..3_u64, reward in 0.0..1.0_f64) {
+        let rows: Vec<StepRow> = rows.into_iter().filter(|row| !row.failed()).collect();
+        let Some(parent) = rows.iter().find(|row| row.step == cut && !row.greedy).map(|row| row.trajectory) else {
+            return Ok(());
+        };
+        let shared: Vec<StepRow> = rows.iter().filter(|row| row.trajectory == parent && row.step < cut).cloned().collect();
+        let mut forked = rows.clone();
+        for fork in [700, 701] {
+            forked.extend(shared.iter().map(|row| StepRow { trajectory: fork, shared: Some(parent), ..row.clone() }));
+            forked.push(StepRow {
+                logp_old: vec![-1.0],
+                values: vec![0.5],
+                anchor: Some("room 1".to_owned()),
+                terminated: true,
+                ..StepRow::new(shared[0].group, fork, cut, 1, reward * (fork - 699) as f64)
+            });
+        }
+        let apart: Vec<StepRow> = forked.iter().map(|row| StepRow { shared: None, ..row.clone() }).collect();
+        for name in Estimator::NAMES {
+            let joined = plain::advantages(name, &forked, &Value::Null).unwrap();
+            for (i, row) in forked.iter().enumerate().filter(|(_, row)| row.shared.is_some()) {
+                let taken = forked.iter().position(|own| own.trajectory == parent && own.step == row.step).unwrap();
+                prop_assert_eq!(&joined.advantages[i], &joined.advantages[taken], "{}", name);
+                prop_assert_eq!(&joined.returns[i], &joined.returns[taken], "{}", name);
+            }
+            // These two see more in a tree than its leaves.
+            if ["gigpo", "tree"].contains(&name) {
+                continue;
+            }
+            let plain = plain::advantages(name, &apart, &Value::Null).unwrap();
+            for (i, row) in apart.iter().enumerate() {
+                let copies: Vec<usize> = (0..apart.len())
+                    .filter(|&j| forked[j].step == row.step && forked[j].shared.unwrap_or(forked[j].trajectory) == parent)
+                    .collect();
+                let mean = |k: usize| copies.iter().map(|&j| plain.advantages[j][k]).sum::<f64>() / copies.len() as f64;
+                let wanted: Vec<f64> = if copies.contains(&i) {
+                    (0..row.mask.len()).map(mean).collect()
+                } else {
+                    plain.advantages[i].clone()
+                };
+                prop_assert!(close(&wanted, &joined.advantages[i]), "{name}");
+            }
+        }
+    }
+
     #[test]
     fn equal_rewards_teach_exactly_nothing(rows in batch(), reward in -5.0..5.0_f64) {
         // Two groups of two at least, with the same single reward everywhere.
@@ -141,7 +189,7 @@ proptest! {
                 });
             }
         }
-        for name in ["grpo", "rloo", "opo", "gpg", "max_rl", "grpo_passk", "reinforce_pp_baseline", "rapo"] {
+        for name in ["grpo", "rloo", "opo", "gpg", "max_rl", "grpo_passk", "reinforce_pp_baseline", "rapo", "tree"] {
             let found = plain::advantages(name, &rows, &Value::Null).unwrap();
             prop_assert!(found.advantages.concat().iter().all(|a| *a == 0.0), "{name}");
         }

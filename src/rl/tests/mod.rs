@@ -9,6 +9,7 @@ mod losses;
 mod padded;
 mod parity;
 mod stories;
+mod trees;
 mod verl_cases;
 
 use std::collections::BTreeMap;

@@ -35,7 +35,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         "r1.rl.advantages",
         &[
             p("name", "string", "An estimator: grpo, rloo, gae, gigpo …"),
-            p("rows", "{{[string]: any}}", "Steps: group, trajectory, step, mask, rewards, values, logp …"),
+            p("rows", "{{[string]: any}}", "Steps: group, trajectory, step, mask, rewards, values, logp, shared …"),
             p("options?", "{[string]: any}", "Of the estimator"),
         ],
         &[("{advantages: {{number}}, counted: {boolean}, returns: {{number}}?, targets: {{boolean}}?}", "")],

@@ -122,6 +122,7 @@ const TABLES: &[(&str, &str, Fields)] = &[
             ("id", "string", ""),
             ("group", "number", ""),
             ("sample", "number", ""),
+            ("fork?", "{parent: string, step: number}", "What it was forked from, and the steps they share"),
             ("seed", "number", ""),
             ("task_index", "number", ""),
             ("task", "Task", ""),

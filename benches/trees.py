@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Trains the vault (benches/trees) with and without branches and compares what the same number of sampled tokens teaches.
+
+    python3 benches/trees.py [--r1 target/release/r1] [--steps 60] [--seeds 0,1,2] [--runs DIR] [--tell-only]
+
+Writes the section "Trees" of docs/learning.md. Runs that are there already are not repeated. Needs a built r1 and nothing
+but Python.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RANDOM = ["trainer.branch.roots=2"]
+# Name -> what is said on the command line. All see 64 trajectories a step.
+ARMS = {
+    "GRPO": ["trainer.estimator=grpo"],
+    "GRPO, branches": ["trainer.estimator=grpo", *RANDOM],
+    "tree, branches": ["trainer.estimator=tree", *RANDOM],
+    "tree, branches at entropy": ["trainer.estimator=tree", "trainer.branch.roots=2", "trainer.branch.at=entropy"],
+    "tree, local = 1": ["trainer.estimator=tree", "trainer.estimator.local=1", *RANDOM],
+    "GiGPO": ["trainer.estimator=gigpo"],
+    "GiGPO, branches": ["trainer.estimator=gigpo", *RANDOM],
+}
+GAMES = {"whole": "All rooms are gone through", "ends": "The first wrong door is the end"}
+
+
+def model(r1, runs):
+    out = runs / "model"
+    if not out.exists():
+        call([r1, "sft", ROOT / "benches/trees/demos.lua", "--runs-dir", runs, "--name", "demos", "--out", out, "-q"])
+    return out
+
+
+def call(command):
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if result.returncode:
+        sys.exit(f"{' '.join(map(str, command))}\n{result.stderr}")
+
+
+def train(r1, runs, game, name, settings, steps, seed):
+    """The run's directory, trained unless it is there already."""
+    slug = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")
+    run = runs / f"{game}-{slug}-{seed}"
+    if not (run / "done").exists():
+        subprocess.run(["rm", "-rf", str(run)], check=True)
+        print(f"{game}: {name}, seed {seed}", flush=True)
+        call([r1, "run", ROOT / f"benches/trees/{game}.lua", "--runs-dir", runs, "--name", run.name, "-q", f"seed={seed}",
+              f"trainer.steps={steps}", f"policy.model={runs / 'model'}", *settings])
+        (run / "done").touch()
+    return run
+
+
+def read(run):
+    """[(tokens sampled so far, held out)], and the mean share of tokens that branches had from their roots."""
+    tokens, points, shared, sampled = 0, [], [], []
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        row = row.get("metrics", row)
+        if "time/sampling" in row:
+            own = row["throughput/tokens_per_s"] * row["time/sampling"]
+            tokens += own
+            sampled.append(own)
+            shared.append(row.get("rollout/shared_token_share", 0))
+        if "eval/accuracy" in row:
+            points.append((tokens, row["eval/accuracy"]))
+    return points, sum(shared) / len(shared), sum(sampled) / len(sampled)
+
+
+def at(points, budget):
+    """Held out when so many tokens had been sampled, on the line between the evaluations before and after."""
+    for (x, y), (x2, y2) in zip(points, points[1:]):
+        if x <= budget <= x2 and x2 > x:
+            return y + (y2 - y) * (budget - x) / (x2 - x)
+    return points[-1][1]
+
+
+def reached(points, goal):
+    """Tokens until the held-out share first was `goal`, on the same line."""
+    for (x, y), (x2, y2) in zip(points, points[1:]):
+        if y < goal <= y2:
+            return x + (x2 - x) * (goal - y) / (y2 - y)
+    return None
+
+
+def table(found, budgets, goal):
+    lines = ["| | " + " | ".join(f"open after {b // 1000}k tokens" for b in budgets)
+             + f" | thousand tokens until {goal:g} | sampled a step | shared |",
+             "|---|" + "---|" * (len(budgets) + 3)]
+    for name, runs in found.items():
+        cells = [", ".join(f"{at(points, b):.2f}" for points, _, _ in runs) for b in budgets]
+        ends = [reached(points, goal) for points, _, _ in runs]
+        cells.append(", ".join("never" if end is None else f"{end / 1000:.0f}" for end in ends))
+        cells.append(f"{sum(r[2] for r in runs) / len(runs):.0f}")
+        cells.append(f"{sum(r[1] for r in runs) / len(runs):.0%}")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--r1", type=Path, default=ROOT / "target/release/r1")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "trees")
+    parser.add_argument("--tell-only", action="store_true", help="only runs that are there already")
+    args = parser.parse_args()
+    args.runs.mkdir(parents=True, exist_ok=True)
+    if not args.tell_only:
+        model(args.r1, args.runs)
+    text = []
+    for game, title in GAMES.items():
+        found = {}
+        for seed in args.seeds.split(","):
+            for name, settings in ARMS.items():
+                slug = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")
+                if args.tell_only and not (args.runs / f"{game}-{slug}-{seed}" / "done").exists():
+                    continue
+                run = train(args.r1, args.runs, game, name, settings, args.steps, seed)
+                found.setdefault(name, []).append(read(run))
+        if not found:
+            continue
+        shortest = min(points[-1][0] for runs in found.values() for points, _, _ in runs)
+        budgets = [int(shortest * share // 1000 * 1000) for share in (1 / 4, 1 / 2, 1)]
+        ordered = {name: found[name] for name in ARMS if name in found}
+        text += [f"### {title}", "", *table(ordered, budgets, 0.8), ""]
+    page = ROOT / "docs/learning.md"
+    before, _, after = page.read_text().partition("<!-- trees: made by benches/trees.py -->\n")
+    _, _, after = after.partition("<!-- end of trees -->\n")
+    made = "\n".join(text)
+    page.write_text(f"{before}<!-- trees: made by benches/trees.py -->\n{made}<!-- end of trees -->\n{after}")
+    print(made)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,2 @@
+--- The vault: the first wrong door is the end.
+return require("./vault").recipe(true)

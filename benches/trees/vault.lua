@@ -1,0 +1,70 @@
+--- A game for tree sampling: rooms in a row, each with a sign; its colour says behind which door the way goes on. The vault
+--- at the end is open only if every door was right, and nothing else is ever rewarded.
+
+local ROOMS = 8
+local COLOURS = { "red", "blue", "green", "black", "white", "yellow" }
+local LEFT = { red = true, green = true, white = true }
+
+local vault = {}
+
+local function line(task, room)
+  return "Room " .. room .. ": " .. task.signs[room]
+end
+
+local function right_door(task, room)
+  return LEFT[task.signs[room]] and "left" or "right"
+end
+
+--- A row is a function of its index: `math.random` is seeded from it.
+function vault.row()
+  local signs = {}
+  for room = 1, ROOMS do signs[room] = COLOURS[math.random(#COLOURS)] end
+  return { signs = signs }
+end
+
+--- Somebody who takes the right door three times in four.
+function vault.demonstration()
+  local task = vault.row()
+  local messages = {}
+  for room = 1, ROOMS do
+    local door = right_door(task, room)
+    if math.random() < 0.25 then door = door == "left" and "right" or "left" end
+    r1.push(messages, r1.user(line(task, room)))
+    r1.push(messages, r1.assistant("the " .. door .. " door"))
+  end
+  return { messages = messages, format = "retool" }
+end
+
+--- The recipe; with `ends` the first wrong door is the end, else all rooms are gone through.
+function vault.recipe(ends)
+  local env = r1.env {
+    format = "retool",
+    max_steps = ROOMS,
+    reset = function(task) return { task = task, room = 1, right = 0, messages = { r1.user(line(task, 1)) } } end,
+    step = function(state, action)
+      r1.push(state.messages, r1.assistant(action))
+      local right = action.text == "the " .. right_door(state.task, state.room) .. " door"
+      if right then state.right = state.right + 1 end
+      state.room = state.room + 1
+      if state.room > ROOMS or (ends and not right) then return { done = true } end
+      r1.push(state.messages, r1.user(line(state.task, state.room)))
+      return {}
+    end,
+  }
+  return r1.recipe {
+    env = env,
+    reward = function(state)
+      return { open = state.right == ROOMS and 1 or 0, rooms = { value = state.right / ROOMS, weight = 0 } }
+    end,
+    data = {
+      train = r1.data.generate { count = 10000, seed = 1, row = vault.row },
+      eval = r1.data.generate { count = 256, seed = 2, row = vault.row },
+    },
+    sampling = { max_new_tokens = 8 },
+    eval = { every = 5, limit = 256, temperature = 1, accuracy = "open" },
+    trainer = r1.grpo { steps = 60, group_size = 8, groups_per_step = 8, lr = 1e-3 },
+    checkpoint = { every = 0 },
+  }
+end
+
+return vault

@@ -1,0 +1,118 @@
+//! Advantages over a tree: trajectories that share their first steps, compared where they part.
+
+use std::collections::BTreeMap;
+
+use super::group::{Deviation, centre, mean, places_of};
+
+/// A leaf of a group's tree: one trajectory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leaf {
+    pub group: u64,
+    /// Sum of its rewards.
+    pub total: f64,
+    /// Its decisions in order, by numbers of their own: a step that several leaves share has the same number in each.
+    pub nodes: Vec<u64>,
+}
+
+/// For each leaf an advantage for each of its steps. The value V of a step is the mean total of the leaves that go through
+/// it. Steps that the same leaves go through are one *segment*, and
+///
+/// `A = (1 - local) (V - V_group) + local (V - V_before)`, divided by the deviation of the group's totals,
+///
+/// where `V_group` is the mean over all leaves of the group and `V_before` the value of the segment before (`V_group` for the
+/// first). `local = 0.5` is the sum of TreeRL (arXiv:2506.11902) but for the factor 2; its down-weighting of segments that
+/// are in many samples has no place here, because a shared step is learned from once. `local = 1` compares with the state
+/// that was left, as VinePPO (arXiv:2410.01679) does. Without shared steps all are `group_normalized`, to the bit.
+pub fn tree_advantages(leaves: &[Leaf], local: f64, deviation: Deviation, epsilon: f64) -> Vec<Vec<f64>> {
+    let mut advantages: Vec<Vec<f64>> = leaves.iter().map(|leaf| vec![0.0; leaf.nodes.len()]).collect();
+    let groups: Vec<u64> = leaves.iter().map(|leaf| leaf.group).collect();
+    for places in places_of(&groups).values() {
+        let totals: Vec<f64> = places.iter().map(|&i| leaves[i].total).collect();
+        let (centre, scale) = centre(&totals, deviation, epsilon);
+        let mut through: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+        for &i in places {
+            for node in &leaves[i].nodes {
+                through.entry(*node).or_default().push(leaves[i].total);
+            }
+        }
+        for &i in places {
+            let (mut before, mut value, mut count) = (centre, centre, totals.len());
+            for (node, advantage) in leaves[i].nodes.iter().zip(&mut advantages[i]) {
+                let own = &through[node];
+                if own.len() < count {
+                    (before, count) = (value, own.len());
+                }
+                value = mean(own);
+                let overall = value - centre;
+                *advantage = (overall + local * ((value - before) - overall)) / scale;
+            }
+        }
+    }
+    advantages
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::float_cmp)]
+
+    use super::super::group::group_normalized;
+    use super::*;
+
+    fn leaf(total: f64, nodes: &[u64]) -> Leaf {
+        Leaf { group: 0, total, nodes: nodes.to_vec() }
+    }
+
+    /// Two roots of three and two steps; one branch after the first step of the first, one after its second.
+    fn forest() -> Vec<Leaf> {
+        vec![leaf(1.0, &[1, 2, 3]), leaf(0.0, &[1, 4]), leaf(1.0, &[1, 2, 5, 6]), leaf(0.0, &[10, 11])]
+    }
+
+    #[test]
+    fn the_closed_form() {
+        // V: node 1 is 2/3, node 2 is 1, the group 1/2.
+        let local = tree_advantages(&forest(), 1.0, Deviation::None, 0.0);
+        let third = 1.0 / 3.0;
+        let close = |a: &[f64], b: &[f64]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-15);
+        assert!(close(&local[0], &[third / 2.0, third, 0.0]), "{local:?}");
+        assert!(close(&local[1], &[third / 2.0, -2.0 * third]), "{local:?}");
+        assert!(close(&local[2], &[third / 2.0, third, 0.0, 0.0]), "{local:?}");
+        assert!(close(&local[3], &[-0.5, -0.5]), "the steps of a segment are one: {local:?}");
+        let overall = tree_advantages(&forest(), 0.0, Deviation::None, 0.0);
+        assert!(close(&overall[0], &[third / 2.0, 0.5, 0.5]) && close(&overall[1], &[third / 2.0, -0.5]));
+        let both = tree_advantages(&forest(), 0.5, Deviation::None, 0.0);
+        assert!(close(&both[0], &[third / 2.0, 5.0 / 12.0, 0.25]), "{both:?}");
+        // Divided by the deviation of the totals: of 1, 0, 1, 0 it is 1/sqrt 3.
+        let scaled = tree_advantages(&forest(), 0.5, Deviation::Std, 0.0);
+        assert!((scaled[0][1] - both[0][1] * 3.0_f64.sqrt()).abs() < 1e-15);
+    }
+
+    #[test]
+    fn what_all_share_has_no_advantage_and_equal_totals_neither() {
+        let stem = [leaf(3.0, &[1, 2, 3]), leaf(-1.0, &[1, 2, 4]), leaf(0.1, &[1, 5])];
+        for local in [0.0, 0.3, 0.5, 1.0] {
+            let found = tree_advantages(&stem, local, Deviation::Std, 1e-6);
+            assert!(found.iter().all(|own| own[0] == 0.0), "{found:?}");
+            let equal: Vec<Leaf> = forest().into_iter().map(|leaf| Leaf { total: 0.1, ..leaf }).collect();
+            assert!(tree_advantages(&equal, local, Deviation::Std, 1e-6).concat().iter().all(|a| *a == 0.0));
+        }
+    }
+
+    #[test]
+    fn without_forks_it_is_grpo_to_the_bit() {
+        let leaves: Vec<Leaf> = [0.3, -1.7, 0.1, 9.0]
+            .iter()
+            .zip(0..)
+            .map(|(total, n)| Leaf { group: n / 3, total: *total, nodes: vec![2 * n, 2 * n + 1] })
+            .collect();
+        let (totals, groups) = leaves.iter().map(|leaf| (leaf.total, leaf.group)).unzip::<_, _, Vec<_>, Vec<_>>();
+        for deviation in [Deviation::Std, Deviation::Population, Deviation::None] {
+            let plain = group_normalized(&totals, &groups, deviation, 1e-6);
+            for local in [0.0, 0.3, 0.5, 1.0] {
+                let found = tree_advantages(&leaves, local, deviation, 1e-6);
+                for (own, plain) in found.iter().zip(&plain) {
+                    assert!(own.iter().all(|a| a.to_bits() == plain.to_bits()), "{own:?} {plain}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Trajectories that share steps, as tables of rows.
+
+use serde_json::{Value, json};
+
+use crate::rl::plain;
+use crate::rl::rows::StepRow;
+
+/// A root that is right, a fork after its first step that is wrong, another root that is wrong and comes to see what the
+/// first saw.
+fn rows() -> Vec<StepRow> {
+    let row = |trajectory: u64, step: u64, anchor: &str, reward: f64| StepRow {
+        anchor: Some(anchor.to_owned()),
+        ..StepRow::new(0, trajectory, step, 2, reward)
+    };
+    let mut rows = vec![row(0, 0, "start", 0.0), row(0, 1, "room", 1.0), row(1, 0, "start", 0.0)];
+    rows.extend([row(1, 1, "room", 0.0), row(2, 0, "start", 0.0), row(2, 1, "room", 0.0)]);
+    rows[2].shared = Some(0);
+    rows
+}
+
+fn advantages(name: &str, options: &Value) -> Vec<f64> {
+    let found = plain::advantages(name, &rows(), options).unwrap();
+    assert!(found.advantages.iter().all(|own| own[0].to_bits() == own[1].to_bits()));
+    found.advantages.into_iter().map(|own| own[0]).collect()
+}
+
+fn close(a: &[f64], b: &[f64]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-15)
+}
+
+#[test]
+fn gigpo_compares_what_continues_one_state() {
+    let found = advantages("gigpo", &json!({ "gamma": 0.5, "mode": "mean" }));
+    // Totals less their mean are 2/3, -1/3, -1/3. The shared step is worth 1/4, the mean of 1/2 and 0, beside the 0 of the
+    // other root; the continuations of the forked state are worth 1 and 0; the other root is alone in its room.
+    let (third, start, forked) = (1.0 / 3.0, 0.125, 0.5);
+    let shared = third / 2.0 + start;
+    let wanted = [shared, 2.0 * third + forked, shared, -third - forked, -third - start, -third];
+    assert!(close(&found, &wanted), "{found:?}");
+    // Without the fork being known, it hopes that what looks alike is alike.
+    let apart: Vec<StepRow> = rows().into_iter().map(|row| StepRow { shared: None, ..row }).collect();
+    let found = plain::advantages("gigpo", &apart, &json!({ "gamma": 0.5, "mode": "mean" })).unwrap();
+    assert!(close(&[found.advantages[5][0]], &[-2.0 * third]));
+}
+
+#[test]
+fn a_tree_compares_leaves_and_continuations() {
+    let third = 1.0 / 3.0;
+    let local = advantages("tree", &json!({ "local": 1, "normalize": "none" }));
+    assert!(close(&local, &[third / 2.0, 0.5, third / 2.0, -0.5, -third, -third]), "{local:?}");
+    let overall = advantages("tree", &json!({ "local": 0, "normalize": "none" }));
+    let grpo = advantages("grpo", &json!({ "normalize": "none" }));
+    assert!(close(&overall, &grpo) && close(&grpo[..2], &[third / 2.0, 2.0 * third]), "{overall:?} {grpo:?}");
+}
