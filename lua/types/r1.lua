@@ -199,9 +199,9 @@ local Template = {}
 ---@return string
 function Template:render(messages, options) end
 
----A conversation as token ids; needs the template of a directory with a tokenizer.
+---A conversation as token ids, those of :render's text; needs the template of a model with a tokenizer.
 ---@param messages r1.Message[]
----@param options? { tools?: (table<string, any>)[], add_generation_prompt?: boolean }
+---@param options? { tools?: (table<string, any>)[], add_generation_prompt?: boolean } As for :render
 ---@return number[] # Token ids
 ---@return boolean[] # True on what the assistant wrote
 function Template:encode(messages, options) end
@@ -707,12 +707,12 @@ function r1.text.rank(query, texts) end
 function r1.text.parse_tool_calls(format, text, options) end
 
 ---The tokenizer of a model.
----@param dir string A model directory
+---@param model string A directory; in programs also a hub id or r1-nano, of which no weights are fetched
 ---@return r1.Tokenizer
-function r1.text.tokenizer(dir) end
+function r1.text.tokenizer(model) end
 
 ---A chat template.
----@param from string A model directory, a file, or the source itself
+---@param from string A model (a directory; in programs also a hub id or r1-nano), a template's file, or the source itself
 ---@param options? { bos_token?: string, eos_token?: string, format?: string }
 ---@return r1.Template
 function r1.text.template(from, options) end

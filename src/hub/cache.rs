@@ -147,6 +147,12 @@ impl Folder {
         whole.then_some(dir)
     }
 
+    /// The newest snapshot of a revision, if it has a tokenizer.
+    pub(super) fn text(&self, revision: &str) -> Option<PathBuf> {
+        let dir = self.snapshot(&self.commit_of(revision)?);
+        dir.join(files::TOKENIZER).is_file().then_some(dir)
+    }
+
     /// The files of a dataset in the newest snapshot of a revision, as far as their names tell that none is missing.
     pub(super) fn data(&self, revision: &str, wanted: &DataFiles<'_>) -> Option<Vec<PathBuf>> {
         let dir = self.snapshot(&self.commit_of(revision)?);

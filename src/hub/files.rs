@@ -10,6 +10,7 @@ use crate::error::{Error, Kind, Result};
 
 const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
+pub(super) const TOKENIZER: &str = "tokenizer.json";
 const ADAPTER: &str = "adapter_model.safetensors";
 
 /// What to fetch.
@@ -28,12 +29,9 @@ pub(super) struct Plan {
 /// # Errors
 /// [`Kind::Model`] if a name would leave the cache, or if there are no weights that r1 reads.
 pub(super) fn plan(names: &[String]) -> Result<Plan> {
-    if let Some(name) = names.iter().find(|name| !is_path(name)) {
-        return Err(Error::new(Kind::Model, format!("the repository has a file named {name:?}, outside of itself"))
-            .hint("nothing was fetched: this repository is not to be trusted"));
-    }
+    check(names)?;
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
-    let mut plan = Plan { small: names.iter().filter(|name| is_small(name)).cloned().collect(), ..Plan::default() };
+    let mut plan = Plan { small: small(names), ..Plan::default() };
     if has(SINGLE) {
         plan.weights.push(SINGLE.to_owned());
     } else if has(INDEX) {
@@ -48,8 +46,38 @@ pub(super) fn plan(names: &[String]) -> Result<Plan> {
     if !has("config.json") && !has("adapter_config.json") {
         return Err(Error::new(Kind::Model, "the repository has weights and no config.json"));
     }
-    plan.small.sort();
     Ok(plan)
+}
+
+/// The files that text goes through: tokenizer and template, with the configuration beside them.
+///
+/// # Errors
+/// [`Kind::Model`] if a name would leave the cache, or if there is no tokenizer that r1 reads.
+pub(super) fn text(names: &[String]) -> Result<Vec<String>> {
+    check(names)?;
+    if !names.iter().any(|name| name == TOKENIZER) {
+        return Err(Error::new(Kind::Model, format!("the repository has no {TOKENIZER}")).hint(
+            "an adapter's tokenizer is in the repository of its base model; older models are loaded once with \
+             transformers' AutoTokenizer and saved, which writes it",
+        ));
+    }
+    Ok(small(names))
+}
+
+fn check(names: &[String]) -> Result<()> {
+    match names.iter().find(|name| !is_path(name)) {
+        None => Ok(()),
+        Some(name) => {
+            Err(Error::new(Kind::Model, format!("the repository has a file named {name:?}, outside of itself"))
+                .hint("nothing was fetched: this repository is not to be trusted"))
+        }
+    }
+}
+
+fn small(names: &[String]) -> Vec<String> {
+    let mut small: Vec<String> = names.iter().filter(|name| is_small(name)).cloned().collect();
+    small.sort();
+    small
 }
 
 fn is_small(name: &str) -> bool {

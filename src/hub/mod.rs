@@ -4,7 +4,8 @@
 //! a model needs and the cache has not: a few at a time, resumed where a try broke off, checked against the hub's
 //! checksums, safe beside other processes. Where the hub can't be reached, what the cache has is used.
 //!
-//! [`Hub::fetch_data`] gives the files that hold a split of a dataset in the same way.
+//! [`Hub::fetch_text`] gives a model's tokenizer and chat template without its weights, [`Hub::fetch_data`] the files that
+//! hold a split of a dataset, in the same way.
 //!
 //! Settings are Python's: `HF_HOME`, `HF_HUB_CACHE`, `HF_TOKEN` (or the file that `hf auth login` writes),
 //! `HF_ENDPOINT`, `HF_HUB_OFFLINE`. docs/decisions/0003 says why this is not the `hf-hub` crate.
@@ -141,6 +142,27 @@ impl Hub {
         self.fetch_files(&folder, id, commit, &names, watch)?;
         note(&folder, id, commit, watch)?;
         Ok(dir)
+    }
+
+    /// The directory of a model's text files alone (tokenizer, chat template, configuration); no weights are fetched.
+    ///
+    /// # Errors
+    /// As [`Hub::fetch`]; a repository without weights will do.
+    pub fn fetch_text(&self, id: &ModelId, watch: &Watch<'_>) -> Result<PathBuf> {
+        let folder = Folder::new(&self.cache, id);
+        let listing = match self.listing(id, watch, || folder.text(&id.revision))? {
+            Found::Kept(dir) => return Ok(dir),
+            Found::Listing(listing) => listing,
+        };
+        let commit = listing.commit.as_str();
+        let place = |error: Error| error.at(format!("{}/{}/tree/{commit}", self.remote.endpoint, id.page()));
+        let names = files::text(&listing.names).map_err(place)?;
+        self.fetch_files(&folder, id, commit, &names, watch)?;
+        // A revision whose weights are here stays at them, for times without network.
+        if folder.complete(&id.revision).is_none() {
+            note(&folder, id, commit, watch)?;
+        }
+        Ok(folder.snapshot(commit))
     }
 
     /// The files that hold a split of a dataset, in the order of their rows; those that the cache lacks are fetched.

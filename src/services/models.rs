@@ -1,4 +1,4 @@
-//! `model.*`: opening, scoring, sampling.
+//! `model.*`: opening, scoring, sampling; `text.dir`: where a model's tokenizer and template are.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -80,6 +80,7 @@ impl Models {
     pub(super) fn call(&mut self, function: &str, arguments: &Json) -> Result<Json> {
         match function {
             "model.open" => return self.open(arguments),
+            "text.dir" => return self.text_dir(arguments),
             "model.close" => {
                 self.open.remove(&arguments["model"].as_u64().unwrap_or(u64::MAX));
                 return Ok(Json::Null);
@@ -103,6 +104,15 @@ impl Models {
         let opened = arguments["model"].as_u64().and_then(|handle| self.open.get_mut(&handle));
         let opened = opened.ok_or_else(|| Error::new(Kind::Internal, "the model is not open"))?;
         opened.engine.serve(queue).map(|_| Json::Null)
+    }
+
+    /// The directory of a tokenizer and a template: a run's newest checkpoint, or what a name stands for.
+    fn text_dir(&self, arguments: &Json) -> Result<Json> {
+        let name: String = read(&arguments["name"])?;
+        let path = Path::new(&name);
+        let fetching = Fetching { reporter: &self.reporter, interrupt: None };
+        let dir = if path.exists() { store::find_model(path)? } else { train::text_dir(&name, fetching)? };
+        Ok(json!(dir))
     }
 
     fn open(&mut self, arguments: &Json) -> Result<Json> {
@@ -249,7 +259,7 @@ impl Opened {
             seed: StreamSeed { seed: asked.seed, trajectory: 0, step: 0 },
             conversation: self.requests,
         };
-        let reply = self.engine.generate(request, &mut |_| true)?;
+        let reply = self.engine.generate(request, &|| false, &mut |_| ())?;
         let own = match reply.token_ids.split_last() {
             Some((last, own)) if stop_ids.contains(last) => own,
             _ => &reply.token_ids,

@@ -30,7 +30,7 @@ pub enum Extension {
 
 /// Renders conversations for one policy. `Send` and `Sync`; every method is a pure function of its arguments.
 pub struct Renderer {
-    tokenizer: Tokenizer,
+    tokenizer: Arc<Tokenizer>,
     template: Template,
     format: Format,
     /// What bare code is a call of.
@@ -40,6 +40,8 @@ pub struct Renderer {
     /// What the template prints before an assistant's content, and what ends its turn (`<|im_end|>`).
     pub(super) before_reply: String,
     pub(super) marker: String,
+    /// What it prints to ask for a reply; it begins as `before_reply` does.
+    asks: String,
     /// All that may end an assistant's turn in a rendering, the marker first.
     ends: Vec<String>,
     /// The template's prompt for a reply opens a `<think>` block.
@@ -67,16 +69,22 @@ impl Renderer {
         let tokenizer = Tokenizer::load(dir)?;
         let template = Template::of(&tokenizer)?;
         let format = Format::named(format, &template)?;
-        Self::with_template(tokenizer, template, format)
+        Self::with_template(Arc::new(tokenizer), template, format)
     }
 
     /// A renderer over a tokenizer and the template beside it.
     pub fn new(tokenizer: Tokenizer, format: Format) -> Result<Self> {
         let template = Template::of(&tokenizer)?;
-        Self::with_template(tokenizer, template, format)
+        Self::with_template(Arc::new(tokenizer), template, format)
     }
 
-    pub(super) fn with_template(tokenizer: Tokenizer, template: Template, format: Format) -> Result<Self> {
+    /// The same with switches of the template set (`enable_thinking`), which may change all that was learnt of it.
+    pub fn with_switches(&self, switches: Map<String, Value>) -> Result<Self> {
+        let template = self.template.with_switches(switches);
+        Ok(Self::with_template(Arc::clone(&self.tokenizer), template, self.format)?.with_code_tool(&self.code_tool))
+    }
+
+    pub(super) fn with_template(tokenizer: Arc<Tokenizer>, template: Template, format: Format) -> Result<Self> {
         let between = Between::learn(&template);
         let render = |messages: Value, prompt: bool| template.render(&messages, None, prompt, &Map::new());
         let user = json!({"role": "user", "content": "u"});
@@ -110,6 +118,7 @@ impl Renderer {
         let ends = own.filter(|end| !end.is_empty()).map(str::to_owned).collect();
         Ok(Self {
             before_reply: before_reply.to_owned(),
+            asks: prompt.to_owned(),
             opens_thinking: prompt.trim_end().ends_with("<think>"),
             reasoning_field: REASONING_FIELDS.into_iter().find(|field| thinks(field)),
             ability,
@@ -372,7 +381,7 @@ impl Renderer {
         }
         // A mark too many: some message writes the template's own tokens.
         let more = rest.matches(&self.before_reply).count();
-        if more > 1 || (more == 1 && !rest.ends_with(&self.before_reply)) {
+        if more > 1 || (more == 1 && !rest.ends_with(&self.before_reply) && !rest.ends_with(&self.asks)) {
             return None;
         }
         pieces.push(rest, false);

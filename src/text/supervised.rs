@@ -20,7 +20,12 @@ impl Renderer {
     /// The ids of a whole conversation and which of them the policy writes: each assistant's content and end-of-turn
     /// token, not the line break behind it; in Retool each piece up to `</code>`, not the interpreter's output.
     pub fn supervised(&self, messages: &[Message], tools: &[Value]) -> Result<Supervised> {
-        let pieces = self.pieces(messages, tools, Next::End)?;
+        self.marked(messages, tools, false)
+    }
+
+    /// The same; `prompt` asks for a reply behind it.
+    pub fn marked(&self, messages: &[Message], tools: &[Value], prompt: bool) -> Result<Supervised> {
+        let pieces = self.pieces(messages, tools, if prompt { Next::Prompt } else { Next::End })?;
         let replies = messages.iter().filter(|message| message.role == Role::Assistant).count();
         let sampled = pieces.0.iter().filter(|piece| piece.sampled).count();
         if replies > 0 && sampled == 0 {

@@ -4,6 +4,7 @@
 //! A template is read from `chat_template.jinja`, or `chat_template` in tokenizer_config.json (a string, or a list
 //! with names, of which `default` and `tool_use` are used, as transformers picks them).
 
+use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::value::Kwargs;
@@ -25,6 +26,7 @@ const DEFAULT: &str = "chat_template";
 const TOOL_USE: &str = "chat_template (tool_use)";
 
 /// A compiled chat template, with the tokens it may print.
+#[derive(Clone)]
 pub struct Template {
     environment: Environment<'static>,
     /// Where it came from: `models/x/chat_template.jinja`.
@@ -35,6 +37,8 @@ pub struct Template {
     eos_token: String,
     has_tool_use: bool,
     is_default: bool,
+    /// Switches of its own that are set whatever a rendering says (`enable_thinking`).
+    switches: Map<String, Value>,
 }
 
 impl Template {
@@ -102,6 +106,7 @@ impl Template {
             eos_token: eos_token.to_owned(),
             has_tool_use: tool_use.is_some(),
             is_default: false,
+            switches: Map::new(),
         };
         for (name, source) in [(DEFAULT, Some(source)), (TOOL_USE, tool_use)] {
             let Some(source) = source else { continue };
@@ -110,6 +115,12 @@ impl Template {
             added.map_err(|error| new.explain(&error, Kind::Model, "the chat template can't be read"))?;
         }
         Ok(new)
+    }
+
+    /// The template with switches of its own set for every rendering.
+    #[must_use]
+    pub fn with_switches(&self, switches: Map<String, Value>) -> Self {
+        Self { switches, ..self.clone() }
     }
 
     /// Renders a conversation. `messages` is anything that serialises to a list of messages as transformers passes
@@ -130,10 +141,14 @@ impl Template {
             bos_token => self.bos_token,
             eos_token => self.eos_token,
         };
+        let mut variables = Cow::Borrowed(variables);
+        if !self.switches.is_empty() {
+            variables.to_mut().extend(self.switches.clone());
+        }
         if variables.is_empty() {
             self.render_with(name, fixed)
         } else {
-            self.render_with(name, context! { ..Jinja::from_serialize(variables), ..fixed })
+            self.render_with(name, context! { ..Jinja::from_serialize(&variables), ..fixed })
         }
     }
 

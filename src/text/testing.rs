@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use super::{Format, Renderer, Template, Tokenizer, train_tokenizer};
 
@@ -80,7 +80,7 @@ pub(super) fn real_with(name: &str, format: Format, eos: &str, tokens: &[&str]) 
     let files = tempfile::tempdir().unwrap();
     train_tokenizer(corpus(), 360 + extra.len(), &extra).unwrap().save(files.path()).unwrap();
     let template = Template::new(&std::fs::read_to_string(path).unwrap(), None, name, "", eos).unwrap();
-    Some(Renderer::with_template(Tokenizer::load(files.path()).unwrap(), template, format).unwrap())
+    Some(Renderer::with_template(Arc::new(Tokenizer::load(files.path()).unwrap()), template, format).unwrap())
 }
 
 /// A template over the small tokenizer.
@@ -88,5 +88,5 @@ pub(super) fn with_template(source: &str, name: &str, format: Format) -> Rendere
     let template = Template::new(source, None, name, "", "<|im_end|>").unwrap();
     let files = tempfile::tempdir().unwrap();
     small_tokenizer().save(files.path()).unwrap();
-    Renderer::with_template(Tokenizer::load(files.path()).unwrap(), template, format).unwrap()
+    Renderer::with_template(Arc::new(Tokenizer::load(files.path()).unwrap()), template, format).unwrap()
 }

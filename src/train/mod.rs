@@ -44,7 +44,7 @@ pub use masks::{ShownToken, ShownTrajectory, checked, masks};
 pub use objective::Objective;
 pub use plan::{Plan, plan};
 pub use session::{load_model, load_policy, model_sampling};
-pub use source::{Fetching, MODEL_NANO, from_hub, model_at_hand, model_dir};
+pub use source::{Fetching, MODEL_NANO, from_hub, model_at_hand, model_dir, text_dir};
 pub use update::{Update, UpdateStats};
 
 /// What a training command was asked to do.

@@ -40,16 +40,30 @@ pub fn model_dir(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
     if path.join("config.json").is_file() || path.join("adapter_config.json").is_file() {
         return Ok(path.to_owned());
     }
-    if name == MODEL_NANO {
-        return unpack_nano();
-    }
-    if path.is_dir() {
+    if path.is_dir() && name != MODEL_NANO {
         return Err(Error::new(Kind::Model, "the model directory has no config.json")
             .at_path(path)
             .hint("point at a directory in Hugging Face layout (config.json, model.safetensors, tokenizer.json)"));
     }
+    by_name(name, fetching, Hub::fetch)
+}
+
+/// The directory of a model's tokenizer and chat template: the embedded one's, or what is fetched from the hub, which
+/// is no weights.
+pub fn text_dir(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
+    by_name(name, fetching, Hub::fetch_text)
+}
+
+/// How the hub gives the directory of a model, or of a part of it.
+type Fetch = fn(&Hub, &ModelId, &Watch<'_>) -> Result<PathBuf>;
+
+/// The directory of a model that has a name only: the embedded one, or one of the hub.
+fn by_name(name: &str, fetching: Fetching<'_>, fetch: Fetch) -> Result<PathBuf> {
+    if name == MODEL_NANO {
+        return unpack_nano();
+    }
     if ModelId::is_meant(name) {
-        return from_hub(name, fetching).map_err(|mut error| {
+        return fetched(name, fetching, fetch).map_err(|mut error| {
             if error.kind == Kind::Model {
                 let hint = error.hint.take().map_or_else(String::new, |hint| format!("{hint}; "));
                 error.hint = Some(format!("{hint}there is no directory `{name}` either"));
@@ -113,8 +127,12 @@ fn unpack_nano() -> Result<PathBuf> {
 
 /// The directory of a model of the hub (`ORG/NAME[@revision]`); what the cache lacks is fetched, with a bar to watch.
 pub fn from_hub(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
+    fetched(name, fetching, Hub::fetch)
+}
+
+fn fetched(name: &str, fetching: Fetching<'_>, fetch: Fetch) -> Result<PathBuf> {
     let id = ModelId::parse(name)?;
-    watched(&id.to_string(), fetching, |watch| Hub::from_env()?.fetch(&id, watch))
+    watched(&id.to_string(), fetching, |watch| fetch(&Hub::from_env()?, &id, watch))
 }
 
 /// Fetches the datasets of the hub that a script names, with a bar to watch.

@@ -87,6 +87,32 @@ fn two_processes_fetch_a_model_once() {
 }
 
 #[test]
+fn programs_take_tokenizers_and_templates_of_the_hub_without_weights() {
+    let dir = directory(&[], false);
+    let server = Server::start(repo());
+    let code = "local t = r1.text.tokenizer('org/tiny@main')
+                local template = r1.text.template('org/tiny')
+                local messages = { r1.user('Say 4') }
+                local ids = template:encode(messages, { add_generation_prompt = true })
+                return t:decode(ids) == template:render(messages, { add_generation_prompt = true }), template:format()";
+    let output = with_hub(dir.path(), &server, &["lua", "-e", code, "--quiet"]).output().unwrap();
+    assert_eq!(said(dir.path(), &server, &output), "exit: 0\n--- stdout\ntrue\nhermes");
+    assert!(!server.asked().iter().any(|asked| asked.path.contains("safetensors")), "{:?}", server.asked());
+    // The cache is enough afterwards.
+    let output = with_hub(dir.path(), &server, &["lua", "-e", code]).env("HF_HUB_OFFLINE", "1").output().unwrap();
+    assert_eq!(said(dir.path(), &server, &output), "exit: 0\n--- stdout\ntrue\nhermes");
+    let code = "return r1.text.tokenizer('org/other')";
+    let output = with_hub(dir.path(), &server, &["lua", "-e", code]).env("HF_HUB_OFFLINE", "1").output().unwrap();
+    insta::assert_snapshot!(said(dir.path(), &server, &output), @r"
+    exit: 5
+    --- stderr
+    error: `org/other` is not in the cache, or not all of it, and HF_HUB_OFFLINE is set
+      --> [dir]/hf/hub
+      hint: unset HF_HUB_OFFLINE to fetch it, or set HF_HOME to the cache that has it; there is no directory `org/other` either
+    ");
+}
+
+#[test]
 fn a_model_that_may_not_be_read() {
     let dir = directory(&[], false);
     let server = Server::changed(repo(), |_, _, _| Answer::new(401, "").with("X-Error-Code", "RepoNotFound"));

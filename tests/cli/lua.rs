@@ -86,6 +86,65 @@ fn text_goes_to_ids_and_back() {
     );
 }
 
+/// `:encode` takes what `:render` takes, and its ids spell the same text.
+#[test]
+fn conversations_are_encoded_as_they_are_rendered() {
+    let template = "{{ mood }}{% if tools %}[{{ tools | length }} tools]{% endif %}\
+                    {% for m in messages %}<|im_start|>{{ m.role }}\\n{{ m.content }}<|im_end|>\\n{% endfor %}\
+                    {% if add_generation_prompt %}<|im_start|>assistant\\n\
+                    {% if enable_thinking is false %}<think>\\n\\n</think>\\n\\n{% endif %}{% endif %}";
+    let config = format!("{{\"eos_token\": \"<|im_end|>\", \"chat_template\": \"{template}\"}}");
+    let dir = directory(&[], true);
+    std::fs::write(dir.path().join("model/tokenizer_config.json"), config).unwrap();
+    let code = "local template, tokenizer = r1.text.template('model'), r1.text.tokenizer('model')
+         local one = { r1.user('q') }
+         local two = { r1.user('q'), r1.assistant('a'), r1.user('r') }
+         local tools = { { type = 'function', ['function'] = { name = 'f' } } }
+         local seen = {}
+         for _, messages in ipairs { one, two } do
+           for _, options in ipairs { {}, { add_generation_prompt = true }, { enable_thinking = false },
+               { enable_thinking = false, add_generation_prompt = true }, { tools = tools, mood = 'calm' }, {} } do
+             local text = template:render(messages, options)
+             local ids, mask = template:encode(messages, options)
+             assert(tokenizer:decode(ids) == text, text)
+             seen[text] = true
+             local own = {}
+             for i, id in ipairs(ids) do if mask[i] then own[#own + 1] = id end end
+             assert(tokenizer:decode(own) == (messages == two and 'a<|im_end|>' or ''), tokenizer:decode(own))
+           end
+         end
+         local count = 0
+         for _ in pairs(seen) do count = count + 1 end
+         return count, template:render(one, { enable_thinking = false, add_generation_prompt = true })";
+    let output = r1(dir.path(), &["lua", "-e", code]).output().unwrap();
+    assert_eq!(
+        shown(dir.path(), &output),
+        "exit: 0\n--- stdout\n8\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>"
+    );
+}
+
+#[test]
+fn tokenizers_and_templates_of_models_by_name() {
+    assert_eq!(
+        run("local t = r1.text.tokenizer('r1-nano')
+             local ids = r1.text.template('r1-nano'):encode({ r1.user('2+3') }, { add_generation_prompt = true })
+             return t:decode(ids) == r1.text.template('r1-nano'):render({ r1.user('2+3') }, { add_generation_prompt = true })"),
+        "exit: 0\n--- stdout\ntrue"
+    );
+    assert_eq!(
+        run("return r1.text.tokenizer('nano')"),
+        "exit: 5\n--- stderr\nerror: there is no model `nano`\n  --> -e:1\n  hint: give a directory, a hub id such as \
+         Qwen/Qwen2.5-1.5B-Instruct, or `r1-nano` for the embedded model"
+    );
+    let wrong = run("return r1.text.template('model', { fromat = 'hermes' })");
+    assert!(wrong.contains("did you mean `format`") && wrong.contains("--> -e:1"), "{wrong}");
+    let recipe = "r1.text.tokenizer('r1-nano') return r1.recipe {}";
+    let dir = directory(&[("a.lua", recipe)], false);
+    let output = r1(dir.path(), &["check", "a.lua"]).output().unwrap();
+    let said = shown(dir.path(), &output);
+    assert!(said.contains("names of models are for programs (`r1 lua`)") && said.contains("a.lua:1"), "{said}");
+}
+
 #[test]
 fn replies_are_read_as_a_policys_are() {
     assert_eq!(

@@ -117,6 +117,32 @@ fn the_cache_is_laid_out_as_python_lays_it_out() {
 }
 
 #[test]
+fn text_comes_without_weights_and_leaves_a_whole_model_in_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(tiny());
+    let quiet = Watch { event: &|_| (), stop: &|| false };
+    let id = ModelId::parse("org/tiny").unwrap();
+    let text = hub(&server.url, dir.path(), &[]).fetch_text(&id, &quiet).unwrap();
+    assert!(text.join("tokenizer.json").is_file() && !text.join("model.safetensors").exists());
+    let offline = hub(&server.url, dir.path(), &[("HF_HUB_OFFLINE", "1")]);
+    assert_eq!(offline.fetch_text(&id, &quiet).unwrap(), text);
+    assert!(offline.fetch(&id, &quiet).unwrap_err().message.contains("not all of it"));
+    assert_eq!(fetch(&hub(&server.url, dir.path(), &[]), "org/tiny").unwrap(), text);
+
+    // The text of a newer commit does not take the older model away.
+    let mut newer = tiny();
+    newer.commit = "f".repeat(40);
+    let server = Server::start(newer);
+    let text = hub(&server.url, dir.path(), &[]).fetch_text(&id, &quiet).unwrap();
+    assert!(text.ends_with("f".repeat(40)));
+    assert!(offline.fetch(&id, &quiet).unwrap().ends_with(COMMIT));
+
+    let server = Server::start(Repo::new(&[("adapter_config.json", b"{}"), ("adapter_model.safetensors", b"x")]));
+    let error = hub(&server.url, dir.path(), &[]).fetch_text(&id, &quiet).unwrap_err();
+    assert!(error.message.contains("no tokenizer.json") && error.hint.unwrap().contains("base model"));
+}
+
+#[test]
 fn the_token_goes_to_the_hub_and_nowhere_else() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(tiny());

@@ -39,7 +39,7 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::
     messages(lua, &r1)?;
     answers::install(lua, &r1)?;
     json::install(lua, &r1)?;
-    text::install(lua, &r1)?;
+    text::install(lua, &r1, host)?;
     model::install(lua, &r1, host)?;
     rl::install(lua, &r1, host)?;
     trajectory::install(lua, &r1, host)?;

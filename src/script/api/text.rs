@@ -1,21 +1,27 @@
-//! `r1.text`: tokenizers and chat templates of any model directory, by hand.
+//! `r1.text`: tokenizers and chat templates of any model, by hand. What is no directory here the host's [`Services`] know:
+//! models of the hub, the embedded one, a run's newest checkpoint.
 
-use std::path::Path;
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
-use mlua::{Lua, Table, UserData, UserDataMethods, Value};
+use mlua::{Function, Lua, Table, UserData, UserDataMethods, Value};
 use serde_json::{Map, Value as Json, json};
 
 use super::args::{Fields, fail, fail_with, raise, text};
+use super::model::ask;
 use crate::error::{Error, Kind, Result, suggest};
+use crate::script::Services;
 use crate::script::convert::{Odd, from_json, kind, to_json};
+use crate::script::host::Host;
 use crate::script::messages::messages;
 use crate::text::{AUTO, CODE_TOOL, Format, Renderer, Template, Tokenizer, schema};
 
-pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Host) -> mlua::Result<()> {
     let table = lua.create_table()?;
-    table.raw_set("tokenizer", lua.create_function(|lua, dir: Value| tokenizer(lua, &dir))?)?;
-    table.raw_set("template", lua.create_function(|lua, (from, options)| template(lua, &from, &options))?)?;
+    table.raw_set("tokenizer", opener(lua, host, "r1.text.tokenizer", tokenizer)?)?;
+    table.raw_set("template", opener(lua, host, "r1.text.template", template)?)?;
     let parse = lua.create_function(|lua, (format, reply, options)| parse(lua, &format, &reply, &options))?;
     table.raw_set("parse_tool_calls", parse)?;
     table.raw_set("rank", lua.create_function(|lua, (query, texts): (Value, Value)| rank(lua, &query, &texts))?)?;
@@ -72,12 +78,59 @@ fn option(lua: &Lua, function: &'static str, options: &Value, name: &str) -> mlu
     flag(&Fields::new(lua, function, options, &[name])?, name, false)
 }
 
-/// `r1.text.tokenizer(dir)`
+/// A function that makes something of a model's directory. Only in programs may it wait for one to be fetched: recipes
+/// are loaded at once, and again by every worker.
+fn opener<T: UserData + 'static>(
+    lua: &Lua,
+    host: &Host,
+    name: &'static str,
+    open: fn(&Lua, &str, &Value) -> mlua::Result<T>,
+) -> mlua::Result<Function> {
+    let Some(services) = host.services.clone() else {
+        return lua.create_function(move |lua, (from, options): (Value, Value)| {
+            let from = text(lua, name, "model", &from)?;
+            if !is_source(&from) && !Path::new(&from).exists() {
+                let error = Error::new(Kind::Model, format!("{name}: there is no directory `{from}`"));
+                return Err(raise(error.hint("names of models are for programs (`r1 lua`); a recipe gives a path")));
+            }
+            open(lua, &from, &options)
+        });
+    };
+    lua.create_async_function(move |lua, (from, options): (Value, Value)| {
+        let services = services.clone();
+        async move {
+            let from = text(&lua, name, "model", &from)?;
+            open(&lua, &found(&lua, &services, from).await?, &options)
+        }
+    })
+}
+
+/// Where a model's text files are; what names no model is left as it is.
+async fn found(lua: &Lua, services: &Arc<dyn Services>, from: String) -> mlua::Result<String> {
+    let path = Path::new(&from);
+    let has = |name: &str| path.join(name).is_file();
+    if is_source(&from) || has("tokenizer.json") || has(TEMPLATE) || (path.is_file() && !path.ends_with("latest")) {
+        return Ok(from);
+    }
+    let dir = ask(lua, services, "text.dir", json!({ "name": from })).await?;
+    Ok(dir.as_str().map_or(from, str::to_owned))
+}
+
+const TEMPLATE: &str = "chat_template.jinja";
+
+/// A template itself, not where one is.
+fn is_source(text: &str) -> bool {
+    text.contains("{%") || text.contains("{{") || text.contains('\n')
+}
+
+/// `r1.text.tokenizer(model)`
 struct TokenizerOf(Rc<Tokenizer>);
 
-fn tokenizer(lua: &Lua, dir: &Value) -> mlua::Result<TokenizerOf> {
-    let dir = text(lua, "r1.text.tokenizer", "dir", dir)?;
-    Tokenizer::load(Path::new(&dir)).map(|tokenizer| TokenizerOf(Rc::new(tokenizer))).map_err(raise)
+fn tokenizer(lua: &Lua, dir: &str, options: &Value) -> mlua::Result<TokenizerOf> {
+    if !options.is_nil() {
+        return Err(fail(lua, "r1.text.tokenizer", "takes nothing behind the model"));
+    }
+    Tokenizer::load(Path::new(dir)).map(|tokenizer| TokenizerOf(Rc::new(tokenizer))).map_err(raise)
 }
 
 impl UserData for TokenizerOf {
@@ -97,35 +150,50 @@ impl UserData for TokenizerOf {
     }
 }
 
-/// `r1.text.template(dir_or_file_or_source)`
+/// `r1.text.template(model_or_file_or_source)`
 enum TemplateOf {
     /// Of a directory with a tokenizer, which `:encode` needs.
-    Model(Box<Renderer>),
+    Model {
+        renderer: Rc<Renderer>,
+        /// The same with the switches that were set last.
+        switched: RefCell<(Map<String, Json>, Rc<Renderer>)>,
+    },
     Source(Box<Template>),
 }
 
 impl TemplateOf {
+    fn of_model(renderer: Renderer) -> Self {
+        let renderer = Rc::new(renderer);
+        Self::Model { switched: RefCell::new((Map::new(), Rc::clone(&renderer))), renderer }
+    }
+
     fn template(&self) -> &Template {
         match self {
-            Self::Model(renderer) => renderer.template(),
+            Self::Model { renderer, .. } => renderer.template(),
             Self::Source(template) => template,
         }
     }
 
-    fn renderer(&self, lua: &Lua, function: &str) -> mlua::Result<&Renderer> {
-        match self {
-            Self::Model(renderer) => Ok(renderer),
-            Self::Source(_) => {
-                let why = "needs a tokenizer: make the template from a model directory that has tokenizer.json";
-                Err(fail(lua, function, why))
-            }
+    /// The renderer with switches of the template set.
+    fn renderer(&self, lua: &Lua, function: &str, switches: Map<String, Json>) -> mlua::Result<Rc<Renderer>> {
+        let Self::Model { renderer, switched } = self else {
+            let why = "needs a tokenizer: make the template from a model directory that has tokenizer.json";
+            return Err(fail(lua, function, why));
+        };
+        if switches.is_empty() {
+            return Ok(Rc::clone(renderer));
         }
+        let mut switched = switched.borrow_mut();
+        if switched.0 != switches {
+            let made = renderer.with_switches(switches.clone()).map_err(raise)?;
+            *switched = (switches, Rc::new(made));
+        }
+        Ok(Rc::clone(&switched.1))
     }
 }
 
-fn template(lua: &Lua, from: &Value, options: &Value) -> mlua::Result<TemplateOf> {
+fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<TemplateOf> {
     const NAME: &str = "r1.text.template";
-    let from = text(lua, NAME, "dir or source", from)?;
     let (mut bos, mut eos, mut format) = (String::new(), String::new(), AUTO.to_owned());
     if !options.is_nil() {
         let fields = Fields::new(lua, NAME, options, &["bos_token", "eos_token", "format"])?;
@@ -138,17 +206,17 @@ fn template(lua: &Lua, from: &Value, options: &Value) -> mlua::Result<TemplateOf
             format = name;
         }
     }
-    let path = Path::new(&from);
+    let path = Path::new(from);
     let build = || -> Result<TemplateOf> {
-        let jinja = if path.is_dir() { path.join("chat_template.jinja") } else { path.to_owned() };
-        let (source, origin) = if from.contains("{%") || from.contains("{{") || from.contains('\n') {
-            (from.clone(), "template".to_owned())
+        let jinja: PathBuf = if path.is_dir() { path.join(TEMPLATE) } else { path.to_owned() };
+        let (source, origin) = if is_source(from) {
+            (from.to_owned(), "template".to_owned())
         } else if jinja.is_file() && !path.join("tokenizer.json").exists() {
             let read = std::fs::read_to_string(&jinja);
             let read = read.map_err(|error| Error::io(Kind::Model, "read the template", &jinja, &error))?;
             (read, jinja.display().to_string())
         } else {
-            return Ok(TemplateOf::Model(Box::new(Renderer::load_named(path, &format)?)));
+            return Ok(TemplateOf::of_model(Renderer::load_named(path, &format)?));
         };
         Ok(TemplateOf::Source(Box::new(Template::new(&source, None, &origin, &bos, &eos)?)))
     };
@@ -164,32 +232,19 @@ impl UserData for TemplateOf {
             this.template().render(&list, tools, asked.add_generation_prompt, &asked.variables).map_err(raise)
         });
         methods.add_method("encode", |lua, this, (list, options): (Value, Value)| {
-            let renderer = this.renderer(lua, "encode")?;
             let Value::Table(list) = &list else {
                 return Err(fail(lua, "encode", format!("takes a list of messages, got {}", kind(&list))));
             };
             let list = messages(list, "messages").map_err(|why| fail(lua, "encode", why))?;
             let asked = Options::read(lua, "encode", &options)?;
-            if let Some(name) = asked.variables.keys().next() {
-                return Err(fail(lua, "encode", format!("unknown option `{name}`; tools, add_generation_prompt")));
-            }
-            let mut both = if list.iter().any(|message| message.role == crate::mdp::Role::Assistant) {
-                renderer.supervised(&list, &asked.tools).map(|made| (made.ids, made.mask)).map_err(raise)?
-            } else {
-                (Vec::new(), Vec::new())
-            };
-            if asked.add_generation_prompt || both.0.is_empty() {
-                let prompt = renderer.prompt(&list, &asked.tools).map_err(raise)?;
-                // What was sampled stays marked where the prompt begins with it.
-                let same = prompt.iter().zip(&both.0).take_while(|(a, b)| a == b).count();
-                both.1.truncate(same);
-                both.1.resize(prompt.len(), false);
-                both.0 = prompt;
-            }
-            Ok(both)
+            let renderer = this.renderer(lua, "encode", asked.variables)?;
+            let made = renderer.marked(&list, &asked.tools, asked.add_generation_prompt).map_err(raise)?;
+            Ok((made.ids, made.mask))
         });
-        methods.add_method("stop_ids", |lua, this, ()| Ok(this.renderer(lua, "stop_ids")?.stop_ids().to_vec()));
-        methods.add_method("format", |lua, this, ()| Ok(this.renderer(lua, "format")?.format().name()));
+        methods.add_method("stop_ids", |lua, this, ()| {
+            Ok(this.renderer(lua, "stop_ids", Map::new())?.stop_ids().to_vec())
+        });
+        methods.add_method("format", |lua, this, ()| Ok(this.renderer(lua, "format", Map::new())?.format().name()));
     }
 }
 
@@ -249,7 +304,7 @@ fn parse(lua: &Lua, format: &Value, reply: &Value, options: &Value) -> mlua::Res
     Ok(table)
 }
 
-/// What `:render` takes besides the messages; names it does not know are the template's own switches.
+/// What `:render` and `:encode` take besides the messages; names it does not know are the template's own switches.
 struct Options {
     tools: Vec<Json>,
     add_generation_prompt: bool,

@@ -143,10 +143,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     ),
     f(
         "r1.text.tokenizer",
-        &[p("dir", "string", "A model directory")],
+        &[p("model", "string", "A directory; in programs also a hub id or r1-nano, of which no weights are fetched")],
         &[("Tokenizer", "")],
         "The tokenizer of a model.",
-        "",
+        "local ids = r1.text.tokenizer(\"Qwen/Qwen3-0.6B\"):encode(\"one two\")",
     ),
     f(
         "Tokenizer:encode",
@@ -167,7 +167,11 @@ pub(super) const ENTRIES: &[Entry] = &[
     f(
         "r1.text.template",
         &[
-            p("from", "string", "A model directory, a file, or the source itself"),
+            p(
+                "from",
+                "string",
+                "A model (a directory; in programs also a hub id or r1-nano), a template's file, or the source itself",
+            ),
             table(
                 "options?",
                 "",
@@ -200,11 +204,15 @@ pub(super) const ENTRIES: &[Entry] = &[
         "Template:encode",
         &[
             p("messages", "{Message}", ""),
-            table("options?", "", &[p("tools?", "{{[string]: any}}", ""), p("add_generation_prompt?", "boolean", "")]),
+            table(
+                "options?",
+                "As for :render",
+                &[p("tools?", "{{[string]: any}}", ""), p("add_generation_prompt?", "boolean", "")],
+            ),
         ],
         &[("{number}", "Token ids"), ("{boolean}", "True on what the assistant wrote")],
-        "A conversation as token ids; needs the template of a directory with a tokenizer.",
-        "",
+        "A conversation as token ids, those of :render's text; needs the template of a model with a tokenizer.",
+        "local ids, mask = template:encode({ r1.user(\"hi\") }, { add_generation_prompt = true, enable_thinking = false })",
     ),
     f("Template:stop_ids", &[], &[("{number}", "")], "The ids that end a reply.", ""),
     f("Template:format", &[], &[("string", "")], "The name of its tool-call format.", ""),
