@@ -30,6 +30,7 @@ COMPARED = {
     "sample_ragged": ("sampling, 64 at once, 64-token prompts, ragged replies", 5),
     "grpo_equal": ("GRPO step, 8 groups of 8, 64-token prompts, 64 new tokens each", 3),
     "grpo_ragged": ("GRPO step, 8 groups of 8, 2 to 4 turns, ragged replies and observations", 5),
+    "grpo_steps": ("GRPO step, 8 groups of 8, 5 turns, growing context, ragged replies and observations", 5),
 }
 
 
@@ -56,6 +57,7 @@ def workload():
         "sample_ragged": rows(64, 1, lambda: [ragged()]),
         "grpo_equal": rows(8, 8, lambda: [64]),
         "grpo_ragged": rows(8, 8, lambda: [ragged() for _ in range(rng.randint(2, 4))]),
+        "grpo_steps": rows(8, 8, lambda: [ragged() for _ in range(5)]),
     }
 
 
@@ -87,7 +89,7 @@ class Side:
 def summary(samples):
     seconds = [sample["seconds"] for sample in samples]
     result = {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds)}
-    result |= {key: samples[-1][key] for key in ("tokens", "way", "tried") if key in samples[-1]}
+    result |= {key: samples[-1][key] for key in ("tokens", "way", "tried", "prompt") if key in samples[-1]}
     if "parts" in samples[-1]:
         parts = samples[-1]["parts"]
         result["parts"] = {key: statistics.median(sample["parts"][key] for sample in samples) for key in parts}
@@ -165,6 +167,10 @@ def table(results):
             what, target = COMPARED[name]
             lines.append(f"| {what} | {time_of(r1)} | {result['peer']['way']}: {time_of(result['peer'])} "
                          f"| **{result['ratio']:.1f}x** | {target}x |")
+            if name == "grpo_steps":
+                prompt = r1["prompt"]
+                lines.append(f"| the same: prompt tokens computed, of those that are new, of those in all prompts "
+                             f"| {prompt['computed']:,} of {prompt['new']:,} of {prompt['shown']:,} | | | |")
         elif name == "env_step":
             lines.append(f"| host overhead of an env step: Lua in and out | {time_of(r1)} | | | 10 us |")
             lines.append(f"| the same, reading the observation | {r1['parts']['observe'] * 1e6:.1f} us | | | |")

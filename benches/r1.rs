@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use r1::config::{Learner, Normalize};
-use r1::engine::{Engine, EngineClient, EngineOptions, Policy, Scripted, TokenBytes, channel};
-use r1::mdp::{Action, Completion, FinishReason, Request, Sampling, StreamSeed, Trajectory};
+use r1::engine::{Coming, Engine, EngineClient, EngineOptions, Policy, Scripted, TokenBytes, channel};
+use r1::mdp::{Action, FinishReason, Request, Sampling, StreamSeed, Trajectory};
 use r1::model::Model;
 use r1::rl::adamw::{self, AdamW};
 use r1::rl::{advantages, pack};
@@ -23,9 +23,8 @@ use r1::script::{Script, Split, Worker};
 use r1::text::{Format, Renderer};
 use r1::train::{Lesson, Objective, Update};
 use r1::{Error, Kind, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
 
 /// Trajectories that try the same task.
 const GROUP: usize = 8;
@@ -50,7 +49,7 @@ struct Cut {
 }
 
 impl Policy for Cut {
-    fn submit(&self, mut request: Request) -> oneshot::Receiver<Result<Completion>> {
+    fn submit(&self, mut request: Request) -> Coming {
         let turn = &self.rows[request.seed.trajectory as usize].turns[request.seed.step as usize];
         request.sampling = Arc::new(Sampling { max_new_tokens: turn.reply, ..Sampling::default() });
         request.stop_ids = Arc::default();
@@ -59,6 +58,36 @@ impl Policy for Cut {
 
     fn release(&self, conversation: u64) {
         self.policy.release(conversation);
+    }
+}
+
+/// Prompt tokens of a rollout.
+#[derive(Serialize)]
+struct Prompts {
+    /// Of all prompts.
+    shown: u64,
+    /// Those that no earlier step of the trajectory had: the first prompt, what the environment added, and the last token
+    /// of each reply, which was sampled and not read.
+    new: u64,
+    /// Those that went through the model; fewer than the new ones where a group shares its prompt.
+    computed: u64,
+}
+
+impl Prompts {
+    fn of(trajectories: &[Trajectory], computed: u64) -> Result<Self> {
+        let (mut shown, mut new) = (0, 0);
+        for trajectory in trajectories {
+            let mut known = 0;
+            for step in &trajectory.steps {
+                shown += step.prompt_ids.len() as u64;
+                new += (step.prompt_ids.len() - known) as u64;
+                known = step.prompt_ids.len() + step.response_ids.len() - 1;
+            }
+        }
+        if computed > new {
+            return Err(internal(&format!("{computed} prompt tokens were computed, {new} of them new")));
+        }
+        Ok(Self { shown, new, computed })
     }
 }
 
@@ -114,7 +143,7 @@ impl Bench {
         let data = self.dir.join(format!("{name}.jsonl"));
         Ok(match name {
             "sample_equal" | "sample_ragged" => Case::Sample(rows(&data)?),
-            "grpo_equal" | "grpo_ragged" => {
+            "grpo_equal" | "grpo_ragged" | "grpo_steps" => {
                 Case::Grpo(rows(&data)?, self.pool("turns.lua", &[format!("data.train={}", data.display())])?)
             }
             "env_step" => {
@@ -209,7 +238,8 @@ impl Bench {
         let parts = json!({
             "model": stats.model_seconds, "idle": stats.idle_seconds, "sampling": sampled, "update": seconds - sampled,
         });
-        Ok(json!({ "seconds": seconds, "tokens": tokens, "parts": parts }))
+        let prompt = Prompts::of(&trajectories, stats.prefilled_tokens)?;
+        Ok(json!({ "seconds": seconds, "tokens": tokens, "parts": parts, "prompt": prompt }))
     }
 
     /// Trajectories through the worker pool with a policy that costs nothing: seconds a step.
