@@ -26,6 +26,8 @@ pub use ureq::http::HeaderMap;
 
 /// Between two looks at whether somebody wants to stop.
 const LOOK: Duration = Duration::from_millis(50);
+/// Longest wait for a connection.
+const CONNECT: Duration = Duration::from_secs(10);
 /// Bytes of a piece, and pieces that may wait to be taken.
 const PIECE: usize = 64 * 1024;
 const AHEAD: usize = 16;
@@ -110,7 +112,7 @@ impl Client {
             .user_agent(concat!("r1/", env!("CARGO_PKG_VERSION")))
             // Ranges and checksums are of the bytes as they are.
             .accept_encoding("identity")
-            .timeout_connect(Some(Duration::from_secs(10)))
+            .timeout_connect(Some(CONNECT))
             .timeout_per_read(Some(silence))
             .timeout_per_write(Some(silence))
             .build();
@@ -137,7 +139,7 @@ impl Client {
         let agent = self.agent.clone();
         let exchange = move || {
             let told = match call(&agent, request) {
-                Err(error) => sender.send(Piece::Broken(error.to_string())),
+                Err(error) => sender.send(Piece::Broken(words(&agent, &error))),
                 Ok(answer) => {
                     let (head, body) = answer.into_parts();
                     let mut reader = body.into_with_config().limit(u64::MAX).reader();
@@ -153,7 +155,7 @@ impl Client {
                             Ok(count) => sender.send(Piece::Body(piece[..count].to_vec())),
                             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                             Err(error) => {
-                                let _ = sender.send(Piece::Broken(error.to_string()));
+                                let _ = sender.send(Piece::Broken(words_of_body(&agent, &error)));
                                 return;
                             }
                         };
@@ -206,7 +208,7 @@ impl Response {
 }
 
 fn read_whole(agent: &Agent, request: Request, most: usize, stop: &dyn Fn() -> bool) -> Result<Whole, Fault> {
-    let answer = call(agent, request).map_err(|error| Fault::Broken(error.to_string()))?;
+    let answer = call(agent, request).map_err(|error| Fault::Broken(words(agent, &error)))?;
     let (head, body) = answer.into_parts();
     let mut reader = body.into_with_config().limit(u64::MAX).reader();
     let (mut bytes, mut piece) = (Vec::new(), vec![0; PIECE]);
@@ -221,9 +223,33 @@ fn read_whole(agent: &Agent, request: Request, most: usize, stop: &dyn Fn() -> b
             }
             Ok(count) => bytes.extend_from_slice(&piece[..count]),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Fault::Broken(error.to_string())),
+            Err(error) => return Err(Fault::Broken(words_of_body(agent, &error))),
         }
     }
+}
+
+/// The network's words of a failure; how long was waited, where it is that.
+fn words(agent: &Agent, error: &ureq::Error) -> String {
+    match error {
+        ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => {
+            format!("no connection within {} s", CONNECT.as_secs())
+        }
+        ureq::Error::Timeout(_) => {
+            let silence = agent.config().timeout_per_read().unwrap_or_default();
+            format!("no byte came for {} s", silence.as_secs_f64())
+        }
+        ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+            "connection refused".to_owned()
+        }
+        ureq::Error::Io(error) => error.to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// The same for one in the middle of a body.
+fn words_of_body(agent: &Agent, error: &std::io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<ureq::Error>());
+    inner.map_or_else(|| error.to_string(), |inner| words(agent, inner))
 }
 
 fn call(agent: &Agent, request: Request) -> std::result::Result<http::Response<ureq::Body>, ureq::Error> {

@@ -10,12 +10,12 @@ use super::hub::server::{Answer, Asked, Repo, Server};
 use super::{cli_snapshot, directory, r1, shown};
 
 /// A server whose answers `answer` makes, from the request and how many came before it.
-fn serving(answer: impl Fn(&Asked, usize) -> Answer + Send + Sync + 'static) -> Server {
+pub(crate) fn serving(answer: impl Fn(&Asked, usize) -> Answer + Send + Sync + 'static) -> Server {
     Server::changed(Repo::new(&[]), move |asked, before, _| answer(asked, before))
 }
 
 /// A streamed answer of these events, in pieces that end anywhere.
-fn streamed(events: &[Value]) -> Answer {
+pub(crate) fn streamed(events: &[Value]) -> Answer {
     let mut body: String = events.iter().map(|event| ["data: ", &event.to_string(), "\n\n"].concat()).collect();
     body.push_str("data: [DONE]\n\n");
     let mut answer = Answer::new(200, "").with("Content-Type", "text/event-stream");
@@ -23,15 +23,15 @@ fn streamed(events: &[Value]) -> Answer {
     answer
 }
 
-fn delta(delta: &Value) -> Value {
+pub(crate) fn delta(delta: &Value) -> Value {
     json!({ "choices": [{ "index": 0, "delta": delta, "finish_reason": null }] })
 }
 
-fn finish(reason: &str) -> Value {
+pub(crate) fn finish(reason: &str) -> Value {
     json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": reason }] })
 }
 
-fn infer(dir: &Path, server: &Server, more: &[&str]) -> Output {
+pub(crate) fn infer(dir: &Path, server: &Server, more: &[&str]) -> Output {
     let base = format!("{}/v1/", server.url);
     let args = [&["infer", "--api-base", &base, "--model", "some-model"], more].concat();
     let mut command = r1(dir, &args);
@@ -234,66 +234,6 @@ fn a_server_that_does_not_stream_will_do() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "Yes.\n");
     assert_eq!(bodies(&server)[0]["messages"], json!([{ "role": "user", "content": "Is it?" }]));
-}
-
-#[test]
-fn a_server_that_fails_is_named() {
-    let dir = directory(&[], false);
-    let said = |server: &Server| {
-        let text = shown(dir.path(), &infer(dir.path(), server, &["-p", "Hello?"]));
-        text.replace(&server.url, "SERVER")
-    };
-    let refusing = |status: u16, body: &str| {
-        let body = body.to_owned();
-        said(&serving(move |_, _| Answer::new(status, body.clone())))
-    };
-    insta::assert_snapshot!(refusing(401, r#"{"error": {"message": "No key."}}"#), @r"
-    exit: 5
-    --- stderr
-    error: SERVER/v1 answers 401: No key.
-      hint: set OPENAI_API_KEY to a key of that server
-    ");
-    insta::assert_snapshot!(refusing(404, r#"{"detail": "Not Found"}"#), @r"
-    exit: 5
-    --- stderr
-    error: SERVER/v1 answers 404: Not Found
-      hint: it knows no model `some-model`, or --api-base should end otherwise, as in http://localhost:8000/v1
-    ");
-    insta::assert_snapshot!(refusing(500, "<html>broken</html>"), @r"
-    exit: 5
-    --- stderr
-    error: SERVER/v1 answers 500: <html>broken</html>
-    ");
-    insta::assert_snapshot!(said(&serving(|_, _| streamed(&[json!({ "error": { "message": "out of memory" } })]))), @r"
-    exit: 5
-    --- stderr
-    error: SERVER/v1 does not answer as an OpenAI-compatible server: out of memory
-    ");
-    let cut = |_: &Asked, _: usize| {
-        let mut answer = streamed(&[delta(&json!({ "content": "It is" }))]);
-        answer.pieces.truncate(9);
-        answer
-    };
-    insta::assert_snapshot!(said(&serving(cut)), @r"
-    exit: 5
-    --- stderr
-    error: SERVER/v1 does not answer as an OpenAI-compatible server: its reply broke off
-    ");
-    let busy = serving(|_, before| match before {
-        0 => Answer::new(429, "slow down").with("Retry-After", "0"),
-        _ => streamed(&[delta(&json!({ "content": "At last." })), finish("stop")]),
-    });
-    insta::assert_snapshot!(said(&busy), @r"
-    exit: 0
-    --- stdout
-    At last.
-    ");
-    cli_snapshot!(["infer", "--api-base", "localhost:8000", "--model", "x", "-p", "Hello"], @r"
-    exit: 2
-    --- stderr
-    error: --api-base is `localhost:8000`, which is no http address
-      hint: as in --api-base http://localhost:8000/v1
-    ");
 }
 
 #[test]

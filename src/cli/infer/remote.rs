@@ -4,6 +4,8 @@
 //! servers that leave them there. An env keeps the text of a reply and the results of its calls; the
 //! calls themselves are remembered here and put back between the two when the conversation is sent again.
 
+mod trouble;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -11,12 +13,12 @@ use serde_json::{Map, Value, json};
 
 use super::chat::{Piece, Said, Show};
 use super::local::show_event;
-use super::screen::harmless;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, FinishReason, Message, Observation, Role, ToolCall};
-use crate::net::{self, Client, Fault, Request, Response};
+use crate::net::{self, Client, Request, Response};
 use crate::telemetry::Interrupt;
 use crate::text::{AUTO, CODE_TOOL, Format, Reply, Stream};
+use trouble::{Odd, error_of};
 
 /// Longest wait for the next byte: a server may have a queue.
 const SILENCE: Duration = Duration::from_mins(10);
@@ -188,15 +190,22 @@ impl Remote {
         stop: &dyn Fn() -> bool,
         show: &mut Show<'_>,
     ) -> Result<()> {
-        if answer.header("content-type").is_some_and(|kind| kind.starts_with("application/json")) {
+        let kind = answer.header("content-type").unwrap_or_default();
+        if kind.starts_with("application/json") {
             // A server that does not stream.
-            let bytes = answer.bytes(WHOLE, stop).map_err(|fault| self.fault(fault))?;
-            return heard.event(&bytes, show).map_err(|why| self.odd(&why));
+            let bytes = answer.bytes(WHOLE, stop).map_err(|fault| self.cut(fault))?;
+            return heard.event(&bytes, show).map_err(|odd| self.odd(odd));
         }
-        let mut line = Vec::new();
-        while let Some(bytes) = answer.next(stop).map_err(|fault| self.fault(fault))? {
+        if kind.starts_with("text/html") {
+            return Err(self.odd(Odd::Foreign("it sends a web page".to_owned())));
+        }
+        let (mut line, mut events) = (Vec::new(), 0);
+        while let Some(bytes) = answer.next(stop).map_err(|fault| self.cut(fault))? {
             for byte in bytes {
                 if byte != b'\n' {
+                    if line.len() == WHOLE {
+                        return Err(self.odd(Odd::Foreign(format!("it sends a line of more than {WHOLE} bytes"))));
+                    }
                     line.push(byte);
                     continue;
                 }
@@ -205,15 +214,19 @@ impl Remote {
                     if data == b"[DONE]".as_slice() {
                         return Ok(());
                     }
-                    heard.event(data, show).map_err(|why| self.odd(&why))?;
+                    events += 1;
+                    heard.event(data, show).map_err(|odd| self.odd(odd))?;
                 }
                 line.clear();
             }
         }
-        if heard.finish.is_none() {
-            return Err(self.odd("its reply broke off"));
+        match (&heard.finish, events) {
+            (Some(_), _) => Ok(()),
+            (None, 0) if !line.starts_with(b"data:") => {
+                Err(self.odd(Odd::Foreign("there is no event in what it streams".to_owned())))
+            }
+            (None, _) => Err(self.odd(Odd::BrokeOff(None))),
         }
-        Ok(())
     }
 
     /// What the recipe's format finds in the content.
@@ -276,48 +289,6 @@ impl Remote {
             stopped,
         }
     }
-
-    fn fault(&self, fault: Fault) -> Error {
-        match fault {
-            Fault::Stopped => Error::new(Kind::Interrupted, "stopped"),
-            Fault::Broken(why) => Error::new(Kind::Model, format!("can't talk to {}: {why}", self.base))
-                .hint("is the server running, and is --api-base its address? (HTTPS_PROXY and NO_PROXY are heeded)"),
-        }
-    }
-
-    fn odd(&self, why: &str) -> Error {
-        Error::new(Kind::Model, format!("{} does not answer as an OpenAI-compatible server: {why}", self.base))
-    }
-
-    fn refused(&self, response: Response, stop: &dyn Fn() -> bool) -> Error {
-        let status = response.status;
-        let body = response.bytes(WHOLE, stop).unwrap_or_default();
-        let words = serde_json::from_slice(&body).map_or_else(
-            |_| String::from_utf8_lossy(&body).lines().next().unwrap_or_default().to_owned(),
-            |answer: Value| error_of(&answer).unwrap_or_default(),
-        );
-        let words: String = harmless(words.trim()).chars().take(300).collect();
-        let colon = if words.is_empty() { "" } else { ": " };
-        let error = Error::new(Kind::Model, format!("{} answers {status}{colon}{words}", self.base));
-        match status {
-            401 | 403 if self.key.is_none() => error.hint("set OPENAI_API_KEY to a key of that server"),
-            401 | 403 => error.hint("OPENAI_API_KEY is not a key that it takes"),
-            404 => error.hint(format!(
-                "it knows no model `{}`, or --api-base should end otherwise, as in http://localhost:8000/v1",
-                self.model
-            )),
-            429 => error.hint("it is busy, or a quota is used up: try again later"),
-            _ => error,
-        }
-    }
-}
-
-/// A server's words of what is wrong.
-fn error_of(answer: &Value) -> Option<String> {
-    let error = answer.get("error").filter(|error| !error.is_null());
-    let words = error.and_then(|error| error["message"].as_str().or(error.as_str()));
-    let words = words.or_else(|| answer["message"].as_str()).or_else(|| answer["detail"].as_str());
-    words.map(str::to_owned).or_else(|| error.map(Value::to_string))
 }
 
 /// The format of a recipe's name; `auto` is plain text's most common one, as a server's template is not known.
@@ -350,17 +321,22 @@ struct Pieces {
 
 impl Heard<'_> {
     /// Takes a piece of a streamed answer, or a whole one.
-    fn event(&mut self, data: &[u8], show: &mut Show<'_>) -> std::result::Result<(), String> {
-        let event: Value = serde_json::from_slice(data).map_err(|error| format!("not JSON: {error}"))?;
+    fn event(&mut self, data: &[u8], show: &mut Show<'_>) -> std::result::Result<(), Odd> {
+        let event: Value = serde_json::from_slice(data).map_err(|error| {
+            if error.is_eof() {
+                Odd::BrokeOff(Some("what it sent is cut short".to_owned()))
+            } else {
+                Odd::Foreign(format!("what it sends is not JSON: {error}"))
+            }
+        })?;
         let count = |name: &str| event["usage"][name].as_u64().map(|count| count as usize);
         if let Some(tokens) = count("completion_tokens") {
             self.tokens = Some(tokens);
             self.prompt = count("prompt_tokens");
         }
         let Some(choices) = event["choices"].as_array() else {
-            return Err(
-                error_of(&event).map_or_else(|| "no `choices`".to_owned(), |words| harmless(&words).into_owned())
-            );
+            let foreign = || Odd::Foreign("its answer has no `choices`".to_owned());
+            return Err(error_of(&event).map_or_else(foreign, Odd::Failed));
         };
         let Some(choice) = choices.first() else { return Ok(()) };
         let delta = choice.get("delta").or_else(|| choice.get("message")).unwrap_or(&Value::Null);
@@ -394,5 +370,40 @@ impl Heard<'_> {
             self.finish = Some(reason.to_owned());
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A server that stops speaking is told from one that hangs up.
+    #[test]
+    fn silence_has_an_end() {
+        for (head, told) in [
+            ("", "can't talk to URL: no byte came for 0.3 s"),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {\"choices\": []}\n\n",
+                "URL broke its reply off: no byte came for 0.3 s",
+            ),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let base = format!("http://{}", listener.local_addr().unwrap());
+            let silent = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.write_all(head.as_bytes()).unwrap();
+                stream
+            });
+            let mut remote = Remote::new(&base, "m", Map::new(), None, 0).unwrap();
+            remote.client = Client::new(Duration::from_millis(300)).unwrap();
+            let asked = Observation::Messages(vec![Message::user("Hello")]);
+            let error = remote.reply(&asked, &[], crate::telemetry::ctrl_c(), &mut |_| ()).err().unwrap();
+            assert_eq!(error.message.replace(&base, "URL"), told);
+            drop(silent.join().unwrap());
+        }
     }
 }
