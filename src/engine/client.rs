@@ -1,11 +1,17 @@
 //! The channel between the threads that run trajectories and the thread that owns the tensors.
+//!
+//! It is bounded: every request has a place from when it is sent until it is answered or cancelled. Without a free one it
+//! waits with whoever submits it, first come, first served, so that a hundred thousand trajectories do not pile their
+//! prompts up here.
 
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 
+use futures_util::FutureExt;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::Policy;
+use super::{Coming, Policy};
 use crate::error::Result;
 use crate::mdp::{Completion, Request};
 
@@ -22,7 +28,30 @@ pub(super) enum Call {
     },
 }
 
-pub(super) type Reply = oneshot::Sender<Result<Completion>>;
+/// The way back of a request, and its place in the queue.
+pub(super) struct Reply {
+    sender: oneshot::Sender<Result<Completion>>,
+    /// `None` for the engine's own, which no queue has seen.
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl Reply {
+    pub(super) fn send(self, completion: Result<Completion>) {
+        // A receiver dropped in this very moment has cancelled its request: nobody to tell.
+        let _ = self.sender.send(completion);
+    }
+
+    /// Nobody waits for the answer any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+}
+
+impl From<oneshot::Sender<Result<Completion>>> for Reply {
+    fn from(sender: oneshot::Sender<Result<Completion>>) -> Self {
+        Self { sender, _place: None }
+    }
+}
 
 /// One token, as it is sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,43 +67,73 @@ pub(super) type Tokens = UnboundedSender<Sampled>;
 #[derive(Clone)]
 pub struct EngineClient {
     calls: Sender<Call>,
+    places: Arc<Semaphore>,
 }
 
 /// The engine's end of the channel, for [`Engine::serve`](super::Engine::serve).
 pub struct Queue {
     calls: Receiver<Call>,
+    places: Arc<Semaphore>,
 }
+
+/// Requests that [`channel`] has room for: several times as many as an engine has slots. Prompts of 32k tokens take
+/// 128 MiB then.
+pub const MOST_REQUESTS: usize = 1024;
 
 /// A client and the queue that [`Engine::serve`](super::Engine::serve) reads.
 pub fn channel() -> (EngineClient, Queue) {
+    bounded(MOST_REQUESTS)
+}
+
+/// As [`channel`], with room for `most` requests, waiting and under way together; at least one.
+pub fn bounded(most: usize) -> (EngineClient, Queue) {
     let (sender, receiver) = mpsc::channel();
-    (EngineClient { calls: sender }, Queue { calls: receiver })
+    let places = Arc::new(Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS)));
+    (EngineClient { calls: sender, places: Arc::clone(&places) }, Queue { calls: receiver, places })
 }
 
 impl EngineClient {
     /// As [`Policy::submit`], and the tokens one by one. At most `max_new_tokens` of them wait to be read.
-    pub fn stream(&self, request: Request) -> (UnboundedReceiver<Sampled>, oneshot::Receiver<Result<Completion>>) {
+    pub fn stream(&self, request: Request) -> (UnboundedReceiver<Sampled>, Coming) {
         let (sender, tokens) = unbounded_channel();
         (tokens, self.send(request, Some(sender)))
     }
 
-    fn send(&self, request: Request, tokens: Option<Tokens>) -> oneshot::Receiver<Result<Completion>> {
-        let (reply, receiver) = oneshot::channel();
-        // When the engine is gone the call, and with it the sender, is dropped: the receiver sees an aborted request.
-        let _ = self.calls.send(Call::Generate { request, reply, tokens });
-        receiver
+    /// Sends at once if there is a place.
+    fn send(&self, request: Request, tokens: Option<Tokens>) -> Coming {
+        let (sender, receiver) = oneshot::channel();
+        let calls = self.calls.clone();
+        let send = move |place| {
+            // When the engine is gone the call, and with it the sender, is dropped: the receiver sees an aborted request.
+            let reply = Reply { sender, _place: Some(place) };
+            let _ = calls.send(Call::Generate { request, reply, tokens });
+        };
+        let places = Arc::clone(&self.places);
+        if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+            send(place);
+            return receiver.into();
+        }
+        // Closed when the engine is gone: `send` is dropped then, and the sender with it.
+        let put_off = async move { places.acquire_owned().await.map_or((), send) };
+        Coming::later(put_off.boxed(), receiver)
     }
 }
 
 impl Policy for EngineClient {
-    /// Dropping the receiver cancels the request.
-    fn submit(&self, request: Request) -> oneshot::Receiver<Result<Completion>> {
+    fn submit(&self, request: Request) -> Coming {
         self.send(request, None)
     }
 
     fn release(&self, conversation: u64) {
         // Without an engine there is no cache to give back.
         let _ = self.calls.send(Call::Release { conversation });
+    }
+}
+
+impl Drop for Queue {
+    /// Who waits for a place waits in vain.
+    fn drop(&mut self) {
+        self.places.close();
     }
 }
 

@@ -120,7 +120,7 @@ impl Engine {
                 }
                 break Ok(());
             }
-            if let Err(error) = self.iterate(&mut outcome, &mut |_| true) {
+            if let Err(error) = self.iterate(&mut outcome, &|| false, &mut |_| ()) {
                 self.abort(&error);
                 break Err(error);
             }
@@ -132,14 +132,22 @@ impl Engine {
         served.and_then(|()| outcome.into_result()).map(|()| self.progress.stats())
     }
 
-    /// Answers one request, for a chat. `on_token` sees every token as it is sampled, the last one included; false
-    /// ends the reply there, with [`FinishReason::Length`].
-    pub fn generate(&mut self, request: Request, on_token: &mut dyn FnMut(u32) -> bool) -> Result<Completion> {
+    /// Answers one request, for a chat. `on_token` sees every token as it is sampled, the last one included. Where `stop`
+    /// says so, which is asked between the layers of the model, the reply ends with what it has and
+    /// [`FinishReason::Length`]; what was computed of the prompt stays warm.
+    pub fn generate(
+        &mut self,
+        request: Request,
+        stop: &dyn Fn() -> bool,
+        on_token: &mut dyn FnMut(u32),
+    ) -> Result<Completion> {
         let (reply, mut receiver) = oneshot::channel();
-        self.accept(Call::Generate { request, reply, tokens: None });
+        self.accept(Call::Generate { request, reply: reply.into(), tokens: None });
         let mut outcome = Outcome::default();
         while !self.idle() {
-            if let Err(error) = self.iterate(&mut outcome, on_token) {
+            if stop() {
+                self.end_all();
+            } else if let Err(error) = self.iterate(&mut outcome, stop, on_token) {
                 self.abort(&error);
             }
         }
@@ -193,13 +201,12 @@ impl Engine {
     }
 
     /// One round: seat, one call of the model, sample, let go.
-    fn iterate(&mut self, outcome: &mut Outcome, on_token: &mut dyn FnMut(u32) -> bool) -> Result<()> {
+    fn iterate(&mut self, outcome: &mut Outcome, stop: &dyn Fn() -> bool, on_token: &mut dyn FnMut(u32)) -> Result<()> {
         self.drop_cancelled();
         self.end_overdue(outcome);
         self.seat();
         let plan = self.plan()?;
-        if !plan.is_empty() {
-            self.compute(&plan)?;
+        if !plan.is_empty() && self.compute(&plan, stop)? {
             self.sample(&plan, outcome, on_token);
         }
         self.progress.in_flight.store(self.running.len() as u64, Relaxed);
@@ -229,7 +236,7 @@ impl Engine {
             let Some(pending) = self.waiting.pop_front() else { break };
             if overdue(pending.deadline) {
                 outcome.count(None);
-                let (reply, completion) = pending.overdue();
+                let (reply, completion) = pending.without_a_turn(FinishReason::Deadline);
                 self.answer(reply, Ok(completion));
             } else {
                 self.waiting.push_back(pending);
@@ -241,6 +248,19 @@ impl Engine {
             self.slots.park(running.slot);
             let (reply, completion) = running.finish(Ok(FinishReason::Deadline));
             self.answer(reply, completion);
+        }
+    }
+
+    /// Everything in flight ends with what it has.
+    fn end_all(&mut self) {
+        for running in std::mem::take(&mut self.running) {
+            self.slots.park(running.slot);
+            let (reply, completion) = running.finish(Ok(FinishReason::Length));
+            self.answer(reply, completion);
+        }
+        for pending in std::mem::take(&mut self.waiting) {
+            let (reply, completion) = pending.without_a_turn(FinishReason::Length);
+            self.answer(reply, Ok(completion));
         }
     }
 
@@ -303,8 +323,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The call of the model; a row of logits for each of the plan is on the host then.
-    fn compute(&mut self, plan: &[(usize, usize)]) -> Result<()> {
+    /// The call of the model; a row of logits for each of the plan is on the host then. False if it was stopped.
+    fn compute(&mut self, plan: &[(usize, usize)], stop: &dyn Fn() -> bool) -> Result<bool> {
         let spans: Vec<Span<'_>> = plan
             .iter()
             .map(|&(place, count)| {
@@ -318,8 +338,9 @@ impl Engine {
             self.cache.reserve(longest.max(self.cache.capacity() * 3 / 2).min(self.options.rows()))?;
         }
         let begin = Instant::now();
-        let logits = self.model.step(&mut self.cache, &spans)?;
+        let logits = self.model.step_until(&mut self.cache, &spans, stop)?;
         add_time(&self.progress.model_nanoseconds, begin.elapsed());
+        let Some(logits) = logits else { return Ok(false) };
         self.logits.resize(logits.numel(), 0.0);
         logits.f_to_kind(Type::Float)?.f_to_device(Device::Cpu)?.f_copy_data(&mut self.logits, logits.numel())?;
         add(&self.progress.decode_steps, 1);
@@ -333,11 +354,11 @@ impl Engine {
             }
             self.slots.extend(running.slot, &running.sequence[start..start + count]);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Samples for every request whose sequence is computed to its end, and answers those that are done.
-    fn sample(&mut self, plan: &[(usize, usize)], outcome: &mut Outcome, on_token: &mut dyn FnMut(u32) -> bool) {
+    fn sample(&mut self, plan: &[(usize, usize)], outcome: &mut Outcome, on_token: &mut dyn FnMut(u32)) {
         let vocab = self.logits.len() / plan.len();
         let mut ended: Vec<(usize, Result<FinishReason>)> = Vec::new();
         for (row, &(place, _)) in self.logits.chunks_exact_mut(vocab).zip(plan) {
@@ -358,7 +379,7 @@ impl Engine {
             };
             add(&self.progress.sampled_tokens, 1);
             let reason = running.push(draw, self.vocab.get(draw.id), self.options.capacity);
-            let reason = if on_token(draw.id) { reason } else { reason.or(Some(FinishReason::Length)) };
+            on_token(draw.id);
             if let Some(reason) = reason {
                 ended.push((place, Ok(reason)));
             }
@@ -382,8 +403,7 @@ impl Engine {
 
     fn answer(&self, reply: Reply, completion: Result<Completion>) {
         add(&self.progress.finished, 1);
-        // A receiver dropped in this very moment has cancelled its request: nobody to tell.
-        let _ = reply.send(completion);
+        reply.send(completion);
     }
 
     /// Everything in flight fails with `error`; nothing in the cache is trusted any more.

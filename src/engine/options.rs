@@ -1,12 +1,15 @@
 //! How large the engine is: requests at once, tokens each, memory of the cache.
 
-use tch::Kind;
+use tch::{Device, Kind};
 
 use crate::error::{self, Error, Result};
-use crate::model::{Config, KvCache, available_memory};
+use crate::model::{Config, KvCache, Model, available_memory};
 
 /// Memory the cache may take when nothing else is said and the machine does not tell: 8 GiB.
 const FALLBACK_MEMORY: u64 = 8 << 30;
+
+/// Multiplications of a layer that a slow machine does in 50 ms.
+const PATIENCE: usize = 4_000_000_000;
 
 /// Size of an [`Engine`](super::Engine).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +40,20 @@ impl EngineOptions {
         let mut options = Self { slots: 1, capacity, prefill_tokens: 2048, memory: usable_memory() };
         let fitting = options.memory / options.bytes(config, kind).max(1);
         options.slots = concurrency.min(usize::try_from(fitting).unwrap_or(usize::MAX)).max(1);
+        options
+    }
+
+    /// One request at a time of somebody who may lose patience: prompts go through a model on the CPU in pieces that are
+    /// done with a layer, after which [`Engine::generate`](super::Engine::generate) can be stopped, within some 50 ms.
+    pub fn for_chat(model: &Model, max_context: usize) -> Self {
+        let (config, kind) = (&model.config, model.cache_kind());
+        let mut options = Self::sized(config, kind, 1, max_context);
+        if model.device() == Device::Cpu {
+            let heads = 2 * (config.num_attention_heads + config.num_key_value_heads) * config.head_dim;
+            let inner = config.experts.as_ref().map_or(config.intermediate_size, |e| e.chosen * e.intermediate_size);
+            let weights = config.hidden_size * (heads + 3 * inner);
+            options.prefill_tokens = (PATIENCE / weights.max(1)).clamp(64, options.prefill_tokens);
+        }
         options
     }
 

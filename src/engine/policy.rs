@@ -1,15 +1,64 @@
 //! What rollouts need of a policy: prompt ids in, sampled ids and log-probabilities out.
 
-use tokio::sync::oneshot;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
-use crate::error::Result;
+use futures_util::future::BoxFuture;
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::RecvError;
+
+use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, Request};
 
 /// A policy to roll out: the engine, a scripted fake in tests, or another program's own.
 pub trait Policy: Send + Sync {
-    /// Starts a reply; it arrives on the receiver. A dropped sender counts as an aborted request.
-    fn submit(&self, request: Request) -> oneshot::Receiver<Result<Completion>>;
+    /// Starts a reply, or, where the policy has as many requests as it takes, puts it off until there is room.
+    fn submit(&self, request: Request) -> Coming;
 
     /// Says that a conversation is over, so that its cache can go.
     fn release(&self, _conversation: u64) {}
+}
+
+/// A reply on its way. Dropped, it cancels its request. A dropped sender counts as an aborted request.
+pub struct Coming {
+    /// Until the request is on its way. Sent when this is polled, so whoever must not be late awaits the reply at once.
+    put_off: Option<BoxFuture<'static, ()>>,
+    reply: oneshot::Receiver<Result<Completion>>,
+}
+
+impl Coming {
+    /// A request that waits for room: `put_off` sends it.
+    pub(super) fn later(put_off: BoxFuture<'static, ()>, reply: oneshot::Receiver<Result<Completion>>) -> Self {
+        Self { put_off: Some(put_off), reply }
+    }
+
+    /// Waits on a thread without a runtime. The policy must be at work on another one if the request was put off.
+    pub fn blocking_recv(self) -> Result<Result<Completion>, RecvError> {
+        if self.put_off.is_none() {
+            return self.reply.blocking_recv();
+        }
+        match tokio::runtime::Builder::new_current_thread().build() {
+            Ok(runtime) => runtime.block_on(self),
+            Err(error) => Ok(Err(Error::new(Kind::Internal, format!("can't start a runtime to wait in: {error}")))),
+        }
+    }
+}
+
+/// Of a request that is on its way already.
+impl From<oneshot::Receiver<Result<Completion>>> for Coming {
+    fn from(reply: oneshot::Receiver<Result<Completion>>) -> Self {
+        Self { put_off: None, reply }
+    }
+}
+
+impl Future for Coming {
+    type Output = Result<Result<Completion>, RecvError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(put_off) = &mut self.put_off {
+            ready!(put_off.as_mut().poll(context));
+            self.put_off = None;
+        }
+        Pin::new(&mut self.reply).poll(context)
+    }
 }

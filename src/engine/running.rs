@@ -21,12 +21,12 @@ pub(super) struct Pending {
 
 impl Pending {
     /// The way back for one that never got its turn.
-    pub(super) fn overdue(self) -> (Reply, Completion) {
+    pub(super) fn without_a_turn(self, finish_reason: FinishReason) -> (Reply, Completion) {
         let nothing = Completion {
             token_ids: Vec::new(),
             logprobs: Vec::new(),
             top_logprobs: Vec::new(),
-            finish_reason: FinishReason::Deadline,
+            finish_reason,
             prefilled: 0,
         };
         (self.reply, nothing)

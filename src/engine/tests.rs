@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use futures_util::FutureExt;
 use tch::{Device, Kind, Tensor};
-use tokio::sync::oneshot;
 
-use super::{Engine, EngineClient, EngineOptions, Policy, Stats, TokenBytes, channel};
+use super::client::Call;
+use super::{Engine, EngineClient, EngineOptions, Policy, Stats, TokenBytes, bounded, channel};
 use crate::error::{self, Result};
 use crate::mdp::{Completion, FinishReason, Request, Sampling, StreamSeed};
 use crate::model::{Config, Model, Packed};
@@ -184,6 +186,40 @@ fn the_next_step_prefills_only_new_tokens() {
     assert_eq!(fresh[0].logprobs, again[0].logprobs);
 }
 
+/// Five steps of a growing context, beside others of the group: the prompt of the
+/// group is computed once, and of each later prompt the environment's tokens and the last sampled one.
+#[test]
+fn trajectories_of_five_steps_compute_their_new_tokens_only() {
+    let first = prompt(3, 20);
+    for slots in [8, 4] {
+        let mut engine = engine(slots);
+        let mut contexts = vec![first.clone(); 4];
+        let (mut computed, mut shown) = (0, 0);
+        for step in 0..5 {
+            let asked = (0..).zip(&contexts).map(|(trajectory, context)| {
+                let mut asked = request(context, trajectory, sampled(4 + trajectory as usize));
+                asked.seed.step = step;
+                asked
+            });
+            let (completions, stats) = replies(&mut engine, asked.collect());
+            computed += stats.prefilled_tokens;
+            for (trajectory, (context, completion)) in contexts.iter_mut().zip(completions).enumerate() {
+                let expected = match (step, trajectory) {
+                    (0, 0) => first.len(),
+                    (0, _) => 1,
+                    (step, _) => 1 + step as usize,
+                };
+                assert_eq!(completion.prefilled, expected, "trajectory {trajectory}, step {step}, {slots} slots");
+                shown += context.len();
+                context.extend(completion.token_ids);
+                context.extend(prompt(9, step + 1));
+            }
+        }
+        // 20 and 3 times 1, then 4 times 2 + 3 + 4 + 5.
+        assert_eq!((computed, shown), (23 + 56, 700), "{slots} slots");
+    }
+}
+
 #[test]
 fn changed_weights_need_a_cleared_cache() {
     let mut engine = engine(4);
@@ -215,6 +251,43 @@ fn a_dropped_receiver_cancels_its_request() {
     let stats = engine.serve(queue).unwrap();
     assert_eq!(kept.blocking_recv().unwrap().unwrap().token_ids.len(), 3);
     assert_eq!((stats.finished, stats.sampled_tokens), (2, 3));
+}
+
+/// A full queue takes no more: requests stay with whoever submits them, in their order, until others are over.
+#[test]
+fn a_full_queue_puts_requests_off() {
+    let submit = |client: &EngineClient, count: u32| -> Vec<_> {
+        (1..=count).map(|n| client.submit(request(&prompt(n, 5), u64::from(n), greedy(3)))).collect()
+    };
+    let conversation = |call: Result<Option<Call>, _>| match call {
+        Ok(Some(Call::Generate { request, .. })) => Some(request.conversation),
+        _ => None,
+    };
+    let (client, queue) = bounded(2);
+    let mut coming = submit(&client, 4);
+    let mut wake = |n: usize| assert!((&mut coming[n]).now_or_never().is_none());
+    let first = queue.poll();
+    wake(2);
+    assert_eq!(conversation(queue.poll()), Some(2));
+    // The second is over, and with it its place is free; the first is under way.
+    assert_eq!(conversation(queue.poll()), None);
+    wake(2);
+    wake(3);
+    assert_eq!(conversation(queue.poll()), Some(3));
+    assert_eq!((conversation(first), conversation(queue.poll())), (Some(1), None));
+    drop(queue);
+    // Without an engine they are all aborted, sent or not.
+    assert!(coming.into_iter().all(|coming| coming.blocking_recv().is_err()));
+
+    let (mut engine, (client, queue)) = (engine(3), bounded(2));
+    let trajectories = std::thread::spawn(move || {
+        let coming = submit(&client, 20);
+        drop(client);
+        coming.into_iter().map(|coming| coming.blocking_recv().unwrap().unwrap().token_ids.len()).collect::<Vec<_>>()
+    });
+    let stats = engine.serve(queue).unwrap();
+    assert_eq!(trajectories.join().unwrap(), [3; 20]);
+    assert_eq!((stats.requests, stats.max_batch), (20, 2));
 }
 
 #[test]
@@ -369,22 +442,36 @@ fn generate_hands_out_tokens_and_can_be_stopped() {
     let mut engine = engine(2);
     let asked = request(&prompt(4, 10), 1, greedy(12));
     let mut seen = Vec::new();
-    let whole = engine
-        .generate(asked.clone(), &mut |id| {
-            seen.push(id);
-            true
-        })
-        .unwrap();
+    let whole = engine.generate(asked.clone(), &|| false, &mut |id| seen.push(id)).unwrap();
     assert_eq!(whole.token_ids, seen);
-    let mut left = 3;
-    let cut = engine
-        .generate(asked, &mut |_| {
-            left -= 1;
-            left > 0
-        })
-        .unwrap();
-    assert_eq!(cut.token_ids, seen[..3]);
-    assert_eq!(engine.generate(request(&[], 1, greedy(1)), &mut |_| true).unwrap_err().kind, error::Kind::Env);
+    let left = Cell::new(3);
+    let cut = engine.generate(asked, &|| left.get() == 0, &mut |_| left.set(left.get() - 1)).unwrap();
+    assert_eq!((cut.finish_reason, &cut.token_ids[..]), (FinishReason::Length, &seen[..3]));
+    let empty = engine.generate(request(&[], 1, greedy(1)), &|| false, &mut |_| ());
+    assert_eq!(empty.unwrap_err().kind, error::Kind::Env);
+}
+
+/// A prompt can be given up between two layers; what was computed before is not computed again, and nothing is wrong
+/// afterwards.
+#[test]
+fn a_prompt_can_be_stopped_inside_of_a_step() {
+    let asked = request(&prompt(4, 80), 1, greedy(6));
+    let expected = engine(1).generate(asked.clone(), &|| false, &mut |_| ()).unwrap();
+    // Of 80 tokens in three calls of the model, each asks before it and at both layers and the end, the first while it packs
+    // the weights, too.
+    for patience in [0, 1, 3, 6, 9, 13] {
+        let mut engine = Engine::new(model(), vocab(), EngineOptions { prefill_tokens: 30, ..options(1) }).unwrap();
+        let left = Cell::new(patience);
+        let stop = || {
+            left.set(left.get() - 1);
+            left.get() < 0
+        };
+        let cut = engine.generate(asked.clone(), &stop, &mut |_| ()).unwrap();
+        assert_eq!((cut.finish_reason, cut.token_ids.len()), (FinishReason::Length, 0), "{patience}");
+        let whole = engine.generate(asked.clone(), &|| false, &mut |_| ()).unwrap();
+        assert_eq!((&whole.token_ids, &whole.logprobs), (&expected.token_ids, &expected.logprobs), "{patience}");
+        assert_eq!(whole.prefilled + cut.prefilled, 80, "{patience}");
+    }
 }
 
 /// Tokens come one by one, and are those of the completion; who stops reading them still gets it.
@@ -422,10 +509,9 @@ fn deadlines_end_replies() {
     let begin = std::time::Instant::now();
     let mut seconds = 0.0;
     let cut = engine
-        .generate(request(&prompt(6, 10), 3, Sampling { max_seconds: 0.05, ..sampled(100) }), &mut |_| {
+        .generate(request(&prompt(6, 10), 3, Sampling { max_seconds: 0.05, ..sampled(100) }), &|| false, &mut |_| {
             std::thread::sleep(std::time::Duration::from_millis(20));
             seconds = begin.elapsed().as_secs_f64();
-            true
         })
         .unwrap();
     assert_eq!(cut.finish_reason, FinishReason::Deadline);
@@ -473,7 +559,7 @@ fn a_queue_without_clients_closes_at_once() {
 fn a_client_without_an_engine_sees_an_aborted_request() {
     let (client, queue) = channel();
     drop(queue);
-    let receiver: oneshot::Receiver<_> = client.submit(request(&[1], 1, greedy(1)));
+    let receiver = client.submit(request(&[1], 1, greedy(1)));
     assert!(receiver.blocking_recv().is_err());
     client.release(1);
 }

@@ -44,7 +44,12 @@ impl Model {
     }
 
     /// [`step`](Self::step) in plain libtorch operations, the spans checked and the room made.
-    pub(super) fn step_plain(&self, cache: &mut KvCache, items: &[Span<'_>]) -> Result<Tensor> {
+    pub(super) fn step_plain(
+        &self,
+        cache: &mut KvCache,
+        items: &[Span<'_>],
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<Tensor>> {
         let tensor =
             |numbers: Vec<i64>| -> Result<Tensor> { Ok(Tensor::f_from_slice(&numbers)?.f_to_device(self.device)?) };
         let each = |number: fn(&Span<'_>, usize) -> i64| {
@@ -60,6 +65,9 @@ impl Model {
         let angles = self.angles(&positions, &rows)?;
         let mut x = self.embed(&each(|span, at| i64::from(span.ids[at]))?)?;
         for (index, layer) in self.parameters.layers.iter().enumerate() {
+            if stop() {
+                return Ok(None);
+            }
             // [slots, Hkv, capacity, D] both: without native code a panel is one key wide.
             let (mut keys, mut values) = (cache.keys[index].f_flatten(3, 4)?, cache.values[index].shallow_clone());
             let scores = self.scores(index);
@@ -88,7 +96,7 @@ impl Model {
         });
         let last = x.f_index_select(0, &tensor(ends.collect())?)?;
         let hidden = self.norm(&last, &self.parameters.norm)?;
-        Ok(self.logits(&hidden)?.f_to_kind(Kind::Float)?)
+        Ok(Some(self.logits(&hidden)?.f_to_kind(Kind::Float)?))
     }
 
     /// One decoder layer over x `[T, E]`; `attend` is given q `[T, H, D]`, k and v `[T, Hkv, D]`.

@@ -295,6 +295,18 @@ impl Model {
     /// With "dynamic" rotary embeddings, a span that ends past `max_position_embeddings` turns by its own length while
     /// the cache keeps what shorter lengths turned, so that a full forward pass differs there (it does in transformers too).
     pub fn step(&self, cache: &mut KvCache, items: &[Span<'_>]) -> Result<Tensor> {
+        let logits = self.step_until(cache, items, &|| false)?;
+        logits.ok_or_else(|| Error::new(error::Kind::Internal, "a step ended that nobody stopped"))
+    }
+
+    /// [`step`](Self::step), unless `stop` says that nobody wants it any more, which is asked between the layers: `None` then,
+    /// and the positions of the spans are to be computed again.
+    pub fn step_until(
+        &self,
+        cache: &mut KvCache,
+        items: &[Span<'_>],
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<Tensor>> {
         let _guard = tch::no_grad_guard();
         self.check_spans(cache, items)?;
         if cache.panel != self.panel() {
@@ -305,9 +317,9 @@ impl Model {
         match &self.native {
             Some(native) => {
                 let spans = items.iter().map(|span| (span.slot, span.start, span.ids));
-                native.step(&cache.keys, &cache.values, cache.capacity(), spans)
+                native.step(&cache.keys, &cache.values, cache.capacity(), spans, stop)
             }
-            None => self.step_plain(cache, items),
+            None => self.step_plain(cache, items, stop),
         }
     }
 

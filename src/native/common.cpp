@@ -199,18 +199,20 @@ uint64_t Model::fingerprint() const {
   return hash | 1;
 }
 
-void Model::refresh() {
+bool Model::refresh(const Stop& stop) {
   if (half()) {
     refresh_vectors();
-    return;
+    return true;
   }
   const uint64_t now = fingerprint();
-  if (now == packed) return;
+  if (now == packed) return true;
+  packed = 0;
   const auto rows = [](std::vector<const float*>& all, const float* weight, int64_t count, int64_t width) {
     for (int64_t i = 0; i < count; i++) all.push_back(weight + i * width);
   };
   panels.resize(shape.layers);
   for (int64_t l = 0; l < shape.layers; l++) {
+    if (stop()) return false;
     LayerPanels& layer = panels[l];
     std::vector<const float*> qkv, o, gate_up, down;
     refresh_biases(l);
@@ -230,6 +232,7 @@ void Model::refresh() {
   rows(all, head().const_data_ptr<float>(), shape.vocab, shape.hidden);
   head_panels.pack_transposed(shape.hidden, all);
   packed = now;
+  return true;
 }
 
 void Model::refresh_biases(int64_t layer) {

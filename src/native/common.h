@@ -46,6 +46,13 @@ void tasks(int64_t count, F f) {
   });
 }
 
+// Asked between the layers whether anybody still wants the result.
+struct Stop {
+  bool (*asked)(const void* context) = nullptr;
+  const void* context = nullptr;
+  bool operator()() const { return asked && asked(context); }
+};
+
 // A matrix [k, n] kept as panels of the kernels.
 struct Panels {
   int64_t k = 0, n = 0;
@@ -123,8 +130,9 @@ struct Model {
   void project_head(int64_t m, const float* a, int64_t a_row, float* c, int64_t c_row) const;
 
   // To be called before anything is computed: packs the weights again if they changed since the last call. Those in
-  // bf16 are used where they are; their vectors are converted every time.
-  void refresh();
+  // bf16 are used where they are; their vectors are converted every time. False if it was stopped: nothing may be
+  // computed then.
+  bool refresh(const Stop& stop = {});
   // Changes with the weights: versions, addresses, and a sample of the values.
   uint64_t fingerprint() const;
   struct LayerPanels {

@@ -94,7 +94,7 @@ char* r1_forward(void* model, const void* ids, const void* positions, const int6
 }
 
 char* r1_step(void* model, const void* const* keys, const void* const* values, int64_t capacity, const SpanView* spans,
-              int64_t count, void** out) {
+              int64_t count, bool (*stop)(const void*), const void* context, void** out) {
   return guarded([&] {
     r1::Model& owner = **static_cast<Handle*>(model);
     r1::Cache cache;
@@ -117,7 +117,8 @@ char* r1_step(void* model, const void* const* keys, const void* const* values, i
         TORCH_CHECK(span.ids[t] < owner.shape.vocab, "token id ", span.ids[t], " is outside the vocabulary");
       pieces.push_back({span.slot, span.start, span.count, span.ids});
     }
-    *out = new at::Tensor(r1::step(owner, cache, pieces));
+    at::Tensor logits = r1::step(owner, cache, pieces, {stop, context});
+    if (logits.defined()) *out = new at::Tensor(std::move(logits));
   });
 }
 

@@ -87,6 +87,8 @@ unsafe extern "C" {
         capacity: i64,
         spans: *const SpanView,
         count: i64,
+        stop: extern "C" fn(*const c_void) -> bool,
+        context: *const c_void,
         out: *mut *mut c_void,
     ) -> *mut c_char;
     fn r1_logprobs(
@@ -195,14 +197,23 @@ impl Model {
     }
 
     /// Logits [spans, V] after each span `(slot, start, ids)`. Keys are [slots, Hkv, capacity / panel, D, panel] and
-    /// values `[slots, Hkv, capacity, D]`, one of each a layer, in f32; a slot appears once.
+    /// values `[slots, Hkv, capacity, D]`, one of each a layer, in f32; a slot appears once. `stop` is asked between the
+    /// layers: true ends it there, with `None`.
     pub(crate) fn step<'a>(
         &self,
         keys: &[Tensor],
         values: &[Tensor],
         capacity: usize,
         spans: impl Iterator<Item = (usize, usize, &'a [u32])>,
-    ) -> Result<Tensor> {
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<Tensor>> {
+        /// Asks the closure behind the pointer that `step` hands to C++.
+        extern "C" fn asked(stop: *const c_void) -> bool {
+            // SAFETY: `context` below, which outlives the call that gives it back here, on the calling thread.
+            let stop = unsafe { *stop.cast::<&dyn Fn() -> bool>() };
+            stop()
+        }
+        let context: *const &dyn Fn() -> bool = &raw const stop;
         let mut out = null_mut();
         let (keys, values) = (pointers(keys), pointers(values));
         let spans: Vec<SpanView> = spans
@@ -222,10 +233,12 @@ impl Model {
                 capacity as i64,
                 spans.as_ptr(),
                 spans.len() as i64,
+                asked,
+                context.cast(),
                 &raw mut out,
             )
         })?;
-        Ok(owned(out))
+        Ok((!out.is_null()).then(|| owned(out)))
     }
 }
 

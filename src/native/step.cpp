@@ -15,6 +15,7 @@ struct Step {
   const std::vector<Piece>& pieces;
   std::vector<int64_t> starts, positions;
   float *x, *qkv, *o, *logits;
+  const Stop& stop;
 
   // Keys and values of the new tokens of a piece, for one head.
   void write(int64_t layer, const Piece& piece, int64_t start, int64_t head) const {
@@ -28,8 +29,9 @@ struct Step {
       std::copy_n(k + t * row + shape.keys(), d, values + (piece.start + t) * d);
   }
 
-  // Pieces first..end through the whole network; shared out among the threads when called outside a parallel region.
-  void run(int64_t first, int64_t end) const {
+  // Pieces first..end through the whole network; shared out among the threads when called outside a parallel region,
+  // where alone it can be stopped: false, then.
+  bool run(int64_t first, int64_t end) const {
     const Kernels& kernel = kernels();
     const Shape& shape = model.shape;
     const int64_t x_row = stride(shape.hidden), qkv_row = stride(shape.qkv()), o_row = stride(shape.queries());
@@ -38,7 +40,9 @@ struct Step {
     // Blocks of one size, as many as the threads can share evenly.
     const int64_t sharing = at::in_parallel_region() || tokens <= BLOCK ? 1 : at::get_num_threads();
     const int64_t size = parts(tokens, sharing * parts(tokens, sharing * BLOCK));
+    const bool alone = !at::in_parallel_region();
     for (int64_t l = 0; l <= shape.layers; l++) {
+      if (alone && stop()) return false;
       tasks(parts(tokens, size), [&](int64_t block) {
         const int64_t at = start + block * size, count = std::min(size, start + tokens - at);
         if (l == 0)
@@ -66,6 +70,7 @@ struct Step {
       std::copy_n(x + (starts[first + i + 1] - 1) * x_row, shape.hidden, lasts.get() + i * x_row);
     kernel.rms_norm(count, shape.hidden, shape.eps, lasts.get(), x_row, model.norm(), h, x_row);
     model.project_head(count, h, x_row, logits + first * shape.vocab, shape.vocab);
+    return true;
   }
 
   void embed(int64_t start, int64_t count) const;
@@ -82,12 +87,12 @@ void Step::embed(int64_t start, int64_t count) const {
 
 }  // namespace
 
-at::Tensor step(Model& model, const Cache& cache, const std::vector<Piece>& pieces) {
+at::Tensor step(Model& model, const Cache& cache, const std::vector<Piece>& pieces, const Stop& stop) {
   const Shape& shape = model.shape;
   const int64_t count = static_cast<int64_t>(pieces.size());
   at::Tensor logits = at::empty({count, shape.vocab}, at::kFloat);
   if (count == 0) return logits;
-  model.refresh();
+  if (!model.refresh(stop)) return {};
   std::vector<int64_t> starts{0}, positions;
   for (const Piece& piece : pieces) {
     starts.push_back(starts.back() + piece.count);
@@ -100,7 +105,7 @@ at::Tensor step(Model& model, const Cache& cache, const std::vector<Piece>& piec
   float* x = memory.get();
   float* qkv = x + widths[0] * tokens;
   const Step step{model, cache,           pieces, std::move(starts), std::move(positions), x, qkv, qkv + widths[1] * tokens,
-                  logits.data_ptr<float>()};
+                  logits.data_ptr<float>(), stop};
 
   // Each thread takes some sequences through all layers without waiting for the others, if it has enough tokens to use
   // the weights well and the weights fit the processor's cache; otherwise the threads share every product.
@@ -118,8 +123,8 @@ at::Tensor step(Model& model, const Cache& cache, const std::vector<Piece>& piec
       for (int64_t i = begin; i < end; i++)
         if (cuts[i] < cuts[i + 1]) step.run(cuts[i], cuts[i + 1]);
     });
-  } else {
-    step.run(0, count);
+  } else if (!step.run(0, count)) {
+    return {};
   }
   return logits;
 }

@@ -22,7 +22,7 @@ struct Cache {
   }
 };
 
-// Logits [pieces, V] of each piece's last token.
-at::Tensor step(Model& model, const Cache& cache, const std::vector<Piece>& pieces);
+// Logits [pieces, V] of each piece's last token; undefined if it was stopped.
+at::Tensor step(Model& model, const Cache& cache, const std::vector<Piece>& pieces, const Stop& stop);
 
 }  // namespace r1

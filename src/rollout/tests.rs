@@ -10,8 +10,7 @@ use tokio::sync::oneshot;
 use super::pool::lock;
 use super::*;
 use crate::config::BranchAt;
-use crate::engine::Policy;
-use crate::error::Result;
+use crate::engine::{Coming, Policy};
 use crate::mdp::{Completion, FinishReason, Fork, Request, Status, Trajectory};
 use crate::script::{Script, Split, Strictness, Worker};
 use crate::text::{Format, Renderer};
@@ -48,7 +47,7 @@ struct Says<F> {
 type Log = (Vec<(u64, u32)>, Vec<u64>);
 
 impl<F: Fn(&Request) -> (String, f32) + Send + Sync> Policy for Says<F> {
-    fn submit(&self, request: Request) -> oneshot::Receiver<Result<Completion>> {
+    fn submit(&self, request: Request) -> Coming {
         lock(&self.log).0.push((request.conversation, request.seed.step));
         let (text, logp) = (self.say)(&request);
         let token_ids = self.renderer.tokenizer().encode(&format!("{text}<|im_end|>")).unwrap();
@@ -61,7 +60,7 @@ impl<F: Fn(&Request) -> (String, f32) + Send + Sync> Policy for Says<F> {
             prefilled: 1,
         };
         let _ = sender.send(Ok(completion));
-        receiver
+        receiver.into()
     }
 
     fn release(&self, conversation: u64) {

@@ -8,6 +8,8 @@ mod doc;
 mod failures;
 mod hub;
 mod infer;
+mod infer_stop;
+mod infer_trouble;
 mod learning;
 mod lua;
 mod lua_tests;

@@ -72,6 +72,8 @@ pub(super) struct Answer {
     /// Seconds in which the policy spoke.
     pub(super) speaking: f64,
     pub(super) stopped: bool,
+    /// It was stopped where no reply had begun or a tool was at work: the question is as if it had not been asked.
+    pub(super) taken_back: bool,
 }
 
 /// Sums over a conversation, for `/stats`.
@@ -97,6 +99,8 @@ pub(super) struct Chat {
     messages: Vec<Message>,
     /// Each question, and what there was before it.
     asked: Vec<(String, Memory)>,
+    /// The question that was taken back when it was stopped, for `/retry`.
+    stopped: Option<String>,
     pub(super) stats: Stats,
 }
 
@@ -123,6 +127,7 @@ impl Chat {
             recipe,
             messages: Vec::new(),
             asked: Vec::new(),
+            stopped: None,
             stats: Stats::default(),
         };
         chat.reset();
@@ -158,6 +163,7 @@ impl Chat {
     pub(super) fn reset(&mut self) {
         self.messages = self.system.iter().map(|text| Message::system(text.as_str())).collect();
         self.asked.clear();
+        self.stopped = None;
         self.stats.context = None;
         if let Some(recipe) = &mut self.recipe {
             recipe.state = None;
@@ -189,10 +195,19 @@ impl Chat {
 
     /// Takes the last question back; gives it.
     pub(super) fn undo(&mut self) -> Result<Option<String>> {
+        self.stopped = None;
         let Some((question, before)) = self.asked.pop() else { return Ok(None) };
         self.recall(&before)?;
         self.apply_system()?;
         Ok(Some(question))
+    }
+
+    /// The last question, to be asked again: it is taken back, unless that has happened when it was stopped.
+    pub(super) fn again(&mut self) -> Result<Option<String>> {
+        match self.stopped.take() {
+            Some(question) => Ok(Some(question)),
+            None => self.undo(),
+        }
     }
 
     /// The conversation so far.
@@ -239,6 +254,7 @@ impl Chat {
         let own = self.messages.first().filter(|message| message.role == Role::System);
         self.system = own.map(|message| message.content.text());
         self.asked.clear();
+        self.stopped = None;
         Ok(count)
     }
 
@@ -256,10 +272,12 @@ impl Chat {
         Ok(())
     }
 
-    /// Asks a question and shows the answer as it is made. A question that fails is as if it had not been asked.
+    /// Asks a question and shows the answer as it is made. A question that fails is as if it had not been asked, and so
+    /// is one that is stopped before anything is said to it or while a tool works for it.
     pub(super) fn ask(&mut self, question: &str, show: &mut Show<'_>) -> Result<Answer> {
         let started = Instant::now();
         let before = self.memory()?;
+        self.stopped = None;
         let mut answer = Answer::default();
         let asked = match self.recipe.take() {
             Some(mut recipe) => {
@@ -269,11 +287,20 @@ impl Chat {
             }
             None => self.ask_plainly(question, &mut answer, show),
         };
-        if let Err(error) = asked {
-            self.recall(&before)?;
-            return Err(error);
+        match asked {
+            Ok(()) => {}
+            Err(error) if error.kind == Kind::Interrupted => (answer.stopped, answer.taken_back) = (true, true),
+            Err(error) => {
+                self.recall(&before)?;
+                return Err(error);
+            }
         }
-        self.asked.push((question.to_owned(), before));
+        if answer.taken_back {
+            self.recall(&before)?;
+            self.stopped = Some(question.to_owned());
+        } else {
+            self.asked.push((question.to_owned(), before));
+        }
         answer.seconds = started.elapsed().as_secs_f64();
         self.stats.questions += 1;
         self.stats.tool_calls += answer.tool_calls;
@@ -354,6 +381,7 @@ impl Chat {
         show(Piece::End);
         if said.stopped {
             self.interrupt.clear();
+            answer.taken_back = said.tokens == 0 && said.action.text.is_empty();
         }
         let seconds = started.elapsed().as_secs_f64();
         answer.tokens += said.tokens;

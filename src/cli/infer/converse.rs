@@ -49,7 +49,7 @@ pub(super) fn converse(chat: &mut Chat, interrupt: Interrupt, screen: &Screen, v
         let Some(typed) = lines.next(screen)? else { return Ok(ExitCode::SUCCESS) };
         let done = match meant(&typed) {
             Ok(Meant::Nothing) => Ok(()),
-            Ok(Meant::Question(question)) => ask(chat, &question, interrupt, screen).map(drop),
+            Ok(Meant::Question(question)) => say(chat, &question, interrupt, screen),
             Ok(Meant::Command("/exit" | "/quit", _)) => return Ok(ExitCode::SUCCESS),
             Ok(Meant::Command(name, rest)) => command(chat, name, rest, interrupt, screen),
             Err(error) => Err(error),
@@ -59,6 +59,14 @@ pub(super) fn converse(chat: &mut Chat, interrupt: Interrupt, screen: &Screen, v
             voice.fail(&error);
         }
     }
+}
+
+/// Asks a question.
+fn say(chat: &mut Chat, question: &str, interrupt: Interrupt, screen: &Screen) -> Result<()> {
+    if ask(chat, question, interrupt, screen)?.taken_back {
+        screen.note("stopped, and the question taken back: /retry asks it again");
+    }
+    Ok(())
 }
 
 /// What a typed text asks for.
@@ -123,9 +131,9 @@ fn command(chat: &mut Chat, name: &str, rest: &str, interrupt: Interrupt, screen
             None => Err(nothing_asked()),
         },
         "/retry" => {
-            let question = chat.undo()?.ok_or_else(nothing_asked)?;
+            let question = chat.again()?.ok_or_else(nothing_asked)?;
             screen.note(&format!("> {question}"));
-            ask(chat, &question, interrupt, screen).map(drop)
+            say(chat, &question, interrupt, screen)
         }
         "/system" if rest.is_empty() => screen.tell(chat.system().unwrap_or("there is no system prompt of your own")),
         "/system" => {

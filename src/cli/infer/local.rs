@@ -80,14 +80,14 @@ impl Local {
         let renderer = Arc::clone(&self.renderer);
         let mut stream = renderer.stream(tools);
         let mut characters = Characters::new(renderer.tokenizer());
-        let Completion { token_ids, finish_reason, .. } = self.engine.generate(request, &mut |id| {
-            if !stop_ids.contains(&id)
-                && let Some(more) = characters.push(id)
-            {
-                stream.push(&more).iter().for_each(|event| show_event(event, show));
-            }
-            !interrupt.is_set()
-        })?;
+        let Completion { token_ids, finish_reason, .. } =
+            self.engine.generate(request, &|| interrupt.is_set(), &mut |id| {
+                if !stop_ids.contains(&id)
+                    && let Some(more) = characters.push(id)
+                {
+                    stream.push(&more).iter().for_each(|event| show_event(event, show));
+                }
+            })?;
         // The reply may end inside a character.
         if let Some(rest) = characters.rest() {
             stream.push(&rest).iter().for_each(|event| show_event(event, show));

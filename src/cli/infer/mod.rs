@@ -59,6 +59,9 @@ pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
         Some(question) => {
             let answer = ask(&mut chat, question.trim(), interrupt, &screen)?;
             let stopped = answer.stopped;
+            if answer.taken_back {
+                screen.note("stopped");
+            }
             Ok(if stopped { ExitCode::from(Kind::Interrupted.exit_code()) } else { ExitCode::SUCCESS })
         }
         None => converse::converse(&mut chat, interrupt, &screen, Voice::new(output.json, !output.no_color)),
@@ -125,7 +128,7 @@ fn open_local(
         }
     }
     let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
-    let options = EngineOptions::sized(&model.config, model.cache_kind(), 1, policy.max_context);
+    let options = EngineOptions::for_chat(&model, policy.max_context);
     let engine = Engine::new(model, vocabulary, options)?;
     Ok((Local::new(name, engine, Arc::clone(&renderer), sampling), renderer))
 }

@@ -126,7 +126,7 @@ impl Screen {
             }
             return print(&format!("{reply}\n"));
         }
-        if self.person {
+        if self.person && !answer.taken_back {
             let stopped = if answer.stopped { ", stopped" } else { "" };
             let calls = match answer.tool_calls {
                 0 => String::new(),

@@ -35,7 +35,7 @@ impl Sampler {
         let fetching = Fetching { reporter, interrupt: Some(interrupt) };
         let (model, renderer, _) = train::load_policy(&policy, &settings.env.format, fetching)?;
         let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
-        let options = EngineOptions::sized(&model.config, model.cache_kind(), 1, policy.max_context);
+        let options = EngineOptions::for_chat(&model, policy.max_context);
         Ok(Self { engine: Engine::new(model, vocabulary, options)?, renderer, name: policy.model })
     }
 
@@ -48,6 +48,6 @@ impl Sampler {
             }
         }
         request.sampling = Arc::new(sampling);
-        self.engine.generate(request, &mut |_| !interrupt.is_set())
+        self.engine.generate(request, &|| interrupt.is_set(), &mut |_| ())
     }
 }

@@ -1,0 +1,144 @@
+//! `r1 infer` and Ctrl-C: what is under way ends, the conversation goes on.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::hub::server::Server;
+use super::infer::{delta, finish, serving, streamed};
+use super::{directory, r1};
+
+/// A tool that works for an hour, at the first question.
+const SLOW: &str = r#"
+    local slow = r1.tool {
+      name = "slow", description = "Takes long", parameters = { n = "integer" },
+      run = function(args) r1.sleep(3600) return "done" end, timeout = 7200,
+    }
+    return r1.recipe {
+      env = r1.env { tools = { slow } }, limits = { wait = 7200 },
+      reward = function() return 0 end,
+      trainer = r1.grpo {},
+    }"#;
+
+/// Calls the slow tool at the first question, and answers the others.
+fn calling() -> Server {
+    serving(|asked, before| {
+        if before > 0 {
+            let body: Value = serde_json::from_slice(&asked.body).unwrap();
+            let count = body["messages"].as_array().unwrap().len();
+            return streamed(&[delta(&json!({ "content": format!("Heard {count}.") })), finish("stop")]);
+        }
+        let function = json!({ "name": "slow", "arguments": "{\"n\": 1}" });
+        let call = json!({ "tool_calls": [{ "index": 0, "id": "a", "type": "function", "function": function }] });
+        streamed(&[delta(&call), finish("tool_calls")])
+    })
+}
+
+fn command(dir: &Path, server: &Server, more: &[&str]) -> Command {
+    let base = format!("{}/v1", server.url);
+    let mut command =
+        r1(dir, &[&["infer", "--api-base", &base, "--model", "m", "--script", "slow.lua"], more].concat());
+    command.env("NO_PROXY", "127.0.0.1").env_remove("OPENAI_API_KEY").env("HOME", dir).env_remove("XDG_STATE_HOME");
+    command
+}
+
+#[allow(unsafe_code)]
+fn ctrl_c(child: &Child) {
+    // SAFETY: no pointers; the process is a child that has not been waited for.
+    unsafe { libc::kill(i32::try_from(child.id()).unwrap(), libc::SIGINT) };
+}
+
+/// What a program has written so far.
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<String>>);
+
+impl Seen {
+    fn of(mut output: impl Read + Send + 'static) -> Self {
+        let seen = Self::default();
+        let all = Arc::clone(&seen.0);
+        std::thread::spawn(move || {
+            let mut piece = [0; 4096];
+            // A terminal whose other end is closed fails to be read.
+            while let Ok(count @ 1..) = output.read(&mut piece) {
+                all.lock().unwrap().push_str(&String::from_utf8_lossy(&piece[..count]));
+            }
+        });
+        seen
+    }
+
+    /// Waits until a text has been seen behind `from`; gives the place behind it.
+    fn wait(&self, from: usize, text: &str) -> usize {
+        let begin = Instant::now();
+        loop {
+            let all = self.0.lock().unwrap().clone();
+            if let Some(at) = all[from..].find(text) {
+                return from + at + text.len();
+            }
+            assert!(begin.elapsed() < Duration::from_mins(10), "no {text:?} in {all}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn a_tool_that_is_stopped_ends_a_single_question() {
+    let (dir, server) = (directory(&[("slow.lua", SLOW)], false), calling());
+    let mut child = command(dir.path(), &server, &["-p", "Go"]).stderr(Stdio::piped()).spawn().unwrap();
+    let seen = Seen::of(child.stderr.take().unwrap());
+    seen.wait(0, "slow");
+    ctrl_c(&child);
+    let code = child.wait().unwrap().code();
+    seen.wait(0, "stopped\n");
+    assert_eq!(code, Some(130));
+    assert!(!seen.0.lock().unwrap().contains("error"), "{}", seen.0.lock().unwrap());
+}
+
+/// The two ends of a new terminal.
+#[allow(unsafe_code)]
+fn terminal() -> (File, OwnedFd) {
+    let (mut ours, mut theirs) = (0, 0);
+    let size = libc::winsize { ws_row: 40, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the numbers and the size live for the call; what it gives is owned by nobody else.
+    unsafe {
+        let made =
+            libc::openpty(&raw mut ours, &raw mut theirs, std::ptr::null_mut(), std::ptr::null(), &raw const size);
+        assert_eq!(made, 0);
+        (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs))
+    }
+}
+
+#[test]
+fn a_conversation_goes_on_behind_a_tool_that_was_stopped() {
+    let (dir, server) = (directory(&[("slow.lua", SLOW)], false), calling());
+    let (mut keyboard, theirs) = terminal();
+    let seen = Seen::of(keyboard.try_clone().unwrap());
+    let end = || Stdio::from(theirs.try_clone().unwrap());
+    let mut command = command(dir.path(), &server, &["--no-color"]);
+    let mut child = command.env("TERM", "xterm").stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+    let mut at = 0;
+    // Types when the prompt is there, and waits for what comes of it.
+    let mut talk = |text: &str, expected: &str| {
+        at = seen.wait(at, "\x1b[?2004h");
+        keyboard.write_all(text.as_bytes()).unwrap();
+        at = seen.wait(at, expected);
+        if expected == "slow\r\n" {
+            ctrl_c(&child);
+            at = seen.wait(at, "stopped, and the question taken back: /retry asks it again");
+        }
+    };
+    talk("Go\r", "slow\r\n");
+    talk("/retry\r", "Heard 1.");
+    talk("More\r", "Heard 3.");
+    talk("/undo\r", "taken back: More");
+    talk("/undo\r", "taken back: Go");
+    talk("Else\r", "Heard 1.");
+    talk("\x04", "");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(!seen.0.lock().unwrap().contains("error"), "{}", seen.0.lock().unwrap());
+}
