@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use r1::engine::{Policy, Scripted};
-use r1::mdp::{Action, FinishReason, Observation, Status, Step, Trajectory};
+use r1::mdp::{Action, FinishReason, Observation, Status, Step, Support, Trajectory};
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
 use r1::script::{Outcome, Script, Split, Watcher, Watching, Worker};
 use r1::text::{Format, Renderer};
@@ -123,6 +123,7 @@ async fn episode(worker: &Worker, seed: u64) -> Result<Trajectory> {
             tools: result.tools,
             prefilled: 0,
             new_row: true,
+            support: Support::default(),
             next_prompt_ids: Vec::new(),
         });
         if result.done {

@@ -84,7 +84,14 @@ fn main() -> Result<()> {
 /// The rows of a trajectory of so many tokens by turns, the environment's first.
 fn rows(turns: &[usize], trajectory: usize, vocab: u32, separate: bool) -> Vec<Row> {
     let mut all = Vec::new();
-    let mut row = Row { ids: vec![], loss_mask: vec![], logprobs: vec![], steps: vec![], trajectory };
+    let mut row = Row {
+        ids: vec![],
+        loss_mask: vec![],
+        logprobs: vec![],
+        steps: vec![],
+        support: r1::mdp::Support::default(),
+        trajectory,
+    };
     for (turn, &count) in turns.iter().enumerate() {
         let (sampled, step) = (turn % 2 == 1, (turn / 2) as u32);
         for _ in 0..count {

@@ -8,7 +8,7 @@ use super::client::{Reply, Sampled, Tokens};
 use super::sampler::{self, Draw, Sampler};
 use super::stop::StopMatcher;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Completion, FinishReason, Request};
+use crate::mdp::{Completion, FinishReason, Request, Support};
 
 /// A request that waits for a slot.
 pub(super) struct Pending {
@@ -25,6 +25,7 @@ impl Pending {
         let nothing = Completion {
             token_ids: Vec::new(),
             logprobs: Vec::new(),
+            support: Support::default(),
             top_logprobs: Vec::new(),
             finish_reason,
             prefilled: 0,
@@ -42,6 +43,7 @@ pub(super) struct Running {
     /// Prompt and reply so far.
     pub(super) sequence: Vec<u32>,
     logprobs: Vec<f32>,
+    support: Support,
     top_logprobs: Vec<Vec<(u32, f32)>>,
     /// The ids so far, sorted, where the repetition penalty asks for them.
     seen: Vec<u32>,
@@ -68,6 +70,7 @@ impl Running {
             seen,
             sequence: request.prompt_ids.clone(),
             logprobs: Vec::new(),
+            support: Support::default(),
             top_logprobs: Vec::new(),
             deadline,
             prefilled: 0,
@@ -82,6 +85,9 @@ impl Running {
     pub(super) fn draw(&mut self, sampler: &mut Sampler, logits: &mut [f32]) -> Result<Draw> {
         let sampling = &self.request.sampling;
         let draw = sampler.draw(logits, &self.seen, sampling, &mut self.rng).ok_or_else(|| self.not_finite())?;
+        if sampling.cuts() {
+            self.support.push(&sampler.support());
+        }
         if sampling.top_logprobs > 0 {
             self.top_logprobs.push(sampler.top(logits, sampling.top_logprobs, &draw));
         }
@@ -141,6 +147,7 @@ impl Running {
         let completion = reason.map(|finish_reason| Completion {
             token_ids,
             logprobs: self.logprobs,
+            support: self.support,
             top_logprobs: self.top_logprobs,
             finish_reason,
             prefilled: self.prefilled,

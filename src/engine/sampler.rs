@@ -129,6 +129,13 @@ impl Sampler {
         Some(Draw { id, logprob: logprob as f32, mass })
     }
 
+    /// What the last draw was from, by id; nothing if from everything. Before [`Sampler::top`].
+    pub(super) fn support(&self) -> Vec<u32> {
+        let mut ids = self.order.clone();
+        ids.sort_unstable();
+        ids
+    }
+
     /// The `count` likeliest tokens of the last draw's distribution, whose probabilities it left, likeliest first.
     pub(super) fn top(&mut self, probabilities: &[f32], count: usize, draw: &Draw) -> Vec<(u32, f32)> {
         if self.order.is_empty() {

@@ -3,7 +3,7 @@
 use tokio::sync::oneshot;
 
 use super::{Coming, Policy};
-use crate::mdp::{Completion, FinishReason, Request};
+use crate::mdp::{Completion, FinishReason, Request, Support};
 
 /// Answers every request at once with the ids that a closure gives, each with log-probability 0.
 pub struct Scripted {
@@ -35,6 +35,7 @@ impl Scripted {
         };
         Completion {
             logprobs: vec![0.0; token_ids.len()],
+            support: Support::default(),
             top_logprobs: Vec::new(),
             token_ids,
             finish_reason,

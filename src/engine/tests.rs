@@ -119,6 +119,26 @@ fn greedy_replies_are_those_of_a_full_forward_each_token() {
 }
 
 #[test]
+fn what_a_token_was_drawn_from_is_told() {
+    let cut = Sampling { top_k: 9, top_p: 0.8, min_p: 0.02, ..sampled(12) };
+    let (completions, _) =
+        replies(&mut engine(2), vec![request(&prompt(1, 6), 1, cut), request(&prompt(2, 6), 2, sampled(9))]);
+    assert!(completions[1].support.is_whole());
+    let (model, mut ids, mut sizes) = (model(), prompt(1, 6), Vec::new());
+    for (place, (&id, logprob)) in completions[0].token_ids.iter().zip(&completions[0].logprobs).enumerate() {
+        let (all, kept) = (naive(&model, &ids), completions[0].support.of(place));
+        assert!(kept.contains(&id) && kept.is_sorted());
+        let least = kept.iter().map(|&id| all[id as usize]).fold(f32::INFINITY, f32::min);
+        assert!((0..VOCAB).filter(|id| !kept.contains(&(*id as u32))).all(|id| all[id] <= least + 1e-4));
+        let mass: f32 = kept.iter().map(|&id| all[id as usize].exp()).sum();
+        assert!((logprob - (all[id as usize] - mass.ln())).abs() < 1e-4);
+        sizes.push(kept.len());
+        ids.push(id);
+    }
+    assert!(sizes.len() == 12 && sizes.iter().all(|size| (1..=9).contains(size)), "{sizes:?}");
+}
+
+#[test]
 fn a_seeded_reply_does_not_depend_on_the_batch_or_the_slot() {
     let asked = request(&prompt(3, 20), 42, sampled(24));
     let (alone, _) = replies(&mut engine(1), vec![asked.clone()]);

@@ -50,6 +50,11 @@ impl Default for Sampling {
 }
 
 impl Sampling {
+    /// Whether tokens are cut off before the draw.
+    pub fn cuts(&self) -> bool {
+        self.temperature > 0.0 && (self.top_k > 0 || self.top_p < 1.0 || self.min_p > 0.0)
+    }
+
     /// Whether tokens seen before are made less likely.
     pub fn penalises(&self) -> bool {
         (self.repetition_penalty - 1.0).abs() > f64::EPSILON
@@ -107,11 +112,50 @@ impl FinishReason {
     }
 }
 
+/// What each token of a reply was drawn from, where top-k, top-p or min-p cut the others off: their mass is gone, and
+/// log-probabilities are those of what is left.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Support {
+    /// The ids of the first token's set, then the second's …
+    pub ids: Vec<u32>,
+    /// Where those of each token end in `ids`. A token behind the last, or without any, was drawn from everything.
+    pub ends: Vec<u32>,
+}
+
+impl Support {
+    /// Whether every token was drawn from everything.
+    pub fn is_whole(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// The set of the next token.
+    pub fn push(&mut self, ids: &[u32]) {
+        self.ids.extend_from_slice(ids);
+        self.ends.push(self.ids.len() as u32);
+    }
+
+    /// What the token at `place` was drawn from; nothing if from everything.
+    pub fn of(&self, place: usize) -> &[u32] {
+        let Some(&end) = self.ends.get(place) else { return &[] };
+        let begin = place.checked_sub(1).map_or(0, |before| self.ends[before]);
+        self.ids.get(begin as usize..end as usize).unwrap_or_default()
+    }
+
+    /// Adds the sets of `count` tokens that begin at `place`, which is not before the end.
+    pub fn append(&mut self, place: usize, count: usize, other: &Self) {
+        if !other.is_whole() {
+            self.ends.resize(place, self.ids.len() as u32);
+            (0..count).for_each(|token| self.push(other.of(token)));
+        }
+    }
+}
+
 /// One reply: the exact ids, and the log-probability of each under the distribution it was drawn from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Completion {
     pub token_ids: Vec<u32>,
     pub logprobs: Vec<f32>,
+    pub support: Support,
     /// At each place the likeliest tokens and their log-probabilities, as many as [`Sampling::top_logprobs`] asks for.
     pub top_logprobs: Vec<Vec<(u32, f32)>>,
     pub finish_reason: FinishReason,

@@ -5,7 +5,7 @@ mod message;
 mod record;
 mod trajectory;
 
-pub use generation::{Completion, FinishReason, Request, Sampling, StreamSeed};
+pub use generation::{Completion, FinishReason, Request, Sampling, StreamSeed, Support};
 pub use message::{Action, Content, Message, Observation, Part, Role, ToolCall};
 pub use record::{Answer, Exchange, Refusal};
 pub use trajectory::{Fork, Status, Step, ToolRecord, Trajectory};

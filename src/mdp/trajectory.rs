@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Exchange, FinishReason, Message};
+use super::{Exchange, FinishReason, Message, Support};
 
 /// How a trajectory ended. Everything but the first two is a failure: recorded, counted, and by default left out
 /// of the advantage statistics.
@@ -80,6 +80,9 @@ pub struct Step {
     pub response_ids: Vec<u32>,
     /// Behaviour log-probability of each response id.
     pub logprobs: Vec<f32>,
+    /// What they were drawn from, where sampling cut the distribution.
+    #[serde(default, skip_serializing_if = "Support::is_whole")]
+    pub support: Support,
     /// The reply as text (for people; never tokenised again).
     pub text: String,
     pub finish_reason: FinishReason,

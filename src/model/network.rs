@@ -264,7 +264,22 @@ impl Model {
         temperature: f64,
         chunk: usize,
     ) -> Result<(Tensor, Tensor)> {
-        native::logprobs(self.native_f32(), hidden, &self.parameters.lm_head, targets, temperature, chunk)
+        self.logprobs_among(hidden, targets, None, temperature, chunk)
+    }
+
+    /// As [`logprobs`](Self::logprobs), where positions choose among some of the vocabulary only: `support` is their ids,
+    /// one position after the other, and where those of each end, both i64 on the CPU. Log-probabilities and entropies
+    /// are those of the distribution over these ids, and of the whole one at a position without any. A target that is not
+    /// in its support is an error.
+    pub fn logprobs_among(
+        &self,
+        hidden: &Tensor,
+        targets: &Tensor,
+        support: Option<&(Tensor, Tensor)>,
+        temperature: f64,
+        chunk: usize,
+    ) -> Result<(Tensor, Tensor)> {
+        native::logprobs(self.native_f32(), hidden, &self.parameters.lm_head, targets, support, temperature, chunk)
     }
 
     /// An empty cache for `slots` sequences of `capacity` tokens.

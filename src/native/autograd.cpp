@@ -1,6 +1,8 @@
 // The only file that includes libtorch's autograd, which takes long to compile.
 #include "autograd.h"
 
+#include <algorithm>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -57,6 +59,27 @@ struct Forward : torch::autograd::Function<Forward> {
   }
 };
 
+// What positions choose among is in the vocabulary, and holds what was chosen.
+void check_support(const Question& question, const at::Tensor& targets, int64_t vocab) {
+  if (!question.ends.defined()) return;
+  for (const at::Tensor& list : {question.support, question.ends})
+    TORCH_CHECK(list.dim() == 1 && list.scalar_type() == at::kLong && list.device().is_cpu() && list.is_contiguous(),
+                "the support is two lists of i64 on the CPU");
+  TORCH_CHECK(question.ends.numel() == targets.numel(), "the support is for ", question.ends.numel(), " positions of ",
+              targets.numel());
+  const at::Tensor chosen = targets.cpu();
+  const int64_t *target = chosen.const_data_ptr<int64_t>(), *ids = question.support.const_data_ptr<int64_t>();
+  const int64_t* ends = question.ends.const_data_ptr<int64_t>();
+  int64_t begin = 0;
+  for (int64_t i = 0; i < chosen.numel(); begin = ends[i++]) {
+    TORCH_CHECK(begin <= ends[i] && ends[i] <= question.support.numel(), "the support ends at ", ends[i]);
+    for (int64_t k = begin; k < ends[i]; k++)
+      TORCH_CHECK(ids[k] >= 0 && ids[k] < vocab, "id ", ids[k], " of a support is outside the vocabulary of ", vocab);
+    TORCH_CHECK(begin == ends[i] || std::find(ids + begin, ids + ends[i], target[i]) != ids + ends[i], "target ",
+                target[i], " is not in its support");
+  }
+}
+
 struct LogProbs : torch::autograd::Function<LogProbs> {
   static variable_list forward(AutogradContext* context, const at::Tensor& hidden, const at::Tensor& head,
                                const at::Tensor& targets, int64_t question) {
@@ -98,6 +121,7 @@ std::pair<at::Tensor, at::Tensor> differentiable_logprobs(const Question& questi
   TORCH_CHECK(chosen.dim() == 1 && chosen.size(0) == h.size(0) && chosen.scalar_type() == at::kLong,
               "targets must be [N] i64, one for each hidden state");
   TORCH_CHECK(question.temperature > 0, "the temperature must be above 0");
+  check_support(question, chosen, head.size(0));
   if (chosen.device().is_cpu()) {
     const int64_t* ids = chosen.const_data_ptr<int64_t>();
     for (int64_t i = 0; i < chosen.numel(); i++)

@@ -122,11 +122,13 @@ char* r1_step(void* model, const void* const* keys, const void* const* values, i
   });
 }
 
-char* r1_logprobs(void* model, const void* hidden, const void* head, const void* targets, double temperature,
-                  int64_t chunk, void** out) {
+// `support` and `ends` are null, or what positions choose among; see logprobs.h.
+char* r1_logprobs(void* model, const void* hidden, const void* head, const void* targets, const void* support,
+                  const void* ends, double temperature, int64_t chunk, void** out) {
   return guarded([&] {
     TORCH_CHECK(!model || !(*static_cast<Handle*>(model))->half(), "a model in bf16 serves generation alone");
-    const r1::Question question{model ? *static_cast<Handle*>(model) : nullptr, temperature, std::max<int64_t>(chunk, 1)};
+    r1::Question question{model ? *static_cast<Handle*>(model) : nullptr, temperature, std::max<int64_t>(chunk, 1), {}, {}};
+    if (support && ends) question.support = tensor(support), question.ends = tensor(ends);
     auto [logp, entropy] = r1::differentiable_logprobs(question, tensor(hidden), tensor(head), tensor(targets));
     out[0] = new at::Tensor(std::move(logp));
     out[1] = new at::Tensor(std::move(entropy));

@@ -8,6 +8,9 @@ struct Question {
   std::shared_ptr<Model> model;  // whose head it is: f32 on the CPU by the kernels; null by libtorch's operations
   double temperature = 1;
   int64_t chunk = 1;  // positions at once
+  // Undefined, or the ids [S] that positions choose among and where those of each position end [N], both i64 on the CPU: the
+  // distribution is that of these ids alone. A position without any chooses among all.
+  at::Tensor support, ends;
 };
 
 // All [N]; lse is the log of the sum of exponentials.

@@ -96,6 +96,8 @@ unsafe extern "C" {
         hidden: *const c_void,
         head: *const c_void,
         targets: *const c_void,
+        support: *const c_void,
+        ends: *const c_void,
         temperature: f64,
         chunk: i64,
         out: *mut *mut c_void,
@@ -251,12 +253,14 @@ impl Drop for Model {
 
 /// Log-probabilities of `targets` `[N]` i64 and entropies, both `[N]`, at hidden states `[N, E]` under the output projection
 /// `head` `[V, E]`; `chunk` positions at a time in both directions. `model` is the one that `head` belongs to, if it is
-/// computed natively (f32 only).
+/// computed natively (f32 only). `support`: ids and, for each position, where its own end in them, both i64 on the CPU; the
+/// distribution is that of these ids alone, and of the whole vocabulary at a position without any.
 pub(crate) fn logprobs(
     model: Option<&Model>,
     hidden: &Tensor,
     head: &Tensor,
     targets: &Tensor,
+    support: Option<&(Tensor, Tensor)>,
     temperature: f64,
     chunk: usize,
 ) -> Result<(Tensor, Tensor)> {
@@ -268,6 +272,8 @@ pub(crate) fn logprobs(
             pointer(hidden),
             pointer(head),
             pointer(targets),
+            support.map_or(null(), |(ids, _)| pointer(ids)),
+            support.map_or(null(), |(_, ends)| pointer(ends)),
             temperature,
             chunk as i64,
             out.as_mut_ptr(),

@@ -11,7 +11,7 @@ use tch::{Device, Tensor};
 use super::aggregate::first_steps;
 use super::rows::StepRow;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::Trajectory;
+use crate::mdp::{Step, Support, Trajectory};
 
 /// One training sequence. All vectors have one entry per token.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,13 +23,22 @@ pub struct Row {
     pub logprobs: Vec<f32>,
     /// The step that sampled the token, or whose prompt showed it first.
     pub steps: Vec<u32>,
+    /// What sampled tokens were drawn from, where that is not everything.
+    pub support: Support,
     /// The caller's number of the trajectory.
     pub trajectory: usize,
 }
 
 impl Row {
     fn new(trajectory: usize) -> Self {
-        Self { ids: Vec::new(), loss_mask: Vec::new(), logprobs: Vec::new(), steps: Vec::new(), trajectory }
+        Self {
+            ids: Vec::new(),
+            loss_mask: Vec::new(),
+            logprobs: Vec::new(),
+            steps: Vec::new(),
+            support: Support::default(),
+            trajectory,
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -45,7 +54,8 @@ impl Row {
         self.loss_mask.iter().filter(|sampled| **sampled).count()
     }
 
-    fn push(&mut self, ids: &[u32], logprobs: Option<&[f32]>, step: usize) {
+    fn push(&mut self, ids: &[u32], logprobs: Option<&[f32]>, support: &Support, step: usize) {
+        self.support.append(self.ids.len(), ids.len(), support);
         self.ids.extend_from_slice(ids);
         self.loss_mask.resize(self.ids.len(), logprobs.is_some());
         match logprobs {
@@ -76,7 +86,8 @@ pub fn merge(trajectory: &Trajectory, index: usize) -> Result<Vec<Row>> {
         } else if transition.prompt_ids.is_empty() {
             Some("a step has an empty prompt".to_owned())
         } else {
-            None
+            let told = |id| format!("a step sampled token {id}, which is not among those it was drawn from");
+            outside(transition).map(told)
         };
         if let Some(problem) = problem {
             return Err(Error::new(Kind::Internal, problem).at(format!("trajectory {} step {step}", trajectory.id)));
@@ -87,14 +98,21 @@ pub fn merge(trajectory: &Trajectory, index: usize) -> Result<Vec<Row>> {
             rows.push(std::mem::replace(&mut row, Row::new(index)));
             transition.prompt_ids.as_slice()
         };
-        row.push(new, None, step);
+        row.push(new, None, &Support::default(), step);
         // What a fork shares with its parent is learned from there, once.
         let own = step >= trajectory.shared_steps();
-        row.push(&transition.response_ids, own.then_some(&transition.logprobs), step);
+        row.push(&transition.response_ids, own.then_some(&transition.logprobs), &transition.support, step);
     }
     rows.push(row);
     rows.retain(|row| row.sampled() > 0);
     Ok(rows)
+}
+
+/// A token of the reply that is not in what it was drawn from.
+fn outside(step: &Step) -> Option<u32> {
+    let of = |place: usize| step.support.of(place);
+    let odd = |(place, id): &(usize, &u32)| !of(*place).is_empty() && !of(*place).contains(id);
+    step.response_ids.iter().enumerate().find(odd).map(|(_, id)| *id)
 }
 
 /// Advantages of step rows brought to packed rows: for every row a number per token, 0 where nothing was sampled.
@@ -159,6 +177,8 @@ pub struct MicroBatch {
     pub predict: Tensor,
     /// `[N]` i64: the sampled tokens.
     pub targets: Tensor,
+    /// What they were drawn from, if not all from everything: ids, and `[N]` where those of each token end, i64 on the CPU.
+    pub support: Option<(Tensor, Tensor)>,
     /// `[N]` f32: their behaviour log-probabilities.
     pub logp_old: Tensor,
     /// `[N]` f32: their advantages.
@@ -203,6 +223,7 @@ impl MicroBatch {
         let (mut sequence, mut step) = (Vec::new(), Vec::new());
         let (mut logp_old, mut advantages) = (Vec::new(), Vec::new());
         let mut tokens = Vec::new();
+        let (mut support, mut ends) = (Vec::new(), Vec::new());
         for &member in members {
             let (row, of_row) = (&rows[member], advantages_of(member));
             let start = ids.len() as i64;
@@ -212,6 +233,8 @@ impl MicroBatch {
             for i in (0..row.len()).filter(|&i| row.loss_mask[i]) {
                 predict.push(start + i as i64 - 1);
                 targets.push(i64::from(row.ids[i]));
+                support.extend(row.support.of(i).iter().map(|&id| i64::from(id)));
+                ends.push(support.len() as i64);
                 sequence.push(row.trajectory as i64);
                 logp_old.push(row.logprobs[i]);
                 advantages.push(of_row[i] as f32);
@@ -219,6 +242,11 @@ impl MicroBatch {
                 step.push((first_step[row.trajectory] + row.steps[i] as usize) as i64);
             }
         }
+        let support = if support.is_empty() {
+            None
+        } else {
+            Some((Tensor::f_from_slice(&support)?, Tensor::f_from_slice(&ends)?))
+        };
         let integers = |data: &[i64]| -> Result<Tensor> { Ok(Tensor::f_from_slice(data)?.f_to_device(device)?) };
         let floats = |data: &[f32]| -> Result<Tensor> { Ok(Tensor::f_from_slice(data)?.f_to_device(device)?) };
         Ok(Self {
@@ -227,6 +255,7 @@ impl MicroBatch {
             lengths,
             predict: integers(&predict)?,
             targets: integers(&targets)?,
+            support,
             logp_old: floats(&logp_old)?,
             advantages: floats(&advantages)?,
             sequence: integers(&sequence)?,
@@ -266,6 +295,33 @@ mod tests {
         assert_eq!(rows[0].logprobs, [0.0, 0.0, -3.0, -4.0, 0.0, -6.0]);
         assert_eq!(rows[0].steps, [0, 0, 0, 0, 1, 1]);
         assert_eq!((&rows[1].ids, &rows[1].steps, rows[1].trajectory), (&vec![1, 9, 7], &vec![2; 3], 4));
+    }
+
+    #[test]
+    fn what_tokens_were_drawn_from_goes_with_them() {
+        let among = |sets: &[&[u32]]| {
+            let mut support = Support::default();
+            for ids in sets {
+                support.push(ids);
+            }
+            support
+        };
+        let mut steps = vec![step(&[1, 2], &[3]), step(&[1, 2, 3, 4], &[5, 6]), step(&[1, 2, 3, 4, 5, 6], &[7])];
+        steps[1].support = among(&[&[2, 5, 9], &[6]]);
+        let mut all = trajectory(steps);
+        let rows = merge(&all, 0).unwrap();
+        let sets: Vec<&[u32]> = (0..rows[0].len()).map(|place| rows[0].support.of(place)).collect();
+        assert_eq!(rows[0].ids, [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(sets, [&[][..], &[], &[], &[], &[2, 5, 9], &[6], &[]]);
+        let batch = MicroBatch::new(&rows, &[0], |_, _| 0.0, Device::Cpu).unwrap();
+        let (ids, ends) = batch.support.unwrap();
+        assert_eq!(Vec::<i64>::try_from(&ids).unwrap(), [2, 5, 9, 6]);
+        assert_eq!(Vec::<i64>::try_from(&ends).unwrap(), [0, 3, 4, 4]);
+        all.steps[1].support = among(&[&[2, 5, 9], &[7]]);
+        let error = merge(&all, 0).unwrap_err();
+        assert_eq!(error.message, "a step sampled token 6, which is not among those it was drawn from");
+        let whole = merge(&trajectory(vec![step(&[1], &[2])]), 0).unwrap();
+        assert!(MicroBatch::new(&whole, &[0], |_, _| 0.0, Device::Cpu).unwrap().support.is_none());
     }
 
     #[test]
@@ -322,7 +378,7 @@ mod tests {
 
     fn row_of(length: usize) -> Row {
         let mut row = Row::new(0);
-        row.push(&vec![0; length], None, 0);
+        row.push(&vec![0; length], None, &Support::default(), 0);
         row
     }
 

@@ -122,6 +122,7 @@ impl Attempt {
             prompt_ids: prompt.ids.clone(),
             response_ids: completion.token_ids.clone(),
             logprobs: completion.logprobs,
+            support: completion.support,
             text: action.text.clone(),
             finish_reason: completion.finish_reason,
             reward: result.reward,

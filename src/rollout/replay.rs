@@ -72,6 +72,7 @@ pub fn completion(step: &Step) -> Completion {
     Completion {
         token_ids: step.response_ids.clone(),
         logprobs: step.logprobs.clone(),
+        support: step.support.clone(),
         top_logprobs: Vec::new(),
         finish_reason: step.finish_reason,
         prefilled: step.prefilled as usize,

@@ -11,7 +11,7 @@ use super::pool::lock;
 use super::*;
 use crate::config::BranchAt;
 use crate::engine::{Coming, Policy};
-use crate::mdp::{Completion, FinishReason, Fork, Request, Status, Trajectory};
+use crate::mdp::{Completion, FinishReason, Fork, Request, Status, Support, Trajectory};
 use crate::script::{Script, Split, Strictness, Worker};
 use crate::text::{Format, Renderer};
 
@@ -55,6 +55,7 @@ impl<F: Fn(&Request) -> (String, f32) + Send + Sync> Policy for Says<F> {
         let completion = Completion {
             logprobs: vec![logp; token_ids.len()],
             token_ids,
+            support: Support::default(),
             top_logprobs: Vec::new(),
             finish_reason: FinishReason::Stop,
             prefilled: 1,

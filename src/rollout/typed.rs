@@ -2,7 +2,7 @@
 
 use super::attempt::{Stage, read_reply};
 use crate::error::Result;
-use crate::mdp::{Action, Completion, FinishReason, ToolCall};
+use crate::mdp::{Action, Completion, FinishReason, Support, ToolCall};
 
 /// A text as a reply. One that stops ends with the policy's own end of turn; special tokens may be spelled out.
 pub fn typed(stage: Stage<'_>, text: &str, finish_reason: FinishReason) -> Result<Completion> {
@@ -13,6 +13,7 @@ pub fn typed(stage: Stage<'_>, text: &str, finish_reason: FinishReason) -> Resul
     Ok(Completion {
         logprobs: vec![0.0; token_ids.len()],
         token_ids,
+        support: Support::default(),
         top_logprobs: Vec::new(),
         finish_reason,
         prefilled: 0,

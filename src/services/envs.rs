@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::Loaded;
 use crate::engine::{EngineClient, Policy};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Completion, FinishReason, Sampling, StreamSeed, ToolCall, Trajectory};
+use crate::mdp::{Completion, FinishReason, Sampling, StreamSeed, Support, ToolCall, Trajectory};
 use crate::rollout::{self, Attempt, Reached, Spec, Stage, Stop};
 use crate::script::{Record, Script, Split};
 use crate::telemetry::Reporter;
@@ -351,7 +351,14 @@ async fn one(
 async fn step(stage: Stage<'_>, attempt: &mut Attempt, reply: Reply) -> Result<(), Stop> {
     if let Some(token_ids) = reply.token_ids {
         let (logprobs, finish_reason) = (reply.logprobs, reply.finish_reason);
-        let completion = Completion { token_ids, logprobs, top_logprobs: Vec::new(), finish_reason, prefilled: 0 };
+        let completion = Completion {
+            token_ids,
+            logprobs,
+            support: Support::default(),
+            top_logprobs: Vec::new(),
+            finish_reason,
+            prefilled: 0,
+        };
         return attempt.act(stage, completion).await;
     }
     if reply.calls.is_empty() {

@@ -15,7 +15,7 @@ use super::files::failed;
 use super::record;
 use super::trajectories::{FORMAT, FORMAT_KEY, parquet_failed};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{FinishReason, Fork, Status, Step, ToolRecord, Trajectory};
+use crate::mdp::{FinishReason, Fork, Status, Step, Support, ToolRecord, Trajectory};
 
 /// Reads a file of trajectories. Files of another format version, without a column, or damaged are refused.
 pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
@@ -107,6 +107,14 @@ impl Columns<'_> {
             prompt_ids: self.list::<UInt32Type>("prompt_ids", row)?,
             response_ids: self.list::<UInt32Type>("response_ids", row)?,
             logprobs: self.list::<Float32Type>("logprobs", row)?,
+            // Files written before cut distributions could be trained on lack it.
+            support: match self.0.column_by_name("support_ids") {
+                Some(_) => Support {
+                    ids: self.list::<UInt32Type>("support_ids", row)?,
+                    ends: self.list::<UInt32Type>("support_ends", row)?,
+                },
+                None => Support::default(),
+            },
             text: self.text("text", row)?.to_owned(),
             finish_reason: match self.text("finish_reason", row)? {
                 "stop" => FinishReason::Stop,
@@ -261,6 +269,7 @@ mod tests {
             reward in finite(),
             (terminated, truncated, new_row) in any::<(bool, bool, bool)>(),
             next_prompt_ids in vec(any::<u32>(), 0..20),
+            support in vec(vec(any::<u32>(), 0..4), 0..3),
             tools in vec(tool(), 0..3),
             prefilled: u32,
         ) -> Step {
@@ -268,6 +277,10 @@ mod tests {
             Step {
                 prompt_ids, response_ids, logprobs, text, finish_reason, reward, terminated, truncated, tools,
                 prefilled, new_row, next_prompt_ids,
+                support: support.iter().fold(Support::default(), |mut all, ids| {
+                    all.push(ids);
+                    all
+                }),
             }
         }
     }
@@ -341,6 +354,7 @@ mod tests {
             prompt_ids: vec![1, 2],
             response_ids: vec![3],
             logprobs: vec![-0.5],
+            support: Support::default(),
             text: "x".to_owned(),
             finish_reason: FinishReason::Stop,
             reward: 1.0,

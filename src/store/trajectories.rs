@@ -155,6 +155,8 @@ fn columns(rows: &[Row<'_>], policy_version: u64) -> Result<RecordBatch> {
         ("prompt_ids", ids(|step| &step.prompt_ids), true),
         ("response_ids", ids(|step| &step.response_ids), true),
         ("logprobs", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(logprobs)), true),
+        ("support_ids", ids(|step| &step.support.ids), true),
+        ("support_ends", ids(|step| &step.support.ends), true),
         ("text", step_text(|step| &step.text), true),
         ("finish_reason", step_text(|step| step.finish_reason.name()), true),
         ("reward", Arc::new(rows.iter().map(|r| r.step.map(|(_, s)| s.reward)).collect::<Float64Array>()), true),

@@ -180,7 +180,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
     use super::*;
-    use crate::mdp::{FinishReason, Fork, Status, Step};
+    use crate::mdp::{FinishReason, Fork, Status, Step, Support};
     use crate::rl::advantages::Estimator;
     use crate::rl::pack::merge;
 
@@ -197,6 +197,7 @@ mod tests {
             tools: Vec::new(),
             prefilled: 0,
             new_row: false,
+            support: Support::default(),
             next_prompt_ids: Vec::new(),
         }
     }

@@ -183,11 +183,18 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::mdp::Support;
 
     #[test]
     fn a_trajectory_stays_in_one_part() {
-        let row =
-            |trajectory| Row { ids: vec![1], loss_mask: vec![true], logprobs: vec![0.0], steps: vec![0], trajectory };
+        let row = |trajectory| Row {
+            ids: vec![1],
+            loss_mask: vec![true],
+            logprobs: vec![0.0],
+            steps: vec![0],
+            support: Support::default(),
+            trajectory,
+        };
         let rows: Vec<Row> = [0, 0, 1, 2, 2, 5].map(row).into();
         let advantages = (0..6).map(|number| vec![f64::from(number)]).collect();
         let lesson = Lesson { rows, advantages, ..Lesson::default() };

@@ -260,12 +260,6 @@ fn sampled(sampling: &Sampling) -> Result<()> {
             "train at temperature 1; eval.temperature may be 0",
         );
     }
-    if sampling.top_k > 0 || sampling.top_p < 1.0 || sampling.min_p > 0.0 {
-        return refuse(
-            "sampling.top_k, top_p and min_p cut the distribution that training scores",
-            "leave them out for training; eval and `r1 infer` may cut",
-        );
-    }
     Ok(())
 }
 
@@ -335,7 +329,6 @@ mod tests {
     fn what_is_sampled_must_be_what_is_scored() {
         let no = |sampling: Sampling| Objective::new(&Learner::default(), &sampling, false).unwrap_err().to_string();
         assert!(no(Sampling { temperature: 0.0, ..Sampling::default() }).contains("temperature"));
-        assert!(no(Sampling { top_p: 0.9, ..Sampling::default() }).contains("top_p"));
         assert!(no(Sampling { repetition_penalty: 1.1, ..Sampling::default() }).contains("repetition_penalty"));
     }
 }

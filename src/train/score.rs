@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::model::{Model, Packed};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 
-/// The log-probability of each sampled token of each row at `temperature`; 0 elsewhere.
+/// The log-probability of each sampled token of each row at `temperature`, among what it was drawn from; 0 elsewhere.
 pub(super) fn score(model: &Model, rows: &[Row], temperature: f64, tokens_per_batch: usize) -> Result<Vec<Vec<f32>>> {
     let _guard = no_grad_guard();
     let mut scores: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
@@ -17,8 +17,9 @@ pub(super) fn score(model: &Model, rows: &[Row], temperature: f64, tokens_per_ba
         let batch = MicroBatch::new(rows, &members, |_, _| 0.0, model.device())?;
         let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths };
         let hidden = model.forward(&packed)?.f_index_select(0, &batch.predict)?;
-        let (logp, _) =
-            model.logprobs(&hidden, &batch.targets, temperature, logprobs_at_once(model.config.vocab_size))?;
+        let chunk = logprobs_at_once(model.config.vocab_size);
+        let support = batch.support.as_ref();
+        let (logp, _) = model.logprobs_among(&hidden, &batch.targets, support, temperature, chunk)?;
         for (&(row, place), logp) in batch.tokens.iter().zip(Vec::<f32>::try_from(logp)?) {
             scores[row][place] = logp;
         }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::{RunOptions, Summary, adapter, due, files, metrics, new_model, order, report, source};
 use crate::config::{Sft, Trainer};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::Message;
+use crate::mdp::{Message, Support};
 use crate::model::{Model, Packed, write_tensors};
 use crate::rl::adamw::{self, AdamW};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
@@ -230,6 +230,7 @@ fn batch(
             steps: vec![0; made.ids.len()],
             ids: made.ids,
             loss_mask: made.mask,
+            support: Support::default(),
             trajectory: offset as usize,
         });
     }

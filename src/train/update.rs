@@ -120,9 +120,10 @@ impl Update<'_> {
             let pass = self.model.learn(&packed)?;
             let hidden = pass.hidden();
             let predicting = hidden.f_index_select(0, &batch.predict)?;
-            let (logp, token_entropy) = self.model.logprobs(
+            let (logp, token_entropy) = self.model.logprobs_among(
                 &predicting,
                 &batch.targets,
+                batch.support.as_ref(),
                 self.temperature,
                 logprobs_at_once(self.model.config.vocab_size),
             )?;
@@ -260,7 +261,7 @@ mod tests {
 
     use super::*;
     use crate::config::InitModel;
-    use crate::mdp::Sampling;
+    use crate::mdp::{Sampling, Support};
     use crate::model::Config;
     use crate::rl::adamw;
     use crate::rl::pack::Row;
@@ -288,7 +289,14 @@ mod tests {
 
     /// A row of `(tokens, sampled)` pieces, the steps counted by sampled pieces.
     fn row(trajectory: usize, pieces: &[(&[u32], bool)], first_step: u32) -> Row {
-        let mut row = Row { ids: vec![], loss_mask: vec![], logprobs: vec![], steps: vec![], trajectory };
+        let mut row = Row {
+            ids: vec![],
+            loss_mask: vec![],
+            logprobs: vec![],
+            steps: vec![],
+            support: Support::default(),
+            trajectory,
+        };
         let mut step = first_step;
         for (ids, sampled) in pieces {
             for id in *ids {

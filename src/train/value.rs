@@ -6,7 +6,7 @@ use super::credit::{Credit, Steps};
 use super::lesson::{Lesson, Targets};
 use crate::config::{CriticSettings, Learner, OnNan};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::Trajectory;
+use crate::mdp::{Support, Trajectory};
 use crate::model::{Critic, Model, Packed, Pass};
 use crate::rl::adamw::AdamW;
 use crate::rl::losses::{explained_variance, value_loss};
@@ -76,7 +76,14 @@ fn question(ids: &[u32], trajectory: usize) -> Row {
     let tokens = ids.len() + 1;
     let mut loss_mask = vec![false; tokens];
     loss_mask[ids.len()] = true;
-    Row { ids: [ids, &[ids[0]]].concat(), loss_mask, logprobs: vec![0.0; tokens], steps: vec![0; tokens], trajectory }
+    Row {
+        ids: [ids, &[ids[0]]].concat(),
+        loss_mask,
+        logprobs: vec![0.0; tokens],
+        steps: vec![0; tokens],
+        support: Support::default(),
+        trajectory,
+    }
 }
 
 /// Hidden states that nothing is learnt from.

@@ -87,6 +87,7 @@ fn read(exchange: &Exchange) -> Option<Step> {
         tools: Vec::new(),
         prefilled: 0,
         new_row: true,
+        support: serde_json::from_value(answer["support"].clone()).unwrap_or_default(),
         next_prompt_ids: Vec::new(),
     })
 }

@@ -25,6 +25,52 @@ fn plain_loss(model: &Model, hidden: &Tensor, rows: &[Vec<u32>]) -> Tensor {
     (logp * &weights).mean(None) + (entropy * weights.square()).mean(None) * 0.3
 }
 
+#[test]
+fn positions_choose_among_their_support() {
+    for (kind, close) in [(Kind::Double, 1e-12), (Kind::Float, 2e-5)] {
+        let model = tiny(false, kind);
+        let rows = rows(&[9, 30, 64], 53);
+        let (places, targets) = predicting(&rows);
+        let hidden = || model.forward(&pack(&rows)).unwrap().index_select(0, &places);
+        // A third of the positions choose among all, one among its target alone, the others among some.
+        let (mut ids, mut ends, mut away) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, target) in (0_i64..).zip(Vec::<i64>::try_from(&targets).unwrap()) {
+            let kept = |id: i64| place % 3 == 0 || id == target || (place != 1 && (id * 7 + place) % 5 < place % 4);
+            ids.extend((0..53).filter(|&id| place % 3 != 0 && kept(id)));
+            ends.push(ids.len() as i64);
+            away.extend((0..53).map(|id| !kept(id)));
+        }
+        let support = (Tensor::from_slice(&ids), Tensor::from_slice(&ends));
+        let mixed = |logp: &Tensor, entropy: &Tensor| {
+            let weights = Tensor::arange(logp.size()[0], (logp.kind(), logp.device())).cos();
+            (logp * &weights).mean(None) + (entropy * weights.square()).mean(None) * 0.3
+        };
+        let logits = model.logits(&hidden()).unwrap() / 0.8;
+        let log_all = logits.masked_fill(&Tensor::from_slice(&away).view([-1, 53]), -1e30).log_softmax(-1, None);
+        let logp = log_all.gather(1, &targets.unsqueeze(1), false).squeeze_dim(1);
+        let entropy = -(log_all.exp() * &log_all).sum_dim_intlist(-1, false, None);
+        let expected = gradients(&model, &mixed(&logp, &entropy));
+        for chunk in [7, 4096] {
+            let (found, spread) = model.logprobs_among(&hidden(), &targets, Some(&support), 0.8, chunk).unwrap();
+            assert!(distance(&found, &logp) < close && distance(&spread, &entropy) < close);
+            assert!(found.double_value(&[1]).abs() < 1e-6 && spread.double_value(&[1]).abs() < 1e-6);
+            for ((name, found), (_, expected)) in gradients(&model, &mixed(&found, &spread)).iter().zip(&expected) {
+                assert!(relative(found, expected) < close, "{name} by {}", relative(found, expected));
+            }
+        }
+        let refused = |ids: &[i64], ends: &[i64], why: &str| {
+            let support = (Tensor::from_slice(ids), Tensor::from_slice(ends));
+            let one = Tensor::from_slice(&[5_i64]);
+            let error = model.logprobs_among(&hidden().narrow(0, 0, 1), &one, Some(&support), 0.8, 4).unwrap_err();
+            assert!(error.message.contains(why), "{error}");
+        };
+        refused(&[4, 6], &[2], "target 5 is not in its support");
+        refused(&[5, 53], &[2], "id 53 of a support is outside the vocabulary of 53");
+        refused(&[5], &[1, 1], "the support is for 2 positions of 1");
+        refused(&[5], &[2], "the support ends at 2");
+    }
+}
+
 fn relative(a: &Tensor, b: &Tensor) -> f64 {
     distance(a, b) / b.abs().max().double_value(&[]).max(1e-3)
 }

@@ -14,7 +14,7 @@ mod verl_cases;
 
 use std::collections::BTreeMap;
 
-use crate::mdp::{FinishReason, Status, Step, Trajectory};
+use crate::mdp::{FinishReason, Status, Step, Support, Trajectory};
 
 /// A step whose log-probabilities are the negated ids.
 pub(super) fn step(prompt_ids: &[u32], response_ids: &[u32]) -> Step {
@@ -30,6 +30,7 @@ pub(super) fn step(prompt_ids: &[u32], response_ids: &[u32]) -> Step {
         tools: Vec::new(),
         prefilled: 0,
         new_row: false,
+        support: Support::default(),
         next_prompt_ids: Vec::new(),
     }
 }

@@ -54,6 +54,7 @@ impl Mask {
             loss_mask: mask.iter().map(|m| *m > 0.0).collect(),
             logprobs: vec![0.0; mask.len()],
             steps: vec![0; mask.len()],
+            support: crate::mdp::Support::default(),
             trajectory,
         };
         self.0.iter().enumerate().map(row).collect()

@@ -66,6 +66,7 @@ fn gradients_and_ten_updates_are_pytorchs() {
         loss_mask: (0..ids.len()).map(|i| i > 0).collect(),
         logprobs: vec![0.0; ids.len()],
         steps: vec![0; ids.len()],
+        support: crate::mdp::Support::default(),
         trajectory,
     };
     let rows: Vec<Row> = golden.input_ids.iter().enumerate().map(row).collect();

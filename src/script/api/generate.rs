@@ -153,6 +153,9 @@ async fn write(call: &Call, messages: Vec<Message>, options: AskOptions, seed: u
         told["prompt_ids"] = json!(prompt_ids);
         told["token_ids"] = json!(completion.token_ids);
         told["logprobs"] = completion.logprobs.iter().map(|&logprob| Json::from(f64::from(logprob))).collect();
+        if !completion.support.is_whole() {
+            told["support"] = json!(completion.support);
+        }
     }
     Ok(told)
 }

@@ -101,6 +101,9 @@ fn plain_step(step: &Step, ids: bool) -> Json {
         table["prompt_ids"] = json!(step.prompt_ids);
         table["response_ids"] = json!(step.response_ids);
         table["logprobs"] = json!(step.logprobs);
+        if !step.support.is_whole() {
+            table["support"] = json!(step.support);
+        }
     }
     table
 }

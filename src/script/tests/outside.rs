@@ -376,6 +376,7 @@ fn programs_read_the_trajectories_of_a_run() {
         tools: Vec::new(),
         prefilled: 2,
         new_row: true,
+        support: crate::mdp::Support::default(),
         next_prompt_ids: Vec::new(),
     };
     let trajectory = Trajectory {
