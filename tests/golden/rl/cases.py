@@ -6,8 +6,8 @@ CPU in double precision. `by` names the package; `formula` is the definition wri
 
 VENV as for make.py. It wants further `pip install --no-deps skyrl==0.3.0 jaxtyping wadler_lindig loguru gymnasium
 farama-notifications liger-kernel==0.8.5 openrlhf==0.11.2 areal==1.0.4`, and in VENV/references ragen/trainer/core_algos.py
-of RAGEN-AI/RAGEN at 5eb79b8 as ragen_core_algos.py and slime/utils/ppo_utils.py of THUDM/slime at 624b824 as
-slime_ppo_utils.py.
+of RAGEN-AI/RAGEN at 5eb79b8 as ragen_core_algos.py, slime/utils/ppo_utils.py of THUDM/slime at 624b824 as
+slime_ppo_utils.py, and what agents.py names.
 """
 
 import importlib.util
@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+from agents import agents, normalized
 from losses import losses
 from make import inside
 
@@ -304,12 +305,15 @@ def advantages(algos, torch, references):
         cases.append(case | {"advantages": case["advantages"] + [[0.0]] * len(baselines)})
     batches["positive"] = copy(rows)
     cases += maxrl_cases(torch, batches["positive"])
+    more, made = agents(torch, Padded, copy, copy(rows), copy(batches["grouped"]), references)
+    batches |= more
+    cases += made
     batches["turns"] = [row for row in rows if row["group"] != 9]
     cases += ragen_cases(torch, batches["turns"], references)
     return {"batches": batches, "advantages": cases}
 
 
-def rewards(algos, torch):
+def rewards(algos, torch, references):
     """Running statistics, normalisation within groups, the adaptive KL coefficient."""
     import numpy as np
     from gymnasium.wrappers.utils import RunningMeanStd
@@ -329,23 +333,15 @@ def rewards(algos, torch):
         updates.append({"rewards": batch, "factor": 1 / np.sqrt(running.var + 1e-8)})
     returns, keys = random(9) + [0.5, 0.5, 2.0], [0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 3]
     returns[0] += 9
-    clip = lambda x: x.clamp(min=-1, max=3)
-    std = lambda x: (x - x.mean()) / (x.std() + 1e-6) if x.std() > 1e-6 else torch.zeros_like(x)
-    methods = {"identity": lambda x: x, "mean": lambda x: x - x.mean(), "mean_std": std, "asym_clip": lambda x: clip(std(x))}
-    normalized = {}
-    for name, method in methods.items():
-        made = torch.tensor(returns)
-        for key in set(keys):
-            own = torch.tensor([i for i, k in enumerate(keys) if k == key])
-            made[own] = method(made[own])
-        normalized[name] = made.tolist()
     controller, kl = algos.AdaptiveKLController(0.001, 0.1, 10000), []
     for measured, n in [(0.05, 64), (0.11, 32), (3.0, 128)]:
         controller.update(measured, n)
         kl.append({"kl": measured, "n": n, "coef": float(controller.value)})
     return {
         "running": {"gamma": gamma, "updates": updates, "by": "gymnasium"},
-        "normalize": {"returns": returns, "keys": keys, "made": normalized, "by": "formula"},
+        "normalize": {
+            "returns": returns, "keys": keys, "made": normalized(torch, returns, keys, references), "by": "RAGEN 5eb79b8"
+        },
         "controller": {"coef": 0.001, "target": 0.1, "horizon": 10000, "updates": kl, "by": "verl 0.9.1"},
     }
 
@@ -359,7 +355,7 @@ def main() -> None:
 
     torch.set_default_dtype(torch.float64)
     golden = advantages(algos, torch, Path(sys.argv[1]) / "references")
-    golden["rewards"] = rewards(algos, torch)
+    golden["rewards"] = rewards(algos, torch, Path(sys.argv[1]) / "references")
     batches, made = losses(algos, torch, Padded, trajectories(torch), Path(sys.argv[1]) / "references")
     golden["batches"] |= batches
     golden |= made
