@@ -15,14 +15,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RANDOM = ["trainer.branch.roots=2"]
-# Name -> what is said on the command line. All see 64 trajectories a step.
+# Name -> what is said on the command line. All see 8 groups of 8 a step, but for the controls, which sample as much a step as the
+# branches do.
 ARMS = {
     "GRPO": ["trainer.estimator=grpo"],
+    "GRPO, 5 groups": ["trainer.estimator=grpo", "trainer.groups_per_step=5"],
     "GRPO, branches": ["trainer.estimator=grpo", *RANDOM],
     "tree, branches": ["trainer.estimator=tree", *RANDOM],
     "tree, branches at entropy": ["trainer.estimator=tree", "trainer.branch.roots=2", "trainer.branch.at=entropy"],
     "tree, local = 1": ["trainer.estimator=tree", "trainer.estimator.local=1", *RANDOM],
     "GiGPO": ["trainer.estimator=gigpo"],
+    "GiGPO, 5 groups": ["trainer.estimator=gigpo", "trainer.groups_per_step=5"],
     "GiGPO, branches": ["trainer.estimator=gigpo", *RANDOM],
 }
 GAMES = {"whole": "All rooms are gone through", "ends": "The first wrong door is the end"}

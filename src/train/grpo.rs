@@ -113,6 +113,7 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
         let tries = &trajectories[..collected.companions_from];
         metrics::rollout(&mut values, tries, |trajectory| solved(trajectory, accuracy));
         metrics::groups(&mut values, &collected);
+        metrics::branches(&mut values, tries, learner);
         metrics::advantages(&mut values, &credit);
         metrics::update(&mut values, &updates, lr, it.state.policy_version);
         metrics::leash(&mut values, &it.kl, &updates, objective.has_reference());

@@ -11,6 +11,7 @@ use super::lesson::Lesson;
 use super::sft::SupervisedStats;
 use super::update::UpdateStats;
 use super::value::CriticStats;
+use crate::config::Learner;
 use crate::engine::Stats;
 use crate::mdp::{FinishReason, Status, Step, Trajectory};
 use crate::model::{peak_memory, resident_memory};
@@ -61,7 +62,6 @@ pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
     }
     let replies: Vec<FinishReason> =
         counted.iter().flat_map(|t| t.own_steps()).map(|step| step.finish_reason).collect();
-    branches(metrics, trajectories);
     let cut = replies.iter().filter(|reason| reason.is_cut()).count();
     metrics.set("rollout/cut_share", cut as f64 / replies.len().max(1) as f64);
     metrics.set("rollout/truncated_share", per(&|t| f64::from(u8::from(t.status == Status::Truncated))));
@@ -83,19 +83,21 @@ pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
     }
 }
 
-/// What trajectories share.
-fn branches(metrics: &mut Metrics, trajectories: &[Trajectory]) {
-    let forks: Vec<&Trajectory> = trajectories.iter().filter(|t| t.fork.is_some()).collect();
-    if forks.is_empty() {
+/// What trajectories share, where they are to.
+pub(super) fn branches(metrics: &mut Metrics, trajectories: &[Trajectory], learner: &Learner) {
+    if learner.branch.roots == 0 || learner.branch.roots == learner.group_size {
         return;
     }
+    let forks: Vec<&Trajectory> = trajectories.iter().filter(|t| t.fork.is_some()).collect();
     let tokens = |steps: &[Step]| steps.iter().map(|step| step.response_ids.len()).sum::<usize>() as f64;
     let shared: f64 = forks.iter().map(|t| tokens(&t.steps[..t.shared_steps()])).sum();
     let all: f64 = trajectories.iter().map(|t| tokens(&t.steps)).sum();
     metrics.set("rollout/branches", forks.len() as f64);
     metrics.set("rollout/shared_token_share", shared / all.max(1.0));
-    let depth: usize = forks.iter().map(|t| t.shared_steps()).sum();
-    metrics.set("rollout/forked_at", depth as f64 / forks.len() as f64);
+    if !forks.is_empty() {
+        let depth: usize = forks.iter().map(|t| t.shared_steps()).sum();
+        metrics.set("rollout/forked_at", depth as f64 / forks.len() as f64);
+    }
 }
 
 fn by_group(counted: &[&Trajectory]) -> BTreeMap<u64, Vec<f64>> {

@@ -124,6 +124,7 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
         let tries = &trajectories[..collected.companions_from];
         metrics::rollout(&mut metrics_now, tries, |trajectory| solved(trajectory, accuracy));
         metrics::groups(&mut metrics_now, &collected);
+        metrics::branches(&mut metrics_now, tries, learner);
         metrics::advantages(&mut metrics_now, &credit);
         metrics::update(&mut metrics_now, &updates, lr, it.state.policy_version);
         metrics::leash(&mut metrics_now, &it.kl, &updates, objective.has_reference());

@@ -95,6 +95,11 @@ impl Watch {
                 found.push(("unclipped", words.to_owned()));
             }
         }
+        if get("rollout/branches") == Some(0.0) {
+            let words = "no trajectory had a state to branch from: all are tries from the beginning; look at \
+                         trainer.branch.at";
+            found.push(("branches", words.to_owned()));
+        }
         if let Some(kl) = get("policy/approx_kl").filter(|kl| *kl > 0.5) {
             let words = format!(
                 "the updates of one rollout moved the policy by a KL of {kl:.2} a token; lower trainer.lr or \
@@ -154,6 +159,8 @@ mod tests {
         let mut watch = Watch::default();
         assert_eq!(names(&mut watch, &[("policy/clip_frac", 0.7), ("policy/approx_kl", 2.0)]), ["clipped", "kl"]);
         assert_eq!(names(&mut watch, &[("kl/mean", 20.0)]), ["leash"]);
+        assert_eq!(names(&mut watch, &[("rollout/branches", 0.0)]), ["branches"]);
+        assert!(names(&mut watch, &[("rollout/branches", 3.0)]).is_empty());
         assert_eq!(names(&mut watch, &[("policy/largest_token", 0.8), ("policy/tokens", 1000.0)]), ["one token"]);
         for step in 1..=20 {
             let found = names(&mut watch, &[("policy/clip_frac", 0.0), ("policy/updates", 4.0)]);

@@ -218,6 +218,8 @@ fn settings_that_can_not_be_are_refused() {
     assert!(text.contains("`trainer.branch.at` must be a name or a list of steps, got the number 3"), "{text}");
     assert!(refused("trainer.branch.roots=6").contains("trainer.branch.roots is 6 and trainer.group_size 5"));
     assert!(refused("trainer.branch.at=[0]").contains("1 is the state after the first"));
+    let none = r1(dir.path(), &["run", "a.lua", "trainer.branch.at=first_tool", "trainer.steps=1"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&none.stderr).contains("no trajectory had a state to branch from"));
     assert!(refused("env.max_steps=1").contains("env.max_steps is 1: there are none"));
     let text = fail(dir.path(), &["check", "a.lua", "trainer.branch.width=0"]);
     assert!(text.contains("trainer.branch.width is 0"), "{text}");

@@ -1,0 +1,155 @@
+//! Whatever a script is: a trajectory that is forked, and goes on with the same replies, is the one that was not forked.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::Says;
+use crate::config::Trainer;
+use crate::mdp::{Answer, Request, Trajectory};
+use crate::rollout::{Attempt, Reached, Spec, Stage, first_difference, go_on, go_to, replay};
+use crate::script::{Record, Script, Split, Strictness, Worker};
+use crate::text::{Format, Renderer};
+
+/// What the policy says at a step.
+#[derive(Clone, Debug)]
+enum Word {
+    Text(String),
+    /// A call of one of the tools; text if there is none.
+    Call(usize, String),
+    Answer(i64),
+}
+
+fn word() -> impl Strategy<Value = Word> {
+    prop_oneof![
+        "[a-z ]{0,12}".prop_map(Word::Text),
+        (0..3_usize, prop::sample::select(vec!["x = 3\nprint(x)", "print(2 ** 9)", "1/0", "balance 7", ""]))
+            .prop_map(|(tool, text)| Word::Call(tool, text.to_owned())),
+        (-9..99_i64).prop_map(Word::Answer),
+    ]
+}
+
+/// The word as the policy writes it in `format`.
+fn written(word: &Word, tools: &[Value], format: Format) -> String {
+    match word {
+        Word::Text(text) => text.clone(),
+        Word::Answer(number) => format!("<answer>\\boxed{{{number}}}</answer>"),
+        Word::Call(..) if tools.is_empty() => "no tool".to_owned(),
+        Word::Call(_, text) if format == Format::Retool => format!("<code>{text}</code>"),
+        Word::Call(tool, text) => {
+            let function = &tools[tool % tools.len()]["function"];
+            let required = function["parameters"]["properties"].as_object().cloned().unwrap_or_default();
+            let arguments: serde_json::Map<String, Value> =
+                required.keys().map(|name| (name.clone(), json!(text))).collect();
+            format!("<tool_call>\n{}\n</tool_call>", json!({ "name": function["name"], "arguments": arguments }))
+        }
+    }
+}
+
+/// A trajectory without what time and caches make of it.
+fn timeless(mut trajectory: Trajectory) -> Trajectory {
+    for step in &mut trajectory.steps {
+        step.prefilled = 0;
+        step.tools.iter_mut().for_each(|tool| tool.seconds = 0.0);
+    }
+    for exchange in &mut trajectory.record {
+        if let Some(Answer::Ok(answer)) = &mut exchange.answer
+            && answer.get("seconds").is_some()
+        {
+            answer["seconds"] = json!(0);
+        }
+    }
+    trajectory
+}
+
+/// A script that trains by trying, ready to run.
+struct Stand {
+    script: Script,
+    renderer: Arc<Renderer>,
+    worker: Worker,
+    format: Format,
+}
+
+/// Those of scripts/, and those that `r1 new` writes.
+fn stands() -> Vec<Stand> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let files = |folder: &str| std::fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    let mut paths: Vec<PathBuf> = files("scripts").chain(files("lua/templates")).collect();
+    paths.retain(|path| {
+        let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
+        path.extension().is_some_and(|ending| ending == "lua") && !stem.ends_with("_test")
+    });
+    paths.sort();
+    let mut stands = Vec::new();
+    for path in paths {
+        let script = Script::load(&path, &[]).unwrap();
+        if matches!(script.settings.trainer, Trainer::Sft(_)) {
+            continue;
+        }
+        let format = if script.settings.env.format == "retool" { Format::Retool } else { Format::Hermes };
+        let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), format).unwrap());
+        let worker = Worker::new(&script, Some(Arc::clone(&renderer))).unwrap();
+        if let Err(error) = worker.prepare() {
+            eprintln!("{} skipped: {error}", path.display());
+            continue;
+        }
+        stands.push(Stand { script, renderer, worker, format });
+    }
+    stands
+}
+
+async fn forked_is_unforked(stand: &Stand, words: Vec<Word>, row: u64) {
+    let Stand { script, renderer, worker, format } = stand;
+    let (tools, format) = (worker.tools().to_vec(), *format);
+    let say = move |request: &Request| {
+        // What a context function has written comes with a step of its own.
+        let word = words.get(request.seed.step as usize % words.len()).filter(|_| request.seed.step != u32::MAX);
+        (word.map_or_else(|| "so far so good".to_owned(), |word| written(word, &tools, format)), -0.5)
+    };
+    let policy = Says { renderer: Arc::clone(renderer), say, log: Mutex::default() };
+    let stage = Stage { worker, renderer };
+    let spec = Spec { max_context: 1024, ..Spec::new(Split::Train, row, &script.settings) };
+    let task = worker.row(Split::Train, row).unwrap();
+    let begin = async || Attempt::begin(stage, spec.clone(), task.clone(), &Record::live()).await.unwrap();
+    let whole = go_on(stage, &policy, begin().await).await.unwrap();
+    let wanted = timeless(whole.clone());
+    for step in 0..whole.steps.len() {
+        let Reached::There(mut attempt) = go_to(stage, &policy, begin().await, step).await.unwrap() else {
+            assert_eq!(step + 1, whole.steps.len(), "it ended early");
+            break;
+        };
+        // Looked at or not, which a branch of the sampler is.
+        if step % 2 == 0 && !script.source.contains("summarize") {
+            drop(attempt.look(stage).await);
+        }
+        let fork = attempt.fork(attempt.spec().clone()).unwrap();
+        assert_eq!(fork.state().snapshot().unwrap(), attempt.state().snapshot().unwrap());
+        let named = Spec { id: "another".to_owned(), ..attempt.spec().clone() };
+        let other = attempt.fork(named.clone()).unwrap();
+        for (what, attempt) in [("the fork", fork), ("what was forked", *attempt)] {
+            let ended = timeless(go_on(stage, &policy, attempt).await.unwrap());
+            assert_eq!(ended, wanted, "{what}, after {step} steps of {}", script.path.display());
+        }
+        let branch = go_on(stage, &policy, other).await.unwrap();
+        assert_eq!(branch.steps.len(), whole.steps.len());
+        let replayed = replay(stage, &branch, named, Strictness::Exact).await.unwrap();
+        assert_eq!(first_difference(renderer, &branch, &replayed), None);
+    }
+}
+
+#[test]
+fn a_fork_with_the_same_replies_is_the_trajectory() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for stand in stands() {
+        let mut runner =
+            proptest::test_runner::TestRunner::new(ProptestConfig { cases: 6, ..ProptestConfig::default() });
+        let plans = (prop::collection::vec(word(), 1..6), 0..50_u64);
+        let ran = runner.run(&plans, |(words, row)| {
+            runtime.block_on(forked_is_unforked(&stand, words, row));
+            Ok(())
+        });
+        ran.unwrap_or_else(|error| panic!("{}: {error}", stand.script.path.display()));
+    }
+}
