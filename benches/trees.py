@@ -15,26 +15,43 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RANDOM = ["trainer.branch.roots=2"]
-# Name -> what is said on the command line. All see 8 groups of 8 a step, but for the controls, which sample as much a step as the
-# branches do.
+ENTROPY = ["trainer.branch.roots=2", "trainer.branch.at=entropy"]
+# Name -> what is said on the command line. All see 8 groups of 8 a step, but for the controls, which sample about as much a step
+# as the branches do.
 ARMS = {
     "GRPO": ["trainer.estimator=grpo"],
     "GRPO, 5 groups": ["trainer.estimator=grpo", "trainer.groups_per_step=5"],
     "GRPO, branches": ["trainer.estimator=grpo", *RANDOM],
     "tree, branches": ["trainer.estimator=tree", *RANDOM],
-    "tree, branches at entropy": ["trainer.estimator=tree", "trainer.branch.roots=2", "trainer.branch.at=entropy"],
+    "tree, branches at entropy": ["trainer.estimator=tree", *ENTROPY],
     "tree, local = 1": ["trainer.estimator=tree", "trainer.estimator.local=1", *RANDOM],
     "GiGPO": ["trainer.estimator=gigpo"],
     "GiGPO, 5 groups": ["trainer.estimator=gigpo", "trainer.groups_per_step=5"],
     "GiGPO, branches": ["trainer.estimator=gigpo", *RANDOM],
 }
-GAMES = {"whole": "All rooms are gone through", "ends": "The first wrong door is the end"}
+# At the learning rate of the others, plain groups fall apart here too.
+SLOW = ["trainer.lr=3e-4"]
+LATE = {
+    "GRPO": ["trainer.estimator=grpo", *SLOW],
+    "GRPO, 3 groups": ["trainer.estimator=grpo", "trainer.groups_per_step=3", *SLOW],
+    "GRPO, branches": ["trainer.estimator=grpo", *RANDOM, *SLOW],
+    "tree, branches": ["trainer.estimator=tree", *RANDOM, *SLOW],
+    "tree, branches at entropy": ["trainer.estimator=tree", *ENTROPY, *SLOW],
+    "tree, 3 branches of a state, at entropy": ["trainer.estimator=tree", *ENTROPY, "trainer.branch.width=3", *SLOW],
+    "tree, branches at {7}": ["trainer.estimator=tree", "trainer.branch.roots=2", "trainer.branch.at=[7]", *SLOW],
+}
+# Game -> what it is, and who plays it.
+GAMES = {
+    "whole": ("All rooms are gone through", "demos", ARMS),
+    "ends": ("The first wrong door is the end", "demos", ARMS),
+    "late": ("Only the last door is unsure", "late_demos", LATE),
+}
 
 
-def model(r1, runs):
-    out = runs / "model"
+def model(r1, runs, demos):
+    out = runs / f"model-{demos}"
     if not out.exists():
-        call([r1, "sft", ROOT / "benches/trees/demos.lua", "--runs-dir", runs, "--name", "demos", "--out", out, "-q"])
+        call([r1, "sft", ROOT / f"benches/trees/{demos}.lua", "--runs-dir", runs, "--name", demos, "--out", out, "-q"])
     return out
 
 
@@ -44,7 +61,7 @@ def call(command):
         sys.exit(f"{' '.join(map(str, command))}\n{result.stderr}")
 
 
-def train(r1, runs, game, name, settings, steps, seed):
+def train(r1, runs, game, player, name, settings, steps, seed):
     """The run's directory, trained unless it is there already."""
     slug = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")
     run = runs / f"{game}-{slug}-{seed}"
@@ -52,7 +69,7 @@ def train(r1, runs, game, name, settings, steps, seed):
         subprocess.run(["rm", "-rf", str(run)], check=True)
         print(f"{game}: {name}, seed {seed}", flush=True)
         call([r1, "run", ROOT / f"benches/trees/{game}.lua", "--runs-dir", runs, "--name", run.name, "-q", f"seed={seed}",
-              f"trainer.steps={steps}", f"policy.model={runs / 'model'}", *settings])
+              f"trainer.steps={steps}", f"policy.model={player}", *settings])
         (run / "done").touch()
     return run
 
@@ -112,23 +129,22 @@ def main():
     parser.add_argument("--tell-only", action="store_true", help="only runs that are there already")
     args = parser.parse_args()
     args.runs.mkdir(parents=True, exist_ok=True)
-    if not args.tell_only:
-        model(args.r1, args.runs)
     text = []
-    for game, title in GAMES.items():
+    for game, (title, demos, arms) in GAMES.items():
         found = {}
+        player = None if args.tell_only else model(args.r1, args.runs, demos)
         for seed in args.seeds.split(","):
-            for name, settings in ARMS.items():
+            for name, settings in arms.items():
                 slug = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")
                 if args.tell_only and not (args.runs / f"{game}-{slug}-{seed}" / "done").exists():
                     continue
-                run = train(args.r1, args.runs, game, name, settings, args.steps, seed)
+                run = train(args.r1, args.runs, game, player, name, settings, args.steps, seed)
                 found.setdefault(name, []).append(read(run))
         if not found:
             continue
         shortest = min(points[-1][0] for runs in found.values() for points, _, _ in runs)
         budgets = [int(shortest * share // 1000 * 1000) for share in (1 / 4, 1 / 2, 1)]
-        ordered = {name: found[name] for name in ARMS if name in found}
+        ordered = {name: found[name] for name in arms if name in found}
         text += [f"### {title}", "", *table(ordered, budgets, 0.8), ""]
     page = ROOT / "docs/learning.md"
     before, _, after = page.read_text().partition("<!-- trees: made by benches/trees.py -->\n")

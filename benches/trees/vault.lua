@@ -22,17 +22,41 @@ function vault.row()
   return { signs = signs }
 end
 
---- Somebody who takes the right door three times in four.
-function vault.demonstration()
+--- Somebody who takes the right door three times in four; with `last_only` it is the last door that is a guess, and no other.
+local function demonstration(last_only)
   local task = vault.row()
   local messages = {}
   for room = 1, ROOMS do
     local door = right_door(task, room)
-    if math.random() < 0.25 then door = door == "left" and "right" or "left" end
+    local wrong = 0.25
+    if last_only then wrong = room == ROOMS and 0.5 or 0 end
+    if math.random() < wrong then door = door == "left" and "right" or "left" end
     r1.push(messages, r1.user(line(task, room)))
     r1.push(messages, r1.assistant("the " .. door .. " door"))
   end
   return { messages = messages, format = "retool" }
+end
+
+--- Makes a model that plays like them.
+function vault.demos(last_only)
+  local function row() return demonstration(last_only) end
+  return r1.recipe {
+    env = r1.env { format = "retool" },
+    policy = {
+      init = {
+        hidden_size = 64,
+        intermediate_size = 192,
+        num_hidden_layers = 2,
+        num_attention_heads = 4,
+        num_key_value_heads = 2,
+        max_position_embeddings = 512,
+        vocab_size = 320,
+        tokenizer_rows = 400,
+      },
+    },
+    data = { train = r1.data.generate { count = 20000, seed = 3, row = row } },
+    trainer = r1.sft { steps = 300, batch_size = 32, lr = 2e-3, tokens_per_batch = 8192 },
+  }
 end
 
 --- The recipe; with `ends` the first wrong door is the end, else all rooms are gone through.

@@ -100,8 +100,11 @@ pub fn merge(trajectory: &Trajectory, index: usize) -> Result<Vec<Row>> {
         };
         row.push(new, None, &Support::default(), step);
         // What a fork shares with its parent is learned from there, once.
-        let own = step >= trajectory.shared_steps();
-        row.push(&transition.response_ids, own.then_some(&transition.logprobs), &transition.support, step);
+        if step < trajectory.shared_steps() {
+            row.push(&transition.response_ids, None, &Support::default(), step);
+        } else {
+            row.push(&transition.response_ids, Some(&transition.logprobs), &transition.support, step);
+        }
     }
     rows.push(row);
     rows.retain(|row| row.sampled() > 0);
