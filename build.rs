@@ -45,7 +45,7 @@ fn main() {
         build().flags(flags).file(source(&format!("kernels_{set}"))).compile(&format!("r1_kernels_{set}"));
     }
     // By name: the Rust files beside them are cargo's own business.
-    for header in ["kernels", "common", "prefix", "learn", "step", "logprobs", "autograd", "adamw"] {
+    for header in ["kernels", "common", "prefix", "learn", "step", "logprobs", "autograd", "adamw", "flash"] {
         println!("cargo:rerun-if-changed=src/native/{header}.h");
     }
     for part in ["kernels", "dots"] {
@@ -55,9 +55,19 @@ fn main() {
     if target("OS") == "linux" {
         native.flag("-fopenmp");
     }
-    for part in
-        ["common", "project", "attention", "prefix", "learn", "step", "logprobs", "autograd", "adamw", "interface"]
-    {
+    for part in [
+        "common",
+        "project",
+        "attention",
+        "prefix",
+        "learn",
+        "step",
+        "logprobs",
+        "autograd",
+        "adamw",
+        "flash",
+        "interface",
+    ] {
         native.file(source(part));
     }
     // libtorch's headers are not ours to warn about.
@@ -65,6 +75,31 @@ fn main() {
         native.flag("-isystem").flag(format!("{libtorch}/{include}"));
     }
     native.compile("r1_native");
+    println!("cargo:rustc-check-cfg=cfg(cuda_graphs)");
+    if target("OS") == "linux" {
+        cuda(&build(), &source("cuda/graph"), Path::new(&libtorch));
+    }
+}
+
+/// The library for CUDA graphs, which the program carries and loads beside a CUDA torch. It needs CUDA's headers and none of
+/// its libraries; `setup/libtorch.sh` puts them beside libtorch, and without them there is no such library.
+fn cuda(build: &cc::Build, source: &str, libtorch: &Path) {
+    let beside = libtorch.join("../nvidia/cu13/include");
+    let own = libtorch.join("include/c10/cuda/CUDAStream.h");
+    println!("cargo:rerun-if-changed={}", beside.join("crt").display());
+    if !beside.join("crt/host_config.h").is_file() || !own.is_file() {
+        return;
+    }
+    let out = Path::new(&std::env::var("OUT_DIR").unwrap_or_default()).join("libr1_cuda.so");
+    let mut command = build.get_compiler().to_command();
+    command.args(["-shared", "-fPIC", source, "-o"]).arg(&out);
+    for include in [libtorch.join("include"), beside] {
+        command.arg("-isystem").arg(include);
+    }
+    match command.status() {
+        Ok(status) if status.success() => println!("cargo:rustc-cfg=cuda_graphs"),
+        _ => println!("cargo:warning={source} does not compile: r1 is built without CUDA graphs"),
+    }
 }
 
 /// What libtorch calls itself: in `version.py` of a Python package, in `build-version` of a download.

@@ -1,6 +1,6 @@
 //! r1's side of `decode.py`: decode and prefill of a model of a real shape, and the machine's limits.
 //!
-//! `decode DIR f32|bf16 [cuda]` answers JSON lines: `{"batch": B, "prompt": P, "new": N}` with the seconds that it took to
+//! `decode DIR f32|bf16 [cuda [eager]]` (without CUDA graphs) answers JSON lines: `{"batch": B, "prompt": P, "new": N}` with the seconds that it took to
 //! sample N tokens greedily behind P for B sequences; `{}` with the bandwidth of reading memory
 //! (bytes/s) and the rate of libtorch's matrix product on the model's largest layer (multiply-adds/s, times 2).
 
@@ -42,7 +42,9 @@ fn main() -> Result<()> {
     let kind = if kind == "bf16" { Type::BFloat16 } else { Type::Float };
     let cuda = rest.first().is_some_and(|name| name == "cuda");
     let device = native::device(if cuda { DeviceChoice::Cuda } else { DeviceChoice::Cpu })?;
-    let model = Rc::new(Model::load(&PathBuf::from(dir), device, kind)?);
+    let mut model = Model::load(&PathBuf::from(dir), device, kind)?;
+    model.set_graphs(rest.get(1).is_none_or(|name| name != "eager"));
+    let model = Rc::new(model);
     let vocab = model.config.vocab_size as u32;
     let vocabulary = Arc::new(TokenBytes::new(Vec::new()));
     let options = EngineOptions::sized(&model.config, model.cache_kind(), SLOTS, CONTEXT);

@@ -8,14 +8,16 @@ cd "$(dirname "$0")/.."
 
 LIBTORCH=$(setup/libtorch.sh) && export LIBTORCH
 cargo build --quiet --release --bin r1
-bench=$(cargo build --quiet --release --bench decode --message-format=json |
-  python3 -c 'import json, sys; print([m["executable"] for m in map(json.loads, sys.stdin) if m.get("executable") and m["target"]["kind"] == ["bench"]][0])')
+bench() {
+  cargo build --quiet --release --bench "$1" --message-format=json |
+    python3 -c 'import json, sys; print([m["executable"] for m in map(json.loads, sys.stdin) if m.get("executable") and m["target"]["kind"] == ["bench"]][0])'
+}
 
 pack=target/gpu-check
 rm -rf "$pack" && mkdir -p "$pack"
 cp "${CARGO_TARGET_DIR:-target}/release/r1" "$pack/r1"
-cp "$bench" "$pack/decode"
-strip "$pack/r1" "$pack/decode"
+for part in decode update; do cp "$(bench $part)" "$pack/$part"; done
+strip "$pack/r1" "$pack/decode" "$pack/update"
 cp benches/gpu_check.lua "$pack/"
 cp -r models/r1-nano "$pack/r1-nano"
 git describe --always --dirty > "$pack/commit"
@@ -43,15 +45,16 @@ status=0
 ./r1 lua gpu_check.lua r1-nano "$@" | tee -a "$out/$name.md" || status=1
 {
   echo
-  echo "| model | type | batch | a step | tokens/s |"
+  echo "| model | type, graphs | batch | a step | tokens/s |"
   echo "|---|---|---|---|---|"
 } >> "$out/$name.md"
 for model in r1-nano "$@"; do
-  for kind in f32 bf16; do
-    python3 - "$model" "$kind" >> "$out/$name.md" <<'PY' || status=1
+  for kind in f32 "bf16 eager" bf16; do
+    python3 - "$model" $kind >> "$out/$name.md" <<'PY' || status=1
 import json, subprocess, sys
-model, kind = sys.argv[1:]
-side = subprocess.Popen(["./decode", model, kind, "cuda"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+model, kind, *eager = sys.argv[1:]
+side = subprocess.Popen(["./decode", model, kind, "cuda", *eager], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+kind += ", no graphs" if eager or kind == "f32" else ", graphs"
 def ask(question):
     print(json.dumps(question), file=side.stdin, flush=True)
     line = side.stdout.readline()
@@ -68,6 +71,34 @@ for batch in (1, 8, 32):
     print(f"| {model} | {kind} | {batch} | {step * 1e3:.2f} ms | {batch / step:,.0f} |")
 PY
   done
+done
+{
+  echo
+  echo "| model | tokens in an update | an update | tokens/s | of the peak rate | memory |"
+  echo "|---|---|---|---|---|---|"
+} >> "$out/$name.md"
+for model in r1-nano "$@"; do
+  python3 - "$model" "$gpu" >> "$out/$name.md" <<'PY' || status=1
+import json, subprocess, sys
+model, gpu = sys.argv[1:]
+# Dense bf16, operations/s, by the makers' data sheets.
+peaks = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}
+peak = next((rate for name, rate in sorted(peaks.items(), key=lambda it: -len(it[0])) if name in gpu), None)
+for tokens in (4096, 32768):
+    # Rows of 1024 tokens, or as many as the model takes, half of them sampled.
+    longest = min(1024, json.load(open(f"{model}/config.json"))["max_position_embeddings"])
+    question = {"dir": model, "device": "cuda", "trajectories": [[longest // 2, longest // 2]] * (tokens // longest),
+                "tokens_per_batch": 16384, "repetitions": 5}
+    done = subprocess.run(["./update", json.dumps(question)], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"error: update stopped with {done.returncode}: {done.stderr}")
+    answer = json.loads(done.stdout)
+    seconds = min(answer["seconds"])
+    rate = answer["tokens"] / seconds
+    # 6 operations a parameter and token: forward and backward, attention's scores not counted.
+    share = f"{6 * answer['parameters'] * rate / peak:.0%}" if peak else "unknown"
+    print(f"| {model} | {answer['tokens']:,} | {seconds * 1e3:.0f} ms | {rate:,.0f} | {share} | {answer['peak'] / 2**30:.1f} GiB |")
+PY
 done
 cat "$out/$name.md"
 exit $status

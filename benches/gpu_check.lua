@@ -64,5 +64,23 @@ for _, dir in ipairs(arg) do
     local own = table.move(scored, 32, #scored, 1, {})
     check(name .. ": sampled against scored, " .. what .. ", largest difference", worst(reply.logprobs, own), limit)
   end
+  -- Many at once, of different lengths: steps as recorded for a number of sequences, fewer of them as some end.
+  local jobs, replies = {}, {}
+  for place = 1, 13 do
+    jobs[place] = function()
+      replies[place] = half:generate(ids(5 + 11 * place, place), { seed = place, max_new_tokens = 7 * place, ignore_eos = true })
+    end
+  end
+  r1.join(jobs)
+  local most = 0
+  for place = 1, 13 do
+    local whole, prompt = ids(5 + 11 * place, place), 5 + 11 * place
+    for _, id in ipairs(replies[place].token_ids) do
+      whole[#whole + 1] = id
+    end
+    local scored = half:logprobs(whole)
+    most = math.max(most, worst(replies[place].logprobs, table.move(scored, prompt, #scored, 1, {})))
+  end
+  check(name .. ": 13 replies at once against scored, bf16, largest difference", most, 0.1)
 end
 os.exit(failed == 0 and 0 or 1)

@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use r1::config::Learner;
+use r1::config::{DeviceChoice, Learner};
 use r1::mdp::Sampling;
 use r1::model::{Model, Packed, peak_memory, resident_memory};
 use r1::rl::adamw::{self, AdamW};
@@ -17,12 +17,15 @@ use r1::train::{Lesson, Objective, Update};
 use r1::{Error, Kind, Result, native};
 use serde::Deserialize;
 use serde_json::json;
-use tch::{Device, Tensor};
+use tch::Tensor;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Question {
     dir: PathBuf,
+    /// In f32 on the CPU, in bf16 on a GPU.
+    #[serde(default = "cpu")]
+    device: DeviceChoice,
     /// Trajectories: the lengths of what the environment wrote and what was sampled, by turns.
     trajectories: Vec<Vec<usize>>,
     /// Every step a row of its own, not one row a trajectory.
@@ -37,13 +40,19 @@ struct Question {
     repetitions: usize,
 }
 
+fn cpu() -> DeviceChoice {
+    DeviceChoice::Cpu
+}
+
 fn main() -> Result<()> {
     let Some(question) = std::env::args().nth(1) else {
         return Err(Error::new(Kind::Usage, "this is one side of a comparison").hint("run `just bench-update`"));
     };
     let question: Question = serde_json::from_str(&question).map_err(|error| internal(&error))?;
     native::return_memory();
-    let mut model = Model::load(&question.dir, Device::Cpu, tch::Kind::Float)?;
+    let device = native::device(question.device)?;
+    let kind = if device.is_cuda() { tch::Kind::BFloat16 } else { tch::Kind::Float };
+    let mut model = Model::load(&question.dir, device, kind)?;
     model.set_checkpointing(question.checkpointing);
     let vocab = model.config.vocab_size as u32;
     let rows: Vec<Row> = question
@@ -73,8 +82,10 @@ fn main() -> Result<()> {
         optimizer.zero_grad();
         held = resident_memory().unwrap_or(0);
     }
+    let peak = native::device_peak(device).or_else(peak_memory);
+    let parameters: usize = model.parameters().iter().map(|(_, tensor)| tensor.numel()).sum();
     let answer = json!({
-        "seconds": &seconds[1..], "tokens": tokens, "peak": peak_memory(), "held": held,
+        "seconds": &seconds[1..], "tokens": tokens, "peak": peak, "held": held, "parameters": parameters,
         "sampled": lesson.rows.iter().map(Row::sampled).sum::<usize>(),
     });
     println!("{answer}");
@@ -124,7 +135,7 @@ fn whole(model: &Model, lesson: &Lesson) -> Result<()> {
         }
         start += row.len();
     }
-    let pass = model.learn(&Packed::from_rows(&ids, Device::Cpu))?;
+    let pass = model.learn(&Packed::from_rows(&ids, model.device()))?;
     let hidden = pass.hidden().f_index_select(0, &Tensor::f_from_slice(&places)?)?;
     let (logp, _) = model.logprobs(&hidden, &Tensor::f_from_slice(&targets)?, 1.0, targets.len())?;
     pass.backward(&logp.f_mean(tch::Kind::Float)?)

@@ -22,7 +22,17 @@ if [ -n "${LIBTORCH:-}" ]; then
 fi
 
 root="${R1_LIBTORCH_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/r1}/libtorch-$version"
+# Headers that the code for CUDA graphs is compiled with. Without them r1 is built without it, which costs speed on a GPU.
+headers() {
+  [ "$(uname -s)" = Linux ] && [ ! -d "$1/nvidia/cu13/include/crt" ] || return 0
+  "${python:-python3}" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all: --target "$1/.crt" \
+    nvidia-cuda-crt==13.0.88 > /dev/null 2>&1 && mkdir -p "$1/nvidia/cu13/include" &&
+    cp -r "$1/.crt/nvidia/cu13/include/crt" "$1/nvidia/cu13/include/" ||
+    say "pip could not fetch nvidia-cuda-crt, so this build goes without CUDA graphs; setup tries again next time"
+  rm -rf "$1/.crt"
+}
 if [ -e "$root/.complete" ]; then
+  headers "$root"
   echo "$root/torch"
   exit 0
 fi
@@ -73,6 +83,7 @@ fi
 # Python sources are not used: keep lib/, include/ and the licence files.
 find "$part/torch" -mindepth 1 -maxdepth 1 ! -name lib ! -name include ! -name share ! -name version.py -exec rm -rf {} +
 find "$part" -mindepth 1 -maxdepth 1 ! -name torch ! -name nvidia ! -name '*.dist-info' -exec rm -rf {} +
+headers "$part"
 rm -rf "$root"
 mv "$part" "$root"
 touch "$root/.complete"

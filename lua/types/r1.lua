@@ -353,6 +353,7 @@ function Expectation:raises(text) end
 ---@field dtype? string
 ---@field device? string
 ---@field max_context? number
+---@field cuda_graphs? boolean
 ---@field init? table<string, any>
 ---@field lora? table<string, any>
 

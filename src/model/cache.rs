@@ -3,6 +3,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::Config;
+use super::decode::Recorded;
 use crate::error;
 use crate::error::{Error, Result};
 
@@ -11,34 +12,45 @@ use crate::error::{Error, Result};
 /// Which tokens a slot holds is its owner's business: a position is valid once a span wrote it.
 #[derive(Debug)]
 pub struct KvCache {
-    /// Per layer, [slots, Hkv, capacity / panel, D, panel]: the keys of a panel lie side by side, as the native code
-    /// multiplies them.
+    /// Per layer, as the layout says.
     pub(super) keys: Vec<Tensor>,
-    /// Per layer, `[slots, Hkv, capacity, D]`.
     pub(super) values: Vec<Tensor>,
+    /// Steps of one token a sequence that were recorded over these tensors.
+    pub(super) recorded: Vec<Recorded>,
     slots: usize,
     capacity: usize,
-    pub(super) panel: usize,
+    pub(super) layout: Layout,
     heads: usize,
     head_dim: usize,
+}
+
+/// How keys and values lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// For the native code: keys [slots, Hkv, capacity / panel, D, panel], so many of a panel side by side, as it multiplies
+    /// them; values `[slots, Hkv, capacity, D]`.
+    Panels(usize),
+    /// Both `[slots, capacity, Hkv, D]`, with so many slots to spare.
+    Tokens { spare: usize },
 }
 
 impl KvCache {
     /// Capacities are multiples of this, as every width of the native code's panels divides it.
     pub const GRAIN: usize = 64;
 
-    /// `panel` is the number of keys that lie side by side; 1 for plain operations. `kind` is that of keys and values.
+    /// `kind` is that of keys and values.
     pub(super) fn new(
         config: &Config,
         slots: usize,
         capacity: usize,
-        panel: usize,
+        layout: Layout,
         device: Device,
         kind: Kind,
     ) -> Self {
         let capacity = capacity.max(1).next_multiple_of(Self::GRAIN);
         let (heads, head_dim) = (config.num_key_value_heads, config.head_dim);
-        let mut new = Self { keys: Vec::new(), values: Vec::new(), slots, capacity, panel, heads, head_dim };
+        let (keys, values, recorded) = (Vec::new(), Vec::new(), Vec::new());
+        let mut new = Self { keys, values, recorded, slots, capacity, layout, heads, head_dim };
         for _ in 0..config.num_hidden_layers {
             new.keys.push(Tensor::zeros(new.keys_shape(capacity), (kind, device)));
             new.values.push(Tensor::zeros(new.values_shape(capacity), (kind, device)));
@@ -46,12 +58,24 @@ impl KvCache {
         new
     }
 
-    fn keys_shape(&self, capacity: usize) -> [i64; 5] {
-        [self.slots, self.heads, capacity / self.panel, self.head_dim, self.panel].map(|size| size as i64)
+    fn keys_shape(&self, capacity: usize) -> Vec<i64> {
+        let shape = match self.layout {
+            Layout::Panels(panel) => vec![self.slots, self.heads, capacity / panel, self.head_dim, panel],
+            Layout::Tokens { spare } => vec![self.slots + spare, capacity, self.heads, self.head_dim],
+        };
+        shape.into_iter().map(|size| size as i64).collect()
     }
 
-    fn values_shape(&self, capacity: usize) -> [i64; 4] {
-        [self.slots, self.heads, capacity, self.head_dim].map(|size| size as i64)
+    fn values_shape(&self, capacity: usize) -> Vec<i64> {
+        match self.layout {
+            Layout::Panels(_) => [self.slots, self.heads, capacity, self.head_dim].map(|size| size as i64).to_vec(),
+            Layout::Tokens { .. } => self.keys_shape(capacity),
+        }
+    }
+
+    /// The dimension that tokens, or panels of them, are counted in.
+    fn along(&self) -> i64 {
+        if matches!(self.layout, Layout::Panels(_)) { 2 } else { 1 }
     }
 
     /// Sequences held at once.
@@ -67,7 +91,8 @@ impl KvCache {
     /// Memory held, bytes.
     pub fn bytes(&self) -> usize {
         let element = self.keys.first().map_or(0, |tensor| tensor.kind().elt_size_in_bytes());
-        2 * self.keys.len() * self.slots * self.heads * self.capacity * self.head_dim * element
+        let numbers: usize = self.keys.iter().chain(&self.values).map(Tensor::numel).sum();
+        numbers * element
     }
 
     /// Makes room for `tokens` in every slot, keeping what is there. Everything is copied: whoever
@@ -79,11 +104,12 @@ impl KvCache {
         let capacity = tokens.next_multiple_of(Self::GRAIN);
         let _guard = tch::no_grad_guard();
         for layer in 0..self.keys.len() {
-            let keys = grown(&self.keys[layer], &self.keys_shape(capacity))?;
-            let values = grown(&self.values[layer], &self.values_shape(capacity))?;
+            let keys = grown(&self.keys[layer], &self.keys_shape(capacity), self.along())?;
+            let values = grown(&self.values[layer], &self.values_shape(capacity), self.along())?;
             (self.keys[layer], self.values[layer]) = (keys, values);
         }
         self.capacity = capacity;
+        self.recorded.clear();
         Ok(())
     }
 
@@ -102,20 +128,22 @@ impl KvCache {
             return Ok(());
         }
         let _guard = tch::no_grad_guard();
-        let panels = length.div_ceil(self.panel);
-        for (tensors, count) in [(&self.keys, panels), (&self.values, length)] {
+        let keys = if let Layout::Panels(panel) = self.layout { length.div_ceil(panel) } else { length };
+        // One dimension less once a slot is chosen.
+        let along = self.along() - 1;
+        for (tensors, count) in [(&self.keys, keys), (&self.values, length)] {
             for tensor in tensors {
-                let source = tensor.f_select(0, from as i64)?.f_narrow(1, 0, count as i64)?;
-                tensor.f_select(0, to as i64)?.f_narrow(1, 0, count as i64)?.f_copy_(&source)?;
+                let source = tensor.f_select(0, from as i64)?.f_narrow(along, 0, count as i64)?;
+                tensor.f_select(0, to as i64)?.f_narrow(along, 0, count as i64)?.f_copy_(&source)?;
             }
         }
         Ok(())
     }
 }
 
-/// A larger tensor of the shape, which differs in dimension 2, with the old one at its start.
-fn grown(old: &Tensor, shape: &[i64]) -> Result<Tensor> {
+/// A larger tensor of the shape, which differs in dimension `along`, with the old one at its start.
+fn grown(old: &Tensor, shape: &[i64], along: i64) -> Result<Tensor> {
     let new = Tensor::f_zeros(shape, (old.kind(), old.device()))?;
-    new.f_narrow(2, 0, old.size()[2])?.f_copy_(old)?;
+    new.f_narrow(along, 0, old.size()[along as usize])?.f_copy_(old)?;
     Ok(new)
 }

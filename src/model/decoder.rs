@@ -1,31 +1,52 @@
 //! The whole network in plain libtorch operations: every family, device and type.
 
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 use super::config::{Activation, Experts, Norms};
 use super::layers::{Block, Layer, Linear, Mlp};
 use super::plain::{self, Scores};
-use super::{KvCache, Model, Packed, Span};
+use super::varlen::Varlen;
+use super::{Model, Packed};
 use crate::error::Result;
 
 /// Cosines and sines `[T, D]` of every rope.
 pub(super) type Angles = Vec<(Tensor, Tensor)>;
 
+/// Rows of one batch, for attention.
+#[derive(Debug)]
+pub(super) enum Rows {
+    /// So many tokens each; attention pads them.
+    Padded(Vec<i64>),
+    EndToEnd(Varlen),
+}
+
 impl Model {
     /// [`forward`](Self::forward) in plain libtorch operations.
     pub(super) fn forward_plain(&self, batch: &Packed) -> Result<Tensor> {
-        let angles = self.angles_of(batch)?;
+        let (angles, rows) = (self.angles_of(batch)?, self.rows(&batch.lengths)?);
         let mut x = self.embed(&batch.ids)?;
         for index in 0..self.parameters.layers.len() {
-            x = self.row_layer(index, &x, &angles, &batch.lengths)?;
+            x = self.row_layer(index, &x, &angles, &rows)?;
         }
         self.norm(&x, &self.parameters.norm)
     }
 
-    /// One decoder layer over rows of `lengths` tokens laid end to end.
-    pub(super) fn row_layer(&self, index: usize, x: &Tensor, angles: &Angles, lengths: &[i64]) -> Result<Tensor> {
+    /// How the rows of a batch lie, for [`row_layer`](Self::row_layer).
+    pub(super) fn rows(&self, lengths: &[i64]) -> Result<Rows> {
+        Ok(if self.varlen {
+            Rows::EndToEnd(Varlen::rows(lengths, self.device)?)
+        } else {
+            Rows::Padded(lengths.to_vec())
+        })
+    }
+
+    /// One decoder layer over rows laid end to end.
+    pub(super) fn row_layer(&self, index: usize, x: &Tensor, angles: &Angles, rows: &Rows) -> Result<Tensor> {
         let (layer, scores) = (&self.parameters.layers[index], self.scores(index));
-        self.layer(index, layer, x, angles, |q, k, v| plain::attend_rows(q, k, v, lengths, scores))
+        self.layer(index, layer, x, angles, |q, k, v| match rows {
+            Rows::Padded(lengths) => plain::attend_rows(q, k, v, lengths, scores),
+            Rows::EndToEnd(varlen) => varlen.attend(q, k, v, scores),
+        })
     }
 
     /// The angles of a batch of rows.
@@ -41,62 +62,6 @@ impl Model {
             }
         }
         self.angles(&batch.positions, &rows)
-    }
-
-    /// [`step`](Self::step) in plain libtorch operations, the spans checked and the room made.
-    pub(super) fn step_plain(
-        &self,
-        cache: &mut KvCache,
-        items: &[Span<'_>],
-        stop: &dyn Fn() -> bool,
-    ) -> Result<Option<Tensor>> {
-        let tensor =
-            |numbers: Vec<i64>| -> Result<Tensor> { Ok(Tensor::f_from_slice(&numbers)?.f_to_device(self.device)?) };
-        let each = |number: fn(&Span<'_>, usize) -> i64| {
-            tensor(items.iter().flat_map(|span| (0..span.ids.len()).map(move |at| number(span, at))).collect())
-        };
-        let positions = each(|span, at| (span.start + at) as i64)?;
-        let slots = each(|span, _| span.slot as i64)?;
-        let windows: Vec<Option<usize>> =
-            (0..self.config.num_hidden_layers).map(|index| self.config.layer(index).window).collect();
-        let groups = SpanGroup::all(items, &windows, self.device)?;
-        let rows: Vec<(i64, i64)> =
-            items.iter().map(|span| (span.ids.len() as i64, (span.start + span.ids.len()) as i64)).collect();
-        let angles = self.angles(&positions, &rows)?;
-        let mut x = self.embed(&each(|span, at| i64::from(span.ids[at]))?)?;
-        for (index, layer) in self.parameters.layers.iter().enumerate() {
-            if stop() {
-                return Ok(None);
-            }
-            // [slots, Hkv, capacity, D] both: without native code a panel is one key wide.
-            let (mut keys, mut values) = (cache.keys[index].f_flatten(3, 4)?, cache.values[index].shallow_clone());
-            let scores = self.scores(index);
-            x = self.layer(index, layer, &x, &angles, |q, k, v| {
-                let place = [Some(&slots), None, Some(&positions)];
-                let _ = keys.f_index_put_(&place, k, false)?;
-                let _ = values.f_index_put_(&place, v, false)?;
-                let mut out = q.f_zeros_like()?;
-                for group in &groups {
-                    let held = |x: &Tensor| -> Result<Tensor> {
-                        Ok(x.f_index_select(0, &group.slots)?.f_narrow(2, 0, group.context)?)
-                    };
-                    let own = q.f_index_select(0, &group.tokens)?;
-                    let own = own.f_view([-1, group.length, q.size()[1], q.size()[2]])?.f_transpose(1, 2)?;
-                    let visible = group.visible(scores.window);
-                    let seen = plain::attend_cache(&own, &held(&keys)?, &held(&values)?, visible, scores)?;
-                    let seen = seen.f_transpose(1, 2)?.f_reshape([-1, q.size()[1], q.size()[2]])?;
-                    let _ = out.f_index_copy_(0, &group.tokens, &seen)?;
-                }
-                Ok(out)
-            })?;
-        }
-        let ends = items.iter().scan(0, |end, span| {
-            *end += span.ids.len() as i64;
-            Some(*end - 1)
-        });
-        let last = x.f_index_select(0, &tensor(ends.collect())?)?;
-        let hidden = self.norm(&last, &self.parameters.norm)?;
-        Ok(Some(self.logits(&hidden)?.f_to_kind(Kind::Float)?))
     }
 
     /// One decoder layer over x `[T, E]`; `attend` is given q `[T, H, D]`, k and v `[T, Hkv, D]`.
@@ -189,11 +154,11 @@ impl Model {
         Ok(rows.f_mul(&Tensor::f_scalar_tensor(self.config.embedding_scale, (self.kind, self.device))?)?)
     }
 
-    fn scores(&self, index: usize) -> Scores {
+    pub(super) fn scores(&self, index: usize) -> Scores {
         Scores { window: self.config.layer(index).window, scale: self.config.attention_scale }
     }
 
-    fn has_dynamic_rope(&self) -> bool {
+    pub(super) fn has_dynamic_rope(&self) -> bool {
         self.config.ropes.iter().any(super::Rope::is_dynamic)
     }
 
@@ -218,59 +183,5 @@ impl Model {
             all.push(plain::angles(&half, rope.magnitude(), self.kind)?);
         }
         Ok(all)
-    }
-}
-
-/// Spans of one length, attended together.
-struct SpanGroup {
-    length: i64,
-    /// Longest context among them, the new tokens included.
-    context: i64,
-    /// `[spans]`
-    slots: Tensor,
-    /// [spans * length] places in the packed batch.
-    tokens: Tensor,
-    /// [spans, 1, length, context], for every window that some layer has.
-    visible: Vec<(Option<usize>, Tensor)>,
-}
-
-impl SpanGroup {
-    fn all(items: &[Span<'_>], windows: &[Option<usize>], device: Device) -> Result<Vec<Self>> {
-        let mut by_length: std::collections::BTreeMap<usize, Vec<(usize, &Span<'_>)>> =
-            std::collections::BTreeMap::new();
-        let mut at = 0;
-        for span in items {
-            by_length.entry(span.ids.len()).or_default().push((at, span));
-            at += span.ids.len();
-        }
-        let mut distinct = windows.to_vec();
-        distinct.sort_unstable();
-        distinct.dedup();
-        by_length
-            .into_iter()
-            .map(|(length, spans)| {
-                let tensor =
-                    |numbers: Vec<i64>| -> Result<Tensor> { Ok(Tensor::f_from_slice(&numbers)?.f_to_device(device)?) };
-                let context = spans.iter().map(|(_, span)| span.start + length).max().unwrap_or(0) as i64;
-                let each = |(first, _): &(usize, _)| (*first as i64)..(*first + length) as i64;
-                let starts = tensor(spans.iter().map(|(_, span)| span.start as i64).collect())?;
-                let last = starts.f_unsqueeze(1)?.f_add(&Tensor::f_arange(length as i64, (Kind::Int64, device))?)?;
-                let visible = distinct
-                    .iter()
-                    .map(|&window| Ok((window, plain::visible(&last, context, window)?.f_unsqueeze(1)?)))
-                    .collect::<Result<_>>()?;
-                Ok(Self {
-                    length: length as i64,
-                    context,
-                    slots: tensor(spans.iter().map(|(_, span)| span.slot as i64).collect())?,
-                    tokens: tensor(spans.iter().flat_map(each).collect())?,
-                    visible,
-                })
-            })
-            .collect()
-    }
-
-    fn visible(&self, window: Option<usize>) -> Option<&Tensor> {
-        self.visible.iter().find(|(own, _)| *own == window).map(|(_, visible)| visible)
     }
 }

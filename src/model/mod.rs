@@ -11,6 +11,7 @@ mod batch;
 mod cache;
 mod config;
 mod critic;
+mod decode;
 mod decoder;
 mod families;
 mod footprint;
@@ -20,6 +21,8 @@ mod memory;
 mod network;
 mod pass;
 mod plain;
+mod spans;
+mod varlen;
 mod weights;
 
 pub use batch::{Packed, Span};

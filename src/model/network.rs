@@ -11,8 +11,10 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use tch::{Device, Kind, Tensor};
 
+use super::cache::Layout;
 use super::config::{Activation, LayerKind, Norms, Rope};
 use super::layers::Parameters;
+use super::varlen::Varlen;
 use super::{Config, KvCache, LoraConfig, Packed, Span, lora, memory, weights};
 use crate::error::{self, Error, Result};
 use crate::native;
@@ -29,6 +31,10 @@ pub struct Model {
     pub(super) frequencies: Vec<Tensor>,
     /// Computes in place of the plain operations, where it can; in bf16 for generation alone.
     native: Option<native::Model>,
+    /// Attention takes sequences without padding.
+    pub(super) varlen: bool,
+    /// Steps of one token a sequence are recorded where the device can.
+    pub(super) graphs: bool,
     adapter: Option<LoraConfig>,
     /// The adapter is left out of what is computed now.
     pub(super) bare: Cell<bool>,
@@ -110,8 +116,9 @@ impl Model {
             .map(|rope| rope.frequencies(head_dim, longest, 0, (wide, device)))
             .collect::<Result<Vec<_>>>()?;
         let native = native_model(&config, &parameters, &frequencies, device, kind)?;
-        let (bare, checkpointing) = (Cell::new(false), false);
-        Ok(Self { config, parameters, frequencies, native, adapter: None, bare, checkpointing, device, kind })
+        let varlen = Varlen::fits(device, kind, config.head_dim);
+        let (bare, checkpointing, graphs, adapter) = (Cell::new(false), false, true, None);
+        Ok(Self { config, parameters, frequencies, native, varlen, graphs, adapter, bare, checkpointing, device, kind })
     }
 
     /// Checkpoint keys (`model.layers.0.self_attn.q_proj.weight`, …) and shallow clones of the parameters; a tied head
@@ -240,6 +247,11 @@ impl Model {
         self.checkpointing = on;
     }
 
+    /// Whether steps of one token a sequence are recorded as CUDA graphs, where there are such; they are unless said.
+    pub fn set_graphs(&mut self, on: bool) {
+        self.graphs = on;
+    }
+
     /// What `body` gives while the model computes without its adapter.
     pub fn without_adapter<R>(&self, body: impl FnOnce() -> R) -> R {
         let before = self.bare.replace(true);
@@ -284,7 +296,7 @@ impl Model {
 
     /// An empty cache for `slots` sequences of `capacity` tokens.
     pub fn new_cache(&self, slots: usize, capacity: usize) -> KvCache {
-        KvCache::new(&self.config, slots, capacity, self.panel(), self.device, self.cache_kind())
+        KvCache::new(&self.config, slots, capacity, self.layout(), self.device, self.cache_kind())
     }
 
     /// The type of cached keys and values: the model's own, but f32 where the native code generates from bf16 weights.
@@ -297,9 +309,12 @@ impl Model {
         self.native.as_ref().filter(|_| self.kind == Kind::Float)
     }
 
-    /// Keys that lie side by side in a cache.
-    fn panel(&self) -> usize {
-        if self.native.is_some() { native::panel() } else { 1 }
+    /// How a cache lies. What is recorded for a number of sequences needs a place to write for those that are missing.
+    fn layout(&self) -> Layout {
+        match self.native {
+            Some(_) => Layout::Panels(native::panel()),
+            None => Layout::Tokens { spare: usize::from(self.varlen) },
+        }
     }
 
     /// Runs the spans (prefill and decode mixed), writes their keys and values to the cache, and gives the f32 logits
@@ -324,7 +339,7 @@ impl Model {
     ) -> Result<Option<Tensor>> {
         let _guard = tch::no_grad_guard();
         self.check_spans(cache, items)?;
-        if cache.panel != self.panel() {
+        if cache.layout != self.layout() {
             return Err(Error::new(error::Kind::Internal, "the cache was made before the model's adapter changed"));
         }
         let longest = items.iter().map(|span| span.start + span.ids.len()).max().unwrap_or(0);
@@ -334,6 +349,7 @@ impl Model {
                 let spans = items.iter().map(|span| (span.slot, span.start, span.ids));
                 native.step(&cache.keys, &cache.values, cache.capacity(), spans, stop)
             }
+            None if self.varlen => self.step_varlen(cache, items, stop),
             None => self.step_plain(cache, items, stop),
         }
     }

@@ -5,7 +5,7 @@
 
 use tch::{Kind, Tensor, no_grad_guard};
 
-use super::decoder::Angles;
+use super::decoder::{Angles, Rows};
 use super::{Model, Packed};
 use crate::error::Result;
 
@@ -21,7 +21,7 @@ pub struct Pass<'a> {
 struct Again<'a> {
     model: &'a Model,
     ids: Tensor,
-    lengths: Vec<i64>,
+    rows: Rows,
     angles: Angles,
     /// What each layer was given, `[T, E]`.
     inputs: Vec<Tensor>,
@@ -36,20 +36,20 @@ impl Model {
         if !self.checkpointing || self.native_f32().is_some() {
             return Ok(Pass { hidden: self.forward(batch)?, again: None });
         }
-        let (angles, lengths) = (self.angles_of(batch)?, batch.lengths.clone());
+        let (angles, rows) = (self.angles_of(batch)?, self.rows(&batch.lengths)?);
         let mut inputs = Vec::with_capacity(self.parameters.layers.len());
         let last = {
             let _guard = no_grad_guard();
             let mut x = self.embed(&batch.ids)?;
             for index in 0..self.parameters.layers.len() {
-                let next = self.row_layer(index, &x, &angles, &lengths)?;
+                let next = self.row_layer(index, &x, &angles, &rows)?;
                 inputs.push(std::mem::replace(&mut x, next));
             }
             x
         };
         let last = last.f_set_requires_grad(true)?;
         let hidden = self.norm(&last, &self.parameters.norm)?;
-        let again = Again { model: self, ids: batch.ids.shallow_clone(), lengths, angles, inputs, last };
+        let again = Again { model: self, ids: batch.ids.shallow_clone(), rows, angles, inputs, last };
         Ok(Pass { hidden, again: Some(again) })
     }
 }
@@ -63,13 +63,13 @@ impl Pass<'_> {
     /// Adds the gradients of a loss, a function of the hidden states, to those of the parameters.
     pub fn backward(self, loss: &Tensor) -> Result<()> {
         loss.f_backward()?;
-        let Some(Again { model, ids, lengths, angles, mut inputs, last }) = self.again else { return Ok(()) };
+        let Some(Again { model, ids, rows, angles, mut inputs, last }) = self.again else { return Ok(()) };
         drop(self.hidden);
         let mut gradient = last.grad();
         drop(last);
         while let (Some(input), true) = (inputs.pop(), gradient.defined()) {
             let input = input.f_set_requires_grad(true)?;
-            let output = model.row_layer(inputs.len(), &input, &angles, &lengths)?;
+            let output = model.row_layer(inputs.len(), &input, &angles, &rows)?;
             pull(&output, &gradient)?;
             gradient = input.grad();
         }

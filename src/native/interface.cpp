@@ -8,6 +8,7 @@
 
 #include "adamw.h"
 #include "autograd.h"
+#include "flash.h"
 #include "step.h"
 
 namespace {
@@ -149,6 +150,16 @@ char* r1_adamw(const void* const* tensors, int64_t count, const r1::AdamW* setti
     std::vector<at::Tensor> lists[4];
     for (int64_t i = 0; i < 4 * count; i++) lists[i / count].push_back(tensor(tensors[i]));
     r1::adamw(lists[0], lists[1], lists[2], lists[3], *settings);
+  });
+}
+
+char* r1_flash(const void* const* qkv, const void* const* sequences, int64_t most_queries, int64_t most_keys,
+               double scale, int64_t window, void** out) {
+  return guarded([&] {
+    const at::Tensor none;
+    const r1::Sequences where{tensor(sequences[0]), tensor(sequences[1]), sequences[2] ? tensor(sequences[2]) : none,
+                              most_queries, most_keys};
+    *out = new at::Tensor(r1::flash(tensor(qkv[0]), tensor(qkv[1]), tensor(qkv[2]), where, scale, window));
   });
 }
 

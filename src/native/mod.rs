@@ -14,6 +14,7 @@ use std::ptr::{null, null_mut};
 
 use tch::Tensor;
 
+pub(crate) use cuda::Graph;
 pub use cuda::device;
 pub use threads::{return_memory, set_threads};
 
@@ -104,6 +105,15 @@ unsafe extern "C" {
     ) -> *mut c_char;
     fn r1_device_peak(index: i64) -> i64;
     fn r1_adamw(tensors: *const *const c_void, count: i64, settings: *const AdamW) -> *mut c_char;
+    fn r1_flash(
+        qkv: *const *const c_void,
+        sequences: *const *const c_void,
+        most_queries: i64,
+        most_keys: i64,
+        scale: f64,
+        window: i64,
+        out: *mut *mut c_void,
+    ) -> *mut c_char;
     fn r1_softmax(row: *mut f32, count: i64, scale: f32);
 }
 
@@ -296,6 +306,29 @@ pub(crate) fn adamw(weights: &[[&Tensor; 4]], settings: &AdamW) -> Result<()> {
     let tensors: Vec<_> = (0..4).flat_map(|part| weights.iter().map(move |all| pointer(all[part]))).collect();
     // SAFETY: the pointers are live for the call.
     checked(unsafe { r1_adamw(tensors.as_ptr(), weights.len() as i64, settings) })
+}
+
+/// Causal flash attention (arXiv:2307.08691) over sequences laid end to end, in f16 or bf16 on the GPU: q `[T, H, D]`, k and v
+/// `[N, Hkv, D]`, H a multiple of Hkv, D of 8 and at most 256; gives `[T, H, D]`. `begins` are where queries and keys of each
+/// sequence begin, [B + 1] i32; `keys` `[B]` i32 is how many keys each has, up to the next beginning if `None`. The last
+/// query of a sequence stands at its last key. `most`: queries and keys of any sequence. `scale` is D^-0.5 if `None`.
+/// Differentiable without `keys`.
+pub(crate) fn flash(
+    qkv: [&Tensor; 3],
+    begins: [&Tensor; 2],
+    keys: Option<&Tensor>,
+    most: [i64; 2],
+    scale: Option<f64>,
+    window: Option<usize>,
+) -> Result<Tensor> {
+    let mut out = null_mut();
+    let sequences = [pointer(begins[0]), pointer(begins[1]), keys.map_or(null(), pointer)];
+    let (scale, window) = (scale.unwrap_or(0.0), window.map_or(0, |window| window as i64));
+    // SAFETY: the pointers are live for the call; a null one stands for nothing.
+    checked(unsafe {
+        r1_flash(qkv.map(pointer).as_ptr(), sequences.as_ptr(), most[0], most[1], scale, window, &raw mut out)
+    })?;
+    Ok(owned(out))
 }
 
 /// Turns logits into the probabilities of softmax(logits * scale), in place; all NaN if a logit is NaN or +infinite.

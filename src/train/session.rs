@@ -46,6 +46,7 @@ impl Session {
             fetching,
         )?;
         model.set_checkpointing(settings.trainer.gradient_checkpointing());
+        model.set_graphs(policy.cuda_graphs);
         let (model, renderer) = (Rc::new(model), Arc::new(Renderer::load_named(&dir, &settings.env.format)?));
         let limit = model.config.max_position_embeddings;
         let max_context = if policy.max_context == 0 { limit } else { policy.max_context.min(limit) };

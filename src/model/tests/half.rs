@@ -3,6 +3,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::{distance, ids, pack, rows, tiny};
+use crate::model::cache::Layout;
 use crate::model::{Config, KvCache, LoraConfig, Model, Span};
 use crate::native;
 
@@ -49,7 +50,7 @@ fn steps_are_those_of_the_same_weights_in_f32() {
     for tied in [true, false] {
         let (half, whole) = twins(tied);
         let (mut native, mut exact) = (half.new_cache(12, 8), whole.new_cache(12, 8));
-        let mut plain = KvCache::new(&half.config, 12, 200, 1, Device::Cpu, Kind::BFloat16);
+        let mut plain = KvCache::new(&half.config, 12, 200, Layout::Tokens { spare: 0 }, Device::Cpu, Kind::BFloat16);
         let mut lengths = [0; 12];
         for round in 0..5 {
             let spans = spans(round);

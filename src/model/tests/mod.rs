@@ -13,6 +13,7 @@ mod native;
 mod padded;
 mod parity;
 mod table;
+mod varlen;
 
 use tch::{Device, Kind, Tensor};
 

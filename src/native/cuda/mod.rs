@@ -3,6 +3,8 @@
 //! The program is linked against `libtorch_cpu` alone. Loading `libtorch_cuda.so` of a CUDA torch of the same version
 //! registers its kernels, so that one binary serves both kinds of machine.
 
+mod graph;
+
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,6 +13,8 @@ use tch::{Cuda, Device};
 
 use crate::config::DeviceChoice;
 use crate::error::{Error, Kind, Result};
+
+pub(crate) use graph::Graph;
 
 const LIBRARY: &str = "libtorch_cuda.so";
 /// What tch binds; other versions have other symbols.

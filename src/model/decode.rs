@@ -1,0 +1,184 @@
+//! Generation on the GPU: spans over the cache by flash attention, and steps of one token a sequence as CUDA graphs.
+//!
+//! A step of one token is a few hundred small operations, and asking for them takes longer than computing them. So they
+//! are recorded once for a number of sequences, over inputs that stay where they are, and launched as a whole. A step of
+//! fewer sequences than were recorded fills up with ones of a spare slot.
+
+use tch::{Kind, Tensor};
+
+use super::varlen::Varlen;
+use super::{KvCache, Model, Span};
+use crate::error::{self, Error, Result};
+use crate::native::Graph;
+
+/// A step of one token for each of `size` sequences, recorded.
+#[derive(Debug)]
+pub(super) struct Recorded {
+    inputs: Inputs,
+    /// [size, V] f32, written anew by every launch.
+    logits: Tensor,
+    graph: Graph,
+}
+
+/// What a step of one token a sequence reads, on the device.
+#[derive(Debug)]
+struct Inputs {
+    /// [3, size] i64: ids, positions, slots.
+    tokens: Tensor,
+    /// [2, size + 1] i32: where the keys of each sequence begin, and how many it has.
+    keys: Tensor,
+    first_query: Tensor,
+    size: usize,
+}
+
+impl Inputs {
+    fn new(size: usize, model: &Model) -> Result<Self> {
+        let count = size as i64;
+        Ok(Self {
+            tokens: Tensor::f_zeros([3, count], (Kind::Int64, model.device))?,
+            keys: Tensor::f_zeros([2, count + 1], (Kind::Int, model.device))?,
+            first_query: Tensor::f_arange(count + 1, (Kind::Int, model.device))?,
+            size,
+        })
+    }
+
+    fn write(&mut self, items: &[Span<'_>], cache: &KvCache) -> Result<()> {
+        // A sequence of one token in the spare slot, whose logits nobody reads.
+        let spare = Span { slot: cache.slots(), start: 0, ids: &[0] };
+        let all = || items.iter().chain(std::iter::repeat(&spare)).take(self.size);
+        let mut tokens: Vec<i64> = all().map(|span| i64::from(span.ids[0])).collect();
+        tokens.extend(all().map(|span| span.start as i64));
+        tokens.extend(all().map(|span| span.slot as i64));
+        let mut keys: Vec<i32> = all().map(|span| (span.slot * cache.capacity()) as i32).collect();
+        keys.push(0);
+        keys.extend(all().map(|span| span.start as i32 + 1));
+        keys.push(0);
+        self.tokens.f_copy_(&Tensor::f_from_slice(&tokens)?.f_view_as(&self.tokens)?)?;
+        self.keys.f_copy_(&Tensor::f_from_slice(&keys)?.f_view_as(&self.keys)?)?;
+        Ok(())
+    }
+
+    /// Every length may be up to the capacity: what is recorded serves them all.
+    fn varlen(&self, capacity: usize) -> Result<Varlen> {
+        Ok(Varlen {
+            first_query: self.first_query.shallow_clone(),
+            first_key: self.keys.f_select(0, 0)?,
+            keys: Some(self.keys.f_select(0, 1)?.f_narrow(0, 0, self.size as i64)?),
+            most_queries: 1,
+            most_keys: capacity as i64,
+        })
+    }
+}
+
+impl Model {
+    /// [`step`](Self::step) by attention without padding, the spans checked and the room made.
+    pub(super) fn step_varlen(
+        &self,
+        cache: &mut KvCache,
+        items: &[Span<'_>],
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<Tensor>> {
+        let single = items.iter().all(|span| span.ids.len() == 1);
+        if single && self.graphs && self.recordable() {
+            return self.step_recorded(cache, items).map(Some);
+        }
+        let tensor =
+            |numbers: Vec<i64>| -> Result<Tensor> { Ok(Tensor::f_from_slice(&numbers)?.f_to_device(self.device)?) };
+        let each = |number: fn(&Span<'_>, usize) -> i64| {
+            tensor(items.iter().flat_map(|span| (0..span.ids.len()).map(move |at| number(span, at))).collect())
+        };
+        let ids = each(|span, at| i64::from(span.ids[at]))?;
+        let positions = each(|span, at| (span.start + at) as i64)?;
+        let slots = each(|span, _| span.slot as i64)?;
+        let lengths: Vec<(i64, i64)> =
+            items.iter().map(|span| (span.ids.len() as i64, (span.start + span.ids.len()) as i64)).collect();
+        let varlen = Varlen::spans(items, cache.capacity(), self.device)?;
+        let Some(x) = self.span_layers(cache, [&ids, &positions, &slots], &lengths, &varlen, stop)? else {
+            return Ok(None);
+        };
+        let ends = items.iter().scan(0, |end, span| {
+            *end += span.ids.len() as i64;
+            Some(*end - 1)
+        });
+        self.last_logits(&x.f_index_select(0, &tensor(ends.collect())?)?).map(Some)
+    }
+
+    /// A step of one token a sequence: launched if such a step was recorded, else recorded and launched. Computed as it is
+    /// where graphs are not to be had.
+    fn step_recorded(&self, cache: &mut KvCache, items: &[Span<'_>]) -> Result<Tensor> {
+        let (size, count) = (bucket(items.len()), items.len() as i64);
+        let place = cache.recorded.iter().position(|it| it.inputs.size == size);
+        if !Graph::available(self.device) {
+            let mut inputs = Inputs::new(size, self)?;
+            inputs.write(items, cache)?;
+            return Ok(self.one_token(cache, &inputs)?.f_narrow(0, 0, count)?);
+        }
+        let place = if let Some(place) = place {
+            place
+        } else {
+            let mut inputs = Inputs::new(size, self)?;
+            inputs.write(items, cache)?;
+            let share = cache.recorded.first().map(|it| &it.graph);
+            let (graph, logits) = Graph::record(self.device, share, &|| self.one_token(cache, &inputs))?;
+            cache.recorded.push(Recorded { inputs, logits, graph });
+            cache.recorded.len() - 1
+        };
+        let mut it = cache.recorded.swap_remove(place);
+        let launched = it.inputs.write(items, cache).and_then(|()| it.graph.launch());
+        let logits = it.logits.f_narrow(0, 0, count);
+        cache.recorded.push(it);
+        launched?;
+        Ok(logits?)
+    }
+
+    /// Whether a step asks the device for the same whatever the tokens are, and never waits for its answer.
+    fn recordable(&self) -> bool {
+        self.config.experts.is_none() && !self.has_dynamic_rope() && !self.bare.get()
+    }
+
+    fn one_token(&self, cache: &KvCache, inputs: &Inputs) -> Result<Tensor> {
+        let part = |place| inputs.tokens.f_select(0, place);
+        let varlen = inputs.varlen(cache.capacity())?;
+        let x = self.span_layers(cache, [&part(0)?, &part(1)?, &part(2)?], &[], &varlen, &|| false)?;
+        let Some(x) = x else { return Err(Error::new(error::Kind::Internal, "a step ended that nobody stopped")) };
+        self.last_logits(&x)
+    }
+
+    /// All layers over tokens `[T]` of spans, which are written to the cache: ids, positions, slots. `lengths` are the
+    /// tokens and the sequence of each span, for angles that depend on them. `None` if it was stopped.
+    fn span_layers(
+        &self,
+        cache: &KvCache,
+        [ids, positions, slots]: [&Tensor; 3],
+        lengths: &[(i64, i64)],
+        varlen: &Varlen,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<Tensor>> {
+        let angles = self.angles(positions, lengths)?;
+        let mut x = self.embed(ids)?;
+        for (index, layer) in self.parameters.layers.iter().enumerate() {
+            if stop() {
+                return Ok(None);
+            }
+            // [slots, capacity, Hkv, D]
+            let (mut keys, mut values) = (cache.keys[index].shallow_clone(), cache.values[index].shallow_clone());
+            x = self.layer(index, layer, &x, &angles, |q, k, v| {
+                let place = [Some(slots), Some(positions)];
+                let _ = keys.f_index_put_(&place, k, false)?;
+                let _ = values.f_index_put_(&place, v, false)?;
+                varlen.attend(q, &keys.f_flatten(0, 1)?, &values.f_flatten(0, 1)?, self.scores(index))
+            })?;
+        }
+        Ok(Some(x))
+    }
+
+    fn last_logits(&self, last: &Tensor) -> Result<Tensor> {
+        let hidden = self.norm(last, &self.parameters.norm)?;
+        Ok(self.logits(&hidden)?.f_to_kind(Kind::Float)?)
+    }
+}
+
+/// The number of sequences that is recorded for so many: few sizes, little waste.
+fn bucket(count: usize) -> usize {
+    if count <= 8 { count.next_power_of_two() } else { count.next_multiple_of(8) }
+}

@@ -1,0 +1,119 @@
+//! Generation in plain libtorch operations: spans of sequences over the cache, every family, device and type.
+
+use tch::{Device, Kind, Tensor};
+
+use super::plain;
+use super::{KvCache, Model, Span};
+use crate::error::Result;
+
+impl Model {
+    /// [`step`](Self::step) in plain libtorch operations, the spans checked and the room made.
+    pub(super) fn step_plain(
+        &self,
+        cache: &mut KvCache,
+        items: &[Span<'_>],
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<Tensor>> {
+        let tensor =
+            |numbers: Vec<i64>| -> Result<Tensor> { Ok(Tensor::f_from_slice(&numbers)?.f_to_device(self.device)?) };
+        let each = |number: fn(&Span<'_>, usize) -> i64| {
+            tensor(items.iter().flat_map(|span| (0..span.ids.len()).map(move |at| number(span, at))).collect())
+        };
+        let positions = each(|span, at| (span.start + at) as i64)?;
+        let slots = each(|span, _| span.slot as i64)?;
+        let windows: Vec<Option<usize>> =
+            (0..self.config.num_hidden_layers).map(|index| self.config.layer(index).window).collect();
+        let groups = SpanGroup::all(items, &windows, self.device)?;
+        let rows: Vec<(i64, i64)> =
+            items.iter().map(|span| (span.ids.len() as i64, (span.start + span.ids.len()) as i64)).collect();
+        let angles = self.angles(&positions, &rows)?;
+        let mut x = self.embed(&each(|span, at| i64::from(span.ids[at]))?)?;
+        for (index, layer) in self.parameters.layers.iter().enumerate() {
+            if stop() {
+                return Ok(None);
+            }
+            // [slots, capacity, Hkv, D] both.
+            let (mut keys, mut values) = (cache.keys[index].shallow_clone(), cache.values[index].shallow_clone());
+            let scores = self.scores(index);
+            x = self.layer(index, layer, &x, &angles, |q, k, v| {
+                let place = [Some(&slots), Some(&positions)];
+                let _ = keys.f_index_put_(&place, k, false)?;
+                let _ = values.f_index_put_(&place, v, false)?;
+                let mut out = q.f_zeros_like()?;
+                for group in &groups {
+                    let held = |x: &Tensor| -> Result<Tensor> {
+                        Ok(x.f_narrow(1, 0, group.context)?.f_index_select(0, &group.slots)?.f_transpose(1, 2)?)
+                    };
+                    let own = q.f_index_select(0, &group.tokens)?;
+                    let own = own.f_view([-1, group.length, q.size()[1], q.size()[2]])?.f_transpose(1, 2)?;
+                    let visible = group.visible(scores.window);
+                    let seen = plain::attend_cache(&own, &held(&keys)?, &held(&values)?, visible, scores)?;
+                    let seen = seen.f_transpose(1, 2)?.f_reshape([-1, q.size()[1], q.size()[2]])?;
+                    let _ = out.f_index_copy_(0, &group.tokens, &seen)?;
+                }
+                Ok(out)
+            })?;
+        }
+        let ends = items.iter().scan(0, |end, span| {
+            *end += span.ids.len() as i64;
+            Some(*end - 1)
+        });
+        let last = x.f_index_select(0, &tensor(ends.collect())?)?;
+        let hidden = self.norm(&last, &self.parameters.norm)?;
+        Ok(Some(self.logits(&hidden)?.f_to_kind(Kind::Float)?))
+    }
+}
+
+/// Spans of one length, attended together.
+struct SpanGroup {
+    length: i64,
+    /// Longest context among them, the new tokens included.
+    context: i64,
+    /// `[spans]`
+    slots: Tensor,
+    /// [spans * length] places in the packed batch.
+    tokens: Tensor,
+    /// [spans, 1, length, context], for every window that some layer has.
+    visible: Vec<(Option<usize>, Tensor)>,
+}
+
+impl SpanGroup {
+    fn all(items: &[Span<'_>], windows: &[Option<usize>], device: Device) -> Result<Vec<Self>> {
+        let mut by_length: std::collections::BTreeMap<usize, Vec<(usize, &Span<'_>)>> =
+            std::collections::BTreeMap::new();
+        let mut at = 0;
+        for span in items {
+            by_length.entry(span.ids.len()).or_default().push((at, span));
+            at += span.ids.len();
+        }
+        let mut distinct = windows.to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        by_length
+            .into_iter()
+            .map(|(length, spans)| {
+                let tensor =
+                    |numbers: Vec<i64>| -> Result<Tensor> { Ok(Tensor::f_from_slice(&numbers)?.f_to_device(device)?) };
+                let context = spans.iter().map(|(_, span)| span.start + length).max().unwrap_or(0) as i64;
+                let each = |(first, _): &(usize, _)| (*first as i64)..(*first + length) as i64;
+                let starts = tensor(spans.iter().map(|(_, span)| span.start as i64).collect())?;
+                let last = starts.f_unsqueeze(1)?.f_add(&Tensor::f_arange(length as i64, (Kind::Int64, device))?)?;
+                let visible = distinct
+                    .iter()
+                    .map(|&window| Ok((window, plain::visible(&last, context, window)?.f_unsqueeze(1)?)))
+                    .collect::<Result<_>>()?;
+                Ok(Self {
+                    length: length as i64,
+                    context,
+                    slots: tensor(spans.iter().map(|(_, span)| span.slot as i64).collect())?,
+                    tokens: tensor(spans.iter().flat_map(each).collect())?,
+                    visible,
+                })
+            })
+            .collect()
+    }
+
+    fn visible(&self, window: Option<usize>) -> Option<&Tensor> {
+        self.visible.iter().find(|(own, _)| *own == window).map(|(_, visible)| visible)
+    }
+}

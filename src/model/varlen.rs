@@ -1,0 +1,107 @@
+//! Attention over sequences of any lengths laid end to end, without padding, as flash attention takes them
+//! (arXiv:2205.14135, arXiv:2307.08691). On the GPU it is libtorch's kernel; on the CPU the same in plain operations, for the
+//! tests.
+
+use tch::{Device, Kind, Tensor};
+
+use super::Span;
+use super::plain::{self, Scores};
+use crate::error::Result;
+use crate::native;
+
+/// The widest head of flash attention; widths are multiples of 8.
+const WIDEST: usize = 256;
+
+/// Where the queries and keys of B sequences lie, and how many: the queries of a sequence stand at its last keys.
+#[derive(Debug)]
+pub(super) struct Varlen {
+    /// [B + 1] i32: where the queries of each begin; their number in all at the end.
+    pub first_query: Tensor,
+    /// [B + 1] i32: where its keys begin.
+    pub first_key: Tensor,
+    /// `[B]` i32: how many keys it has; up to the next beginning if `None`.
+    pub keys: Option<Tensor>,
+    /// Of any sequence.
+    pub most_queries: i64,
+    pub most_keys: i64,
+}
+
+impl Varlen {
+    /// Whether flash attention takes heads of this width, type and device.
+    pub(super) fn fits(device: Device, kind: Kind, head_dim: usize) -> bool {
+        device.is_cuda()
+            && matches!(kind, Kind::BFloat16 | Kind::Half)
+            && head_dim.is_multiple_of(8)
+            && head_dim <= WIDEST
+    }
+
+    /// Rows of so many tokens, each its own keys.
+    pub(super) fn rows(lengths: &[i64], device: Device) -> Result<Self> {
+        let first = numbers(&begins(lengths.iter().copied()), device)?;
+        let most = lengths.iter().copied().max().unwrap_or(0);
+        let (most_queries, most_keys) = (most, most);
+        Ok(Self { first_key: first.shallow_clone(), first_query: first, keys: None, most_queries, most_keys })
+    }
+
+    /// Spans over a cache of slots of `capacity` tokens, laid end to end.
+    pub(super) fn spans(items: &[Span<'_>], capacity: usize, device: Device) -> Result<Self> {
+        let held = |span: &Span<'_>| span.start + span.ids.len();
+        let mut first_key: Vec<i32> = items.iter().map(|span| (span.slot * capacity) as i32).collect();
+        first_key.push(0);
+        let keys: Vec<i32> = items.iter().map(|span| held(span) as i32).collect();
+        Ok(Self {
+            first_query: numbers(&begins(items.iter().map(|span| span.ids.len() as i64)), device)?,
+            first_key: numbers(&first_key, device)?,
+            keys: Some(numbers(&keys, device)?),
+            most_queries: items.iter().map(|span| span.ids.len()).max().unwrap_or(0) as i64,
+            most_keys: items.iter().map(held).max().unwrap_or(0) as i64,
+        })
+    }
+
+    /// Causal attention. q `[T, H, D]`, k and v `[N, Hkv, D]`; gives `[T, H, D]`.
+    pub(super) fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Result<Tensor> {
+        if !q.device().is_cuda() {
+            return self.by_hand(q, k, v, scores);
+        }
+        let (begins, most) = ([&self.first_query, &self.first_key], [self.most_queries, self.most_keys]);
+        native::flash([q, k, v], begins, self.keys.as_ref(), most, scores.scale, scores.window)
+    }
+
+    /// What the kernel computes, sequence by sequence.
+    fn by_hand(&self, q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Result<Tensor> {
+        let list = |x: &Tensor| -> Result<Vec<i64>> { Ok(Vec::<i64>::try_from(x.f_to_kind(Kind::Int64)?)?) };
+        let (queries, first_key) = (list(&self.first_query)?, list(&self.first_key)?);
+        let counts = match &self.keys {
+            Some(keys) => list(keys)?,
+            None => first_key.windows(2).map(|pair| pair[1] - pair[0]).collect(),
+        };
+        let mut all = Vec::new();
+        for (place, &keys) in counts.iter().enumerate() {
+            let count = queries[place + 1] - queries[place];
+            let own = |x: &Tensor, first: i64, count: i64| -> Result<Tensor> {
+                Ok(x.f_narrow(0, first, count)?.f_transpose(0, 1)?.f_unsqueeze(0)?)
+            };
+            let last = Tensor::f_arange_start(keys - count, keys, (Kind::Int64, q.device()))?;
+            let visible = plain::visible(&last, keys, scores.window)?.f_view([1, 1, count, keys])?;
+            let (k, v) = (own(k, first_key[place], keys)?, own(v, first_key[place], keys)?);
+            let out = plain::attend_cache(&own(q, queries[place], count)?, &k, &v, Some(&visible), scores)?;
+            all.push(out.f_squeeze_dim(0)?.f_transpose(0, 1)?);
+        }
+        if all.is_empty() { Ok(q.f_zeros_like()?) } else { Ok(Tensor::f_cat(&all, 0)?) }
+    }
+}
+
+/// Where each begins, and where the last ends.
+fn begins(lengths: impl Iterator<Item = i64>) -> Vec<i32> {
+    let mut all = vec![0];
+    let mut end = 0;
+    for length in lengths {
+        end += length;
+        all.push(end as i32);
+    }
+    all
+}
+
+fn numbers(values: &[i32], device: Device) -> Result<Tensor> {
+    Ok(Tensor::f_from_slice(values)?.f_to_device(device)?)
+}

@@ -1,0 +1,218 @@
+//! CUDA graphs: what a step asks of the GPU, recorded once and launched as a whole afterwards.
+//!
+//! libtorch keeps them in `libtorch_cuda`, which r1 is not linked against. The code that needs it (graph.cpp) is a small
+//! library of its own that the program carries, and loads once a CUDA torch is there.
+
+use tch::{Device, Tensor};
+
+use crate::error::Result;
+
+/// Recorded work, and the memory that its results lie in.
+#[derive(Debug)]
+pub(crate) struct Graph {
+    #[cfg(cuda_graphs)]
+    own: loaded::Handle,
+}
+
+#[cfg(not(cuda_graphs))]
+impl Graph {
+    /// Built without the headers of CUDA.
+    pub(crate) fn available(_device: Device) -> bool {
+        false
+    }
+
+    pub(crate) fn record(
+        _device: Device,
+        _share: Option<&Self>,
+        _body: &dyn Fn() -> Result<Tensor>,
+    ) -> Result<(Self, Tensor)> {
+        Err(missing())
+    }
+
+    #[allow(clippy::unused_self)]
+    pub(crate) fn launch(&self) -> Result<()> {
+        Err(missing())
+    }
+}
+
+#[cfg(not(cuda_graphs))]
+fn missing() -> crate::error::Error {
+    crate::error::Error::new(crate::error::Kind::Internal, "this r1 was built without CUDA graphs")
+}
+
+#[cfg(cuda_graphs)]
+impl Graph {
+    /// Whether they can be recorded on this device.
+    pub(crate) fn available(device: Device) -> bool {
+        device.is_cuda() && loaded::library().is_some()
+    }
+
+    /// Records what `body` asks of the device, which may neither wait for it nor bring numbers to it; runs it once before,
+    /// as libraries set themselves up in their first call. Gives the tensor that `body` does, whose numbers are there after
+    /// each [`launch`](Self::launch). `share`: a graph whose memory serves this one too; the results of one are gone when the
+    /// other is launched.
+    pub(crate) fn record(
+        device: Device,
+        share: Option<&Self>,
+        body: &dyn Fn() -> Result<Tensor>,
+    ) -> Result<(Self, Tensor)> {
+        let graph = loaded::Handle::new(device)?;
+        let recorded = (|| {
+            let _ = body()?;
+            graph.record(share.map(|graph| &graph.own))?;
+            body()
+        })();
+        let ended = graph.end();
+        let result = recorded?;
+        ended?;
+        Ok((Self { own: graph }, result))
+    }
+
+    /// Launches it, after what has been asked of the device so far.
+    pub(crate) fn launch(&self) -> Result<()> {
+        self.own.replay()
+    }
+}
+
+#[cfg(cuda_graphs)]
+mod loaded {
+    //! The library, and a graph of it.
+
+    use std::ffi::{c_char, c_void};
+    use std::fs::File;
+    use std::io::Write;
+    use std::os::fd::{AsRawFd, FromRawFd};
+    use std::ptr::{null_mut, with_exposed_provenance_mut};
+    use std::sync::OnceLock;
+
+    use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+    use tch::Device;
+
+    use crate::error::{Error, Kind, Result};
+    use crate::native::checked;
+
+    pub(super) static CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libr1_cuda.so"));
+
+    type Plain = unsafe extern "C" fn(*mut c_void) -> *mut c_char;
+
+    pub(super) struct Api {
+        new: unsafe extern "C" fn(i64, *mut *mut c_void) -> *mut c_char,
+        record: unsafe extern "C" fn(*mut c_void, *mut c_void) -> *mut c_char,
+        end: Plain,
+        replay: Plain,
+        free: unsafe extern "C" fn(*mut c_void),
+    }
+
+    /// The library, loaded when first asked for; `None` if it does not load. A CUDA torch must be loaded before.
+    pub(super) fn library() -> Option<&'static Api> {
+        static LIBRARY: OnceLock<Option<Api>> = OnceLock::new();
+        LIBRARY.get_or_init(load).as_ref()
+    }
+
+    fn load() -> Option<Api> {
+        // A file without a name: nothing is left behind, and nobody can put another in its place.
+        // SAFETY: the name is a C string; the descriptor that comes back is ours.
+        let mut file = unsafe {
+            let descriptor = libc::memfd_create(c"r1_cuda".as_ptr(), libc::MFD_CLOEXEC);
+            if descriptor < 0 {
+                return None;
+            }
+            File::from_raw_fd(descriptor)
+        };
+        file.write_all(CODE).ok()?;
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        // SAFETY: our own code, whose symbols come from the CUDA torch. It is never unloaded. The types are those of graph.cpp.
+        unsafe {
+            let library = Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL).ok()?;
+            let api = Api {
+                new: *library.get(b"r1_graph_new\0").ok()?,
+                record: *library.get(b"r1_graph_record\0").ok()?,
+                end: *library.get(b"r1_graph_end\0").ok()?,
+                replay: *library.get(b"r1_graph_replay\0").ok()?,
+                free: *library.get(b"r1_graph_free\0").ok()?,
+            };
+            std::mem::forget(library);
+            Some(api)
+        }
+    }
+
+    #[derive(Debug)]
+    pub(super) struct Handle(usize);
+
+    impl Handle {
+        pub(super) fn new(device: Device) -> Result<Self> {
+            let Device::Cuda(index) = device else {
+                return Err(Error::new(Kind::Internal, "CUDA graphs need a CUDA device"));
+            };
+            let mut handle = null_mut();
+            // SAFETY: the pointer is live for the call.
+            checked(unsafe { (api()?.new)(index as i64, &raw mut handle) })?;
+            Ok(Self(handle.expose_provenance()))
+        }
+
+        fn pointer(&self) -> *mut c_void {
+            with_exposed_provenance_mut(self.0)
+        }
+
+        pub(super) fn record(&self, share: Option<&Self>) -> Result<()> {
+            let other = share.map_or(null_mut(), Self::pointer);
+            // SAFETY: handles live as long as their owners.
+            checked(unsafe { (api()?.record)(self.pointer(), other) })
+        }
+
+        pub(super) fn end(&self) -> Result<()> {
+            // SAFETY: as above.
+            checked(unsafe { (api()?.end)(self.pointer()) })
+        }
+
+        pub(super) fn replay(&self) -> Result<()> {
+            // SAFETY: as above.
+            checked(unsafe { (api()?.replay)(self.pointer()) })
+        }
+    }
+
+    impl Drop for Handle {
+        fn drop(&mut self) {
+            if let Some(api) = library() {
+                // SAFETY: made by r1_graph_new, freed once.
+                unsafe { (api.free)(self.pointer()) }
+            }
+        }
+    }
+
+    fn api() -> Result<&'static Api> {
+        library().ok_or_else(|| Error::new(Kind::Internal, "the code for CUDA graphs does not load"))
+    }
+}
+
+#[cfg(all(test, cuda_graphs))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn the_library_has_what_is_asked_of_it_and_needs_a_gpu() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("libr1_cuda.so");
+        std::fs::write(&path, loaded::CODE).unwrap();
+        // SAFETY: its functions are looked up and not called; what they call in turn need not be there.
+        let library = unsafe {
+            use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
+            Library::open(Some(&path), RTLD_LAZY | RTLD_LOCAL).unwrap()
+        };
+        for name in ["new", "record", "end", "replay", "free"] {
+            // SAFETY: as above.
+            let found = unsafe { library.get::<unsafe extern "C" fn()>(format!("r1_graph_{name}\0").as_bytes()) };
+            assert!(found.is_ok(), "{name}");
+        }
+        // It must not bring a CUDA of its own.
+        if let Ok(output) = Command::new("readelf").arg("-d").arg(&path).output() {
+            assert!(!String::from_utf8_lossy(&output.stdout).contains("cuda.so"));
+        }
+        assert!(!Graph::available(Device::Cpu));
+        assert!(Graph::record(Device::Cpu, None, &|| Ok(Tensor::from(1.0))).is_err());
+    }
+}
