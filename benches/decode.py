@@ -106,11 +106,16 @@ def peer(name, kind):
     else:
         import llama_cpp
 
+        # It tells of every tensor.
+        quiet = llama_cpp.llama_log_callback(lambda level, text, user_data: None)
+        llama_cpp.llama_log_set(quiet, None)
+        llama_cpp.llama_backend_init()
         params = llama_cpp.llama_model_default_params()
         model = llama_cpp.llama_model_load_from_file(str(gguf(kind)).encode(), params)
         context = llama_cpp.llama_context_default_params()
         context.n_ctx, context.n_batch, context.n_ubatch, context.n_seq_max = 4096, 2048, 512, max(BATCHES)
         context.n_threads = context.n_threads_batch = threads
+        context.kv_unified = True  # the sequences share the cache; else each has a 32nd of it
         context = llama_cpp.llama_init_from_model(model, context)
         batch_of = llama_cpp.llama_batch_init(2048, 0, 1)
 

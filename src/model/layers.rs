@@ -6,6 +6,7 @@ use super::Config;
 use super::config::{Experts, Norms};
 use super::lora::Lora;
 use crate::error::Result;
+use crate::native;
 
 /// A weight `[out, in]` that may have a bias `[out]`.
 #[derive(Debug)]
@@ -95,7 +96,9 @@ struct Maker {
 impl Maker {
     fn leaf(&self, shape: &[usize]) -> Result<Tensor> {
         let shape: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
-        Ok(Tensor::f_empty(shape, self.options)?.f_set_requires_grad(true)?)
+        let parameter = Tensor::f_empty(shape, self.options)?;
+        native::large_pages(&parameter);
+        Ok(parameter.f_set_requires_grad(true)?)
     }
 
     fn linear(&self, outputs: usize, inputs: usize, biased: bool) -> Result<Linear> {

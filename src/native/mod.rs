@@ -16,6 +16,7 @@ use tch::Tensor;
 
 pub(crate) use cuda::Graph;
 pub use cuda::device;
+pub(crate) use threads::large_pages;
 pub use threads::{return_memory, set_threads};
 
 use crate::error::{Error, Result};
