@@ -1,33 +1,19 @@
 // What Rust calls. Tensors are pointers to at::Tensor, as tch holds them. A function that can fail returns null, or a
 // message for r1_free_message; no exception gets out.
 #include <c10/core/CachingDeviceAllocator.h>
-#include <c10/util/Exception.h>
 
 #include <cstdlib>
-#include <cstring>
 
 #include "adamw.h"
 #include "autograd.h"
 #include "flash.h"
+#include "guarded.h"
 #include "step.h"
 
 namespace {
 
 using Handle = std::shared_ptr<r1::Model>;
-
-template <class F>
-char* guarded(F f) {
-  try {
-    f();
-    return nullptr;
-  } catch (const c10::Error& error) {
-    return strdup(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    return strdup(error.what());
-  } catch (...) {
-    return strdup("unknown C++ exception");
-  }
-}
+using r1::guarded;
 
 const at::Tensor& tensor(const void* pointer) { return *static_cast<const at::Tensor*>(pointer); }
 

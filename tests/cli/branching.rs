@@ -8,7 +8,7 @@ use std::path::Path;
 use r1::mdp::Trajectory;
 use serde_json::Value;
 
-use super::{directory, r1, shown};
+use super::{directory, fail, r1, succeed};
 
 /// Four replies a try; the env draws numbers of its own, and the view of each step is written by the policy and trained.
 const RECIPE: &str = r#"
@@ -34,18 +34,6 @@ return r1.recipe {
   checkpoint = { every = 1, keep = 0 },
 }
 "#;
-
-fn succeed(dir: &Path, args: &[&str]) -> String {
-    let output = r1(dir, args).output().unwrap();
-    assert!(output.status.success(), "{args:?}: {}", shown(dir, &output));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn fail(dir: &Path, args: &[&str]) -> String {
-    let output = r1(dir, args).output().unwrap();
-    assert!(!output.status.success(), "{args:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
 
 /// The metrics of the training steps, times left out.
 fn metrics(dir: &Path, run: &str) -> Vec<HashMap<String, Value>> {

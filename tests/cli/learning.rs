@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{directory, r1, shown};
+use super::{directory, fail, succeed};
 
 /// Two replies a try, so that there are steps; rewards even lengths, so that something differs.
 const RECIPE: &str = r#"
@@ -30,18 +30,6 @@ return r1.recipe {
   checkpoint = { every = 2, keep = 0 },
 }
 "#;
-
-fn succeed(dir: &Path, args: &[&str]) -> String {
-    let output = r1(dir, args).output().unwrap();
-    assert!(output.status.success(), "{args:?}: {}", shown(dir, &output));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn fail(dir: &Path, args: &[&str]) -> String {
-    let output = r1(dir, args).output().unwrap();
-    assert!(!output.status.success(), "{args:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
 
 /// The last training step's metrics.
 fn metrics(run: &Path) -> HashMap<String, Value> {

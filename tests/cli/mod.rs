@@ -122,3 +122,17 @@ macro_rules! cli_snapshot {
     }};
 }
 pub(crate) use cli_snapshot;
+
+/// What a command that works prints.
+pub(crate) fn succeed(dir: &Path, args: &[&str]) -> String {
+    let output = r1(dir, args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", shown(dir, &output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What a command that fails says.
+pub(crate) fn fail(dir: &Path, args: &[&str]) -> String {
+    let output = r1(dir, args).output().unwrap();
+    assert!(!output.status.success(), "{args:?}");
+    String::from_utf8(output.stderr).unwrap()
+}

@@ -4,11 +4,14 @@
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
-#include <c10/util/Exception.h>
 
-#include <cstring>
+#include <cstdlib>
+
+#include "../guarded.h"
 
 namespace {
+
+using r1::guarded;
 
 struct Graph {
   at::cuda::CUDAGraph graph;
@@ -16,20 +19,6 @@ struct Graph {
   c10::cuda::CUDAStream own, usual;
   bool recording = false;
 };
-
-template <class F>
-char* guarded(F f) {
-  try {
-    f();
-    return nullptr;
-  } catch (const c10::Error& error) {
-    return strdup(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    return strdup(error.what());
-  } catch (...) {
-    return strdup("unknown C++ exception");
-  }
-}
 
 }  // namespace
 
