@@ -70,6 +70,10 @@ parity:
 curves *args: build
     @{{torch}} && python3 benches/curves.py {{args}}
 
+# Train a game with and without branches; writes the section Trees of docs/learning.md
+trees *args: build
+    @{{torch}} && python3 benches/trees.py {{args}}
+
 # Write docs/rl-parity.md: the worst differences from reference implementations
 rl-parity:
     @{{torch}} && R1_UPDATE=1 cargo nextest run --release the_page_of_differences

@@ -117,7 +117,7 @@ fn compare(key: &str, old: &Json, new: &Json, found: &mut Vec<Change>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Choice;
+    use crate::config::{Branch, Choice};
 
     #[test]
     fn what_may_change_changes_and_the_rest_waits() {
@@ -133,6 +133,7 @@ mod tests {
         new.trainer = Trainer::Grpo(Learner {
             lr: 1e-3,
             group_size: 3,
+            branch: Branch { roots: 2, ..Branch::default() },
             estimator: Choice::new("rloo"),
             loss: Choice {
                 name: "ppo".to_owned(),
@@ -147,6 +148,7 @@ mod tests {
             [
                 "sampling.temperature",
                 "env.max_steps",
+                "trainer.branch.roots",
                 "trainer.loss.dual_clip",
                 "trainer.lr",
                 "eval.every",

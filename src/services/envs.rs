@@ -271,7 +271,9 @@ impl Envs {
                 Ok(json!({ "total": steps + reward.total, "outcome": reward.total, "parts": reward.parts }))
             }
             "env.fork" => {
-                let fork = attempt.fork(attempt.spec().clone())?;
+                let mut spec = attempt.spec().clone();
+                spec.id = format!("{}+{}", spec.id, self.next.get());
+                let fork = attempt.fork(spec)?;
                 Ok(json!({ "attempt": self.keep(loaded, fork) }))
             }
             "env.finish" => {

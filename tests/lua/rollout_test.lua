@@ -53,6 +53,8 @@ test("a fork goes its own way", function()
   expect(trajectory:step("11").done):equals(false)
   expect(fork:state().tries):equals(2)
   expect(fork:finish().reward - trajectory:finish().reward):near(1)
+  expect(fork:finish().fork):equals { parent = trajectory:finish().id, step = 1 }
+  expect(trajectory:finish().fork):equals(nil)
 end)
 
 test("what fails is told, and is the trajectory's status", function()
@@ -94,6 +96,7 @@ test("continuations branch from a middle state", function()
   expect(#seen):equals(1)
   for number, trajectory in ipairs(all) do
     expect(trajectory.branch):equals(number - 1)
+    expect(trajectory.fork.step):equals(1)
     expect(trajectory.steps[1].text):equals("3")
     expect(trajectory.status):equals("terminated")
   end
