@@ -168,6 +168,49 @@ fn groups_without_variance_are_sampled_again() {
     assert_eq!(number("reward/uniform_groups"), 0.0);
 }
 
+/// Step-level GAE written in Lua, critic's targets included: the weights of policy and critic become those of `gae`.
+#[test]
+fn a_recipe_brings_its_own_estimator_for_a_critic() {
+    let gae = "local advantages, returns = {}, {}
+    for i, one in ipairs(group) do
+      assert(#one.values == #one.rewards and one.truncated and one.next_value)
+      local after, ahead = one.next_value, 0
+      advantages[i], returns[i] = {}, {}
+      for t = #one.rewards, 1, -1 do
+        ahead = one.rewards[t] + 0.9 * after - one.values[t] + 0.9 * 0.8 * ahead
+        after = one.values[t]
+        advantages[i][t], returns[i][t] = ahead, ahead + one.values[t]
+      end
+    end
+    return advantages, returns";
+    let with = |body: &str| {
+        let function = format!("  advantage = function(group)\n    {body}\n  end,\n  policy = {{");
+        let script = RECIPE.replace("  policy = {", &function).replace("r1.grpo {", "r1.ppo { estimator = 'custom',");
+        directory(&[("a.lua", &script)], true)
+    };
+    let settings = ["trainer.steps=3", "trainer.critic.lr=1e-2", "checkpoint.every=3"];
+    let run = |dir: &Path, more: &[&str]| {
+        succeed(dir, &[&["run", "a.lua", "-q"][..], &settings, more].concat());
+        metrics(&dir.join("runs/a"))
+    };
+    let (dir, plain) = (with(gae), directory(&[("a.lua", &RECIPE.replace("r1.grpo", "r1.ppo"))], true));
+    let own = run(dir.path(), &[]);
+    let options = ["gamma=0.9", "lambda=0.8", "whiten=none"].map(|option| format!("trainer.estimator.{option}"));
+    let usual = run(plain.path(), &options.each_ref().map(String::as_str));
+    for name in ["critic/loss", "policy/loss", "policy/grad_norm", "advantage/std"] {
+        assert_eq!(own[name], usual[name], "{name}");
+    }
+    assert!(own["critic/loss"].as_f64().unwrap() > 0.0, "{own:?}");
+    let file = |dir: &Path, file: &str| fs::read(dir.join("runs/a/checkpoints/step-000003").join(file)).unwrap();
+    for name in ["model.safetensors", "critic/value_head.safetensors"] {
+        assert!(file(dir.path(), name) == file(plain.path(), name), "{name}");
+    }
+    // The critic is not told what it should have said.
+    let silent = with("local none = {} for i = 1, #group do none[i] = 0 end return none");
+    let error = fail(silent.path(), &["run", "a.lua"]);
+    assert!(error.contains("advantage must return a second list") && error.contains("--> a.lua:"), "{error}");
+}
+
 #[test]
 fn cut_distributions_are_trained_on_as_they_were_sampled() {
     let dir = directory(&[("a.lua", RECIPE)], true);

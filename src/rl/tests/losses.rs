@@ -76,9 +76,9 @@ pub(super) fn compare_losses(parity: &mut Parity) {
     let compare = |parity: &mut Parity, function: &str, case: &LossCase| {
         let what = format!("{} {} on {} by {}", case.name, case.options, case.batch, case.by);
         let got = plain::loss(&case.name, &batches[&case.batch], &case.options).unwrap();
-        let by = if case.tolerance > 1e-9 { format!("{} (adds 1e-8 to lengths)", case.by) } else { case.by.clone() };
-        parity.compare(function, &by, &[got.loss], &[case.loss], case.tolerance, &what);
-        parity.compare(function, &by, &got.gradient.concat(), &case.gradient.concat(), case.tolerance, &what);
+        let by = &case.by;
+        parity.compare(function, by, &[got.loss], &[case.loss], case.tolerance, &what);
+        parity.compare(function, by, &got.gradient.concat(), &case.gradient.concat(), case.tolerance, &what);
     };
     for case in &losses {
         compare(parity, &case.name, case);
@@ -116,10 +116,8 @@ pub(super) fn compare_corrections(parity: &mut Parity) {
         let importance: Importance = serde_json::from_value(case.options.clone()).unwrap();
         let got = importance.weights(&log_ratio, &sequence(&case.over)).unwrap();
         let what = format!("weights {} over {}", case.options, case.over);
-        // verl's means divide by n + 1e-8.
-        let (tolerance, name) =
-            if importance.normalize { (1e-8, "importance, normalised") } else { (1e-10, "importance") };
-        parity.compare(name, &corrections.by, &floats(&got), &sampled(&case.made), tolerance, &what);
+        let name = if importance.normalize { "importance, normalised" } else { "importance" };
+        parity.compare(name, &corrections.by, &floats(&got), &sampled(&case.made), 1e-10, &what);
     }
     for case in &corrections.masks {
         let rejection: Rejection = serde_json::from_value(case.options.clone()).unwrap();

@@ -6,6 +6,7 @@ mod chain;
 mod golden;
 mod invariants;
 mod losses;
+mod measures;
 mod padded;
 mod parity;
 mod stories;

@@ -12,7 +12,8 @@ Each function of `src/rl` beside the package that defines it, in double precisio
 tests/golden/rl makes with those packages: ragged trajectories of several steps with masked tokens, groups of one, equal
 rewards, batches of one row and of one token, failed and truncated trajectories. A difference is |ours - theirs| /
 (1 + |theirs|), of values and, for losses, of gradients; the worst of all cases is shown. *formula* is the published
-definition written out in numpy or torch, where no package could be run.
+definition written out in numpy or torch, where no package could be run. verl adds 1e-8 to the lengths of sequences, against
+those without a token; in the single precision that it runs in nothing of it is left, so the numbers are verl's without it.
 
 ";
 

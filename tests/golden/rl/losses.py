@@ -127,8 +127,6 @@ def verl_losses(algos, torch, Padded, batches):
 
     clip = lambda low, high: {"clip_ratio_low": low, "clip_ratio_high": high}
     cases = []
-    # verl adds 1e-8 to the length of a sequence.
-    near = lambda agg: 1e-8 if agg == "seq-mean-token-mean" else 1e-10
     for seq in ["trajectory", "step"]:
         c = Case(torch, Padded, batches, "loss_tokens", seq)
         run = lambda function, agg, config: lambda logp: function(c.logp_old, logp, c.advantages, c.mask, agg, config)[0]
@@ -138,35 +136,35 @@ def verl_losses(algos, torch, Padded, batches):
             own = {"loss_agg": agg, "seq": seq, "ratio_over": seq} | (norm if agg.endswith("norm") else {})
             loss = lambda name: getattr(algos, f"compute_policy_loss_{name}")
             both = {"clip_low": 0.2, "clip_high": 0.28}
-            add("ppo", own | {"clip_high": 0.28}, run(loss("vanilla"), agg, config(**clip(0.2, 0.28))), near(agg))
+            add("ppo", own | {"clip_high": 0.28}, run(loss("vanilla"), agg, config(**clip(0.2, 0.28))), 1e-10)
             tight = config(**clip(0.1, 0.3), clip_ratio_c=1.5)
-            add("ppo", own | {"clip_low": 0.1, "clip_high": 0.3, "dual_clip": 1.5}, run(loss("vanilla"), agg, tight), near(agg))
-            add("gspo", own, run(loss("gspo"), agg, config(**clip(3e-4, 4e-4))), near(agg))
-            add("gspo", own | {"clip_low": 0.1, "clip_high": 0.2}, run(loss("gspo"), agg, config(**clip(0.1, 0.2))), near(agg))
-            add("cispo", own | both, run(loss("cispo"), agg, config(**clip(0.2, 0.28))), near(agg))
-            add("gpg", own, run(loss("gpg"), agg, config()), near(agg))
+            add("ppo", own | {"clip_low": 0.1, "clip_high": 0.3, "dual_clip": 1.5}, run(loss("vanilla"), agg, tight), 1e-10)
+            add("gspo", own, run(loss("gspo"), agg, config(**clip(3e-4, 4e-4))), 1e-10)
+            add("gspo", own | {"clip_low": 0.1, "clip_high": 0.2}, run(loss("gspo"), agg, config(**clip(0.1, 0.2))), 1e-10)
+            add("cispo", own | both, run(loss("cispo"), agg, config(**clip(0.2, 0.28))), 1e-10)
+            add("gpg", own, run(loss("gpg"), agg, config()), 1e-10)
             reinforce = lambda logp, agg=agg: algos.compute_policy_loss_reinforce(
                 c.logp_old, logp, c.advantages, c.mask, agg, config()
             )[0]
-            add("reinforce", own, reinforce, near(agg))
+            add("reinforce", own, reinforce, 1e-10)
             dppo = config(**clip(0.05, 0.08), clip_ratio_c=1.3)
             bounds = {"clip_low": 0.05, "clip_high": 0.08, "truncate": 1.3}
-            add("dppo_tv", own | bounds, run(loss("dppo_tv"), agg, dppo), near(agg))
+            add("dppo_tv", own | bounds, run(loss("dppo_tv"), agg, dppo), 1e-10)
             dppo = config(**clip(0.005, 0.01), clip_ratio_c=20.0)
             bounds = {"clip_low": 0.005, "clip_high": 0.01}
-            add("dppo_kl", own | bounds, run(loss("dppo_kl"), agg, dppo), near(agg))
+            add("dppo_kl", own | bounds, run(loss("dppo_kl"), agg, dppo), 1e-10)
             # So large a share takes every candidate: verl draws them at random.
             taken = config({"clip_cov_ratio": 0.9, "clip_cov_lb": 0.05, "clip_cov_ub": 2.0}, **clip(0.2, 0.28))
             drawn = {"share": 0.9, "cov_low": 0.05, "cov_high": 2.0}
-            add("clip_cov", own | both | drawn, run(loss("clip_cov"), agg, taken), near(agg))
+            add("clip_cov", own | both | drawn, run(loss("clip_cov"), agg, taken), 1e-10)
             held = config({"kl_cov_ratio": 0.2, "ppo_kl_coef": 0.7})
-            add("kl_cov", own | {"share": 0.2, "cov_coef": 0.7}, run(loss("kl_cov"), agg, held), near(agg))
+            add("kl_cov", own | {"share": 0.2, "cov_coef": 0.7}, run(loss("kl_cov"), agg, held), 1e-10)
         own = {"seq": seq, "ratio_over": seq}
-        add("sapo", own, run(algos.compute_policy_loss_sapo, None, config()), 1e-8)
-        add("sapo", own | {"tau_pos": 2.0, "tau_neg": 3.0}, run(algos.compute_policy_loss_sapo, None, config(tau_pos=2.0, tau_neg=3.0)), 1e-8)
+        add("sapo", own, run(algos.compute_policy_loss_sapo, None, config()), 1e-10)
+        add("sapo", own | {"tau_pos": 2.0, "tau_neg": 3.0}, run(algos.compute_policy_loss_sapo, None, config(tau_pos=2.0, tau_neg=3.0)), 1e-10)
         c = Case(torch, Padded, batches, f"loss_{'trajectories' if seq == 'trajectory' else 'steps'}", seq)
         geo = run(algos.compute_policy_loss_geo_mean, None, config(**clip(0.1, 0.3)))
-        add("geo_mean", own | {"clip_low": 0.1, "clip_high": 0.3}, geo, 1e-8)
+        add("geo_mean", own | {"clip_low": 0.1, "clip_high": 0.3}, geo, 1e-10)
     return cases
 
 
@@ -313,6 +311,9 @@ def corrections(torch, Padded, batches):
     """Importance weights and rejection masks by verl."""
     from verl.trainer.ppo import rollout_corr_helper as helper
 
+    # Without the guard of lengths, see `unguarded`.
+    helper.verl_F.masked_mean = lambda x, mask, axis=None: (x * mask).sum(axis=axis) / mask.sum(axis=axis)
+
     weights, masks = [], []
     for seq in ["trajectory", "step"]:
         c = Case(torch, Padded, batches, "loss_tokens", seq)
@@ -363,7 +364,21 @@ def values(algos, torch, found):
     return {"old": old.tolist(), "new": new.tolist(), "returns": returns.tolist(), "cases": made}
 
 
+def unguarded(algos):
+    """verl adds 1e-8 to the lengths that it divides by, against sequences of no token. In f32, in which it runs, that is
+    lost from a length of 1 on; in f64 it would be the largest difference of all. This is verl without it."""
+    text = Path(algos.__file__).read_text()
+    for guarded in ["(seq_mask + 1e-8)", "(response_mask_sum + 1e-8)"]:
+        assert guarded in text, guarded
+        text = text.replace(guarded, guarded.split(" ")[0] + ")")
+    module = types.ModuleType("verl_without_guards")
+    sys.modules[module.__name__] = module  # dataclasses look for it
+    exec(compile(text, algos.__file__, "exec"), vars(module))
+    return module
+
+
 def losses(algos, torch, Padded, rows, references):
+    algos = unguarded(algos)
     found, batches = peers(references), with_advantages(torch, rows)
     made = verl_losses(algos, torch, Padded, batches) + trl_losses(torch, Padded, batches)
     if "liger" in found:

@@ -1,0 +1,141 @@
+//! What is measured beside losses and advantages, by hand: clipped shares and extreme ratios of every kind of loss, how far rollout and
+//! learner are apart, the explained variance; and what names and options mean.
+
+use std::f64::consts::LN_2;
+
+use serde_json::{Value, json};
+use tch::Tensor;
+
+use super::padded::assert_close;
+use crate::rl::advantages::{Estimator, Level};
+use crate::rl::correction::{Estimate, Measure, Mismatch, Rejection};
+use crate::rl::filter::dynamic_sampling;
+use crate::rl::losses::explained_variance;
+use crate::rl::objective::Objective;
+use crate::rl::plain;
+use crate::rl::rows::StepRow;
+
+/// Two trajectories of two tokens with ratios 1.5, 0.5 and 1.1, 0.5; only the second token has a negative advantage.
+fn ratios() -> Vec<StepRow> {
+    let row = |trajectory: u64, ratios: [f64; 2], advantages: [f64; 2]| StepRow {
+        logp_old: vec![-2.0; 2],
+        logp: ratios.map(|ratio| ratio.ln() - 2.0).to_vec(),
+        advantages: advantages.to_vec(),
+        ..StepRow::new(0, trajectory, 0, 2, 0.0)
+    };
+    vec![row(0, [1.5, 0.5], [1.0, -1.0]), row(1, [1.1, 0.5], [1.0, 1.0])]
+}
+
+fn measured(name: &str, options: &Value, names: &[&str]) -> Vec<f64> {
+    let metrics = plain::loss(name, &ratios(), options).unwrap().metrics;
+    names.iter().map(|name| metrics[*name]).collect()
+}
+
+#[test]
+fn clipped_shares_and_extreme_ratios() {
+    let names = ["clipfrac_low", "clipfrac_high", "ratio_min", "ratio_max"];
+    let tight = |low: f64, high: f64| json!({"clip_low": low, "clip_high": high});
+    for (name, options, want) in [
+        ("ppo", tight(0.2, 0.2), [0.25, 0.25, 0.5, 1.5]),
+        // The side alone counts, whatever the advantage.
+        ("cispo", tight(0.2, 0.2), [0.5, 0.25, 0.5, 1.5]),
+        // As in verl: every token out of the bounds counts for the sign of its advantage.
+        ("geo_mean", tight(0.2, 0.2), [0.25, 0.5, 0.5, 1.5]),
+        ("reinforce", json!({}), [0.0, 0.0, 0.5, 1.5]),
+        ("sapo", json!({}), [0.0, 0.0, 0.5, 1.5]),
+        // Ratios of sequences: the roots of 0.75 and 0.55.
+        ("gspo", tight(0.1, 0.2), [0.25, 0.0, 0.55_f64.sqrt(), 0.75_f64.sqrt()]),
+    ] {
+        assert_close(name, &measured(name, &options, &names), &want, 1e-12);
+    }
+    let logs = [1.5_f64, 0.5, 1.1, 0.5].map(f64::ln);
+    let k1 = -logs.iter().sum::<f64>() / 4.0;
+    let k3 = logs.iter().map(|d| d.exp() - 1.0 - d).sum::<f64>() / 4.0;
+    assert_close("kl", &measured("ppo", &json!({}), &["approx_kl_k1", "approx_kl_k3"]), &[k1, k3], 1e-12);
+    // Nothing was sampled.
+    let none = [StepRow { mask: vec![false], ..StepRow::new(0, 0, 0, 1, 0.0) }];
+    let importance = json!({"importance": {"scope": "token", "cap": 2.0, "floor": null, "normalize": false}});
+    let metrics = plain::loss("ppo", &none, &importance).unwrap().metrics;
+    assert_eq!((metrics["weight"], metrics["ratio_min"], metrics["ratio_max"]), (0.0, 1.0, 1.0));
+}
+
+#[test]
+fn weights_are_of_tokens_or_of_what_a_sequence_shares() {
+    let mut rows = vec![ratios().remove(0)];
+    rows[0].logp = vec![-2.0; 2];
+    rows[0].advantages = vec![1.0; 2];
+    rows[0].logp_rollout = vec![-2.0 - LN_2, -2.0 - 3.0 * LN_2];
+    let loss = |name: &str, cap: f64| {
+        let importance = json!({"scope": "token", "cap": cap, "floor": null, "normalize": false});
+        let rejection = json!({"measure": "token", "estimate": "k1", "upper": 4.0, "lower": 0.1});
+        let plain =
+            plain::loss(name, &rows, &json!({"importance": importance, "loss_agg": "seq-mean-token-mean"})).unwrap();
+        let kept = plain::loss(name, &rows, &json!({"rejection": rejection})).unwrap();
+        (plain.metrics["policy_loss"], plain.metrics["weight"], kept.metrics["rejected"])
+    };
+    // Weights 2 and 8: their mean is 5, their geometric mean 4. k1 is the logarithm of 1/8 at the second token.
+    let close = |found: (f64, f64, f64), want: [f64; 3]| {
+        assert_close("weights", &[found.0, found.1, found.2], &want, 1e-8);
+    };
+    close(loss("ppo", 10.0), [-5.0, 5.0, 0.0]);
+    close(loss("geo_mean", 10.0), [-4.0, 5.0, 0.0]);
+    close(loss("geo_mean", 4.5), [-3.0, 3.25, 0.0]);
+}
+
+#[test]
+fn how_far_rollout_and_learner_are_apart() {
+    let d = [0.5_f64, -0.2, 0.1, -0.9];
+    let mean = |f: &dyn Fn(f64) -> f64| d.iter().map(|d| f(*d)).sum::<f64>() / 4.0;
+    let Mismatch { k1, k3, largest, chi2 } = Mismatch::of(&Tensor::from_slice(&d)).unwrap();
+    let want = [mean(&|d| -d), mean(&|d| d.exp() - 1.0 - d), 0.9, mean(&|d| (2.0 * d).exp()) - 1.0];
+    assert_close("mismatch", &[k1, k3, largest, chi2], &want, 1e-12);
+    assert_eq!(Mismatch::of(&Tensor::from_slice::<f64>(&[])).unwrap(), Mismatch::default());
+    // Small bounds are bounds.
+    let rejection = Rejection { measure: Measure::Token, estimate: Estimate::K2, upper: 0.005, lower: None };
+    let kept = rejection.mask(&Tensor::from_slice(&[0.05, 0.2]), &Tensor::from_slice(&[0_i64, 0])).unwrap();
+    assert_eq!(Vec::<f64>::try_from(kept).unwrap(), [1.0, 0.0]);
+}
+
+#[test]
+fn the_spread_that_values_explain() {
+    // Var(R - V) of 0, 1, 1 is 2/9, Var(R) is 8/3.
+    assert_close("variance", &[explained_variance(&[1.0, 2.0, 4.0], &[1.0, 3.0, 5.0])], &[11.0 / 12.0], 1e-12);
+    assert_close("variance", &[explained_variance(&[2.0, 1.0], &[1.0, 2.0])], &[-3.0], 1e-12);
+    assert!(explained_variance(&[1.0, 2.0], &[3.0, 3.0]).is_nan());
+}
+
+#[test]
+fn groups_that_hardly_differ_differ() {
+    assert_eq!(dynamic_sampling(&[1.0, 1.001, 0.5, 0.5, 2.0], &[1, 1, 2, 2, 3]), [1, 3]);
+}
+
+#[test]
+fn names_options_and_their_defaults() {
+    let ppo = Objective::new("ppo", &json!({})).unwrap();
+    assert!(ppo.has_option("clip_high") && ppo.has_option("loss_agg") && !ppo.has_option("tau_pos"));
+    let estimator = |name: &str, options: Value| Estimator::new(name, &options).unwrap();
+    assert_eq!(estimator("remax", json!({})).level(), Level::Trajectory);
+    assert_eq!(estimator("remax", json!({"reward_to_go": true})).level(), Level::Token);
+    let usual = json!({"threshold": 1.0, "margin": 0.5, "bonus": 0.1, "epsilon": 1e-6, "normalize": "std"});
+    assert_eq!(estimator("rapo", json!({})), estimator("rapo", usual));
+}
+
+/// A step in which nothing was sampled is no turn; what it earned joins the turn before it.
+#[test]
+fn rewards_of_steps_without_a_sample_join_the_turn_before() {
+    let row = |step: u64, tokens: usize, reward: f64| StepRow {
+        values: vec![0.3; tokens.max(1)],
+        mask: vec![tokens > 0; tokens.max(1)],
+        terminated: step == 2,
+        ..StepRow::new(0, 0, step, tokens.max(1), reward)
+    };
+    let advantages = |rewards: [f64; 3]| {
+        let rows = [row(0, 2, rewards[0]), row(1, 0, rewards[1]), row(2, 1, rewards[2])];
+        let options = json!({"gamma_turn": 0.9, "gamma": 0.8, "lambda": 0.7, "whiten": "none"});
+        let found = Estimator::new("gae_bilevel", &options).unwrap().estimate(&rows, false).unwrap();
+        found.advantages.concat()
+    };
+    let joined = advantages([3.0, 0.0, 0.5]);
+    assert_close("joined", &advantages([1.0, 2.0, 0.5]), &joined, 1e-12);
+    assert!(joined[1] > 1.0, "{joined:?}");
+}
