@@ -311,9 +311,7 @@ mod tests {
     #[test]
     fn calls_without_end_are_not_read() {
         let text = "<tool_call>".repeat(100_000);
-        let started = std::time::Instant::now();
         let reply = crate::text::Format::Hermes.read(&text, false, "", &[]);
-        assert!(started.elapsed().as_secs() < 10);
         assert_eq!((reply.tool_calls.len(), reply.errors.len()), (0, CALLS + 1));
         assert!(reply.errors[CALLS].starts_with("There are more than 256 tool calls"), "{}", reply.errors[CALLS]);
     }
