@@ -1,5 +1,6 @@
 // What Rust calls. Tensors are pointers to at::Tensor, as tch holds them. A function that can fail returns null, or a
 // message for r1_free_message; no exception gets out.
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <cstdlib>
@@ -121,6 +122,9 @@ char* r1_logprobs(void* model, const void* hidden, const void* head, const void*
     out[1] = new at::Tensor(std::move(entropy));
   });
 }
+
+// Whether libtorch has found the CUDA torch. What it finds when first asked, here or elsewhere, it keeps.
+bool r1_cuda_loaded() { return at::detail::getCUDAHooks().hasCUDART(); }
 
 int64_t r1_device_peak(int64_t index) {
   int64_t peak = -1;

@@ -20,6 +20,10 @@ const LIBRARY: &str = "libtorch_cuda.so";
 /// What tch binds; other versions have other symbols.
 const VERSION: &str = "2.11.";
 
+unsafe extern "C" {
+    fn r1_cuda_loaded() -> bool;
+}
+
 /// The device a recipe asks for.
 ///
 /// `auto` is CUDA where a driver and a CUDA torch are found, else the CPU. Errors are `Kind::Device`: CUDA is asked for
@@ -27,7 +31,7 @@ const VERSION: &str = "2.11.";
 pub fn device(choice: DeviceChoice) -> Result<Device> {
     match choice {
         DeviceChoice::Cpu => Ok(Device::Cpu),
-        _ if Cuda::is_available() => Ok(Device::Cuda(0)),
+        // libtorch is asked nothing of CUDA before: its answer would stand for the rest of the process.
         _ => Machine::this().device(choice),
     }
 }
@@ -66,6 +70,12 @@ impl Machine {
             return Ok(Device::Cpu);
         };
         load(&library).map_err(|error| error.at_path(&library).hint(hint))?;
+        // SAFETY: no pointers.
+        if !unsafe { r1_cuda_loaded() } {
+            return Err(Error::new(Kind::Internal, "libtorch was asked of CUDA before the CUDA torch was loaded")
+                .at_path(&library)
+                .hint(hint));
+        }
         if Cuda::is_available() {
             Ok(Device::Cuda(0))
         } else {
