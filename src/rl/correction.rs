@@ -85,16 +85,26 @@ impl Default for Rejection {
 }
 
 impl Importance {
-    /// Weights `[N]` from the log ratios `[N]` and the sequence `[N]` i64 of each token. As in verl's rollout correction.
+    /// Refuses bounds that can't be.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] for bounds that are not positive or in the wrong order.
+    pub fn check(&self) -> Result<()> {
+        let floor = self.floor.unwrap_or(f64::MIN_POSITIVE);
+        if self.cap > 0.0 && floor > 0.0 && floor <= self.cap {
+            return Ok(());
+        }
+        let message = format!("importance weights want 0 < floor <= cap, not {:?} and {}", self.floor, self.cap);
+        Err(Error::new(ErrorKind::Usage, message))
+    }
+
+    /// Weights `[N]` from the log ratios `[N]` and the sequence `[N]` i64 of each token. As in verl's rollout correction.
+    ///
+    /// # Errors
+    /// Those of [`Importance::check`].
     pub fn weights(&self, log_ratio: &Tensor, sequence: &Tensor) -> Result<Tensor> {
         let _guard = no_grad_guard();
-        if self.cap <= 0.0 || self.floor.is_some_and(|floor| floor <= 0.0 || floor > self.cap) {
-            let message = format!("importance weights want 0 < floor <= cap, not {:?} and {}", self.floor, self.cap);
-            return Err(Error::new(ErrorKind::Usage, message));
-        }
+        self.check()?;
         let segments = Segments::new(sequence)?;
         let log_ratio = log_ratio.f_detach()?;
         let log_weight = match self.scope {
@@ -125,19 +135,34 @@ impl Importance {
 }
 
 impl Rejection {
+    /// Refuses bounds that can't be.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] for bounds that are not positive or in the wrong order, and a lower bound for other than k1.
+    pub fn check(&self) -> Result<()> {
+        let lower = self.lower();
+        let fits =
+            if self.estimate == Estimate::K1 { lower > 0.0 && lower <= self.upper } else { self.lower.is_none() };
+        if self.upper > 0.0 && fits {
+            return Ok(());
+        }
+        let message = "rejection wants a positive `upper`, and for k1 alone 0 < lower <= upper";
+        Err(Error::new(ErrorKind::Usage, message))
+    }
+
+    fn lower(&self) -> f64 {
+        self.lower.unwrap_or(1.0 / self.upper)
+    }
+
     /// 1 on tokens that are kept, 0 on the others, `[N]`. Rejected tokens stay in the denominators of the loss, so that the
     /// weight of those kept does not depend on how many were not.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] for bounds that are not positive or in the wrong order, and a lower bound for other than k1.
+    /// Those of [`Rejection::check`].
     pub fn mask(&self, log_ratio: &Tensor, sequence: &Tensor) -> Result<Tensor> {
         let _guard = no_grad_guard();
-        let lower = self.lower.unwrap_or(1.0 / self.upper);
-        let k1 = self.estimate == Estimate::K1;
-        if self.upper <= 0.0 || (k1 && (lower <= 0.0 || lower > self.upper)) || (!k1 && self.lower.is_some()) {
-            let message = "rejection wants a positive `upper`, and for k1 alone 0 < lower <= upper";
-            return Err(Error::new(ErrorKind::Usage, message));
-        }
+        self.check()?;
+        let (lower, k1) = (self.lower(), self.estimate == Estimate::K1);
         let d = log_ratio.f_detach()?.f_clamp(-LIMIT, LIMIT)?;
         let token = match self.estimate {
             Estimate::K1 => d.f_neg()?,

@@ -111,6 +111,12 @@ pub fn merge(trajectory: &Trajectory, index: usize) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// Tokens that a trajectory's own steps would be, each a row with its whole prompt: what [`merge`] is compared with.
+pub fn separate_tokens(trajectory: &Trajectory) -> usize {
+    let own = trajectory.own_steps().iter().filter(|step| !step.response_ids.is_empty());
+    own.map(|step| step.prompt_ids.len() + step.response_ids.len()).sum()
+}
+
 /// A token of the reply that is not in what it was drawn from.
 fn outside(step: &Step) -> Option<u32> {
     let of = |place: usize| step.support.of(place);
@@ -298,6 +304,10 @@ mod tests {
         assert_eq!(rows[0].logprobs, [0.0, 0.0, -3.0, -4.0, 0.0, -6.0]);
         assert_eq!(rows[0].steps, [0, 0, 0, 0, 1, 1]);
         assert_eq!((&rows[1].ids, &rows[1].steps, rows[1].trajectory), (&vec![1, 9, 7], &vec![2; 3], 4));
+        let mut fork = trajectory(vec![step(&[1, 2], &[3, 4]), step(&[1, 2, 3, 4, 5], &[6]), step(&[1, 9], &[])]);
+        assert_eq!(separate_tokens(&fork), 10, "nothing is learned from a step without a reply");
+        fork.fork = Some(crate::mdp::Fork { parent: "0-0-1".to_owned(), step: 1 });
+        assert_eq!(separate_tokens(&fork), 6);
     }
 
     #[test]

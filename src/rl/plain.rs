@@ -13,10 +13,10 @@ use super::aggregate::Denominators;
 use super::correction::{Importance, Mismatch, Rejection};
 use super::losses::Tokens;
 use super::objective::{Inputs, Objective, Unit};
-use super::options::{refuse_rest, table, take};
+use super::options::{names, refuse_rest, table, take};
 use super::rewards::{KlPenalty, Overlong, Shaping, shape};
 use super::rows::{Batch, StepRow};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, suggest};
 
 /// Options of every estimator beside its own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -51,9 +51,15 @@ pub fn rows(list: &Value) -> Result<Vec<StepRow>> {
         Value::Object(table) if table.is_empty() => &[],
         other => return Err(Error::new(Kind::Usage, format!("the rows are a list of tables, not {other}"))),
     };
+    let known = names(&StepRow::default());
     let row = |(i, row): (usize, &Value)| {
-        let problem =
-            |error: serde_json::Error| Error::new(Kind::Usage, error.to_string()).at(format!("row {}", i + 1));
+        let place = format!("row {}", i + 1);
+        let odd = row.as_object().and_then(|row| row.keys().find(|field| !known.contains(field)));
+        if let Some(field) = odd {
+            let hint = suggest(field, known.iter().map(String::as_str));
+            return Err(Error::new(Kind::Usage, format!("unknown field `{field}`")).at(place).hint(hint));
+        }
+        let problem = |error: serde_json::Error| Error::new(Kind::Usage, error.to_string()).at(place);
         serde_json::from_value(integral(row)).map_err(problem)
     };
     list.iter().enumerate().map(row).collect()
@@ -101,8 +107,10 @@ pub fn advantages(name: &str, rows: &[StepRow], options: &Value) -> Result<Advan
         prime: beside.prime,
         normalize,
         scale: beside.reward_scale,
+        running: None,
         kl: beside.kl_penalty,
     };
+    shaping.check()?;
     let shaped = shape(rows, &shaping, beside.include_failures)?;
     estimator.estimate(&shaped, beside.include_failures)
 }

@@ -142,10 +142,44 @@ pub struct Shaping {
     pub prime: bool,
     /// The returns of trajectories (process rewards not counted) are normalised and put on the last sampled token.
     pub normalize: Option<(Grouping, Method)>,
-    /// Everything is multiplied by [`ReturnScale::factor`].
+    /// Everything is multiplied by this, say by [`ReturnScale::factor`].
     pub scale: Option<f64>,
+    /// The discount of a [`ReturnScale`] that lives as long as the run; who keeps it hands its factor on as `scale`.
+    pub running: Option<f64>,
     /// `coef * KL(logp_old || logp_ref)` is subtracted at every sampled token.
     pub kl: Option<KlPenalty>,
+}
+
+impl Shaping {
+    /// Refuses what can't be.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] names the option.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |message: String| Err(Error::new(Kind::Usage, message));
+        if let Some(scale) = self.scale.filter(|scale| !(*scale > 0.0 && scale.is_finite())) {
+            return refuse(format!("`scale` is {scale}; rewards are multiplied by a number above 0"));
+        }
+        if let Some(gamma) = self.running.filter(|gamma| !(0.0..=1.0).contains(gamma)) {
+            return refuse(format!("`running` is {gamma}; it is a discount from 0 to 1"));
+        }
+        if self.scale.is_some() && self.running.is_some() {
+            return refuse("`scale` and `running` are two ways to the same: give one".to_owned());
+        }
+        if let Some(Overlong { longest, buffer, factor }) = self.overlong
+            && !(buffer > 0 && buffer <= longest && factor >= 0.0 && factor.is_finite())
+        {
+            return refuse(format!(
+                "`overlong` wants 0 < buffer <= longest and a factor from 0 up, not {buffer}, {longest} and {factor}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether process rewards are treated apart from the others.
+    pub fn has_parts(&self) -> bool {
+        self.prime || self.normalize.is_some()
+    }
 }
 
 /// `rows` with shaped rewards: one number per token, process rewards inside.
@@ -274,6 +308,7 @@ mod tests {
             prime: true,
             normalize: Some((Grouping::State, Method::Mean)),
             scale: Some(0.5),
+            running: None,
             kl: Some(KlPenalty { coef: 0.1, kind: KlKind::K1 }),
         };
         let shaped = shape(&rows, &shaping, false).unwrap();

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::{Error, Kind, Result};
@@ -159,8 +160,13 @@ fn flags<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<bool>, D::Err
         Is(bool),
         Number(f64),
     }
-    let flags = Vec::<Flag>::deserialize(deserializer)?;
-    Ok(flags.into_iter().map(|flag| matches!(flag, Flag::Is(true) | Flag::Number(1.0))).collect())
+    let truth = |flag| match flag {
+        Flag::Is(truth) => Ok(truth),
+        Flag::Number(0.0) => Ok(false),
+        Flag::Number(1.0) => Ok(true),
+        Flag::Number(other) => Err(D::Error::custom(format!("`mask` holds {other}; it is of 0 and 1, or booleans"))),
+    };
+    Vec::<Flag>::deserialize(deserializer)?.into_iter().map(truth).collect()
 }
 
 /// The entries of `values` at sampled tokens. A single number stands at the first one's place only when there is one
@@ -334,6 +340,8 @@ mod tests {
         assert_eq!((row.mask.as_slice(), row.reward(), row.failed()), ([true, false, true].as_slice(), 1.0, true));
         let error = serde_json::from_str::<StepRow>(r#"{"reward": 1}"#).unwrap_err();
         assert!(error.to_string().contains("unknown field `reward`"), "{error}");
+        let error = serde_json::from_str::<StepRow>(r#"{"mask": [1, 0.5]}"#).unwrap_err();
+        assert!(error.to_string().contains("`mask` holds 0.5; it is of 0 and 1"), "{error}");
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub struct State {
     /// The KL coefficient, where it adapts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kl_coef: Option<f64>,
+    /// The running deviation of returns, where rewards are divided by it: discount, count, mean and variance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub returns: Option<[f64; 4]>,
 }
 
 impl State {

@@ -98,15 +98,23 @@ pub const SECTIONS: &[Section] = &[
         title: "Policy",
         when: "Every step of reinforcement learning, over the sampled tokens of the trained rows; a mean over optimiser steps.",
         names: &[
-            name("policy/loss", "The PPO-clip loss that was minimised, under the recipe's `loss_agg`"),
+            name(
+                "policy/loss",
+                "What was minimised: the recipe's loss under its `loss_agg`, with its KL and entropy terms",
+            ),
             name("policy/entropy", "Mean entropy of the next-token distribution at sampled positions, in nats"),
             name(
                 "policy/approx_kl",
-                "Estimate of KL(behaviour || current): mean of (r - 1) - ln r with r the probability ratio",
+                "Estimate of KL(behaviour || current): mean of (r - 1) - ln r with r the probability ratio (k3)",
             ),
+            name("policy/approx_kl_k1", "Another of the same, without bias and with more noise: mean of -ln r (k1)"),
             name("policy/clip_frac", "Share of tokens whose ratio was clipped"),
             name("policy/clip_frac_low", "Share of tokens whose ratio was under the clip, with a negative advantage"),
             name("policy/clip_frac_high", "Share of tokens whose ratio was over the clip, with a positive advantage"),
+            name(
+                "policy/clip_frac_dual",
+                "Share of tokens with a negative advantage whose loss the dual clip bounded (`trainer.loss.dual_clip`)",
+            ),
             name("policy/ratio_max", "Largest probability ratio of a token"),
             name("policy/ratio_min", "Smallest probability ratio of a token"),
             name(
@@ -114,6 +122,11 @@ pub const SECTIONS: &[Section] = &[
                 "Largest share that one token has in the gradient with respect to log-probabilities",
             ),
             name("policy/tokens", "Sampled tokens trained on, once for each pass"),
+            name(
+                "policy/merged_share",
+                "Share of tokens saved by merging: steps that extend each other are one row, not each a row with its \
+                 whole prompt",
+            ),
             name("policy/updates", "Optimiser steps"),
             name("policy/skipped", "Optimiser steps left out because a number was NaN or infinite (`trainer.on_nan`)"),
             name("policy/grad_norm", "Global gradient norm before clipping"),
@@ -251,6 +264,31 @@ mod tests {
         }
         let written = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(written == page(), "docs/metrics.md is out of date; `R1_UPDATE=1 cargo test metrics_page` writes it");
+    }
+
+    /// Every name is written somewhere in src/train, and nothing else is.
+    #[test]
+    fn what_is_written_is_what_is_explained() {
+        let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/train");
+        let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        let source: String = files.map(|path| std::fs::read_to_string(path).unwrap()).collect();
+        let texts: std::collections::HashSet<&str> = source.split('"').collect();
+        for Name { name, .. } in SECTIONS.iter().flat_map(|section| section.names) {
+            let written = match name.split_once('<') {
+                Some((fixed, _)) => texts.iter().any(|text| text.starts_with(&format!("{fixed}{{"))),
+                None => texts.contains(name),
+            };
+            assert!(written, "{name} is explained and never written");
+        }
+        let sections: std::collections::HashSet<&str> =
+            SECTIONS.iter().flat_map(|section| section.names).filter_map(|n| n.name.split('/').next()).collect();
+        let is_name = |text: &&&str| {
+            let plain = text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "/_".contains(c));
+            plain && text.split_once('/').is_some_and(|(section, rest)| sections.contains(section) && !rest.is_empty())
+        };
+        for text in texts.iter().filter(is_name) {
+            assert!(meaning(text).is_some(), "{text} is written and not explained");
+        }
     }
 
     #[test]

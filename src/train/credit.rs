@@ -1,124 +1,61 @@
 //! Credit: what every sampled token of a step's trajectories is worth, and what the critic should have said.
 
-use std::collections::HashMap;
-
-use crate::error::{Error, Result};
+use super::steps::Steps;
+use crate::config::OnNan;
+use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
 use crate::rl::advantages::Advantages;
 use crate::rl::pack::{Row, spread};
-use crate::rl::rewards::{Shaping, shape};
+use crate::rl::rewards::{ReturnScale, Shaping, shape};
 use crate::rl::rows::StepRow;
-use crate::text::Renderer;
-
-/// The steps of a batch of trajectories as estimators take them, in order.
-pub(super) struct Steps {
-    pub(super) rows: Vec<StepRow>,
-    /// The place in `rows` of each trajectory's first step.
-    first: Vec<usize>,
-}
-
-impl Steps {
-    /// `greedy` tells the companions, whose rewards are a baseline for others.
-    pub(super) fn of(trajectories: &[Trajectory], greedy: impl Fn(usize) -> bool) -> Self {
-        let (mut rows, mut first) = (Vec::new(), Vec::with_capacity(trajectories.len()));
-        for (index, trajectory) in trajectories.iter().enumerate() {
-            first.push(rows.len());
-            let greedy = greedy(index);
-            rows.extend(StepRow::of(trajectory, index).into_iter().map(|row| StepRow { greedy, ..row }));
-        }
-        let mut steps = Self { rows, first };
-        steps.join(trajectories);
-        steps
-    }
-
-    /// Says of every step that a fork shares which trajectory took it.
-    fn join(&mut self, trajectories: &[Trajectory]) {
-        let places: HashMap<&str, usize> = trajectories.iter().map(|t| t.id.as_str()).zip(0..).collect();
-        for (index, trajectory) in trajectories.iter().enumerate() {
-            for step in 0..trajectory.shared_steps() {
-                // A parent may be a fork itself.
-                let mut taker = index;
-                while let Some(fork) = trajectories[taker].fork.as_ref().filter(|fork| step < fork.step as usize)
-                    && let Some(&parent) = places.get(fork.parent.as_str())
-                    && parent != taker
-                {
-                    taker = parent;
-                }
-                self.rows[self.first[index] + step].shared = (taker != index).then_some(taker as u64);
-            }
-        }
-    }
-
-    fn of_trajectory(&self, trajectory: usize) -> std::ops::Range<usize> {
-        self.first[trajectory]..self.first.get(trajectory + 1).copied().unwrap_or(self.rows.len())
-    }
-
-    /// The last step of a trajectory, if it has any.
-    pub(super) fn last(&mut self, trajectory: usize) -> Option<&mut StepRow> {
-        let place = self.of_trajectory(trajectory).next_back()?;
-        self.rows.get_mut(place)
-    }
-
-    /// Gives every step what its policy was shown that the steps before did not show: the newest observation.
-    pub(super) fn anchor(&mut self, trajectories: &[Trajectory], renderer: &Renderer) {
-        for (index, trajectory) in trajectories.iter().enumerate() {
-            let mut seen: Vec<u32> = Vec::new();
-            for (place, step) in self.of_trajectory(index).zip(&trajectory.steps) {
-                let new = step.prompt_ids.strip_prefix(seen.as_slice()).unwrap_or(&step.prompt_ids);
-                self.rows[place].anchor = Some(renderer.tokenizer().decode(new, false));
-                seen = [step.prompt_ids.as_slice(), &step.response_ids].concat();
-            }
-        }
-    }
-
-    /// Brings a number per token of training rows to the steps they are made of.
-    pub(super) fn fill(&mut self, rows: &[Row], numbers: &[Vec<f32>], field: fn(&mut StepRow) -> &mut Vec<f64>) {
-        let mut last = None;
-        for (row, numbers) in rows.iter().zip(numbers) {
-            for place in (0..row.len()).filter(|&place| row.loss_mask[place]) {
-                let step = self.first[row.trajectory] + row.steps[place] as usize;
-                let list = field(&mut self.rows[step]);
-                // What was there before, such as the sampler's own, makes way.
-                if last != Some(step) {
-                    list.clear();
-                    last = Some(step);
-                }
-                list.push(f64::from(numbers[place]));
-            }
-        }
-        // Shared steps have tokens in the rows of the trajectory that took them only.
-        for place in 0..self.rows.len() {
-            let StepRow { shared, step, .. } = self.rows[place];
-            if let Some(taker) = shared {
-                let taken = field(&mut self.rows[self.first[taker as usize] + step as usize]).clone();
-                *field(&mut self.rows[place]) = taken;
-            }
-        }
-    }
-}
 
 /// Advantages and critic's targets of a batch.
 pub(super) struct Credit {
     steps: Steps,
     found: Advantages,
+    /// Why nothing can be learned from the batch: a number is NaN or infinite, and the recipe goes on without it.
+    pub(super) skipped: Option<Error>,
+}
+
+/// How a recipe makes credit of rewards.
+pub(super) struct Ways<'a> {
+    pub(super) shaping: &'a Shaping,
+    /// The running deviation of returns; taken up and handed on where the recipe divides by it.
+    pub(super) returns: &'a mut Option<ReturnScale>,
+    pub(super) on_nan: OnNan,
 }
 
 impl Credit {
     /// Shapes the rewards and runs the estimator. Failures have no advantage.
     ///
     /// # Errors
-    /// `Kind::Numeric` names the trajectory whose rewards or values are NaN or infinite.
+    /// `Kind::Numeric` names the trajectory whose rewards, values or advantages are NaN or infinite; with
+    /// `on_nan = "skip"` nobody has an advantage instead.
     pub(super) fn assign(
         mut steps: Steps,
-        shaping: &Shaping,
+        ways: Ways<'_>,
         estimate: impl FnOnce(&[StepRow]) -> Result<Advantages>,
         trajectories: &[Trajectory],
     ) -> Result<Self> {
+        let Ways { shaping, returns, on_nan } = ways;
+        let nothing = Advantages::none(&steps.rows);
         let found = (|| {
-            steps.rows = shape(&steps.rows, shaping, false)?;
-            estimate(&steps.rows)
+            let shaping = steps.scaled(shaping, returns)?;
+            if shaping.has_parts() {
+                steps.part(trajectories);
+            }
+            steps.rows = shape(&steps.rows, &shaping, false)?;
+            let found = estimate(&steps.rows)?;
+            finite(&steps.rows, &found)?;
+            Ok(found)
         })();
-        Ok(Self { found: found.map_err(|error| named(error, trajectories))?, steps })
+        match found.map_err(|error: Error| named(error, trajectories)) {
+            Ok(found) => Ok(Self { found, steps, skipped: None }),
+            Err(error) if error.kind == Kind::Numeric && on_nan == OnNan::Skip => {
+                Ok(Self { found: nothing, steps, skipped: Some(error) })
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The advantage of every token of the rows; 0 where nothing was sampled.
@@ -156,6 +93,20 @@ impl Credit {
         rows.filter(|((_, counted), row)| **counted && row.shared.is_none())
             .flat_map(|((list, _), row)| list.iter().zip(&row.mask).filter(|(_, mask)| **mask).map(|(a, _)| *a))
     }
+}
+
+/// Refuses advantages and returns that are no numbers: sums of rewards that are too large for one.
+fn finite(rows: &[StepRow], found: &Advantages) -> Result<()> {
+    for (what, lists) in [("an advantage", &found.advantages), ("a return", &found.returns)] {
+        for (row, list) in rows.iter().zip(lists) {
+            if let Some(bad) = list.iter().find(|number| !number.is_finite()) {
+                return Err(Error::new(Kind::Numeric, format!("{what} is {bad}"))
+                    .at(format!("trajectory {} step {}", row.trajectory, row.step))
+                    .hint("the weights have not been changed; look at the size of the rewards"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What the functions of `rl` call trajectory 7 has a name of its own here.
@@ -222,6 +173,13 @@ mod tests {
         }
     }
 
+    static PLAIN: Shaping =
+        Shaping { overlong: None, prime: false, normalize: None, scale: None, running: None, kl: None };
+
+    fn plainly(returns: &mut Option<ReturnScale>) -> Ways<'_> {
+        Ways { shaping: &PLAIN, returns, on_nan: OnNan::Stop }
+    }
+
     /// A root of two steps that is right, a branch after its first step that is wrong, a root of its own that is wrong.
     fn tree() -> [Trajectory; 3] {
         let first = || step(&[1], &[2, 3], 0.0);
@@ -244,7 +202,7 @@ mod tests {
         let credit = |name: &str| {
             let estimator = Estimator::new(name, &serde_json::json!({ "normalize": "none" })).unwrap();
             let steps = Steps::of(&trajectories, |_| false);
-            Credit::assign(steps, &Shaping::default(), |rows| estimator.estimate(rows, false), &trajectories).unwrap()
+            Credit::assign(steps, plainly(&mut None), |rows| estimator.estimate(rows, false), &trajectories).unwrap()
         };
         let (grpo, third) = (credit("grpo"), 1.0 / 3.0);
         let advantages = grpo.advantages(&rows);
@@ -274,7 +232,7 @@ mod tests {
         assert_eq!(steps.rows[3].values, [4.0, 5.0]);
         // The return of a shared step is the mean over what came of it.
         let gae = Estimator::new("gae", &serde_json::json!({ "whiten": "none" })).unwrap();
-        let credit = Credit::assign(steps, &Shaping::default(), |rows| gae.estimate(rows, false), &trajectories);
+        let credit = Credit::assign(steps, plainly(&mut None), |rows| gae.estimate(rows, false), &trajectories);
         let (returns, asked) = credit.unwrap().targets(&rows);
         assert_eq!(returns[0], [0.0, 0.5, 0.0, 0.0, 1.0]);
         assert_eq!(asked[1], [false, false, false, false, true, false]);
@@ -310,7 +268,7 @@ mod tests {
         assert_eq!(steps.rows[2].values, [0.125]);
         let gae = Estimator::new("gae", &serde_json::json!({ "whiten": "none" })).unwrap();
         let credit =
-            Credit::assign(steps, &Shaping::default(), |steps| gae.estimate(steps, false), &trajectories).unwrap();
+            Credit::assign(steps, plainly(&mut None), |steps| gae.estimate(steps, false), &trajectories).unwrap();
         let (returns, asked) = credit.targets(&rows);
         assert_eq!(asked, [vec![false, true, false, false, true], vec![false, true]]);
         assert_eq!((returns[0][1], returns[0][4], returns[1][1]), (1.0, 1.0, -1.0));
@@ -325,12 +283,90 @@ mod tests {
         let grpo = Estimator::new("grpo", &serde_json::Value::Null).unwrap();
         let assign = |all: &[Trajectory]| {
             let steps = Steps::of(all, |_| false);
-            Credit::assign(steps, &Shaping::default(), |steps| grpo.estimate(steps, false), all)
+            Credit::assign(steps, plainly(&mut None), |steps| grpo.estimate(steps, false), all)
         };
         let error = assign(&trajectories).err().unwrap().to_string();
         assert!(error.contains("trajectory 4-2-1 step 0"), "{error}");
         trajectories[1].steps[0].reward = 1.0;
         trajectories[1].status = Status::EnvError;
         assert_eq!(assign(&trajectories).unwrap().by_step(&trajectories), [None, None]);
+    }
+
+    #[test]
+    fn numbers_that_are_none_stop_or_teach_nothing() {
+        // The rewards are numbers, and their differences are not.
+        let huge = [f64::MAX, f64::MIN];
+        let all = [0, 1].map(|i| trajectory(&format!("4-2-{i}"), vec![step(&[1], &[2], huge[i])]));
+        let grpo = Estimator::new("grpo", &serde_json::Value::Null).unwrap();
+        let assign = |on_nan| {
+            let ways = Ways { shaping: &PLAIN, returns: &mut None, on_nan };
+            Credit::assign(Steps::of(&all, |_| false), ways, |rows| grpo.estimate(rows, false), &all)
+        };
+        let error = assign(OnNan::Stop).err().unwrap();
+        assert_eq!((error.kind, error.place.as_deref()), (Kind::Numeric, Some("trajectory 4-2-0 step 0")));
+        assert!(error.message.starts_with("an advantage is"), "{error}");
+        let credit = assign(OnNan::Skip).unwrap();
+        assert_eq!((credit.all().count(), credit.by_step(&all)), (0, vec![None, None]));
+        assert_eq!(credit.skipped.unwrap().to_string(), error.to_string());
+    }
+
+    #[test]
+    fn what_tools_earn_is_shaped_apart() {
+        let tool = |reward| crate::mdp::ToolRecord {
+            name: "t".to_owned(),
+            arguments: serde_json::Value::Null,
+            output: String::new(),
+            ok: true,
+            reward,
+            seconds: 0.0,
+        };
+        // Outcomes 1 and 0; the first was given 0.5 for a call, the second 2.
+        let mut all = [0, 1].map(|i| trajectory(&format!("1-0-{i}"), vec![step(&[1], &[2, 3], [1.5, 2.0][i])]));
+        all[0].steps[0].tools = vec![tool(0.25), tool(0.25)];
+        all[1].steps[0].tools = vec![tool(2.0)];
+        let estimate = |shaping: serde_json::Value| {
+            let shaping: Shaping = serde_json::from_value(shaping).unwrap();
+            let plain = Estimator::new("grpo", &serde_json::json!({ "normalize": "none" })).unwrap();
+            let ways = Ways { shaping: &shaping, returns: &mut None, on_nan: OnNan::Stop };
+            let steps = Steps::of(&all, |_| false);
+            let credit = Credit::assign(steps, ways, |rows| plain.estimate(rows, false), &all).unwrap();
+            credit.by_step(&all).into_iter().map(|own| own.unwrap()[0]).collect::<Vec<_>>()
+        };
+        let close = |found: &[f64], half: f64| (found[0] + half).abs() < 1e-12 && (found[1] - half).abs() < 1e-12;
+        // Together 1.5 and 2; process rewards divided by 2; outcomes normalised to 1/2 and -1/2 and process rewards not.
+        assert!(close(&estimate(serde_json::json!({})), 0.25));
+        let prime = 2.000_001;
+        assert!(close(&estimate(serde_json::json!({ "prime": true })), (2.0 / prime - (1.0 + 0.5 / prime)) / 2.0));
+        assert!(close(&estimate(serde_json::json!({ "normalize": ["state", "mean"] })), 0.25));
+        let clipped = estimate(serde_json::json!({ "normalize": ["state", "mean"], "prime": true }));
+        assert!(close(&clipped, (1.5 / prime - 1.0) / 2.0), "{clipped:?}");
+    }
+
+    #[test]
+    fn returns_are_divided_by_their_running_deviation() {
+        let batch = |rewards: [f64; 2]| {
+            [0, 1].map(|i| {
+                let steps = vec![step(&[1], &[2], rewards[i]), step(&[1, 2, 3], &[4], 1.0)];
+                trajectory(&format!("1-0-{i}"), steps)
+            })
+        };
+        let shaping = Shaping { running: Some(0.5), ..Shaping::default() };
+        let plain = Estimator::new("grpo", &serde_json::json!({ "normalize": "none" })).unwrap();
+        let (mut returns, mut by_hand) = (None, ReturnScale::new(0.5));
+        for rewards in [[2.0, 4.0], [0.0, -6.0]] {
+            let all = batch(rewards);
+            let ways = Ways { shaping: &shaping, ..plainly(&mut returns) };
+            let steps = Steps::of(&all, |_| false);
+            let credit = Credit::assign(steps, ways, |rows| plain.estimate(rows, false), &all).unwrap();
+            by_hand.update(&[vec![rewards[0], 1.0], vec![rewards[1], 1.0]]);
+            let want = (rewards[0] - rewards[1]) / 2.0 * by_hand.factor();
+            let found = credit.by_step(&all)[0].as_ref().unwrap()[0];
+            assert!((found - want).abs() < 1e-12, "{found} {want}");
+        }
+        assert_eq!(returns, Some(by_hand));
+        // Another discount begins anew.
+        let other = Shaping { running: Some(0.9), ..Shaping::default() };
+        Steps::of(&batch([1.0, 2.0]), |_| false).scaled(&other, &mut returns).unwrap();
+        assert_eq!(returns.map(|own| (own.gamma, own.count.round())), Some((0.9, 4.0)));
     }
 }

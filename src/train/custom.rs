@@ -19,10 +19,7 @@ pub(super) fn advantages(worker: &Worker, steps: &[StepRow], critic: bool) -> Re
     for path in batch.counted() {
         groups.entry(path.group).or_default().push(path);
     }
-    let zeros: Vec<Vec<f64>> = steps.iter().map(|row| vec![0.0; row.mask.len()]).collect();
-    let nowhere = steps.iter().map(|row| vec![false; row.mask.len()]).collect();
-    let mut found =
-        Advantages { advantages: zeros.clone(), returns: zeros, targets: nowhere, counted: vec![false; steps.len()] };
+    let mut found = Advantages::none(steps);
     for paths in groups.values() {
         let group: Vec<Value> = paths.iter().map(|path| describe(&batch, path, paths)).collect();
         let (advantages, returns) = worker.advantage(&Value::Array(group))?;

@@ -12,11 +12,12 @@
 use std::time::Instant;
 
 use super::collect::{Wants, collect};
-use super::credit::{Credit, Steps, named};
+use super::credit::{Credit, Ways, named};
 use super::evaluate::solved;
 use super::lesson::{self, Lesson};
 use super::reload::Reloads;
 use super::setup::Training;
+use super::steps::Steps;
 use super::update::{Update, UpdateStats};
 use super::written::Learned;
 use super::{RunOptions, Summary, due, metrics, report};
@@ -69,7 +70,13 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
             steps.anchor(taught, &it.session.renderer);
         }
         scores.fill(&mut steps, &rows);
-        let credit = Credit::assign(steps, &it.shaping(), |steps| it.advantages(steps), taught)?;
+        let (shaping, mut returns) = (it.shaping(), it.returns);
+        let ways = Ways { shaping: &shaping, returns: &mut returns, on_nan: learner.on_nan };
+        let credit = Credit::assign(steps, ways, |steps| it.advantages(steps), taught)
+            .map_err(|error| report::in_step(error, it.state.step + 1))?;
+        it.returns = returns;
+        report::skipped(reporter, it.state.step + 1, credit.skipped.as_ref(), trajectories);
+        let epochs = if credit.skipped.is_none() { learner.epochs } else { 0 };
 
         // 4. Update: `epochs` passes in `mini_batches` optimiser steps each. Mini-batches hold whole trajectories.
         let lr = it.schedule.at(it.state.step as usize);
@@ -81,9 +88,9 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
             targets: None,
             rows,
         };
-        let bar = reporter.bar("training", (learner.epochs * learner.mini_batches) as u64, "updates");
+        let bar = reporter.bar("training", (epochs * learner.mini_batches) as u64, "updates");
         let mut updates: Vec<UpdateStats> = Vec::new();
-        for _ in 0..learner.epochs {
+        for _ in 0..epochs {
             for part in lesson.split(learner.mini_batches) {
                 let update = Update {
                     model: &it.session.model,
@@ -94,8 +101,8 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
                     lr,
                 };
                 let stepped = update.step(&mut it.optimizer, &part);
-                let stats = stepped.map_err(|error| named(error, trajectories))?;
-                report::skipped(reporter, it.state.step + 1, &stats, trajectories);
+                let stats = stepped.map_err(|error| report::in_step(named(error, trajectories), it.state.step + 1))?;
+                report::skipped(reporter, it.state.step + 1, stats.skipped.as_ref(), trajectories);
                 updates.push(stats);
                 it.average()?;
                 it.state.optimizer_step += 1;
@@ -105,7 +112,9 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
         bar.finish();
         let training_seconds = update_started.elapsed().as_secs_f64();
         report::refuse_mismatch(scores.mismatch(&updates), learner.max_mismatch)?;
-        it.kl.update(metrics::mean_kl(&updates), trajectories.len());
+        if !updates.is_empty() {
+            it.kl.update(metrics::mean_kl(&updates), trajectories.len());
+        }
 
         // 5. Records: first what was sampled, then the counters that say it is done.
         it.record(trajectories, &learned.own(credit.by_step(taught)), collected.groups)?;
@@ -116,6 +125,10 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
         metrics::branches(&mut values, tries, learner);
         metrics::advantages(&mut values, &credit);
         metrics::update(&mut values, &updates, lr, it.state.policy_version);
+        metrics::packing(&mut values, taught, &lesson.rows);
+        if credit.skipped.is_some() {
+            values.set("policy/skipped", (learner.epochs * learner.mini_batches) as f64);
+        }
         metrics::leash(&mut values, &it.kl, &updates, objective.has_reference());
         scores.log(&mut values, &lesson.rows, &updates);
         reloads.log(&mut values, &it.session);

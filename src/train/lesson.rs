@@ -146,7 +146,7 @@ fn off_policy(rows: &[Row], own: &[Vec<f32>], objective: &Objective) -> Result<O
 
 impl Scores {
     /// Tells the estimator what is known.
-    pub(super) fn fill(&self, steps: &mut super::credit::Steps, rows: &[Row]) {
+    pub(super) fn fill(&self, steps: &mut super::steps::Steps, rows: &[Row]) {
         if let Some(reference) = &self.reference {
             steps.fill(rows, reference, |row| &mut row.logp_ref);
         }

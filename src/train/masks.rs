@@ -2,13 +2,14 @@
 
 use super::RunOptions;
 use super::collect::{Wants, collect};
-use super::credit::{Credit, Steps};
+use super::credit::{Credit, Ways};
 use super::custom;
 use super::lesson;
 use super::objective::{Objective, room_to_branch};
 use super::session::Session;
+use super::steps::Steps;
 use super::written::Learned;
-use crate::config::{Filter, Learner, Trainer};
+use crate::config::{Filter, Learner, OnNan, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Fork;
 use crate::rl::advantages::Need;
@@ -95,7 +96,8 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
         Some(estimator) => estimator.estimate(steps, false),
         None => custom::advantages(&Worker::new(&script, None)?, steps, critic),
     };
-    let credit = Credit::assign(steps, &objective.shaping, estimate, taught)?;
+    let ways = Ways { shaping: &objective.shaping, returns: &mut None, on_nan: OnNan::Stop };
+    let credit = Credit::assign(steps, ways, estimate, taught)?;
     let advantages = credit.advantages(&rows);
     let tokenizer = session.renderer.tokenizer();
     let mut shown: Vec<ShownTrajectory> = trajectories

@@ -1,6 +1,6 @@
 //! What a step's numbers are computed from. The names and their meaning: telemetry/names.rs, docs/metrics.md.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tch::Device;
 
@@ -17,6 +17,7 @@ use crate::mdp::{FinishReason, Status, Step, Trajectory};
 use crate::model::{peak_memory, resident_memory};
 use crate::native;
 use crate::rl::kl::KlController;
+use crate::rl::pack::{Row, separate_tokens};
 use crate::telemetry::Metrics;
 
 /// Rewards, lengths, tool calls and failures of a step's trajectories.
@@ -136,9 +137,11 @@ pub(super) fn update(metrics: &mut Metrics, updates: &[UpdateStats], lr: f64, ve
     metrics.set("policy/lr", lr);
     metrics.set("policy/version", version as f64);
     metrics.set("policy/approx_kl", mean(&|u| u.ratios.approx_kl_k3()));
+    metrics.set("policy/approx_kl_k1", mean(&|u| u.ratios.approx_kl_k1()));
     metrics.set("policy/clip_frac", mean(&|u| u.ratios.clipfrac_low() + u.ratios.clipfrac_high()));
     metrics.set("policy/clip_frac_low", mean(&|u| u.ratios.clipfrac_low()));
     metrics.set("policy/clip_frac_high", mean(&|u| u.ratios.clipfrac_high()));
+    metrics.set("policy/clip_frac_dual", mean(&|u| u.ratios.clipfrac_dual()));
     metrics.set("policy/ratio_max", updates.iter().map(|u| u.ratios.ratio_max).fold(1.0, f64::max));
     metrics.set("policy/ratio_min", updates.iter().map(|u| u.ratios.ratio_min).fold(1.0, f64::min));
     metrics.set("policy/largest_token", updates.iter().map(|u| u.largest_token).fold(0.0, f64::max));
@@ -148,6 +151,16 @@ pub(super) fn update(metrics: &mut Metrics, updates: &[UpdateStats], lr: f64, ve
     // Only the first update sees the weights that sampled.
     if let Some(first) = updates.first() {
         metrics.set("mismatch/kl", first.ratios.approx_kl_k1());
+    }
+}
+
+/// What merging steps into rows saves.
+pub(super) fn packing(metrics: &mut Metrics, trajectories: &[Trajectory], rows: &[Row]) {
+    let learned: BTreeSet<usize> = rows.iter().map(|row| row.trajectory).collect();
+    let separate: usize = learned.iter().map(|&place| separate_tokens(&trajectories[place])).sum();
+    let merged: usize = rows.iter().map(Row::len).sum();
+    if separate > 0 {
+        metrics.set("policy/merged_share", 1.0 - merged as f64 / separate as f64);
     }
 }
 
@@ -194,7 +207,7 @@ pub(super) fn critic(metrics: &mut Metrics, updates: &[CriticStats], lesson: &Le
     metrics.set("critic/loss", mean(&|u| u.loss));
     metrics.set("critic/clip_frac", mean(&|u| u.clip_frac));
     metrics.set("critic/grad_norm", mean(&|u| u.grad_norm));
-    metrics.set("critic/skipped", updates.iter().filter(|u| u.skipped).count() as f64);
+    metrics.set("critic/skipped", updates.iter().filter(|u| u.skipped.is_some()).count() as f64);
     if let Some(targets) = &lesson.targets {
         metrics.set("critic/value", targets.mean_value());
         metrics.set("critic/explained_variance", targets.explained_variance());

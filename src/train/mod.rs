@@ -26,6 +26,7 @@ mod session;
 mod setup;
 pub mod sft;
 mod source;
+mod steps;
 mod update;
 mod value;
 mod watch;

@@ -56,6 +56,7 @@ impl Objective {
         }
         let mut policy = policy_objective(learner).map_err(|error| at("loss", error))?;
         let mut shaping: Shaping = read("shaping", &learner.shaping)?;
+        shaping.check().map_err(|error| at("shaping", error))?;
         let mut coef = learner.kl.coef;
         if learner.kl.place == KlPlace::Reward && coef > 0.0 {
             shaping.kl = Some(KlPenalty { coef, kind: kl_kind(&learner.kl.kind)? });
@@ -65,6 +66,10 @@ impl Objective {
             policy.terms.kl_straight_through = learner.kl.straight_through;
         } else {
             coef = policy.terms.kl_coef;
+        }
+        if learner.kl.target > 0.0 && coef == 0.0 {
+            let message = "trainer.kl.target steers a coefficient that is 0, which no factor moves";
+            return Err(Error::new(Kind::Script, message).hint("set trainer.kl.coef to where it begins, such as 0.01"));
         }
         let kl_coef = if learner.kl.target > 0.0 && coef > 0.0 {
             KlController::Adaptive { coef, target: learner.kl.target, horizon: learner.kl.horizon }
@@ -78,8 +83,12 @@ impl Objective {
             let host = Host { group_size: learner.group_size, has: &has, branches: learner.branch.roots > 0 };
             registry::check(estimator, &policy, &host).map_err(|error| at("estimator", error))?;
         }
-        let importance = learner.importance.as_ref().map(|given| read("importance", given)).transpose()?;
-        let rejection = learner.rejection.as_ref().map(|given| read("rejection", given)).transpose()?;
+        let importance: Option<Importance> =
+            learner.importance.as_ref().map(|given| read("importance", given)).transpose()?;
+        let rejection: Option<Rejection> =
+            learner.rejection.as_ref().map(|given| read("rejection", given)).transpose()?;
+        importance.map_or(Ok(()), |given| given.check()).map_err(|error| at("importance", error))?;
+        rejection.map_or(Ok(()), |given| given.check()).map_err(|error| at("rejection", error))?;
         if (importance.is_some() || rejection.is_some()) && learner.recompute_above == 0.0 {
             let message = "trainer.importance and trainer.rejection weigh what differs between sampler and learner, and \
                            trainer.recompute_above, which measures it, is off";
@@ -119,8 +128,15 @@ fn read<T: DeserializeOwned + serde::Serialize + Default>(field: &str, options: 
         return Err(Error::new(Kind::Script, format!("unknown field `trainer.{field}.{name}`"))
             .hint(suggest(name, names.collect::<Vec<_>>())));
     }
-    serde_json::from_value(Value::Object(options.clone()))
-        .map_err(|error| Error::new(Kind::Script, format!("trainer.{field}: {error}")))
+    serde_json::from_value(Value::Object(options.clone())).map_err(|error| {
+        let error = Error::new(Kind::Script, format!("trainer.{field}: {error}"));
+        match options.get("normalize") {
+            Some(given) if !given.is_array() && !given.is_null() && field == "shaping" => {
+                error.hint("`normalize` is what is compared and how, such as { \"state\", \"mean_std\" }")
+            }
+            _ => error,
+        }
+    })
 }
 
 fn kl_kind(name: &str) -> Result<KlKind> {
@@ -267,6 +283,8 @@ fn sampled(sampling: &Sampling) -> Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use serde_json::json;
+
     use super::*;
     use crate::config::{ALGORITHMS, Algorithm, Choice, Filter, Kl};
 
@@ -322,7 +340,28 @@ mod tests {
         assert!(branch(2, BranchAt::Steps(vec![0, 1]), 1).contains("trainer.branch.at is [0, 1]"));
         assert!(branch(2, BranchAt::Steps(Vec::new()), 1).contains("list numbers of steps"));
         let shaping = Map::from_iter([("primes".to_owned(), Value::from(true))]);
-        assert!(refused(&Learner { shaping, ..usual }, false).contains("prime"));
+        assert!(refused(&Learner { shaping, ..usual.clone() }, false).contains("prime"));
+        let shaped = |shaping: Value| {
+            let shaping = shaping.as_object().unwrap().clone();
+            refused(&Learner { shaping, ..usual.clone() }, false)
+        };
+        assert!(shaped(json!({ "scale": -1.0 })).contains("trainer.shaping: `scale` is -1"));
+        assert!(shaped(json!({ "running": 1.5 })).contains("`running` is 1.5"));
+        assert!(shaped(json!({ "running": 0.9, "scale": 2.0 })).contains("give one"));
+        assert!(shaped(json!({ "overlong": { "longest": 4, "buffer": 5, "factor": 1.0 } })).contains("`overlong`"));
+        assert!(shaped(json!({ "normalize": "mean" })).contains("{ \"state\", \"mean_std\" }"));
+        let kl = Kl { target: 0.1, ..Kl::default() };
+        assert!(refused(&Learner { kl, ..usual.clone() }, false).contains("trainer.kl.target"));
+        // Before anything is sampled, not when they are first used.
+        let bounds = |importance: Option<Value>, rejection: Option<Value>| {
+            let table = |given: Option<Value>| given.map(|given| given.as_object().unwrap().clone());
+            let (importance, rejection) = (table(importance), table(rejection));
+            refused(&Learner { importance, rejection, recompute_above: 1e-3, ..usual.clone() }, false)
+        };
+        assert!(bounds(Some(json!({ "cap": -1.0 })), None).contains("trainer.importance: importance weights want"));
+        assert!(bounds(Some(json!({ "cap": 1.0, "floor": 2.0 })), None).contains("0 < floor <= cap"));
+        assert!(bounds(None, Some(json!({ "upper": 0.0 }))).contains("trainer.rejection: rejection wants"));
+        assert!(bounds(None, Some(json!({ "lower": 0.5 }))).contains("for k1 alone"));
     }
 
     #[test]

@@ -12,12 +12,13 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::collect::{Wants, collect};
-use super::credit::{Credit, Steps, named};
+use super::credit::{Credit, Ways, named};
 use super::critic::Learning;
 use super::evaluate::solved;
 use super::lesson::{self, Lesson};
 use super::reload::Reloads;
 use super::setup::Training;
+use super::steps::Steps;
 use super::update::{Update, UpdateStats};
 use super::value::{CriticStats, values};
 use super::written::Learned;
@@ -71,7 +72,13 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
         let mut steps = Steps::of(taught, |index| collected.is_companion(index));
         scores.fill(&mut steps, &rows);
         before.fill(&mut steps, &rows);
-        let credit = Credit::assign(steps, &it.shaping(), |steps| it.advantages(steps), taught)?;
+        let (shaping, mut returns) = (it.shaping(), it.returns);
+        let ways = Ways { shaping: &shaping, returns: &mut returns, on_nan: learner.on_nan };
+        let credit = Credit::assign(steps, ways, |steps| it.advantages(steps), taught)
+            .map_err(|error| report::in_step(error, it.state.step + 1))?;
+        it.returns = returns;
+        report::skipped(reporter, it.state.step + 1, credit.skipped.as_ref(), trajectories);
+        let epochs = if credit.skipped.is_none() { learner.epochs } else { 0 };
 
         // 4. Update: `epochs` passes in `mini_batches` optimiser steps each, of both.
         let lr = it.schedule.at(it.state.step as usize);
@@ -84,10 +91,10 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
             targets: Some(before.targets(&credit, &rows)),
             rows,
         };
-        let bar = reporter.bar("training", (learner.epochs * learner.mini_batches) as u64, "updates");
+        let bar = reporter.bar("training", (epochs * learner.mini_batches) as u64, "updates");
         let mut updates: Vec<UpdateStats> = Vec::new();
         let mut critic_updates: Vec<CriticStats> = Vec::new();
-        for _ in 0..learner.epochs {
+        for _ in 0..epochs {
             for part in lesson.split(learner.mini_batches) {
                 let update = Update {
                     model: &it.session.model,
@@ -100,10 +107,9 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
                 let policy = if warming { None } else { Some((&update, &mut it.optimizer)) };
                 let (own, of_critic) = critic
                     .update(policy, &it.session.model, &part, learner)
-                    .map_err(|error| named(error, trajectories))?;
-                if let Some(stats) = &own {
-                    report::skipped(reporter, it.state.step + 1, stats, trajectories);
-                }
+                    .map_err(|error| report::in_step(named(error, trajectories), it.state.step + 1))?;
+                let skipped = own.as_ref().and_then(|stats| stats.skipped.as_ref()).or(of_critic.skipped.as_ref());
+                report::skipped(reporter, it.state.step + 1, skipped, trajectories);
                 updates.extend(own);
                 critic_updates.push(of_critic);
                 if !warming {
@@ -116,7 +122,9 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
         bar.finish();
         let training_seconds = update_started.elapsed().as_secs_f64();
         report::refuse_mismatch(scores.mismatch(&updates), learner.max_mismatch)?;
-        it.kl.update(metrics::mean_kl(&updates), trajectories.len());
+        if !updates.is_empty() {
+            it.kl.update(metrics::mean_kl(&updates), trajectories.len());
+        }
 
         // 5. Records: first what was sampled, then the counters that say it is done.
         it.record(trajectories, &learned.own(credit.by_step(taught)), collected.groups)?;
@@ -127,6 +135,10 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
         metrics::branches(&mut metrics_now, tries, learner);
         metrics::advantages(&mut metrics_now, &credit);
         metrics::update(&mut metrics_now, &updates, lr, it.state.policy_version);
+        metrics::packing(&mut metrics_now, taught, &lesson.rows);
+        if credit.skipped.is_some() {
+            metrics_now.set("policy/skipped", (learner.epochs * learner.mini_batches) as f64);
+        }
         metrics::leash(&mut metrics_now, &it.kl, &updates, objective.has_reference());
         metrics::critic(&mut metrics_now, &critic_updates, &lesson);
         scores.log(&mut metrics_now, &lesson.rows, &updates);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
 
-use super::objective::Objective;
+use super::objective::{Objective, room_to_branch};
 use super::setup::{Training, schedule_of};
 use super::{RunOptions, session};
 use crate::config::Trainer;
@@ -39,6 +39,7 @@ impl Reloads {
             let script = &reload.script;
             if let Trainer::Grpo(learner) | Trainer::Ppo(learner) = &script.settings.trainer {
                 Objective::new(learner, &script.settings.sampling, critic)?;
+                room_to_branch(&script.settings, learner)?;
             }
             scripts.write(&script.hash, &script.path, &script.source, &script.modules())?;
             let generation = pool.replace(script.clone());

@@ -8,7 +8,6 @@ use serde_json::json;
 use super::credit::named;
 use super::evaluate::Evaluation;
 use super::session::Session;
-use super::update::UpdateStats;
 use super::{RunOptions, Summary, metrics};
 use crate::config::{Branch, BranchAt, Learner, Sft};
 use crate::error::{Error, Kind, Result};
@@ -206,9 +205,18 @@ pub(super) fn closing_sft(reporter: &Reporter, summary: &Summary, tokens: usize,
     reporter.event("summary", &json!(summary));
 }
 
-/// Says which optimiser step was left out, and why.
-pub(super) fn skipped(reporter: &Reporter, step: u64, stats: &UpdateStats, trajectories: &[Trajectory]) {
-    if let Some(why) = &stats.skipped {
+/// An error of numbers, with the step it came in.
+pub(super) fn in_step(error: Error, step: u64) -> Error {
+    if error.kind == Kind::Numeric {
+        Error { message: format!("step {step}: {}", error.message), ..error }
+    } else {
+        error
+    }
+}
+
+/// Says that an optimiser step was left out, and why.
+pub(super) fn skipped(reporter: &Reporter, step: u64, why: Option<&Error>, trajectories: &[Trajectory]) {
+    if let Some(why) = why {
         let why = named(why.clone(), trajectories);
         let place = why.place.as_deref().unwrap_or("an unknown place");
         reporter.warn(&format!("step {step}: an optimiser step is left out: {} ({place})", why.message));

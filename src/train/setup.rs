@@ -20,7 +20,7 @@ use crate::rl::adamw::AdamW;
 use crate::rl::advantages::Advantages;
 use crate::rl::ema::Ema;
 use crate::rl::kl::KlController;
-use crate::rl::rewards::Shaping;
+use crate::rl::rewards::{ReturnScale, Shaping};
 use crate::rl::rows::StepRow;
 use crate::rl::schedule::{self, Schedule};
 use crate::script::{Script, Split, Worker};
@@ -42,6 +42,8 @@ pub(super) struct Training {
     pub(super) reference: Option<Reference>,
     pub(super) ema: Option<Ema>,
     pub(super) kl: KlController,
+    /// The running deviation of returns, where rewards are divided by it.
+    pub(super) returns: Option<ReturnScale>,
     pub(super) schedule: Schedule,
     pub(super) state: State,
     pub(super) run: RunDir,
@@ -107,6 +109,7 @@ impl Training {
         if let (KlController::Adaptive { coef, .. }, Some(saved)) = (&mut kl, state.kl_coef) {
             *coef = saved;
         }
+        let returns = state.returns.map(|[gamma, count, mean, variance]| ReturnScale { gamma, count, mean, variance });
         let run = match &options.resume {
             Some(path) => RunDir::open(path)?,
             None => RunDir::create(&options.runs_dir, &files::run_name(options, &script))?,
@@ -134,6 +137,7 @@ impl Training {
             reference,
             ema,
             kl,
+            returns,
             schedule,
             state,
             run,
@@ -241,6 +245,7 @@ impl Training {
         self.state.step += 1;
         self.state.data_position += groups as u64;
         self.state.policy_version += 1;
+        self.state.returns = self.returns.map(|own| [own.gamma, own.count, own.mean, own.variance]);
         self.state.kl_coef = match self.kl {
             KlController::Adaptive { coef, .. } => Some(coef),
             KlController::Fixed { .. } => None,

@@ -17,7 +17,7 @@ use crate::rl::advantages::Need;
 use crate::rl::loss::RatioStats;
 use crate::rl::losses::Tokens;
 use crate::rl::objective::{Inputs, Unit};
-use crate::rl::pack::{MicroBatch, micro_batches};
+use crate::rl::pack::{MicroBatch, Row, micro_batches};
 
 /// Positions whose logits are held at once: 256 MiB of them in f32, within reason.
 pub(super) fn logprobs_at_once(vocab_size: usize) -> usize {
@@ -145,12 +145,13 @@ impl Update<'_> {
             let computed = objective.compute(&inputs, &denominators)?;
             let mut loss = computed.loss;
             if let Some(value_loss) = &mut shared {
-                loss = loss.f_add(&value_loss(hidden, &batch)?)?;
+                let own = value_loss(hidden, &batch).map_err(|error| error.at(trajectories_of(rows, &members)))?;
+                loss = loss.f_add(&own)?;
             }
             let value = f64::try_from(&loss)?;
             if !value.is_finite() {
                 return Err(Error::new(Kind::Numeric, format!("the loss is {value}"))
-                    .at(trajectories_of(lesson, &members))
+                    .at(trajectories_of(rows, &members))
                     .hint("the weights have not been changed; lower trainer.lr or look at the rewards"));
             }
             pass.backward(&loss)?;
@@ -245,8 +246,8 @@ fn largest_difference(a: &Tensor, b: &Tensor) -> Result<f64> {
 }
 
 /// The first trajectories of some rows, by their place among the step's.
-fn trajectories_of(lesson: &Lesson, members: &[usize]) -> String {
-    let mut numbers: Vec<usize> = members.iter().map(|&i| lesson.rows[i].trajectory).collect();
+pub(super) fn trajectories_of(rows: &[Row], members: &[usize]) -> String {
+    let mut numbers: Vec<usize> = members.iter().map(|&i| rows[i].trajectory).collect();
     numbers.dedup();
     let shown: Vec<String> = numbers.iter().take(8).map(ToString::to_string).collect();
     let more = if numbers.len() > 8 { format!(" and {} more", numbers.len() - 8) } else { String::new() };
@@ -264,7 +265,6 @@ mod tests {
     use crate::mdp::{Sampling, Support};
     use crate::model::Config;
     use crate::rl::adamw;
-    use crate::rl::pack::Row;
 
     fn model(kind: Dtype) -> Model {
         let sizes = InitModel {

@@ -2,8 +2,10 @@
 
 use tch::{Kind as Dtype, Tensor, no_grad_guard};
 
-use super::credit::{Credit, Steps};
+use super::credit::Credit;
 use super::lesson::{Lesson, Targets};
+use super::steps::Steps;
+use super::update::trajectories_of;
 use crate::config::{CriticSettings, Learner, OnNan};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Support, Trajectory};
@@ -98,14 +100,14 @@ fn packed(batch: &MicroBatch) -> Packed {
 }
 
 /// What an optimiser step of the critic did.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct CriticStats {
     pub(super) loss: f64,
     /// Share of values that the clip held back.
     pub(super) clip_frac: f64,
     pub(super) grad_norm: f64,
-    /// Left out because a number was NaN or infinite.
-    pub(super) skipped: bool,
+    /// Why it was left out: a number was NaN or infinite.
+    pub(super) skipped: Option<Error>,
 }
 
 /// The value loss of a micro-batch, as its share of the mini-batch's mean over `targets` targets, and how many values the
@@ -173,7 +175,7 @@ pub(super) fn update_critic(
     match critic_step(critic, policy, optimizer, lesson, learner, &mut stats) {
         Err(error) if error.kind == Kind::Numeric && learner.on_nan == OnNan::Skip => {
             optimizer.zero_grad();
-            Ok(CriticStats { skipped: true, ..stats })
+            Ok(CriticStats { skipped: Some(error), ..stats })
         }
         done => done.map(|()| stats),
     }
@@ -198,7 +200,7 @@ fn critic_step(
         let shared = if pass.is_none() { Some(scored(policy, &packed)?) } else { None };
         let Some(hidden) = pass.as_ref().map(Pass::hidden).or(shared.as_ref()) else { continue };
         let (loss, clipped) = share(&critic.values(hidden, &batch.predict)?, &batch, targets, count, settings)?;
-        let value = finite(f64::try_from(&loss)?)?;
+        let value = finite(f64::try_from(&loss)?).map_err(|error| error.at(trajectories_of(&lesson.rows, &members)))?;
         match pass {
             Some(pass) => pass.backward(&loss)?,
             None => loss.f_backward()?,

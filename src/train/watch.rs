@@ -115,7 +115,7 @@ impl Watch {
         {
             let words = format!(
                 "one token carries {:.0}% of the policy gradient; look at its trajectory, or use a loss that cuts \
-                 ratios (trainer.dual_clip)",
+                 ratios (trainer.loss.dual_clip)",
                 share * 100.0
             );
             found.push(("one token", words));
@@ -126,6 +126,8 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     fn metrics(pairs: &[(&str, f64)]) -> Metrics {
@@ -152,6 +154,43 @@ mod tests {
         // Nothing is wrong where everything is solved.
         let solved = [low[0], low[1], ("rollout/accuracy", 0.99)];
         assert!(names(&mut watch, &solved).is_empty());
+    }
+
+    /// What a warning says to change can be changed.
+    #[test]
+    fn settings_that_are_named_are_settings() {
+        let mut watch = Watch::default();
+        for _ in 0..YOUTH {
+            names(&mut watch, &[("policy/entropy", 1.0), ("reward/group_std", 0.5)]);
+        }
+        let ill = [
+            ("policy/entropy", 0.01),
+            ("reward/group_std", 0.01),
+            ("policy/clip_frac", 0.7),
+            ("policy/approx_kl", 2.0),
+            ("kl/mean", 20.0),
+            ("rollout/branches", 0.0),
+            ("policy/largest_token", 0.8),
+            ("policy/tokens", 100.0),
+        ];
+        let mut said: Vec<String> = watch.symptoms(&metrics(&ill)).into_iter().map(|(_, words)| words).collect();
+        for _ in 0..20 {
+            let idle = metrics(&[("policy/clip_frac", 0.0), ("policy/updates", 4.0)]);
+            said.extend(watch.symptoms(&idle).into_iter().map(|(_, words)| words));
+        }
+        assert_eq!(said.len(), 8, "{said:?}");
+        let known = serde_json::to_value(crate::config::Learner::default()).unwrap();
+        let loss = crate::rl::objective::Objective::named("ppo").unwrap();
+        for words in &said {
+            let settings = words.split([' ', ',', ';', ':', ')', '(', '\'']).filter_map(|w| w.strip_prefix("trainer."));
+            for setting in settings {
+                let there = match setting.strip_prefix("loss.") {
+                    Some(option) => loss.has_option(option),
+                    None => known.pointer(&format!("/{}", setting.replace('.', "/"))).is_some(),
+                };
+                assert!(there, "{setting}: {words}");
+            }
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{directory, fail, succeed};
+use super::{directory, fail, r1, shown, succeed};
 
 /// Two replies a try, so that there are steps; rewards even lengths, so that something differs.
 const RECIPE: &str = r#"
@@ -275,6 +275,67 @@ fn a_check_shows_masks_and_advantages_and_leaves_nothing_behind() {
     assert!(!dir.path().join("runs").exists());
 }
 
+/// Rewards that are numbers, of which the differences are not.
+#[test]
+fn numbers_that_are_none_stop_or_skip_a_step_and_the_last_checkpoint_stays() {
+    let huge = "{ outcome = (#outcome.text % 2 * 2 - 1) * 1.7e308 }";
+    for algorithm in ["trainer.algorithm=grpo", "trainer.algorithm=ppo"] {
+        let dir = directory(&[("a.lua", RECIPE)], true);
+        let settings =
+            ["run", "a.lua", "-q", "--name", "a", algorithm, "trainer.group_size=8", "trainer.mini_batches=2"];
+        succeed(dir.path(), &settings);
+        fs::write(dir.path().join("a.lua"), RECIPE.replace("{ outcome = #outcome.text % 3 == 0 and 1 or 0 }", huge))
+            .unwrap();
+        let on = [&settings[..], &["--resume", "trainer.steps=4"]].concat();
+        let output = r1(dir.path(), &on).output().unwrap();
+        assert_eq!(output.status.code(), Some(9), "{}", shown(dir.path(), &output));
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        // The step, what is none, the trajectory and its step.
+        assert!(error.contains("error: step 3: an advantage is ") && error.contains("--> trajectory 3-"), "{error}");
+        let run = dir.path().join("runs/a");
+        let (last, checkpoint) = r1::store::latest_checkpoint(&run).unwrap().unwrap();
+        assert_eq!(last, 2);
+        let output = r1(dir.path(), &[&on[..], &["trainer.on_nan=skip"]].concat()).output().unwrap();
+        assert!(output.status.success(), "{}", shown(dir.path(), &output));
+        let found = metrics(&run);
+        let number = |name: &str| found[name].as_f64().unwrap();
+        assert_eq!((number("step"), number("policy/skipped"), number("policy/updates")), (4.0, 2.0, 0.0));
+        let (last, after) = r1::store::latest_checkpoint(&run).unwrap().unwrap();
+        let weights = |dir: &Path| fs::read(dir.join("model.safetensors")).unwrap();
+        assert!(last == 4 && weights(&checkpoint) == weights(&after), "the weights have changed");
+    }
+}
+
+/// Rewards divided by the running deviation of what is still to come: a setting with a memory.
+#[test]
+fn a_running_deviation_goes_on_with_a_resumed_run() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let train = |name: &'static str, more: &[&'static str]| {
+        let settings = ["run", "a.lua", "-q", "--name", name, "trainer.steps=4", "trainer.estimator.normalize=none"];
+        succeed(dir.path(), &[&settings[..], more].concat());
+        dir.path().join("runs").join(name)
+    };
+    let running = "trainer.shaping.running=0.9";
+    let (plain, whole, parts) = (train("plain", &[]), train("whole", &[running]), train("parts", &[running]));
+    fs::remove_dir_all(parts.join("checkpoints/step-000004")).unwrap();
+    train("parts", &[running, "--resume"]);
+    let state = |run: &Path| fs::read_to_string(run.join("checkpoints/step-000004/state.json")).unwrap();
+    assert_eq!(state(&whole), state(&parts));
+    let weights = |run: &Path| fs::read(run.join("checkpoints/step-000004/model.safetensors")).unwrap();
+    assert!(weights(&whole) == weights(&parts), "the weights differ");
+    // The same trajectories in the first step, and advantages divided by one number.
+    let first = |run: &Path| {
+        let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+        let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.find(|line| line.get("policy/loss").is_some()).unwrap()
+    };
+    let (plain, whole) = (first(&plain), first(&whole));
+    let ratio = |name: &str| whole[name].as_f64().unwrap() / plain[name].as_f64().unwrap();
+    assert_eq!(plain["reward/mean"], whole["reward/mean"]);
+    let factor = ratio("advantage/std");
+    assert!((factor - 1.0).abs() > 0.01 && (ratio("advantage/max") - factor).abs() < 1e-9, "{factor}");
+}
+
 #[test]
 fn process_rewards_count_once() {
     let script = r#"
@@ -300,4 +361,9 @@ return r1.recipe {
     succeed(dir.path(), &["run", "a.lua", "-q"]);
     let found = metrics(&dir.path().join("runs/a"));
     assert_eq!((found["reward/min"].as_f64(), found["reward/max"].as_f64()), (Some(3.25), Some(3.25)));
+    // Apart they are worth 1, by PRIME's way, beside an outcome of 3.
+    let settings = ["trainer.shaping.prime=true", "trainer.algorithm=reinforce_pp", "trainer.estimator.whiten=none"];
+    succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", "prime"], &settings[..]].concat());
+    let found = metrics(&dir.path().join("runs/prime"));
+    assert!((found["advantage/max"].as_f64().unwrap() - 4.0).abs() < 1e-4, "{found:?}");
 }

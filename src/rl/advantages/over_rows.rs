@@ -24,16 +24,21 @@ pub struct Advantages {
 }
 
 impl Advantages {
+    /// Rows of which none counts.
+    pub fn none(rows: &[StepRow]) -> Self {
+        let zeros: Vec<Vec<f64>> = rows.iter().map(|row| vec![0.0; row.mask.len()]).collect();
+        let targets = rows.iter().map(|row| vec![false; row.mask.len()]).collect();
+        Self { advantages: zeros.clone(), returns: zeros, targets, counted: vec![false; rows.len()] }
+    }
+
     pub(super) fn empty(batch: &Batch<'_>) -> Self {
-        let zeros: Vec<Vec<f64>> = batch.rows.iter().map(|row| vec![0.0; row.mask.len()]).collect();
-        let mut counted = vec![false; batch.rows.len()];
+        let mut found = Self::none(batch.rows);
         for path in batch.counted() {
             for &i in &path.rows {
-                counted[i] = true;
+                found.counted[i] = true;
             }
         }
-        let targets = batch.rows.iter().map(|row| vec![false; row.mask.len()]).collect();
-        Self { advantages: zeros.clone(), returns: zeros, targets, counted }
+        found
     }
 
     /// A step that several trajectories share is one decision: its advantage, and what a critic is to learn there, is the

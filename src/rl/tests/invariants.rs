@@ -290,6 +290,7 @@ fn rows_are_read_from_tables_of_floats() {
     assert_eq!((rows[0].group, rows[0].mask.clone(), rows[0].reward()), (1, vec![true, false], 0.5));
     let error = plain::rows(&json!([{}, {"mask": [1], "reward": 2}])).unwrap_err().to_string();
     assert!(error.contains("unknown field `reward`") && error.contains("row 2"), "{error}");
+    assert!(error.contains("did you mean `rewards`"), "{error}");
     let options = json!({"overlong": {"longest": 4.0, "buffer": 2.0, "factor": 1.0}, "normalize": "none"});
     let rows = [StepRow::new(0, 0, 0, 3, 1.0), StepRow::new(0, 1, 0, 1, 1.0)];
     let found = plain::advantages("grpo", &rows, &options).unwrap();
