@@ -47,7 +47,7 @@ fn main() -> Result<()> {
     let model = Rc::new(model);
     let vocab = model.config.vocab_size as u32;
     let vocabulary = Arc::new(TokenBytes::new(Vec::new()));
-    let options = EngineOptions::sized(&model.config, model.cache_kind(), SLOTS, CONTEXT);
+    let options = EngineOptions::sized(&model.config, model.cache_options(), SLOTS, CONTEXT);
     let mut engine = Engine::new(Rc::clone(&model), vocabulary, options)?;
     println!("{}", json!({ "ready": true }));
     for line in std::io::stdin().lock().lines() {

@@ -132,7 +132,7 @@ impl Bench {
     fn open(dir: PathBuf) -> Result<Self> {
         let model = Rc::new(Model::load(&dir.join("model"), tch::Device::Cpu, tch::Kind::Float)?);
         let renderer = Arc::new(Renderer::load(&dir.join("model"), Format::Hermes)?);
-        let options = EngineOptions::sized(&model.config, model.kind(), 64, 0);
+        let options = EngineOptions::sized(&model.config, model.cache_options(), 64, 0);
         let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
         let engine = Engine::new(Rc::clone(&model), vocabulary, options)?;
         let optimizer = AdamW::new(model.parameters(), adamw::Options::default())?;

@@ -25,19 +25,20 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// The usual size for a model whose cache is held in `kind` ([`Model::cache_kind`](crate::model::Model::cache_kind)):
-    /// 128 slots of its whole context, fewer slots where half of the free memory does not hold them.
-    pub fn for_model(config: &Config, kind: Kind) -> Self {
-        Self::sized(config, kind, 128, 0)
+    /// The usual size for a model whose cache is held in this type ([`Model::cache_kind`](crate::model::Model::cache_kind))
+    /// on this device: 128 slots of its whole context, fewer slots where half of the free memory does not hold them.
+    pub fn for_model(config: &Config, cache: (Kind, Device)) -> Self {
+        Self::sized(config, cache, 128, 0)
     }
 
     /// As [`for_model`](Self::for_model), for `concurrency` requests at once and `max_context` tokens each
     /// (0: the model's limit). Fewer slots are taken where memory asks for it; [`Engine::new`](super::Engine::new)
     /// refuses if there is no room for one.
-    pub fn sized(config: &Config, kind: Kind, concurrency: usize, max_context: usize) -> Self {
+    pub fn sized(config: &Config, cache: (Kind, Device), concurrency: usize, max_context: usize) -> Self {
+        let (kind, device) = cache;
         let limit = config.max_position_embeddings;
         let capacity = if max_context == 0 { limit } else { max_context.min(limit) };
-        let mut options = Self { slots: 1, capacity, prefill_tokens: 2048, memory: usable_memory() };
+        let mut options = Self { slots: 1, capacity, prefill_tokens: 2048, memory: usable_memory(device) };
         let fitting = options.memory / options.bytes(config, kind).max(1);
         options.slots = concurrency.min(usize::try_from(fitting).unwrap_or(usize::MAX)).max(1);
         options
@@ -46,8 +47,8 @@ impl EngineOptions {
     /// One request at a time of somebody who may lose patience: prompts go through a model on the CPU in pieces that are
     /// done with a layer, after which [`Engine::generate`](super::Engine::generate) can be stopped, within some 50 ms.
     pub fn for_chat(model: &Model, max_context: usize) -> Self {
-        let (config, kind) = (&model.config, model.cache_kind());
-        let mut options = Self::sized(config, kind, 1, max_context);
+        let config = &model.config;
+        let mut options = Self::sized(config, model.cache_options(), 1, max_context);
         if model.device() == Device::Cpu {
             let heads = 2 * (config.num_attention_heads + config.num_key_value_heads) * config.head_dim;
             let inner = config.experts.as_ref().map_or(config.intermediate_size, |e| e.chosen * e.intermediate_size);
@@ -105,9 +106,9 @@ fn megabytes(bytes: u64) -> String {
     format!("{} MiB", bytes.div_ceil(1 << 20))
 }
 
-/// Half of what the system says is free.
-fn usable_memory() -> u64 {
-    available_memory().map_or(FALLBACK_MEMORY, |bytes| bytes / 2)
+/// Half of what the device says is free.
+fn usable_memory(device: Device) -> u64 {
+    available_memory(device).map_or(FALLBACK_MEMORY, |bytes| bytes / 2)
 }
 
 #[cfg(test)]
@@ -142,12 +143,12 @@ mod tests {
     #[test]
     fn the_usual_size_fits_and_keeps_to_the_model() {
         let config = Config { max_position_embeddings: 1 << 20, num_hidden_layers: 80, ..Config::default() };
-        let options = EngineOptions::sized(&config, Kind::Float, 100_000, 0);
+        let options = EngineOptions::sized(&config, (Kind::Float, Device::Cpu), 100_000, 0);
         assert!(options.slots < 100_000 && options.capacity == 1 << 20);
         if options.slots > 1 {
             options.check(&config, Kind::Float).unwrap();
         }
-        assert_eq!(EngineOptions::sized(&config, Kind::Float, 8, 500).capacity, 500);
-        assert_eq!(EngineOptions::sized(&Config::default(), Kind::Float, 8, 5000).capacity, 1024);
+        assert_eq!(EngineOptions::sized(&config, (Kind::Float, Device::Cpu), 8, 500).capacity, 500);
+        assert_eq!(EngineOptions::sized(&Config::default(), (Kind::Float, Device::Cpu), 8, 5000).capacity, 1024);
     }
 }

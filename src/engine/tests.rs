@@ -47,7 +47,7 @@ fn vocab() -> Arc<TokenBytes> {
 }
 
 fn options(slots: usize) -> EngineOptions {
-    EngineOptions { slots, ..EngineOptions::for_model(&config(), Kind::Float) }
+    EngineOptions { slots, ..EngineOptions::for_model(&config(), (Kind::Float, Device::Cpu)) }
 }
 
 fn engine(slots: usize) -> Engine {
@@ -588,7 +588,8 @@ fn a_client_without_an_engine_sees_an_aborted_request() {
 fn the_cache_grows_to_what_was_predicted_and_no_further() {
     let config = Config { max_position_embeddings: 700, ..config() };
     let model = Rc::new(Model::init(config.clone(), Device::Cpu, Kind::Float, 1).unwrap());
-    let options = EngineOptions { slots: 2, capacity: 600, ..EngineOptions::for_model(&config, Kind::Float) };
+    let options =
+        EngineOptions { slots: 2, capacity: 600, ..EngineOptions::for_model(&config, (Kind::Float, Device::Cpu)) };
     let largest = options.bytes(&config, Kind::Float) as usize;
     let mut engine = Engine::new(model, vocab(), options).unwrap();
     assert!(engine.cache_bytes() < largest);

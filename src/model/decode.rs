@@ -119,7 +119,8 @@ impl Model {
             let mut inputs = Inputs::new(size, self)?;
             inputs.write(items, cache)?;
             let share = cache.recorded.first().map(|it| &it.graph);
-            let (graph, logits) = Graph::record(self.device, share, &|| self.one_token(cache, &inputs))?;
+            let (graph, logits) = Graph::record(self.device, share, &|| self.one_token(cache, &inputs))
+                .map_err(|error| error.hint("policy.cuda_graphs = false generates without recording"))?;
             cache.recorded.push(Recorded { inputs, logits, graph });
             cache.recorded.len() - 1
         };

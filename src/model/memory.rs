@@ -1,12 +1,16 @@
 //! The memory that a model takes, known before it is loaded.
 
-use tch::Kind;
+use tch::{Device, Kind};
 
 use crate::error::{self, Error, Result};
+use crate::native;
 
-/// What the system can still give to programs, bytes; `None` where it does not say.
-pub fn available() -> Option<u64> {
-    kibibytes("/proc/meminfo", "MemAvailable:")
+/// What a device can still give to programs, bytes; `None` where it does not say. Of the CPU, what the system can.
+pub fn available(device: Device) -> Option<u64> {
+    match device {
+        Device::Cuda(_) => native::device_free(device),
+        _ => kibibytes("/proc/meminfo", "MemAvailable:"),
+    }
 }
 
 /// What this process holds now, bytes; `None` where the system does not say.
@@ -99,7 +103,8 @@ mod tests {
     #[test]
     fn the_system_says_what_is_free() {
         if std::path::Path::new("/proc/meminfo").exists() {
-            assert!(available().unwrap() > 1 << 20);
+            assert!(available(Device::Cpu).unwrap() > 1 << 20);
+            assert_eq!(available(Device::Cuda(7)), None);
             assert!(resident().unwrap() > 1 << 20 && peak() >= resident());
         }
     }

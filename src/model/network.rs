@@ -72,7 +72,7 @@ impl Model {
             .at_path(dir)
             .hint("config.json and the weights must come from the same model"));
         }
-        if let (Device::Cpu, Some(free)) = (device, memory::available()) {
+        if let Some(free) = memory::available(device) {
             let packed = computes && packs(&config, device, kind);
             memory::check(wanted, kind, packed, free).map_err(|error| error.at_path(dir))?;
         }
@@ -302,6 +302,11 @@ impl Model {
     /// The type of cached keys and values: the model's own, but f32 where the native code generates from bf16 weights.
     pub fn cache_kind(&self) -> Kind {
         if self.native.is_some() { Kind::Float } else { self.kind }
+    }
+
+    /// The type and the device of cached keys and values.
+    pub fn cache_options(&self) -> (Kind, Device) {
+        (self.cache_kind(), self.device)
     }
 
     /// The native network for learning and scoring, which it does in f32 alone.

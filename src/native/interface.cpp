@@ -1,6 +1,6 @@
 // What Rust calls. Tensors are pointers to at::Tensor, as tch holds them. A function that can fail returns null, or a
 // message for r1_free_message; no exception gets out.
-#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <cstdlib>
@@ -133,6 +133,20 @@ int64_t r1_device_peak(int64_t index) {
     peak = stats.allocated_bytes[0].peak;  // of all pools
   }));
   return peak;
+}
+
+int64_t r1_device_free(int64_t index) {
+  int64_t free_bytes = -1;
+  std::free(guarded([&] {
+    at::globalContext().lazyInitDevice(c10::kCUDA);
+    auto* allocator = c10::getDeviceAllocator(c10::kCUDA);
+    const auto device = static_cast<c10::DeviceIndex>(index);
+    const auto stats = allocator->getDeviceStats(device);
+    // What it keeps for later and nobody uses can be had as well.
+    const int64_t kept = stats.reserved_bytes[0].current - stats.allocated_bytes[0].current;
+    free_bytes = static_cast<int64_t>(allocator->getMemoryInfo(device).first) + kept;
+  }));
+  return free_bytes;
 }
 
 char* r1_adamw(const void* const* tensors, int64_t count, const r1::AdamW* settings) {

@@ -105,6 +105,7 @@ unsafe extern "C" {
         out: *mut *mut c_void,
     ) -> *mut c_char;
     fn r1_device_peak(index: i64) -> i64;
+    fn r1_device_free(index: i64) -> i64;
     fn r1_adamw(tensors: *const *const c_void, count: i64, settings: *const AdamW) -> *mut c_char;
     fn r1_flash(
         qkv: *const *const c_void,
@@ -298,6 +299,13 @@ pub fn device_peak(device: tch::Device) -> Option<u64> {
     let tch::Device::Cuda(index) = device else { return None };
     // SAFETY: no pointers; the C++ answers -1 where there is no such device.
     u64::try_from(unsafe { r1_device_peak(index as i64) }).ok()
+}
+
+/// What a GPU can still give to tensors, bytes; `None` for the CPU, and where there is no such device.
+pub fn device_free(device: tch::Device) -> Option<u64> {
+    let tch::Device::Cuda(index) = device else { return None };
+    // SAFETY: as above.
+    u64::try_from(unsafe { r1_device_free(index as i64) }).ok()
 }
 
 /// One update in place of weights with their gradients, first and second moments; the four of a weight have one type and

@@ -130,7 +130,7 @@ impl Models {
             Some(renderer) => renderer.tokenizer().token_bytes(),
             None => vec![Vec::new(); model.config.vocab_size],
         };
-        let sizes = EngineOptions::sized(&model.config, model.cache_kind(), 1, policy.max_context);
+        let sizes = EngineOptions::sized(&model.config, model.cache_options(), 1, policy.max_context);
         let engine = Engine::new(Rc::clone(&model), Arc::new(TokenBytes::new(bytes)), sizes)?;
         let eos = match &renderer {
             Some(renderer) => renderer.stop_ids(),

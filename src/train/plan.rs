@@ -150,7 +150,7 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan
         held,
         sampling,
         learning,
-        available: if cpu { available_memory() } else { None },
+        available: available_memory(shape.device),
     };
 
     let learner = match &settings.trainer {
@@ -169,7 +169,7 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan
         held.push(share("critic", "weights, gradients and moments of a model of its own".to_owned(), bytes));
     }
     let cache = if cpu && element == 2 && shape.adapter.is_none() { Dtype::Float } else { shape.kind };
-    let engine = EngineOptions::sized(shape.config, cache, settings.rollout.concurrency, context);
+    let engine = EngineOptions::sized(shape.config, (cache, shape.device), settings.rollout.concurrency, context);
     let why = format!("{} slots of {context} tokens", engine.slots);
     held.push(share("key-value cache", why, engine.bytes(shape.config, cache)));
     let sampling = share(

@@ -52,7 +52,7 @@ impl Session {
         let max_context = if policy.max_context == 0 { limit } else { policy.max_context.min(limit) };
         let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
         let slots = settings.rollout.concurrency;
-        let size = EngineOptions::sized(&model.config, model.cache_kind(), slots, max_context);
+        let size = EngineOptions::sized(&model.config, model.cache_options(), slots, max_context);
         let engine = Engine::new(Rc::clone(&model), vocabulary, size)?;
         let pool = Pool::new(
             script,
