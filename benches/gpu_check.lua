@@ -1,4 +1,6 @@
 -- What `just gpu-check` checks on a CUDA machine: the engine and the networks there against the CPU's.
+-- In bf16 two ways to compute the same round differently, a token here and there by a lot: their means are what says
+-- whether they are the same.
 -- Usage: r1 lua gpu_check.lua MODEL ...   (every line is one check; the program fails if one does)
 local failed = 0
 
@@ -53,8 +55,8 @@ for _, dir in ipairs(arg) do
   end
   check(name .. ": greedy tokens that differ from the CPU's, of 64", 64 - same, 0)
 
-  for _, pair in ipairs({ { "f32", gpu, 1e-3 }, { "bf16", half, 0.1 } }) do
-    local what, model, limit = pair[1], pair[2], pair[3]
+  for _, pair in ipairs({ { "f32", gpu, 1e-4, 1e-3 }, { "bf16", half, 0.1, 2 } }) do
+    local what, model = pair[1], pair[2]
     local reply = model:generate(ids(32, 3), { seed = 1, max_new_tokens = 64, ignore_eos = true })
     local whole = ids(32, 3)
     for _, id in ipairs(reply.token_ids) do
@@ -62,7 +64,8 @@ for _, dir in ipairs(arg) do
     end
     local scored = model:logprobs(whole)
     local own = table.move(scored, 32, #scored, 1, {})
-    check(name .. ": sampled against scored, " .. what .. ", largest difference", worst(reply.logprobs, own), limit)
+    check(name .. ": sampled against scored, " .. what .. ", mean difference", mean(reply.logprobs, own), pair[3])
+    check(name .. ": sampled against scored, " .. what .. ", largest difference", worst(reply.logprobs, own), pair[4])
   end
   -- Many at once, of different lengths: steps as recorded for a number of sequences, fewer of them as some end.
   local jobs, replies = {}, {}
@@ -72,15 +75,16 @@ for _, dir in ipairs(arg) do
     end
   end
   r1.join(jobs)
-  local most = 0
+  local most, means = 0, 0
   for place = 1, 13 do
     local whole, prompt = ids(5 + 11 * place, place), 5 + 11 * place
     for _, id in ipairs(replies[place].token_ids) do
       whole[#whole + 1] = id
     end
-    local scored = half:logprobs(whole)
-    most = math.max(most, worst(replies[place].logprobs, table.move(scored, prompt, #scored, 1, {})))
+    local own = table.move(half:logprobs(whole), prompt, #whole - 1, 1, {})
+    most, means = math.max(most, worst(replies[place].logprobs, own)), math.max(means, mean(replies[place].logprobs, own))
   end
-  check(name .. ": 13 replies at once against scored, bf16, largest difference", most, 0.1)
+  check(name .. ": 13 replies at once against scored, bf16, largest mean difference of a reply", means, 0.1)
+  check(name .. ": 13 replies at once against scored, bf16, largest difference", most, 2)
 end
 os.exit(failed == 0 and 0 or 1)
