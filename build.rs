@@ -45,7 +45,8 @@ fn main() {
         build().flags(flags).file(source(&format!("kernels_{set}"))).compile(&format!("r1_kernels_{set}"));
     }
     // By name: the Rust files beside them are cargo's own business.
-    for header in ["kernels", "common", "prefix", "learn", "step", "logprobs", "autograd", "adamw", "flash", "guarded"]
+    for header in
+        ["kernels", "common", "prefix", "learn", "crew", "step", "logprobs", "autograd", "adamw", "flash", "guarded"]
     {
         println!("cargo:rerun-if-changed=src/native/{header}.h");
     }
@@ -63,6 +64,7 @@ fn main() {
         "prefix",
         "learn",
         "step",
+        "decode",
         "logprobs",
         "autograd",
         "adamw",

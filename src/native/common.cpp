@@ -290,12 +290,17 @@ void after_attention(const Model& model, int64_t layer, int64_t tokens, const fl
   model.project(layer, Projection::OUT, tokens, o, o_row, x1, x_row, x, x_row);
   float* h = scratch(1, tokens * x_row);
   kernel.rms_norm(tokens, shape.hidden, shape.eps, x1, x_row, model.weight(layer, POST_NORM), h, x_row);
-  if (!gate_up) gate_up = scratch(2, tokens * gate_up_row);
-  model.project(layer, Projection::GATE_UP, tokens, h, x_row, gate_up, gate_up_row, nullptr, 0);
-  if (!next) return;
-  float* inner = scratch(3, tokens * inner_row);
-  for (int64_t t = 0; t < tokens; t++)
-    kernel.swiglu(shape.inner, gate_up + t * gate_up_row, gate_up + t * gate_up_row + shape.inner, inner + t * inner_row);
+  float* inner = next ? scratch(3, tokens * inner_row) : nullptr;
+  if (model.half() && !gate_up) {
+    model.project_gated(layer, tokens, h, x_row, inner, inner_row);
+  } else {
+    if (!gate_up) gate_up = scratch(2, tokens * gate_up_row);
+    model.project(layer, Projection::GATE_UP, tokens, h, x_row, gate_up, gate_up_row, nullptr, 0);
+    if (!next) return;
+    for (int64_t t = 0; t < tokens; t++)
+      kernel.swiglu(shape.inner, gate_up + t * gate_up_row, gate_up + t * gate_up_row + shape.inner,
+                    inner + t * inner_row);
+  }
   model.project(layer, Projection::DOWN, tokens, inner, inner_row, next, x_row, x1, x_row);
 }
 

@@ -72,6 +72,8 @@ struct Rows {
 // c[m, n] = init + a[m, k] w^T, where w are the rows of all parts, n in all.
 void multiply(int64_t m, int64_t k, const float* a, int64_t a_row, std::initializer_list<Rows> parts, float* c,
               int64_t c_row, const float* init, int64_t init_row);
+// y[m, count] = silu(a gate^T) * (a up^T) for as many rows of both weights and packed activations; on this thread.
+void gated(int64_t m, int64_t k, Rows gate, Rows up, const float* packed, int64_t row, float* y, int64_t y_row);
 // c[m, n] = init + a[m, k] b. With few rows the panels are shared out among the threads.
 void multiply(int64_t m, const float* a, int64_t a_row, const Panels& b, float* c, int64_t c_row, const float* init,
               int64_t init_row);
@@ -126,6 +128,8 @@ struct Model {
   // c = init + a times the weights of a layer's projection, for m rows.
   void project(int64_t layer, Projection projection, int64_t m, const float* a, int64_t a_row, float* c, int64_t c_row,
                const float* init, int64_t init_row) const;
+  // y = silu(gate) * up of m rows, in bf16 only.
+  void project_gated(int64_t layer, int64_t m, const float* a, int64_t a_row, float* y, int64_t y_row) const;
   // Logits [m, V] of hidden states.
   void project_head(int64_t m, const float* a, int64_t a_row, float* c, int64_t c_row) const;
 
@@ -147,11 +151,14 @@ struct Model {
   const float* cosine(int64_t position) const { return cosines.const_data_ptr<float>() + position * shape.head_dim / 2; }
   const float* sine(int64_t position) const { return sines.const_data_ptr<float>() + position * shape.head_dim / 2; }
 
+  // The weights of one layer, or of the head, in bf16.
+  Rows rows(int64_t layer, Slot slot) const;
+  Rows head_rows() const;
+
  private:
   const float* values(size_t place) const {
     return half() ? vectors[place].data() : parameters[place].const_data_ptr<float>();
   }
-  Rows rows(int64_t layer, Slot slot) const;
   void refresh_vectors();
   void refresh_biases(int64_t layer);
 

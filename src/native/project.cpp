@@ -57,10 +57,34 @@ void multiply(int64_t m, int64_t k, const float* a, int64_t a_row, std::initiali
   }
 }
 
+void gated(int64_t m, int64_t k, Rows gate, Rows up, const float* packed, int64_t row, float* y, int64_t y_row) {
+  const Kernels& kernel = kernels();
+  const int64_t n = gate.count;
+  float* both = scratch(2, m * 2 * n);
+  kernel.dots(m, n, k, gate.data, packed, row, both, 2 * n, nullptr, 0);
+  kernel.dots(m, n, k, up.data, packed, row, both + n, 2 * n, nullptr, 0);
+  for (int64_t t = 0; t < m; t++) kernel.swiglu(n, both + t * 2 * n, both + t * 2 * n + n, y + t * y_row);
+}
+
+void Model::project_gated(int64_t layer, int64_t m, const float* a, int64_t a_row, float* y, int64_t y_row) const {
+  const int64_t k = shape.hidden, row = stride((k + 31) / 32 * 32);
+  float* packed = scratch(0, m * row);
+  kernels().pack_inputs(m, k, a, a_row, packed, row);
+  const Rows gate = rows(layer, GATE), up = rows(layer, UP);
+  // Some rows at once: what they give is still near when it is read again.
+  constexpr int64_t size = 32;
+  tasks(parts(shape.inner, size), [&](int64_t piece) {
+    const int64_t first = piece * size, count = std::min(size, shape.inner - first);
+    gated(m, k, {gate.data + first * k, count}, {up.data + first * k, count}, packed, row, y + first, y_row);
+  });
+}
+
 Rows Model::rows(int64_t layer, Slot slot) const {
   const at::Tensor& weight = parameters[place(layer, slot)];
   return {bits(weight), weight.size(0)};
 }
+
+Rows Model::head_rows() const { return {bits(head()), shape.vocab}; }
 
 void Model::project(int64_t layer, Projection projection, int64_t m, const float* a, int64_t a_row, float* c,
                     int64_t c_row, const float* init, int64_t init_row) const {
@@ -87,7 +111,7 @@ void Model::project(int64_t layer, Projection projection, int64_t m, const float
 
 void Model::project_head(int64_t m, const float* a, int64_t a_row, float* c, int64_t c_row) const {
   if (half())
-    multiply(m, shape.hidden, a, a_row, {{bits(head()), shape.vocab}}, c, c_row, nullptr, 0);
+    multiply(m, shape.hidden, a, a_row, {head_rows()}, c, c_row, nullptr, 0);
   else
     multiply(m, a, a_row, head_panels, c, c_row, nullptr, 0);
 }

@@ -7,74 +7,66 @@
 
 namespace r1 {
 
-namespace {
+void Step::attend_head(int64_t layer, int64_t index, int64_t head) const {
+  const Shape& shape = model.shape;
+  const Piece& piece = pieces[index];
+  const int64_t row = stride(shape.qkv()), o_row = stride(shape.queries());
+  const int64_t group = shape.heads / shape.kv_heads, d = shape.head_dim;
+  float* keys = cache.keys(shape, layer, piece.slot, head);
+  float* values = cache.values(shape, layer, piece.slot, head);
+  const float* k = qkv + starts[index] * row + shape.queries() + head * d;
+  pack_keys(piece.start, piece.count, d, k, row, keys);
+  for (int64_t t = 0; t < piece.count; t++)
+    std::copy_n(k + t * row + shape.keys(), d, values + (piece.start + t) * d);
+  // Of the last layer nothing but the last token is read.
+  const int64_t skipped = layer + 1 < shape.layers ? 0 : piece.count - 1, own = starts[index] + skipped;
+  attend({d, group, piece.count - skipped, piece.start + skipped, qkv + own * row + head * group * d, row, keys, values, d},
+         o + own * o_row + head * group * d, o_row, nullptr, 0);
+}
 
-struct Step {
-  Model& model;
-  const Cache& cache;
-  const std::vector<Piece>& pieces;
-  std::vector<int64_t> starts, positions;
-  float *x, *qkv, *o, *logits;
-  const Stop& stop;
-
-  // Keys and values of the new tokens of a piece, for one head.
-  void write(int64_t layer, const Piece& piece, int64_t start, int64_t head) const {
-    const Shape& shape = model.shape;
-    const int64_t d = shape.head_dim, row = stride(shape.qkv());
-    float* keys = cache.keys(shape, layer, piece.slot, head);
-    float* values = cache.values(shape, layer, piece.slot, head);
-    const float* k = qkv + start * row + shape.queries() + head * d;
-    pack_keys(piece.start, piece.count, d, k, row, keys);
-    for (int64_t t = 0; t < piece.count; t++)
-      std::copy_n(k + t * row + shape.keys(), d, values + (piece.start + t) * d);
-  }
-
-  // Pieces first..end through the whole network; shared out among the threads when called outside a parallel region,
-  // where alone it can be stopped: false, then.
-  bool run(int64_t first, int64_t end) const {
-    const Kernels& kernel = kernels();
-    const Shape& shape = model.shape;
-    const int64_t x_row = stride(shape.hidden), qkv_row = stride(shape.qkv()), o_row = stride(shape.queries());
-    const int64_t group = shape.heads / shape.kv_heads, d = shape.head_dim;
-    const int64_t start = starts[first], tokens = starts[end] - start;
-    // Blocks of one size, as many as the threads can share evenly.
-    const int64_t sharing = at::in_parallel_region() || tokens <= BLOCK ? 1 : at::get_num_threads();
+bool Step::run(int64_t first, int64_t end) const {
+  const Kernels& kernel = kernels();
+  const Shape& shape = model.shape;
+  const int64_t x_row = stride(shape.hidden), qkv_row = stride(shape.qkv()), o_row = stride(shape.queries());
+  const int64_t start = starts[first], tokens = starts[end] - start;
+  const bool alone = !at::in_parallel_region();
+  // f(at, count) for blocks of one size, as many as the threads can share evenly.
+  const auto blocks = [&](int64_t tokens, auto f) {
+    const int64_t sharing = !alone || tokens <= BLOCK ? 1 : at::get_num_threads();
     const int64_t size = parts(tokens, sharing * parts(tokens, sharing * BLOCK));
-    const bool alone = !at::in_parallel_region();
-    for (int64_t l = 0; l <= shape.layers; l++) {
-      if (alone && stop()) return false;
-      tasks(parts(tokens, size), [&](int64_t block) {
-        const int64_t at = start + block * size, count = std::min(size, start + tokens - at);
-        if (l == 0)
-          embed(at, count);
-        else
-          after_attention(model, l - 1, count, x + at * x_row, o + at * o_row, x + at * x_row, nullptr, x + at * x_row);
-        if (l < shape.layers)
-          before_attention(model, l, count, positions.data() + at, x + at * x_row, qkv + at * qkv_row, nullptr);
-      });
-      if (l == shape.layers) break;
-      const auto attention = [&](int64_t task) {
-        const int64_t index = first + task / shape.kv_heads, head = task % shape.kv_heads, own = starts[index];
-        const Piece& piece = pieces[index];
-        write(l, piece, own, head);
-        attend({d, group, piece.count, piece.start, qkv + own * qkv_row + head * group * d, qkv_row,
-                cache.keys(shape, l, piece.slot, head), cache.values(shape, l, piece.slot, head), d},
-               o + own * o_row + head * group * d, o_row, nullptr, 0);
-      };
-      tasks((end - first) * shape.kv_heads, attention);
-    }
-    const int64_t count = end - first;
-    const Floats lasts = floats(2 * count * x_row);
-    float* h = lasts.get() + count * x_row;
-    for (int64_t i = 0; i < count; i++)
-      std::copy_n(x + (starts[first + i + 1] - 1) * x_row, shape.hidden, lasts.get() + i * x_row);
-    kernel.rms_norm(count, shape.hidden, shape.eps, lasts.get(), x_row, model.norm(), h, x_row);
-    model.project_head(count, h, x_row, logits + first * shape.vocab, shape.vocab);
-    return true;
+    tasks(parts(tokens, size), [&](int64_t block) { f(block * size, std::min(size, tokens - block * size)); });
+  };
+  for (int64_t l = 0; l < shape.layers; l++) {
+    if (alone && stop()) return false;
+    blocks(tokens, [&](int64_t place, int64_t count) {
+      const int64_t at = start + place;
+      if (l == 0)
+        embed(at, count);
+      else
+        after_attention(model, l - 1, count, x + at * x_row, o + at * o_row, x + at * x_row, nullptr, x + at * x_row);
+      before_attention(model, l, count, positions.data() + at, x + at * x_row, qkv + at * qkv_row, nullptr);
+    });
+    tasks((end - first) * shape.kv_heads,
+          [&](int64_t task) { attend_head(l, first + task / shape.kv_heads, task % shape.kv_heads); });
   }
-
-  void embed(int64_t start, int64_t count) const;
-};
+  if (alone && stop()) return false;
+  // Logits are those of the last tokens, and so is the rest of the last layer.
+  const int64_t count = end - first;
+  const Floats memory = floats(count * (2 * x_row + o_row));
+  float *lasts = memory.get(), *h = lasts + count * x_row, *heads = h + count * x_row;
+  for (int64_t i = 0; i < count; i++) {
+    const int64_t last = starts[first + i + 1] - 1;
+    std::copy_n(x + last * x_row, shape.hidden, lasts + i * x_row);
+    std::copy_n(o + last * o_row, shape.queries(), heads + i * o_row);
+  }
+  blocks(count, [&](int64_t at, int64_t some) {
+    float* own = lasts + at * x_row;
+    after_attention(model, shape.layers - 1, some, own, heads + at * o_row, own, nullptr, own);
+  });
+  kernel.rms_norm(count, shape.hidden, shape.eps, lasts, x_row, model.norm(), h, x_row);
+  model.project_head(count, h, x_row, logits + first * shape.vocab, shape.vocab);
+  return true;
+}
 
 void Step::embed(int64_t start, int64_t count) const {
   const Shape& shape = model.shape;
@@ -84,8 +76,6 @@ void Step::embed(int64_t start, int64_t count) const {
     model.embed(pieces[piece].ids[t - starts[piece]], x + t * stride(shape.hidden));
   }
 }
-
-}  // namespace
 
 at::Tensor step(Model& model, const Cache& cache, const std::vector<Piece>& pieces, const Stop& stop) {
   const Shape& shape = model.shape;
@@ -112,7 +102,10 @@ at::Tensor step(Model& model, const Cache& cache, const std::vector<Piece>& piec
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), count);
   const int64_t weights = shape.layers * shape.hidden * (shape.qkv() + shape.queries() + 3 * shape.inner) +
                           shape.vocab * shape.hidden;
-  if (threads > 1 && tokens >= 12 * threads && weights <= (8 << 20)) {
+  constexpr int64_t small = 8 << 20;
+  if (model.half() && tokens <= FEW && weights > small && !at::in_parallel_region()) {
+    if (!step.together()) return {};
+  } else if (threads > 1 && tokens >= 12 * threads && weights <= small) {
     std::vector<int64_t> cuts{0};
     for (int64_t thread = 1; thread < threads; thread++) {
       const auto cut = std::lower_bound(step.starts.begin(), step.starts.end(), tokens * thread / threads);

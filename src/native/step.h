@@ -25,4 +25,29 @@ struct Cache {
 // Logits [pieces, V] of each piece's last token; undefined if it was stopped.
 at::Tensor step(Model& model, const Cache& cache, const std::vector<Piece>& pieces, const Stop& stop);
 
+// Tokens that the threads take through the layers side by side.
+constexpr int64_t FEW = 32;
+
+// A step under way.
+struct Step {
+  Model& model;
+  const Cache& cache;
+  const std::vector<Piece>& pieces;
+  std::vector<int64_t> starts, positions;  // of the pieces' tokens, the end included; of every token
+  // [tokens, stride(E)], [tokens, stride(qkv)], [tokens, stride(queries)], [pieces, V].
+  float *x, *qkv, *o, *logits;
+  const Stop& stop;
+
+  // Pieces first..end through the whole network; shared out among the threads when called outside a parallel region,
+  // where alone it can be stopped: false, then.
+  bool run(int64_t first, int64_t end) const;
+  // All pieces, a few tokens in all, through a large network in bf16, by threads that stay side by side; decode.cpp.
+  bool together() const;
+
+  // x of tokens start..start + count.
+  void embed(int64_t start, int64_t count) const;
+  // Attention of a piece to one head, whose keys and values are written first.
+  void attend_head(int64_t layer, int64_t index, int64_t head) const;
+};
+
 }  // namespace r1

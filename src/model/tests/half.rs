@@ -9,8 +9,12 @@ use crate::native;
 
 /// A model in bf16 whose widths are odd, one of them so long that sums are taken in several spans, and its f32 twin.
 fn twins(tied: bool) -> (Model, Model) {
+    twins_of(tied, 53)
+}
+
+fn twins_of(tied: bool, vocab_size: usize) -> (Model, Model) {
     let small = tiny(tied, Kind::BFloat16);
-    let config = Config { hidden_size: 37, intermediate_size: 3401, head_norms: tied, ..small.config };
+    let config = Config { hidden_size: 37, intermediate_size: 3401, head_norms: tied, vocab_size, ..small.config };
     let half = Model::init(config.clone(), Device::Cpu, Kind::BFloat16, 3).unwrap();
     let whole = Model::init(config, Device::Cpu, Kind::Float, 3).unwrap();
     tch::no_grad(|| {
@@ -74,7 +78,16 @@ fn steps_are_those_of_the_same_weights_in_f32() {
 
 #[test]
 fn a_sequence_does_not_depend_on_the_others_to_the_bit() {
-    let (half, _) = twins(true);
+    independent(&twins(true).0);
+}
+
+/// Of a large model a few tokens go another way through the layers than many.
+#[test]
+fn nor_does_it_in_a_large_model() {
+    independent(&twins_of(true, 240_000).0);
+}
+
+fn independent(half: &Model) {
     let (mut together, mut alone) = (half.new_cache(12, 8), half.new_cache(12, 8));
     let mut lengths = [0; 12];
     for round in 0..5 {
