@@ -3,6 +3,7 @@
 use tch::{Kind, Tensor};
 
 use super::config::{Activation, Experts, Norms};
+use super::distinct::Distinct;
 use super::layers::{Block, Layer, Linear, Mlp};
 use super::plain::{self, Scores};
 use super::varlen::Varlen;
@@ -12,45 +13,72 @@ use crate::error::Result;
 /// Cosines and sines `[T, D]` of every rope.
 pub(super) type Angles = Vec<(Tensor, Tensor)>;
 
-/// Rows of one batch, for attention.
+/// Rows of one batch: what is computed of them, and how attention sees them.
 #[derive(Debug)]
-pub(super) enum Rows {
+pub(super) struct Rows {
+    ends: Ends,
+    /// What they have in common is computed once.
+    distinct: Option<Distinct>,
+}
+
+#[derive(Debug)]
+enum Ends {
     /// So many tokens each; attention pads them.
     Padded(Vec<i64>),
     EndToEnd(Varlen),
 }
 
+impl Rows {
+    /// What goes through the layers, of what is in the batch.
+    pub(super) fn take(&self, x: &Tensor) -> Result<Tensor> {
+        self.distinct.as_ref().map_or_else(|| Ok(x.shallow_clone()), |distinct| distinct.take(x))
+    }
+
+    /// And back.
+    pub(super) fn spread(&self, x: &Tensor) -> Result<Tensor> {
+        self.distinct.as_ref().map_or_else(|| Ok(x.shallow_clone()), |distinct| distinct.spread(x))
+    }
+}
+
 impl Model {
     /// [`forward`](Self::forward) in plain libtorch operations.
     pub(super) fn forward_plain(&self, batch: &Packed) -> Result<Tensor> {
-        let (angles, rows) = (self.angles_of(batch)?, self.rows(&batch.lengths)?);
-        let mut x = self.embed(&batch.ids)?;
+        let rows = self.rows(batch)?;
+        let angles = self.angles_of(batch, &rows)?;
+        let mut x = self.embed(&rows.take(&batch.ids)?)?;
         for index in 0..self.parameters.layers.len() {
             x = self.row_layer(index, &x, &angles, &rows)?;
         }
-        self.norm(&x, &self.parameters.norm)
+        rows.spread(&self.norm(&x, &self.parameters.norm)?)
     }
 
     /// How the rows of a batch lie, for [`row_layer`](Self::row_layer).
-    pub(super) fn rows(&self, lengths: &[i64]) -> Result<Rows> {
-        Ok(if self.varlen {
-            Rows::EndToEnd(Varlen::rows(lengths, self.device)?)
+    pub(super) fn rows(&self, batch: &Packed) -> Result<Rows> {
+        let ends = if self.varlen {
+            Ends::EndToEnd(Varlen::rows(&batch.lengths, self.device)?)
         } else {
-            Rows::Padded(lengths.to_vec())
-        })
+            Ends::Padded(batch.lengths.clone())
+        };
+        // There a token depends on how long its row will be.
+        let distinct = if self.has_dynamic_rope() { None } else { Distinct::find(batch)? };
+        Ok(Rows { ends, distinct })
     }
 
-    /// One decoder layer over rows laid end to end.
+    /// One decoder layer over x, the distinct tokens of rows.
     pub(super) fn row_layer(&self, index: usize, x: &Tensor, angles: &Angles, rows: &Rows) -> Result<Tensor> {
         let (layer, scores) = (&self.parameters.layers[index], self.scores(index));
-        self.layer(index, layer, x, angles, |q, k, v| match rows {
-            Rows::Padded(lengths) => plain::attend_rows(q, k, v, lengths, scores),
-            Rows::EndToEnd(varlen) => varlen.attend(q, k, v, scores),
+        self.layer(index, layer, x, angles, |q, k, v| {
+            let (q, k, v) = (rows.spread(q)?, rows.spread(k)?, rows.spread(v)?);
+            let seen = match &rows.ends {
+                Ends::Padded(lengths) => plain::attend_rows(&q, &k, &v, lengths, scores)?,
+                Ends::EndToEnd(varlen) => varlen.attend(&q, &k, &v, scores)?,
+            };
+            rows.take(&seen)
         })
     }
 
-    /// The angles of a batch of rows.
-    pub(super) fn angles_of(&self, batch: &Packed) -> Result<Angles> {
+    /// The angles of what is computed of a batch.
+    pub(super) fn angles_of(&self, batch: &Packed, computed: &Rows) -> Result<Angles> {
         let mut rows: Vec<(i64, i64)> = batch.lengths.iter().map(|&length| (length, 0)).collect();
         if self.has_dynamic_rope() {
             let positions = Vec::<i64>::try_from(&batch.positions)?;
@@ -61,7 +89,7 @@ impl Model {
                 rest = after;
             }
         }
-        self.angles(&batch.positions, &rows)
+        self.angles(&computed.take(&batch.positions)?, &rows)
     }
 
     /// One decoder layer over x `[T, E]`; `attend` is given q `[T, H, D]`, k and v `[T, Hkv, D]`.

@@ -13,6 +13,7 @@ mod config;
 mod critic;
 mod decode;
 mod decoder;
+mod distinct;
 mod families;
 mod footprint;
 mod layers;

@@ -20,10 +20,11 @@ pub struct Pass<'a> {
 #[derive(Debug)]
 struct Again<'a> {
     model: &'a Model,
+    /// Of distinct tokens.
     ids: Tensor,
     rows: Rows,
     angles: Angles,
-    /// What each layer was given, `[T, E]`.
+    /// What each layer was given, `[D, E]` for D distinct tokens.
     inputs: Vec<Tensor>,
     /// What the last gave: a leaf, where the graph of the loss ends.
     last: Tensor,
@@ -36,11 +37,12 @@ impl Model {
         if !self.checkpointing || self.native_f32().is_some() {
             return Ok(Pass { hidden: self.forward(batch)?, again: None });
         }
-        let (angles, rows) = (self.angles_of(batch)?, self.rows(&batch.lengths)?);
+        let rows = self.rows(batch)?;
+        let (angles, ids) = (self.angles_of(batch, &rows)?, rows.take(&batch.ids)?);
         let mut inputs = Vec::with_capacity(self.parameters.layers.len());
         let last = {
             let _guard = no_grad_guard();
-            let mut x = self.embed(&batch.ids)?;
+            let mut x = self.embed(&ids)?;
             for index in 0..self.parameters.layers.len() {
                 let next = self.row_layer(index, &x, &angles, &rows)?;
                 inputs.push(std::mem::replace(&mut x, next));
@@ -48,8 +50,8 @@ impl Model {
             x
         };
         let last = last.f_set_requires_grad(true)?;
-        let hidden = self.norm(&last, &self.parameters.norm)?;
-        let again = Again { model: self, ids: batch.ids.shallow_clone(), rows, angles, inputs, last };
+        let hidden = rows.spread(&self.norm(&last, &self.parameters.norm)?)?;
+        let again = Again { model: self, ids, rows, angles, inputs, last };
         Ok(Pass { hidden, again: Some(again) })
     }
 }

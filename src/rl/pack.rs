@@ -146,31 +146,61 @@ pub fn spread(rows: &[Row], steps: &[StepRow], advantages: &[Vec<f64>]) -> Vec<V
 }
 
 /// Splits rows into micro-batches of at most `tokens` tokens (a longer row is alone), as few as that needs and about
-/// equally full. Each micro-batch lists places in `rows`, in ascending order. The same rows always give the same split.
+/// equally full. Rows that begin alike, as the replies to one prompt and the branches of a trajectory do, stay together as
+/// far as they fit: a model computes their beginning once. Each micro-batch lists places in `rows`, in ascending order. The
+/// same rows always give the same split.
 pub fn micro_batches(rows: &[Row], tokens: usize) -> Vec<Vec<usize>> {
+    let bundles = bundles(rows, tokens);
+    let size = |bundle: &Vec<usize>| bundle.iter().map(|&i| rows[i].len()).sum::<usize>();
     let total: usize = rows.iter().map(Row::len).sum();
-    let fewest = total.div_ceil(tokens.max(1)).clamp(1, rows.len().max(1));
+    let fewest = total.div_ceil(tokens.max(1)).clamp(1, bundles.len().max(1));
     let mut loads = vec![0; fewest];
     let mut batches = vec![Vec::new(); fewest];
-    // Longest first, each into the emptiest batch: the classic rule for equal loads.
-    let mut order: Vec<usize> = (0..rows.len()).collect();
-    order.sort_by_key(|&i| (std::cmp::Reverse(rows[i].len()), i));
-    for i in order {
+    // Largest first, each into the emptiest batch: the classic rule for equal loads.
+    let mut order: Vec<(usize, Vec<usize>)> = bundles.into_iter().map(|bundle| (size(&bundle), bundle)).collect();
+    order.sort_by_key(|(size, bundle)| (std::cmp::Reverse(*size), bundle.first().copied()));
+    for (size, bundle) in order {
         let emptiest = (0..loads.len()).min_by_key(|&batch| (loads[batch], batch)).unwrap_or(0);
-        let fits = loads[emptiest] == 0 || loads[emptiest] + rows[i].len() <= tokens;
+        let fits = loads[emptiest] == 0 || loads[emptiest] + size <= tokens;
         let batch = if fits { emptiest } else { loads.len() };
         if !fits {
             loads.push(0);
             batches.push(Vec::new());
         }
-        loads[batch] += rows[i].len();
-        batches[batch].push(i);
+        loads[batch] += size;
+        batches[batch].extend(bundle);
     }
     batches.retain(|batch| !batch.is_empty());
     for batch in &mut batches {
         batch.sort_unstable();
     }
     batches
+}
+
+/// Rows in bundles of at most `tokens` tokens, in each of which neighbours in alphabetical order have at least a quarter of
+/// the shorter one in common.
+fn bundles(rows: &[Row], tokens: usize) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by(|&a, &b| rows[a].ids.cmp(&rows[b].ids).then(a.cmp(&b)));
+    let alike = |a: &Row, b: &Row| {
+        let common = a.ids.iter().zip(&b.ids).take_while(|(a, b)| a == b).count();
+        4 * common >= a.len().min(b.len())
+    };
+    let mut bundles: Vec<Vec<usize>> = Vec::new();
+    let mut load = 0;
+    for i in order {
+        load += rows[i].len();
+        match bundles.last_mut() {
+            Some(bundle) if load <= tokens && bundle.last().is_some_and(|&last| alike(&rows[last], &rows[i])) => {
+                bundle.push(i);
+            }
+            _ => {
+                load = rows[i].len();
+                bundles.push(vec![i]);
+            }
+        }
+    }
+    bundles
 }
 
 /// The tensors of one micro-batch: T tokens of packed rows, of which N are sampled.
@@ -389,15 +419,40 @@ mod tests {
         assert_eq!(Vec::<f32>::try_from(&batch.advantages).unwrap(), [1.0, 2.0, 3.0, 0.0]);
     }
 
-    fn row_of(length: usize) -> Row {
+    /// A row of one id.
+    fn row_of(id: u32, length: usize) -> Row {
         let mut row = Row::new(0);
-        row.push(&vec![0; length], None, &Support::default(), 0);
+        row.push(&vec![id; length], None, &Support::default(), 0);
         row
     }
 
     #[test]
+    fn rows_that_begin_alike_stay_together_as_far_as_they_fit() {
+        // Three groups of four, dealt in turn; the second has so much that it takes two micro-batches.
+        let row = |i: u32| {
+            let (group, own) = (i % 3, i / 3);
+            let mut row = row_of(100 + group, if group == 1 { 8 } else { 4 });
+            row.push(&vec![own; if group == 1 { 2 } else { 1 }], None, &Support::default(), 0);
+            row
+        };
+        let rows: Vec<Row> = (0..12).map(row).collect();
+        assert_eq!(micro_batches(&rows, 20), [vec![0, 3, 6, 9], vec![1, 4], vec![2, 5, 8, 11], vec![7, 10]]);
+        // A branch goes with what it left, although another row is between them in number.
+        let mut rows = vec![row_of(1, 6), row_of(2, 6), row_of(1, 4)];
+        rows[2].push(&[9, 9, 9], None, &Support::default(), 0);
+        assert_eq!(micro_batches(&rows, 13), [vec![0, 2], vec![1]]);
+        // What hardly anything is shared by goes where there is room.
+        let mut rows: Vec<Row> = (0..4).map(|_| row_of(7, 1)).collect();
+        for (own, row) in (1..).zip(&mut rows) {
+            row.push(&vec![own; [9, 9, 5, 5][own as usize - 1]], None, &Support::default(), 0);
+        }
+        assert_eq!(micro_batches(&rows, 16), [vec![0, 2], vec![1, 3]]);
+    }
+
+    #[test]
     fn the_split_is_balanced() {
-        let rows: Vec<Row> = [5, 5, 5, 5, 20, 3].map(row_of).into();
+        let lengths = [5, 5, 5, 5, 20, 3];
+        let rows: Vec<Row> = (0..).zip(lengths).map(|(id, length)| row_of(id, length)).collect();
         assert_eq!(micro_batches(&rows, 12), [vec![4], vec![0, 3], vec![1, 5], vec![2]]);
         assert_eq!(micro_batches(&rows, 1000), [vec![0, 1, 2, 3, 4, 5]]);
         assert!(micro_batches(&[], 12).is_empty());
@@ -406,9 +461,10 @@ mod tests {
     proptest! {
         #[test]
         fn the_split_holds_every_row_once_within_the_budget(
-            lengths in prop::collection::vec(1..50_usize, 0..60), tokens in 0..120_usize,
+            made in prop::collection::vec((0..9_u32, 1..50_usize), 0..60), tokens in 0..120_usize,
         ) {
-            let rows: Vec<Row> = lengths.iter().map(|&n| row_of(n)).collect();
+            let rows: Vec<Row> = made.iter().map(|&(id, length)| row_of(id, length)).collect();
+            let lengths: Vec<usize> = rows.iter().map(Row::len).collect();
             let batches = micro_batches(&rows, tokens);
             let mut seen: Vec<usize> = batches.concat();
             seen.sort_unstable();

@@ -13,7 +13,7 @@ const RECIPE: &str = r#"
 return r1.recipe {
   env = r1.env {
     max_steps = 1,
-    reset = function(task) return { messages = { r1.user("Say something") } } end,
+    reset = function(task) return { messages = { r1.user("x") } } end,
     step = function(state, action) return { done = true } end,
   },
   reward = function(state, outcome)
@@ -71,6 +71,7 @@ fn the_plan_is_what_a_run_takes() {
     assert!(made.status.success(), "{}", shown(dir.path(), &made));
     let mut peaks = Vec::new();
     let mut results = Vec::new();
+    // Short prompts and long replies, so that there is nothing to speak of that is computed once for several rows.
     let adapter = ["policy.lora.rank=4", "trainer.steps=1", "policy.max_context=128", "trainer.groups_per_step=9"];
     let adapter_again = [&adapter[..], &["trainer.gradient_checkpointing=true"]].concat();
     for settings in [&[][..], &["trainer.gradient_checkpointing=true"], &adapter, &adapter_again] {

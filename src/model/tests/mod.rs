@@ -3,6 +3,7 @@
 
 mod checkpointing;
 mod critic;
+mod distinct;
 mod families;
 mod files;
 mod golden;

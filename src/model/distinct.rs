@@ -1,0 +1,72 @@
+//! Rows that begin alike, computed once: the plain counterpart of what the native code does by itself.
+//!
+//! The replies of a group share their prompt, and a branch shares the steps before it. What a token becomes depends on the
+//! tokens before it in its row alone, so everything but attention (embedding, norms, projections, MLPs, experts, adapters) is
+//! computed for distinct tokens. Attention sees whole rows; of the copies of a token the first gives the result, and the
+//! gradients of its keys and values are summed, in f32 at least.
+
+use std::collections::HashMap;
+
+use tch::{Kind, Tensor};
+
+use super::Packed;
+use crate::error::Result;
+
+/// Share of the tokens that must be saved to be worth the gathers.
+const WORTH: f64 = 0.25;
+
+/// The distinct tokens of a batch.
+#[derive(Debug)]
+pub(super) struct Distinct {
+    /// `[D]`: where in the batch the first copy of each is.
+    first: Tensor,
+    /// `[T]`: which one each token of the batch is.
+    of: Tensor,
+}
+
+impl Distinct {
+    /// `None` where rows have too little in common.
+    pub(super) fn find(batch: &Packed) -> Result<Option<Self>> {
+        if batch.lengths.len() < 2 {
+            return Ok(None);
+        }
+        let list = |tensor: &Tensor| -> Result<Vec<i64>> { Ok(Vec::<i64>::try_from(tensor)?) };
+        let (ids, positions) = (list(&batch.ids)?, list(&batch.positions)?);
+        // A tree: a token is the one that stands at the same position behind the same tokens.
+        let mut tree: HashMap<(Option<usize>, i64, i64), usize> = HashMap::with_capacity(ids.len());
+        let (mut first, mut of) = (Vec::new(), Vec::with_capacity(ids.len()));
+        for &length in &batch.lengths {
+            let mut before = None;
+            for _ in 0..length {
+                let at = of.len();
+                let (Some(&id), Some(&position)) = (ids.get(at), positions.get(at)) else { return Ok(None) };
+                let own = *tree.entry((before, id, position)).or_insert_with(|| {
+                    first.push(at as i64);
+                    first.len() - 1
+                });
+                of.push(own as i64);
+                before = Some(own);
+            }
+        }
+        if of.len() != ids.len() || first.len() as f64 > (1.0 - WORTH) * ids.len() as f64 {
+            return Ok(None);
+        }
+        let place =
+            |list: &[i64]| -> Result<Tensor> { Ok(Tensor::f_from_slice(list)?.f_to_device(batch.ids.device())?) };
+        Ok(Some(Self { first: place(&first)?, of: place(&of)? }))
+    }
+
+    /// `[T, …]` to `[D, …]`: the first copies.
+    pub(super) fn take(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(x.f_index_select(0, &self.first)?)
+    }
+
+    /// `[D, …]` to `[T, …]`. Backward sums over copies, in f32 for narrower types.
+    pub(super) fn spread(&self, x: &Tensor) -> Result<Tensor> {
+        let narrow = matches!(x.kind(), Kind::BFloat16 | Kind::Half);
+        if narrow && x.requires_grad() {
+            return Ok(x.f_to_kind(Kind::Float)?.f_index_select(0, &self.of)?.f_to_kind(x.kind())?);
+        }
+        Ok(x.f_index_select(0, &self.of)?)
+    }
+}

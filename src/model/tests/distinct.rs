@@ -1,0 +1,122 @@
+//! Rows that begin alike are computed once in plain operations too, and nothing else changes: every family, type and way of
+//! attention, adapters, checkpointing.
+
+use tch::{Kind, Tensor};
+
+use super::families::{WAYS, cases};
+use super::{distance, ids, pack, predicting, rows, tiny};
+use crate::model::distinct::Distinct;
+use crate::model::{LoraConfig, Model};
+use crate::native;
+
+/// Two groups: replies to one prompt, some of which go on from the middle of another, and a row of its own.
+fn alike(vocab: u64) -> Vec<Vec<u32>> {
+    let prompts = rows(&[9, 6], vocab);
+    let mut all: Vec<Vec<u32>> = (0..4).map(|n| [prompts[0].clone(), ids(20 + n, 3, vocab)].concat()).collect();
+    all.push([all[0].clone(), ids(31, 4, vocab)].concat());
+    all.push(ids(33, 5, vocab));
+    all.extend((0..3).map(|n| [prompts[1].clone(), ids(40 + n, 1 + n as usize, vocab)].concat()));
+    all
+}
+
+/// Hidden states of the rows and gradients of a loss over all of them: in one batch, or one by one.
+fn learn(model: &Model, rows: &[Vec<u32>], plain: bool, together: bool) -> (Tensor, Vec<(String, Tensor)>) {
+    for (_, mut parameter) in model.parameters() {
+        parameter.zero_grad();
+    }
+    let batches: Vec<&[Vec<u32>]> = if together { vec![rows] } else { rows.chunks(1).collect() };
+    let mut all = Vec::new();
+    for batch in batches {
+        let (places, targets) = predicting(batch);
+        let loss = |hidden: &Tensor| {
+            let (logp, _) = model.logprobs(&hidden.index_select(0, &places), &targets, 1.0, 64).unwrap();
+            (logp * (targets.to_kind(model.kind()) * 0.3).sin()).sum(None)
+        };
+        if plain {
+            let hidden = model.forward_plain(&pack(batch)).unwrap();
+            loss(&hidden).backward();
+            all.push(hidden.detach());
+        } else {
+            let pass = model.learn(&pack(batch)).unwrap();
+            let loss = loss(pass.hidden());
+            all.push(pass.hidden().detach());
+            pass.backward(&loss).unwrap();
+        }
+    }
+    let wanted = model.parameters().into_iter().filter(|(_, tensor)| tensor.grad().defined());
+    (Tensor::cat(&all, 0), wanted.map(|(name, tensor)| (name, tensor.grad().copy())).collect())
+}
+
+fn same(model: &Model, rows: &[Vec<u32>], plain: bool, tolerance: f64, what: &str) {
+    let (apart, expected) = learn(model, rows, plain, false);
+    let (together, found) = learn(model, rows, plain, true);
+    assert!(distance(&together, &apart) < tolerance, "{what}: rows differ by {}", distance(&together, &apart));
+    assert!(!found.is_empty() && expected.len() == found.len(), "{what}");
+    for ((name, expected), (_, found)) in expected.iter().zip(&found) {
+        let size = expected.abs().max().double_value(&[]).max(1.0);
+        let off = distance(found, expected) / size;
+        assert!(off < tolerance, "{what}: {name} differs by {off}");
+    }
+}
+
+#[test]
+fn distinct_tokens_are_those_behind_the_same_tokens() {
+    let found = |rows: &[&[u32]]| {
+        let rows: Vec<Vec<u32>> = rows.iter().map(|row| row.to_vec()).collect();
+        let distinct = Distinct::find(&pack(&rows)).unwrap()?;
+        let positions = Tensor::arange(rows.concat().len() as i64, (Kind::Int64, tch::Device::Cpu));
+        let first = distinct.take(&positions).unwrap();
+        let back = distinct.spread(&first).unwrap();
+        Some((Vec::<i64>::try_from(first).unwrap(), Vec::<i64>::try_from(back).unwrap()))
+    };
+    // The 3 of the second row stands behind another token; the last row is the first one again.
+    let (first, back) = found(&[&[1, 2, 3], &[1, 4, 3], &[1, 2, 3]]).unwrap();
+    assert_eq!(first, [0, 1, 2, 4, 5]);
+    assert_eq!(back, [0, 1, 2, 0, 4, 5, 0, 1, 2]);
+    assert!(found(&[&[1, 2, 3]]).is_none() && found(&[&[1, 2], &[2, 1]]).is_none());
+    // A fifth is not worth it, a quarter is.
+    assert!(found(&[&[1, 2, 3, 4, 5], &[1, 2, 6, 7, 8]]).is_none());
+    assert!(found(&[&[1, 2, 3, 4], &[1, 2, 5, 6]]).is_some());
+}
+
+#[test]
+fn in_double_precision_they_are_the_same() {
+    let rows = alike(53);
+    assert!(Distinct::find(&pack(&rows)).unwrap().is_some());
+    for tied in [true, false] {
+        let mut model = tiny(tied, Kind::Double);
+        same(&model, &rows, false, 1e-12, "kept");
+        model.set_checkpointing(true);
+        same(&model, &rows, false, 1e-12, "computed again");
+        model.varlen = true;
+        same(&model, &rows, false, 1e-12, "end to end");
+    }
+}
+
+#[test]
+fn every_family_computes_them_once() {
+    native::set_threads(1);
+    for case in cases("golden") {
+        let model = case.model();
+        let rows = alike(model.config.vocab_size as u64).split_off(5);
+        same(&model, &rows, true, 4.0 * WAYS, &case.name);
+    }
+}
+
+#[test]
+fn so_do_adapters_and_half_precision() {
+    let rows = alike(53);
+    for (kind, tolerance) in [(Kind::Double, 1e-12), (Kind::Float, 1e-4)] {
+        let mut model = tiny(true, kind);
+        model.add_adapter(LoraConfig::new(2, 4.0, &["q_proj", "v_proj", "down_proj"]), 3).unwrap();
+        tch::no_grad(|| {
+            for (name, mut tensor) in model.parameters() {
+                if name.contains("lora_B") {
+                    let _ = tensor.fill_(0.1);
+                }
+            }
+        });
+        same(&model, &rows, false, tolerance, &format!("{kind:?}"));
+    }
+    same(&tiny(true, Kind::BFloat16), &rows, false, 0.1, "bf16");
+}
