@@ -384,6 +384,36 @@ mod tests {
     }
 
     #[test]
+    fn the_defaults_are_those_of_the_paper_without_decay() {
+        let weight = Tensor::from_slice(&[2.0_f64]).view([1, 1]).set_requires_grad(true);
+        let mut optimizer = AdamW::new(vec![("w".to_owned(), weight.shallow_clone())], Options::default()).unwrap();
+        let (mut want, mut first, mut second) = (2.0_f64, 0.0_f64, 0.0_f64);
+        for (step, gradient) in [1.0_f64, -3.0, 0.5].into_iter().enumerate() {
+            optimizer.zero_grad();
+            (&weight * gradient).sum(Dtype::Double).backward();
+            optimizer.step(0.1, 0.0).unwrap();
+            let n = step as i32 + 1;
+            first = 0.9 * first + 0.1 * gradient;
+            second = 0.999 * second + 0.001 * gradient * gradient;
+            want -= 0.1 * (first / (1.0 - 0.9_f64.powi(n))) / ((second / (1.0 - 0.999_f64.powi(n))).sqrt() + 1e-8);
+            assert!((weight.double_value(&[0, 0]) - want).abs() < 1e-12, "{step}");
+        }
+    }
+
+    #[test]
+    fn copies_are_counted_where_gradients_are_copied() {
+        let bytes = |dtype: Dtype, with_gradient: bool| {
+            let weight = Tensor::ones([3, 5], (dtype, Device::Cpu)).set_requires_grad(true);
+            let optimizer = AdamW::new(vec![("w".to_owned(), weight.shallow_clone())], Options::default()).unwrap();
+            if with_gradient {
+                weight.sum(Dtype::Float).backward();
+            }
+            optimizer.slots[0].copied()
+        };
+        assert_eq!([bytes(Dtype::Float, true), bytes(Dtype::Float, false), bytes(Dtype::BFloat16, true)], [0, 60, 60]);
+    }
+
+    #[test]
     fn groups_have_their_own_decay_and_rate() {
         let tensor = || Tensor::ones([2, 2], (Dtype::Double, Device::Cpu)).set_requires_grad(true);
         let parameters: Vec<(String, Tensor)> =

@@ -233,6 +233,46 @@ fn estimators_and_losses_are_at_hand() {
              return found.loss, found.gradient, found.metrics.ratio_max"),
         "exit: 0\n--- stdout\n-0.5\n[[-1,0.5]]\n1"
     );
+    // Every field, and the gradient beside finite differences.
+    assert_eq!(
+        run("local function row(trajectory, step, last, logp)
+               return { group = 1, trajectory = trajectory, step = step, mask = { 1, 0, 1 }, rewards = { 0, 0, last },
+                        values = { 0.2, 0, 0.4 }, logp = logp, logp_old = { -1, -9, -2 }, logp_ref = { -1.5, -9, -1.5 } }
+             end
+             local rows = { row(1, 1, 1, { -0.9, -9, -2.3 }), row(1, 2, 0, { -1.1, -9, -1.6 }), row(2, 1, -1, { -1, -9, -2 }),
+                            row(3, 1, 7, { -1, -9, -2 }) }
+             rows[2].terminated, rows[3].truncated, rows[3].next_value = true, true, 0.5
+             rows[4].status = 'tool_timeout'
+             local found = r1.rl.advantages('gae', rows, { gamma = 0.9, lambda = 0.8, whiten = 'none' })
+             -- By hand: -0.2; 1 + 0.9 * 0.2 - 0.2 + 0.72 * -0.2; -1 + 0.9 * 0.5 - 0.2; a failure has none.
+             local want = { 0.836, -0.2, -0.75, 0 }
+             for i, own in ipairs(found.advantages) do
+               assert(math.abs(own[1] - want[i]) < 1e-12 and own[2] == 0 and own[3] == own[1], i)
+               rows[i].advantages = own
+             end
+             assert(found.counted[3] and not found.counted[4] and math.abs(found.returns[1][1] - 1.036) < 1e-12)
+             local options = { kl_coef = 0.1, kl = 'k2', loss_agg = 'seq-mean-token-mean' }
+             local whole, worst = r1.rl.loss('ppo', rows, options), 0
+             for i, row in ipairs(rows) do
+               for k = 1, 3 do
+                 local function at(by)
+                   local before = row.logp[k]
+                   row.logp[k] = before + by
+                   local loss = r1.rl.loss('ppo', rows, options).loss
+                   row.logp[k] = before
+                   return loss
+                 end
+                 worst = math.max(worst, math.abs((at(1e-6) - at(-1e-6)) / 2e-6 - whole.gradient[i][k]))
+               end
+               assert(whole.gradient[i][2] == 0)
+             end
+             return worst < 1e-8, whole.metrics.kl > 0, whole.metrics.clipfrac_low"),
+        "exit: 0\n--- stdout\ntrue\ntrue\n0"
+    );
+    let wrong = run("r1.rl.advantages('grpo', { { group = 1, trajectry = 1, mask = { 1 }, rewards = { 1 } } })");
+    assert!(wrong.contains("unknown field `trajectry`") && wrong.contains("did you mean `trajectory`"), "{wrong}");
+    let wrong = run("r1.rl.advantages('grpo', { { group = 1, mask = { 1, 2 }, rewards = { 1 } } })");
+    assert!(wrong.contains("`mask` holds 2") && wrong.contains("row 1"), "{wrong}");
     let wrong = run("r1.rl.advantages('grop', {})");
     assert!(wrong.contains("did you mean grpo?") && wrong.contains("--> -e:1"), "{wrong}");
     let wrong = run("r1.rl.loss('ppo', { { mask = { 1 } } })");

@@ -52,3 +52,25 @@ fn a_tree_compares_leaves_and_continuations() {
     let grpo = advantages("grpo", &json!({ "normalize": "none" }));
     assert!(close(&overall, &grpo) && close(&grpo[..2], &[third / 2.0, 2.0 * third]), "{overall:?} {grpo:?}");
 }
+
+/// A fork after two steps goes on from the state behind the second, not behind the first.
+#[test]
+fn what_continues_is_the_last_shared_step() {
+    let row = |trajectory: u64, step: u64, anchor: &str, reward: f64| StepRow {
+        anchor: Some(anchor.to_owned()),
+        shared: (trajectory == 1 && step < 2).then_some(0),
+        ..StepRow::new(0, trajectory, step, 1, reward)
+    };
+    // The two continuations are told apart by what they saw, and are of one state all the same.
+    let rows = [
+        row(0, 0, "start", 0.0),
+        row(0, 1, "hall", 0.0),
+        row(0, 2, "left", 1.0),
+        row(1, 0, "start", 0.0),
+        row(1, 1, "hall", 0.0),
+        row(1, 2, "right", 0.0),
+    ];
+    let found = plain::advantages("gigpo", &rows, &json!({ "gamma": 1.0, "mode": "mean" })).unwrap();
+    let own: Vec<f64> = found.advantages.into_iter().map(|own| own[0]).collect();
+    assert!(close(&own, &[0.0, 0.0, 1.0, 0.0, 0.0, -1.0]), "{own:?}");
+}
