@@ -61,7 +61,9 @@ pub struct Whole {
 pub enum Fault {
     /// `stop` said so.
     Stopped,
-    /// The network's own words.
+    /// Nobody is there: the name leads nowhere, or no connection is made. In the network's own words.
+    Absent(String),
+    /// It went wrong on the way; in the network's own words.
     Broken(String),
 }
 
@@ -78,7 +80,7 @@ enum Piece {
     Head(u16, HeaderMap),
     Body(Vec<u8>),
     End,
-    Broken(String),
+    Broken(Fault),
 }
 
 impl Client {
@@ -139,7 +141,7 @@ impl Client {
         let agent = self.agent.clone();
         let exchange = move || {
             let told = match call(&agent, request) {
-                Err(error) => sender.send(Piece::Broken(words(&agent, &error))),
+                Err(error) => sender.send(Piece::Broken(fault(&agent, &error))),
                 Ok(answer) => {
                     let (head, body) = answer.into_parts();
                     let mut reader = body.into_with_config().limit(u64::MAX).reader();
@@ -155,7 +157,7 @@ impl Client {
                             Ok(count) => sender.send(Piece::Body(piece[..count].to_vec())),
                             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                             Err(error) => {
-                                let _ = sender.send(Piece::Broken(words_of_body(&agent, &error)));
+                                let _ = sender.send(Piece::Broken(Fault::Broken(words_of_body(&agent, &error))));
                                 return;
                             }
                         };
@@ -172,7 +174,7 @@ impl Client {
             .map_err(|error| Fault::Broken(format!("can't start a thread: {error}")))?;
         match wait(&pieces, stop)? {
             Piece::Head(status, headers) => Ok(Response { status, headers, pieces }),
-            Piece::Broken(why) => Err(Fault::Broken(why)),
+            Piece::Broken(fault) => Err(fault),
             Piece::Body(_) | Piece::End => Err(Fault::Broken("an answer without a head".to_owned())),
         }
     }
@@ -189,7 +191,7 @@ impl Response {
         match wait(&self.pieces, stop)? {
             Piece::Body(bytes) => Ok(Some(bytes)),
             Piece::End => Ok(None),
-            Piece::Broken(why) => Err(Fault::Broken(why)),
+            Piece::Broken(fault) => Err(fault),
             Piece::Head(..) => Err(Fault::Broken("two heads".to_owned())),
         }
     }
@@ -208,7 +210,7 @@ impl Response {
 }
 
 fn read_whole(agent: &Agent, request: Request, most: usize, stop: &dyn Fn() -> bool) -> Result<Whole, Fault> {
-    let answer = call(agent, request).map_err(|error| Fault::Broken(words(agent, &error)))?;
+    let answer = call(agent, request).map_err(|error| fault(agent, &error))?;
     let (head, body) = answer.into_parts();
     let mut reader = body.into_with_config().limit(u64::MAX).reader();
     let (mut bytes, mut piece) = (Vec::new(), vec![0; PIECE]);
@@ -226,6 +228,23 @@ fn read_whole(agent: &Agent, request: Request, most: usize, stop: &dyn Fn() -> b
             Err(error) => return Err(Fault::Broken(words_of_body(agent, &error))),
         }
     }
+}
+
+/// A failure before there is an answer.
+fn fault(agent: &Agent, error: &ureq::Error) -> Fault {
+    use std::io::ErrorKind::{AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable};
+    let absent = match error {
+        ureq::Error::HostNotFound | ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => true,
+        // Names that can't be looked up have no kind of their own.
+        ureq::Error::Io(error) => {
+            [AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable]
+                .contains(&error.kind())
+                || error.to_string().starts_with("failed to lookup address")
+        }
+        _ => false,
+    };
+    let why = words(agent, error);
+    if absent { Fault::Absent(why) } else { Fault::Broken(why) }
 }
 
 /// The network's words of a failure; how long was waited, where it is that.

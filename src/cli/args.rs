@@ -259,28 +259,28 @@ pub(super) struct InferArgs {
     #[arg(long, value_name = "FILE", hide = true)]
     pub(super) image: Option<PathBuf>,
     /// 0 always takes the likeliest token [default: as the recipe evaluates, or as the model says]
-    #[arg(long, value_name = "NUMBER", value_parser = temperature)]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = temperature)]
     pub(super) temperature: Option<f64>,
     /// Draw from the likeliest tokens that together have this probability
-    #[arg(long, value_name = "SHARE", value_parser = share)]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = share)]
     pub(super) top_p: Option<f64>,
     /// Draw from the N likeliest tokens; 0: from all
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(super) top_k: Option<u32>,
     /// Draw from tokens that have at least this share of the likeliest one's probability
-    #[arg(long, value_name = "SHARE", value_parser = share_or_none)]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = share_or_none)]
     pub(super) min_p: Option<f64>,
     /// Makes tokens that conversation or reply hold already less likely; 1: off
-    #[arg(long, value_name = "NUMBER", value_parser = penalty)]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = penalty)]
     pub(super) repetition_penalty: Option<f64>,
-    /// Most tokens of a reply [default: as the recipe says, or 512]
-    #[arg(long, alias = "max-tokens", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Most tokens of a reply [default: as the recipe or the model says, or 512]
+    #[arg(long, alias = "max-tokens", value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_new_tokens: Option<u32>,
     /// CPU threads for model arithmetic [default: one a core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "api_base")]
     pub(super) threads: Option<u16>,
     /// Root of the random stream [default: 0; with --api-base, the server's]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(super) seed: Option<u64>,
 }
 

@@ -164,8 +164,10 @@ impl Engine {
                 add(&self.progress.requests, 1);
                 match self.check(&request) {
                     Ok(()) => {
-                        let seconds = request.sampling.max_seconds;
-                        let deadline = (seconds > 0.0).then(|| Instant::now() + Duration::from_secs_f64(seconds));
+                        let seconds = Duration::try_from_secs_f64(request.sampling.max_seconds).ok();
+                        // One that no clock reaches is none.
+                        let deadline = seconds.filter(|limit| !limit.is_zero());
+                        let deadline = deadline.and_then(|limit| Instant::now().checked_add(limit));
                         self.waiting.push_back(Pending { request, reply, tokens, deadline });
                     }
                     Err(error) => self.answer(reply, Err(error)),
@@ -196,6 +198,10 @@ impl Engine {
                 format!("the prompt holds token id {id}, outside the model's vocabulary of {vocab}"),
             )
             .hint("the tokenizer belongs to another model"));
+        }
+        if let Some((id, _)) = request.sampling.logit_bias.iter().find(|&(&id, _)| id as usize >= vocab) {
+            let why = format!("sampling.logit_bias names token id {id}, outside the model's vocabulary of {vocab}");
+            return Err(Error::new(Kind::Usage, why));
         }
         sampler::check(&request.sampling)
     }

@@ -138,7 +138,10 @@ impl Running {
                 seed.step,
                 self.logprobs.len() + 1
             ))
-            .hint("the weights have gone to NaN or infinity: lower trainer.lr and go on from an earlier checkpoint")
+            .hint(
+                "the weights hold NaN or infinity: fetch the model again, or, if training did it, lower trainer.lr and \
+                 go on from an earlier checkpoint",
+            )
     }
 
     /// The way back, and what goes there.

@@ -10,6 +10,8 @@ use super::{Event, Watch, stopped};
 use crate::error::{Error, Kind, Result};
 use crate::net::{self, Client, Fault, Request, Response};
 
+/// Tries to reach a hub that is not there: a second one, for a network that is just coming up.
+const TRIES_OF_NOBODY: u32 = 2;
 /// Longest that a server may make us wait between two tries.
 const LONGEST_WAIT: Duration = Duration::from_mins(5);
 const REDIRECTS: usize = 8;
@@ -152,7 +154,7 @@ impl Remote {
         id: &ModelId,
         watch: &Watch<'_>,
     ) -> Result<Response, Failure> {
-        let mut tried = 0;
+        let (mut tried, mut tries) = (0, self.tries);
         loop {
             tried += 1;
             let (why, wait, away) = match self.follow(method, url, range, watch) {
@@ -165,14 +167,19 @@ impl Remote {
                     _ => return Err(self.refused(id, response, watch).into()),
                 },
                 Err(Fault::Stopped) => return Err(stopped().into()),
-                Err(fault @ Fault::Broken(_)) => match self.away(id, &fault) {
-                    // Nobody there is soon known; a connection that broke may hold the next time.
-                    failure if tried >= self.tries => return Err(failure),
-                    failure => (failure.error.message, None, true),
-                },
+                Err(fault) => {
+                    if matches!(fault, Fault::Absent(_)) {
+                        tries = tries.min(TRIES_OF_NOBODY);
+                    }
+                    let failure = self.away(id, &fault);
+                    if tried >= tries {
+                        return Err(failure);
+                    }
+                    (failure.error.message, None, true)
+                }
             };
             let wait = wait.unwrap_or(self.pause * 2_u32.saturating_pow(tried - 1));
-            if tried >= self.tries || wait > LONGEST_WAIT {
+            if tried >= tries || wait > LONGEST_WAIT {
                 let error = Error::new(id.kind.error(), format!("the hub can't give `{id}` now: {why}"))
                     .hint("try again later; what was fetched is kept");
                 return Err(Failure { error, away });
@@ -214,7 +221,7 @@ impl Remote {
     }
 
     pub(super) fn away(&self, id: &ModelId, fault: &Fault) -> Failure {
-        let Fault::Broken(why) = fault else { return stopped().into() };
+        let (Fault::Absent(why) | Fault::Broken(why)) = fault else { return stopped().into() };
         let error = Error::new(id.kind.error(), format!("can't fetch `{id}` from {}: {why}", self.endpoint)).hint(
             "check the network (HTTPS_PROXY and SSL_CERT_FILE are heeded), give a local directory, or set HF_ENDPOINT",
         );

@@ -36,22 +36,37 @@ pub struct LoraConfig {
     pub source: Map<String, Value>,
 }
 
-/// Fields that must have this value, or be absent, null or empty: anything else changes what an adapter computes.
-const FIXED: &[(&str, Value)] = &[
-    ("fan_in_fan_out", Value::Bool(false)),
-    ("use_dora", Value::Bool(false)),
-    ("use_qalora", Value::Bool(false)),
-    ("lora_bias", Value::Bool(false)),
-    ("alora_invocation_tokens", Value::Null),
-    ("modules_to_save", Value::Null),
-    ("trainable_token_indices", Value::Null),
-    ("layer_replication", Value::Null),
-    ("rank_pattern", Value::Null),
-    ("alpha_pattern", Value::Null),
-    ("target_parameters", Value::Null),
-    ("exclude_modules", Value::Null),
-    ("layers_to_transform", Value::Null),
+/// Fields that say nothing about what an adapter computes: names, training, how it began, how it is spread over machines.
+/// Those that say something and are read are in [`LoraConfig`]; any other must be absent, null, false or empty.
+const INERT: &[&str] = &[
+    "peft_type",
+    "task_type",
+    "auto_mapping",
+    "peft_version",
+    BASE,
+    "revision",
+    "inference_mode",
+    "r",
+    "lora_alpha",
+    "use_rslora",
+    "target_modules",
+    "bias",
+    "init_lora_weights",
+    "lora_dropout",
+    "layers_pattern",
+    "megatron_config",
+    "megatron_core",
+    "loftq_config",
+    "eva_config",
+    "corda_config",
+    "lora_ga_config",
+    "qalora_group_size",
+    "runtime_config",
 ];
+
+/// Ways to begin that leave the model's own weights as they are. The others take the beginning out of these weights, so that
+/// the adapter does not go with the model it names.
+const BEGINNINGS: &[&str] = &["gaussian", "eva", "orthogonal", "mica"];
 
 impl LoraConfig {
     /// A new adapter on the projections whose names end like this.
@@ -97,10 +112,16 @@ impl LoraConfig {
         if !(get("bias").is_null() || get("bias") == "none") {
             return Err(wrong("bias", get("bias"), "only \"none\" is supported"));
         }
-        for (name, accepted) in FIXED {
-            let value = get(name);
+        if let Some(value) = source.get("init_lora_weights")
+            && !(value.is_null() || value.is_boolean() || BEGINNINGS.iter().any(|known| value == known))
+        {
+            let expected = "an adapter that began so goes with changed weights of its model";
+            return Err(wrong("init_lora_weights", value, expected)
+                .hint("PEFT writes it as a plain adapter with `path_initial_model_for_weight_conversion`"));
+        }
+        for (name, value) in source.iter().filter(|(name, _)| !INERT.contains(&name.as_str())) {
             let empty = value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty);
-            if !(value.is_null() || value == accepted || empty) {
+            if !(value.is_null() || value == false || empty) {
                 return Err(wrong(name, value, "this is not supported"));
             }
         }

@@ -382,6 +382,7 @@ fn misfit(at: &str, value: &Json, serde: &str) -> Error {
         "a string" | "path string" | "string or map" => "text",
         "a boolean" => "true or false",
         "a sequence" => "a list",
+        "key to be a number in quotes" => "a table by token id",
         _ if serde.contains("ChoiceForm") => "a name, or a table with `name`",
         "a tuple of size 2" | "a tuple of 2 elements" => "a list of two numbers",
         _ if wanted == "a map" || wanted.starts_with("struct ") => "a table",

@@ -16,7 +16,7 @@ use crate::engine::{EngineClient, Policy};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, FinishReason, Sampling, StreamSeed, Support, ToolCall, Trajectory};
 use crate::rollout::{self, Attempt, Reached, Spec, Stage, Stop};
-use crate::script::{Record, Script, Split};
+use crate::script::{Record, Script, Split, section_over};
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
 
@@ -296,12 +296,7 @@ impl Envs {
             let scripts = self.scripts.borrow();
             scripts.get(&run.script).cloned().ok_or_else(|| Error::new(Kind::Internal, "the script is not open"))?
         };
-        let mut sampling = json!(loaded.script.settings.sampling);
-        for (name, value) in run.sampling {
-            sampling[name] = value;
-        }
-        let sampling: Sampling =
-            serde_json::from_value(sampling).map_err(|e| Error::new(Kind::Script, format!("`sampling`: {e}")))?;
+        let sampling = section_over("sampling", &Json::Object(run.sampling), &loaded.script.settings.sampling)?;
         let sampling = with_stop(&loaded.renderer, &sampling);
         let mut jobs = Vec::new();
         for (group, which) in run.tasks.iter().enumerate() {

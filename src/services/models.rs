@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use serde::Deserialize;
-use serde_json::{Value as Json, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json, json};
 use tch::{Kind as Type, Tensor};
 
-use crate::config::PolicySettings;
 use crate::engine::{Engine, EngineOptions, Queue, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, Request, Sampling, StreamSeed};
 use crate::model::{Model, Packed};
+use crate::script::{policy_settings, section, section_over};
 use crate::telemetry::Reporter;
 use crate::text::{AUTO, Renderer};
 use crate::train::Fetching;
@@ -50,19 +50,17 @@ struct OpenOptions {
     #[serde(default)]
     format: Option<String>,
     #[serde(flatten)]
-    policy: serde_json::Map<String, Json>,
+    policy: Map<String, Json>,
 }
 
-#[derive(Default, Deserialize)]
+/// What `generate` takes besides the fields of [`Sampling`], which go over the model's own.
+#[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Asked {
     stop_ids: Vec<u32>,
     ignore_eos: bool,
     seed: u64,
     tools: Vec<Json>,
-    /// Fields of [`Sampling`], over the model's own.
-    #[serde(flatten)]
-    sampling: serde_json::Map<String, Json>,
 }
 
 #[derive(Default, Deserialize)]
@@ -94,7 +92,7 @@ impl Models {
             "model.dir" => Ok(json!(opened.dir)),
             "model.logprobs" => opened.logprobs(&read::<Vec<u32>>(&arguments["ids"])?, &read(&arguments["options"])?),
             "model.logits" => opened.logits(&read::<Vec<u32>>(&arguments["ids"])?),
-            "model.generate" => opened.generate(&arguments["prompt"], read(&arguments["sampling"])?),
+            "model.generate" => opened.generate(&arguments["prompt"], &arguments["sampling"]),
             other => Err(Error::new(Kind::Internal, format!("no service is called `{other}`"))),
         }
     }
@@ -121,11 +119,11 @@ impl Models {
         let path = Path::new(&name);
         let name = if path.exists() { store::find_model(path)?.display().to_string() } else { name };
         options.policy.insert("model".to_owned(), json!(name));
-        let policy: PolicySettings = read(&Json::Object(options.policy))?;
+        let policy = policy_settings(&Json::Object(options.policy))?;
         let (model, dir) = train::load_model(&policy, Fetching { reporter: &self.reporter, interrupt: None })?;
         let format = options.format.as_deref().unwrap_or(AUTO);
         let with_text = dir.join("tokenizer.json").exists();
-        let renderer = if with_text { Some(Arc::new(Renderer::load_named(&dir, format)?)) } else { None };
+        let renderer = if with_text { Some(train::load_renderer(&dir, format, &self.reporter)?) } else { None };
         let bytes = match &renderer {
             Some(renderer) => renderer.tokenizer().token_bytes(),
             None => vec![Vec::new(); model.config.vocab_size],
@@ -136,7 +134,7 @@ impl Models {
             Some(renderer) => renderer.stop_ids(),
             None => Arc::new(eos(&model.config.to_json()["eos_token_id"])),
         };
-        let sampling = train::model_sampling(&dir)?;
+        let sampling = train::model_sampling(&dir, Sampling::default().max_new_tokens, &self.reporter)?;
         let opened = Opened { model, renderer, dir, engine, sampling, eos, requests: 0 };
         self.next += 1;
         self.open.insert(self.next, opened);
@@ -158,11 +156,7 @@ fn read<T: for<'de> Deserialize<'de>>(value: &Json) -> Result<T> {
     T::deserialize(value)
         .or_else(|error| {
             // An empty Lua table is a list and an object.
-            if value.as_object().is_some_and(serde_json::Map::is_empty) {
-                T::deserialize(&json!([]))
-            } else {
-                Err(error)
-            }
+            if value.as_object().is_some_and(Map::is_empty) { T::deserialize(&json!([])) } else { Err(error) }
         })
         .map_err(|error| Error::new(Kind::Script, error.to_string()))
 }
@@ -241,14 +235,15 @@ impl Opened {
     }
 
     /// Samples a reply to ids, text or messages.
-    fn generate(&mut self, prompt: &Json, asked: Asked) -> Result<Json> {
+    fn generate(&mut self, prompt: &Json, asked: &Json) -> Result<Json> {
+        let fields = asked.as_object().cloned().unwrap_or_default();
+        let own = |name: &String| ["stop_ids", "ignore_eos", "seed", "tools"].contains(&name.as_str());
+        let (asked, sampling): (Map<_, _>, Map<_, _>) = fields.into_iter().partition(|(name, _)| own(name));
+        let asked: Asked = section("sampling", &Json::Object(asked))?;
+        let sampling = section_over("sampling", &Json::Object(sampling), &self.sampling)?;
         let prompt_ids = self.prompt(prompt, &asked.tools)?;
         self.check(&prompt_ids)?;
-        let mut sampling = json!(self.sampling);
-        for (name, value) in asked.sampling {
-            sampling[name] = value;
-        }
-        let sampling: Sampling = read(&sampling)?;
+        self.check(&asked.stop_ids)?;
         let mut stop_ids = if asked.ignore_eos { Vec::new() } else { self.eos.to_vec() };
         stop_ids.extend(asked.stop_ids);
         self.requests += 1;

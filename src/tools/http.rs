@@ -121,7 +121,7 @@ async fn exchange(
     let headers = request.headers.iter().map(|(name, value)| (Cow::from(name.clone()), value.clone())).collect();
     let asked = Request { method: request.method, url: request.url.clone(), headers, body: request.body.clone() };
     client.exchange(asked, request.max_bytes).await.map_err(|fault| match fault {
-        Fault::Broken(why) => why,
+        Fault::Absent(why) | Fault::Broken(why) => why,
         Fault::Stopped => "stopped".to_owned(),
     })
 }

@@ -10,6 +10,7 @@ mod custom;
 pub mod evaluate;
 mod failures;
 mod files;
+mod generation;
 mod grpo;
 mod lesson;
 mod masks;
@@ -40,11 +41,12 @@ use crate::error::{Error, Kind, Result};
 use crate::script::Script;
 use crate::telemetry::{Interrupt, Reporter};
 
+pub use generation::model_sampling;
 pub use lesson::{Lesson, Targets};
 pub use masks::{ShownToken, ShownTrajectory, checked, masks};
 pub use objective::Objective;
 pub use plan::{Plan, plan};
-pub use session::{load_model, load_policy, model_sampling};
+pub use session::{load_model, load_policy, load_renderer};
 pub use source::{Fetching, MODEL_NANO, from_hub, model_at_hand, model_dir, text_dir};
 pub use update::{Update, UpdateStats};
 

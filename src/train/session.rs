@@ -5,14 +5,12 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::adapter;
 use super::failures::Failures;
 use super::source::{Fetching, fetch_data, model_dir};
 use crate::config::{Dtype, PolicySettings, Settings};
 use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
 use crate::mdp::{Sampling, Trajectory};
 use crate::model::Model;
 use crate::rollout::{Pool, PoolOptions, Progress, Tree};
@@ -47,7 +45,7 @@ impl Session {
         )?;
         model.set_checkpointing(settings.trainer.gradient_checkpointing());
         model.set_graphs(policy.cuda_graphs);
-        let (model, renderer) = (Rc::new(model), Arc::new(Renderer::load_named(&dir, &settings.env.format)?));
+        let (model, renderer) = (Rc::new(model), load_renderer(&dir, &settings.env.format, fetching.reporter)?);
         let limit = model.config.max_position_embeddings;
         let max_context = if policy.max_context == 0 { limit } else { policy.max_context.min(limit) };
         let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
@@ -104,8 +102,17 @@ pub fn load_policy(
     fetching: Fetching<'_>,
 ) -> Result<(Rc<Model>, Arc<Renderer>, PathBuf)> {
     let (model, dir) = load_model(policy, fetching)?;
-    let renderer = Arc::new(Renderer::load_named(&dir, format)?);
+    let renderer = load_renderer(&dir, format, fetching.reporter)?;
     Ok((model, renderer, dir))
+}
+
+/// A model's tokenizer and template; whoever waits is told where a template of our own stands in.
+pub fn load_renderer(dir: &Path, format: &str, reporter: &Reporter) -> Result<Arc<Renderer>> {
+    let renderer = Renderer::load_named(dir, format)?;
+    if renderer.template().is_default() {
+        reporter.warn("the model has no chat template: plain ChatML stands in, which it may not know");
+    }
+    Ok(Arc::new(renderer))
 }
 
 /// Loads the policy's model alone, on its device, and gives the directory of its tokenizer and settings. An adapter is
@@ -117,26 +124,6 @@ pub fn load_model(policy: &PolicySettings, fetching: Fetching<'_>) -> Result<(Rc
         model.merge_adapter()?;
     }
     Ok((Rc::new(model), text))
-}
-
-/// How a model itself wants to be sampled: its `generation_config.json`, where there is one.
-pub fn model_sampling(dir: &Path) -> Result<Sampling> {
-    let path = dir.join("generation_config.json");
-    let wanted: Value = match std::fs::read(&path) {
-        Ok(bytes) => serde_json::from_slice(&bytes)
-            .map_err(|e| Error::new(Kind::Model, format!("damaged file: {e}")).at_path(&path))?,
-        Err(_) => Value::Null,
-    };
-    let usual = Sampling::default();
-    let greedy = wanted["do_sample"] == false;
-    Ok(Sampling {
-        temperature: if greedy { 0.0 } else { wanted["temperature"].as_f64().unwrap_or(usual.temperature) },
-        top_p: wanted["top_p"].as_f64().unwrap_or(usual.top_p),
-        top_k: wanted["top_k"].as_u64().unwrap_or(0) as usize,
-        min_p: wanted["min_p"].as_f64().unwrap_or(usual.min_p),
-        repetition_penalty: wanted["repetition_penalty"].as_f64().unwrap_or(usual.repetition_penalty),
-        ..usual
-    })
 }
 
 /// The compute type: as asked, or f32 on CPU (the faster one there) and bf16 on CUDA.

@@ -62,6 +62,11 @@ fn by_name(name: &str, fetching: Fetching<'_>, fetch: Fetch) -> Result<PathBuf> 
     if name == MODEL_NANO {
         return unpack_nano();
     }
+    if Path::new(name).is_file() {
+        return Err(Error::new(Kind::Model, format!("`{name}` is a file; a model is a directory")).hint(
+            "it holds config.json, model.safetensors and tokenizer.json; other formats (gguf, pickles) are not read",
+        ));
+    }
     if ModelId::is_meant(name) {
         return fetched(name, fetching, fetch).map_err(|mut error| {
             if error.kind == Kind::Model {

@@ -78,8 +78,8 @@ fn a_server_is_talked_to() {
     let output = infer(dir.path(), &server, &["-p", "Hello?", "--json"]);
     let reply: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
-        (&reply["text"], &reply["tokens"], &reply["reasoning"]),
-        (&json!("Grüße, Wélt 😀"), &json!(5), &json!("Hm."))
+        (&reply["text"], &reply["tokens"], &reply["reasoning"], &reply["finish_reason"]),
+        (&json!("Grüße, Wélt 😀"), &json!(5), &json!("Hm."), &json!("stop"))
     );
     assert_eq!(bodies(&server)[1].as_object().unwrap().len(), 4);
 }
@@ -149,8 +149,9 @@ fn tools_are_offered_to_the_server_and_its_calls_are_answered() {
     let events: Vec<Value> =
         String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let names: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
-    assert_eq!(names, ["call", "malformed_call", "call", "result", "result", "result", "reply"]);
-    assert_eq!((&events[6]["text"], &events[6]["tool_calls"]), (&json!("It is 42."), &json!(3)));
+    assert_eq!(names, ["call", "malformed_call", "call", "turn", "result", "result", "result", "reply"]);
+    assert_eq!(events[3]["text"], "I compute.");
+    assert_eq!((&events[7]["text"], &events[7]["tool_calls"]), (&json!("It is 42."), &json!(3)));
 }
 
 #[test]
@@ -287,6 +288,13 @@ fn flags_that_can_not_be_meant() {
 
     For more information, try '--help'.
     ");
+    cli_snapshot!(["infer", "--model", "x", "--temperature", "-1", "-p", "Hello"], @r"
+    exit: 2
+    --- stderr
+    error: invalid value '-1' for '--temperature <NUMBER>': must be a number from 0 to 10
+
+    For more information, try '--help'.
+    ");
     cli_snapshot!(["infer", "--model", "x", "--top-pp", "1", "-p", "Hello"], @r"
     exit: 2
     --- stderr
@@ -304,4 +312,34 @@ fn flags_that_can_not_be_meant() {
     error: can't read the script: no such file or directory
       --> none.lua
     ");
+}
+
+#[test]
+fn what_a_model_says_of_itself_is_told() {
+    let dir = directory(&[("model.gguf", "GGUF")], true);
+    let ask = |model: &str, more: &[&str]| {
+        let output =
+            r1(dir.path(), &[&["infer", "-m", model, "-p", "Say 4", "--json"], more].concat()).output().unwrap();
+        shown(dir.path(), &output)
+    };
+    assert!(ask("model.gguf", &[]).contains("`model.gguf` is a file; a model is a directory"));
+
+    // A limit of the model's own; a reply that it cuts says so.
+    let written = |name: &str, text: &str| std::fs::write(dir.path().join("model").join(name), text).unwrap();
+    written("generation_config.json", r#"{"max_new_tokens": 2, "do_sample": false, "num_beams": 4}"#);
+    let said = ask("model", &[]);
+    assert!(said.contains("`num_beams` is not followed here"), "{said}");
+    assert!(said.contains(r#""finish_reason":"length""#) && said.contains(r#""tokens":2"#), "{said}");
+    assert!(ask("model", &["--max-new-tokens", "3"]).contains(r#""tokens":3"#));
+    written("generation_config.json", r#"{"temperature": "hot"}"#);
+    assert!(ask("model", &[]).contains(r#"`temperature` is \"hot\" in generation_config.json; it must be a number"#));
+
+    // Without a chat template one of our own stands in, and it is said.
+    written("generation_config.json", "{}");
+    let path = dir.path().join("model/tokenizer_config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config.as_object_mut().unwrap().shift_remove("chat_template");
+    written("tokenizer_config.json", &config.to_string());
+    let said = ask("model", &[]);
+    assert!(said.contains("the model has no chat template: plain ChatML stands in"), "{said}");
 }

@@ -142,3 +142,37 @@ fn a_conversation_goes_on_behind_a_tool_that_was_stopped() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(!seen.0.lock().unwrap().contains("error"), "{}", seen.0.lock().unwrap());
 }
+
+#[test]
+fn a_loaded_conversation_is_taken_back_too() {
+    let server = serving(|asked, _| {
+        let body: Value = serde_json::from_slice(&asked.body).unwrap();
+        let count = body["messages"].as_array().unwrap().len();
+        streamed(&[delta(&json!({ "content": format!("Heard {count}.") })), finish("length")])
+    });
+    let dir = directory(&[], false);
+    let (mut keyboard, theirs) = terminal();
+    let seen = Seen::of(keyboard.try_clone().unwrap());
+    let end = || Stdio::from(theirs.try_clone().unwrap());
+    let mut command = r1(dir.path(), &["infer", "--api-base", &server.url, "--model", "m", "--no-color"]);
+    command.env("NO_PROXY", "127.0.0.1").env("HOME", dir.path()).env_remove("XDG_STATE_HOME").env("TERM", "xterm");
+    let mut child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+    let mut at = 0;
+    for (typed, expected) in [
+        ("Go\r", "cut off"),
+        ("/save chat.json\r", "2 messages written to chat.json"),
+        ("/reset\r", "the conversation begins anew"),
+        ("/undo\r", "nothing has been asked yet"),
+        ("/load chat.json\r", "2 messages read"),
+        ("More\r", "Heard 3."),
+        ("/undo\r", "taken back: More"),
+        ("/undo\r", "taken back: Go"),
+        ("Else\r", "Heard 1."),
+        ("\x04", ""),
+    ] {
+        at = seen.wait(at, "\x1b[?2004h");
+        keyboard.write_all(typed.as_bytes()).unwrap();
+        at = seen.wait(at, expected);
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

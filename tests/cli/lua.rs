@@ -199,6 +199,34 @@ fn models_score_and_sample() {
     );
 }
 
+#[test]
+fn sampling_that_can_not_be_is_refused_by_name() {
+    for (field, told) in [
+        ("top_k = -1", "`sampling.top_k` must be a whole number, 0 or more, got the number -1"),
+        ("seed = 'x'", "`sampling.seed` must be a whole number, 0 or more, got the text \"x\""),
+        ("stop = 'x'", "`sampling.stop` must be a list, got the text \"x\""),
+        ("logit_bias = { x = 1 }", "`sampling.logit_bias` must be a table by token id, got a table"),
+        (
+            "logit_bias = { ['9999'] = 1 }",
+            "sampling.logit_bias names token id 9999, outside the model's vocabulary of 263",
+        ),
+        ("stop_ids = { 9999 }", "token id 9999 is outside the vocabulary of 263"),
+    ] {
+        let said = run(&format!("r1.model('model'):generate({{ 5, 6 }}, {{ {field} }})"));
+        assert_eq!(said, format!("exit: 3\n--- stderr\nerror: {told}\n  --> -e:1"));
+    }
+    assert_eq!(
+        run("r1.model('model', { dtype = 'f8' })"),
+        "exit: 3\n--- stderr\nerror: `policy.dtype` is \"f8\"; it is one of `auto`, `f32`, `bf16`\n  --> -e:1"
+    );
+    // Longer than any clock runs.
+    let code = "for _, seconds in ipairs { 1e18, 1e300 } do
+        local options = { max_seconds = seconds, max_new_tokens = 2, ignore_eos = true }
+        print(#r1.model('model'):generate({ 5, 6 }, options).token_ids)
+      end";
+    assert_eq!(run(code), "exit: 0\n--- stdout\n2\n2");
+}
+
 /// A directory without a tokenizer is used by ids.
 #[test]
 fn a_model_without_a_tokenizer() {

@@ -12,7 +12,7 @@ use super::local::Local;
 use super::recipe::{Recipe, begin, failed, messages_of, replace_system, wait};
 use super::remote::Remote;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Action, Message, Observation, Role, ToolCall};
+use crate::mdp::{Action, FinishReason, Message, Observation, Role, ToolCall};
 use crate::script::State;
 use crate::telemetry::Interrupt;
 
@@ -28,6 +28,11 @@ pub(super) enum Piece<'a> {
     Malformed(&'a str),
     /// A reply is complete.
     End,
+    /// The reply was not the last one: tools answer it, and the policy goes on.
+    Turn {
+        text: &'a str,
+        reasoning: Option<&'a str>,
+    },
     /// What a tool answered.
     Result {
         name: &'a str,
@@ -72,6 +77,8 @@ pub(super) struct Answer {
     /// Seconds in which the policy spoke.
     pub(super) speaking: f64,
     pub(super) stopped: bool,
+    /// Why the last reply ended.
+    pub(super) finish: Option<FinishReason>,
     /// It was stopped where no reply had begun or a tool was at work: the question is as if it had not been asked.
     pub(super) taken_back: bool,
 }
@@ -101,6 +108,8 @@ pub(super) struct Chat {
     asked: Vec<(String, Memory)>,
     /// The question that was taken back when it was stopped, for `/retry`.
     stopped: Option<String>,
+    /// The conversation was begun in a file, and nobody knows the env's states before its end.
+    loaded: bool,
     pub(super) stats: Stats,
 }
 
@@ -128,6 +137,7 @@ impl Chat {
             messages: Vec::new(),
             asked: Vec::new(),
             stopped: None,
+            loaded: false,
             stats: Stats::default(),
         };
         chat.reset();
@@ -155,6 +165,17 @@ impl Chat {
         self.recipe.as_ref().map_or(&[], |recipe| recipe.worker.tools())
     }
 
+    /// Why there is no question to take back.
+    pub(super) fn nothing_asked(&self) -> Error {
+        if self.loaded {
+            return Error::new(
+                Kind::Usage,
+                "nothing has been asked since /load, and an env's state can't be taken back further",
+            );
+        }
+        Error::new(Kind::Usage, "nothing has been asked yet")
+    }
+
     pub(super) fn system(&self) -> Option<&str> {
         self.system.as_deref()
     }
@@ -164,6 +185,7 @@ impl Chat {
         self.messages = self.system.iter().map(|text| Message::system(text.as_str())).collect();
         self.asked.clear();
         self.stopped = None;
+        self.loaded = false;
         self.stats.context = None;
         if let Some(recipe) = &mut self.recipe {
             recipe.state = None;
@@ -253,7 +275,8 @@ impl Chat {
         self.recall(&Memory { messages, state })?;
         let own = self.messages.first().filter(|message| message.role == Role::System);
         self.system = own.map(|message| message.content.text());
-        self.asked.clear();
+        self.asked = if self.recipe.is_some() { Vec::new() } else { questions(&self.messages) };
+        self.loaded = self.recipe.is_some();
         self.stopped = None;
         Ok(count)
     }
@@ -334,7 +357,7 @@ impl Chat {
             Speaker::Local(local) => local.prompt_budget(),
             Speaker::Remote(remote) => remote.prompt_budget(),
         };
-        for _ in 0..recipe.max_steps {
+        for step in 1..=recipe.max_steps {
             let observation = wait(&recipe.runtime, interrupt, worker.observe(&state, budget))?.map_err(failed)?;
             let action = self.reply(&observation, worker.tools(), answer, show)?;
             if answer.stopped {
@@ -351,6 +374,9 @@ impl Chat {
             }
             let stepped = stepped.map_err(failed)?;
             answer.tool_calls += stepped.tools.len();
+            if !stepped.done && step < recipe.max_steps {
+                show(Piece::Turn { text: &answer.text, reasoning: answer.reasoning.as_deref() });
+            }
             for message in worker.messages(&state).iter().skip(seen).filter(|message| message.role == Role::Tool) {
                 let name = message.name.as_deref().unwrap_or("tool");
                 show(Piece::Result { name, text: &message.content.text() });
@@ -389,10 +415,20 @@ impl Chat {
         answer.text = said.content;
         answer.reasoning = said.reasoning;
         answer.stopped = said.stopped;
+        answer.finish = Some(said.action.finish_reason);
         self.stats.replies += 1;
         self.stats.tokens += said.tokens;
         self.stats.speaking += seconds;
         self.stats.context = said.prompt.map(|prompt| prompt + said.tokens);
         Ok(said.action)
     }
+}
+
+/// The questions of a conversation, each with what was said before it.
+fn questions(messages: &[Message]) -> Vec<(String, Memory)> {
+    let asked = |(place, message): (usize, &Message)| {
+        let before = Memory { messages: messages[..place].to_vec(), state: None };
+        (message.role == Role::User).then(|| (message.content.text(), before))
+    };
+    messages.iter().enumerate().filter_map(asked).collect()
 }

@@ -128,10 +128,10 @@ fn command(chat: &mut Chat, name: &str, rest: &str, interrupt: Interrupt, screen
         }
         "/undo" => match chat.undo()? {
             Some(question) => screen.tell(&format!("taken back: {question}")),
-            None => Err(nothing_asked()),
+            None => Err(chat.nothing_asked()),
         },
         "/retry" => {
-            let question = chat.again()?.ok_or_else(nothing_asked)?;
+            let question = chat.again()?.ok_or_else(|| chat.nothing_asked())?;
             screen.note(&format!("> {question}"));
             say(chat, &question, interrupt, screen)
         }
@@ -154,10 +154,6 @@ fn command(chat: &mut Chat, name: &str, rest: &str, interrupt: Interrupt, screen
         "/stats" => screen.tell(&stats(chat)),
         _ => screen.tell(&help()),
     }
-}
-
-fn nothing_asked() -> Error {
-    Error::new(Kind::Usage, "nothing has been asked yet")
 }
 
 fn help() -> String {

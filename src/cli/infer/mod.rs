@@ -19,7 +19,6 @@ use super::failure::Voice;
 use crate::config::{PolicySettings, Settings};
 use crate::engine::{Engine, EngineOptions, TokenBytes};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::Sampling;
 use crate::script::{Script, Worker};
 use crate::telemetry::{Interrupt, Reporter, ctrl_c};
 use crate::text::{Format, Renderer};
@@ -31,7 +30,7 @@ use recipe::Recipe;
 use remote::Remote;
 use screen::Screen;
 
-/// Tokens of a reply where neither a flag nor a recipe says.
+/// Tokens of a reply where neither a flag, a recipe nor the model says.
 const MAX_NEW_TOKENS: usize = 512;
 
 pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
@@ -113,7 +112,7 @@ fn open_local(
     if scripted {
         sampling.temperature = settings.eval.temperature;
     } else {
-        sampling = Sampling { max_new_tokens: MAX_NEW_TOKENS, ..train::model_sampling(&dir)? };
+        sampling = train::model_sampling(&dir, MAX_NEW_TOKENS, reporter)?;
     }
     sampling.temperature = args.temperature.unwrap_or(sampling.temperature);
     sampling.top_p = args.top_p.unwrap_or(sampling.top_p);
@@ -146,7 +145,12 @@ fn asked_of_server(args: &InferArgs, recipe: Option<&Settings>, format: Option<F
         ("top_p", args.top_p.or(own.map(|own| own.top_p).filter(|&p| p < 1.0)).map(Value::from)),
         ("top_k", args.top_k.or(own.map(|own| own.top_k as u32).filter(|&k| k > 0)).map(Value::from)),
         ("min_p", args.min_p.or(own.map(|own| own.min_p).filter(|&p| p > 0.0)).map(Value::from)),
-        ("repetition_penalty", args.repetition_penalty.map(Value::from)),
+        (
+            "repetition_penalty",
+            args.repetition_penalty
+                .or(own.filter(|own| own.penalises()).map(|own| own.repetition_penalty))
+                .map(Value::from),
+        ),
         ("max_tokens", args.max_new_tokens.or(own.map(|own| own.max_new_tokens as u32)).map(Value::from)),
         ("seed", args.seed.map(Value::from)),
         ("stop", Some(stop).filter(|stop| !stop.is_empty()).map(Value::from)),

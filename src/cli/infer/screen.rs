@@ -11,7 +11,7 @@ use super::super::args::OutputArgs;
 use super::super::print;
 use super::chat::{Answer, Piece};
 use crate::error::Result;
-use crate::mdp::ToolCall;
+use crate::mdp::{FinishReason, ToolCall};
 use crate::telemetry::duration;
 
 /// Lines of a tool's answer that are shown to a person.
@@ -55,6 +55,13 @@ impl Screen {
                 Piece::Malformed(why) => json!({ "event": "malformed_call", "message": why }),
                 Piece::Result { name, text } => json!({ "event": "result", "name": name, "content": text }),
                 Piece::Log(text) => json!({ "event": "log", "message": text }),
+                Piece::Turn { text, reasoning } => {
+                    let mut turn = json!({ "event": "turn", "text": text });
+                    if let Some(reasoning) = reasoning {
+                        turn["reasoning"] = Value::from(*reasoning);
+                    }
+                    turn
+                }
                 Piece::Text(_) | Piece::Thought(_) | Piece::End => return Ok(()),
             };
             return print(&format!("{event}\n"));
@@ -104,6 +111,8 @@ impl Screen {
                 self.note(&format!("  {text}"));
                 Ok(())
             }
+            // Its text has been seen.
+            Piece::Turn { .. } => Ok(()),
             Piece::End => {
                 self.end_line()?;
                 self.said.borrow_mut().clear();
@@ -117,8 +126,9 @@ impl Screen {
         self.complaints.borrow_mut().clear();
         let rate = answer.tokens as f64 / answer.speaking.max(1e-9);
         if self.output.json {
+            let finish = answer.finish.map(FinishReason::name);
             let mut reply = json!({
-                "event": "reply", "text": answer.text, "tool_calls": answer.tool_calls, "tokens": answer.tokens,
+                "event": "reply", "text": answer.text, "finish_reason": finish, "tool_calls": answer.tool_calls, "tokens": answer.tokens,
                 "seconds": answer.seconds, "tokens_per_second": rate, "stopped": answer.stopped,
             });
             if let Some(reasoning) = &answer.reasoning {
@@ -127,7 +137,12 @@ impl Screen {
             return print(&format!("{reply}\n"));
         }
         if self.person && !answer.taken_back {
-            let stopped = if answer.stopped { ", stopped" } else { "" };
+            let stopped = match answer.finish {
+                _ if answer.stopped => ", stopped",
+                Some(FinishReason::Length) => ", cut off: no room for more (--max-new-tokens, the context)",
+                Some(FinishReason::Deadline) => ", cut off: out of time",
+                _ => "",
+            };
             let calls = match answer.tool_calls {
                 0 => String::new(),
                 1 => ", 1 tool call".to_owned(),

@@ -183,6 +183,11 @@ fn without_network_the_cache_is_used() {
         let (again, notes) = fetch_noting(&hub(gone, dir.path(), &[]), id);
         assert_eq!(again.unwrap(), fetched);
         assert!(notes.iter().any(|note| note.contains("using the copy in the cache")), "{notes:?}");
+        // Nobody waits long for a hub that is not there.
+        let mut patient = hub(gone, dir.path(), &[]);
+        patient.remote.pause = Duration::from_secs(1);
+        let (_, notes) = fetch_noting(&patient, id);
+        assert_eq!(notes.iter().filter(|note| note.contains("trying again")).count(), 1, "{notes:?}");
     }
     assert_eq!(server.asked().len(), before);
     // A server that is there and says no is believed.

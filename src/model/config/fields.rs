@@ -159,6 +159,10 @@ impl Fields {
         };
         match self.0.iter().find(|(name, value)| !value.is_null() && !inert(name)) {
             None => Ok(()),
+            Some((name, value)) if name == "quantization_config" => {
+                Err(Self::wrong(name, value, "quantised weights are not read")
+                    .hint("fetch the model in f32, bf16 or f16; policy.dtype says what it is computed in"))
+            }
             Some((name, value)) => {
                 Err(Self::wrong(name, value, "this field is not known here and may change what the model computes")
                     .hint("if it changes nothing in a forward pass, take it out of config.json"))

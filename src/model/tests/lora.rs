@@ -152,6 +152,11 @@ fn adapters_that_do_not_fit_are_refused_by_name() {
         ("r", json!(0)),
         ("lora_alpha", json!("much")),
         ("use_rslora", json!(1)),
+        ("init_lora_weights", json!("pissa_niter_4")),
+        ("init_lora_weights", json!("olora")),
+        ("use_bdlora", json!({"target_modules_bd_a": ["q_proj"]})),
+        ("kasa_config", json!({"beta": 0.1})),
+        ("a_field_of_tomorrow", json!(2)),
     ] {
         write(&case, dir.path());
         let mut config = case.record["adapter_config"].clone();

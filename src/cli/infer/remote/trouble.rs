@@ -25,8 +25,10 @@ impl Remote {
     pub(super) fn fault(&self, fault: Fault) -> Error {
         match fault {
             Fault::Stopped => stopped(),
-            Fault::Broken(why) => Error::new(Kind::Model, format!("can't talk to {}: {why}", self.base))
-                .hint("is the server running, and is --api-base its address? (HTTPS_PROXY and NO_PROXY are heeded)"),
+            Fault::Absent(why) | Fault::Broken(why) => {
+                Error::new(Kind::Model, format!("can't talk to {}: {why}", self.base))
+                    .hint("is the server running, and is --api-base its address? (HTTPS_PROXY and NO_PROXY are heeded)")
+            }
         }
     }
 
@@ -34,7 +36,7 @@ impl Remote {
     pub(super) fn cut(&self, fault: Fault) -> Error {
         match fault {
             Fault::Stopped => stopped(),
-            Fault::Broken(why) => self.odd(Odd::BrokeOff(Some(why))),
+            Fault::Absent(why) | Fault::Broken(why) => self.odd(Odd::BrokeOff(Some(why))),
         }
     }
 
