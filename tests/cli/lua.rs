@@ -213,7 +213,7 @@ fn sampling_that_can_not_be_is_refused_by_name() {
         ("stop_ids = { 9999 }", "token id 9999 is outside the vocabulary of 263"),
     ] {
         let said = run(&format!("r1.model('model'):generate({{ 5, 6 }}, {{ {field} }})"));
-        assert_eq!(said, format!("exit: 3\n--- stderr\nerror: {told}\n  --> -e:1"));
+        assert_eq!(said.split_once('\n').unwrap().1, format!("--- stderr\nerror: {told}\n  --> -e:1"));
     }
     assert_eq!(
         run("r1.model('model', { dtype = 'f8' })"),

@@ -217,7 +217,7 @@ fn a_stopped_fetch_is_taken_up_by_the_next() {
     let server = Server::changed(tiny(), |asked, before, mut answer| {
         if asked.at_store && before == 0 {
             answer.cut = Some(90_000);
-            answer.stall = Duration::from_secs(600);
+            answer.stall = Duration::from_mins(10);
         }
         answer
     });

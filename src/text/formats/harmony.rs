@@ -49,20 +49,18 @@ impl<'a> Harmony<'a> {
             return Step::Skip(tag.len());
         }
         let Some(end) = rest.find(MESSAGE) else {
-            // A header without a message says nothing.
-            return if done { Step::Skip(rest.len()) } else { Step::More };
+            return match addressed(rest) {
+                _ if !done => Step::More,
+                ("assistant" | "", Some(_)) => Step::Calls(rest.len(), vec![Err("it is cut off".to_owned())]),
+                // A header without a message says nothing.
+                _ => Step::Skip(rest.len()),
+            };
         };
         let header = &rest[..end];
         // The last channel counts: a header may be written twice.
         let channel = header.rsplit_once(CHANNEL).map_or("", |(_, channel)| channel);
         let channel = channel.split(|letter: char| letter.is_whitespace() || letter == '<').next().unwrap_or_default();
-        let role = header.rsplit_once(START).map_or("assistant", |(_, role)| role);
-        let role = role.split(|letter: char| letter.is_whitespace() || letter == '<').next().unwrap_or_default();
-        let to = header
-            .split("to=")
-            .skip(1)
-            .map(|to| to.split(|letter: char| letter.is_whitespace() || letter == '<').next().unwrap_or_default());
-        let to = to.filter(|to| !to.is_empty() && *to != "assistant" && *to != "user").last();
+        let (role, to) = addressed(header);
         let body = match to {
             _ if !matches!(role, "assistant" | "") => Body::Ignored,
             Some(to) => Body::Call(to.strip_prefix("functions.").unwrap_or(to).to_owned()),
@@ -121,6 +119,14 @@ impl<'a> Harmony<'a> {
         let used = if end == 0 { find(rest, ENDS).map_or(rest.len(), |(_, tag)| tag.len()) } else { end };
         Step::Calls(used, vec![result])
     }
+}
+
+/// Who speaks in a message with this header, and which tool they speak to.
+fn addressed(header: &str) -> (&str, Option<&str>) {
+    let word = |text: &str| text.find(|letter: char| letter.is_whitespace() || letter == '<').unwrap_or(text.len());
+    let role = header.rsplit_once(START).map_or("assistant", |(_, role)| &role[..word(role)]);
+    let to = header.split("to=").skip(1).map(|to| &to[..word(to)]);
+    (role, to.filter(|to| !to.is_empty() && *to != "assistant" && *to != "user").last())
 }
 
 impl Body {
@@ -222,6 +228,13 @@ mod tests {
             assert_eq!(reply.errors, [format!("Tool call 1 can't be read: {error}.")], "{body}");
         }
         assert_eq!(parse(" to=functions.f<|message|> ").errors, ["The call of `f` has no arguments."]);
+        for header in ["to=functions.f", "to=functions.f <|constrain|>json", "to=f<|mess"] {
+            let reply = parse(&format!(
+                "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary {header}"
+            ));
+            assert_eq!(reply.errors, ["Tool call 1 can't be read: it is cut off."], "{header}");
+        }
+        assert_eq!(parse("<|channel|>commentary<|mess").errors, [""; 0]);
         let reply = parse("<|channel|>commentary to=functions.f<|message|> <|call|>");
         assert_eq!(reply.errors, ["Tool call 1 can't be read: not valid JSON, expected value at line 1 column 2."]);
     }
