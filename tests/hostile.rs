@@ -138,7 +138,7 @@ impl Case {
         let started = Instant::now();
         let beside = drive(&pool, &rows);
         let seconds = started.elapsed();
-        assert!(seconds < Duration::from_secs(10) * u32::try_from(self.times).unwrap(), "{name} took {seconds:?}");
+        assert!(seconds < Duration::from_mins(1) * u32::try_from(self.times).unwrap(), "{name} took {seconds:?}");
         for row in good {
             assert_eq!(beside[&row], alone[&row], "{name} changes a good trajectory");
         }

@@ -77,6 +77,38 @@
 ---@field timed_out boolean
 ---@field seconds number
 
+---A call of a tool as it is stored.
+---@class r1.ToolUse
+---@field name string
+---@field arguments any
+---@field output string What the policy was shown
+---@field ok boolean
+---@field reward number Process reward
+---@field seconds number
+
+---Another script, opened.
+---@class r1.Script
+---@field path string
+---@field tools (table<string, any>)[] Schemas
+---@field format string Of calls
+local Script = {}
+
+---How many rows there are.
+---@param split? string train or eval
+---@return number?
+function Script:rows(split) end
+
+---One row.
+---@param row? number From 0
+---@param split? string
+---@return r1.Task
+function Script:row(row, split) end
+
+---Begins a trajectory.
+---@param which? { row?: number, split?: string, task?: r1.Task, seed?: number }
+---@return r1.Attempt
+function Script:reset(which) end
+
 ---A stored trajectory.
 ---@class r1.Trajectory
 ---@field id string
@@ -95,6 +127,7 @@
 ---@field messages r1.Message[]
 ---@field steps (table<string, any>)[]
 ---@field record? (table<string, any>)[]
+---@field branch? number Which continuation it is, of r1.rollout
 
 ---What a script returns.
 ---@class r1.Recipe
@@ -156,7 +189,7 @@ function Context:recall(options) end
 function Context:summarize(options) end
 
 ---Shows every message as a function gives it back, or not at all where it gives nil.
----@param change fun(message: r1.Message, place: number, count: number): r1.Message?
+---@param change fun(message: r1.Message, place: integer, count: integer): r1.Message?
 ---@return r1.Context
 function Context:map(change) end
 
@@ -240,37 +273,17 @@ function Model:logits(ids) end
 ---@return table<string, any>
 function Model:config() end
 
----Another script, opened.
----@class r1.Script
-local Script = {}
-
----How many rows there are.
----@param split? string train or eval
----@return number?
-function Script:rows(split) end
-
----One row.
----@param row? number From 0
----@param split? string
----@return r1.Task
-function Script:row(row, split) end
-
----Begins a trajectory.
----@param which? { row?: number, split?: string, task?: r1.Task, seed?: number }
----@return r1.Attempt
-function Script:reset(which) end
-
 ---A trajectory that is played by hand.
 ---@class r1.Attempt
 local Attempt = {}
 
 ---What the policy is shown.
----@return r1.Message[]|string|{ token_ids: number[] }
+---@return any # Messages, a text, or { token_ids = … }
 function Attempt:observe() end
 
 ---Replies for the policy.
 ---@param reply string|{ text?: string, tool_calls?: r1.ToolCall[], finish_reason?: string }
----@return { reward: number, done: boolean, status?: string, text: string, tools: r1.ToolResult[] }
+---@return { reward: number, done: boolean, status?: string, text: string, tools: r1.ToolUse[] }
 function Attempt:step(reply) end
 
 ---Replies with one call of a tool.
@@ -541,7 +554,7 @@ function r1.data.parquet(path) end
 function r1.data.hf(name, options) end
 
 ---Rows made by a function.
----@param rows { count: number, seed?: number, row: fun(index: number): r1.Task }
+---@param rows { count: number, seed?: number, row: fun(index: integer): r1.Task }
 ---@return r1.Dataset
 function r1.data.generate(rows) end
 
@@ -668,7 +681,7 @@ function r1.re.find_all(text, pattern, most) end
 ---The groups of one match after the other, for loops.
 ---@param text string
 ---@param pattern string
----@return fun(): string ...
+---@return fun()
 function r1.re.gmatch(text, pattern) end
 
 ---Replaces matches.
@@ -697,7 +710,7 @@ r1.text = {}
 ---Texts by likeness to a query (BM25 over words): a search over notes or a small collection.
 ---@param query string
 ---@param texts string[]
----@return ({ index: number, score: number })[] # Best first; texts that share no word with the query are left out
+---@return ({ index: integer, score: number })[] # Best first; texts that share no word with the query are left out
 function r1.text.rank(query, texts) end
 
 ---Reads a reply as a policy's is read.
@@ -824,10 +837,59 @@ function r1.rollout(options) end
 
 ---A test of a file that r1 test runs.
 ---@param name string What holds
----@param body fun(): any
+---@param body fun()
 function test(name, body) end
 
 ---What is looked at in a test.
 ---@param value any
+---@param ... any Not looked at
 ---@return r1.Expectation
-function expect(value) end
+function expect(value, ...) end
+
+
+---@param x number
+---@param min number
+---@param max number
+---@return number
+function math.clamp(x, min, max) end
+
+---@param x number
+---@return integer
+function math.round(x) end
+
+---@param x number
+---@return integer
+function math.sign(x) end
+
+---@param count integer
+---@param value any
+---@return table
+function table.create(count, value) end
+
+---@param list table
+---@param value any
+---@param from? integer
+---@return integer?
+function table.find(list, value, from) end
+
+---@param t table
+function table.clear(t) end
+
+---@generic T: table
+---@param t T
+---@return T
+function table.clone(t) end
+
+---@generic T: table
+---@param t T
+---@return T
+function table.freeze(t) end
+
+---@param t table
+---@return boolean
+function table.isfrozen(t) end
+
+---@param text string
+---@param separator? string
+---@return string[]
+function string.split(text, separator) end

@@ -9,15 +9,17 @@ use serde_json::Value;
 pub struct Branch {
     /// Tries of a group that begin at the beginning; the rest of it branches off them. 0: all do, and nothing branches.
     pub roots: usize,
-    /// Which states of a root are branched from.
+    /// Which states are branched from.
     pub at: BranchAt,
     /// Branches from one state.
     pub width: usize,
+    /// In how many rounds: what branches off in one may be branched from in the next.
+    pub rounds: usize,
 }
 
 impl Default for Branch {
     fn default() -> Self {
-        Self { roots: 0, at: BranchAt::Random, width: 1 }
+        Self { roots: 0, at: BranchAt::Random, width: 1, rounds: 1 }
     }
 }
 

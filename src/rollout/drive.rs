@@ -98,15 +98,17 @@ pub async fn branch(
     try_join_all(forks.into_iter().map(|fork| go_on(stage, policy, fork))).await
 }
 
-/// Goes on from a state that was kept for it, under a name and seeds of its own. `replied` is called after the first reply.
+/// Goes on from a state that was kept for it, under a name and seeds of its own, and keeps states in turn. `replied` is
+/// called after the first reply. The policy is not told that the conversation is over.
 pub(super) async fn branch_off(
     stage: Stage<'_>,
     policy: &dyn Policy,
     point: &Point,
     spec: &Spec,
+    points: &mut Points<'_>,
     mut replied: impl FnMut(),
 ) -> Result<Trajectory> {
-    let fork = match point.attempt.fork(spec.clone()) {
+    let mut fork = match point.attempt.fork(spec.clone()) {
         Ok(fork) => fork,
         Err(error) => {
             let task = point.attempt.trajectory().task.clone();
@@ -114,12 +116,12 @@ pub(super) async fn branch_off(
         }
     };
     let first = point.attempt.trajectory().steps.len() + 1;
-    let reached = go_to(stage, policy, fork, first).await;
+    let mut ended = writing(stage, policy, &mut fork, first, None).await;
     replied();
-    match reached? {
-        Reached::There(attempt) => go_on(stage, policy, *attempt).await,
-        Reached::Ended(trajectory) => Ok(*trajectory),
+    if ended.is_ok() && fork.over().is_none() {
+        ended = writing(stage, policy, &mut fork, usize::MAX, Some(points)).await;
     }
+    concluded(stage, fork, ended)
 }
 
 /// As [`run_steps`], with the policy also writing what the script asks for.

@@ -9,9 +9,10 @@ use futures_util::future::join_all;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::attempt::Stage;
-use super::drive::{branch_off, drive, drive_root};
+use super::drive::{branch_off, drive_root};
 use super::pool::{Batch, Generation, Job};
-use super::tree::Points;
+use super::spec::Spec;
+use super::tree::{Point, Points, choose};
 use crate::engine::Policy;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Status, Trajectory};
@@ -66,54 +67,87 @@ pub(super) fn work(
     });
 }
 
-/// Runs a tree: the root, and then what branches off it, side by side.
+/// Runs a tree: the root, and then, round after round, what branches off it, side by side.
 async fn grow(machines: &Machines, job: &Job, permit: OwnedSemaphorePermit, permits: &Semaphore) {
+    let tree = &job.tree;
+    let generation = &job.batch.generation(tree.root.group);
+    let rounds = tree.rounds();
+    let states_from = |round: usize| rounds[round..].iter().map(|specs| tree.states(specs.len())).sum();
+    let Some(root) = limb(machines, job, generation, &tree.root, None, states_from(0)).await else { return };
+    drop(permit);
+    let (root, offered) = root;
+    let (mut limbs, mut offered) = (vec![root], vec![offered]);
+    for (round, specs) in rounds.iter().enumerate() {
+        let chosen = choose(&mut offered, tree.states(specs.len()));
+        let (kept, later) = (&offered, states_from(round + 1));
+        let grown = specs.iter().enumerate().map(|(branch, spec)| {
+            let from = chosen.get(branch / tree.width.max(1) % chosen.len().max(1));
+            let from = from.map(|&(limb, place)| (&kept[limb][place], limbs[limb].clone()));
+            async move {
+                // Never closed.
+                let _permit = permits.acquire().await;
+                limb(machines, job, generation, spec, from, later).await
+            }
+        });
+        let grown: Vec<_> = grown.collect();
+        if later == 0 {
+            limbs.clear();
+        }
+        for (limb, points) in join_all(grown).await.into_iter().flatten() {
+            limbs.push(limb);
+            offered.push(points);
+        }
+    }
+}
+
+/// A trajectory that others may branch off.
+#[derive(Clone)]
+struct Limb<'a> {
+    /// States live in the virtual machine that made them.
+    home: Rc<Worker>,
+    /// The cache of what they share is kept until each of them has made use of it.
+    _conversation: Option<Rc<Conversation<'a>>>,
+}
+
+/// Makes a trajectory, from the beginning or from a state of another, and keeps at most so many of its states; none of one
+/// that failed. `None` if it could not be made.
+async fn limb<'a>(
+    machines: &Machines,
+    job: &'a Job,
+    generation: &Arc<Generation>,
+    spec: &Spec,
+    from: Option<(&Point, Limb<'a>)>,
+    most: usize,
+) -> Option<(Limb<'a>, Vec<Point>)> {
     let Job { tree, batch, .. } = job;
-    let generation = batch.generation(tree.root.group);
     let policy = batch.policy.as_ref();
-    let mut points = Points::new(tree);
-    // States live in the virtual machine that made them.
-    let mut home = None;
-    let root = retrying(machines, batch, &generation, async |worker| {
+    let conversation = Rc::new(Conversation(policy, spec.seed.trajectory));
+    let mut points = Points::new(&tree.at, spec.seed, most);
+    let (point, mut parent) = from.unzip();
+    let mut home = parent.as_ref().map(|parent| Rc::clone(&parent.home));
+    let made = retrying(machines, batch, generation, async |worker| {
         points.clear();
+        if let (Some(point), Some(home)) = (point, &home) {
+            let stage = Stage { worker: home, renderer: &machines.renderer };
+            return branch_off(stage, policy, point, spec, &mut points, || parent = None).await;
+        }
         let stage = Stage { worker: &worker, renderer: &machines.renderer };
-        let trajectory = drive_root(stage, policy, &tree.root, Some(&mut points)).await;
+        let trajectory = drive_root(stage, policy, spec, Some(&mut points)).await;
         home = Some(worker);
         trajectory
     });
-    let root = root.await;
-    drop(permit);
-    let failed = root.as_ref().map_or(true, |trajectory| trajectory.status.is_failure());
-    let gone = root.is_err();
-    tell(job, root);
-    let conversation = Rc::new(Conversation(policy, tree.root.seed.trajectory));
+    let made = made.await;
+    let sound = made.as_ref().is_ok_and(|trajectory| !trajectory.status.is_failure());
+    let gone = made.is_err();
+    tell(job, made);
     if gone {
-        return;
+        return None;
     }
-    if failed {
+    if !sound {
         points.clear();
     }
-    let branches = points.of_branches();
-    let branches = branches.into_iter().zip(&tree.branches).map(|(point, spec)| {
-        let (home, generation) = (home.clone(), &generation);
-        // The cache of what they share is kept until each of them has made use of it.
-        let mut conversation = point.map(|_| Rc::clone(&conversation));
-        async move {
-            // Never closed.
-            let _permit = permits.acquire().await;
-            let branch = retrying(machines, batch, generation, async |worker| match (point, &home) {
-                (Some(point), Some(home)) => {
-                    let stage = Stage { worker: home, renderer: &machines.renderer };
-                    branch_off(stage, policy, point, spec, || conversation = None).await
-                }
-                _ => drive(&worker, &machines.renderer, policy, spec).await,
-            });
-            tell(job, branch.await);
-        }
-    });
-    let branches: Vec<_> = branches.collect();
-    drop(conversation);
-    join_all(branches).await;
+    let points = points.into_kept();
+    Some((Limb { home: home?, _conversation: (!points.is_empty()).then_some(conversation) }, points))
 }
 
 /// A conversation that the policy holds in its cache.

@@ -112,7 +112,7 @@ fn trees(
 ) -> Vec<Tree> {
     let sampling = session.with_stop(session.settings.sampling.clone());
     let greedy = session.with_stop(Sampling { temperature: 0.0, ..session.settings.sampling.clone() });
-    let Branch { roots, at, width } = &learner.branch;
+    let Branch { roots, at, width, rounds } = &learner.branch;
     let roots = if *roots == 0 { learner.group_size } else { *roots };
     let mut trees = Vec::with_capacity(numbers.len() * (roots + 1));
     for group in numbers.map(|number| number as u64) {
@@ -148,6 +148,7 @@ fn trees(
             branches: (roots + root..learner.group_size).step_by(roots).map(spec).collect(),
             at: at.clone(),
             width: *width,
+            rounds: *rounds,
         }));
         if wants.greedy {
             trees.push(spec(learner.group_size).into());

@@ -231,7 +231,7 @@ fn numbers(learner: &Learner) -> Result<()> {
 /// Trees that can't be.
 fn branches(learner: &Learner) -> Result<()> {
     let refuse = |message: String, hint: &str| Err(Error::new(Kind::Script, message).hint(hint));
-    let Branch { roots, at, width } = &learner.branch;
+    let Branch { roots, at, width, rounds } = &learner.branch;
     if *roots == 0 {
         return Ok(());
     }
@@ -241,6 +241,11 @@ fn branches(learner: &Learner) -> Result<()> {
     }
     if *width == 0 {
         return refuse("trainer.branch.width is 0".to_owned(), "give at least 1: branches from one state");
+    }
+    let branches = (learner.group_size - roots) / roots;
+    if *rounds == 0 || *rounds > branches.max(1) {
+        let message = format!("trainer.branch.rounds is {rounds}, and {branches} trajectories branch off each root");
+        return refuse(message, "give at least 1, and a trajectory for each round");
     }
     match at {
         BranchAt::Steps(list) if list.is_empty() || list.contains(&0) => refuse(
@@ -281,7 +286,7 @@ fn sampled(sampling: &Sampling) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, clippy::float_cmp)]
+    #![allow(clippy::unwrap_used)]
 
     use serde_json::json;
 
@@ -333,12 +338,15 @@ mod tests {
         assert!(refused(&alone, false).contains("filter.uniform"));
         let importance = Some(Map::new());
         assert!(refused(&Learner { importance, ..usual.clone() }, false).contains("recompute_above"));
-        let branch =
-            |roots, at, width| refused(&Learner { branch: Branch { roots, at, width }, ..usual.clone() }, false);
-        assert!(branch(9, BranchAt::Random, 1).contains("trainer.branch.roots is 9 and trainer.group_size 8"));
-        assert!(branch(2, BranchAt::Random, 0).contains("trainer.branch.width is 0"));
-        assert!(branch(2, BranchAt::Steps(vec![0, 1]), 1).contains("trainer.branch.at is [0, 1]"));
-        assert!(branch(2, BranchAt::Steps(Vec::new()), 1).contains("list numbers of steps"));
+        let branch = |roots, at, width, rounds| {
+            refused(&Learner { branch: Branch { roots, at, width, rounds }, ..usual.clone() }, false)
+        };
+        assert!(branch(9, BranchAt::Random, 1, 1).contains("trainer.branch.roots is 9 and trainer.group_size 8"));
+        assert!(branch(2, BranchAt::Random, 0, 1).contains("trainer.branch.width is 0"));
+        assert!(branch(2, BranchAt::Random, 1, 0).contains("trainer.branch.rounds is 0"));
+        assert!(branch(2, BranchAt::Random, 1, 4).contains("is 4, and 3 trajectories branch off each root"));
+        assert!(branch(2, BranchAt::Steps(vec![0, 1]), 1, 1).contains("trainer.branch.at is [0, 1]"));
+        assert!(branch(2, BranchAt::Steps(Vec::new()), 1, 1).contains("list numbers of steps"));
         let shaping = Map::from_iter([("primes".to_owned(), Value::from(true))]);
         assert!(refused(&Learner { shaping, ..usual.clone() }, false).contains("prime"));
         let shaped = |shaping: Value| {
@@ -362,22 +370,6 @@ mod tests {
         assert!(bounds(Some(json!({ "cap": 1.0, "floor": 2.0 })), None).contains("0 < floor <= cap"));
         assert!(bounds(None, Some(json!({ "upper": 0.0 }))).contains("trainer.rejection: rejection wants"));
         assert!(bounds(None, Some(json!({ "lower": 0.5 }))).contains("for k1 alone"));
-    }
-
-    #[test]
-    fn the_leash_is_as_the_recipe_has_it() {
-        let leash = |place: KlPlace, straight_through: bool| {
-            let kl = Kl { coef: 0.25, kind: "k2".to_owned(), straight_through, place, ..Kl::default() };
-            Objective::new(&Learner { kl, ..Learner::default() }, &Sampling::default(), false).unwrap()
-        };
-        for straight_through in [false, true] {
-            let terms = leash(KlPlace::Loss, straight_through).policy.terms;
-            assert_eq!((terms.kl, terms.kl_straight_through), (KlKind::K2, straight_through));
-            assert!((terms.kl_coef - 0.25).abs() < 1e-15);
-        }
-        let objective = leash(KlPlace::Reward, false);
-        assert_eq!(objective.shaping.kl, Some(KlPenalty { coef: 0.25, kind: KlKind::K2 }));
-        assert!(objective.policy.terms.kl_coef == 0.0 && objective.has_reference());
     }
 
     #[test]

@@ -44,13 +44,14 @@ pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows
     if !needs.is_empty() {
         reporter.info(&format!("outside  the script may {}", needs.join(", ")));
     }
-    let Branch { roots, at, .. } = &learner.branch;
+    let Branch { roots, at, rounds, .. } = &learner.branch;
+    let rounds = if *rounds > 1 { format!(" in {rounds} rounds") } else { String::new() };
     let trees = match at {
         _ if *roots == 0 => String::new(),
-        BranchAt::Random => format!(" ({roots} roots, branches from any state)"),
-        BranchAt::Entropy => format!(" ({roots} roots, branches from the least sure states)"),
-        BranchAt::FirstTool => format!(" ({roots} roots, branches after the first tool call)"),
-        BranchAt::Steps(list) => format!(" ({roots} roots, branches after steps {list:?})"),
+        BranchAt::Random => format!(" ({roots} roots, branches{rounds} from any state)"),
+        BranchAt::Entropy => format!(" ({roots} roots, branches{rounds} from the least sure states)"),
+        BranchAt::FirstTool => format!(" ({roots} roots, branches{rounds} after the first tool call)"),
+        BranchAt::Steps(list) => format!(" ({roots} roots, branches{rounds} after steps {list:?})"),
     };
     reporter.info(&format!(
         "training {} steps of {} groups of {} trajectories{trees}, lr {}",

@@ -103,6 +103,33 @@ fn a_run_with_branches_stores_trees_that_replay() {
     assert!(told.starts_with("1-0-0") && told.contains("true"), "{told}");
 }
 
+#[test]
+fn branches_branch_off_branches_in_rounds() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let tree =
+        ["trainer.group_size=8", "trainer.branch.roots=1", "trainer.branch.rounds=6", "trainer.branch.at=random"];
+    succeed(dir.path(), &[&["run", "a.lua", "-q", "trainer.steps=1"], &tree[..]].concat());
+    let all = trajectories(dir.path(), "a", 1);
+    let mut depths: HashMap<&str, usize> = HashMap::new();
+    for trajectory in &all {
+        let depth = trajectory.fork.as_ref().map_or(0, |fork| {
+            let parent = all.iter().find(|other| other.id == fork.parent).unwrap();
+            let shared = fork.step as usize;
+            assert!(parent.sample < trajectory.sample && parent.group == trajectory.group);
+            assert_eq!(parent.steps[..shared], trajectory.steps[..shared]);
+            assert!(shared > parent.shared_steps(), "its parent's own state");
+            depths[fork.parent.as_str()] + 1
+        });
+        depths.insert(&trajectory.id, depth);
+    }
+    assert!(depths.values().any(|depth| *depth > 1), "{depths:?}");
+    let replayed = succeed(dir.path(), &["replay", "a"]);
+    assert_eq!(replayed, "16 trajectories: every observation, reward and status as recorded\n");
+    let last = metrics(dir.path(), "a").pop().unwrap();
+    assert_eq!(last["rollout/branches"], 14.0);
+    assert!(last["mismatch/max_abs"].as_f64().unwrap() < 1e-4, "{last:?}");
+}
+
 /// The clock in the observation may tick between two runs, so it is left out here.
 fn still() -> String {
     RECIPE.replace(" .. \" \" .. math.floor(r1.clock()) % 10", "")
@@ -209,6 +236,7 @@ fn settings_that_can_not_be_are_refused() {
     let none = r1(dir.path(), &["run", "a.lua", "trainer.branch.at=first_tool", "trainer.steps=1"]).output().unwrap();
     assert!(String::from_utf8_lossy(&none.stderr).contains("no trajectory had a state to branch from"));
     assert!(refused("env.max_steps=1").contains("env.max_steps is 1: there are none"));
+    assert!(refused("trainer.branch.rounds=2").contains("1 trajectories branch off each root"));
     let text = fail(dir.path(), &["check", "a.lua", "trainer.branch.width=0"]);
     assert!(text.contains("trainer.branch.width is 0"), "{text}");
     fs::write(dir.path().join("b.lua"), RECIPE.replace("roots = 2", "rots = 2")).unwrap();

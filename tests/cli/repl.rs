@@ -47,6 +47,35 @@ fn type_in(dir: &Path, args: &[&str], lines: &str) -> String {
 }
 
 #[test]
+fn arguments_of_a_call_are_json_or_lua() {
+    let tool = r#"
+        local double = r1.tool {
+          name = "double", parameters = { n = "integer" },
+          run = function(arguments) return tostring(2 * arguments.n) end,
+        }
+        return r1.recipe {
+          env = r1.env { tools = { double }, max_steps = 9 },
+          reward = function() return 0 end, data = { train = { { prompt = "Go" } } },
+          trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 1 },
+        }"#;
+    let dir = directory(&[("tool.lua", tool)], true);
+    let results = |typed: &str| {
+        let text = type_in(dir.path(), &["tool.lua"], &format!(":reset 0\n{typed}\n"));
+        text.lines()
+            .filter(|line| line.contains("tool  ") || line.contains("error"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    for typed in [":tool double {\"n\": 21}", ":tool double { n = 21 }", ":tool double {n=40+2-21}"] {
+        let found = results(typed);
+        assert!(found.len() == 1 && found[0].ends_with("42"), "{typed}: {found:?}");
+    }
+    let odd = results(":tool double {n: 21}").join("\n");
+    assert!(odd.contains("neither JSON (key must be a string at line 1 column 2) nor Lua ("), "{odd}");
+    assert!(results(":tool double 21").join("\n").contains("`21` names no arguments"));
+}
+
+#[test]
 fn a_trajectory_is_played_looked_at_and_taken_back() {
     let dir = directory(&[("guess.lua", GUESS)], true);
     let typed = ":reset 1 seed=4\n:step 30\n:diff\n:state secret\n:step 20\n:undo\n:fork mine\n:step 5\n:branches\n\

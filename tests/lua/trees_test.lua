@@ -29,6 +29,27 @@ test("a tree compares continuations with the state that was left", function()
   expect(found[2]):near((2 / 3 + 1 / 2) / 2)
 end)
 
+test("a fork of a fork shares with both", function()
+  -- The root of before, its fork, and a fork of that after its second step: right again.
+  local list = rows()
+  list[5] = { group = 1, trajectory = 3, step = 1, mask = { 1 }, rewards = { 0 }, anchor = "start", shared = 1 }
+  list[6] = { group = 1, trajectory = 3, step = 2, mask = { 1 }, rewards = { 0 }, anchor = "room", shared = 2 }
+  list[7] = { group = 1, trajectory = 3, step = 3, mask = { 1 }, rewards = { 1 }, anchor = "hall" }
+  local function found(name, options)
+    local flat = {}
+    for index, row in ipairs(r1.rl.advantages(name, list, options).advantages) do flat[index] = row[1] end
+    return flat
+  end
+  -- Totals 1, 0, 1: the mean is 2/3; the second step of the fork is worth 1/2, by two trajectories.
+  local whole = found("tree", { normalize = "none", ["local"] = 0 })
+  for index, wanted in ipairs { 0, 1 / 3, 0, -1 / 6, 0, -1 / 6, 1 / 3 } do expect(whole[index]):near(wanted) end
+  local by_step = found("tree", { normalize = "none", ["local"] = 1 })
+  for index, wanted in ipairs { 0, 1 / 3, 0, -1 / 6, 0, -1 / 6, 1 / 2 } do expect(by_step[index]):near(wanted) end
+  -- The same by hand for grpo: a shared step has the mean over the trajectories that take it.
+  local plain = found("grpo", { normalize = "none" })
+  for index, wanted in ipairs { 0, 1 / 3, 0, -1 / 6, 0, -1 / 6, 1 / 3 } do expect(plain[index]):near(wanted) end
+end)
+
 test("GiGPO compares what continues one state", function()
   local found = advantages("gigpo", { mode = "mean", gamma = 1 })
   expect(found[2]):near(2 / 3 + 1 / 2)

@@ -17,7 +17,7 @@ const fn command(name: &'static str, takes: &'static str, does: &'static str) ->
 pub(super) const COMMANDS: &[Command] = &[
     command("reset", "[eval] [ROW] [seed=N] | {…}", "begin anew: at a row of the data, or at a task of your own"),
     command("step", "[TEXT]", "reply TEXT as the policy; in a replay, alone: the recorded reply"),
-    command("tool", "NAME {…}", "reply with a call of a tool"),
+    command("tool", "NAME {…}", "reply with a call of a tool; the arguments are JSON or Lua"),
     command("sample", "[N]", "let the model reply, N times or until it is over"),
     command("obs", "", "what the policy is shown now"),
     command("tokens", "", "the same token by token: who wrote them, which would be trained on"),
@@ -62,8 +62,15 @@ pub(super) fn parse<'a>(typed: &'a str, known: &'static [Command]) -> Result<(&'
     let command = match all[..] {
         [one] => one,
         [] => {
+            let missing = |why: &str| Error::new(Kind::Usage, format!("{why} `:{name}`"));
+            if HALTED.iter().any(|command| command.name == name) {
+                return Err(missing("nothing has stopped at a breakpoint for").hint("`:break PLACE` sets one"));
+            }
+            if COMMANDS.iter().any(|command| command.name == name) {
+                return Err(missing("a step is halted, and has to be over before").hint("`:continue` or `:abort`"));
+            }
             let hint = suggest(name, known.iter().map(|command| command.name));
-            return Err(Error::new(Kind::Usage, format!("there is no command `:{name}`")).hint(hint));
+            return Err(missing("there is no command").hint(hint));
         }
         _ => {
             let names: Vec<String> = all.iter().map(|command| format!(":{}", command.name)).collect();
@@ -131,6 +138,9 @@ mod tests {
         assert!(said(":re").contains("`:re` may be :reset, :reward, :replay, :reload"), "{}", said(":re"));
         assert!(said(":rset").contains("did you mean `reset`"), "{}", said(":rset"));
         assert!(said(":obs 3").contains("takes nothing"));
+        assert!(said(":locals").contains("nothing has stopped at a breakpoint for `:locals`"));
+        let halted = parse(":step x", HALTED).err().unwrap().to_string();
+        assert!(halted.contains("has to be over before `:step`"), "{halted}");
         assert!(said(":tool").contains("needs NAME"));
         assert!(is_open(":step \"\"\"a") && !is_open(":step \"\"\"a\"\"\"") && !is_open(":step a"));
     }

@@ -132,7 +132,7 @@ fn take(session: &mut Session, terminal: &Terminal, typed: &str) -> Result<bool>
         "tool" => {
             let end = rest.find(|c: char| c.is_whitespace() || c == '{').unwrap_or(rest.len());
             let (name, arguments) = (&rest[..end], rest[end..].trim());
-            let arguments = if arguments.is_empty() { serde_json::json!({}) } else { session.data(arguments)? };
+            let arguments = if arguments.is_empty() { serde_json::json!({}) } else { session.arguments(arguments)? };
             session.call(name, arguments)?;
         }
         "sample" => session.sample(number(rest)?.unwrap_or(1))?,
@@ -165,7 +165,8 @@ fn take(session: &mut Session, terminal: &Terminal, typed: &str) -> Result<bool>
         "undo" => {
             let done = session.undo(number(rest)?.unwrap_or(1))?;
             let steps = session.attempt()?.trajectory().steps.len();
-            terminal.note(&format!("{done} taken back; {steps} steps are left"));
+            let left = if steps == 1 { "1 step is".to_owned() } else { format!("{steps} steps are") };
+            terminal.note(&format!("{done} taken back; {left} left"));
         }
         "fork" => {
             let name = session.fork(rest)?;

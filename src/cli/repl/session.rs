@@ -428,6 +428,18 @@ impl Session {
         Ok(())
     }
 
+    /// The arguments of a call: JSON, as models write them, or a table.
+    pub(super) fn arguments(&mut self, text: &str) -> Result<Value> {
+        let refuse = |why: String| Error::new(Kind::Usage, why).hint("as in {\"x\": 1} or { x = 1 }");
+        let arguments = match serde_json::from_str::<Value>(text) {
+            Ok(arguments) => arguments,
+            Err(odd) => self
+                .data(text)
+                .map_err(|failure| refuse(format!("`{text}` is neither JSON ({odd}) nor Lua ({})", failure.message)))?,
+        };
+        if arguments.is_object() { Ok(arguments) } else { Err(refuse(format!("`{text}` names no arguments"))) }
+    }
+
     /// The plain data that typed code gives.
     pub(super) fn data(&mut self, text: &str) -> Result<Value> {
         let console = self.console.clone();

@@ -86,6 +86,27 @@ mod tests {
         assert!((scaled[0][1] - both[0][1] * 3.0_f64.sqrt()).abs() < 1e-15);
     }
 
+    /// A root, a branch after its first step, a twig after the branch's second, a shoot after the twig's third.
+    #[test]
+    fn forks_of_forks() {
+        let deep =
+            [leaf(1.0, &[1, 2, 3]), leaf(0.0, &[1, 4, 5]), leaf(0.0, &[1, 4, 6, 7]), leaf(1.0, &[1, 4, 6, 8, 9])];
+        // V: node 1 is the group's 1/2, node 4 is 1/3, node 6 is 1/2.
+        let local = tree_advantages(&deep, 1.0, Deviation::None, 0.0);
+        let overall = tree_advantages(&deep, 0.0, Deviation::None, 0.0);
+        let (sixth, close) = (1.0 / 6.0, |a: f64, b: f64| (a - b).abs() < 1e-15);
+        let wanted = [
+            (vec![0.0, 0.5, 0.5], vec![0.0, 0.5, 0.5]),
+            (vec![0.0, -sixth, -2.0 * sixth], vec![0.0, -sixth, -0.5]),
+            (vec![0.0, -sixth, sixth, -0.5], vec![0.0, -sixth, 0.0, -0.5]),
+            (vec![0.0, -sixth, sixth, 0.5, 0.5], vec![0.0, -sixth, 0.0, 0.5, 0.5]),
+        ];
+        for (leaf, (by_step, whole)) in wanted.iter().enumerate() {
+            assert!(local[leaf].iter().zip(by_step).all(|(a, b)| close(*a, *b)), "{local:?}");
+            assert!(overall[leaf].iter().zip(whole).all(|(a, b)| close(*a, *b)), "{overall:?}");
+        }
+    }
+
     #[test]
     fn what_all_share_has_no_advantage_and_equal_totals_neither() {
         let stem = [leaf(3.0, &[1, 2, 3]), leaf(-1.0, &[1, 2, 4]), leaf(0.1, &[1, 5])];

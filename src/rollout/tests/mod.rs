@@ -97,7 +97,7 @@ impl Bench {
     /// A root and its branches.
     fn tree(&self, group: u64, branches: u32, at: BranchAt, width: usize) -> Tree {
         let branches = (1..=branches).map(|sample| self.spec(group, sample)).collect();
-        Tree { root: self.spec(group, 0), branches, at, width }
+        Tree { root: self.spec(group, 0), branches, at, width, rounds: 1 }
     }
 
     /// The trajectories of trees, and the requests and releases that they came to.
@@ -202,6 +202,65 @@ fn branches_begin_where_the_recipe_says() {
     assert_eq!(at(2, BranchAt::FirstTool, 1, |request| calls(request.seed.step, 9)), [None, None, None]);
     let quick = |request: &Request| (format!("stop {}", request.seed.trajectory), 0.0);
     assert_eq!(at(2, BranchAt::Random, 1, quick), [None, None, None]);
+}
+
+#[test]
+fn branches_of_later_rounds_branch_off_branches() {
+    let bench = Bench::new();
+    let forks = |branches, at, width, rounds, say: fn(&Request) -> (String, f32)| -> Vec<Option<(u32, u32)>> {
+        let tree = Tree { rounds, ..bench.tree(0, branches, at, width) };
+        let (found, _, mut over) = bench.grow(vec![tree], &one(), say);
+        over.sort_unstable();
+        assert_eq!(over, (0..=u64::from(branches)).collect::<Vec<_>>(), "each conversation is over once");
+        let by_id: HashMap<&str, &Trajectory> = found.iter().map(|t| (t.id.as_str(), t)).collect();
+        let told = found.iter().map(|trajectory| {
+            let Fork { parent, step } = trajectory.fork.as_ref()?;
+            let (parent, at) = (by_id[parent.as_str()], *step as usize);
+            assert_eq!(trajectory.steps[..at], parent.steps[..at]);
+            assert_ne!(trajectory.steps[at].response_ids, parent.steps[at].response_ids);
+            Some((parent.sample, *step))
+        });
+        told.collect()
+    };
+    // How unsure a reply is: by trajectory and step. The root after 1 to 5 steps, then what branched off it.
+    let unsure = |request: &Request| {
+        let sure = match (request.seed.trajectory, request.seed.step) {
+            (0, 2) => -5.0,
+            (0, 4) => -4.0,
+            (1, 3) => -9.0,
+            (2, 5) => -8.0,
+            // The state that was forked, and one that the root took: neither is the branch's to offer.
+            (1, 2) | (2, 1) => -99.0,
+            _ => -1.0,
+        };
+        (format!("say {}", request.seed.trajectory), sure)
+    };
+    let entropy = |branches, width, rounds| forks(branches, BranchAt::Entropy, width, rounds, unsure);
+    assert_eq!(entropy(2, 1, 1), [None, Some((0, 2)), Some((0, 4))]);
+    assert_eq!(entropy(2, 1, 2), [None, Some((0, 2)), Some((1, 3))]);
+    // Two, then one a round; in the end what was not chosen before is still there.
+    assert_eq!(entropy(5, 1, 4)[1..], [(0, 2), (0, 4), (1, 3), (2, 5), (0, 1)].map(Some));
+    assert_eq!(entropy(4, 2, 2), [None, Some((0, 2)), Some((0, 2)), Some((1, 3)), Some((1, 3))]);
+    // A branch offers the steps of the list that it takes itself; where nothing new is left, states serve again.
+    let steps = |list: &[u32], branches, rounds| forks(branches, BranchAt::Steps(list.to_vec()), 1, rounds, unsure);
+    assert_eq!(steps(&[1, 3], 3, 3), [None, Some((0, 1)), Some((0, 3)), Some((1, 3))]);
+    assert_eq!(steps(&[2], 2, 2), [None, Some((0, 2)), Some((0, 2))]);
+    // The first call of a tool of its own.
+    let tools = |request: &Request| {
+        let (trajectory, step) = (request.seed.trajectory, request.seed.step);
+        let calls = u64::from(step) == 1 + 2 * trajectory;
+        if calls { self::calls(step, step) } else { (format!("say {trajectory} {step}"), 0.0) }
+    };
+    assert_eq!(forks(2, BranchAt::FirstTool, 1, 2, tools), [None, Some((0, 2)), Some((1, 4))]);
+    // By chance: deeper than one round goes, and the same whoever runs beside.
+    let deep = |options: &PoolOptions| -> Vec<_> {
+        let trees = (0..4).map(|group| Tree { rounds: 5, ..bench.tree(group, 5, BranchAt::Random, 1) }).collect();
+        let (found, ..) = bench.grow(trees, options, babble);
+        found.into_iter().map(|t| (t.id.clone(), t.fork.clone(), t.steps.len(), t.total_reward())).collect()
+    };
+    let found = deep(&one());
+    assert!(found.iter().any(|(_, fork, ..)| fork.as_ref().is_some_and(|fork| !fork.parent.ends_with("-0"))));
+    assert_eq!(deep(&PoolOptions { workers: 3, concurrency: 3, retries: 0 }), found);
 }
 
 #[test]

@@ -263,7 +263,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p("seed?", "number", ""),
                 p(
                     "row",
-                    "(index: number) -> Task",
+                    "(index: integer) -> Task",
                     "Makes row `index`, from 1; math.random is seeded from (seed, index)",
                 ),
             ],

@@ -48,8 +48,58 @@ pub fn luacats() -> String {
             function(&mut out, entry);
         }
     }
-    out.trim_end().to_owned() + "\n"
+    out + LUAU
 }
+
+/// What Luau has beyond Lua 5.4, which the server knows.
+const LUAU: &str = r"
+---@param x number
+---@param min number
+---@param max number
+---@return number
+function math.clamp(x, min, max) end
+
+---@param x number
+---@return integer
+function math.round(x) end
+
+---@param x number
+---@return integer
+function math.sign(x) end
+
+---@param count integer
+---@param value any
+---@return table
+function table.create(count, value) end
+
+---@param list table
+---@param value any
+---@param from? integer
+---@return integer?
+function table.find(list, value, from) end
+
+---@param t table
+function table.clear(t) end
+
+---@generic T: table
+---@param t T
+---@return T
+function table.clone(t) end
+
+---@generic T: table
+---@param t T
+---@return T
+function table.freeze(t) end
+
+---@param t table
+---@return boolean
+function table.isfrozen(t) end
+
+---@param text string
+---@param separator? string
+---@return string[]
+function string.split(text, separator) end
+";
 
 fn function(out: &mut String, entry: &Entry) {
     let _ = writeln!(out, "---{}", entry.doc.replace('\n', "\n---"));
@@ -106,8 +156,13 @@ fn show(kind: &Type<'_>) -> String {
                 let name = if name.is_empty() { format!("a{}", index + 1) } else { (*name).to_owned() };
                 format!("{name}: {}", show(kind))
             });
+            let params = params.collect::<Vec<_>>().join(", ");
+            // What gives nothing, too, is a function that may give any number.
+            if matches!(returns[..], [] | [Type::Many(_)]) {
+                return format!("fun({params})");
+            }
             let returns: Vec<String> = returns.iter().map(show).collect();
-            format!("fun({}): {}", params.collect::<Vec<_>>().join(", "), returns.join(", "))
+            format!("fun({params}): {}", returns.join(", "))
         }
         Type::Optional(kind) => match &**kind {
             Type::Name(name) => format!("{}?", named(name)),

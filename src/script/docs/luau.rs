@@ -48,7 +48,12 @@ pub fn luau() -> String {
 
 fn type_of(out: &mut String, named: &Named, methods: &[&Entry]) {
     let _ = writeln!(out, "--- {}.", named.doc);
-    let open = if matches!(named.name, "Match" | "Task") { "  [any]: any,\n" } else { "" };
+    // A table that is typed `{ [any]: any }` would refuse every row that has typed fields.
+    if named.name == "Task" {
+        out.push_str("export type Task = any\n\n");
+        return;
+    }
+    let open = if named.name == "Match" { "  [any]: any,\n" } else { "" };
     if named.fields.is_empty() && methods.is_empty() && open.is_empty() {
         let _ = writeln!(out, "export type {} = {{ __r1: \"{}\" }}\n", named.name, named.name);
         return;
@@ -84,16 +89,21 @@ fn comment(out: &mut String, entry: &Entry, depth: usize) {
 
 fn signature(entry: &Entry, this: Option<&str>) -> String {
     let this = this.map(|name| format!("self: {name}"));
-    let params = entry.params.iter().map(|param| {
-        if param.name == "..." { "...any".to_owned() } else { format!("{}: {}", bare(param), param_kind(param)) }
-    });
-    let params: Vec<String> = this.into_iter().chain(params).collect();
+    let params: Vec<String> = this.into_iter().chain(params(entry, "...any")).collect();
     format!("({}) -> {}", params.join(", "), returns(entry.returns.iter().map(|(kind, _)| *kind)))
 }
 
 /// A signature as `declare function` has it.
 fn declared(entry: &Entry) -> String {
-    signature(entry, None).replacen(") -> ", "): ", 1)
+    let params: Vec<String> = params(entry, "...: any").collect();
+    format!("({}): {}", params.join(", "), returns(entry.returns.iter().map(|(kind, _)| *kind)))
+}
+
+/// Names and types; `rest` stands for any number of more.
+fn params(entry: &Entry, rest: &str) -> impl Iterator<Item = String> {
+    entry.params.iter().map(move |param| {
+        if param.name == "..." { rest.to_owned() } else { format!("{}: {}", bare(param), param_kind(param)) }
+    })
 }
 
 fn returns<'a>(kinds: impl Iterator<Item = &'a str>) -> String {
@@ -134,6 +144,7 @@ fn shown(kind: &str) -> String {
 fn show(kind: &Type<'_>) -> String {
     match kind {
         Type::Name("table") => "{ [any]: any }".to_owned(),
+        Type::Name("integer") => "number".to_owned(),
         Type::Name(name) => (*name).to_owned(),
         Type::List(item) => format!("{{ {} }}", show(item)),
         Type::Map(key, value) => format!("{{ [{}]: {} }}", show(key), show(value)),

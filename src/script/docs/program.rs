@@ -64,11 +64,16 @@ pub(super) const ENTRIES: &[Entry] = &[
     program("os.getenv", &[p("name", "string", "")], &[("string?", "")], "An environment variable.", ""),
     test(
         "test",
-        &[p("name", "string", "What holds"), p("body", "() -> any", "")],
+        &[p("name", "string", "What holds"), p("body", "() -> any…", "")],
         &[],
         "A test of a file that r1 test runs.",
     ),
-    test("expect", &[p("value", "any", "")], &[("Expectation", "")], "What is looked at in a test."),
+    test(
+        "expect",
+        &[p("value", "any", ""), p("...", "any", "Not looked at")],
+        &[("Expectation", "")],
+        "What is looked at in a test.",
+    ),
     test(
         "Expectation:equals",
         &[p("other", "any", "")],

@@ -118,7 +118,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     f(
         "r1.text.rank",
         &[p("query", "string", ""), p("texts", "{string}", "")],
-        &[("{{index: number, score: number}}", "Best first; texts that share no word with the query are left out")],
+        &[("{{index: integer, score: number}}", "Best first; texts that share no word with the query are left out")],
         "Texts by likeness to a query (BM25 over words): a search over notes or a small collection.",
         "r1.text.rank(\"red key\", { \"the sky\", \"the key is red\" })[1].index  --> 2",
     ),

@@ -116,6 +116,23 @@ const TABLES: &[(&str, &str, Fields)] = &[
         ],
     ),
     (
+        "ToolUse",
+        "A call of a tool as it is stored",
+        &[
+            ("name", "string", ""),
+            ("arguments", "any", ""),
+            ("output", "string", "What the policy was shown"),
+            ("ok", "boolean", ""),
+            ("reward", "number", "Process reward"),
+            ("seconds", "number", ""),
+        ],
+    ),
+    (
+        "Script",
+        "Another script, opened",
+        &[("path", "string", ""), ("tools", "{{[string]: any}}", "Schemas"), ("format", "string", "Of calls")],
+    ),
+    (
         "Trajectory",
         "A stored trajectory",
         &[
@@ -135,12 +152,13 @@ const TABLES: &[(&str, &str, Fields)] = &[
             ("messages", "{Message}", ""),
             ("steps", "{{[string]: any}}", ""),
             ("record?", "{{[string]: any}}", ""),
+            ("branch?", "number", "Which continuation it is, of r1.rollout"),
         ],
     ),
 ];
 
 /// What only the host looks into, and objects with methods.
-const OPAQUE: [(&str, &str); 13] = [
+const OPAQUE: [(&str, &str); 12] = [
     ("Recipe", "What a script returns"),
     ("Env", "An environment"),
     ("Tool", "What a policy can call"),
@@ -150,7 +168,6 @@ const OPAQUE: [(&str, &str); 13] = [
     ("Tokenizer", "The tokenizer of a model"),
     ("Template", "A chat template"),
     ("Model", "An open model"),
-    ("Script", "Another script, opened"),
     ("Attempt", "A trajectory that is played by hand"),
     ("Expectation", "A value that a test looks at"),
     ("Task", "A row of a dataset, with all its columns"),

@@ -100,7 +100,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     ),
     f(
         "Context:map",
-        &[p("change", "(message: Message, place: number, count: number) -> Message?", "")],
+        &[p("change", "(message: Message, place: integer, count: integer) -> Message?", "")],
         &[("Context", "")],
         "Shows every message as a function gives it back, or not at all where it gives nil.",
         "",

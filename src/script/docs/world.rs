@@ -145,14 +145,14 @@ pub(super) const ENTRIES: &[Entry] = &[
     program(
         "Attempt:observe",
         &[],
-        &[("{Message} | string | {token_ids: {number}}", "")],
+        &[("any", "Messages, a text, or { token_ids = … }")],
         "What the policy is shown.",
         "",
     ),
     program(
         "Attempt:step",
         &[p("reply", "string | {text: string?, tool_calls: {ToolCall}?, finish_reason: string?}", "")],
-        &[("{reward: number, done: boolean, status: string?, text: string, tools: {ToolResult}}", "")],
+        &[("{reward: number, done: boolean, status: string?, text: string, tools: {ToolUse}}", "")],
         "Replies for the policy.",
         "",
     ),

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Command;
 
 use super::*;
 use crate::script::docs::{self, Entry, Scope};
@@ -187,26 +186,14 @@ fn files_made_from_the_declarations_are_up_to_date() {
 
 #[test]
 fn types_are_lua_that_can_be_read() {
-    let types = docs::luau()
-        .replace("declare r1:", "type R1 =")
-        .replace("declare arg:", "type Arg =")
-        .replace("declare io:", "type Io =");
-    let types = types.lines().filter(|line| !line.starts_with("declare function")).collect::<Vec<_>>().join(
-        "
-",
-    );
+    // The same types, in words that programs may use too.
+    let plain = |line: &str| match line.split_once(' ') {
+        Some(("declare", rest)) if rest.starts_with("function ") => format!("local {rest} end"),
+        Some(("declare", rest)) => format!("type declared_{}", rest.replacen(": ", " = ", 1)),
+        _ => line.to_owned(),
+    };
+    let types = docs::luau().lines().map(plain).collect::<Vec<_>>().join("\n");
+    assert!(types.contains("local function expect(value: any, ...: any): Expectation end"), "{types}");
     program(&types).unwrap();
     program(&format!("local function types()\n{}\nend", docs::luacats())).unwrap();
-    // Where there is a checker, it must find nothing.
-    let Ok(checker) = std::env::var("LUAU_LSP") else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua/types/r1.d.luau");
-    std::fs::write(dir.path().join("a.luau"), "--!strict\nlocal m: string = r1.re.escape('x')\nprint(m)\n").unwrap();
-    let told = Command::new(checker)
-        .arg("analyze")
-        .arg(format!("--definitions={}", definitions.display()))
-        .arg(dir.path())
-        .output()
-        .unwrap();
-    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
 }
