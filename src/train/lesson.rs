@@ -180,10 +180,39 @@ impl Scores {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
     use super::*;
     use crate::mdp::Support;
+
+    #[test]
+    fn weights_are_the_learners_share_of_the_samplers() {
+        let row = |trajectory: usize, logprobs: [f32; 2]| Row {
+            ids: vec![1, 2, 3],
+            loss_mask: vec![false, true, true],
+            logprobs: vec![0.0, logprobs[0], logprobs[1]],
+            steps: vec![0; 3],
+            support: Support::default(),
+            trajectory,
+        };
+        let rows = [row(0, [-1.0, -2.0]), row(3, [-1.0, -1.0])];
+        let own = [vec![0.0, -0.5, -2.0], vec![0.0, -2.0, 1.0]];
+        let weights = |importance: serde_json::Value| {
+            let importance = importance.as_object().cloned();
+            let learner = crate::config::Learner { importance, recompute_above: 1.0, ..Default::default() };
+            let objective = Objective::new(&learner, &crate::mdp::Sampling::default(), false).unwrap();
+            off_policy(&rows, &own, &objective).unwrap().unwrap()
+        };
+        let close = |found: &[Vec<f32>], want: [[f32; 2]; 2]| {
+            found.iter().zip(want).all(|(found, want)| {
+                found[0] == 0.0 && (found[1] - want[0]).abs() < 1e-5 && (found[2] - want[1]).abs() < 1e-5
+            })
+        };
+        let (e, two) = (f32::exp, 2.0);
+        assert!(close(&weights(serde_json::json!({ "cap": 2.0 })), [[e(0.5), 1.0], [e(-1.0), two]]));
+        // Over a trajectory their product, 1.65 and 2.72, the second cut.
+        assert!(close(&weights(serde_json::json!({ "scope": "sequence", "cap": 2.0 })), [[e(0.5); 2], [two; 2]]));
+    }
 
     #[test]
     fn a_trajectory_stays_in_one_part() {

@@ -286,7 +286,7 @@ fn sampled(sampling: &Sampling) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
     use serde_json::json;
 
@@ -370,6 +370,22 @@ mod tests {
         assert!(bounds(Some(json!({ "cap": 1.0, "floor": 2.0 })), None).contains("0 < floor <= cap"));
         assert!(bounds(None, Some(json!({ "upper": 0.0 }))).contains("trainer.rejection: rejection wants"));
         assert!(bounds(None, Some(json!({ "lower": 0.5 }))).contains("for k1 alone"));
+    }
+
+    #[test]
+    fn the_leash_is_as_the_recipe_has_it() {
+        let leash = |place: KlPlace, straight_through: bool| {
+            let kl = Kl { coef: 0.25, kind: "k2".to_owned(), straight_through, place, ..Kl::default() };
+            Objective::new(&Learner { kl, ..Learner::default() }, &Sampling::default(), false).unwrap()
+        };
+        for straight_through in [false, true] {
+            let terms = leash(KlPlace::Loss, straight_through).policy.terms;
+            assert_eq!((terms.kl, terms.kl_straight_through), (KlKind::K2, straight_through));
+            assert!((terms.kl_coef - 0.25).abs() < 1e-15);
+        }
+        let objective = leash(KlPlace::Reward, false);
+        assert_eq!(objective.shaping.kl, Some(KlPenalty { coef: 0.25, kind: KlKind::K2 }));
+        assert!(objective.policy.terms.kl_coef == 0.0 && objective.has_reference());
     }
 
     #[test]

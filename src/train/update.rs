@@ -369,6 +369,9 @@ mod tests {
         assert_eq!((stats.tokens, stats.sampled), (3, 1));
         // An entropy bonus that is next to nothing has them computed.
         let all = Learner { entropy: 1e-300, ..usual.clone() };
+        let objective = Objective::new(&all, &Sampling::default(), false).unwrap();
+        let stats = Update { objective: &objective, learner: &all, ..update }.step(&mut optimizer, &lesson).unwrap();
+        assert_eq!((stats.tokens, stats.sampled), (6, 3));
         let (_, some) = gradients(&model, &lesson, &usual);
         let (_, every) = gradients(&model, &lesson, &all);
         for (a, b) in some.iter().zip(&every) {

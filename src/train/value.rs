@@ -220,3 +220,37 @@ pub(super) fn finite(loss: f64) -> Result<f64> {
     Err(Error::new(Kind::Numeric, format!("the critic's loss is {loss}"))
         .hint("nothing has been changed; lower trainer.critic.lr or look at the rewards"))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn values_are_clipped_around_those_before_the_update() {
+        let row = Row {
+            ids: vec![1, 2, 3],
+            loss_mask: vec![false, true, true],
+            logprobs: vec![0.0; 3],
+            steps: vec![0; 3],
+            support: Support::default(),
+            trajectory: 0,
+        };
+        let batch = MicroBatch::new(&[row], &[0], |_, _| 0.0, tch::Device::Cpu).unwrap();
+        // The critic is asked before the first sampled token only, and has gone from 0 to 1 on its way to 2.
+        let targets = Targets {
+            returns: vec![vec![0.0, 2.0, 9.0]],
+            asked: vec![vec![false, true, false]],
+            values: vec![vec![0.0; 3]],
+        };
+        let loss = |clip: f64| {
+            let settings = CriticSettings { clip, ..CriticSettings::default() };
+            let (loss, clipped) = share(&Tensor::from_slice(&[1.0_f32, 5.0]), &batch, &targets, 2, &settings).unwrap();
+            (loss.double_value(&[]), clipped)
+        };
+        // Half of a square, as one of two targets; the clip holds it back at 0.5.
+        assert_eq!((loss(0.5), loss(0.0), loss(3.0)), ((1.5 * 1.5 / 4.0, 1.0), (0.25, 0.0), (0.25, 0.0)));
+        assert_eq!((targets.count(), targets.mean_value()), (1, 0.0));
+    }
+}

@@ -306,6 +306,22 @@ fn numbers_that_are_none_stop_or_skip_a_step_and_the_last_checkpoint_stays() {
     }
 }
 
+#[test]
+fn while_a_critic_warms_up_the_policy_waits() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let settings = ["trainer.algorithm=ppo", "trainer.critic.warmup=1", "trainer.kl.coef=0.1", "trainer.kl.target=0.1"];
+    succeed(dir.path(), &[&["run", "a.lua", "-q", "checkpoint.every=1"], &settings[..]].concat());
+    let run = dir.path().join("runs/a");
+    let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    let steps: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |name: &str| -> Vec<f64> { steps.iter().filter_map(|step| step[name].as_f64()).collect() };
+    assert_eq!(of("policy/updates"), [0.0, 1.0]);
+    // Nor does the leash: nothing was measured that it could follow.
+    assert!((of("kl/coef")[0] - 0.1).abs() < 1e-12, "{:?}", of("kl/coef"));
+    let weights = |path: &Path| fs::read(path.join("model.safetensors")).unwrap();
+    assert!(weights(&run.join("checkpoints/step-000001")) != weights(&run.join("checkpoints/step-000002")));
+}
+
 /// Rewards divided by the running deviation of what is still to come: a setting with a memory.
 #[test]
 fn a_running_deviation_goes_on_with_a_resumed_run() {

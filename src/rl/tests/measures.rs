@@ -9,10 +9,11 @@ use tch::Tensor;
 use super::padded::assert_close;
 use crate::rl::advantages::{Estimator, Level};
 use crate::rl::correction::{Estimate, Measure, Mismatch, Rejection};
-use crate::rl::filter::dynamic_sampling;
+use crate::rl::filter::{Keep, dynamic_sampling, starpo_s};
 use crate::rl::losses::explained_variance;
 use crate::rl::objective::Objective;
 use crate::rl::plain;
+use crate::rl::rewards::{Grouping, Method, Shaping, normalize, shape};
 use crate::rl::rows::StepRow;
 
 /// Two trajectories of two tokens with ratios 1.5, 0.5 and 1.1, 0.5; only the second token has a negative advantage.
@@ -138,4 +139,57 @@ fn rewards_of_steps_without_a_sample_join_the_turn_before() {
     let joined = advantages([3.0, 0.0, 0.5]);
     assert_close("joined", &advantages([1.0, 2.0, 0.5]), &joined, 1e-12);
     assert!(joined[1] > 1.0, "{joined:?}");
+}
+
+/// What estimators and losses do at their edges.
+#[test]
+fn edges_of_estimators_and_losses() {
+    // RAPO asks the current policy: it does not prefer the winner, though the behaviour policy did.
+    let row = |trajectory: u64, reward: f64, logp: f64, old: f64| StepRow {
+        logp: vec![logp],
+        logp_old: vec![old],
+        ..StepRow::new(0, trajectory, 0, 1, reward)
+    };
+    let rapo = Estimator::new("rapo", &json!({"normalize": "none"})).unwrap();
+    let found = rapo.estimate(&[row(0, 2.0, -2.0, -1.0), row(1, 0.0, -2.0, -3.0)], false).unwrap();
+    assert_close("rapo", &found.advantages.concat(), &[1.1, -1.1], 1e-12);
+    // A ratio of a sequence is bounded by e^10, and has no gradient there.
+    let far = StepRow { advantages: vec![-1.0], ..row(0, 0.0, -1.0, -13.0) };
+    let found = plain::loss("gspo", std::slice::from_ref(&far), &Value::Null).unwrap();
+    assert_close("gspo", &[found.loss, found.gradient[0][0]], &[10.0_f64.exp(), 0.0], 1e-12);
+    // Entropy is a bonus: it takes from the loss. A KL adds to it.
+    let both = StepRow { entropy: vec![2.0], logp_ref: vec![-3.0], advantages: vec![0.0], ..row(0, 0.0, -2.0, -2.0) };
+    let loss = |options: Value| plain::loss("ppo", std::slice::from_ref(&both), &options).unwrap().loss;
+    assert_close("entropy", &[loss(json!({"entropy_coef": 0.5}))], &[-1.0], 1e-12);
+    assert_close("kl", &[loss(json!({"kl_coef": 0.5, "kl": "k2"}))], &[0.25], 1e-12);
+    // A share of next to nothing is one token.
+    for name in ["clip_cov", "kl_cov"] {
+        let open = json!({"share": 1e-9});
+        let options = if name == "kl_cov" { open } else { json!({"share": 1e-9, "cov_low": -9.0, "cov_high": 9.0}) };
+        assert_eq!(measured(name, &options, &["selected"]), [0.25], "{name}");
+    }
+}
+
+#[test]
+fn edges_of_filters_and_rewards() {
+    // 0.29 x 100 is 28.999…: 29 groups, those that vary most.
+    let (returns, groups): (Vec<f64>, Vec<u64>) = (0..200_u64).map(|i| ((i % 2 * (i / 2)) as f64, i / 2)).unzip();
+    let kept = starpo_s(&returns, &groups, 0.29, Keep::Largest).unwrap();
+    assert_eq!(kept, (71..100).collect::<Vec<u64>>());
+    // Next to no deviation is none.
+    assert_eq!(normalize(&[1.0, 1.0 + 1e-7], &[0, 0], Method::MeanStd), [0.0, 0.0]);
+    let row = |trajectory: u64, reward: f64, process: f64, tag: u64| StepRow {
+        process: vec![process],
+        tag,
+        ..StepRow::new(trajectory, trajectory, 0, 1, reward)
+    };
+    // Failures say nothing about the size of process rewards.
+    let failed = StepRow { status: Some(crate::mdp::Status::EnvError), ..row(1, 0.0, 100.0, 0) };
+    let prime = Shaping { prime: true, ..Shaping::default() };
+    let shaped = shape(&[row(0, 0.0, 2.0, 0), failed], &prime, false).unwrap();
+    assert_close("prime", &shaped[0].rewards, &[2.0 / 2.000_001], 1e-12);
+    // Tasks of one kind are compared across groups.
+    let kinds = Shaping { normalize: Some((Grouping::Inductive, Method::Mean)), ..Shaping::default() };
+    let shaped = shape(&[row(0, 1.0, 0.0, 7), row(1, 3.0, 0.0, 7), row(2, 9.0, 0.0, 8)], &kinds, false).unwrap();
+    assert_eq!(shaped.iter().map(StepRow::reward).collect::<Vec<_>>(), [-1.0, 1.0, 0.0]);
 }
