@@ -84,13 +84,23 @@ impl Program<'_> {
             .collect::<mlua::Result<_>>()
             .map_err(|error| Error::new(Kind::Script, error.to_string()))?;
         match vm.call::<MultiValue>(&call, &function, arguments).await {
-            Ok(values) => values.iter().map(|value| show(value, self.path)).collect::<Result<_>>().map(End::Returned),
+            Ok(values) => {
+                told_values(values).iter().map(|value| show(value, self.path)).collect::<Result<_>>().map(End::Returned)
+            }
             Err(failure) => match exit_code(&failure.error) {
                 Some(code) => Ok(End::Exited(code)),
                 None => Err(told(&failure, self.path)),
             },
         }
     }
+}
+
+/// Values to show: a nil behind others is only the place of a reason, as in `text, nil`.
+pub(super) fn told_values(mut values: MultiValue) -> MultiValue {
+    while values.len() > 1 && values.back().is_some_and(Value::is_nil) {
+        values.pop_back();
+    }
+    values
 }
 
 /// A value that the program returned.

@@ -19,6 +19,10 @@ fn values_that_are_returned_are_printed() {
         "exit: 0\n--- stdout\n2\ntext\n{\"a\":[1,2]}\ninf\n8"
     );
     assert_eq!(run("print('a', 1, {1}) io.write('b', 2, '\\n')"), "exit: 0\n--- stdout\na\t1\t[1]\nb2");
+    // The place of a reason that there is none of.
+    assert_eq!(run("return r1.json.decode('[1]')"), "exit: 0\n--- stdout\n[1]");
+    assert_eq!(run("return nil, 1, nil, nil"), "exit: 0\n--- stdout\nnull\n1");
+    assert_eq!(run("return nil"), "exit: 0\n--- stdout\nnull");
     assert_eq!(run("os.exit(7)"), "exit: 7");
     assert_eq!(run("pcall(os.exit, 7) return 'went on'"), "exit: 0\n--- stdout\nwent on");
 }

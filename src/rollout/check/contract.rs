@@ -35,6 +35,10 @@ pub(super) struct Task {
 pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
     let started = Instant::now();
     let mut report = Report::default();
+    // A call that takes half of what it may take here is too slow for a busier machine; and loops are found sooner.
+    let mut script = script.clone();
+    script.settings.limits.cpu /= 2.0;
+    let script = &script;
     let first = Worker::new(script, Some(Arc::clone(renderer)))?;
     // What a machine has been through must not show: this one has been through something else.
     let second = Worker::new(script, Some(Arc::clone(renderer)))?;
@@ -48,10 +52,9 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
 
     let (one, two) = (Stage { worker: &first, renderer }, Stage { worker: &second, renderer });
     let mut tried = Vec::new();
-    for task in &tasks {
+    'tasks: for task in &tasks {
         let spec = spec(script, task, options);
         report.budget = spec.budget();
-        resets(one, two, &spec, task, &mut report).await;
         for kind in Kind::all(&task.value, first.tools()) {
             if started.elapsed().as_secs_f64() > options.seconds {
                 break;
@@ -59,8 +62,14 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
             let Some(trajectory) = run(one, &spec, task, &kind).await? else { continue };
             report.trajectories += 1;
             report.steps += trajectory.steps.len();
+            let limited = matches!(trajectory.status, Status::ScriptLimit | Status::ToolTimeout);
             tried.push(Tried { kind, which: task.clone(), trajectory });
+            if limited {
+                // It would be again, and takes its time.
+                break 'tasks;
+            }
         }
+        resets(one, two, &spec, task, &mut report).await;
     }
     // The other machine goes through them the other way round.
     for it in tried.iter().rev() {

@@ -81,10 +81,16 @@ fn ended(it: &Tried, tools: &[Value], script: &Script, causes: &mut Vec<Cause>, 
             report.findings.push(own.hint(hint));
         }
         Status::ScriptLimit => {
-            report.add(finding(Level::Error, "limits", format!("{name} runs into a limit: {message}")));
+            let half = if message.contains("of CPU time") { " (half of limits.cpu, for a check)" } else { "" };
+            let message = format!("{name} runs into a limit: {message}{half}; nothing else was tried");
+            report.add(finding(Level::Error, "limits", message));
         }
         Status::ToolTimeout => {
-            report.add(finding(Level::Error, "limits", format!("{name} waits too long: {message}")));
+            report.add(finding(
+                Level::Error,
+                "limits",
+                format!("{name} waits too long: {message}; nothing else was tried"),
+            ));
         }
         Status::ContextOverflow if trajectory.steps.is_empty() => report.add(finding(Level::Error, "context", message)),
         Status::ContextOverflow => {

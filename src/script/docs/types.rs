@@ -399,7 +399,7 @@ mod tests {
     fn every_type_that_is_written_can_be_read_and_every_name_is_known() {
         let names: Vec<&str> = named_types().iter().map(|named| named.name).collect();
         let known = |name: &str| {
-            let basic = ["any", "string", "number", "boolean", "nil", "table", "true", "false"];
+            let basic = ["any", "string", "number", "integer", "boolean", "nil", "table", "true", "false"];
             basic.contains(&name) || names.contains(&name) || name.starts_with('"')
         };
         let mut written = Vec::new();

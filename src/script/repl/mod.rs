@@ -22,7 +22,7 @@ use serde_json::Value as Json;
 
 use super::failure::{Failure, describe};
 use super::host::{Call, Entry, Host, LogLine, misuse};
-use super::program::Echo;
+use super::program::{Echo, told_values};
 use super::services::Services;
 use super::state::State;
 use super::vm::{Sources, Vm};
@@ -139,7 +139,7 @@ impl Console {
         // What is asked for by hand belongs to no trajectory's record.
         let call = Call::new(Entry::Console, (0, 0), &self.vm.limits);
         let values: MultiValue = self.vm.call(&call, &function, ()).await?;
-        self.shown(&values).map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
+        self.shown(&told_values(values)).map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
     }
 
     fn shown(&self, values: &MultiValue) -> mlua::Result<Vec<Shown>> {

@@ -144,9 +144,7 @@ fn waiting_for_answers_stops_one_trajectory_only() {
     let (address, _) = server(|_, _, _| ok("x"));
     let bench = asking(
         &format!("{{ 'http:{address}' }}"),
-        &format!(
-            "local n = 0 for k = 1, 3 do n = n + #r1.http.get('http://{address}/').body end r1.sleep(0.2) return n"
-        ),
+        &format!("local n = 0 for k = 1, 3 do n = n + #r1.http.get('http://{address}/').body end r1.sleep(2) return n"),
     );
     let worker = bench.worker();
     let started = std::time::Instant::now();
@@ -158,7 +156,7 @@ fn waiting_for_answers_stops_one_trajectory_only() {
         let all = futures_util::future::join_all(tasks).await;
         assert!(all.iter().all(|it| *it == json!(3)));
     });
-    assert!(started.elapsed().as_secs_f64() < 3.0, "one after the other they wait 4 s");
+    assert!(started.elapsed().as_secs_f64() < 35.0, "one after the other they wait 40 s");
 }
 
 #[test]
@@ -302,13 +300,13 @@ fn programs_run_in_their_sandbox() {
 
 #[test]
 fn time_passes_outside_and_not_on_a_replay() {
-    let bench = asking("{}", "local before = r1.clock() r1.sleep(0.3) return { before, r1.clock() - before }");
+    let bench = asking("{}", "local before = r1.clock() r1.sleep(3) return { before, r1.clock() - before }");
     let record = Record::live();
     let live = asked(&bench, &record).unwrap();
-    assert!(live[0].as_f64().unwrap() > 1.6e9 && live[1].as_f64().unwrap() >= 0.29);
+    assert!(live[0].as_f64().unwrap() > 1.6e9 && live[1].as_f64().unwrap() >= 2.9);
     let started = std::time::Instant::now();
     assert_eq!(asked(&bench, &Record::replay(record.exchanges(), Strictness::Exact)).unwrap(), live);
-    assert!(started.elapsed().as_secs_f64() < 0.29);
+    assert!(started.elapsed().as_secs_f64() < 2.9);
     assert_snapshot!(asked(&asking("{}", "r1.sleep(-1)"), &Record::live()).unwrap_err(), @r#"
     r1.sleep: takes a number of seconds, or text such as "5s", got the number -1
       --> x.lua:2
@@ -324,10 +322,12 @@ fn joined_functions_run_side_by_side_and_answer_in_order() {
          local a, b, c = r1.join { wait(0.3, 1), wait(0.1, 2), wait(0.2) }\n\
          return { a, b, c == nil, math.random(1000) }",
     );
-    let started = std::time::Instant::now();
     let it = twice(&bench, || ());
-    assert!(started.elapsed().as_secs_f64() < 2.0);
     assert_eq!((it[0].as_f64().unwrap().floor(), it[1].as_f64().unwrap().floor(), &it[2]), (1.0, 2.0, &json!(true)));
+    let order = "local order = {}\n\
+        local function wait(t, v) return function() r1.sleep(t) r1.push(order, v) end end\n\
+        r1.join { wait(0.9, 'last'), wait(0.1, 'first'), wait(0.5, 'second') } return order";
+    assert_eq!(asked(&asking("{}", order), &Record::live()).unwrap(), json!(["first", "second", "last"]));
     // The first error of the list, whichever came first; the others came to their end.
     let bench = asking(
         "{}",
