@@ -10,6 +10,7 @@
 
 #[cfg(test)]
 mod conversations;
+mod dialect;
 mod filters;
 mod format;
 mod formats;

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::tokenizer::Tokenizer;
-use super::{filters, train};
+use super::{dialect, filters, train};
 use crate::error::{Error, Kind, Result};
 
 /// Instructions that one rendering may take: some seconds. The longest real conversations take a hundredth of it.
@@ -94,6 +94,7 @@ impl Template {
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_fuel(Some(FUEL));
         filters::register(&mut environment);
+        dialect::register(&mut environment);
         environment.add_function("raise_exception", |message: String| -> Result<Jinja, minijinja::Error> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, RAISED).with_source(Raised(message)))
         });
@@ -110,7 +111,7 @@ impl Template {
         };
         for (name, source) in [(DEFAULT, Some(source)), (TOOL_USE, tool_use)] {
             let Some(source) = source else { continue };
-            let source = without_generation_tags(&source.replace("\r\n", "\n"));
+            let source = dialect::translate(&source.replace("\r\n", "\n"));
             let added = new.environment.add_template_owned(name, source);
             added.map_err(|error| new.explain(&error, Kind::Model, "the chat template can't be read"))?;
         }
@@ -225,25 +226,6 @@ impl std::fmt::Display for Raised {
 }
 
 impl std::error::Error for Raised {}
-
-/// `{% generation %}` marks what an assistant wrote, for transformers' masks; to a renderer it is a plain block.
-fn without_generation_tags(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        let Some(length) = rest[start + 2..].find("%}").map(|length| length + 2) else { break };
-        let (before, tag) = (&rest[..start], &rest[start..start + length + 2]);
-        let word = tag[2..tag.len() - 2].trim_matches(['-', '+']).trim();
-        out.push_str(before);
-        match word {
-            "generation" => out.push_str(&tag.replacen("generation", "if true", 1)),
-            "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
-            _ => out.push_str(tag),
-        }
-        rest = &rest[start + length + 2..];
-    }
-    out + rest
-}
 
 /// `datetime.now().strftime(format)`, in UTC so that machines agree.
 fn strftime(format: &str, now: u64) -> Result<String, minijinja::Error> {

@@ -1,0 +1,265 @@
+//! What Jinja2 does and minijinja does not, said in words that it knows before a template is compiled. Lines stay where they
+//! are.
+//!
+//! - `{% generation %}` marks what an assistant wrote, for transformers' masks; to a renderer it is a plain block.
+//! - A loop over the letters of a text knows its length (`loop.last`).
+//! - What is added to a text that went through `|safe` is escaped, as MarkupSafe does, with autoescape off too.
+
+use minijinja::value::ValueKind;
+use minijinja::{Environment, Error, ErrorKind, Value};
+
+const EACH: &str = "r1_each";
+const SUM: &str = "r1_sum";
+
+/// Puts what translated templates need into an environment.
+pub(super) fn register(environment: &mut Environment<'static>) {
+    environment.add_filter(EACH, each);
+    environment.add_function(SUM, sum);
+}
+
+/// What is looped over: the letters of a text as a list, anything else as it is.
+fn each(value: Value) -> Value {
+    match value.as_str() {
+        Some(text) => text.chars().map(Value::from).collect(),
+        None => value,
+    }
+}
+
+/// `a + b + …`, of which one may be safe.
+#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a function
+fn sum(parts: Vec<Value>) -> Result<Value, Error> {
+    let (mut whole, mut safe) = (String::new(), false);
+    for (place, part) in parts.iter().enumerate() {
+        let Some(text) = part.as_str() else {
+            let kind = if part.kind() == ValueKind::Undefined { "nothing".to_owned() } else { part.kind().to_string() };
+            return Err(Error::new(ErrorKind::InvalidOperation, format!("{kind} is added to a text")));
+        };
+        if place > 0 && part.is_safe() && !safe {
+            whole = escape(&whole);
+        }
+        let escaped = (safe && !part.is_safe()).then(|| escape(text));
+        whole.push_str(escaped.as_deref().unwrap_or(text));
+        safe |= part.is_safe();
+    }
+    Ok(if safe { Value::from_safe_string(whole) } else { Value::from(whole) })
+}
+
+fn escape(text: &str) -> String {
+    let named = |letter| match letter {
+        '&' => Some("&amp;"),
+        '<' => Some("&lt;"),
+        '>' => Some("&gt;"),
+        '"' => Some("&#34;"),
+        '\'' => Some("&#39;"),
+        _ => None,
+    };
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match named(letter) {
+            Some(name) => out.push_str(name),
+            None => out.push(letter),
+        }
+    }
+    out
+}
+
+/// The template in minijinja's words. What can't be read is left as it is, for the compiler to tell.
+pub(super) fn translate(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    let mut raw = false;
+    while let Some((start, open)) = ["{{", "{%", "{#"].iter().filter_map(|open| Some((rest.find(open)?, *open))).min() {
+        let inner = &rest[start + 2..];
+        let (close, end) = match open {
+            "{#" => ("#}", inner.find("#}")),
+            "{{" => ("}}", first(inner, |rest, _| rest.starts_with("}}"))),
+            _ => ("%}", first(inner, |rest, _| rest.starts_with("%}"))),
+        };
+        let end = if raw { inner.find("%}").filter(|_| open == "{%") } else { end };
+        let Some(end) = end else {
+            // In raw text braces are only that.
+            let next = start + 2;
+            if raw {
+                out.push_str(&rest[..next]);
+                rest = &rest[next..];
+                continue;
+            }
+            break;
+        };
+        out.push_str(&rest[..start + 2]);
+        let body = &inner[..end];
+        let bare = body.trim_start_matches(['-', '+']);
+        let (left, bare) = body.split_at(body.len() - bare.len());
+        let bare = bare.trim_end_matches(['-', '+']);
+        let right = &body[left.len() + bare.len()..];
+        let word = bare.trim();
+        if open == "{%" && (word == "raw" || word == "endraw") {
+            raw = word == "raw";
+        }
+        let told = match open {
+            "{%" if !raw => tag(bare),
+            "{{" if !raw => added(bare),
+            _ => None,
+        };
+        out.push_str(left);
+        out.push_str(told.as_deref().unwrap_or(bare));
+        out.push_str(right);
+        out.push_str(close);
+        rest = &inner[end + 2..];
+    }
+    out + rest
+}
+
+/// What stands between `{%` and `%}`.
+fn tag(body: &str) -> Option<String> {
+    let text = body.trim();
+    match text.split_whitespace().next()? {
+        "generation" if text == "generation" => Some(body.replacen("generation", "if true", 1)),
+        "endgeneration" => Some(body.replacen("endgeneration", "endif", 1)),
+        "for" => {
+            let after = word(body, 0, &["in"])? + 2;
+            let end = word(body, after, &["if", "recursive"]).unwrap_or(body.len());
+            let (before, values, behind) = (&body[..after], &body[after..end], &body[end..]);
+            Some(format!("{before} ({values})|{EACH} {behind}"))
+        }
+        "set" => {
+            let after = first(body, |rest, _| rest.starts_with('='))? + 1;
+            Some(format!("{}{}", &body[..after], added(&body[after..])?))
+        }
+        _ => None,
+    }
+}
+
+/// An expression that is a sum with something safe in it, as a call.
+fn added(expression: &str) -> Option<String> {
+    let has_safe = expression.split('|').skip(1).any(|filter| {
+        let name = filter.trim_start();
+        name.strip_prefix("safe").is_some_and(|rest| !rest.starts_with(is_part_of_word))
+    });
+    if !has_safe || word(expression, 0, &["if", "else", "and", "or", "not", "in", "is"]).is_some() {
+        return None;
+    }
+    let mut places = Vec::new();
+    let other = first(expression, |rest, at| {
+        if rest.starts_with('+') {
+            places.push(at);
+        }
+        rest.starts_with(['~', '-', '*', '/', '%', '<', '>', '=', '!', ',', ':'])
+    });
+    if other.is_some() || places.is_empty() {
+        return None;
+    }
+    let mut parts = Vec::new();
+    let mut from = 0;
+    for place in places.into_iter().chain([expression.len()]) {
+        parts.push(&expression[from..place]);
+        from = place + 1;
+    }
+    if parts.iter().any(|part| part.trim().is_empty()) {
+        return None;
+    }
+    Some(format!(" {SUM}([{}]) ", parts.join(",")))
+}
+
+/// The first place from `from` on, outside brackets and strings, where one of these words stands.
+fn word(text: &str, from: usize, words: &[&str]) -> Option<usize> {
+    let mut before = None;
+    let found = first(text.get(from..)?, |rest, _| {
+        let apart = !before.is_some_and(is_part_of_word);
+        before = rest.chars().next();
+        apart && words.iter().any(|word| rest.strip_prefix(word).is_some_and(|rest| !rest.starts_with(is_part_of_word)))
+    });
+    found.map(|place| from + place)
+}
+
+fn is_part_of_word(letter: char) -> bool {
+    letter.is_alphanumeric() || letter == '_' || letter == '.'
+}
+
+/// The first place outside brackets and strings of which this holds; it is given the text from there on, and the place.
+fn first(text: &str, mut holds: impl FnMut(&str, usize) -> bool) -> Option<usize> {
+    let (mut depth, mut quote, mut escaped) = (0_usize, None, false);
+    for (place, letter) in text.char_indices() {
+        if let Some(open) = quote {
+            if !escaped && letter == open {
+                quote = None;
+            }
+            escaped = !escaped && letter == '\\';
+            continue;
+        }
+        if depth == 0 && holds(&text[place..], place) {
+            return Some(place);
+        }
+        match letter {
+            '"' | '\'' => quote = Some(letter),
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use minijinja::context;
+
+    use super::*;
+
+    fn rendered(source: &str) -> String {
+        let mut environment = Environment::new();
+        register(&mut environment);
+        environment.add_template_owned("t", translate(source)).unwrap();
+        let tools = vec![context! { name => "f", spec => "{\"a\": '<b>'}" }];
+        environment.get_template("t").unwrap().render(context! { tools, word => "añb" }).unwrap()
+    }
+
+    #[test]
+    fn loops_over_letters_know_their_end() {
+        let commas = "{{ c }}{% if not loop.last %}, {% endif %}";
+        assert_eq!(rendered(&format!("{{% for c in word %}}{commas}{{% endfor %}}")), "a, ñ, b");
+        assert_eq!(rendered(&format!("{{%- for c in word if c != 'b' -%}} {commas}{{%- endfor -%}}")), "a, ñ");
+        assert_eq!(rendered("{% for c in [word, 'in if'] %}{{ loop.length }}{{ c }}{% endfor %}"), "2añb2in if");
+        assert_eq!(rendered("{% for c in 'x if y' %}{{ c }}{% endfor %}"), "x if y");
+        assert_eq!(rendered("{% for t in tools recursive %}{{ t.name }}{% endfor %}"), "f");
+        assert_eq!(rendered("{% for k, v in {'a}}': 1}|items %}{{ k }}{{ v }}{% endfor %}"), "a}}1");
+        assert_eq!(rendered("{% for x in missing %}{{ x }}{% else %}none{% endfor %}"), "none");
+        assert_eq!(rendered("{% for begin in range(2) %}{{ begin }}{% endfor %}"), "01");
+    }
+
+    /// As MarkupSafe 3 adds: `Markup("'") + "<" + Markup("'")`.
+    #[test]
+    fn what_is_added_to_safe_text_is_escaped() {
+        assert_eq!(rendered("{{ '\\''|safe + '<' + \"'\" | safe }}"), "'&lt;'");
+        assert_eq!(rendered("{{ '&' + '<b>'|safe }}"), "&amp;<b>");
+        assert_eq!(
+            rendered("{{- tools[0].name + ' <'|safe + tools[0]['spec'] -}}"),
+            "f <{&#34;a&#34;: &#39;&lt;b&gt;&#39;}"
+        );
+        assert_eq!(rendered("{% set a = '<'|safe + '>' %}{{ a }}"), "<&gt;");
+        // Nothing is safe, or nothing is added.
+        assert_eq!(rendered("{{ '<' + '>' }}{{ '<'|safe }}{{ '+|safe' }}"), "<><+|safe");
+        assert_eq!(rendered("{{ '<'|safe if true else '+' }}"), "<");
+        let mut environment = Environment::new();
+        register(&mut environment);
+        environment.add_template_owned("t", translate("{{ 'a'|safe + 1 }}")).unwrap();
+        let error = environment.get_template("t").unwrap().render(()).unwrap_err();
+        assert!(error.to_string().contains("number is added to a text"), "{error}");
+    }
+
+    #[test]
+    fn the_rest_stays_as_it_is() {
+        for same in [
+            "{# for x in y #}{{ a + b }}{% if x in y %}{% endif %}",
+            "{% raw %}{% for x in y %}{{ 'a'|safe + b }} {# {{ {% endraw %}{{ x }}",
+            "an { open {{ tag 'and a string }}",
+            "{% set x %}{{ y }}{% endset %}{% generation_of(x) %}",
+        ] {
+            assert_eq!(translate(same), same);
+        }
+        assert_eq!(translate("{%- generation -%}x{% endgeneration %}"), "{%- if true -%}x{% endif %}");
+        let source = "{% raw %}{% for %}{% endraw %}\n{% for x in\n  y %}\n{% endfor %}";
+        assert_eq!(translate(source), "{% raw %}{% for %}{% endraw %}\n{% for x in (\n  y )|r1_each %}\n{% endfor %}");
+    }
+}
