@@ -20,6 +20,46 @@ for part in decode update; do cp "$(bench $part)" "$pack/$part"; done
 strip "$pack/r1" "$pack/decode" "$pack/update"
 cp benches/gpu_check.lua "$pack/"
 cp -r models/r1-nano "$pack/r1-nano"
+cat > "$pack/shape.py" <<'PY'
+"""Writes a Qwen2 model of Qwen2.5-1.5B's shape with random weights in bf16, in Hugging Face layout, with torch alone."""
+import json, sys
+from pathlib import Path
+import torch
+
+dir = Path(sys.argv[1])
+layers = int(sys.argv[2]) if len(sys.argv) > 2 else 28
+hidden, inner, vocab, keys = 1536, 8960, 151936, 256
+config = {
+    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu", "hidden_size": hidden,
+    "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": 12, "num_key_value_heads": 2,
+    "vocab_size": vocab, "max_position_embeddings": 32768, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+}
+shapes = {"model.embed_tokens.weight": [vocab, hidden], "model.norm.weight": [hidden]}
+for layer in range(layers):
+    own = {"input_layernorm": [hidden], "post_attention_layernorm": [hidden], "self_attn.o_proj": [hidden, hidden],
+           "mlp.gate_proj": [inner, hidden], "mlp.up_proj": [inner, hidden], "mlp.down_proj": [hidden, inner]}
+    shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in own.items()}
+    for name, width in (("q", hidden), ("k", keys), ("v", keys)):
+        shapes |= {f"model.layers.{layer}.self_attn.{name}_proj.weight": [width, hidden],
+                   f"model.layers.{layer}.self_attn.{name}_proj.bias": [width]}
+header, end = {}, 0
+for name, shape in shapes.items():
+    begin, end = end, end + 2 * torch.Size(shape).numel()
+    header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+torch.manual_seed(0)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+dir.mkdir(exist_ok=True)
+(dir / "config.json").write_text(json.dumps(config, indent=1))
+with open(dir / "model.safetensors", "wb") as file:
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for name, shape in shapes.items():
+        norm = name.endswith("norm.weight")
+        values = torch.ones(shape) if norm else 0.02 * torch.randn(shape, device=device)
+        file.write(values.bfloat16().cpu().view(torch.uint8).numpy().tobytes())
+PY
 git describe --always --dirty > "$pack/commit"
 
 cat > "$pack/run.sh" <<'RUN'
@@ -41,14 +81,17 @@ name="$(date +%F)-$(echo "$gpu" | tr 'A-Z' 'a-z' | tr -cs 'a-z0-9' '-' | sed 's/
   echo "$(date +%F), $gpu, torch $(python3 -c 'import torch; print(torch.__version__)'), r1 $(cat commit)."
   echo
 } > "$out/$name.md"
+# A real shape with random weights: as large as is trained on one GPU.
+python3 shape.py qwen2.5-1.5b
+set -- r1-nano qwen2.5-1.5b "$@"
 status=0
-./r1 lua gpu_check.lua r1-nano "$@" | tee -a "$out/$name.md" || status=1
+./r1 lua gpu_check.lua "$@" | tee -a "$out/$name.md" || status=1
 {
   echo
   echo "| model | type, graphs | batch | a step | tokens/s |"
   echo "|---|---|---|---|---|"
 } >> "$out/$name.md"
-for model in r1-nano "$@"; do
+for model in "$@"; do
   for kind in f32 "bf16 eager" bf16; do
     python3 - "$model" $kind >> "$out/$name.md" <<'PY' || status=1
 import json, subprocess, sys
@@ -77,7 +120,7 @@ done
   echo "| model | tokens in an update | an update | tokens/s | of the peak rate | memory |"
   echo "|---|---|---|---|---|---|"
 } >> "$out/$name.md"
-for model in r1-nano "$@"; do
+for model in "$@"; do
   python3 - "$model" "$gpu" >> "$out/$name.md" <<'PY' || status=1
 import json, subprocess, sys
 model, gpu = sys.argv[1:]
