@@ -205,13 +205,14 @@ bool Model::refresh(const Stop& stop) {
     return true;
   }
   const uint64_t now = fingerprint();
-  if (now == packed) return true;
+  if (now == packed && head_panels.data) return true;
+  const bool changed = now != packed;
   packed = 0;
   const auto rows = [](std::vector<const float*>& all, const float* weight, int64_t count, int64_t width) {
     for (int64_t i = 0; i < count; i++) all.push_back(weight + i * width);
   };
   panels.resize(shape.layers);
-  for (int64_t l = 0; l < shape.layers; l++) {
+  for (int64_t l = 0; changed && l < shape.layers; l++) {
     if (stop()) return false;
     LayerPanels& layer = panels[l];
     std::vector<const float*> qkv, o, gate_up, down;
@@ -234,6 +235,8 @@ bool Model::refresh(const Stop& stop) {
   packed = now;
   return true;
 }
+
+void Model::release_head() { head_panels = {}; }
 
 void Model::refresh_biases(int64_t layer) {
   std::vector<float>& all = panels[layer].qkv_bias;

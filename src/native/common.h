@@ -145,6 +145,8 @@ struct Model {
   };
   std::vector<LayerPanels> panels;
   Panels head_panels;
+  // Gives back the memory of the packed head, which with a large vocabulary is most of a model, until it is needed again.
+  void release_head();
 
   // Cosines and sines [P, D / 2] for positions below `count`.
   void reserve_positions(int64_t count);

@@ -157,6 +157,12 @@ char* r1_adamw(const void* const* tensors, int64_t count, const r1::AdamW* setti
   });
 }
 
+char* r1_forget_gradients(const void* const* tensors, int64_t count) {
+  return guarded([&] {
+    for (int64_t i = 0; i < count; i++) tensor(tensors[i]).mutable_grad() = at::Tensor();
+  });
+}
+
 char* r1_flash(const void* const* qkv, const void* const* sequences, int64_t most_queries, int64_t most_keys,
                double scale, int64_t window, void** out) {
   return guarded([&] {

@@ -176,6 +176,8 @@ std::pair<at::Tensor, at::Tensor> native_backward(const Question& question, cons
     accumulate(count, {{vocab, width, logits.get(), row, h + start * width, width, d_head.data_ptr<float>()}},
                start == 0);
   }
+  // The trunk's backward pass, which follows, makes the embedding's gradient, of the same size. A frozen model makes none.
+  if (model.head().requires_grad()) model.release_head();
   return {d_hidden, d_head};
 }
 

@@ -106,6 +106,7 @@ unsafe extern "C" {
     ) -> *mut c_char;
     fn r1_device_peak(index: i64) -> i64;
     fn r1_device_free(index: i64) -> i64;
+    fn r1_forget_gradients(tensors: *const *const c_void, count: i64) -> *mut c_char;
     fn r1_adamw(tensors: *const *const c_void, count: i64, settings: *const AdamW) -> *mut c_char;
     fn r1_flash(
         qkv: *const *const c_void,
@@ -315,6 +316,13 @@ pub(crate) fn adamw(weights: &[[&Tensor; 4]], settings: &AdamW) -> Result<()> {
     let tensors: Vec<_> = (0..4).flat_map(|part| weights.iter().map(move |all| pointer(all[part]))).collect();
     // SAFETY: the pointers are live for the call.
     checked(unsafe { r1_adamw(tensors.as_ptr(), weights.len() as i64, settings) })
+}
+
+/// Leaves weights without gradients, and their memory to others.
+pub(crate) fn forget_gradients<'a>(weights: impl Iterator<Item = &'a Tensor>) -> Result<()> {
+    let tensors: Vec<_> = weights.map(pointer).collect();
+    // SAFETY: as above.
+    checked(unsafe { r1_forget_gradients(tensors.as_ptr(), tensors.len() as i64) })
 }
 
 /// Causal flash attention (arXiv:2307.08691) over sequences laid end to end, in f16 or bf16 on the GPU: q `[T, H, D]`, k and v

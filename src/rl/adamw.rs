@@ -93,10 +93,11 @@ impl AdamW {
         Ok(Self { options, slots, step: 0 })
     }
 
-    /// Forgets all gradients.
+    /// Forgets all gradients, which hold no memory then.
     pub fn zero_grad(&mut self) {
-        for slot in &mut self.slots {
-            slot.weight.zero_grad();
+        // Fails for no tensor that can be learned; one that kept its gradient must have it zeroed.
+        if native::forget_gradients(self.slots.iter().map(|slot| &slot.weight)).is_err() {
+            self.slots.iter_mut().for_each(|slot| slot.weight.zero_grad());
         }
     }
 

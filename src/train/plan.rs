@@ -137,7 +137,7 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan
     if shape.adapter.is_some() {
         held.push(share("adapter", format!("{} in f32", named(learned)), learned * own));
     }
-    held.push(share("gradients", named(learned), learned * own));
+    let gradients = share("gradients", named(learned), learned * own);
     held.push(share("AdamW", "two moments in f32".to_owned(), 8 * learned));
     if own == 2 {
         held.push(share("master weights", "in f32".to_owned(), 4 * learned));
@@ -145,12 +145,15 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan
     if reference {
         held.push(share("reference", "a model of its own".to_owned(), shape.weights() + shape.packed()));
     }
-    let plan = |held, sampling, learning| Plan {
-        device: if cpu { "the CPU".to_owned() } else { "the GPU".to_owned() },
-        held,
-        sampling,
-        learning,
-        available: available_memory(shape.device),
+    let plan = |held, sampling, mut learning: Vec<Share>| {
+        learning.insert(0, gradients);
+        Plan {
+            device: if cpu { "the CPU".to_owned() } else { "the GPU".to_owned() },
+            held,
+            sampling,
+            learning,
+            available: available_memory(shape.device),
+        }
     };
 
     let learner = match &settings.trainer {
@@ -178,7 +181,30 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan
         shape.sampling(engine.prefill_tokens as u64, engine.slots as u64),
     );
     let tokens = (learner.tokens_per_batch.max(context)) as u64;
-    plan(held, vec![sampling], learning(shape, tokens, several(learner, context)))
+    let (mut sampling, mut learning) = (vec![sampling], learning(shape, tokens, several(learner, context)));
+    if let Some((ids, why)) = cut(settings, shape.config.vocab_size) {
+        let all = (learner.group_size * learner.groups_per_step * context) as u64;
+        // In trajectories; again in the rows made from them, and as indices in a micro-batch.
+        sampling.push(share("sets that tokens were drawn from", why.clone(), 4 * ids * all));
+        learning.push(share("sets that tokens were drawn from", why, ids * (8 * all + 8 * tokens)));
+    }
+    plan(held, sampling, learning)
+}
+
+/// Ids that are kept with a sampled token where sampling cuts the others off, and why so many.
+fn cut(settings: &Settings, vocab: usize) -> Option<(u64, String)> {
+    /// Of sets whose size only sampling shows.
+    const USUAL: usize = 256;
+    let sampling = &settings.sampling;
+    let by_mass = sampling.top_p < 1.0 || sampling.min_p > 0.0;
+    if sampling.temperature == 0.0 || !(by_mass || (1..vocab).contains(&sampling.top_k)) {
+        return None;
+    }
+    let (ids, known) = match sampling.top_k {
+        0 => (USUAL.min(vocab), ", a guess: sampling.top_k would bound it"),
+        top_k => (top_k.min(vocab), ""),
+    };
+    Some((ids as u64, format!("{ids} ids a token{known}")))
 }
 
 /// Whether an optimiser step may have more than one micro-batch.
@@ -197,10 +223,14 @@ fn learning(shape: &Footprint<'_>, tokens: u64, several: bool) -> Vec<Share> {
     ];
     if shape.adapter.is_none() {
         let element = shape.kind.elt_size_in_bytes() as u64;
-        let (bytes, why) = match (several && shape.packed() > 0, shape.config.tie_word_embeddings) {
+        let native = shape.packed() > 0;
+        let (bytes, why) = match (native && several, shape.config.tie_word_embeddings) {
             (true, _) => (element * shape.numbers(), "of a micro-batch, until they are added"),
-            (false, true) => (element * shape.embedding(), "of the head, until they are added to the embedding's"),
-            (false, false) => (0, ""),
+            // Natively it has the place of the packed head, which has been given back by then.
+            (false, true) if !native => {
+                (element * shape.embedding(), "of the head, until they are added to the embedding's")
+            }
+            (false, _) => (0, ""),
         };
         all.push(Share { what: "gradients", why: why.to_owned(), bytes });
     }

@@ -85,7 +85,11 @@ impl Update<'_> {
             .backward(lesson, shared, &mut stats)
             .and_then(|()| optimizer.step(self.lr, self.learner.max_grad_norm));
         match stepped {
-            Ok(norm) => stats.grad_norm = norm,
+            Ok(norm) => {
+                stats.grad_norm = norm;
+                // What is sampled next needs the memory.
+                optimizer.zero_grad();
+            }
             Err(error) if error.kind == Kind::Numeric && self.learner.on_nan == OnNan::Skip => {
                 optimizer.zero_grad();
                 stats.skipped = Some(error);
@@ -315,12 +319,14 @@ mod tests {
         Lesson { rows, advantages, ..Lesson::default() }
     }
 
-    /// Loss and gradients of a lesson; the learning rate is 0.
+    /// Loss and gradients of a lesson, before the step that would forget them.
     fn gradients(model: &Model, lesson: &Lesson, learner: &Learner) -> (f64, Vec<Tensor>) {
         let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
         let objective = Objective::new(learner, &Sampling::default(), false).unwrap();
         let update = Update { model, objective: &objective, learner, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
-        let stats = update.step(&mut optimizer, lesson).unwrap();
+        let mut stats = UpdateStats::default();
+        optimizer.zero_grad();
+        update.backward(lesson, None, &mut stats).unwrap();
         (stats.loss, model.parameters().iter().map(|(_, tensor)| tensor.grad().copy()).collect())
     }
 
@@ -367,6 +373,7 @@ mod tests {
             Update { model: &model, objective: &objective, learner: &usual, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
         let stats = update.step(&mut optimizer, &lesson).unwrap();
         assert_eq!((stats.tokens, stats.sampled), (3, 1));
+        assert!(model.parameters().iter().all(|(_, tensor)| !tensor.grad().defined()), "gradients are kept");
         // An entropy bonus that is next to nothing has them computed.
         let all = Learner { entropy: 1e-300, ..usual.clone() };
         let objective = Objective::new(&all, &Sampling::default(), false).unwrap();

@@ -123,6 +123,22 @@ fn an_adapter_is_leashed_to_its_base_without_a_second_model() {
 }
 
 #[test]
+fn what_tokens_were_drawn_from_is_planned_for() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let planned = |setting: &str, part: &str| {
+        let args = ["run", "a.lua", "--plan", "--json", "policy.max_context=64", setting];
+        let plan: Value = serde_json::from_slice(&r1(dir.path(), &args).output().unwrap().stdout).unwrap();
+        let own = |share: &&Value| share["what"] == "sets that tokens were drawn from";
+        plan[part].as_array().unwrap().iter().find(own).map(|share| share["bytes"].as_u64().unwrap())
+    };
+    // 32 trajectories of 64 tokens; micro-batches of 2048.
+    assert_eq!(planned("sampling.top_k=20", "sampling"), Some(20 * 4 * 2048));
+    assert_eq!(planned("sampling.top_k=20", "learning"), Some(20 * (8 * 2048 + 8 * 2048)));
+    assert_eq!(planned("sampling.top_p=0.9", "sampling"), Some(256 * 4 * 2048));
+    assert_eq!(planned("sampling.top_p=1", "sampling"), None);
+}
+
+#[test]
 fn groups_of_weights_have_settings_of_their_own() {
     let groups = |text: &str| RECIPE.replace("lr = 1e-5,", &format!("lr = 1e-5, groups = {{ {text} }},"));
     let dir = directory(&[("a.lua", &groups("{ weights = \"*norm*\", lr = 0 }"))], true);
