@@ -2,7 +2,9 @@
 
 The model is Qwen2.5-0.5B's shape with random weights, made once in the cache. Every side samples greedily the same
 number of tokens behind prompts of the same length; a step's time is (17 tokens - 1 token) / 16, so that prefill is
-not in it. Sides take turns; the smallest time of each is compared, as other work on the machine only ever adds.
+not in it. Sides take turns; the smallest time of each is compared, as other work on the machine only ever adds. The
+limits are measured before and after r1's part of every repetition, since they move with the machine's other work: a repetition counts
+against the better of its two, and the median is told.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import median
 
 from compare import RESULTS, ROOT, Side, machine
 
@@ -145,7 +148,6 @@ def peer(name, kind):
 def measure(args, kind):
     dir = make(kind)
     sides = {"r1": Side([args.bench, str(dir), kind], args.threads)}
-    limits = sides["r1"].measure("{}")
     for name in ("transformers", "llama.cpp"):
         if name == "llama.cpp":
             try:
@@ -155,25 +157,43 @@ def measure(args, kind):
                 continue
         sides[name] = Side([sys.executable, __file__, "--peer", name, "--kind", kind], args.threads)
     questions = [(batch, PROMPT, new) for batch in BATCHES for new in (1, NEW + 1)] + [(1, LONG, 1)]
-    best = {}
+    inner = SHAPE["num_hidden_layers"] * SHAPE["hidden_size"] * (
+        2 * SHAPE["hidden_size"] + 2 * 128 + 3 * SHAPE["intermediate_size"])
+    head = SHAPE["vocab_size"] * SHAPE["hidden_size"]
+
+    def shortest(limits):
+        """Seconds of a step and of a prefill at these limits, the better of which count."""
+        bytes = (inner + head) * (4 if kind == "f32" else 2)
+        return (bytes / max(limit["bytes_per_second"] for limit in limits),
+                2 * (inner * LONG + head) / max(limit["flops"] for limit in limits))
+
+    best, limits = {}, []
+    shares = {what: [] for what in (*BATCHES, LONG)}
     for _ in range(args.repetitions + 1):
-        for question in questions:
-            for name, side in sides.items():
+        for name, side in sides.items():
+            before = [side.measure("{}")] if name == "r1" else []
+            times = {}
+            for question in questions:
                 asked = json.dumps(dict(zip(("batch", "prompt", "new"), question, strict=True)))
-                seconds = side.measure(asked)["seconds"]
-                best[name, question] = min(seconds, best.get((name, question), float("inf")))
+                times[question] = side.measure(asked)["seconds"]
+                best[name, question] = min(times[question], best.get((name, question), float("inf")))
+            if name != "r1":
+                continue
+            around = [*before, side.measure("{}")]
+            limits += around
+            step, prefill = shortest(around)
+            for batch in BATCHES:
+                shares[batch].append((times[batch, PROMPT, NEW + 1] - times[batch, PROMPT, 1]) / NEW / step)
+            shares[LONG].append(times[1, LONG, 1] / prefill)
     for side in sides.values():
         side.close()
     steps = {name: {batch: (best[name, (batch, PROMPT, NEW + 1)] - best[name, (batch, PROMPT, 1)]) / NEW
                     for batch in BATCHES} for name in sides}
     prefill = {name: best[name, (1, LONG, 1)] for name in sides}
-    inner = SHAPE["num_hidden_layers"] * SHAPE["hidden_size"] * (
-        2 * SHAPE["hidden_size"] + 2 * 128 + 3 * SHAPE["intermediate_size"])
-    head = SHAPE["vocab_size"] * SHAPE["hidden_size"]
+    step, all = shortest(limits)
     return {
-        "limits": limits, "steps": steps, "prefill": prefill,
-        "step_limit": (inner + head) * (4 if kind == "f32" else 2) / limits["bytes_per_second"],
-        "prefill_limit": 2 * (inner * LONG + head) / limits["flops"],
+        "limits": limits, "steps": steps, "prefill": prefill, "step_limit": step, "prefill_limit": all,
+        "to_limit": {str(what): {"median": median(list), "each": list} for what, list in shares.items()},
     }
 
 
@@ -181,17 +201,18 @@ def table(results):
     lines = ["| measured | r1 | limit | r1 to limit | transformers | ratio | llama.cpp | ratio |",
              "|---|---|---|---|---|---|---|---|"]
 
-    def row(what, times, limit):
+    def row(what, times, limit, share):
         def against(name):
             return f"{times[name] * 1e3:.1f} ms | **{times[name] / times['r1']:.2f}x**" if name in times else " | "
-        lines.append(f"| {what} | {times['r1'] * 1e3:.1f} ms | {limit * 1e3:.1f} ms | {times['r1'] / limit:.2f} "
+        lines.append(f"| {what} | {times['r1'] * 1e3:.1f} ms | {limit * 1e3:.1f} ms | {share['median']:.2f} "
                      f"| {against('transformers')} | {against('llama.cpp')} |")
 
     for kind, result in results.items():
         for batch in BATCHES:
             times = {name: steps[batch] for name, steps in result["steps"].items()}
-            row(f"{kind}, decode, batch {batch}, a step", times, result["step_limit"])
-        row(f"{kind}, prefill, {LONG} tokens", result["prefill"], result["prefill_limit"])
+            row(f"{kind}, decode, batch {batch}, a step", times, result["step_limit"], result["to_limit"][str(batch)])
+        row(f"{kind}, prefill, {LONG} tokens", result["prefill"], result["prefill_limit"],
+            result["to_limit"][str(LONG)])
     return "\n".join(lines)
 
 
@@ -215,12 +236,19 @@ def main():
         pass
     about = {"date": datetime.date.today().isoformat(), "machine": machine(), "threads": args.threads,
              "repetitions": args.repetitions, "r1": commit.strip(), "peers": peers, "load": os.getloadavg()[0]}
-    limits = ", ".join(f"{kind}: reading memory {result['limits']['bytes_per_second'] / 1e9:.1f} GB/s, libtorch's matrix "
-                       f"product {result['limits']['flops'] / 1e9:.0f} GFLOP/s" for kind, result in results.items())
+
+    def span(result, name, digits):
+        all = [limit[name] / 1e9 for limit in result["limits"]]
+        return f"{min(all):.{digits}f} to {max(all):.{digits}f}"
+
+    limits = ", ".join(f"{kind}: reading memory {span(result, 'bytes_per_second', 1)} GB/s, libtorch's matrix product "
+                       f"{span(result, 'flops', 0)} GFLOP/s" for kind, result in results.items())
     text = (f"{about['date']}, {about['machine']}, {args.threads} threads, r1 {about['r1']}, "
             + ", ".join(f"{name} {number}" for name, number in peers.items())
             + f". Qwen2.5-0.5B's shape, random weights, {PROMPT} + {NEW} tokens, smallest of {args.repetitions + 1}. {limits}. "
-            + "The limit of a step is reading the weights once; that of prefill, the products at libtorch's rate.\n\n"
+            + "The limit of a step is reading the weights once; that of prefill, the products at libtorch's rate. The column "
+            + "`limit` has the best of the whole run; `r1 to limit` is the median over repetitions, each against the limits "
+            + "measured just before and after it.\n\n"
             + table(results) + "\n")
     print(text)
     if not args.kind:
