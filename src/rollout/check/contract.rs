@@ -62,17 +62,16 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
             let Some(trajectory) = run(one, &spec, task, &kind).await? else { continue };
             report.trajectories += 1;
             report.steps += trajectory.steps.len();
-            let limited = matches!(trajectory.status, Status::ScriptLimit | Status::ToolTimeout);
+            let at_limit = limited(trajectory.status);
             tried.push(Tried { kind, which: task.clone(), trajectory });
-            if limited {
-                // It would be again, and takes its time.
+            if at_limit {
                 break 'tasks;
             }
         }
         resets(one, two, &spec, task, &mut report).await;
     }
     // The other machine goes through them the other way round.
-    for it in tried.iter().rev() {
+    for it in tried.iter().rev().filter(|it| !limited(it.trajectory.status)) {
         if started.elapsed().as_secs_f64() > 2.0 * options.seconds {
             break;
         }
@@ -81,6 +80,11 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
     endings::judge(&tried, one, script, &mut report);
     report.findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     Ok(report)
+}
+
+/// It would come to its limit again, and takes its time.
+fn limited(status: Status) -> bool {
+    matches!(status, Status::ScriptLimit | Status::ToolTimeout)
 }
 
 /// Conversations that are looked through.
