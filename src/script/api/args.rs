@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use mlua::{Function, Lua, Table, Value};
 
+use super::astray;
 use crate::config::Limits;
 use crate::error::{Error, Kind, suggest};
 use crate::script::convert::{Odd, kind, show, to_json};
@@ -89,7 +90,8 @@ impl<'a> Fields<'a> {
             Value::String(name) => {
                 let name = name.to_string_lossy();
                 let error = Error::new(Kind::Script, format!("unknown field `{name}`"));
-                Err(fail_with(lua, function, error.hint(suggest(&name, known.iter().copied()))))
+                let hint = astray::home(function, &name);
+                Err(fail_with(lua, function, error.hint(hint.unwrap_or_else(|| suggest(&name, known.iter().copied())))))
             }
             other => Err(fail(lua, function, format!("fields have names, got {}", show(other)))),
         })?;
@@ -123,7 +125,19 @@ impl<'a> Fields<'a> {
 
     /// A field's plain data.
     pub(crate) fn json(&self, name: &str) -> mlua::Result<serde_json::Value> {
-        to_json(&self.get(name)?, name, Odd::Refuse).map_err(|message| fail(self.lua, self.function, message))
+        self.plain(name, &self.get(name)?)
+    }
+
+    fn plain(&self, name: &str, value: &Value) -> mlua::Result<serde_json::Value> {
+        to_json(value, name, Odd::Refuse).map_err(|why| match why.split_once(" is a function;") {
+            Some((path, _)) => self.astray(path),
+            None => fail(self.lua, self.function, why),
+        })
+    }
+
+    /// The refusal of a function where plain data belongs.
+    pub(crate) fn astray(&self, path: &str) -> mlua::Error {
+        fail_with(self.lua, self.function, astray::function_at(self.function, path))
     }
 
     /// All fields but `without`, as one object.
@@ -131,7 +145,7 @@ impl<'a> Fields<'a> {
         let mut object = serde_json::Map::new();
         self.table.for_each(|name: String, value: Value| {
             if !without.contains(&name.as_str()) {
-                let json = to_json(&value, &name, Odd::Refuse).map_err(|why| fail(self.lua, self.function, why))?;
+                let json = self.plain(&name, &value)?;
                 object.insert(name, json);
             }
             Ok(())

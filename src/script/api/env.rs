@@ -23,14 +23,15 @@ pub(crate) struct Env {
 
 impl UserData for Env {}
 
+pub(super) const FIELDS: [&str; 6] = ["tools", "format", "max_steps", "system", "reset", "step"];
+
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     r1.raw_set("env", lua.create_function(|lua, value: Value| env(lua, &value))?)
 }
 
 fn env(lua: &Lua, value: &Value) -> mlua::Result<Env> {
     const NAME: &str = "r1.env";
-    let known = ["tools", "format", "max_steps", "system", "reset", "step"];
-    let fields = Fields::new(lua, NAME, value, &known)?;
+    let fields = Fields::new(lua, NAME, value, &FIELDS)?;
     let tools = tools(lua, &fields)?;
     let (reset, step) = (fields.function("reset")?, fields.function("step")?);
     let settings = Json::Object(fields.rest(&["tools", "reset", "step"])?);

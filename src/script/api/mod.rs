@@ -2,6 +2,7 @@
 
 mod answers;
 pub(crate) mod args;
+mod astray;
 mod call;
 pub(crate) mod context;
 pub(crate) mod data;

@@ -7,6 +7,7 @@ use super::args::{Fields, fail, fail_with};
 use super::data::Dataset;
 use super::env::Env;
 use super::trainer::Trainer;
+use crate::error::{Error, Kind};
 use crate::script::convert::kind;
 use crate::script::settings;
 
@@ -25,7 +26,7 @@ pub(crate) struct Recipe {
 
 impl UserData for Recipe {}
 
-const FIELDS: [&str; 15] = [
+pub(super) const FIELDS: [&str; 15] = [
     "name",
     "seed",
     "env",
@@ -84,6 +85,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
                 Value::Nil => continue,
                 Value::UserData(own) if own.is::<Dataset>() => own.borrow::<Dataset>()?.clone(),
                 Value::String(_) | Value::Table(_) => Dataset { settings: data.json(name)?, row: None },
+                Value::Function(_) => return Err(data.astray(name)),
                 other => return Err(data.refuse(name, "a path or what r1.data.… gives", &other)),
             };
             if source.row.is_none() && source.settings.get("count").is_some() {
@@ -116,10 +118,21 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     let estimator = estimator.map(|chosen| chosen.get("name").unwrap_or(chosen));
     match (estimator == Some(&Json::from("custom")), &advantage) {
         (true, None) => {
-            return Err(fail(lua, NAME, "trainer.estimator is \"custom\": give the recipe a function `advantage`"));
+            let error =
+                Error::new(Kind::Script, "`trainer.estimator` is \"custom\", and the recipe has no `advantage`");
+            return Err(fail_with(
+                lua,
+                NAME,
+                error.hint("give it one: advantage = function(group) … end (docs/training.md)"),
+            ));
         }
         (false, Some(_)) => {
-            return Err(fail(lua, NAME, "`advantage` is used with trainer.estimator = \"custom\" only"));
+            let error = Error::new(Kind::Script, "`advantage` is used with trainer.estimator = \"custom\" only");
+            return Err(fail_with(
+                lua,
+                NAME,
+                error.hint("set estimator = \"custom\" in the trainer, or leave `advantage` out"),
+            ));
         }
         _ => {}
     }

@@ -134,10 +134,6 @@ fn wrong_types_name_the_field() {
     r1.grpo: lr is NaN
       --> x.lua:1
     "#);
-    assert_snapshot!(refused("r1.grpo { lr = print }"), @r#"
-    r1.grpo: lr is a function; plain data holds text, numbers, booleans and tables
-      --> x.lua:1
-    "#);
     assert_snapshot!(refused("r1.grpo(5)"), @r#"
     r1.grpo: takes a table, got the number 5
       --> x.lua:1
@@ -371,4 +367,76 @@ fn require_stays_inside_the_directory() {
     require("b") after loading: require modules at the top of the script
       --> x.lua:1
     "#);
+}
+
+#[test]
+fn functions_where_names_belong_are_shown_their_place() {
+    assert_snapshot!(refused("return r1.recipe {\n  trainer = r1.grpo {\n    lr = 1,\n    estimator = function(group) return {} end,\n  },\n}"), @r#"
+    r1.grpo: `trainer.estimator` is a function; it takes an estimator's name
+      --> x.lua:4
+      hint: the recipe's own function goes beside the trainer: r1.recipe { advantage = function(group) … end, trainer = r1.grpo { estimator = "custom" } } (docs/training.md)
+    "#);
+    assert_snapshot!(refused("r1.ppo { estimator = { name = function() end } }"), @r#"
+    r1.ppo: `trainer.estimator.name` is a function; it takes an estimator's name
+      --> x.lua:1
+      hint: the recipe's own function goes beside the trainer: r1.recipe { advantage = function(group) … end, trainer = r1.grpo { estimator = "custom" } } (docs/training.md)
+    "#);
+    assert_snapshot!(refused("r1.trainer { algorithm = 'rloo', loss = function() end }"), @r#"
+    r1.trainer: `trainer.loss` is a function; it takes a loss's name
+      --> x.lua:1
+      hint: losses of recipes go by name, such as loss = "ppo" (docs/training.md); estimators may be functions: estimator = "custom", and advantage = function(group) … end in r1.recipe
+    "#);
+    assert_snapshot!(refused("r1.grpo { lr = function(step) return 1 end }"), @r#"
+    r1.grpo: `trainer.lr` is a function; it takes plain data
+      --> x.lua:1
+      hint: the learning rate moves by numbers and a name: lr = 1e-6, warmup = 10, decay = "cosine", final_lr = 0.1
+    "#);
+    assert_snapshot!(refused("r1.grpo { kl = { kind = print } }"), @"
+    r1.grpo: `trainer.kl.kind` is a function; it takes plain data: text, numbers, booleans and tables
+      --> x.lua:1
+    ");
+    assert_snapshot!(refused("r1.env { format = print }"), @r#"
+    r1.env: `format` is a function; it takes a format's name
+      --> x.lua:1
+      hint: such as format = "hermes" (docs/lua.md); where none fits, `step` reads action.text itself
+    "#);
+    assert_snapshot!(refused("return r1.recipe {\n  seed = 1,\n  eval = { accuracy = print },\n}"), @r#"
+    r1.recipe: `eval.accuracy` is a function; it takes the name of a part of the reward
+      --> x.lua:3
+      hint: eval = { accuracy = "correct" }, where `reward` gives { correct = … }
+    "#);
+    assert_snapshot!(refused("return r1.recipe { data = { train = function(index) end } }"), @"
+    r1.recipe: data: `train` is a function; it takes a path or what r1.data.… gives
+      --> x.lua:1
+      hint: rows by a function: r1.data.generate { count = 1000, row = function(index) … end }
+    ");
+}
+
+#[test]
+fn fields_of_another_table_are_shown_their_place() {
+    assert_snapshot!(refused("r1.grpo { advantage = print }"), @"
+    r1.grpo: unknown field `advantage`
+      --> x.lua:1
+      hint: `advantage` is a field of r1.recipe { … }, beside `trainer`
+    ");
+    assert_snapshot!(refused("r1.grpo { algorithm = 'rloo' }"), @r#"
+    r1.grpo: unknown field `algorithm`
+      --> x.lua:1
+      hint: another algorithm is r1.trainer { algorithm = "NAME", … }
+    "#);
+    assert_snapshot!(refused("r1.env { reward = print }"), @"
+    r1.env: unknown field `reward`
+      --> x.lua:1
+      hint: `reward` is a field of r1.recipe { … }, beside `env`
+    ");
+    assert_snapshot!(refused("return r1.recipe { tools = {} }"), @"
+    r1.recipe: unknown field `tools`
+      --> x.lua:1
+      hint: `tools` is a field of the env: env = r1.env { tools = …, … }
+    ");
+    assert_snapshot!(refused("return r1.recipe { lr = 1 }"), @"
+    r1.recipe: unknown field `lr`
+      --> x.lua:1
+      hint: `lr` is a field of the trainer: trainer = r1.grpo { lr = …, … }
+    ");
 }

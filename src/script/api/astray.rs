@@ -1,0 +1,70 @@
+//! What stands in the wrong place: functions where plain data belongs, fields of another table. The hints say where they go.
+
+use super::env;
+use super::recipe;
+use crate::config::Learner;
+use crate::error::{Error, Kind};
+use crate::script::settings;
+
+const TRAINERS: [&str; 4] = ["r1.grpo", "r1.ppo", "r1.trainer", "r1.sft"];
+
+/// The refusal of a function at `path` in what `function` takes, with a hint where another field does what was meant.
+pub(crate) fn function_at(function: &str, path: &str) -> Error {
+    let trainer = TRAINERS.contains(&function);
+    let field = if trainer { format!("trainer.{path}") } else { path.to_owned() };
+    let (wanted, hint) = match path.split(['.', '[']).next().unwrap_or_default() {
+        "estimator" if trainer => (
+            "an estimator's name",
+            "the recipe's own function goes beside the trainer: r1.recipe { advantage = function(group) … end, trainer = \
+             r1.grpo { estimator = \"custom\" } } (docs/training.md)",
+        ),
+        "loss" if trainer => (
+            "a loss's name",
+            "losses of recipes go by name, such as loss = \"ppo\" (docs/training.md); estimators may be functions: estimator = \
+             \"custom\", and advantage = function(group) … end in r1.recipe",
+        ),
+        "lr" | "warmup" | "decay" | "final_lr" if trainer => (
+            "plain data",
+            "the learning rate moves by numbers and a name: lr = 1e-6, warmup = 10, decay = \"cosine\", final_lr = 0.1",
+        ),
+        "shaping" if trainer => (
+            "plain data",
+            "rewards are the recipe's own to shape: r1.recipe { reward = function(state, outcome) … end }",
+        ),
+        "format" if function == "r1.env" => (
+            "a format's name",
+            "such as format = \"hermes\" (docs/lua.md); where none fits, `step` reads action.text itself",
+        ),
+        "eval" if path == "eval.accuracy" => (
+            "the name of a part of the reward",
+            "eval = { accuracy = \"correct\" }, where `reward` gives { correct = … }",
+        ),
+        "train" | "eval" if function == "r1.recipe: data" => (
+            "a path or what r1.data.… gives",
+            "rows by a function: r1.data.generate { count = 1000, row = function(index) … end }",
+        ),
+        _ => ("plain data: text, numbers, booleans and tables", ""),
+    };
+    let error = Error::new(Kind::Script, format!("`{field}` is a function; it takes {wanted}"));
+    if hint.is_empty() { error } else { error.hint(hint) }
+}
+
+/// Where a field that `function` does not have belongs.
+pub(crate) fn home(function: &str, name: &str) -> Option<String> {
+    let of_trainer = || settings::names_of::<Learner>().iter().any(|field| field == name);
+    let trainer = TRAINERS.contains(&function);
+    if trainer && name == "algorithm" {
+        return Some("another algorithm is r1.trainer { algorithm = \"NAME\", … }".to_owned());
+    }
+    if (trainer || function == "r1.env") && recipe::FIELDS.contains(&name) {
+        let beside = if trainer { "trainer" } else { "env" };
+        return Some(format!("`{name}` is a field of r1.recipe {{ … }}, beside `{beside}`"));
+    }
+    if function == "r1.recipe" && env::FIELDS.contains(&name) {
+        return Some(format!("`{name}` is a field of the env: env = r1.env {{ {name} = …, … }}"));
+    }
+    if function == "r1.recipe" && of_trainer() {
+        return Some(format!("`{name}` is a field of the trainer: trainer = r1.grpo {{ {name} = …, … }}"));
+    }
+    None
+}
