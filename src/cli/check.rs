@@ -16,7 +16,7 @@ use crate::rollout::check::{self, Finding, Level, Options, Report};
 use crate::script::Script;
 use crate::services::Loaded;
 use crate::telemetry::{Reporter, ctrl_c, signed};
-use crate::train::{self, RunOptions, ShownTrajectory};
+use crate::train::{self, Checked, RunOptions, ShownTrajectory};
 
 /// Seconds after which no further trajectory is tried.
 const SECONDS: f64 = 20.0;
@@ -33,7 +33,7 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
     let started = Instant::now();
     let reporter = if output.json { Reporter::silent() } else { output.reporter() };
     let script = Script::load(&options.script, &options.overrides)?;
-    let objective = objective(&script)?;
+    let (objective, doubts) = objective(&script)?;
     let loaded = Loaded::new(script, &reporter)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -44,6 +44,7 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
         Some(_) => runtime.block_on(check::check(&loaded.script, &loaded.renderer, &wanted))?,
         None => check::supervised(&loaded.script, &loaded.renderer, &wanted)?,
     };
+    report.findings.splice(0..0, doubts.into_iter().chain(beyond(&loaded)).map(doubt));
     let rolled = if model && objective.is_some() { Some(roll(&options, &reporter, &mut report)?) } else { None };
     let seconds = started.elapsed().as_secs_f64();
     if output.json {
@@ -54,23 +55,38 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
     Ok(if report.is_broken() { ExitCode::from(Kind::Env.exit_code()) } else { ExitCode::SUCCESS })
 }
 
-/// How the recipe learns, in words and for programs; `None` for supervised fine-tuning.
-fn objective(script: &Script) -> Result<Option<(String, Value)>> {
+/// How a recipe learns, in words and for programs; `None` for supervised fine-tuning.
+type Words = Option<(String, Value)>;
+
+/// How the recipe learns, and settings that do nothing.
+fn objective(script: &Script) -> Result<(Words, Vec<Error>)> {
     if matches!(script.settings.trainer, Trainer::Sft(_)) {
-        return Ok(None);
+        return Ok((None, train::idle_settings(script)?));
     }
-    let (learner, objective, critic) = train::checked(script)?;
+    let Checked { learner, objective, critic, warnings } = train::checked(script)?;
     let yes = |truth: bool, what: &'static str| if truth { what } else { "" };
     let words = format!(
-        "estimator {}, loss {}{}{}: nothing contradicts itself",
+        "estimator {}, loss {}{}{}{}",
         learner.estimator.name,
         learner.loss.name,
         yes(critic, ", a critic"),
         yes(objective.has_reference(), ", a reference policy"),
+        yes(warnings.is_empty(), ": nothing contradicts itself"),
     );
     let facts = json!({ "estimator": learner.estimator, "loss": learner.loss, "critic": critic,
                         "reference": objective.has_reference() });
-    Ok(Some((words, facts)))
+    Ok((Some((words, facts)), warnings))
+}
+
+/// A context that the model does not take.
+fn beyond(loaded: &Loaded) -> Option<Error> {
+    let (wanted, limit) = (loaded.script.settings.policy.max_context, loaded.max_context);
+    (limit > 0 && wanted > limit).then(|| Error::new(Kind::Script, train::beyond(wanted, limit)))
+}
+
+/// A setting that there is to warn of.
+fn doubt(Error { message, place, hint, .. }: Error) -> Finding {
+    Finding { level: Level::Warning, rule: "settings", message, place, hint, repeat: Vec::new() }
 }
 
 /// The first task's group, by the model.

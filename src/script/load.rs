@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
+use super::api::args::line_of;
 use super::api::recipe::Recipe;
 use super::convert::kind;
 use super::dataset::Dataset;
@@ -27,9 +29,22 @@ pub struct Script {
     pub source: String,
     /// The recipe's settings with the command line's on top.
     pub settings: Settings,
+    /// What of them somebody wrote.
+    pub(crate) written: Arc<Written>,
     pub(crate) modules: Arc<BTreeMap<String, Module>>,
     /// The datasets, indexed once for all workers.
     datasets: Arc<[OnceLock<Result<Dataset>>; 2]>,
+}
+
+/// Settings as they were written, defaults left out.
+#[derive(Debug)]
+pub(crate) struct Written {
+    /// By the recipe.
+    pub(crate) recipe: Json,
+    /// With the command line's on top.
+    pub(crate) all: Json,
+    /// The command line's, as typed.
+    pub(crate) typed: Vec<String>,
 }
 
 impl Script {
@@ -59,7 +74,7 @@ impl Script {
 
     fn read(vm: &Vm, path: &Path, source: String, overrides: &[String]) -> Result<Self> {
         let recipe = run(vm, path, &source)?;
-        let mut data = recipe.settings;
+        let mut data = recipe.settings.clone();
         settings::override_with(&mut data, overrides)?;
         let mut settings = settings::read(&data).map_err(|error| error.at_path(path))?;
         if settings.name.is_empty() {
@@ -80,6 +95,7 @@ impl Script {
             hash: hash(&source, &modules),
             source,
             settings,
+            written: Arc::new(Written { recipe: recipe.settings, all: data, typed: overrides.to_vec() }),
             modules: Arc::new(modules),
             datasets: Arc::default(),
         })
@@ -102,6 +118,18 @@ impl Script {
     /// This version with other settings, over the data that `running` has found.
     pub(crate) fn with(self, settings: Settings, running: &Self) -> Self {
         Self { settings, datasets: Arc::clone(&running.datasets), ..self }
+    }
+
+    /// The settings that the recipe has without the command line's.
+    pub(crate) fn without_overrides(&self) -> Result<Settings> {
+        settings::read(&self.written.recipe)
+    }
+
+    /// `path:line` of the line where a setting stands, as far as the text tells; else the path.
+    pub(crate) fn place_of(&self, key: &str) -> String {
+        let line = line_of(&self.source, 1, key)
+            .or_else(|| key.split_once('.').and_then(|(_, rest)| line_of(&self.source, 1, rest)));
+        line.map_or_else(|| self.path.display().to_string(), |line| format!("{}:{line}", self.path.display()))
     }
 
     /// The files that were required, by name.

@@ -21,16 +21,15 @@ use super::steps::Steps;
 use super::update::{Update, UpdateStats};
 use super::written::Learned;
 use super::{RunOptions, Summary, due, metrics, report};
-use crate::config::Learner;
 use crate::error::Result;
 use crate::rl::advantages::Need;
 use crate::script::Script;
 use crate::telemetry::{Metrics, Reporter};
 
 /// Trains the recipe's policy; returns what it came to.
-pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
+pub(super) fn run(script: Script, options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let started = Instant::now();
-    let mut it = Training::open(script, learner.clone(), false, options, reporter)?;
+    let mut it = Training::open(script, options, reporter)?;
     let mut summary = Summary { run_dir: it.run.path().to_owned(), ..Summary::default() };
     summary.before = it.evaluate(reporter, "before", true)?;
 
@@ -97,7 +96,7 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
                     objective: &objective,
                     learner,
                     temperature,
-                    kl_coef: it.kl.coef(),
+                    kl_coef: objective.loss_kl(it.kl.coef()),
                     lr,
                 };
                 let stepped = update.step(&mut it.optimizer, &part);

@@ -1,15 +1,15 @@
 //! What training would make of a recipe's first group: its tokens, their masks and advantages, for people to look at.
 
-use super::RunOptions;
+use super::checked::{Checked, checked};
 use super::collect::{Wants, collect};
 use super::credit::{Credit, Ways};
 use super::custom;
 use super::lesson;
-use super::objective::{Objective, room_to_branch};
 use super::session::Session;
 use super::steps::Steps;
 use super::written::Learned;
-use crate::config::{Filter, Learner, OnNan, Trainer};
+use super::{RunOptions, report};
+use crate::config::{Filter, Learner, OnNan};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Fork;
 use crate::rl::advantages::Need;
@@ -43,25 +43,11 @@ pub struct ShownTrajectory {
     pub rows: Vec<Vec<ShownToken>>,
 }
 
-/// The learner of a recipe for reinforcement learning, and whether its loop has a critic; what contradicts itself is refused.
-pub fn checked(script: &Script) -> Result<(Learner, Objective, bool)> {
-    let (learner, critic) = match &script.settings.trainer {
-        Trainer::Grpo(learner) => (learner, false),
-        Trainer::Ppo(learner) => (learner, true),
-        Trainer::Sft(_) => {
-            return Err(Error::new(Kind::Usage, "this recipe's trainer is r1.sft, which has no trajectories")
-                .at_path(&script.path));
-        }
-    };
-    let objective = Objective::new(learner, &script.settings.sampling, critic)?;
-    room_to_branch(&script.settings, learner)?;
-    Ok((learner.clone(), objective, critic))
-}
-
 /// Rolls out the first task's group and gives every token its advantage. A critic says 0, as it does in the first step.
 pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTrajectory>> {
     let script = Script::load(&options.script, &options.overrides)?;
-    let (learner, objective, critic) = checked(&script)?;
+    let Checked { learner, objective, critic, warnings } = checked(&script)?;
+    report::warn(reporter, &warnings);
     let learner = Learner { groups_per_step: 1, filter: Filter::default(), ..learner };
     let mut session = Session::open(&script, &script.settings.policy, options.fetching(reporter))?;
     let tasks = session

@@ -3,6 +3,7 @@
 //! No trainer base class and no callbacks: a loop that needs something different says so in its own file.
 
 mod adapter;
+mod checked;
 mod collect;
 mod credit;
 mod critic;
@@ -12,6 +13,7 @@ mod failures;
 mod files;
 mod generation;
 mod grpo;
+mod idle;
 mod lesson;
 mod masks;
 mod metrics;
@@ -41,12 +43,14 @@ use crate::error::{Error, Kind, Result};
 use crate::script::Script;
 use crate::telemetry::{Interrupt, Reporter};
 
+pub use checked::{Checked, checked};
 pub use generation::model_sampling;
+pub use idle::idle_settings;
 pub use lesson::{Lesson, Targets};
-pub use masks::{ShownToken, ShownTrajectory, checked, masks};
+pub use masks::{ShownToken, ShownTrajectory, masks};
 pub use objective::Objective;
 pub use plan::{Plan, plan};
-pub use session::{load_model, load_policy, load_renderer};
+pub use session::{beyond, load_model, load_policy, load_renderer};
 pub use source::{Fetching, MODEL_NANO, from_hub, model_at_hand, model_dir, text_dir};
 pub use update::{Update, UpdateStats};
 
@@ -96,9 +100,9 @@ pub struct Summary {
 /// Trains the recipe's policy by reinforcement learning; returns what it came to.
 pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let script = Script::load(&options.script, &options.overrides)?;
-    match script.settings.trainer.clone() {
-        Trainer::Grpo(learner) => grpo::run(script, &learner, options, reporter),
-        Trainer::Ppo(learner) => ppo::run(script, &learner, options, reporter),
+    match &script.settings.trainer {
+        Trainer::Grpo(_) => grpo::run(script, options, reporter),
+        Trainer::Ppo(_) => ppo::run(script, options, reporter),
         Trainer::Sft(_) => Err(Error::new(Kind::Usage, "this recipe's trainer is r1.sft")
             .at_path(&options.script)
             .hint(format!("run it with `r1 sft {}`", options.script.display()))),

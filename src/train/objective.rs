@@ -61,6 +61,10 @@ impl Objective {
         if learner.kl.place == KlPlace::Reward && coef > 0.0 {
             shaping.kl = Some(KlPenalty { coef, kind: kl_kind(&learner.kl.kind)? });
         } else if coef > 0.0 {
+            if learner.loss.options.contains_key("kl_coef") {
+                let message = "trainer.kl.coef and `kl_coef` of trainer.loss both say how much the KL weighs";
+                return Err(Error::new(Kind::Script, message).hint("leave one of the two out"));
+            }
             policy.terms.kl_coef = coef;
             policy.terms.kl = kl_kind(&learner.kl.kind)?;
             policy.terms.kl_straight_through = learner.kl.straight_through;
@@ -105,6 +109,11 @@ impl Objective {
     /// Whether there is a reference policy.
     pub fn has_reference(&self) -> bool {
         self.kl_coef.coef() > 0.0
+    }
+
+    /// The coefficient of the KL in the loss, where that of the leash is `coef` now: a leash in the reward is another KL.
+    pub(super) fn loss_kl(&self, coef: f64) -> f64 {
+        if self.shaping.kl.is_some() { self.policy.terms.kl_coef } else { coef }
     }
 
     /// Whether a row without advantages has no gradient.
@@ -156,11 +165,9 @@ fn policy_objective(learner: &Learner) -> Result<policy::Objective> {
         }
         Ok(())
     };
-    if let Some((low, high)) = learner.clip {
-        if !policy::Objective::named(&learner.loss.name)?.has_option("clip_low") {
-            let message = format!("trainer.clip is set, and the loss `{}` has no clip", learner.loss.name);
-            return Err(Error::new(Kind::Script, message).hint("leave it out; on the command line: trainer.clip=null"));
-        }
+    // Whether a clip may be left aside is for `idle` to say.
+    let clips = policy::Objective::named(&learner.loss.name)?.has_option("clip_low");
+    if let Some((low, high)) = learner.clip.filter(|_| clips) {
         put("clip_low", low.into())?;
         put("clip_high", high.into())?;
     }
@@ -333,6 +340,12 @@ mod tests {
         assert!(refused(&Learner { lr: f64::NAN, ..usual.clone() }, false).contains("trainer.lr is NaN"));
         let kl = Kl { coef: 0.1, kind: "k9".to_owned(), ..Kl::default() };
         assert!(refused(&Learner { kl, ..usual.clone() }, false).contains("k3"));
+        let twice = Learner {
+            kl: Kl { coef: 0.1, ..Kl::default() },
+            loss: Choice { name: "ppo".to_owned(), options: Map::from_iter([("kl_coef".to_owned(), 0.2.into())]) },
+            ..usual.clone()
+        };
+        assert!(refused(&twice, false).contains("both say how much"));
         let filter = Filter { uniform: true, ..Filter::default() };
         let alone = Learner { filter, ..Algorithm::named("reinforce_pp").unwrap().settings };
         assert!(refused(&alone, false).contains("filter.uniform"));
@@ -386,6 +399,13 @@ mod tests {
         let objective = leash(KlPlace::Reward, false);
         assert_eq!(objective.shaping.kl, Some(KlPenalty { coef: 0.25, kind: KlKind::K2 }));
         assert!(objective.policy.terms.kl_coef == 0.0 && objective.has_reference());
+        assert_eq!((objective.loss_kl(0.25), leash(KlPlace::Loss, false).loss_kl(0.5)), (0.0, 0.5));
+        // A loss with a KL of its own keeps its coefficient beside a leash in the reward.
+        let pspo = Learner {
+            kl: Kl { coef: 0.25, place: KlPlace::Reward, ..Kl::default() },
+            ..Algorithm::named("pspo").unwrap().settings
+        };
+        assert_eq!(Objective::new(&pspo, &Sampling::default(), true).unwrap().loss_kl(0.25), 1e-3);
     }
 
     #[test]

@@ -5,11 +5,12 @@
 use serde_json::{Value, json};
 use tch::{Device, Kind as Dtype};
 
-use super::objective::Objective;
-use super::session::compute_kind;
+use super::checked::{Checked, checked};
+use super::idle::idle_settings;
+use super::session::{compute_kind, context};
 use super::source::model_dir;
 use super::update::logprobs_at_once;
-use super::{RunOptions, adapter};
+use super::{RunOptions, adapter, report};
 use crate::config::{Learner, Settings, Trainer};
 use crate::engine::EngineOptions;
 use crate::error::{Error, Kind, Result};
@@ -105,12 +106,17 @@ pub fn plan(options: &RunOptions, reporter: &Reporter) -> Result<Plan> {
     let checkpointing = settings.trainer.gradient_checkpointing();
     let shape = Footprint { config: &config, device, kind, adapter: of_policy.as_ref(), checkpointing, threads };
     let reference = match &settings.trainer {
-        Trainer::Grpo(learner) | Trainer::Ppo(learner) => {
-            let critic = matches!(settings.trainer, Trainer::Ppo(_));
-            Objective::new(learner, &settings.sampling, critic)?.has_reference() && !adapter::is_new(policy, fetching)?
+        Trainer::Grpo(_) | Trainer::Ppo(_) => {
+            let Checked { objective, warnings, .. } = checked(&script)?;
+            report::warn(reporter, &warnings);
+            objective.has_reference() && !adapter::is_new(policy, fetching)?
         }
-        Trainer::Sft(_) => false,
+        Trainer::Sft(_) => {
+            report::warn(reporter, &idle_settings(&script)?);
+            false
+        }
     };
+    context(policy, config.max_position_embeddings, reporter);
     Ok(assemble(&shape, settings, reference))
 }
 

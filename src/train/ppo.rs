@@ -23,16 +23,15 @@ use super::update::{Update, UpdateStats};
 use super::value::{CriticStats, values};
 use super::written::Learned;
 use super::{RunOptions, Summary, due, metrics, report};
-use crate::config::Learner;
 use crate::error::Result;
 use crate::rl::advantages::Need;
 use crate::script::Script;
 use crate::telemetry::{Metrics, Reporter};
 
 /// Trains the recipe's policy and a critic; returns what it came to.
-pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
+pub(super) fn run(script: Script, options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let started = Instant::now();
-    let mut it = Training::open(script, learner.clone(), true, options, reporter)?;
+    let mut it = Training::open(script, options, reporter)?;
     let mut critic = Learning::open(&it, options, reporter)?;
     let mut summary = Summary { run_dir: it.run.path().to_owned(), ..Summary::default() };
     summary.before = it.evaluate(reporter, "before", true)?;
@@ -101,7 +100,7 @@ pub(super) fn run(script: Script, learner: &Learner, options: &RunOptions, repor
                     objective: &objective,
                     learner,
                     temperature,
-                    kl_coef: it.kl.coef(),
+                    kl_coef: objective.loss_kl(it.kl.coef()),
                     lr,
                 };
                 let policy = if warming { None } else { Some((&update, &mut it.optimizer)) };

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
 
-use super::objective::{Objective, room_to_branch};
+use super::checked::checked;
+use super::objective::Objective;
 use super::setup::{Training, schedule_of};
-use super::{RunOptions, session};
+use super::{RunOptions, report, session};
 use crate::config::Trainer;
 use crate::error::{Error, Result};
 use crate::rollout::Spec;
@@ -30,17 +31,17 @@ impl Reloads {
         if options.no_reload {
             return Ok(Self { inbox, taken: 0, _watcher: None });
         }
-        let (pool, scripts, critic, found) =
-            (it.session.pool.replacer(), it.run.scripts(), it.critic, Arc::clone(&inbox));
+        let (pool, scripts, found) = (it.session.pool.replacer(), it.run.scripts(), Arc::clone(&inbox));
         let told = reporter.clone();
         // Once for each setting and value.
         let mut waiting: Vec<Change> = Vec::new();
+        let mut warned: Vec<String> = it.warned.clone();
         let take = move |reload: &Reload| {
             let script = &reload.script;
-            if let Trainer::Grpo(learner) | Trainer::Ppo(learner) = &script.settings.trainer {
-                Objective::new(learner, &script.settings.sampling, critic)?;
-                room_to_branch(&script.settings, learner)?;
-            }
+            let new = checked(script)?.warnings.into_iter().filter(|error| !warned.contains(&error.message));
+            let new: Vec<Error> = new.collect();
+            report::warn(&told, &new);
+            warned.extend(new.into_iter().map(|error| error.message));
             scripts.write(&script.hash, &script.path, &script.source, &script.modules())?;
             let generation = pool.replace(script.clone());
             found.lock().unwrap_or_else(PoisonError::into_inner).push(reload.clone());

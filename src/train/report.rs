@@ -206,6 +206,15 @@ pub(super) fn closing_sft(reporter: &Reporter, summary: &Summary, tokens: usize,
     reporter.event("summary", &json!(summary));
 }
 
+/// Warns of settings that do nothing.
+pub(super) fn warn(reporter: &Reporter, warnings: &[Error]) {
+    for Error { message, place, hint, .. } in warnings {
+        let place = place.iter().map(|place| format!("\n  --> {place}"));
+        let hint = hint.iter().map(|hint| format!("\n  hint: {hint}"));
+        reporter.warn(&[message.clone()].into_iter().chain(place).chain(hint).collect::<String>());
+    }
+}
+
 /// An error of numbers, with the step it came in.
 pub(super) fn in_step(error: Error, step: u64) -> Error {
     if error.kind == Kind::Numeric {

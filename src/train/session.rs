@@ -46,8 +46,7 @@ impl Session {
         model.set_checkpointing(settings.trainer.gradient_checkpointing());
         model.set_graphs(policy.cuda_graphs);
         let (model, renderer) = (Rc::new(model), load_renderer(&dir, &settings.env.format, fetching.reporter)?);
-        let limit = model.config.max_position_embeddings;
-        let max_context = if policy.max_context == 0 { limit } else { policy.max_context.min(limit) };
+        let max_context = context(policy, model.config.max_position_embeddings, fetching.reporter);
         let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
         let slots = settings.rollout.concurrency;
         let size = EngineOptions::sized(&model.config, model.cache_options(), slots, max_context);
@@ -93,6 +92,23 @@ impl Session {
         bar.finish();
         Ok((trajectories?, stats))
     }
+}
+
+/// Longest prompt plus reply: what the recipe asks for, at most what the model takes. Whoever asks for more is told.
+pub(super) fn context(policy: &PolicySettings, limit: usize, reporter: &Reporter) -> usize {
+    match policy.max_context {
+        0 => limit,
+        wanted if wanted > limit => {
+            reporter.warn(&beyond(wanted, limit));
+            limit
+        }
+        wanted => wanted,
+    }
+}
+
+/// What there is to say of a context that a model does not take.
+pub fn beyond(wanted: usize, limit: usize) -> String {
+    format!("policy.max_context is {wanted}, and the model takes {limit} tokens: {limit} it is")
 }
 
 /// Loads the policy: model on its device, tokenizer and template for the recipe's tool format.

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::adapter;
+use super::checked::{Checked, checked};
 use super::custom;
 use super::evaluate::{Evaluation, evaluate};
-use super::objective::{Objective, room_to_branch};
+use super::objective::Objective;
 use super::score::Reference;
 use super::session::{Session, load_model};
 use super::watch::Watch;
@@ -49,6 +50,8 @@ pub(super) struct Training {
     pub(super) run: RunDir,
     pub(super) log: MetricsLog,
     pub(super) watch: Watch,
+    /// Settings that were warned of.
+    pub(super) warned: Vec<String>,
     /// Training tasks.
     pub(super) rows: u64,
     /// Where a resumed run goes on from.
@@ -57,15 +60,9 @@ pub(super) struct Training {
 
 impl Training {
     /// Loads and checks everything; nothing is written before all of it is known to be right.
-    pub(super) fn open(
-        script: Script,
-        learner: Learner,
-        critic: bool,
-        options: &RunOptions,
-        reporter: &Reporter,
-    ) -> Result<Self> {
-        let objective = Objective::new(&learner, &script.settings.sampling, critic)?;
-        room_to_branch(&script.settings, &learner)?;
+    pub(super) fn open(script: Script, options: &RunOptions, reporter: &Reporter) -> Result<Self> {
+        let Checked { learner, objective, critic, warnings } = checked(&script)?;
+        report::warn(reporter, &warnings);
 
         // A resumed run starts from its newest checkpoint, everything else from the recipe's model.
         let checkpoint = match &options.resume {
@@ -82,8 +79,9 @@ impl Training {
                 .at_path(&options.script)
                 .hint("give `data = { train = … }` in the recipe, or data.train=FILE.jsonl on the command line")
         })?;
-        freeze(&session.model, &learner.freeze)?;
-        let mut optimizer = weights::optimizer(&session.model, &learner)?;
+        freeze(&session.model, &learner.freeze).map_err(|error| error.at(script.place_of("trainer.freeze")))?;
+        let mut optimizer = weights::optimizer(&session.model, &learner)
+            .map_err(|error| error.at(script.place_of("trainer.groups")))?;
         let reference = match objective.has_reference() {
             false => None,
             // What an adapter of this run started from is the model without it.
@@ -145,6 +143,7 @@ impl Training {
             rows,
             checkpoint,
             watch: Watch::default(),
+            warned: warnings.into_iter().map(|error| error.message).collect(),
         })
     }
 

@@ -12,7 +12,8 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::{RunOptions, Summary, adapter, due, files, metrics, new_model, order, report, source};
+use super::idle::idle_settings;
+use super::{RunOptions, Summary, adapter, due, files, metrics, new_model, order, report, session, source};
 use crate::config::{Sft, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, Support};
@@ -37,6 +38,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
             .hint(format!("run it with `r1 run {}`", options.script.display())));
     };
     check(&sft)?;
+    report::warn(reporter, &idle_settings(&script)?);
     source::fetch_data(&script, options.fetching(reporter))?;
     let worker = Worker::new(&script, None)?;
     let rows = worker.rows(Split::Train)?.filter(|rows| *rows > 0).ok_or_else(|| {
@@ -93,6 +95,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let mut log = MetricsLog::open(run.path(), options.resume.is_some().then_some(state.step))?;
     report::opening_sft(reporter, &model, &run, rows, &sft);
 
+    let most = session::context(policy, model.config.max_position_embeddings, reporter);
     let mut summary = Summary { run_dir: run.path().to_owned(), ..Summary::default() };
     let schedule =
         Schedule { base: sft.lr, warmup: sft.warmup, decay: Decay::Cosine { total: sft.steps, floor: sft.final_lr } };
@@ -105,7 +108,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
             break;
         }
         let step_started = Instant::now();
-        let batch = batch(&worker, &mut renderers, &script, &state, &sft, rows, model.config.max_position_embeddings)?;
+        let batch = batch(&worker, &mut renderers, &script, &state, &sft, rows, most)?;
         let lr = schedule.at(state.step as usize);
         let done = update(&model, &mut optimizer, &batch, &sft, lr)?;
         state.step += 1;

@@ -328,3 +328,73 @@ fn nothing_to_ask() {
       hint: give a directory, a hub id such as Qwen/Qwen2.5-1.5B-Instruct, or `r1-nano` for the embedded model
     ");
 }
+
+#[test]
+fn settings_that_do_nothing() {
+    let files = |from: &str, to: &str| broken(from, to);
+    cli_snapshot!(model, { "a.lua" => files("steps = 1,", "steps = 1, warmup = 4,"), "tasks.jsonl" => TASKS }, ["run", "a.lua"], @"
+    exit: 3
+    --- stderr
+    error: trainer.warmup is 4 and trainer.steps 1: the learning rate never gets to trainer.lr
+      --> a.lua:18
+      hint: lower trainer.warmup or raise trainer.steps
+    ");
+    cli_snapshot!(
+        model,
+        { "a.lua" => files("steps = 1,", "steps = 8,\n    warmup = 4,"), "tasks.jsonl" => TASKS },
+        ["check", "a.lua", "trainer.steps=2"],
+        @"
+        exit: 0
+        --- stdout
+        a.lua: estimator grpo, loss ppo
+        22 trajectories of 2 tasks with scripted replies, 22 steps, in [time]; rewards from 0 to 1; longest prompt 22 tokens, budget 124
+
+        warning (settings): trainer.warmup is 4 and trainer.steps 2: the learning rate never gets to trainer.lr
+          --> a.lua:19
+          hint: lower trainer.warmup or raise trainer.steps
+
+        0 errors, 1 warning
+        "
+    );
+    cli_snapshot!(
+        model,
+        { "a.lua" => files("r1.grpo {", "r1.grpo { critic = { lr = 1e-4 },"), "tasks.jsonl" => TASKS },
+        ["run", "a.lua", "--plan"],
+        @"
+        exit: 3
+        --- stderr
+        error: trainer.critic.lr is set, and this algorithm trains no critic
+          --> a.lua:18
+          hint: use r1.ppo or leave it out
+        "
+    );
+    cli_snapshot!(
+        model,
+        { "a.lua" => files("policy = { model = \"model\" }", "policy = { model = \"model\", max_context = 4096 }"), "tasks.jsonl" => TASKS },
+        ["check", "a.lua"],
+        @"
+        exit: 0
+        --- stdout
+        a.lua: estimator grpo, loss ppo: nothing contradicts itself
+        22 trajectories of 2 tasks with scripted replies, 22 steps, in [time]; rewards from 0 to 1; longest prompt 22 tokens, budget 124
+
+        warning (settings): policy.max_context is 4096, and the model takes 128 tokens: 128 it is
+
+        0 errors, 1 warning
+        "
+    );
+    // What is warned of runs.
+    cli_snapshot!(
+        model,
+        { "a.lua" => files("steps = 1,", "steps = 8, warmup = 4,").replace("\"model\" }", "\"model\", max_context = 4096 }"), "tasks.jsonl" => TASKS },
+        ["run", "a.lua", "-q", "trainer.steps=2"],
+        @"
+        exit: 0
+        --- stderr
+        warning: trainer.warmup is 4 and trainer.steps 2: the learning rate never gets to trainer.lr
+          --> a.lua:18
+          hint: lower trainer.warmup or raise trainer.steps
+        warning: policy.max_context is 4096, and the model takes 128 tokens: 128 it is
+        "
+    );
+}

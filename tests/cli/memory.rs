@@ -21,7 +21,7 @@ return r1.recipe {
     for i = 1, #outcome.text do sum = sum + i * outcome.text:byte(i) end
     return sum % 97
   end,
-  policy = { model = "model", max_context = 256 },
+  policy = { model = "model", max_context = 128 },
   data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "x" } end } },
   sampling = { max_new_tokens = 250 },
   rollout = { concurrency = 32 },
@@ -156,12 +156,14 @@ fn groups_of_weights_have_settings_of_their_own() {
     exit: 3
     --- stderr
     error: trainer.groups: no weight is called `model.layers.0.mlp.up_prj.weight`
+      --> a.lua:17
       hint: did you mean `model.layers.0.mlp.up_proj.weight` or `model.embed_tokens.weight` or `model.layers.0.input_layernorm.weight`?
     ");
     cli_snapshot!(model, { "a.lua" => groups("{ weights = \"*\", lr = -1 }") }, ["run", "a.lua", "-q"], @"
     exit: 3
     --- stderr
     error: trainer.groups: lr of `*` is -1
+      --> a.lua:17
       hint: 0 or more
     ");
     cli_snapshot!(model, { "a.lua" => groups("{ wheights = \"*\" }") }, ["run", "a.lua", "-q"], @"

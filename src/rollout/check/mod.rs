@@ -34,7 +34,7 @@ pub enum Level {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub level: Level,
-    /// Which rule: `data`, `tools`, `reset`, `state`, `step`, `replies`, `reward`, `context`, `masks`, `limits`.
+    /// Which rule: `settings`, `data`, `tools`, `reset`, `state`, `step`, `replies`, `reward`, `context`, `masks`, `limits`.
     pub rule: &'static str,
     pub message: String,
     /// `scripts/retool.lua:14`

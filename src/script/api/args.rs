@@ -40,12 +40,18 @@ pub(crate) struct Texts {
     pub(crate) chunks: Vec<(String, Function)>,
 }
 
-/// The line where a dotted field is set in the call that starts at `place`: the first `name =` behind it for each
-/// segment in turn. The VM only knows the line of the call, which in a recipe may be far above.
+/// The line where a dotted field is set in the call that starts at `place`. The VM only knows the line of the call, which in a
+/// recipe may be far above.
 fn field_place(lua: &Lua, place: &str, field: &str) -> Option<String> {
     let texts = lua.app_data_ref::<Texts>()?;
     let (path, line) = place.rsplit_once(':')?;
-    let mut lines = texts.texts.get(path)?.lines().enumerate().skip(line.parse::<usize>().ok()? - 1);
+    let found = line_of(texts.texts.get(path)?, line.parse().ok()?, field)?;
+    Some(format!("{path}:{found}"))
+}
+
+/// The line, from line `from` on, where a dotted field is set: the first `name =` for each segment in turn.
+pub(crate) fn line_of(text: &str, from: usize, field: &str) -> Option<usize> {
+    let mut lines = text.lines().enumerate().skip(from.checked_sub(1)?);
     let mut rest = String::new();
     let mut found = None;
     for name in field.split('.') {
@@ -59,7 +65,7 @@ fn field_place(lua: &Lua, place: &str, field: &str) -> Option<String> {
             text.split("--").next().unwrap_or_default().clone_into(&mut rest);
         }
     }
-    Some(format!("{path}:{}", found?))
+    found
 }
 
 /// What stands behind `name =` in a line.
