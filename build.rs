@@ -45,9 +45,10 @@ fn main() {
         build().flags(flags).file(source(&format!("kernels_{set}"))).compile(&format!("r1_kernels_{set}"));
     }
     // By name: the Rust files beside them are cargo's own business.
-    for header in
-        ["kernels", "common", "prefix", "learn", "crew", "step", "logprobs", "autograd", "adamw", "flash", "guarded"]
-    {
+    for header in [
+        "kernels", "common", "arena", "prefix", "learn", "crew", "step", "logprobs", "autograd", "adamw", "flash",
+        "guarded",
+    ] {
         println!("cargo:rerun-if-changed=src/native/{header}.h");
     }
     for part in ["kernels", "dots"] {
@@ -59,6 +60,7 @@ fn main() {
     }
     for part in [
         "common",
+        "arena",
         "project",
         "attention",
         "prefix",

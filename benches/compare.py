@@ -167,6 +167,10 @@ def table(results):
             what, target = COMPARED[name]
             lines.append(f"| {what} | {time_of(r1)} | {result['peer']['way']}: {time_of(result['peer'])} "
                          f"| **{result['ratio']:.1f}x** | {target}x |")
+            if name.startswith("grpo"):
+                own, theirs = r1["parts"]["update"], result["peer"]["parts"]["update"]
+                lines.append(f"| the same: the update alone, its trajectories given | {own:.3f} s, {r1['tokens'] / own:,.0f} tokens/s "
+                             f"| {theirs:.3f} s, {r1['tokens'] / theirs:,.0f} tokens/s | **{theirs / own:.1f}x** | 3x |")
             if name == "grpo_steps":
                 prompt = r1["prompt"]
                 lines.append(f"| the same: prompt tokens computed, of those that are new, of those in all prompts "

@@ -179,12 +179,28 @@ class Pace(transformers.TrainerCallback):
 
     def __init__(self, name, tokens):
         self.name, self.tokens, self.begin, self.command = name, tokens, time.perf_counter(), None
+        self.sampling = 0.0
 
     def on_step_end(self, args, state, control, **_):
-        answer(seconds=time.perf_counter() - self.begin, tokens=self.tokens, way="sdpa")
+        seconds = time.perf_counter() - self.begin
+        parts = {"sampling": self.sampling, "update": seconds - self.sampling}
+        answer(seconds=seconds, tokens=self.tokens, way="sdpa", parts=parts)
         self.command = next_command()
         control.should_training_stop = self.command != self.name
         self.begin = time.perf_counter()
+
+
+class Trainer(GRPOTrainer):
+    """Tells how much of a step is sampling, rewards and advantages; the rest is the update."""
+
+    pace = None
+
+    def _generate_and_score_completions(self, inputs):
+        begin = time.perf_counter()
+        try:
+            return super()._generate_and_score_completions(inputs)
+        finally:
+            self.pace.sampling = time.perf_counter() - begin
 
 
 def grpo(name):
@@ -204,9 +220,10 @@ def grpo(name):
         temperature=1.0, top_p=1.0, top_k=0, beta=0.0, learning_rate=1e-6, lr_scheduler_type="constant")
     prompts = [" ".join(f"t{i}" for i in row["prompt"]) for row in plans[::GROUP]]
     pace = Pace(name, sum(turn["reply"] for row in plans for turn in row["turns"]))
-    trainer = GRPOTrainer(
+    trainer = Trainer(
         model=load("sdpa"), reward_funcs=reward, args=config, processing_class=tokenizer(), callbacks=[pace],
         train_dataset=datasets.Dataset.from_dict({"prompt": prompts}), rollout_func=multi_turn(plans) if several else None)
+    trainer.pace = pace
     trainer.train()
     return pace.command
 

@@ -53,7 +53,7 @@ impl Engine {
     /// sizes without meaning.
     pub fn new(model: Rc<Model>, vocab: Arc<TokenBytes>, options: EngineOptions) -> Result<Self> {
         options.check(&model.config, model.cache_kind())?;
-        let cache = model.new_cache(options.slots, options.rows().min(FIRST_CAPACITY));
+        let cache = model.new_cache(options.slots, options.rows().min(FIRST_CAPACITY))?;
         Ok(Self {
             slots: Slots::new(options.slots),
             cache,

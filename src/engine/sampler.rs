@@ -222,8 +222,17 @@ fn shift(logits: &mut [f32], seen: &[u32], sampling: &Sampling) {
 
 /// The first of the largest.
 fn largest(probabilities: &[f32]) -> u32 {
-    let first = (0, f32::NEG_INFINITY);
-    (0..).zip(probabilities).fold(first, |best, (id, &p)| if p > best.1 { (id, p) } else { best }).0
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    // In lanes that do not wait for each other.
+    let (lines, rest) = probabilities.as_chunks::<16>();
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    for line in lines {
+        for (lane, &p) in lanes.iter_mut().zip(line) {
+            *lane = larger(*lane, p);
+        }
+    }
+    let most = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |most, &p| larger(most, p));
+    probabilities.iter().position(|&p| p >= most).unwrap_or(0) as u32
 }
 
 /// Sum in four lanes, which do not wait for each other.

@@ -6,6 +6,7 @@ use super::Config;
 use super::decode::Recorded;
 use crate::error;
 use crate::error::{Error, Result};
+use crate::native::Arena;
 
 /// Keys and values of every layer for a number of slots; a slot holds one sequence of up to `capacity` tokens.
 ///
@@ -46,16 +47,17 @@ impl KvCache {
         layout: Layout,
         device: Device,
         kind: Kind,
-    ) -> Self {
+    ) -> Result<Self> {
         let capacity = capacity.max(1).next_multiple_of(Self::GRAIN);
         let (heads, head_dim) = (config.num_key_value_heads, config.head_dim);
         let (keys, values, recorded) = (Vec::new(), Vec::new(), Vec::new());
         let mut new = Self { keys, values, recorded, slots, capacity, layout, heads, head_dim };
+        let arena = Arena::new();
         for _ in 0..config.num_hidden_layers {
-            new.keys.push(Tensor::zeros(new.keys_shape(capacity), (kind, device)));
-            new.values.push(Tensor::zeros(new.values_shape(capacity), (kind, device)));
+            new.keys.push(arena.take(&new.keys_shape(capacity), (kind, device))?.f_zero_()?);
+            new.values.push(arena.take(&new.values_shape(capacity), (kind, device))?.f_zero_()?);
         }
-        new
+        Ok(new)
     }
 
     fn keys_shape(&self, capacity: usize) -> Vec<i64> {
@@ -103,9 +105,10 @@ impl KvCache {
         }
         let capacity = tokens.next_multiple_of(Self::GRAIN);
         let _guard = tch::no_grad_guard();
+        let arena = Arena::new();
         for layer in 0..self.keys.len() {
-            let keys = grown(&self.keys[layer], &self.keys_shape(capacity), self.along())?;
-            let values = grown(&self.values[layer], &self.values_shape(capacity), self.along())?;
+            let keys = grown(&arena, &self.keys[layer], &self.keys_shape(capacity), self.along())?;
+            let values = grown(&arena, &self.values[layer], &self.values_shape(capacity), self.along())?;
             (self.keys[layer], self.values[layer]) = (keys, values);
         }
         self.capacity = capacity;
@@ -142,8 +145,8 @@ impl KvCache {
 }
 
 /// A larger tensor of the shape, which differs in dimension `along`, with the old one at its start.
-fn grown(old: &Tensor, shape: &[i64], along: i64) -> Result<Tensor> {
-    let new = Tensor::f_zeros(shape, (old.kind(), old.device()))?;
+fn grown(arena: &Arena, old: &Tensor, shape: &[i64], along: i64) -> Result<Tensor> {
+    let new = arena.take(shape, (old.kind(), old.device()))?.f_zero_()?;
     new.f_narrow(along, 0, old.size()[along as usize])?.f_copy_(old)?;
     Ok(new)
 }

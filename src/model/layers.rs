@@ -6,7 +6,7 @@ use super::Config;
 use super::config::{Experts, Norms};
 use super::lora::Lora;
 use crate::error::Result;
-use crate::native;
+use crate::native::Arena;
 
 /// A weight `[out, in]` that may have a bias `[out]`.
 #[derive(Debug)]
@@ -91,14 +91,13 @@ pub(super) struct Parameters {
 /// Makes uninitialised parameters that want a gradient.
 struct Maker {
     options: (Kind, Device),
+    arena: Arena,
 }
 
 impl Maker {
     fn leaf(&self, shape: &[usize]) -> Result<Tensor> {
         let shape: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
-        let parameter = Tensor::f_empty(shape, self.options)?;
-        native::large_pages(&parameter);
-        Ok(parameter.f_set_requires_grad(true)?)
+        Ok(self.arena.take(&shape, self.options)?.f_set_requires_grad(true)?)
     }
 
     fn linear(&self, outputs: usize, inputs: usize, biased: bool) -> Result<Linear> {
@@ -157,7 +156,7 @@ impl Maker {
 impl Parameters {
     /// Uninitialised parameters of the configured shapes.
     pub(super) fn empty(config: &Config, device: Device, kind: Kind) -> Result<Self> {
-        let maker = Maker { options: (kind, device) };
+        let maker = Maker { options: (kind, device), arena: Arena::new() };
         let shape = [config.vocab_size, config.hidden_size];
         let layers = (0..config.num_hidden_layers).map(|index| maker.layer(config, index)).collect::<Result<_>>()?;
         let embed = maker.leaf(&shape)?;

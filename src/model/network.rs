@@ -295,7 +295,7 @@ impl Model {
     }
 
     /// An empty cache for `slots` sequences of `capacity` tokens.
-    pub fn new_cache(&self, slots: usize, capacity: usize) -> KvCache {
+    pub fn new_cache(&self, slots: usize, capacity: usize) -> Result<KvCache> {
         KvCache::new(&self.config, slots, capacity, self.layout(), self.device, self.cache_kind())
     }
 

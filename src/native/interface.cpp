@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "adamw.h"
+#include "arena.h"
 #include "autograd.h"
 #include "flash.h"
 #include "guarded.h"
@@ -38,6 +39,18 @@ void r1_free_message(char* message) { std::free(message); }
 const char* r1_kernels() { return r1::kernels().name; }
 
 int64_t r1_panel() { return r1::kernels().panel; }
+
+void* r1_arena() { return new r1::Arena; }
+
+void r1_arena_free(void* arena) { delete static_cast<r1::Arena*>(arena); }
+
+// A tensor of the type of `like`.
+char* r1_arena_take(void* arena, const int64_t* shape, int64_t dimensions, const void* like, void** out) {
+  return guarded([&] {
+    const at::IntArrayRef sizes(shape, dimensions);
+    *out = new at::Tensor(static_cast<r1::Arena*>(arena)->take(sizes, tensor(like).scalar_type()));
+  });
+}
 
 char* r1_model(const r1::Shape* shape, const void* frequencies, const void* const* parameters, int64_t count,
                void** out) {

@@ -154,8 +154,10 @@ std::pair<at::Tensor, at::Tensor> native_backward(const Question& question, cons
   for (int64_t start = 0; start < n; start += chunk) {
     const int64_t count = std::min(chunk, n - start);
     native_logits(model, h + start * width, count, logits.get(), row);
-    tasks(parts(count, BLOCK), [&](int64_t block) {
-      const int64_t at = block * BLOCK, m = std::min(BLOCK, count - at);
+    // Blocks of one size, as many as the threads can share evenly.
+    const int64_t threads = at::get_num_threads(), share = parts(count, threads * parts(count, threads * BLOCK));
+    tasks(parts(count, share), [&](int64_t block) {
+      const int64_t at = block * share, m = std::min(share, count - at);
       std::vector<float> kept;
       for (int64_t i = start + at; i < start + at + m; i++) {
         float* z = logits.get() + (i - start) * row;

@@ -6,6 +6,7 @@
 //! processors not made by Intel, and libtorch reads bf16 at half of the memory's speed. Tensors cross as the pointers
 //! that tch holds; a failure in C++ comes back as a message.
 
+mod arena;
 mod cuda;
 mod threads;
 
@@ -14,9 +15,9 @@ use std::ptr::{null, null_mut};
 
 use tch::Tensor;
 
+pub(crate) use arena::Arena;
 pub(crate) use cuda::Graph;
 pub use cuda::device;
-pub(crate) use threads::large_pages;
 pub use threads::{return_memory, set_threads};
 
 use crate::error::{Error, Result};
@@ -65,6 +66,15 @@ unsafe extern "C" {
     fn r1_free_message(message: *mut c_char);
     fn r1_kernels() -> *const c_char;
     fn r1_panel() -> i64;
+    fn r1_arena() -> *mut c_void;
+    fn r1_arena_free(arena: *mut c_void);
+    fn r1_arena_take(
+        arena: *mut c_void,
+        shape: *const i64,
+        dimensions: i64,
+        like: *const c_void,
+        out: *mut *mut c_void,
+    ) -> *mut c_char;
     fn r1_model(
         shape: *const Shape,
         frequencies: *const c_void,
@@ -350,7 +360,9 @@ pub(crate) fn flash(
 
 /// Turns logits into the probabilities of softmax(logits * scale), in place; all NaN if a logit is NaN or +infinite.
 pub fn softmax(row: &mut [f32], scale: f32) {
-    if row.iter().any(|&logit| logit.is_nan() || logit == f32::INFINITY) {
+    // In pieces without a way out, which the compiler turns into vectors.
+    let fine = |piece: &[f32]| piece.iter().filter(|logit| **logit < f32::INFINITY).count() == piece.len();
+    if !row.chunks(1 << 12).all(fine) {
         row.fill(f32::NAN);
         return;
     }

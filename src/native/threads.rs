@@ -1,9 +1,7 @@
-//! How many threads libtorch and the native code use, in what pages weights lie, and how memory goes back to the system.
+//! How many threads libtorch and the native code use, and how memory goes back to the system.
 
 use std::collections::HashSet;
 use std::fs;
-
-use tch::{Device, Tensor};
 
 /// Sets the number of threads of every tensor computation; 0 is one for each physical core this process may use.
 ///
@@ -22,24 +20,6 @@ pub fn return_memory() {
     // SAFETY: sets a number of the allocator; called before there are other threads.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
-    }
-}
-
-/// Asks the system for pages of 2 MiB behind a large tensor on the CPU that nothing has been written to yet: a step reads all
-/// weights once, and with pages of 4 KiB looking these up takes a tenth of its time.
-pub(crate) fn large_pages(tensor: &Tensor) {
-    const PAGE: usize = 4096;
-    let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
-    if tensor.device() != Device::Cpu || bytes < 1 << 20 {
-        return;
-    }
-    #[cfg(target_os = "linux")]
-    {
-        // Whole pages around it: neighbours that are advised in the same way then share what lies across their border.
-        let start = tensor.data_ptr() as usize / PAGE * PAGE;
-        let end = (tensor.data_ptr() as usize + bytes).next_multiple_of(PAGE);
-        // SAFETY: the advice changes no contents, and is refused where it does not apply.
-        unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
     }
 }
 

@@ -221,7 +221,7 @@ fn several(learner: &Learner, context: usize) -> bool {
 
 /// What `tokens` tokens take at once; `several` micro-batches have gradients of their own beside the sum.
 fn learning(shape: &Footprint<'_>, tokens: u64, several: bool) -> Vec<Share> {
-    let chunk = (logprobs_at_once(shape.config.vocab_size) as u64).min(tokens);
+    let chunk = (logprobs_at_once(shape.config.vocab_size, shape.device) as u64).min(tokens);
     let how = if shape.checkpointing { ", one layer's at a time" } else { "" };
     let mut all = vec![
         Share { what: "activations", why: format!("{tokens} tokens at once{how}"), bytes: shape.learning(tokens) },

@@ -17,7 +17,7 @@ pub(super) fn score(model: &Model, rows: &[Row], temperature: f64, tokens_per_ba
         let batch = MicroBatch::new(rows, &members, |_, _| 0.0, model.device())?;
         let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths };
         let hidden = model.forward(&packed)?.f_index_select(0, &batch.predict)?;
-        let chunk = logprobs_at_once(model.config.vocab_size);
+        let chunk = logprobs_at_once(model.config.vocab_size, model.device());
         let support = batch.support.as_ref();
         let (logp, _) = model.logprobs_among(&hidden, &batch.targets, support, temperature, chunk)?;
         for (&(row, place), logp) in batch.tokens.iter().zip(Vec::<f32>::try_from(logp)?) {

@@ -260,7 +260,7 @@ fn update(model: &Model, optimizer: &mut AdamW, rows: &[Row], sft: &Sft, lr: f64
     }
     optimizer.zero_grad();
     let (mut loss_sum, mut tokens) = (0.0, 0);
-    let chunk = super::update::logprobs_at_once(model.config.vocab_size);
+    let chunk = super::update::logprobs_at_once(model.config.vocab_size, model.device());
     for members in micro_batches(rows, sft.tokens_per_batch) {
         let batch = MicroBatch::new(rows, &members, |_, _| 0.0, model.device())?;
         let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths };

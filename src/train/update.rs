@@ -4,7 +4,7 @@
 //! but the advantages moves the weights, rows whose advantages are zero count in the denominators and are not computed:
 //! their gradient is exactly zero.
 
-use tch::{Kind as Dtype, Tensor, no_grad_guard};
+use tch::{Device, Kind as Dtype, Tensor, no_grad_guard};
 
 use super::lesson::Lesson;
 use super::objective::Objective;
@@ -19,9 +19,11 @@ use crate::rl::losses::Tokens;
 use crate::rl::objective::{Inputs, Unit};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 
-/// Positions whose logits are held at once: 256 MiB of them in f32, within reason.
-pub(super) fn logprobs_at_once(vocab_size: usize) -> usize {
-    ((256 << 20) / (4 * vocab_size.max(1))).clamp(64, 2048)
+/// Positions whose logits are held at once: so many MiB of them in f32, within reason. Every chunk adds its part to the
+/// head's gradient, which reads and writes that as a whole: little beside a chunk's products on a CPU, not so on a GPU.
+pub(super) fn logprobs_at_once(vocab_size: usize, device: Device) -> usize {
+    let mib = if device == Device::Cpu { 128 } else { 512 };
+    ((mib << 20) / (4 * vocab_size.max(1))).clamp(64, 2048)
 }
 
 /// What an update did, for the metrics.
@@ -129,7 +131,7 @@ impl Update<'_> {
                 &batch.targets,
                 batch.support.as_ref(),
                 self.temperature,
-                logprobs_at_once(self.model.config.vocab_size),
+                logprobs_at_once(self.model.config.vocab_size, self.model.device()),
             )?;
             let column = |lists: &Option<Vec<Vec<f32>>>| lists.as_ref().map(|lists| batch.column(lists)).transpose();
             let old = column(&lesson.old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());

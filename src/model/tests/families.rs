@@ -167,7 +167,7 @@ fn logits_and_gradients_are_those_of_transformers() {
 pub(super) fn greedy(case: &Case) -> Vec<Measure> {
     let (prompt, expected): (Vec<u32>, Vec<u32>) = (case.get("prompt"), case.get("greedy"));
     let model = case.model();
-    let mut cache = model.new_cache(2, 16);
+    let mut cache = model.new_cache(2, 16).unwrap();
     let mut next = model.step(&mut cache, &[Span { slot: 1, start: 0, ids: &prompt }]).unwrap();
     let mut found = Vec::new();
     for at in 0..expected.len() {
@@ -212,7 +212,7 @@ pub(super) fn ways(case: &Case) -> Vec<Measure> {
     });
 
     // One row after the other: a prefill in two pieces, then token by token.
-    let mut cache = model.new_cache(3, 8);
+    let mut cache = model.new_cache(3, 8).unwrap();
     let mut steps = Vec::new();
     let mut decode = 0f64;
     for (row, expected) in rows.iter().zip(&alone) {

@@ -48,7 +48,7 @@ fn bf16_is_saved_as_bf16_and_computed_in_either() {
     let (a, b) = (narrow.forward(&pack(&rows)).unwrap(), wide.forward(&pack(&rows)).unwrap());
     assert!(super::distance(&a, &b) < 0.2);
     let step = |model: &Model| {
-        let mut cache = model.new_cache(1, 8);
+        let mut cache = model.new_cache(1, 8).unwrap();
         model.step(&mut cache, &[crate::model::Span { slot: 0, start: 0, ids: &rows[0] }]).unwrap()
     };
     assert_eq!(step(&narrow).kind(), Kind::Float);

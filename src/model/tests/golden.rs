@@ -85,7 +85,7 @@ fn random_model(name: &str) {
 }
 
 fn greedy(model: &Model, prompt: &[u32], count: usize) -> Vec<u32> {
-    let mut cache = model.new_cache(1, prompt.len());
+    let mut cache = model.new_cache(1, prompt.len()).unwrap();
     let mut next = model.step(&mut cache, &[Span { slot: 0, start: 0, ids: prompt }]).unwrap();
     let mut found = Vec::new();
     for at in 0..count {

@@ -53,8 +53,9 @@ fn items<'a>(spans: &'a [(usize, Vec<u32>)], lengths: &[usize]) -> Vec<Span<'a>>
 fn steps_are_those_of_the_same_weights_in_f32() {
     for tied in [true, false] {
         let (half, whole) = twins(tied);
-        let (mut native, mut exact) = (half.new_cache(12, 8), whole.new_cache(12, 8));
-        let mut plain = KvCache::new(&half.config, 12, 200, Layout::Tokens { spare: 0 }, Device::Cpu, Kind::BFloat16);
+        let (mut native, mut exact) = (half.new_cache(12, 8).unwrap(), whole.new_cache(12, 8).unwrap());
+        let mut plain =
+            KvCache::new(&half.config, 12, 200, Layout::Tokens { spare: 0 }, Device::Cpu, Kind::BFloat16).unwrap();
         let mut lengths = [0; 12];
         for round in 0..5 {
             let spans = spans(round);
@@ -88,7 +89,7 @@ fn nor_does_it_in_a_large_model() {
 }
 
 fn independent(half: &Model) {
-    let (mut together, mut alone) = (half.new_cache(12, 8), half.new_cache(12, 8));
+    let (mut together, mut alone) = (half.new_cache(12, 8).unwrap(), half.new_cache(12, 8).unwrap());
     let mut lengths = [0; 12];
     for round in 0..5 {
         let spans = spans(round);
@@ -117,8 +118,9 @@ fn changed_weights_are_seen() {
     let (half, _) = twins(false);
     let other = Model::init(half.config.clone(), Device::Cpu, Kind::BFloat16, 4).unwrap();
     let prompt = ids(3, 9, 53);
-    let logits =
-        |model: &Model| model.step(&mut model.new_cache(1, 16), &[Span { slot: 0, start: 0, ids: &prompt }]).unwrap();
+    let logits = |model: &Model| {
+        model.step(&mut model.new_cache(1, 16).unwrap(), &[Span { slot: 0, start: 0, ids: &prompt }]).unwrap()
+    };
     let mut before = logits(&half);
     for (name, parameter) in half.parameters() {
         // Not by a common factor: that of a norm's weight changes nothing in what another norm follows.
@@ -144,7 +146,7 @@ fn learning_stays_with_the_plain_operations() {
     half.add_adapter(LoraConfig::new(2, 4.0, &["q_proj"]), 1).unwrap();
     assert_eq!(half.cache_kind(), Kind::BFloat16);
     assert_eq!(
-        half.step(&mut half.new_cache(1, 8), &[Span { slot: 0, start: 0, ids: &[1, 2] }]).unwrap().size(),
+        half.step(&mut half.new_cache(1, 8).unwrap(), &[Span { slot: 0, start: 0, ids: &[1, 2] }]).unwrap().size(),
         [1, 53]
     );
 }

@@ -99,7 +99,7 @@ fn a_new_adapter_changes_nothing_until_it_learns() {
     let mut model = tiny(true, Kind::Float);
     let rows = rows(&[9, 5], 53);
     let before = logits(&model, &rows);
-    let cache = model.new_cache(1, 8);
+    let cache = model.new_cache(1, 8).unwrap();
     model.add_adapter(LoraConfig::new(2, 4.0, &["q_proj", "down_proj"]), 3).unwrap();
     assert!(distance(&logits(&model, &rows), &before) < 1e-5);
     let adapter: Vec<(String, Tensor)> =

@@ -171,8 +171,9 @@ fn gradients_are_the_slope_of_the_loss() {
 #[test]
 fn steps_are_those_of_the_plain_operations() {
     let model = tiny(true, Kind::Float);
-    let mut native = model.new_cache(40, 8);
-    let mut plain = KvCache::new(&model.config, 40, 8, Layout::Tokens { spare: 0 }, model.device(), model.kind());
+    let mut native = model.new_cache(40, 8).unwrap();
+    let mut plain =
+        KvCache::new(&model.config, 40, 8, Layout::Tokens { spare: 0 }, model.device(), model.kind()).unwrap();
     let mut lengths = [0; 40];
     // Prefill, decode of many at once (each thread its own sequences), a mixture, a lone sequence.
     for round in 0..6 {

@@ -52,7 +52,7 @@ fn cached_steps_give_the_logits_of_the_whole_row() {
     for tied in [true, false] {
         let model = tiny(tied, Kind::Float);
         let rows = rows(&LENGTHS, 53);
-        let mut cache = model.new_cache(8, 4);
+        let mut cache = model.new_cache(8, 4).unwrap();
         // Prefill a part of every row, then the rest in pieces of different sizes, prefill and decode in one call.
         let slot = |row: usize| (row * 5 + 1) % 8;
         let mut done = vec![0; rows.len()];
@@ -90,7 +90,7 @@ fn cached_steps_give_the_logits_of_the_whole_row() {
 fn a_copied_prefix_goes_on_as_the_original() {
     let model = tiny(true, Kind::Float);
     let prompt = ids(3, 20, 53);
-    let mut cache = model.new_cache(3, 32);
+    let mut cache = model.new_cache(3, 32).unwrap();
     let _ = model.step(&mut cache, &[Span { slot: 2, start: 0, ids: &prompt }]).unwrap();
     cache.copy_prefix(2, 0, 12).unwrap();
     let copied = model.step(&mut cache, &[Span { slot: 0, start: 12, ids: &prompt[12..] }]).unwrap();
@@ -103,7 +103,7 @@ fn a_copied_prefix_goes_on_as_the_original() {
 #[test]
 fn wrong_spans_are_refused() {
     let model = tiny(true, Kind::Float);
-    let mut cache = model.new_cache(2, 8);
+    let mut cache = model.new_cache(2, 8).unwrap();
     let one = Span { slot: 0, start: 0, ids: &[1] };
     for items in [
         vec![Span { slot: 2, ..one }],

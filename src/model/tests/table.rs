@@ -70,7 +70,7 @@ fn large(case: &Case) -> Vec<Measure> {
     let found = some(&full);
     let logits = distance(&found, &case.logits);
     let (prompt, expected): (Vec<u32>, Vec<u32>) = (case.get("prompt"), case.get("greedy"));
-    let mut cache = model.new_cache(1, prompt.len() + expected.len());
+    let mut cache = model.new_cache(1, prompt.len() + expected.len()).unwrap();
     let mut next = model.step(&mut cache, &[Span { slot: 0, start: 0, ids: &prompt }]).unwrap();
     let mut reply = Vec::new();
     for at in 0..expected.len() {

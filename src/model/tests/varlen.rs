@@ -41,7 +41,7 @@ fn steps_over_the_cache_are_those_of_padded_attention() {
         let vocab = model.config.vocab_size as u64;
         let new = |spare| {
             let layout = Layout::Tokens { spare };
-            KvCache::new(&model.config, 11, 8, layout, model.device(), Kind::Float)
+            KvCache::new(&model.config, 11, 8, layout, model.device(), Kind::Float).unwrap()
         };
         let (mut own, mut padded) = (new(1), new(0));
         let mut lengths = [0; 11];
@@ -78,7 +78,8 @@ fn a_cache_in_tokens_grows_and_copies() {
     let case = &cases("golden")[0];
     let model = case.model();
     let prompt = ids(3, 20, model.config.vocab_size as u64);
-    let mut cache = KvCache::new(&model.config, 3, 8, Layout::Tokens { spare: 1 }, model.device(), Kind::Float);
+    let mut cache =
+        KvCache::new(&model.config, 3, 8, Layout::Tokens { spare: 1 }, model.device(), Kind::Float).unwrap();
     let bytes = cache.bytes();
     let run = |cache: &mut KvCache, slot, start, ids: &[u32]| {
         tch::no_grad(|| model.step_varlen(cache, &[Span { slot, start, ids }], &|| false)).unwrap().unwrap()
