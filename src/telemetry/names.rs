@@ -65,7 +65,7 @@ pub const SECTIONS: &[Section] = &[
                 "Share of all trajectories' replied tokens that were not sampled again, because a root had them already",
             ),
             name("rollout/groups", "Groups sampled, those that a filter dropped included"),
-            name("rollout/dropped_groups", "Groups that `trainer.filter` dropped"),
+            name("rollout/dropped_groups", "Groups that `trainer.filter` dropped; those of the last refill stay"),
             name("rollout/cut_share", "Share of replies cut at `sampling.max_new_tokens` or at the end of the context"),
             name("rollout/truncated_share", "Share of trajectories that a limit ended, not the environment"),
             name(

@@ -70,11 +70,11 @@ pub(super) fn collect(
             filter::dynamic_sampling(&returns, &groups)
         });
         let new = varied.as_ref().map_or(missing, Vec::len);
-        collected.dropped += missing - new;
         kept += new;
         let keeps = |trajectory: &Trajectory| varied.as_ref().is_none_or(|varied| varied.contains(&trajectory.group));
         // When no refill is left, what teaches nothing still belongs to the records of the step.
         let last = round == learner.filter.refills;
+        collected.dropped += if last { 0 } else { missing - new };
         collected.trajectories.extend(own.into_iter().filter(|t| last || keeps(t)));
         companions.extend(greedy.into_iter().filter(|t| last || keeps(t)));
         if kept == learner.groups_per_step {

@@ -61,7 +61,7 @@ pub(super) fn run(script: Script, options: &RunOptions, reporter: &Reporter) -> 
         let learned = Learned::of(trajectories);
         let taught = learned.trajectories();
         let rows = lesson::rows(taught, |index| collected.is_companion(index))?;
-        let scores = lesson::scores(&rows, &it, temperature)?;
+        let scores = lesson::scores(&rows, &it, temperature).map_err(|error| it.keep(error, trajectories))?;
 
         // 3. Advantages: each trajectory against its group. None for failures.
         let mut steps = Steps::of(taught, |index| collected.is_companion(index));
@@ -72,7 +72,7 @@ pub(super) fn run(script: Script, options: &RunOptions, reporter: &Reporter) -> 
         let (shaping, mut returns) = (it.shaping(), it.returns);
         let ways = Ways { shaping: &shaping, returns: &mut returns, on_nan: learner.on_nan };
         let credit = Credit::assign(steps, ways, |steps| it.advantages(steps), taught)
-            .map_err(|error| report::in_step(error, it.state.step + 1))?;
+            .map_err(|error| it.keep(error, trajectories))?;
         it.returns = returns;
         report::skipped(reporter, it.state.step + 1, credit.skipped.as_ref(), trajectories);
         let epochs = if credit.skipped.is_none() { learner.epochs } else { 0 };
@@ -100,7 +100,7 @@ pub(super) fn run(script: Script, options: &RunOptions, reporter: &Reporter) -> 
                     lr,
                 };
                 let stepped = update.step(&mut it.optimizer, &part);
-                let stats = stepped.map_err(|error| report::in_step(named(error, trajectories), it.state.step + 1))?;
+                let stats = stepped.map_err(|error| it.keep(named(error, trajectories), trajectories))?;
                 report::skipped(reporter, it.state.step + 1, stats.skipped.as_ref(), trajectories);
                 updates.push(stats);
                 it.average()?;
@@ -110,7 +110,8 @@ pub(super) fn run(script: Script, options: &RunOptions, reporter: &Reporter) -> 
         }
         bar.finish();
         let training_seconds = update_started.elapsed().as_secs_f64();
-        report::refuse_mismatch(scores.mismatch(&updates), learner.max_mismatch)?;
+        report::refuse_mismatch(scores.mismatch(&updates), learner.max_mismatch)
+            .map_err(|error| it.keep(error, trajectories))?;
         if !updates.is_empty() {
             it.kl.update(metrics::mean_kl(&updates), trajectories.len());
         }

@@ -64,8 +64,9 @@ pub(super) fn run(script: Script, options: &RunOptions, reporter: &Reporter) -> 
         let learned = Learned::of(trajectories);
         let taught = learned.trajectories();
         let rows = lesson::rows(taught, |index| collected.is_companion(index))?;
-        let scores = lesson::scores(&rows, &it, temperature)?;
-        let before = values(&critic.critic, &it.session.model, &rows, taught, learner.tokens_per_batch)?;
+        let scores = lesson::scores(&rows, &it, temperature).map_err(|error| it.keep(error, trajectories))?;
+        let before = values(&critic.critic, &it.session.model, &rows, taught, learner.tokens_per_batch)
+            .map_err(|error| it.keep(error, trajectories))?;
 
         // 3. Advantages and the critic's targets.
         let mut steps = Steps::of(taught, |index| collected.is_companion(index));
@@ -74,7 +75,7 @@ pub(super) fn run(script: Script, options: &RunOptions, reporter: &Reporter) -> 
         let (shaping, mut returns) = (it.shaping(), it.returns);
         let ways = Ways { shaping: &shaping, returns: &mut returns, on_nan: learner.on_nan };
         let credit = Credit::assign(steps, ways, |steps| it.advantages(steps), taught)
-            .map_err(|error| report::in_step(error, it.state.step + 1))?;
+            .map_err(|error| it.keep(error, trajectories))?;
         it.returns = returns;
         report::skipped(reporter, it.state.step + 1, credit.skipped.as_ref(), trajectories);
         let epochs = if credit.skipped.is_none() { learner.epochs } else { 0 };
@@ -106,7 +107,7 @@ pub(super) fn run(script: Script, options: &RunOptions, reporter: &Reporter) -> 
                 let policy = if warming { None } else { Some((&update, &mut it.optimizer)) };
                 let (own, of_critic) = critic
                     .update(policy, &it.session.model, &part, learner)
-                    .map_err(|error| report::in_step(named(error, trajectories), it.state.step + 1))?;
+                    .map_err(|error| it.keep(named(error, trajectories), trajectories))?;
                 let skipped = own.as_ref().and_then(|stats| stats.skipped.as_ref()).or(of_critic.skipped.as_ref());
                 report::skipped(reporter, it.state.step + 1, skipped, trajectories);
                 updates.extend(own);
@@ -120,7 +121,8 @@ pub(super) fn run(script: Script, options: &RunOptions, reporter: &Reporter) -> 
         }
         bar.finish();
         let training_seconds = update_started.elapsed().as_secs_f64();
-        report::refuse_mismatch(scores.mismatch(&updates), learner.max_mismatch)?;
+        report::refuse_mismatch(scores.mismatch(&updates), learner.max_mismatch)
+            .map_err(|error| it.keep(error, trajectories))?;
         if !updates.is_empty() {
             it.kl.update(metrics::mean_kl(&updates), trajectories.len());
         }

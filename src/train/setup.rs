@@ -253,6 +253,27 @@ impl Training {
     }
 }
 
+impl Training {
+    /// Stores what was sampled in a step that ends in an error, for whoever looks for the reason; the counters stay, and a resumed
+    /// run takes the step again.
+    pub(super) fn keep(&self, error: Error, trajectories: &[Trajectory]) -> Error {
+        let (step, run) = (self.state.step + 1, self.run.path().display());
+        let error = report::in_step(error, step);
+        let kept = match self.run.write_trajectories(step, self.state.policy_version, trajectories, &[]) {
+            Ok(_) => {
+                let named = error.place.as_deref().and_then(|place| place.strip_prefix("trajectory "));
+                let named = named.and_then(|rest| rest.split([' ', ',']).next());
+                let id = named.or_else(|| trajectories.first().map(|trajectory| trajectory.id.as_str()));
+                let script = self.script.path.display();
+                format!("what was sampled is stored: r1 repl {script} --replay {run}:{}", id.unwrap_or_default())
+            }
+            Err(failed) => format!("what was sampled could not be stored: {}", failed.message),
+        };
+        let hint = error.hint.as_ref().map_or_else(|| kept.clone(), |hint| format!("{hint}; {kept}"));
+        Error { hint: Some(hint), ..error }
+    }
+}
+
 pub(super) fn schedule_of(learner: &Learner) -> Schedule {
     let (total, floor) = (learner.steps, learner.final_lr);
     let decay = match learner.decay {

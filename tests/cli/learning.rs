@@ -168,6 +168,60 @@ fn groups_without_variance_are_sampled_again() {
     assert_eq!(number("reward/uniform_groups"), 0.0);
 }
 
+/// Of earlier rounds what varies, of the last everything: a step has as many groups as it was asked for, and no more.
+#[test]
+fn the_last_refill_stays_whatever_it_says() {
+    // Replies weigh in with every letter, so that two never have the same reward by chance; `vary` names the rows that do.
+    let script = |vary: &str| {
+        let reward = format!(
+            "local sum = 0
+             for i = 1, #outcome.text do sum = sum + i * outcome.text:byte(i) end
+             return {{ outcome = ({{ {vary} }})[state.row + 1] and sum or 0 }}"
+        );
+        RECIPE
+            .replace("return { reward = #action.text % 2 }", "return { reward = 0 }")
+            .replace("return { messages = {", "return { row = task.row, messages = {")
+            .replace("return { prompt =", "return { row = index % 8, prompt =")
+            .replace("return { outcome = #outcome.text % 3 == 0 and 1 or 0 }", &reward)
+    };
+    let dir = directory(&[("a.lua", &script(""))], true);
+    let step = |name: &str, settings: &[&str]| {
+        let settings =
+            [&["run", "a.lua", "-q", "--name", name, "trainer.algorithm=remax", "trainer.steps=1"], settings].concat();
+        succeed(dir.path(), &[&settings[..], &["trainer.group_size=3", "trainer.groups_per_step=2"]].concat());
+        let run = dir.path().join("runs").join(name);
+        let stored = r1::store::read_trajectories(&run.join("trajectories/step-000001.parquet")).unwrap();
+        let of = |companions: bool| -> Vec<(u64, u64)> {
+            let own = stored.iter().filter(|trajectory| (trajectory.sample == 3) == companions);
+            own.map(|trajectory| (trajectory.group, trajectory.task["row"].as_u64().unwrap())).collect()
+        };
+        let mut groups = of(false);
+        groups.dedup();
+        assert_eq!(groups, of(true), "companions are those of the groups that stay");
+        let found = metrics(&run);
+        let number = |name: &str| found[name].as_f64().unwrap() as usize;
+        (groups, number("rollout/groups"), number("rollout/dropped_groups"))
+    };
+    // In which order the rows come.
+    let (order, sampled, dropped) = step("order", &[]);
+    assert_eq!((order.len(), sampled, dropped), (2, 2, 0));
+    let numbers = |groups: &[(u64, u64)]| groups.iter().map(|(group, _)| *group).collect::<Vec<_>>();
+    for (varies, refills, stay, sampled, dropped) in [
+        (None, "1", [2, 3], 4, 2),
+        (Some(1), "1", [1, 2], 3, 1),
+        (Some(1), "3", [1, 4], 5, 3),
+        (Some(0), "2", [0, 3], 4, 2),
+    ] {
+        let row = varies.map(|place: usize| order[place].1);
+        let vary: Vec<String> = (0..8).map(|number| (Some(number) == row).to_string()).collect();
+        fs::write(dir.path().join("a.lua"), script(&vary.join(", "))).unwrap();
+        let name = format!("{varies:?}-{refills}");
+        let filter = ["trainer.filter.uniform=true", &format!("trainer.filter.refills={refills}")];
+        let (groups, all, fewer) = step(&name.replace(['(', ')'], ""), &filter);
+        assert_eq!((numbers(&groups), all, fewer), (stay.to_vec(), sampled, dropped), "{name}");
+    }
+}
+
 /// Step-level GAE written in Lua, critic's targets included: the weights of policy and critic become those of `gae`.
 #[test]
 fn a_recipe_brings_its_own_estimator_for_a_critic() {
@@ -295,6 +349,15 @@ fn numbers_that_are_none_stop_or_skip_a_step_and_the_last_checkpoint_stays() {
         let run = dir.path().join("runs/a");
         let (last, checkpoint) = r1::store::latest_checkpoint(&run).unwrap().unwrap();
         assert_eq!(last, 2);
+        // What was sampled is there to be looked at, with the command that does.
+        let stored = r1::store::read_trajectories(&run.join("trajectories/step-000003.parquet")).unwrap();
+        assert!(stored.len() == 16 && stored.iter().any(|one| one.total_reward().abs() > 1e308), "{}", stored.len());
+        let id = error.split("--> trajectory ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+        assert!(error.contains(&format!("r1 repl a.lua --replay runs/a:{id}")), "{error}");
+        assert!(succeed(dir.path(), &["replay", "a", "3"]).contains("reward and status as recorded"));
+        let read = "local all = r1.store.trajectories('runs/a', 3) return #all, all[1].status";
+        let seen = succeed(dir.path(), &["lua", "-e", read]);
+        assert_eq!(seen, "16\ntruncated\n");
         let output = r1(dir.path(), &[&on[..], &["trainer.on_nan=skip"]].concat()).output().unwrap();
         assert!(output.status.success(), "{}", shown(dir.path(), &output));
         let found = metrics(&run);
@@ -304,6 +367,39 @@ fn numbers_that_are_none_stop_or_skip_a_step_and_the_last_checkpoint_stays() {
         let weights = |dir: &Path| fs::read(dir.join("model.safetensors")).unwrap();
         assert!(last == 4 && weights(&checkpoint) == weights(&after), "the weights have changed");
     }
+}
+
+/// An update whose second half meets weights that its first half has broken.
+#[test]
+fn a_step_that_ends_in_its_update_is_stored() {
+    for algorithm in ["trainer.algorithm=grpo", "trainer.algorithm=ppo"] {
+        let dir = directory(&[("a.lua", RECIPE)], true);
+        let settings =
+            ["run", "a.lua", "-q", algorithm, "trainer.group_size=8", "trainer.mini_batches=2", "trainer.lr=1e39"];
+        let output = r1(dir.path(), &settings).output().unwrap();
+        assert_eq!(output.status.code(), Some(9), "{}", shown(dir.path(), &output));
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains("step 1: ") && error.contains("stored: r1 repl a.lua --replay runs/a:1-"), "{error}");
+        let stored = r1::store::read_trajectories(&dir.path().join("runs/a/trajectories/step-000001.parquet")).unwrap();
+        assert!(stored.len() == 16 && stored.iter().all(|one| one.steps.len() == 2));
+        assert!(succeed(dir.path(), &["replay", "a", "1-0"]).contains("as recorded"));
+    }
+}
+
+/// A reward that is no number is a failure of its trajectory; a run of nothing else ends, and shows why.
+#[test]
+fn rewards_that_are_none_are_stored_with_their_trajectories() {
+    let nan = RECIPE.replace("{ outcome = #outcome.text % 3 == 0 and 1 or 0 }", "0 / 0");
+    let dir = directory(&[("a.lua", &nan)], true);
+    let output = r1(dir.path(), &["run", "a.lua", "-q"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(6), "{}", shown(dir.path(), &output));
+    let stored = r1::store::read_trajectories(&dir.path().join("runs/a/trajectories/step-000001.parquet")).unwrap();
+    let says = |error: &Option<String>| error.as_deref().is_some_and(|text| text.contains("reward is NaN"));
+    assert!(stored.len() == 4 && stored.iter().all(|one| one.steps.len() == 2 && says(&one.error)), "{stored:?}");
+    assert!(
+        succeed(dir.path(), &["replay", "a"])
+            .contains("4 trajectories: every observation, reward and status as recorded")
+    );
 }
 
 #[test]
