@@ -62,9 +62,10 @@ deny:
 nano *args: build
     {{bin}} sft scripts/nano.lua --out models/r1-nano {{args}}
 
-# Measure parity with the numbers in tests/golden/models and write docs/parity.md (needs 6 GB of memory)
+# Measure parity with transformers and write docs/parity.md (needs 6 GB of memory, and transformers, which it installs)
 parity:
     @{{torch}} && cargo nextest run --release --run-ignored only -E 'test(parity_table)'
+    @{{torch}} && tests/golden/models/exchange.sh
 
 # Train with seven algorithms and three seeds each, and draw docs/learning.svg (about 15 minutes)
 curves *args: build

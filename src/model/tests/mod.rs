@@ -4,6 +4,7 @@
 mod checkpointing;
 mod critic;
 mod distinct;
+mod exchange;
 mod families;
 mod files;
 mod golden;
