@@ -4,25 +4,79 @@
 //! - `{% generation %}` marks what an assistant wrote, for transformers' masks; to a renderer it is a plain block.
 //! - A loop over the letters of a text knows its length (`loop.last`).
 //! - What is added to a text that went through `|safe` is escaped, as MarkupSafe does, with autoescape off too.
+//! - What is looped over, kept or decided by passes a guard of time and memory ([`Budget`]): minijinja counts instructions,
+//!   and one of them may double a text.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
 const EACH: &str = "r1_each";
 const SUM: &str = "r1_sum";
+const HELD: &str = "r1_held";
+
+/// Bytes of all texts that a rendering may loop over and keep; what is kept again counts again.
+const KEPT: usize = 1 << 32;
+
+thread_local! {
+    /// What is left to the rendering under way: when it must be over, and bytes to keep.
+    static LEFT: Cell<Option<(Instant, usize)>> = const { Cell::new(None) };
+}
+
+/// The time and the memory of one rendering on this thread, until it is dropped.
+pub(super) struct Budget {
+    before: Option<(Instant, usize)>,
+}
+
+impl Budget {
+    pub(super) fn new(time: Duration) -> Self {
+        Self { before: LEFT.replace(Some((Instant::now() + time, KEPT))) }
+    }
+}
+
+impl Drop for Budget {
+    fn drop(&mut self) {
+        LEFT.set(self.before);
+    }
+}
+
+/// Fails where the rendering's time is over.
+pub(super) fn in_time() -> Result<(), Error> {
+    match LEFT.get() {
+        Some((end, _)) if Instant::now() > end => Err(Error::new(ErrorKind::OutOfFuel, "it takes too long")),
+        _ => Ok(()),
+    }
+}
 
 /// Puts what translated templates need into an environment.
 pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_filter(EACH, each);
     environment.add_function(SUM, sum);
+    environment.add_filter(HELD, held);
+}
+
+/// A value as it is, if there is time and room for it.
+fn held(value: Value) -> Result<Value, Error> {
+    in_time()?;
+    if let (Some((end, left)), Some(text)) = (LEFT.get(), value.as_str()) {
+        let left = left
+            .checked_sub(text.len())
+            .filter(|_| text.len() <= super::template::LONGEST)
+            .ok_or_else(|| Error::new(ErrorKind::OutOfFuel, "it keeps too much text"))?;
+        LEFT.set(Some((end, left)));
+    }
+    Ok(value)
 }
 
 /// What is looped over: the letters of a text as a list, anything else as it is.
-fn each(value: Value) -> Value {
-    match value.as_str() {
+fn each(value: Value) -> Result<Value, Error> {
+    let value = held(value)?;
+    Ok(match value.as_str() {
         Some(text) => text.chars().map(Value::from).collect(),
         None => value,
-    }
+    })
 }
 
 /// `a + b + …`, of which one may be safe.
@@ -124,10 +178,21 @@ fn tag(body: &str) -> Option<String> {
         }
         "set" => {
             let after = first(body, |rest, _| rest.starts_with('='))? + 1;
-            Some(format!("{}{}", &body[..after], added(&body[after..])?))
+            let value = &body[after..];
+            let told = added(value);
+            guarded(&body[..after], told.as_deref().unwrap_or(value))
+        }
+        name @ ("if" | "elif") => {
+            let after = body.find(name)? + name.len();
+            guarded(&body[..after], &body[after..])
         }
         _ => None,
     }
+}
+
+/// An expression behind a word, with the guard. Nothing stays nothing, which is a mistake to tell.
+fn guarded(before: &str, expression: &str) -> Option<String> {
+    (!expression.trim().is_empty()).then(|| format!("{before} ({expression})|{HELD} "))
 }
 
 /// An expression that is a sum with something safe in it, as a call.
@@ -251,7 +316,7 @@ mod tests {
     #[test]
     fn the_rest_stays_as_it_is() {
         for same in [
-            "{# for x in y #}{{ a + b }}{% if x in y %}{% endif %}",
+            "{# for x in y #}{{ a + b }}{% if %}{% elif -%}{% endif %}",
             "{% raw %}{% for x in y %}{{ 'a'|safe + b }} {# {{ {% endraw %}{{ x }}",
             "an { open {{ tag 'and a string }}",
             "{% set x %}{{ y }}{% endset %}{% generation_of(x) %}",
@@ -259,6 +324,9 @@ mod tests {
             assert_eq!(translate(same), same);
         }
         assert_eq!(translate("{%- generation -%}x{% endgeneration %}"), "{%- if true -%}x{% endif %}");
+        let guarded =
+            "{%- if ( x in y )|r1_held -%}{% set a.b = ( 1 if c == d else 2 )|r1_held %}{% elif ( z )|r1_held %}";
+        assert_eq!(translate("{%- if x in y -%}{% set a.b = 1 if c == d else 2 %}{% elif z %}"), guarded);
         let source = "{% raw %}{% for %}{% endraw %}\n{% for x in\n  y %}\n{% endfor %}";
         assert_eq!(translate(source), "{% raw %}{% for %}{% endraw %}\n{% for x in (\n  y )|r1_each %}\n{% endfor %}");
     }

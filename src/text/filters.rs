@@ -6,11 +6,14 @@ use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Environment, ErrorKind, FormatStyle, State, Value as Jinja, format_filter};
 use regex::Regex;
 
-use super::python;
+use super::{dialect, python};
 
 /// Puts them into an environment.
 pub(super) fn register(environment: &mut Environment<'static>) {
-    environment.set_formatter(|out, _, value| Ok(python::write_str(out, value)?));
+    environment.set_formatter(|out, _, value| {
+        dialect::in_time()?;
+        Ok(python::write_str(out, value)?)
+    });
     environment.set_unknown_method_callback(method);
     environment.add_filter("tojson", tojson);
     environment.add_filter("string", python::str);

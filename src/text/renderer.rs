@@ -85,8 +85,9 @@ impl Renderer {
     }
 
     pub(super) fn with_template(tokenizer: Arc<Tokenizer>, template: Template, format: Format) -> Result<Self> {
-        let between = Between::learn(&template);
-        let render = |messages: Value, prompt: bool| template.render(&messages, None, prompt, &Map::new());
+        let learnt = template.to_learn_from();
+        let between = Between::learn(&learnt);
+        let render = |messages: Value, prompt: bool| learnt.render(&messages, None, prompt, &Map::new());
         let user = json!({"role": "user", "content": "u"});
         let question = render(json!([user]), false).unwrap_or_default();
         let asked = render(json!([user]), true).unwrap_or_default();
@@ -108,7 +109,7 @@ impl Renderer {
         let result = json!({"role": "tool", "content": HERE, "name": "f", "tool_call_id": "call00001"});
         let answered = render(json!([user, {"role": "assistant", "content": "c"}, result]), false);
         let ability = Ability {
-            native: if format.is_native() { Native::learn(&template, format) } else { None },
+            native: if format.is_native() { Native::learn(&learnt, format) } else { None },
             results: format != Format::Answer && answered.is_ok_and(|text| text.contains(HERE)),
         };
         let mut stops: Vec<u32> = first.map(|(id, _)| id).filter(|_| !marker.is_empty()).into_iter().collect();

@@ -5,7 +5,10 @@
 //! with names, of which `default` and `tool_use` are used, as transformers picks them).
 
 use std::borrow::Cow;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use minijinja::value::Kwargs;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value as Jinja, context};
@@ -20,7 +23,15 @@ use crate::error::{Error, Kind, Result};
 const FUEL: u64 = 50_000_000;
 
 /// Bytes that one rendering may have.
-const LONGEST: usize = 1 << 28;
+pub(super) const LONGEST: usize = 1 << 28;
+
+/// Time that one rendering may take, where its instructions are long ones.
+const TIME: Duration = Duration::from_secs(20);
+
+/// The same for what is only learnt from: conversations of a few words, but some hundreds of them.
+const PROBE_FUEL: u64 = FUEL / 50;
+const PROBE_LONGEST: usize = 1 << 20;
+const PROBE_TIME: Duration = Duration::from_secs(5);
 
 const DEFAULT: &str = "chat_template";
 const TOOL_USE: &str = "chat_template (tool_use)";
@@ -39,6 +50,10 @@ pub struct Template {
     is_default: bool,
     /// Switches of its own that are set whatever a rendering says (`enable_thinking`).
     switches: Map<String, Value>,
+    /// Bytes that a rendering may have.
+    longest: usize,
+    /// Of one that is learnt from: a rendering has taken too much, so that no other is tried.
+    spent: Option<Arc<AtomicBool>>,
 }
 
 impl Template {
@@ -108,6 +123,8 @@ impl Template {
             has_tool_use: tool_use.is_some(),
             is_default: false,
             switches: Map::new(),
+            longest: LONGEST,
+            spent: None,
         };
         for (name, source) in [(DEFAULT, Some(source)), (TOOL_USE, tool_use)] {
             let Some(source) = source else { continue };
@@ -122,6 +139,15 @@ impl Template {
     #[must_use]
     pub fn with_switches(&self, switches: Map<String, Value>) -> Self {
         Self { switches, ..self.clone() }
+    }
+
+    /// The template for learning how it writes. A rendering may take little, and the first that takes more is the last: a
+    /// loader that tries hundreds of them is over soon, whatever the template does.
+    #[must_use]
+    pub(super) fn to_learn_from(&self) -> Self {
+        let mut own = Self { longest: PROBE_LONGEST, spent: Some(Arc::default()), ..self.clone() };
+        own.environment.set_fuel(Some(PROBE_FUEL));
+        own
     }
 
     /// Renders a conversation. `messages` is anything that serialises to a list of messages as transformers passes
@@ -154,13 +180,21 @@ impl Template {
     }
 
     fn render_with(&self, name: &str, context: Jinja) -> Result<String> {
-        let mut out = Bounded::default();
+        let what = "the chat template can't render this conversation";
+        if self.spent.as_ref().is_some_and(|spent| spent.load(Relaxed)) {
+            return Err(Error::new(Kind::Script, format!("{what}: others took too much")).at(&self.origin));
+        }
+        let _budget = dialect::Budget::new(if self.spent.is_some() { PROBE_TIME } else { TIME });
+        let mut out = Bounded { text: Vec::new(), most: self.longest };
         let render = || self.environment.get_template(name)?.render_captured_to(context, &mut out).map(drop);
         render().map_err(|error: minijinja::Error| {
-            self.explain(&error, Kind::Script, "the chat template can't render this conversation")
+            if let Some(spent) = self.spent.as_ref().filter(|_| over_limit(&error)) {
+                spent.store(true, Relaxed);
+            }
+            self.explain(&error, Kind::Script, what)
         })?;
         // Templates and values are UTF-8 throughout.
-        Ok(String::from_utf8_lossy(&out.0).into_owned())
+        Ok(String::from_utf8_lossy(&out.text).into_owned())
     }
 
     /// Whether a text stands in the template.
@@ -185,7 +219,14 @@ impl Template {
             source = inner.source();
         }
         if error.kind() == ErrorKind::OutOfFuel {
-            return Error::new(kind, format!("{what}: it takes more than {FUEL} steps"))
+            let steps = format!("it takes more than {FUEL} steps");
+            let why = error.detail().filter(|detail| detail.starts_with("it ")).unwrap_or(&steps);
+            return Error::new(kind, format!("{what}: {why}"))
+                .at(line)
+                .hint("look for a loop that never ends in the chat template");
+        }
+        if error.kind() == ErrorKind::WriteFailure {
+            return Error::new(kind, format!("{what}: the text would have more than {} bytes", self.longest))
                 .at(line)
                 .hint("look for a loop that never ends in the chat template");
         }
@@ -195,16 +236,23 @@ impl Template {
     }
 }
 
-/// A rendering, no longer than [`LONGEST`].
-#[derive(Default)]
-struct Bounded(Vec<u8>);
+/// Whether a rendering took too many steps or too much room.
+fn over_limit(error: &minijinja::Error) -> bool {
+    matches!(error.kind(), ErrorKind::OutOfFuel | ErrorKind::WriteFailure)
+}
+
+/// A rendering, no longer than `most` bytes.
+struct Bounded {
+    text: Vec<u8>,
+    most: usize,
+}
 
 impl std::io::Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if self.0.len() + bytes.len() > LONGEST {
-            return Err(std::io::Error::other(format!("a prompt of more than {LONGEST} bytes")));
+        if self.text.len() + bytes.len() > self.most {
+            return Err(std::io::Error::other(format!("a prompt of more than {} bytes", self.most)));
         }
-        self.0.extend_from_slice(bytes);
+        self.text.extend_from_slice(bytes);
         Ok(bytes.len())
     }
 

@@ -82,6 +82,7 @@ fn hostile_templates_end() {
         "{{ 1 / 0 }}".to_owned(),
         "{{ 9223372036854775807 + 1 }} {{ 2 ** 100000 }}".to_owned(),
         "{% for a in range(99999) %}{{ 'x' * 100000000 }}{% endfor %}".to_owned(),
+        "{% set ns = namespace(s='x') %}{% for a in range(64) %}{% set ns.s = ns.s + ns.s %}{% endfor %}".to_owned(),
     ] {
         match render(&source, &context) {
             Ok(text) => assert!(text.len() < 100, "{source:.80}"),
@@ -93,12 +94,27 @@ fn hostile_templates_end() {
             "{% for a in range(99999) %}\n{% for b in range(99999) %}{{ b }}{% endfor %}{% endfor %}",
             "it takes more than 50000000 steps",
         ),
+        (
+            "{% set ns = namespace(s='x') %}\n{% for a in range(64) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+            "it keeps too much text",
+        ),
         ("\n{{ [1] | tojson(indent=10000000000) }}", "a width of 10000000000 is more than 1000"),
     ] {
         let error = render(source, &context).unwrap_err();
         assert!(error.message.contains(why), "{error}");
         assert_eq!(error.place.as_deref(), Some("t.jinja:2"), "{error}");
     }
+}
+
+/// Long instructions, of which there may be many.
+#[test]
+fn a_template_that_takes_too_long_is_stopped() {
+    let longest = "{% for a in range(99999) %}{% if range(99999) | list | sort %}{% endif %}{% endfor %}";
+    let template = Template::new(longest, None, "t.jinja", "", "").unwrap().to_learn_from();
+    let render = || template.render(&json!([]), None, false, &Map::new()).unwrap_err().message;
+    assert!(render().contains("it takes too long"), "{}", render());
+    // What is learnt from is not tried again.
+    assert!(render().contains("others took too much"));
 }
 
 proptest::proptest! {
