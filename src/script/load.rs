@@ -125,6 +125,21 @@ impl Script {
         settings::read(&self.written.recipe)
     }
 
+    /// A whole number that somebody wrote.
+    pub(crate) fn written_number(&self, key: &str) -> Option<usize> {
+        let found = key.split('.').try_fold(&self.written.all, |value, name| value.get(name));
+        found.and_then(Json::as_u64).and_then(|number| usize::try_from(number).ok())
+    }
+
+    /// The argument of the command line that sets this.
+    pub(crate) fn typed(&self, key: &str) -> Option<&str> {
+        let sets = |typed: &&String| {
+            let name = typed.split('=').next().unwrap_or_default().trim();
+            key.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        self.written.typed.iter().rfind(sets).map(String::as_str)
+    }
+
     /// `path:line` of the line where a setting stands, as far as the text tells; else the path.
     pub(crate) fn place_of(&self, key: &str) -> String {
         let line = line_of(&self.source, 1, key)

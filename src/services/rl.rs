@@ -7,6 +7,15 @@ use crate::rl::plain;
 
 /// Carries out `rl.advantages` or `rl.loss` on `{ name, rows, options }`.
 pub(super) fn call(function: &str, arguments: &Json) -> Result<Json> {
+    answer(function, arguments).map_err(|error| {
+        // The place is to be the program's line.
+        let inside = error.place.map_or_else(String::new, |place| format!("{place}: "));
+        let kind = if error.kind == Kind::Usage { Kind::Script } else { error.kind };
+        Error { kind, message: format!("r1.{function}: {inside}{}", error.message), place: None, hint: error.hint }
+    })
+}
+
+fn answer(function: &str, arguments: &Json) -> Result<Json> {
     let name = arguments["name"].as_str().unwrap_or_default();
     let rows = plain::rows(&arguments["rows"])?;
     let options = &arguments["options"];

@@ -2,7 +2,7 @@
 
 use super::idle::idle_settings;
 use super::objective::{Objective, room_to_branch};
-use crate::config::{Learner, Trainer};
+use crate::config::{Learner, Settings, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::script::Script;
 
@@ -31,15 +31,90 @@ pub fn checked(script: &Script) -> Result<Checked> {
         }
     };
     let placed = |error: Error| {
-        let key = error
-            .message
-            .split([' ', ':', '`'])
-            .find(|word| word.starts_with("trainer.") || word.starts_with("sampling."));
-        let place = key.map_or_else(|| script.path.display().to_string(), |key| script.place_of(key));
-        error.at(place)
+        let of_setting = |word: &&str| SECTIONS.iter().any(|section| word.starts_with(section));
+        let key = error.message.split([' ', ':', '`']).find(of_setting).unwrap_or_default().to_owned();
+        match script.typed(&key) {
+            Some(typed) => Error { kind: Kind::Usage, ..error }.at(typed),
+            None => error.at(script.place_of(&key)),
+        }
     };
+    bounds(&script.settings).map_err(placed)?;
     let objective = Objective::new(learner, &script.settings.sampling, critic).map_err(placed)?;
     room_to_branch(&script.settings, learner).map_err(placed)?;
     let warnings = idle_settings(script)?;
     Ok(Checked { learner: learner.clone(), objective, critic, warnings })
+}
+
+/// What the names of settings begin with.
+const SECTIONS: [&str; 7] = ["trainer.", "sampling.", "env.", "rollout.", "eval.", "limits.", "policy."];
+
+/// Numbers outside of `trainer` that can't be.
+fn bounds(settings: &Settings) -> Result<()> {
+    let Settings { sampling, env, rollout, eval, limits, policy, .. } = settings;
+    let counts = [
+        ("sampling.max_new_tokens", sampling.max_new_tokens as f64),
+        ("env.max_steps", env.max_steps as f64),
+        ("rollout.concurrency", rollout.concurrency as f64),
+        ("limits.cpu", limits.cpu),
+        ("limits.wait", limits.wait),
+        ("limits.memory", limits.memory as f64),
+        ("limits.trajectory", limits.trajectory as f64),
+        ("limits.text", limits.text as f64),
+        ("policy.lora.rank", policy.lora.as_ref().map_or(1.0, |lora| lora.rank as f64)),
+    ];
+    if let Some((name, value)) = counts.into_iter().find(|(_, value)| !(*value > 0.0 && value.is_finite())) {
+        return Err(Error::new(Kind::Script, format!("{name} is {value}")).hint("give a number above 0"));
+    }
+    let rate = rollout.max_failure_rate;
+    if !(0.0..=1.0).contains(&rate) {
+        return Err(Error::new(Kind::Script, format!("rollout.max_failure_rate is {rate}"))
+            .hint("give a share from 0 to 1; 1 never stops a run"));
+    }
+    if !(eval.temperature >= 0.0 && eval.temperature.is_finite()) {
+        return Err(Error::new(Kind::Script, format!("eval.temperature is {}", eval.temperature))
+            .hint("give 0, which is greedy, or more"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn numbers_that_can_not_be_are_refused_where_they_stand() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.lua");
+        std::fs::write(
+            &path,
+            "return r1.recipe {\n  env = r1.env {},\n  reward = print,\n  trainer = r1.grpo { lr = 1 },\n}",
+        )
+        .unwrap();
+        let no = |setting: &str| {
+            let error = checked(&Script::load(&path, &[setting.to_owned()]).unwrap()).unwrap_err();
+            assert_eq!((error.kind, error.place.as_deref()), (Kind::Usage, Some(setting)));
+            assert!(error.message.contains(setting.split('=').next().unwrap()) && error.hint.is_some(), "{error}");
+        };
+        for setting in [
+            "sampling.max_new_tokens=0",
+            "sampling.temperature=-1",
+            "env.max_steps=0",
+            "rollout.concurrency=0",
+            "rollout.max_failure_rate=1.5",
+            "rollout.max_failure_rate=-1",
+            "eval.temperature=-1",
+            "limits.cpu=0",
+            "limits.wait=-1",
+            "limits.memory=0",
+            "policy.lora.rank=0",
+            "trainer.groups_per_step=0",
+        ] {
+            no(setting);
+        }
+        std::fs::write(&path, "return r1.recipe {\n  env = r1.env {},\n  reward = print,\n  trainer = r1.grpo {\n    epochs = 0,\n  },\n}").unwrap();
+        let error = checked(&Script::load(&path, &[]).unwrap()).unwrap_err();
+        assert!(error.kind == Kind::Script && error.place.unwrap().ends_with("a.lua:5"));
+    }
 }

@@ -34,10 +34,7 @@ pub fn idle_settings(script: &Script) -> Result<Vec<Error>> {
     let alone = script.without_overrides().map(|settings| find(&settings, &written.recipe)).unwrap_or_default();
     let mut warnings = Vec::new();
     for Idle { key, message, hint, firm } in found {
-        let typed = written.typed.iter().find(|typed| {
-            let name = typed.split('=').next().unwrap_or_default().trim();
-            key.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        });
+        let typed = script.typed(&key);
         let error = match typed {
             Some(typed) => Error::new(Kind::Usage, message).at(typed),
             None => Error::new(Kind::Script, message).at(script.place_of(&key)),

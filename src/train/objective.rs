@@ -282,7 +282,10 @@ fn sampled(sampling: &Sampling) -> Result<()> {
             "leave them out; they are for `r1 infer` and `r1 lua`",
         );
     }
-    if sampling.temperature <= 0.0 {
+    if sampling.temperature < 0.0 {
+        return refuse("sampling.temperature is below 0", "train at temperature 1");
+    }
+    if sampling.temperature == 0.0 {
         return refuse(
             "sampling.temperature is 0: every try at a task is the same, and there is no distribution to learn",
             "train at temperature 1; eval.temperature may be 0",

@@ -47,6 +47,11 @@ impl Session {
         model.set_graphs(policy.cuda_graphs);
         let (model, renderer) = (Rc::new(model), load_renderer(&dir, &settings.env.format, fetching.reporter)?);
         let max_context = context(policy, model.config.max_position_embeddings, fetching.reporter);
+        if let Some(most) = script.written_number("sampling.max_new_tokens").filter(|most| *most >= max_context) {
+            fetching.reporter.warn(&format!(
+                "sampling.max_new_tokens is {most}, and prompt and reply together have {max_context} tokens: replies end sooner"
+            ));
+        }
         let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
         let slots = settings.rollout.concurrency;
         let size = EngineOptions::sized(&model.config, model.cache_options(), slots, max_context);

@@ -308,5 +308,27 @@ fn estimators_and_losses_are_at_hand() {
     let wrong = run("r1.rl.advantages('grop', {})");
     assert!(wrong.contains("did you mean grpo?") && wrong.contains("--> -e:1"), "{wrong}");
     let wrong = run("r1.rl.loss('ppo', { { mask = { 1 } } })");
-    assert!(wrong.contains("exit: 2") && wrong.contains("`logp`"), "{wrong}");
+    assert!(wrong.contains("exit: 3") && wrong.contains("`logp`"), "{wrong}");
+    // One number for a step; fields that do not fit are named, with the program's line.
+    assert_eq!(
+        run("local function row(trajectory, reward) return { trajectory = trajectory, mask = { 0, 1 }, rewards = reward, values = 0.5, terminated = true } end
+             return r1.rl.advantages('gae', { row(1, 1), row(2, 0) }, { whiten = 'none' }).advantages"),
+        "exit: 0\n--- stdout\n[[0,0.5],[0,-0.5]]"
+    );
+    for (row, message) in [
+        ("{ group = 1.5, mask = { 1 } }", "row 1: `group` must be a whole number, 0 or more, got 1.5"),
+        (
+            "{ mask = { 1 }, rewards = 'x' }",
+            "row 1: `rewards` must be a number, or a list of one for each token, got \"x\"",
+        ),
+        ("{ mask = { 1 }, logp = { 'x' } }", "row 1: `logp` must be a list with a number for each token, got [\"x\"]"),
+        ("{ rewards = { 1 } }", "row 1: there is no `mask`"),
+        ("7", "row 1: a row is a table, not 7"),
+        ("{ mask = { 1 }, status = 'odd' }", "row 1: unknown variant `odd`"),
+        ("{ mask = { 1, 1, 1 }, rewards = { 1, 2 } }", "trajectory 0 step 0: `rewards` has 2 entries for 3 tokens"),
+    ] {
+        let wrong = run(&format!("r1.rl.advantages('grpo', {{ {row} }})"));
+        let message = format!("exit: 3\n--- stderr\nerror: r1.rl.advantages: {message}");
+        assert!(wrong.starts_with(&message) && wrong.contains("--> -e:1"), "{wrong}");
+    }
 }

@@ -21,7 +21,7 @@ return r1.recipe {
     for i = 1, #outcome.text do sum = sum + i * outcome.text:byte(i) end
     return sum % 97
   end,
-  policy = { model = "model", max_context = 128 },
+  policy = { model = "model", max_context = 256 },
   data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "x" } end } },
   sampling = { max_new_tokens = 250 },
   rollout = { concurrency = 32 },
@@ -140,7 +140,10 @@ fn what_tokens_were_drawn_from_is_planned_for() {
 
 #[test]
 fn groups_of_weights_have_settings_of_their_own() {
-    let groups = |text: &str| RECIPE.replace("lr = 1e-5,", &format!("lr = 1e-5, groups = {{ {text} }},"));
+    let groups = |text: &str| {
+        let recipe = RECIPE.replace("max_context = 256", "max_context = 128").replace("= 250", "= 100");
+        recipe.replace("lr = 1e-5,", &format!("lr = 1e-5, groups = {{ {text} }},"))
+    };
     let dir = directory(&[("a.lua", &groups("{ weights = \"*norm*\", lr = 0 }"))], true);
     let output = r1(dir.path(), &["run", "a.lua", "-q", "policy.max_context=64"]).output().unwrap();
     assert!(output.status.success(), "{}", shown(dir.path(), &output));
