@@ -253,7 +253,7 @@ local Model = {}
 
 ---Samples a reply.
 ---@param prompt number[]|string|r1.Message[] Token ids, text as it is, or messages
----@param sampling? { temperature?: number, top_k?: number, top_p?: number, min_p?: number, repetition_penalty?: number, logit_bias?: table<string, number>, top_logprobs?: number, max_new_tokens?: number, max_seconds?: number, stop?: string[], stop_ids?: number[], seed?: number, ignore_eos?: boolean, tools?: (table<string, any>)[] } The defaults are the model's generation_config.json
+---@param sampling? { temperature?: number, top_k?: number, top_p?: number, min_p?: number, repetition_penalty?: number, logit_bias?: table<number, number>, top_logprobs?: number, max_new_tokens?: number, max_seconds?: number, stop?: string[], stop_ids?: number[], seed?: number, ignore_eos?: boolean, tools?: (table<string, any>)[] } The defaults are the model's generation_config.json
 ---@return { text?: string, token_ids: number[], logprobs: number[], finish_reason: string, top_logprobs: any }
 function Model:generate(prompt, sampling) end
 

@@ -101,6 +101,11 @@ fn programs_take_tokenizers_and_templates_of_the_hub_without_weights() {
     // The cache is enough afterwards.
     let output = with_hub(dir.path(), &server, &["lua", "-e", code]).env("HF_HUB_OFFLINE", "1").output().unwrap();
     assert_eq!(said(dir.path(), &server, &output), "exit: 0\n--- stdout\ntrue\nhermes");
+    // The weights are fetched for whoever computes.
+    let code = "return #r1.model('org/tiny@main'):logprobs({ 1, 2, 3 })";
+    let output = with_hub(dir.path(), &server, &["lua", "-e", code, "--quiet"]).output().unwrap();
+    assert_eq!(said(dir.path(), &server, &output), "exit: 0\n--- stdout\n2");
+    assert!(server.asked().iter().any(|asked| asked.path.contains("safetensors")), "{:?}", server.asked());
     let code = "return r1.text.tokenizer('org/other')";
     let output = with_hub(dir.path(), &server, &["lua", "-e", code]).env("HF_HUB_OFFLINE", "1").output().unwrap();
     insta::assert_snapshot!(said(dir.path(), &server, &output), @r"

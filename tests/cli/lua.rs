@@ -194,7 +194,7 @@ fn models_score_and_sample() {
              local scored = m:logprobs(whole)
              for i = 1, 4 do assert(math.abs(scored[3 + i] - a.logprobs[i]) < 1e-4) end
              local d = m:generate(ids, { temperature = 0, max_new_tokens = 4, ignore_eos = true, top_logprobs = 2,
-               min_p = 0.1, repetition_penalty = 1.2, logit_bias = { ['5'] = -100 } })
+               min_p = 0.1, repetition_penalty = 1.2, logit_bias = { [5] = -100, [1] = 0, ['6'] = 0.5 } })
              assert(#d.top_logprobs == 4 and #d.top_logprobs[1] == 2 and d.top_logprobs[1][1].id == d.token_ids[1])
              local b = m:generate({ r1.user('Say 4') }, { seed = 3, max_new_tokens = 5 })
              local c = m:generate({ r1.user('Say 4') }, { seed = 3, max_new_tokens = 5 })
@@ -210,6 +210,9 @@ fn sampling_that_can_not_be_is_refused_by_name() {
         ("seed = 'x'", "`sampling.seed` must be a whole number, 0 or more, got the text \"x\""),
         ("stop = 'x'", "`sampling.stop` must be a list, got the text \"x\""),
         ("logit_bias = { x = 1 }", "`sampling.logit_bias` must be a table by token id, got a table"),
+        ("logit_bias = { [5] = 'x' }", "generate: `logit_bias[5]` must be a number, got the text \"x\""),
+        ("logit_bias = { [5] = 1, ['5'] = 1 }", "generate: `logit_bias` says two things of id 5"),
+        ("logit_bias = 5", "generate: `logit_bias` must be numbers by token id, got the number 5"),
         (
             "logit_bias = { ['9999'] = 1 }",
             "sampling.logit_bias names token id 9999, outside the model's vocabulary of 263",

@@ -117,7 +117,7 @@ fn methods(lua: &Lua) -> mlua::Result<Table> {
         "generate",
         lua.create_async_function(|lua, (this, prompt, sampling): (Value, Value, Value)| async move {
             let (services, model) = parts(&lua, "generate", &this)?;
-            let sampling = plain(&lua, "generate", &sampling, &SAMPLING)?;
+            let sampling = asked(&lua, &sampling)?;
             let prompt = to_json(&prompt, "prompt", Odd::Refuse).map_err(|why| fail(&lua, "generate", why))?;
             let asked = json!({ "model": model, "prompt": prompt, "sampling": sampling });
             from_json(&lua, &ask(&lua, &services, "model.generate", asked).await?)
@@ -151,6 +151,41 @@ const SAMPLING: [&str; 14] = [
     "tools",
     "ignore_eos",
 ];
+
+/// The options of `:generate` as an object; `logit_bias` goes by ids, as numbers or as text, which only an object's names are.
+fn asked(lua: &Lua, options: &Value) -> mlua::Result<Json> {
+    const BIAS: &str = "logit_bias";
+    if !matches!(options, Value::Table(_)) {
+        return plain(lua, "generate", options, &SAMPLING);
+    }
+    let fields = Fields::new(lua, "generate", options, &SAMPLING)?;
+    let mut object = fields.rest(&[BIAS])?;
+    match fields.get(BIAS)? {
+        Value::Nil => {}
+        Value::Table(given) => {
+            let mut bias = serde_json::Map::new();
+            given.for_each(|id: Value, by: Value| {
+                let name = match &id {
+                    Value::Integer(id) => id.to_string(),
+                    Value::String(id) => id.to_string_lossy(),
+                    other => return Err(fields.refuse(BIAS, "numbers by token id", other)),
+                };
+                let by = match by {
+                    Value::Integer(by) => json!(by),
+                    Value::Number(by) if by.is_finite() => json!(by),
+                    other => return Err(fields.refuse(&format!("{BIAS}[{name}]"), "a number", &other)),
+                };
+                match bias.insert(name.clone(), by) {
+                    Some(_) => Err(fail(lua, "generate", format!("`{BIAS}` says two things of id {name}"))),
+                    None => Ok(()),
+                }
+            })?;
+            object.insert(BIAS.to_owned(), Json::Object(bias));
+        }
+        other => return Err(fields.refuse(BIAS, "numbers by token id", &other)),
+    }
+    Ok(Json::Object(object))
+}
 
 /// A table of known options as an object; nothing is an empty one.
 fn plain(lua: &Lua, function: &'static str, options: &Value, known: &[&str]) -> mlua::Result<Json> {

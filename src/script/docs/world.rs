@@ -35,7 +35,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                     p("top_p?", "number", ""),
                     p("min_p?", "number", ""),
                     p("repetition_penalty?", "number", ""),
-                    p("logit_bias?", "{[string]: number}", "By token id as text"),
+                    p("logit_bias?", "{[number]: number}", "By token id; -100 forbids one"),
                     p("top_logprobs?", "number", ""),
                     p("max_new_tokens?", "number", ""),
                     p("max_seconds?", "number", ""),
