@@ -159,6 +159,9 @@ pub(super) fn translate(source: &str) -> String {
         out.push_str(told.as_deref().unwrap_or(bare));
         out.push_str(right);
         out.push_str(close);
+        if open == "{%" && !raw {
+            out.push_str(&guards(bare, right));
+        }
         rest = &inner[end + 2..];
     }
     out + rest
@@ -188,6 +191,23 @@ fn tag(body: &str) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// What goes behind the tag of a macro, with its mark of what is trimmed: the guard of its parameters, which a macro that calls
+/// itself may let grow.
+fn guards(body: &str, right: &str) -> String {
+    let mut out = String::new();
+    let inside = body.trim().strip_prefix("macro ").and_then(|rest| rest.split_once('(')?.1.rsplit_once(')'));
+    let mut rest = inside.map_or("", |(inside, _)| inside);
+    while !rest.is_empty() {
+        let end = first(rest, |rest, _| rest.starts_with(',')).unwrap_or(rest.len());
+        let name = rest[..end].split('=').next().unwrap_or_default().trim();
+        if !name.is_empty() && name.chars().all(|letter| letter.is_alphanumeric() || letter == '_') {
+            out.extend(["{% if (", name, ")|", HELD, " ", right, "%}{% endif ", right, "%}"]);
+        }
+        rest = rest.get(end + 1..).unwrap_or_default();
+    }
+    out
 }
 
 /// An expression behind a word, with the guard. Nothing stays nothing, which is a mistake to tell.
@@ -327,6 +347,8 @@ mod tests {
         let guarded =
             "{%- if ( x in y )|r1_held -%}{% set a.b = ( 1 if c == d else 2 )|r1_held %}{% elif ( z )|r1_held %}";
         assert_eq!(translate("{%- if x in y -%}{% set a.b = 1 if c == d else 2 %}{% elif z %}"), guarded);
+        let guarded = "{%- macro f(a, b='x,y') -%}{% if (a)|r1_held -%}{% endif -%}{% if (b)|r1_held -%}{% endif -%}";
+        assert_eq!(translate("{%- macro f(a, b='x,y') -%}"), guarded);
         let source = "{% raw %}{% for %}{% endraw %}\n{% for x in\n  y %}\n{% endfor %}";
         assert_eq!(translate(source), "{% raw %}{% for %}{% endraw %}\n{% for x in (\n  y )|r1_each %}\n{% endfor %}");
     }

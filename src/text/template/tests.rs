@@ -98,6 +98,7 @@ fn hostile_templates_end() {
             "{% set ns = namespace(s='x') %}\n{% for a in range(64) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
             "it keeps too much text",
         ),
+        ("\n{% macro f(s) %}{{ f(s + s) }}{% endmacro %}{{ f('xx') }}", "it keeps too much text"),
         ("\n{{ [1] | tojson(indent=10000000000) }}", "a width of 10000000000 is more than 1000"),
     ] {
         let error = render(source, &context).unwrap_err();
