@@ -180,7 +180,7 @@ impl AdamW {
             if !norm.is_finite() {
                 return Err(Error::new(Kind::Numeric, "a gradient holds NaN or infinity")
                     .at(format!("tensor {}", slot.name))
-                    .hint("lower the learning rate, or check the rewards; the weights have not been changed"));
+                    .hint("lower the learning rate, or check the rewards; this optimiser step was not taken"));
             }
         }
         Ok(norms.iter().map(|norm| norm * norm).sum::<f64>().sqrt())

@@ -50,7 +50,8 @@ pub(super) fn run(script: Script, options: &RunOptions, reporter: &Reporter) -> 
 
         // 1. Roll out: `groups_per_step` tasks, `group_size` tries each, with the current weights.
         it.session.engine.clear_cache();
-        let collected = collect(&mut it.session, learner, &it.state, it.rows, wants, reporter)?;
+        let collected = collect(&mut it.session, learner, &it.state, it.rows, wants, reporter)
+            .map_err(|error| report::in_step(error, it.state.step + 1))?;
         let trajectories = &collected.trajectories;
         it.look_at_failures(trajectories, reporter)?;
         let sampling_seconds = step_started.elapsed().as_secs_f64();

@@ -158,7 +158,7 @@ impl Update<'_> {
             if !value.is_finite() {
                 return Err(Error::new(Kind::Numeric, format!("the loss is {value}"))
                     .at(trajectories_of(rows, &members))
-                    .hint("the weights have not been changed; lower trainer.lr or look at the rewards"));
+                    .hint("this optimiser step was not taken; lower trainer.lr or look at the rewards"));
             }
             pass.backward(&loss)?;
             stats.loss += value;
