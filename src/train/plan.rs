@@ -230,13 +230,14 @@ fn learning(shape: &Footprint<'_>, tokens: u64, several: bool) -> Vec<Share> {
     if shape.adapter.is_none() {
         let element = shape.kind.elt_size_in_bytes() as u64;
         let native = shape.packed() > 0;
-        let (bytes, why) = match (native && several, shape.config.tie_word_embeddings) {
-            (true, _) => (element * shape.numbers(), "of a micro-batch, until they are added"),
-            // Natively it has the place of the packed head, which has been given back by then.
-            (false, true) if !native => {
-                (element * shape.embedding(), "of the head, until they are added to the embedding's")
-            }
-            (false, _) => (0, ""),
+        let (bytes, why) = if native {
+            // Of one micro-batch they have the place of the packed head, which has been given back by then.
+            (if several { element * shape.numbers() } else { 0 }, "of a micro-batch, until they are added")
+        } else {
+            // Added up in f32; an embedding that is the head adds its own gradient.
+            let wide = if shape.kind == Dtype::Float { 0 } else { 4 };
+            let own = if shape.config.tie_word_embeddings { element } else { 0 };
+            ((wide + own) * shape.embedding(), "of the head, until they are added up")
         };
         all.push(Share { what: "gradients", why: why.to_owned(), bytes });
     }
