@@ -26,6 +26,7 @@
 //! E hidden size, V vocabulary.
 
 pub mod cli;
+mod clock;
 pub mod config;
 pub mod engine;
 pub mod error;

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 /// Module -> modules it may import. `error` is free for all.
 const EDGES: &[(&str, &[&str])] = &[
     ("error", &[]),
+    ("clock", &[]),
     ("mdp", &[]),
     ("net", &[]),
     ("hub", &["net"]),
     ("config", &["mdp"]),
-    ("text", &["mdp"]),
+    ("text", &["mdp", "clock"]),
     ("store", &["mdp", "config"]),
     ("native", &["config"]),
     ("model", &["native"]),
@@ -19,7 +20,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("engine", &["model", "mdp"]),
     ("tools", &["net"]),
     // Datasets lie in Parquet and on the hub.
-    ("script", &["mdp", "text", "tools", "config", "store", "hub"]),
+    ("script", &["mdp", "text", "tools", "config", "store", "hub", "clock"]),
     ("rollout", &["engine", "script", "text", "mdp", "config"]),
     ("telemetry", &[]),
     (

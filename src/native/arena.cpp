@@ -1,3 +1,4 @@
+// Memory for weights, keys and values; see arena.h.
 #include "arena.h"
 
 #include <ATen/ops/from_blob.h>

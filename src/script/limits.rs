@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use crate::clock::Clock;
 use crate::error::{Error, Kind, Result};
 
 /// How often the watchdog looks: the precision of the CPU limit.
@@ -154,44 +155,6 @@ impl Watchdog {
 
     fn lock(&self) -> MutexGuard<'_, Watched> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The CPU clock of one thread, readable from another.
-#[cfg(target_os = "linux")]
-struct Clock(libc::clockid_t);
-
-#[cfg(target_os = "linux")]
-impl Clock {
-    fn of_this_thread() -> Self {
-        let mut id = libc::CLOCK_MONOTONIC;
-        // SAFETY: asks for the calling thread's own clock and writes one clockid_t. On failure `id` stays the
-        // monotonic clock: limits are then wall time.
-        unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut id) };
-        Self(id)
-    }
-
-    /// Nanoseconds; 0 once the thread is gone.
-    fn now(&self) -> u64 {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: writes one timespec; an id of a finished thread is refused with EINVAL.
-        unsafe { libc::clock_gettime(self.0, &raw mut time) };
-        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-    }
-}
-
-/// Elsewhere another thread's CPU clock can't be read portably: limits are wall time there.
-#[cfg(not(target_os = "linux"))]
-struct Clock(std::time::Instant);
-
-#[cfg(not(target_os = "linux"))]
-impl Clock {
-    fn of_this_thread() -> Self {
-        Self(std::time::Instant::now())
-    }
-
-    fn now(&self) -> u64 {
-        self.0.elapsed().as_nanos() as u64
     }
 }
 

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
+use crate::clock::Clock;
+
 const EACH: &str = "r1_each";
 const SUM: &str = "r1_sum";
 const HELD: &str = "r1_held";
@@ -21,18 +23,31 @@ const HELD: &str = "r1_held";
 const KEPT: usize = 1 << 32;
 
 thread_local! {
-    /// What is left to the rendering under way: when it must be over, and bytes to keep.
-    static LEFT: Cell<Option<(Instant, usize)>> = const { Cell::new(None) };
+    static LEFT: Cell<Option<Left>> = const { Cell::new(None) };
 }
 
-/// The time and the memory of one rendering on this thread, until it is dropped.
+/// What is left to the rendering under way.
+#[derive(Clone, Copy)]
+struct Left {
+    /// Before this moment its time can't be over; reading the thread's clock takes ten times as long as reading this one.
+    earliest: Instant,
+    clock: Clock,
+    /// CPU time of the thread when it is over, nanoseconds.
+    end: u64,
+    /// Bytes to keep.
+    bytes: usize,
+}
+
+/// The CPU time and the memory of one rendering on this thread, until it is dropped.
 pub(super) struct Budget {
-    before: Option<(Instant, usize)>,
+    before: Option<Left>,
 }
 
 impl Budget {
     pub(super) fn new(time: Duration) -> Self {
-        Self { before: LEFT.replace(Some((Instant::now() + time, KEPT))) }
+        let clock = Clock::of_this_thread();
+        let end = clock.now() + time.as_nanos() as u64;
+        Self { before: LEFT.replace(Some(Left { earliest: Instant::now() + time, clock, end, bytes: KEPT })) }
     }
 }
 
@@ -45,7 +60,9 @@ impl Drop for Budget {
 /// Fails where the rendering's time is over.
 pub(super) fn in_time() -> Result<(), Error> {
     match LEFT.get() {
-        Some((end, _)) if Instant::now() > end => Err(Error::new(ErrorKind::OutOfFuel, "it takes too long")),
+        Some(left) if Instant::now() > left.earliest && left.clock.now() > left.end => {
+            Err(Error::new(ErrorKind::OutOfFuel, "it takes too long"))
+        }
         _ => Ok(()),
     }
 }
@@ -60,12 +77,13 @@ pub(super) fn register(environment: &mut Environment<'static>) {
 /// A value as it is, if there is time and room for it.
 fn held(value: Value) -> Result<Value, Error> {
     in_time()?;
-    if let (Some((end, left)), Some(text)) = (LEFT.get(), value.as_str()) {
-        let left = left
+    if let (Some(left), Some(text)) = (LEFT.get(), value.as_str()) {
+        let bytes = left
+            .bytes
             .checked_sub(text.len())
             .filter(|_| text.len() <= super::template::LONGEST)
             .ok_or_else(|| Error::new(ErrorKind::OutOfFuel, "it keeps too much text"))?;
-        LEFT.set(Some((end, left)));
+        LEFT.set(Some(Left { bytes, ..left }));
     }
     Ok(value)
 }
@@ -331,6 +349,17 @@ mod tests {
         environment.add_template_owned("t", translate("{{ 'a'|safe + 1 }}")).unwrap();
         let error = environment.get_template("t").unwrap().render(()).unwrap_err();
         assert!(error.to_string().contains("number is added to a text"), "{error}");
+    }
+
+    /// A suspended program, or a busy machine.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn time_that_others_take_does_not_count() {
+        let _budget = Budget::new(Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(in_time().is_ok());
+        while LEFT.get().is_some_and(|left| left.clock.now() <= left.end) {}
+        assert!(in_time().is_err());
     }
 
     #[test]

@@ -25,7 +25,7 @@ const FUEL: u64 = 50_000_000;
 /// Bytes that one rendering may have.
 pub(super) const LONGEST: usize = 1 << 28;
 
-/// Time that one rendering may take, where its instructions are long ones.
+/// CPU time that one rendering may take, where its instructions are long ones.
 const TIME: Duration = Duration::from_secs(20);
 
 /// The same for what is only learnt from: conversations of a few words, but some hundreds of them.

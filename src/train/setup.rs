@@ -251,9 +251,7 @@ impl Training {
         };
         Ok(())
     }
-}
 
-impl Training {
     /// Stores what was sampled in a step that ends in an error, for whoever looks for the reason; the counters stay, and a resumed
     /// run takes the step again.
     pub(super) fn keep(&self, error: Error, trajectories: &[Trajectory]) -> Error {
