@@ -28,9 +28,9 @@ setup:
 build:
     @{{torch}} && cargo build --release --bin r1
 
-# Put r1 on the PATH (~/.cargo/bin), working from any directory
-install:
-    @{{torch}} && cargo install --path . --locked --force
+# Install r1 and its libtorch below PREFIX (default ~/.cargo): PREFIX/bin/r1 and PREFIX/lib/r1, which can be moved together
+install prefix="": build
+    @{{torch}} && setup/install.sh {{bin}} {{prefix}}
 
 # Unit, integration, in-Lua and CLI tests
 test-rust *args:

@@ -1,4 +1,5 @@
-//! Compiles the C++ in src/native against the libtorch that `LIBTORCH` names, and writes its place into the binary (rpath).
+//! Compiles the C++ in src/native against the libtorch that `LIBTORCH` names, and writes into the binary where the loader
+//! finds libtorch: in `../lib/r1` beside the binary's own folder (`just install`), else where it was at build time.
 
 use std::path::Path;
 
@@ -16,9 +17,13 @@ fn main() {
         return;
     };
     println!("cargo:rustc-env=R1_LIBTORCH_VERSION={}", version(Path::new(&libtorch)));
-    println!("cargo:rustc-link-arg=-Wl,-rpath,{libtorch}/lib");
-
     let target = |name: &str| std::env::var(format!("CARGO_CFG_TARGET_{name}")).unwrap_or_default();
+    if target("OS") == "linux" {
+        println!("cargo:rustc-link-arg=-Wl,-rpath,$ORIGIN/../lib/r1");
+    }
+    println!("cargo:rustc-link-arg=-Wl,-rpath,{libtorch}/lib");
+    // Link arguments do not reach crates that depend on r1. Their build scripts read this as `DEP_R1_LIBTORCH`.
+    println!("cargo:libtorch={libtorch}");
     let source = |name: &str| {
         let path = format!("src/native/{name}.cpp");
         println!("cargo:rerun-if-changed={path}");

@@ -10,6 +10,7 @@ mod hub;
 mod infer;
 mod infer_stop;
 mod infer_trouble;
+mod install;
 mod learning;
 mod lua;
 mod lua_tests;
