@@ -5,6 +5,7 @@
 
 mod branch;
 mod learner;
+mod loss_graph;
 
 use std::path::PathBuf;
 
@@ -14,6 +15,7 @@ pub use branch::{Branch, BranchAt};
 pub use learner::{
     ALGORITHMS, Algorithm, Choice, CriticSettings, Decay, Filter, Kl, KlPlace, Learner, OnNan, WeightGroup,
 };
+pub use loss_graph::{Binary, Input, LossGraph, Node, Op, Operand, Over, Shape, Unary};
 
 use crate::mdp::Sampling;
 

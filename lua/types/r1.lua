@@ -51,6 +51,57 @@
 ---@field terminated boolean The env ended it
 ---@field truncated boolean A limit cut it
 
+---The sampled tokens of a mini-batch, as a loss sees them: tensors with a number for each.
+---@class r1.LossBatch
+---@field logp any Log-probabilities under the current weights; the gradient flows into them
+---@field logp_old any Under the behaviour policy
+---@field logp_ref any Under the reference policy, which is loaded where a loss reads it
+---@field advantages any
+---@field entropy any Of the distribution each was drawn from; with gradient
+---@field weights any Of trainer.importance and trainer.rejection; 1 without them
+---@field rewards any The total reward of the token's trajectory
+local LossBatch = {}
+
+---The sum over the sampled tokens of the mini-batch, divided by how many there are.
+---@param x r1.LossTensor|number
+---@return r1.LossTensor # A scalar of the mini-batch
+function LossBatch:token_mean(x) end
+
+---The mean over the tokens of a sequence, then over the sequences of the mini-batch.
+---@param x r1.LossTensor|number
+---@param unit? "step"|"trajectory"|"group" "trajectory" unless said
+---@return r1.LossTensor # A scalar of the mini-batch
+function LossBatch:seq_mean(x, unit) end
+
+---As trainer.loss_agg: from a loss for each token to a scalar.
+---@param x r1.LossTensor|number
+---@param loss_agg string token-mean, seq-mean-token-sum, seq-mean-token-mean or seq-mean-token-sum-norm
+---@param unit? "step"|"trajectory"|"group" What a sequence is; "trajectory" unless said
+---@return r1.LossTensor # A scalar of the mini-batch
+function LossBatch:aggregate(x, loss_agg, unit) end
+
+---The plain sum over the sampled tokens of the mini-batch.
+---@param x r1.LossTensor|number
+---@return r1.LossTensor # A scalar of the mini-batch
+function LossBatch:sum(x) end
+
+---For each token how many sampled tokens its sequence has.
+---@param unit "step"|"trajectory"|"group"
+---@return r1.LossTensor
+function LossBatch:count(unit) end
+
+---x where the condition is true, y elsewhere.
+---@param condition r1.LossTensor Truths
+---@param x r1.LossTensor|number
+---@param y r1.LossTensor|number
+---@return r1.LossTensor
+function LossBatch:where(condition, x, y) end
+
+---Writes a metric loss/NAME: the mean of a tensor over the tokens computed (truths count as 0 and 1), or a scalar.
+---@param name string
+---@param x r1.LossTensor
+function LossBatch:log(name, x) end
+
 ---What a context may have.
 ---@class r1.Budget
 ---@field tokens number Longest prompt
@@ -196,6 +247,116 @@ function Context:map(change) end
 ---How many tokens the policy would see, template and tools included.
 ---@return number
 function Context:tokens() end
+
+---A number, or a truth, for each sampled token; + - * / ^ go token by token.
+---@class r1.LossTensor
+local LossTensor = {}
+
+----x.
+---@return r1.LossTensor
+function LossTensor:neg() end
+
+---e^x.
+---@return r1.LossTensor
+function LossTensor:exp() end
+
+---The natural logarithm.
+---@return r1.LossTensor
+function LossTensor:log() end
+
+---The square root.
+---@return r1.LossTensor
+function LossTensor:sqrt() end
+
+---|x|.
+---@return r1.LossTensor
+function LossTensor:abs() end
+
+----1, 0 or 1; no gradient.
+---@return r1.LossTensor
+function LossTensor:sign() end
+
+---1 / (1 + e^-x).
+---@return r1.LossTensor
+function LossTensor:sigmoid() end
+
+---The logarithm of the sigmoid, without overflow.
+---@return r1.LossTensor
+function LossTensor:log_sigmoid() end
+
+---The same numbers without a gradient.
+---@return r1.LossTensor
+function LossTensor:detach() end
+
+---Kept between the bounds; no gradient outside of them.
+---@param low? number
+---@param high? number
+---@return r1.LossTensor
+function LossTensor:clamp(low, high) end
+
+---The smaller of two, token by token.
+---@param other r1.LossTensor|number
+---@return r1.LossTensor
+function LossTensor:min(other) end
+
+---The larger of two, token by token.
+---@param other r1.LossTensor|number
+---@return r1.LossTensor
+function LossTensor:max(other) end
+
+---For each token the sum over the sampled tokens of its sequence.
+---@param unit "step"|"trajectory"|"group"
+---@return r1.LossTensor
+function LossTensor:sum(unit) end
+
+---For each token the mean over the sampled tokens of its sequence.
+---@param unit "step"|"trajectory"|"group"
+---@return r1.LossTensor
+function LossTensor:mean(unit) end
+
+---Whether it is less.
+---@param other r1.LossTensor|number
+---@return r1.LossTensor
+function LossTensor:lt(other) end
+
+---Whether it is less or equal.
+---@param other r1.LossTensor|number
+---@return r1.LossTensor
+function LossTensor:le(other) end
+
+---Whether it is greater.
+---@param other r1.LossTensor|number
+---@return r1.LossTensor
+function LossTensor:gt(other) end
+
+---Whether it is greater or equal.
+---@param other r1.LossTensor|number
+---@return r1.LossTensor
+function LossTensor:ge(other) end
+
+---Whether it is equal.
+---@param other r1.LossTensor|number
+---@return r1.LossTensor
+function LossTensor:eq(other) end
+
+---Whether it differs.
+---@param other r1.LossTensor|number
+---@return r1.LossTensor
+function LossTensor:ne(other) end
+
+---Whether both truths hold.
+---@param other r1.LossTensor|number
+---@return r1.LossTensor
+function LossTensor:logical_and(other) end
+
+---Whether one of both truths holds.
+---@param other r1.LossTensor|number
+---@return r1.LossTensor
+function LossTensor:logical_or(other) end
+
+---Whether the truth does not hold.
+---@return r1.LossTensor
+function LossTensor:logical_not() end
 
 ---The tokenizer of a model.
 ---@class r1.Tokenizer
@@ -468,7 +629,7 @@ r1 = {}
 r1.version = nil
 
 ---What a script returns: what to train, on what, how.
----@param recipe { name?: string, seed?: number, env?: r1.Env, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, advantage?: fun(group: any[]): (number[])[], ((number[])[])?, policy?: r1.PolicySettings, data?: { train?: r1.Dataset|string|table|r1.Task[], eval?: r1.Dataset|string|table|r1.Task[] }, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, needs?: string[] }
+---@param recipe { name?: string, seed?: number, env?: r1.Env, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, advantage?: fun(group: any[]): (number[])[], ((number[])[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, policy?: r1.PolicySettings, data?: { train?: r1.Dataset|string|table|r1.Task[], eval?: r1.Dataset|string|table|r1.Task[] }, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, needs?: string[] }
 ---@return r1.Recipe
 function r1.recipe(recipe) end
 
@@ -600,11 +761,11 @@ r1.rl = {}
 function r1.rl.advantages(name, rows, options) end
 
 ---A loss of training and its gradient with respect to `logp`.
----@param name string A loss: ppo, gspo, cispo …
+---@param loss string|(fun(b: r1.LossBatch, options: table<string, any>): any) A name: ppo, gspo, cispo …; or a function
 ---@param rows (table<string, any>)[] Steps with logp, logp_old and advantages
 ---@param options? table<string, any> Of the loss
 ---@return { loss: number, gradient: (number[])[], metrics: table<string, number> }
-function r1.rl.loss(name, rows, options) end
+function r1.rl.loss(loss, rows, options) end
 
 ---The content of the last \boxed{…}, braces balanced.
 ---@param text string

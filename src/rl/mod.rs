@@ -5,7 +5,8 @@
 //! 1. [`filter`]: which groups are worth it
 //! 2. [`rewards`] and [`advantages`]: one number per trajectory, step or token, from the [`rows`] of a batch
 //! 3. [`pack`]: steps merged into rows, rows into micro-batches, and the tensors a forward pass wants
-//! 4. [`objective`]: a loss by name, from [`loss`] (PPO), [`losses`] (the others), [`kl`] and [`correction`]
+//! 4. [`objective`]: a loss by name, from [`loss`] (PPO), [`losses`] (the others), [`kl`] and [`correction`]; [`custom`] is
+//!    the loss that a recipe writes in Lua
 //! 5. [`aggregate`]: token losses into one number, with the denominators of the whole mini-batch
 //! 6. [`adamw`] with a [`schedule`], and [`ema`]: the update
 //!
@@ -19,6 +20,7 @@ pub mod advantages;
 pub mod aggregate;
 pub mod compare;
 pub mod correction;
+pub mod custom;
 pub mod ema;
 pub mod filter;
 pub mod kl;

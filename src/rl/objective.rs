@@ -88,6 +88,8 @@ pub enum Formula {
     KlCov(KlCovOptions),
     Dppo(Divergence, DppoOptions),
     Reinforce(NoOptions),
+    /// The recipe's own: [`super::custom`].
+    Custom,
 }
 
 /// What every loss may have beside its own options.
@@ -141,6 +143,15 @@ pub struct Inputs<'a> {
     pub selected: Option<&'a Tensor>,
 }
 
+impl<'a> Inputs<'a> {
+    fn sequence(&self, unit: Unit) -> &'a Tensor {
+        match unit {
+            Unit::Trajectory => self.trajectory,
+            Unit::Step => self.step,
+        }
+    }
+}
+
 /// A micro-batch's share of the objective: scalars that add up over micro-batches.
 #[derive(Debug)]
 pub struct Computed {
@@ -152,6 +163,9 @@ pub struct Computed {
     pub entropy: Option<Tensor>,
     pub ratios: RatioStats,
 }
+
+/// The name of a loss that the recipe writes in Lua.
+pub const CUSTOM: &str = "custom";
 
 const fn clip(clip_low: f64, clip_high: f64, dual_clip: Option<f64>) -> Formula {
     Formula::Ppo(ClipOptions { clip_low, clip_high, dual_clip })
@@ -253,10 +267,26 @@ impl Objective {
             Formula::ClipCov(own) => Formula::ClipCov(take_from(name, rest, &own)?),
             Formula::KlCov(own) => Formula::KlCov(take_from(name, rest, &own)?),
             Formula::Dppo(divergence, own) => Formula::Dppo(divergence, take_from(name, rest, &own)?),
-            Formula::Reinforce(own) => Formula::Reinforce(own),
+            own @ (Formula::Reinforce(_) | Formula::Custom) => own,
         };
         objective.check()?;
         Ok(objective)
+    }
+
+    /// The terms around a loss of the recipe's own, which [`super::custom::compute`] computes.
+    pub fn custom(loss_agg: LossAgg, entropy_coef: f64) -> Self {
+        let terms = Terms {
+            loss_agg,
+            seq: Unit::Trajectory,
+            ratio_over: Unit::Step,
+            horizon: None,
+            kl_coef: 0.0,
+            kl: KlKind::K3,
+            kl_straight_through: false,
+            kl_times_ratio: false,
+            entropy_coef,
+        };
+        Self { name: CUSTOM, formula: Formula::Custom, terms }
     }
 
     /// Whether it has this option.
@@ -274,6 +304,7 @@ impl Objective {
             Formula::KlCov(own) => names(own),
             Formula::Dppo(_, own) => names(own),
             Formula::Reinforce(own) => names(own),
+            Formula::Custom => Vec::new(),
         };
         own.into_iter().chain(names(&self.terms)).collect()
     }
@@ -313,7 +344,7 @@ impl Objective {
                 least("clip_high", own.clip_high, 0.0)?;
                 least("truncate", own.truncate, f64::MIN_POSITIVE)?;
             }
-            Formula::Reinforce(_) => {}
+            Formula::Reinforce(_) | Formula::Custom => {}
         }
         least("horizon", self.terms.horizon.unwrap_or(1.0), f64::MIN_POSITIVE)?;
         least("kl_coef", self.terms.kl_coef, 0.0)?;
@@ -364,6 +395,7 @@ impl Objective {
                 clip_cov(tokens, clip, selected)
             }
             (Formula::KlCov(own), Some(selected)) => kl_cov(tokens, own.cov_coef, selected),
+            (Formula::Custom, _) => Err(Error::new(Kind::Internal, "the recipe's own loss is computed by its graph")),
             (Formula::ClipCov(_) | Formula::KlCov(_), None) => {
                 Err(Error::new(Kind::Internal, format!("`{}` has no selection", self.name)))
             }
@@ -385,23 +417,42 @@ impl Objective {
     /// # Errors
     /// [`Kind::Usage`] for a KL term without `logp_ref`, or an entropy bonus without `entropy`.
     pub fn compute(&self, inputs: &Inputs<'_>, denominators: &Denominators) -> Result<Computed> {
-        let of = |unit: Unit| match unit {
-            Unit::Trajectory => inputs.trajectory,
-            Unit::Step => inputs.step,
-        };
-        let Terms { loss_agg, seq, kl_coef, entropy_coef, .. } = self.terms;
         let tokens = Tokens {
             logp: inputs.logp,
             logp_old: inputs.logp_old,
             advantages: inputs.advantages,
-            sequence: of(self.terms.ratio_over),
+            sequence: inputs.sequence(self.terms.ratio_over),
         };
-        let (mut token_loss, ratios) = self.token_loss(&tokens, inputs.selected)?;
+        let (token_loss, ratios) = self.token_loss(&tokens, inputs.selected)?;
+        self.of_tokens(token_loss, ratios, inputs, denominators)
+    }
+
+    /// The objective of a loss per token `[N]`: weighted and aggregated, with the KL and entropy terms.
+    pub(super) fn of_tokens(
+        &self,
+        mut token_loss: Tensor,
+        ratios: RatioStats,
+        inputs: &Inputs<'_>,
+        denominators: &Denominators,
+    ) -> Result<Computed> {
+        let Terms { loss_agg, seq, ratio_over, .. } = self.terms;
         if let Some(weights) = inputs.weights {
-            token_loss = token_loss.f_mul(&self.weights(weights, tokens.sequence)?)?;
+            token_loss = token_loss.f_mul(&self.weights(weights, inputs.sequence(ratio_over))?)?;
         }
-        let share = |values: &Tensor| aggregate(values, of(seq), loss_agg, denominators);
-        let policy = share(&token_loss)?;
+        let policy = aggregate(&token_loss, inputs.sequence(seq), loss_agg, denominators)?;
+        self.of_total(policy, ratios, inputs, denominators)
+    }
+
+    /// The objective of a policy loss that is one number already, with the KL and entropy terms.
+    pub(super) fn of_total(
+        &self,
+        policy: Tensor,
+        ratios: RatioStats,
+        inputs: &Inputs<'_>,
+        denominators: &Denominators,
+    ) -> Result<Computed> {
+        let Terms { loss_agg, seq, kl_coef, entropy_coef, .. } = self.terms;
+        let share = |values: &Tensor| aggregate(values, inputs.sequence(seq), loss_agg, denominators);
         let (mut kl_share, mut entropy_share) = (None, None);
         let mut loss = policy.shallow_clone();
         if kl_coef > 0.0 {

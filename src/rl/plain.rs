@@ -11,11 +11,13 @@ use tch::{Kind as Dtype, Tensor};
 use super::advantages::{Advantages, Estimator};
 use super::aggregate::Denominators;
 use super::correction::{Importance, Mismatch, Rejection};
+use super::custom;
 use super::losses::Tokens;
-use super::objective::{Inputs, Objective, Unit};
+use super::objective::{CUSTOM, Inputs, Objective, Unit};
 use super::options::{names, refuse_rest, table, take};
 use super::rewards::{KlPenalty, Overlong, Shaping, shape};
 use super::rows::{Batch, StepRow};
+use crate::config::{Input, LossAgg, LossGraph};
 use crate::error::{Error, Kind, Result, suggest};
 
 /// Options of every estimator beside its own.
@@ -39,6 +41,12 @@ struct Corrections {
     rejection: Option<Rejection>,
     /// What a sequence is for both.
     correction_over: Option<Unit>,
+}
+
+/// Options of a custom loss beside [`Corrections`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Own {
+    loss_agg: Option<LossAgg>,
 }
 
 /// Rows from a list of tables.
@@ -159,7 +167,20 @@ pub struct Report {
     pub loss: f64,
     /// Its gradient with respect to `logp`, shaped like the rows; exactly 0 where nothing was sampled.
     pub gradient: Vec<Vec<f64>>,
-    pub metrics: BTreeMap<&'static str, f64>,
+    pub metrics: BTreeMap<String, f64>,
+}
+
+/// The loss of a recipe's or program's own function over `rows`, as [`loss`] gives it. `loss_agg` in `options` says how a loss
+/// for each token becomes one number; `importance`, `rejection` and `correction_over` are those of [`loss`].
+///
+/// # Errors
+/// As [`loss`], and those of [`custom::compute`].
+pub fn custom_loss(graph: &LossGraph, rows: &[StepRow], options: &Value) -> Result<Report> {
+    let mut rest = table(CUSTOM, &integral(options))?;
+    let corrections: Corrections = take(CUSTOM, &mut rest)?;
+    let Own { loss_agg } = take(CUSTOM, &mut rest)?;
+    refuse_rest(CUSTOM, &rest, &["loss_agg", "importance", "rejection", "correction_over"].map(str::to_owned))?;
+    report(&Objective::custom(loss_agg.unwrap_or(LossAgg::TokenMean), 0.0), Some(graph), rows, corrections)
 }
 
 /// The loss `name` of `rows`, which have `logp`, `logp_old` and `advantages`. All rows together are one mini-batch; failed
@@ -170,17 +191,30 @@ pub struct Report {
 /// Those of [`Objective::new`] and [`Objective::compute`]; [`Kind::Usage`] where a row misses what the loss needs.
 pub fn loss(name: &str, rows: &[StepRow], options: &Value) -> Result<Report> {
     let mut rest = table(name, &integral(options))?;
-    let Corrections { importance, rejection, correction_over } = take(name, &mut rest)?;
+    let corrections: Corrections = take(name, &mut rest)?;
     let objective = Objective::read(name, &mut rest)?;
     refuse_rest(name, &rest, &objective.options())?;
+    report(&objective, None, rows, corrections)
+}
+
+fn report(
+    objective: &Objective,
+    graph: Option<&LossGraph>,
+    rows: &[StepRow],
+    corrections: Corrections,
+) -> Result<Report> {
+    let Corrections { importance, rejection, correction_over } = corrections;
+    let reads = |input: Input| graph.is_some_and(|graph| graph.reads(input));
     let batch = Batch::new(rows, false)?;
     let flat = Flat::new(&batch);
     let list = |what: &str, list: fn(&StepRow) -> &Vec<f64>| flat.gather(&batch, what, list);
     let logp = list("logp", |row| &row.logp)?.set_requires_grad(true);
     let logp_old = list("logp_old", |row| &row.logp_old)?;
     let advantages = list("advantages", |row| &row.advantages)?;
-    let logp_ref = if objective.terms.kl_coef > 0.0 { Some(list("logp_ref", |row| &row.logp_ref)?) } else { None };
-    let entropy = if objective.terms.entropy_coef == 0.0 { None } else { Some(list("entropy", |row| &row.entropy)?) };
+    let wants_reference = objective.terms.kl_coef > 0.0 || reads(Input::LogpRef);
+    let logp_ref = if wants_reference { Some(list("logp_ref", |row| &row.logp_ref)?) } else { None };
+    let wants_entropy = objective.terms.entropy_coef != 0.0 || reads(Input::Entropy);
+    let entropy = if wants_entropy { Some(list("entropy", |row| &row.entropy)?) } else { None };
     let (trajectory, step) = (Tensor::f_from_slice(&flat.trajectory)?, Tensor::f_from_slice(&flat.step)?);
     let mut metrics = BTreeMap::new();
     let mut weights = None;
@@ -196,12 +230,13 @@ pub fn loss(name: &str, rows: &[StepRow], options: &Value) -> Result<Report> {
         }
         if let Some(rejection) = rejection {
             let kept = rejection.mask(&log_ratio, sequence)?;
-            metrics.insert("rejected", 1.0 - mean(&kept)?);
+            metrics.insert("rejected".to_owned(), 1.0 - mean(&kept)?);
             all = all.f_mul(&kept)?;
         }
         let Mismatch { k1, k3, largest, chi2 } = Mismatch::of(&log_ratio)?;
-        metrics.extend([("mismatch_k1", k1), ("mismatch_k3", k3), ("mismatch_max", largest), ("mismatch_chi2", chi2)]);
-        metrics.insert("weight", mean(&all)?);
+        let measured = [("mismatch_k1", k1), ("mismatch_k3", k3), ("mismatch_max", largest), ("mismatch_chi2", chi2)];
+        metrics.extend(measured.map(|(name, value)| (name.to_owned(), value)));
+        metrics.insert("weight".to_owned(), mean(&all)?);
         weights = Some(all);
     }
     let inputs = Inputs {
@@ -220,34 +255,53 @@ pub fn loss(name: &str, rows: &[StepRow], options: &Value) -> Result<Report> {
         Unit::Step => &flat.step,
     };
     let denominators = Denominators::from_tokens(sequences).with_horizon(objective.terms.horizon);
-    let computed = objective.compute(&inputs, &denominators)?;
+    let computed = match graph {
+        None => objective.compute(&inputs, &denominators)?,
+        Some(graph) => {
+            let group = Tensor::f_from_slice(&flat.group)?;
+            let rewards = Tensor::f_from_slice(&flat.rewards)?;
+            let tokens = custom::Tokens { inputs, group: &group, rewards: Some(&rewards) };
+            let units = custom::Units::from_tokens(&flat.step, &flat.trajectory, &flat.group);
+            let (computed, logged) = custom::compute(graph, objective, &tokens, &denominators, &units)?;
+            let names = graph.logged.iter().map(|(name, _)| name.clone());
+            metrics.extend(names.zip(logged.into_iter().map(custom::Logged::value)));
+            computed
+        }
+    };
     let ratios = computed.ratios;
-    metrics.extend([
+    let mut told = vec![
         ("policy_loss", f64::try_from(&computed.policy)?),
-        ("clipfrac_low", ratios.clipfrac_low()),
-        ("clipfrac_high", ratios.clipfrac_high()),
-        ("clipfrac_dual", ratios.clipfrac_dual()),
         ("approx_kl_k1", ratios.approx_kl_k1()),
         ("approx_kl_k3", ratios.approx_kl_k3()),
         ("ratio_min", ratios.ratio_min),
         ("ratio_max", ratios.ratio_max),
-    ]);
+    ];
+    if graph.is_none() {
+        told.push(("clipfrac_low", ratios.clipfrac_low()));
+        told.push(("clipfrac_high", ratios.clipfrac_high()));
+        told.push(("clipfrac_dual", ratios.clipfrac_dual()));
+    }
+    metrics.extend(told.into_iter().map(|(name, value)| (name.to_owned(), value)));
     for (name, value) in [("kl", &computed.kl), ("entropy", &computed.entropy)] {
         if let Some(value) = value {
-            metrics.insert(name, f64::try_from(value)?);
+            metrics.insert(name.to_owned(), f64::try_from(value)?);
         }
     }
     if let Some(chosen) =
         objective.select(&Tokens { logp: &logp, logp_old: &logp_old, advantages: &advantages, sequence: &step })?
     {
-        metrics.insert("selected", mean(&chosen)?);
+        metrics.insert("selected".to_owned(), mean(&chosen)?);
     }
     let value = f64::try_from(&computed.loss)?;
     let gradient = if flat.places.is_empty() {
         Vec::new()
+    } else if !computed.loss.requires_grad() {
+        vec![0.0; flat.places.len()]
     } else {
         computed.loss.f_backward()?;
-        Vec::<f64>::try_from(logp.grad())?
+        // A loss of entropy alone never reaches the log-probabilities.
+        let gradient = logp.grad();
+        if gradient.defined() { Vec::<f64>::try_from(gradient)? } else { vec![0.0; flat.places.len()] }
     };
     Ok(Report { loss: value, gradient: flat.scatter(rows, &gradient), metrics })
 }
@@ -265,23 +319,32 @@ struct Flat {
     places: Vec<(usize, usize)>,
     trajectory: Vec<i64>,
     step: Vec<i64>,
+    group: Vec<i64>,
+    /// The total reward of each token's trajectory.
+    rewards: Vec<f64>,
 }
 
 impl Flat {
     fn new(batch: &Batch<'_>) -> Self {
         let (mut places, mut trajectory, mut step) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut group, mut rewards) = (Vec::new(), Vec::new());
+        let mut groups: BTreeMap<u64, i64> = BTreeMap::new();
         let mut steps = 0;
         for (number, path) in batch.counted().enumerate() {
+            let next = groups.len() as i64;
+            let own = *groups.entry(path.group).or_insert(next);
             for &i in &path.rows {
                 for k in (0..batch.rows[i].mask.len()).filter(|&k| batch.rows[i].mask[k]) {
                     places.push((i, k));
                     trajectory.push(number as i64);
                     step.push(steps);
+                    group.push(own);
+                    rewards.push(path.total);
                 }
                 steps += 1;
             }
         }
-        Self { places, trajectory, step }
+        Self { places, trajectory, step, group, rewards }
     }
 
     /// The entries of a list at those tokens; one number stands for all tokens of a row.

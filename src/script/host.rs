@@ -43,6 +43,8 @@ pub(crate) enum Entry {
     /// Code typed at a prompt.
     Console,
     Test,
+    /// The recipe's own policy loss, while it is traced.
+    Loss,
 }
 
 impl Entry {
@@ -62,6 +64,7 @@ impl Entry {
             Self::Advantage => "advantage",
             Self::Console => "input",
             Self::Test => "test",
+            Self::Loss => "loss",
         }
     }
 }

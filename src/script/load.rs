@@ -8,13 +8,16 @@ use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
 use super::api::args::line_of;
+use super::api::loss::Trace;
 use super::api::recipe::Recipe;
 use super::convert::kind;
 use super::dataset::Dataset;
+use super::failure::describe;
+use super::host::{Call, Entry};
 use super::rows::Split;
 use super::settings;
 use super::vm::{Module, Sources, Vm};
-use crate::config::{Limits, Settings, Source};
+use crate::config::{Choice, Limits, LossGraph, Settings, Source, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::hub::{DataFiles, Hub, ModelId, Watch};
 
@@ -29,6 +32,8 @@ pub struct Script {
     pub source: String,
     /// The recipe's settings with the command line's on top.
     pub settings: Settings,
+    /// The recipe's own policy loss, where `trainer.loss` is "custom".
+    pub loss: Option<Arc<LossGraph>>,
     /// What of them somebody wrote.
     pub(crate) written: Arc<Written>,
     pub(crate) modules: Arc<BTreeMap<String, Module>>,
@@ -89,12 +94,19 @@ impl Script {
                     .hint(format!("give a file: data.{name}=tasks.jsonl")));
             }
         }
+        let loss = match &settings.trainer {
+            Trainer::Grpo(learner) | Trainer::Ppo(learner) if learner.loss.name == "custom" => {
+                Some(Arc::new(traced(vm, &recipe, &learner.loss).map_err(|error| error.at_path(path))?))
+            }
+            _ => None,
+        };
         let modules = vm.modules();
         Ok(Self {
             path: path.to_owned(),
             hash: hash(&source, &modules),
             source,
             settings,
+            loss,
             written: Arc::new(Written { recipe: recipe.settings, all: data, typed: overrides.to_vec() }),
             modules: Arc::new(modules),
             datasets: Arc::default(),
@@ -117,7 +129,8 @@ impl Script {
 
     /// This version with other settings, over the data that `running` has found.
     pub(crate) fn with(self, settings: Settings, running: &Self) -> Self {
-        Self { settings, datasets: Arc::clone(&running.datasets), ..self }
+        let loss = self.loss.clone().or_else(|| running.loss.clone());
+        Self { settings, loss, datasets: Arc::clone(&running.datasets), ..self }
     }
 
     /// The settings that the recipe has without the command line's.
@@ -229,6 +242,18 @@ pub(crate) fn run(vm: &Vm, path: &Path, source: &str) -> Result<Recipe> {
     }
     let got = if value.is_nil() { "nothing".to_owned() } else { kind(&value) };
     Err(Error::new(Kind::Script, format!("the script returns {got}; it must return r1.recipe {{ … }}")).at_path(path))
+}
+
+/// The recipe's own loss as a graph.
+fn traced(vm: &Vm, recipe: &Recipe, chosen: &Choice) -> Result<LossGraph> {
+    let Some(function) = &recipe.loss else {
+        return Err(Error::new(Kind::Script, "trainer.loss is \"custom\" and the recipe has no `loss`")
+            .hint("give it one: loss = function(b) … end (docs/your-own-algorithm.md)"));
+    };
+    let trace = Trace::new(&vm.lua, &Json::Object(chosen.options.clone())).map_err(|error| describe(&error).error)?;
+    let call = Call::new(Entry::Loss, (0, 0), &vm.limits);
+    let returned = vm.call_now(&call, function, trace.arguments.clone()).map_err(|failure| failure.error)?;
+    trace.finish(function, &returned)
 }
 
 /// Where a script lies.

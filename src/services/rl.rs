@@ -1,7 +1,9 @@
 //! Estimators and losses for scripts: tables in, tables out.
 
+use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
+use crate::config::LossGraph;
 use crate::error::{Error, Kind, Result};
 use crate::rl::plain;
 
@@ -30,7 +32,14 @@ fn answer(function: &str, arguments: &Json) -> Result<Json> {
             Ok(told)
         }
         "rl.loss" => {
-            let report = plain::loss(name, &rows, options)?;
+            let report = match &arguments["graph"] {
+                Json::Null => plain::loss(name, &rows, options)?,
+                graph => {
+                    let graph = LossGraph::deserialize(graph)
+                        .map_err(|error| Error::new(Kind::Internal, format!("the loss's graph: {error}")))?;
+                    plain::custom_loss(&graph, &rows, options)?
+                }
+            };
             Ok(json!({ "loss": report.loss, "gradient": report.gradient, "metrics": report.metrics }))
         }
         _ => Err(Error::new(Kind::Internal, format!("no service `{function}`"))),

@@ -127,6 +127,11 @@ pub const SECTIONS: &[Section] = &[
                 "Share of tokens saved by merging: steps that extend each other are one row, not each a row with its \
                  whole prompt",
             ),
+            name(
+                "loss/<name>",
+                "What the recipe's own loss logs with `b:log(name, x)`: a mean over the tokens computed, or a sum over the \
+                 mini-batch; the mean over updates",
+            ),
             name("policy/updates", "Optimiser steps"),
             name("policy/skipped", "Optimiser steps left out because a number was NaN or infinite (`trainer.on_nan`)"),
             name("policy/grad_norm", "Global gradient norm before clipping"),

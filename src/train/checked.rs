@@ -39,7 +39,7 @@ pub fn checked(script: &Script) -> Result<Checked> {
         }
     };
     bounds(&script.settings).map_err(placed)?;
-    let objective = Objective::new(learner, &script.settings.sampling, critic).map_err(placed)?;
+    let objective = Objective::of(script, learner, critic).map_err(placed)?;
     room_to_branch(&script.settings, learner).map_err(placed)?;
     let warnings = idle_settings(script)?;
     Ok(Checked { learner: learner.clone(), objective, critic, warnings })

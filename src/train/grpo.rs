@@ -85,13 +85,14 @@ pub(super) fn run(script: Script, options: &RunOptions, reporter: &Reporter) -> 
             old: scores.old.clone(),
             reference: scores.reference.clone(),
             weights: scores.weights.clone(),
-            targets: None,
             rows,
+            ..Lesson::default()
         };
+        let lesson = lesson::for_custom(lesson, &objective, taught);
         let bar = reporter.bar("training", (epochs * learner.mini_batches) as u64, "updates");
         let mut updates: Vec<UpdateStats> = Vec::new();
         for _ in 0..epochs {
-            for part in lesson.split(learner.mini_batches) {
+            for part in lesson.split(learner.mini_batches, objective.together()) {
                 let update = Update {
                     model: &it.session.model,
                     objective: &objective,
@@ -130,7 +131,7 @@ pub(super) fn run(script: Script, options: &RunOptions, reporter: &Reporter) -> 
         if credit.skipped.is_some() {
             values.set("policy/skipped", (learner.epochs * learner.mini_batches) as f64);
         }
-        metrics::leash(&mut values, &it.kl, &updates, objective.has_reference());
+        metrics::leash(&mut values, &it.kl, &updates, objective.kl_coef.coef() > 0.0);
         scores.log(&mut values, &lesson.rows, &updates);
         reloads.log(&mut values, &it.session);
         metrics::time(&mut values, &collected.stats, &updates, sampling_seconds, training_seconds);

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::config::{Branch, Decay, KlPlace, Learner, LossAgg, Settings, Trainer};
 use crate::error::{Error, Kind, Result};
-use crate::rl::objective::{Formula, Objective};
+use crate::rl::objective::{CUSTOM, Formula, Objective};
 use crate::script::Script;
 
 /// What is wrong with a setting.
@@ -232,6 +232,9 @@ impl Found<'_> {
 
 /// The loss with its own options; `None` for one that is refused elsewhere.
 fn loss_of(learner: &Learner) -> Option<Objective> {
+    if learner.loss.name == CUSTOM {
+        return Some(Objective::custom(learner.loss_agg.unwrap_or(LossAgg::TokenMean), learner.entropy));
+    }
     let mut options = learner.loss.options.clone();
     if let Some(loss_agg) = learner.loss_agg {
         options.insert("loss_agg".to_owned(), serde_json::to_value(loss_agg).ok()?);

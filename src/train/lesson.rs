@@ -1,11 +1,14 @@
 //! What an update learns from: rows of the trajectories that count, with what is known about each of their tokens.
 
+use std::collections::BTreeMap;
+
 use tch::Tensor;
 
 use super::objective::Objective;
 use super::score::{largest_difference, score};
 use super::setup::Training;
 use super::update::UpdateStats;
+use crate::config::{Input, Over};
 use crate::error::Result;
 use crate::mdp::Trajectory;
 use crate::rl::pack::{self, Row};
@@ -23,6 +26,10 @@ pub struct Lesson {
     /// Off-policy weights.
     pub weights: Option<Vec<Vec<f32>>>,
     pub targets: Option<Targets>,
+    /// The total reward of each token's trajectory, where the loss reads it.
+    pub rewards: Option<Vec<Vec<f32>>>,
+    /// The group of each trajectory, by the number that its rows have; empty: each is a group of its own.
+    pub group_of: Vec<usize>,
 }
 
 /// What a critic learns.
@@ -36,13 +43,18 @@ pub struct Targets {
 }
 
 impl Lesson {
-    /// The lesson in parts, all rows of a trajectory in the same one; parts without rows are left out.
-    pub(super) fn split(&self, parts: usize) -> Vec<Self> {
+    /// The lesson in parts, all rows of a trajectory in the same one, and of a group where the loss compares groups; parts
+    /// without rows are left out.
+    pub(super) fn split(&self, parts: usize, together: Over) -> Vec<Self> {
         if parts == 1 {
             return vec![self.clone()];
         }
+        let units = match together {
+            Over::Group => self.groups(),
+            Over::Step | Over::Trajectory => self.rows.iter().map(|row| row.trajectory).collect(),
+        };
         let places = |part: usize| -> Vec<usize> {
-            (0..self.rows.len()).filter(|&place| self.rows[place].trajectory % parts == part).collect()
+            (0..self.rows.len()).filter(|&place| units[place] % parts == part).collect()
         };
         (0..parts).map(places).filter(|places| !places.is_empty()).map(|places| self.take(&places)).collect()
     }
@@ -59,12 +71,20 @@ impl Lesson {
             old: lists(&self.old),
             reference: lists(&self.reference),
             weights: lists(&self.weights),
+            rewards: lists(&self.rewards),
+            group_of: self.group_of.clone(),
             targets: self.targets.as_ref().map(|targets| Targets {
                 returns: of(&targets.returns, places),
                 asked: of(&targets.asked, places),
                 values: of(&targets.values, places),
             }),
         }
+    }
+
+    /// The group of each row.
+    pub(super) fn groups(&self) -> Vec<usize> {
+        let of = |row: &Row| self.group_of.get(row.trajectory).copied().unwrap_or(row.trajectory);
+        self.rows.iter().map(of).collect()
     }
 
     /// Whether a row has an advantage, so that it moves the weights.
@@ -82,6 +102,22 @@ pub(super) fn rows(trajectories: &[Trajectory], companion: impl Fn(usize) -> boo
         }
     }
     Ok(rows)
+}
+
+/// What only a loss of the recipe's own reads, in a lesson over `trajectories`.
+pub(super) fn for_custom(lesson: Lesson, objective: &Objective, trajectories: &[Trajectory]) -> Lesson {
+    if objective.custom.is_none() {
+        return lesson;
+    }
+    let mut seen: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut number = |group: u64| {
+        let next = seen.len();
+        *seen.entry(group).or_insert(next)
+    };
+    let group_of = trajectories.iter().map(|trajectory| number(trajectory.group)).collect();
+    let total = |row: &Row| vec![trajectories[row.trajectory].total_reward() as f32; row.len()];
+    let rewards = objective.reads(Input::Rewards).then(|| lesson.rows.iter().map(total).collect());
+    Lesson { rewards, group_of, ..lesson }
 }
 
 /// Log-probabilities of the rows' sampled tokens, as far as anybody wants them.
@@ -229,12 +265,16 @@ mod tests {
         let lesson = Lesson { rows, advantages, ..Lesson::default() };
         let numbers = |parts| -> Vec<Vec<usize>> {
             let of = |part: &Lesson| part.rows.iter().map(|row| row.trajectory).collect();
-            lesson.split(parts).iter().map(of).collect()
+            lesson.split(parts, Over::Step).iter().map(of).collect()
         };
         assert_eq!(numbers(2), [vec![0, 0, 2, 2], vec![1, 5]]);
         assert_eq!(numbers(1), [vec![0, 0, 1, 2, 2, 5]]);
         assert_eq!(numbers(8), [vec![0, 0], vec![1], vec![2, 2], vec![5]]);
-        assert_eq!(lesson.split(2)[1].advantages, [vec![2.0], vec![5.0]]);
+        assert_eq!(lesson.split(2, Over::Step)[1].advantages, [vec![2.0], vec![5.0]]);
+        let grouped = Lesson { group_of: vec![0, 0, 0, 1, 1, 1], ..lesson.clone() };
+        let rows = |part: &Lesson| part.rows.iter().map(|row| row.trajectory).collect::<Vec<_>>();
+        let parts: Vec<_> = grouped.split(2, Over::Group).iter().map(rows).collect();
+        assert_eq!(parts, [vec![0, 0, 1, 2, 2], vec![5]]);
         assert!(!lesson.moves(0) && lesson.moves(1));
     }
 }

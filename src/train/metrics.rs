@@ -138,10 +138,18 @@ pub(super) fn update(metrics: &mut Metrics, updates: &[UpdateStats], lr: f64, ve
     metrics.set("policy/version", version as f64);
     metrics.set("policy/approx_kl", mean(&|u| u.ratios.approx_kl_k3()));
     metrics.set("policy/approx_kl_k1", mean(&|u| u.ratios.approx_kl_k1()));
-    metrics.set("policy/clip_frac", mean(&|u| u.ratios.clipfrac_low() + u.ratios.clipfrac_high()));
-    metrics.set("policy/clip_frac_low", mean(&|u| u.ratios.clipfrac_low()));
-    metrics.set("policy/clip_frac_high", mean(&|u| u.ratios.clipfrac_high()));
-    metrics.set("policy/clip_frac_dual", mean(&|u| u.ratios.clipfrac_dual()));
+    // What a loss of the recipe's own clips only the recipe can say.
+    if updates.first().is_none_or(|first| !first.custom) {
+        metrics.set("policy/clip_frac", mean(&|u| u.ratios.clipfrac_low() + u.ratios.clipfrac_high()));
+        metrics.set("policy/clip_frac_low", mean(&|u| u.ratios.clipfrac_low()));
+        metrics.set("policy/clip_frac_high", mean(&|u| u.ratios.clipfrac_high()));
+        metrics.set("policy/clip_frac_dual", mean(&|u| u.ratios.clipfrac_dual()));
+    }
+    let logged: BTreeSet<&str> = updates.iter().flat_map(|u| u.logged.keys().map(String::as_str)).collect();
+    for name in logged {
+        let values: Vec<f64> = updates.iter().filter_map(|u| u.logged.get(name)).map(|one| one.value()).collect();
+        metrics.set(format!("loss/{name}"), values.iter().sum::<f64>() / values.len() as f64);
+    }
     metrics.set("policy/ratio_max", updates.iter().map(|u| u.ratios.ratio_max).fold(1.0, f64::max));
     metrics.set("policy/ratio_min", updates.iter().map(|u| u.ratios.ratio_min).fold(1.0, f64::min));
     metrics.set("policy/largest_token", updates.iter().map(|u| u.largest_token).fold(0.0, f64::max));

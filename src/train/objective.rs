@@ -3,7 +3,9 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::config::{Branch, BranchAt, KlPlace, Learner, Settings};
+use std::sync::Arc;
+
+use crate::config::{Branch, BranchAt, Input, KlPlace, Learner, LossAgg, LossGraph, Over, Settings, Shape};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Sampling;
 use crate::rl::advantages::{Estimator, Need};
@@ -12,6 +14,7 @@ use crate::rl::kl::{KlController, KlKind};
 use crate::rl::objective as policy;
 use crate::rl::registry::{self, Host};
 use crate::rl::rewards::{KlPenalty, Shaping};
+use crate::script::Script;
 
 /// What is learned, in the terms of [`crate::rl`].
 #[derive(Clone, Debug)]
@@ -20,6 +23,8 @@ pub struct Objective {
     pub estimator: Option<Estimator>,
     pub shaping: Shaping,
     pub policy: policy::Objective,
+    /// The recipe's own policy loss, which takes the place of the formula of `policy`.
+    pub custom: Option<Arc<LossGraph>>,
     pub importance: Option<Importance>,
     pub rejection: Option<Rejection>,
     /// The coefficient of the KL, in the loss or in the reward.
@@ -27,6 +32,34 @@ pub struct Objective {
 }
 
 impl Objective {
+    /// The objective of a script; `critic` says whether its loop trains one.
+    ///
+    /// # Errors
+    /// As [`Objective::new`]; `Kind::Script` for a loss of the recipe's own that its settings contradict.
+    pub fn of(script: &Script, learner: &Learner, critic: bool) -> Result<Self> {
+        let custom = script.loss.clone().filter(|_| learner.loss.name == policy::CUSTOM);
+        Self::new(learner, &script.settings.sampling, critic)?.with_loss(custom)
+    }
+
+    /// With a policy loss of the recipe's own.
+    ///
+    /// # Errors
+    /// `Kind::Script` where settings say something that the loss does not follow.
+    pub fn with_loss(mut self, custom: Option<Arc<LossGraph>>) -> Result<Self> {
+        if let Some(graph) = &custom {
+            let total = graph.nodes.get(graph.result).is_some_and(|node| node.shape == Shape::Total);
+            if total && (self.importance.is_some() || self.rejection.is_some()) && !graph.reads(Input::Weights) {
+                let message = "trainer.importance and trainer.rejection weigh tokens, and the recipe's `loss` gives one \
+                               number without b.weights";
+                return Err(Error::new(Kind::Script, message)
+                    .hint("multiply the loss of a token by b.weights, or return a loss for each token")
+                    .at(graph.place.clone()));
+            }
+        }
+        self.custom = custom;
+        Ok(self)
+    }
+
     /// The objective of `learner`; `critic` says whether its loop trains one.
     ///
     /// # Errors
@@ -98,7 +131,7 @@ impl Objective {
                            trainer.recompute_above, which measures it, is off";
             return Err(Error::new(Kind::Script, message).hint("set trainer.recompute_above = 1e-3"));
         }
-        Ok(Self { estimator, shaping, policy, importance, rejection, kl_coef })
+        Ok(Self { estimator, shaping, policy, custom: None, importance, rejection, kl_coef })
     }
 
     /// Whether estimator or loss wants this.
@@ -108,7 +141,21 @@ impl Objective {
 
     /// Whether there is a reference policy.
     pub fn has_reference(&self) -> bool {
-        self.kl_coef.coef() > 0.0
+        self.kl_coef.coef() > 0.0 || self.reads(Input::LogpRef)
+    }
+
+    /// Whether the recipe's own loss reads this.
+    pub(super) fn reads(&self, input: Input) -> bool {
+        self.custom.as_ref().is_some_and(|graph| graph.reads(input))
+    }
+
+    /// The largest unit whose rows must be in one micro-batch.
+    pub(super) fn together(&self) -> Over {
+        match &self.custom {
+            Some(graph) => graph.together(),
+            None if self.policy.terms.ratio_over == policy::Unit::Trajectory => Over::Trajectory,
+            None => Over::Step,
+        }
     }
 
     /// The coefficient of the KL in the loss, where that of the leash is `coef` now: a leash in the reward is another KL.
@@ -118,7 +165,9 @@ impl Objective {
 
     /// Whether a row without advantages has no gradient.
     pub(super) fn only_advantages(&self) -> bool {
-        self.policy.terms.kl_coef == 0.0 && self.policy.terms.entropy_coef == 0.0
+        let terms = &self.policy.terms;
+        let loss = self.custom.as_ref().is_none_or(|graph| graph.vanishes_without_advantages());
+        loss && terms.kl_coef == 0.0 && terms.entropy_coef == 0.0
     }
 }
 
@@ -157,6 +206,9 @@ fn kl_kind(name: &str) -> Result<KlKind> {
 
 /// The loss with what the recipe says of it outside of its options.
 fn policy_objective(learner: &Learner) -> Result<policy::Objective> {
+    if learner.loss.name == policy::CUSTOM {
+        return Ok(policy::Objective::custom(learner.loss_agg.unwrap_or(LossAgg::TokenMean), learner.entropy));
+    }
     let mut options = learner.loss.options.clone();
     let mut put = |name: &str, value: Value| -> Result<()> {
         if options.insert(name.to_owned(), value).is_some() {

@@ -91,12 +91,14 @@ pub(super) fn run(script: Script, options: &RunOptions, reporter: &Reporter) -> 
             weights: scores.weights.clone(),
             targets: Some(before.targets(&credit, &rows)),
             rows,
+            ..Lesson::default()
         };
+        let lesson = lesson::for_custom(lesson, &objective, taught);
         let bar = reporter.bar("training", (epochs * learner.mini_batches) as u64, "updates");
         let mut updates: Vec<UpdateStats> = Vec::new();
         let mut critic_updates: Vec<CriticStats> = Vec::new();
         for _ in 0..epochs {
-            for part in lesson.split(learner.mini_batches) {
+            for part in lesson.split(learner.mini_batches, objective.together()) {
                 let update = Update {
                     model: &it.session.model,
                     objective: &objective,
@@ -141,7 +143,7 @@ pub(super) fn run(script: Script, options: &RunOptions, reporter: &Reporter) -> 
         if credit.skipped.is_some() {
             metrics_now.set("policy/skipped", (learner.epochs * learner.mini_batches) as f64);
         }
-        metrics::leash(&mut metrics_now, &it.kl, &updates, objective.has_reference());
+        metrics::leash(&mut metrics_now, &it.kl, &updates, objective.kl_coef.coef() > 0.0);
         metrics::critic(&mut metrics_now, &critic_updates, &lesson);
         scores.log(&mut metrics_now, &lesson.rows, &updates);
         reloads.log(&mut metrics_now, &it.session);

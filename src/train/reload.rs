@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
 
-use super::checked::checked;
+use super::checked::{Checked, checked};
 use super::objective::Objective;
 use super::setup::{Training, schedule_of};
 use super::{RunOptions, report, session};
 use crate::config::Trainer;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::rollout::Spec;
 use crate::script::{Change, Reload, Split, Watcher, Watching};
 use crate::store::Recipe;
@@ -33,12 +33,19 @@ impl Reloads {
         }
         let (pool, scripts, found) = (it.session.pool.replacer(), it.run.scripts(), Arc::clone(&inbox));
         let told = reporter.clone();
+        let reference = it.reference.is_some();
         // Once for each setting and value.
         let mut waiting: Vec<Change> = Vec::new();
         let mut warned: Vec<String> = it.warned.clone();
         let take = move |reload: &Reload| {
             let script = &reload.script;
-            let new = checked(script)?.warnings.into_iter().filter(|error| !warned.contains(&error.message));
+            let Checked { objective, warnings, .. } = checked(script)?;
+            if objective.has_reference() && !reference {
+                let message = "the loss now reads b.logp_ref, and the run began without a reference policy";
+                let place = objective.custom.as_ref().map(|graph| graph.place.clone()).unwrap_or_default();
+                return Err(Error::new(Kind::Script, message).at(place).hint("stop the run and go on with --resume"));
+            }
+            let new = warnings.into_iter().filter(|error| !warned.contains(&error.message));
             let new: Vec<Error> = new.collect();
             report::warn(&told, &new);
             warned.extend(new.into_iter().map(|error| error.message));
@@ -70,7 +77,7 @@ impl Reloads {
         let Some(Reload { script, .. }) = found.into_iter().next_back() else { return Ok(()) };
         let settings = script.settings.clone();
         if let Trainer::Grpo(learner) | Trainer::Ppo(learner) = &settings.trainer {
-            it.objective = Objective::new(learner, &settings.sampling, it.critic)?;
+            it.objective = Objective::of(&script, learner, it.critic)?;
             if learner.kl != it.learner.kl {
                 it.kl = it.objective.kl_coef;
             }

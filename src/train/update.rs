@@ -4,19 +4,22 @@
 //! but the advantages moves the weights, rows whose advantages are zero count in the denominators and are not computed:
 //! their gradient is exactly zero.
 
+use std::collections::BTreeMap;
+
 use tch::{Device, Kind as Dtype, Tensor, no_grad_guard};
 
 use super::lesson::Lesson;
 use super::objective::Objective;
 use super::score::score;
-use crate::config::{Learner, OnNan};
+use crate::config::{Learner, OnNan, Over};
 use crate::error::{Error, Kind, Result};
 use crate::model::{Model, Packed};
 use crate::rl::adamw::AdamW;
 use crate::rl::advantages::Need;
+use crate::rl::custom;
 use crate::rl::loss::RatioStats;
 use crate::rl::losses::Tokens;
-use crate::rl::objective::{Inputs, Unit};
+use crate::rl::objective::Inputs;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 
 /// Positions whose logits are held at once: so many MiB of them in f32, within reason. Every chunk adds its part to the
@@ -44,6 +47,10 @@ pub struct UpdateStats {
     pub tokens: usize,
     /// Sampled tokens among them.
     pub sampled: usize,
+    /// Whether the loss was the recipe's own.
+    pub custom: bool,
+    /// What it logged, by name.
+    pub logged: BTreeMap<String, custom::Logged>,
     /// Why the optimiser step was left out: a number was NaN or infinite.
     pub skipped: Option<Error>,
 }
@@ -109,6 +116,10 @@ impl Update<'_> {
         // Numbers of steps and denominators are those of the whole mini-batch.
         let rows = &lesson.rows;
         let denominators = objective.denominators(rows);
+        let graph = self.objective.custom.as_deref();
+        let groups = lesson.groups();
+        let units = graph.map(|_| custom::Units::of(rows, &groups));
+        stats.custom = graph.is_some();
         let selected = self.selected(lesson)?;
         let all = !self.objective.only_advantages() || shared.is_some();
         let active: Vec<usize> = (0..rows.len()).filter(|&row| all || lesson.moves(row)).collect();
@@ -148,7 +159,21 @@ impl Update<'_> {
                 weights: weights.as_ref(),
                 selected: selected.as_ref(),
             };
-            let computed = objective.compute(&inputs, &denominators)?;
+            let computed = match (graph, &units) {
+                (Some(graph), Some(units)) => {
+                    let group: Vec<i64> = batch.tokens.iter().map(|&(row, _)| groups[row] as i64).collect();
+                    let group = Tensor::f_from_slice(&group)?.f_to_device(device)?;
+                    let rewards = column(&lesson.rewards)?;
+                    let tokens = custom::Tokens { inputs, group: &group, rewards: rewards.as_ref() };
+                    let (computed, logged) = custom::compute(graph, &objective, &tokens, &denominators, units)
+                        .map_err(|error| error.at(trajectories_of(rows, &members)))?;
+                    for ((name, _), value) in graph.logged.iter().zip(logged) {
+                        stats.logged.entry(name.clone()).or_default().add(value);
+                    }
+                    computed
+                }
+                _ => objective.compute(&inputs, &denominators)?,
+            };
             let mut loss = computed.loss;
             if let Some(value_loss) = &mut shared {
                 let own = value_loss(hidden, &batch).map_err(|error| error.at(trajectories_of(rows, &members)))?;
@@ -174,20 +199,25 @@ impl Update<'_> {
         Ok(())
     }
 
-    /// Micro-batches of the rows `active`. Where a ratio is one of a whole trajectory, its rows stay together, and a
-    /// micro-batch may be larger than asked for.
+    /// Micro-batches of the rows `active`. Where the loss compares whole trajectories or groups, their rows stay together,
+    /// and a micro-batch may be larger than `trainer.tokens_per_batch`.
     fn micro_batches(&self, lesson: &Lesson, active: &[usize]) -> Vec<Vec<usize>> {
         let budget = self.learner.tokens_per_batch;
         let rows: Vec<_> = active.iter().map(|&row| lesson.rows[row].clone()).collect();
-        let whole = self.objective.policy.terms.ratio_over == Unit::Trajectory;
-        if !whole {
+        let together = self.objective.together();
+        if together == Over::Step {
             let back = |members: Vec<usize>| members.into_iter().map(|member| active[member]).collect();
             return micro_batches(&rows, budget).into_iter().map(back).collect();
         }
         let mut batches: Vec<Vec<usize>> = Vec::new();
+        let groups = lesson.groups();
+        let unit = |row: usize| if together == Over::Group { groups[row] } else { lesson.rows[row].trajectory };
+        let mut active: Vec<usize> = active.to_vec();
+        active.sort_by_key(|&row| unit(row));
         let (mut load, mut last) = (0, None);
-        for (&row, own) in active.iter().zip(&rows) {
-            let same = last == Some(own.trajectory);
+        for row in active {
+            let own = &lesson.rows[row];
+            let same = last == Some(unit(row));
             if !same && (batches.is_empty() || load + own.len() > budget) {
                 batches.push(Vec::new());
                 load = 0;
@@ -196,7 +226,7 @@ impl Update<'_> {
                 batch.push(row);
             }
             load += own.len();
-            last = Some(own.trajectory);
+            last = Some(unit(row));
         }
         batches
     }

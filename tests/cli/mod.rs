@@ -15,6 +15,7 @@ mod learning;
 mod lua;
 mod lua_tests;
 mod memory;
+mod own_loss;
 mod reload;
 mod repl;
 mod replay;

@@ -3,6 +3,7 @@
 
 mod cases;
 mod chain;
+mod custom;
 mod golden;
 mod invariants;
 mod losses;

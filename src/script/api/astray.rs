@@ -16,12 +16,12 @@ pub(crate) fn function_at(function: &str, path: &str) -> Error {
         "estimator" if trainer => (
             "an estimator's name",
             "the recipe's own function goes beside the trainer: r1.recipe { advantage = function(group) … end, trainer = \
-             r1.grpo { estimator = \"custom\" } } (docs/training.md)",
+             r1.grpo { estimator = \"custom\" } } (docs/your-own-algorithm.md)",
         ),
         "loss" if trainer => (
             "a loss's name",
-            "losses of recipes go by name, such as loss = \"ppo\" (docs/training.md); estimators may be functions: estimator = \
-             \"custom\", and advantage = function(group) … end in r1.recipe",
+            "the recipe's own function goes beside the trainer: r1.recipe { loss = function(b) … end, trainer = r1.grpo { \
+             loss = \"custom\" } } (docs/your-own-algorithm.md)",
         ),
         "lr" | "warmup" | "decay" | "final_lr" if trainer => (
             "plain data",

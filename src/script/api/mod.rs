@@ -12,6 +12,7 @@ mod fs;
 mod generate;
 mod http;
 mod json;
+pub(crate) mod loss;
 mod model;
 mod process;
 pub(crate) mod program;

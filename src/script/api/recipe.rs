@@ -20,19 +20,22 @@ pub(crate) struct Recipe {
     pub(crate) reward: Option<Function>,
     /// The estimator `custom`.
     pub(crate) advantage: Option<Function>,
+    /// The loss `custom`.
+    pub(crate) loss: Option<Function>,
     /// Row functions of `data.train` and `data.eval`.
     pub(crate) rows: [Option<Function>; 2],
 }
 
 impl UserData for Recipe {}
 
-pub(super) const FIELDS: [&str; 15] = [
+pub(super) const FIELDS: [&str; 16] = [
     "name",
     "seed",
     "env",
     "context",
     "reward",
     "advantage",
+    "loss",
     "policy",
     "data",
     "sampling",
@@ -52,7 +55,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     const NAME: &str = "r1.recipe";
     let fields = Fields::new(lua, NAME, value, &FIELDS)?;
     let (context, reward) = (fields.function("context")?, fields.function("reward")?);
-    let advantage = fields.function("advantage")?;
+    let (advantage, loss) = (fields.function("advantage")?, fields.function("loss")?);
     let mut settings = Map::new();
     for name in ["name", "seed", "policy", "sampling", "rollout", "eval", "checkpoint", "limits", "needs"] {
         if !fields.get(name)?.is_nil() {
@@ -114,27 +117,26 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
         let message = "reinforcement learning needs a `reward` function, or an env whose `step` gives rewards";
         return Err(fail(lua, NAME, message));
     }
-    let estimator = settings.get("trainer").and_then(|trainer| trainer.get("estimator"));
-    let estimator = estimator.map(|chosen| chosen.get("name").unwrap_or(chosen));
-    match (estimator == Some(&Json::from("custom")), &advantage) {
-        (true, None) => {
-            let error =
-                Error::new(Kind::Script, "`trainer.estimator` is \"custom\", and the recipe has no `advantage`");
-            return Err(fail_with(
-                lua,
-                NAME,
-                error.hint("give it one: advantage = function(group) … end (docs/training.md)"),
-            ));
-        }
-        (false, Some(_)) => {
-            let error = Error::new(Kind::Script, "`advantage` is used with trainer.estimator = \"custom\" only");
-            return Err(fail_with(
-                lua,
-                NAME,
-                error.hint("set estimator = \"custom\" in the trainer, or leave `advantage` out"),
-            ));
-        }
-        _ => {}
+    own_function(lua, &settings, "estimator", "advantage", "advantage = function(group) … end", advantage.is_some())?;
+    own_function(lua, &settings, "loss", "loss", "loss = function(b) … end", loss.is_some())?;
+    Ok(Recipe { settings, env, context, reward, advantage, loss, rows })
+}
+
+/// Refuses a function of the recipe that `trainer` does not name, and the name without the function.
+fn own_function(lua: &Lua, settings: &Json, choice: &str, field: &str, example: &str, there: bool) -> mlua::Result<()> {
+    let chosen = settings.get("trainer").and_then(|trainer| trainer.get(choice));
+    let name = chosen.map(|chosen| chosen.get("name").unwrap_or(chosen));
+    let error =
+        |message: String, hint: String| Err(fail_with(lua, "r1.recipe", Error::new(Kind::Script, message).hint(hint)));
+    match (name == Some(&Json::from("custom")), there) {
+        (true, false) => error(
+            format!("`trainer.{choice}` is \"custom\", and the recipe has no `{field}`"),
+            format!("give it one: {example} (docs/your-own-algorithm.md)"),
+        ),
+        (false, true) => error(
+            format!("`{field}` is used with trainer.{choice} = \"custom\" only"),
+            format!("set {choice} = \"custom\" in the trainer, or leave `{field}` out"),
+        ),
+        _ => Ok(()),
     }
-    Ok(Recipe { settings, env, context, reward, advantage, rows })
 }

@@ -12,6 +12,17 @@ use super::seal;
 use crate::script::convert::{Odd, from_json, to_json};
 use crate::script::host::Host;
 
+/// Options of a loss that the host follows, whatever the loss.
+const OF_HOST: [&str; 4] = ["loss_agg", "importance", "rejection", "correction_over"];
+
+/// Takes the options of a loss function out of those of the host.
+fn own_options(options: &mut Json) -> Json {
+    let Some(fields) = options.as_object_mut() else { return Json::Null };
+    let (hosts, own) = std::mem::take(fields).into_iter().partition(|(name, _)| OF_HOST.contains(&name.as_str()));
+    *fields = hosts;
+    Json::Object(own)
+}
+
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let rl = lua.create_table()?;
     for (name, function) in [("advantages", "r1.rl.advantages"), ("loss", "r1.rl.loss")] {
@@ -19,7 +30,11 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         let call = move |lua: Lua, (chosen, rows, options): (Value, Value, Value)| {
             let host = host.clone();
             async move {
-                let chosen = text(&lua, function, "name", &chosen)?;
+                let own = match &chosen {
+                    Value::Function(own) if name == "loss" => Some(own.clone()),
+                    _ => None,
+                };
+                let chosen = if own.is_some() { "custom".to_owned() } else { text(&lua, function, "name", &chosen)? };
                 let Some(services) = host.services.clone() else {
                     return Err(fail(
                         &lua,
@@ -33,9 +48,10 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                         value => to_json(value, what, Odd::Refuse).map_err(|why| fail(&lua, function, why)),
                     }
                 };
-                let asked = json!({
-                    "name": chosen, "rows": plain("rows", &rows)?, "options": plain("options", &options)?,
-                });
+                let (rows, mut options) = (plain("rows", &rows)?, plain("options", &options)?);
+                // Options that the host does not know are the function's own.
+                let graph = own.map(|own| super::loss::trace(&lua, &own, &own_options(&mut options))).transpose()?;
+                let asked = json!({ "name": chosen, "rows": rows, "options": options, "graph": graph });
                 let told = ask(&lua, &services, &function[3..], asked).await?;
                 from_json(&lua, &told)
             }

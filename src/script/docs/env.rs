@@ -27,6 +27,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                     "The outcome reward: a number, or parts by name; { value =, weight = } weighs one",
                 ),
                 p("advantage?", "(group: {any}) -> ({{number}}, {{number}}?)", "The estimator \"custom\""),
+                p("loss?", "(b: LossBatch, options: {[string]: any}) -> any", "The loss \"custom\""),
                 p("policy?", "PolicySettings", "Which model"),
                 p(
                     "data?",

@@ -45,7 +45,11 @@ pub(super) const ENTRIES: &[Entry] = &[
     program(
         "r1.rl.loss",
         &[
-            p("name", "string", "A loss: ppo, gspo, cispo …"),
+            p(
+                "loss",
+                "string | ((b: LossBatch, options: {[string]: any}) -> any)",
+                "A name: ppo, gspo, cispo …; or a function",
+            ),
             p("rows", "{{[string]: any}}", "Steps with logp, logp_old and advantages"),
             p("options?", "{[string]: any}", "Of the loss"),
         ],

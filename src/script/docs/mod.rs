@@ -4,6 +4,7 @@
 
 mod env;
 mod learn;
+mod loss;
 mod luacats;
 mod luau;
 mod markdown;
@@ -106,10 +107,11 @@ const fn constant(name: &'static str, kind: &'static [(&'static str, &'static st
 
 /// All entries, in the order of the reference.
 pub fn all() -> impl Iterator<Item = &'static Entry> {
-    let tables: [&'static [Entry]; 7] = [
+    let tables: [&'static [Entry]; 8] = [
         env::ENTRIES,
         view::ENTRIES,
         learn::ENTRIES,
+        loss::ENTRIES,
         text::ENTRIES,
         outside::ENTRIES,
         world::ENTRIES,

@@ -88,6 +88,19 @@ const TABLES: &[(&str, &str, Fields)] = &[
             ("truncated", "boolean", "A limit cut it"),
         ],
     ),
+    (
+        "LossBatch",
+        "The sampled tokens of a mini-batch, as a loss sees them: tensors with a number for each",
+        &[
+            ("logp", "any", "Log-probabilities under the current weights; the gradient flows into them"),
+            ("logp_old", "any", "Under the behaviour policy"),
+            ("logp_ref", "any", "Under the reference policy, which is loaded where a loss reads it"),
+            ("advantages", "any", ""),
+            ("entropy", "any", "Of the distribution each was drawn from; with gradient"),
+            ("weights", "any", "Of trainer.importance and trainer.rejection; 1 without them"),
+            ("rewards", "any", "The total reward of the token's trajectory"),
+        ],
+    ),
     ("Budget", "What a context may have", &[("tokens", "number", "Longest prompt")]),
     (
         "Match",
@@ -158,13 +171,14 @@ const TABLES: &[(&str, &str, Fields)] = &[
 ];
 
 /// What only the host looks into, and objects with methods.
-const OPAQUE: [(&str, &str); 12] = [
+const OPAQUE: [(&str, &str); 13] = [
     ("Recipe", "What a script returns"),
     ("Env", "An environment"),
     ("Tool", "What a policy can call"),
     ("Trainer", "How to train"),
     ("Dataset", "Where tasks come from"),
     ("Context", "A view of a conversation"),
+    ("LossTensor", "A number, or a truth, for each sampled token; + - * / ^ go token by token"),
     ("Tokenizer", "The tokenizer of a model"),
     ("Template", "A chat template"),
     ("Model", "An open model"),

@@ -14,6 +14,7 @@ mod data;
 mod docs;
 mod env;
 mod limits;
+mod loss;
 mod outside;
 mod re;
 mod record;

@@ -1,0 +1,348 @@
+//! A policy loss written in Lua: the function is called once with a batch whose tensors are expressions, and what it computes
+//! with them is kept as a [`LossGraph`]. No tensor comes here, and no Lua runs while a policy is trained.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use mlua::{AnyUserData, Function, Lua, MetaMethod, Table, UserData, UserDataMethods, Value};
+use serde_json::Value as Json;
+
+use super::args::{fail, raise};
+use crate::config::{Binary, Input, LossAgg, LossGraph, Op, Operand, Over, Shape, Unary};
+use crate::error::{Error, Kind, suggest};
+use crate::script::convert::{from_json, kind};
+use crate::script::host::{misuse, place};
+use crate::script::vm::definition;
+
+const NAME: &str = "loss";
+
+/// Most values that a loss logs.
+const MOST_LOGGED: usize = 64;
+
+type Shared = Rc<RefCell<LossGraph>>;
+
+/// A function that is being traced.
+pub(crate) struct Trace {
+    graph: Shared,
+    options: Json,
+    read: Rc<RefCell<BTreeSet<String>>>,
+    /// What the function is called with.
+    pub(crate) arguments: (AnyUserData, Table),
+}
+
+impl Trace {
+    /// The batch and the options that a loss is called with.
+    pub(crate) fn new(lua: &Lua, options: &Json) -> mlua::Result<Self> {
+        let (graph, read) = (Shared::default(), Rc::<RefCell<BTreeSet<String>>>::default());
+        let values = match from_json(lua, options)? {
+            Value::Table(values) => values,
+            _ => lua.create_table()?,
+        };
+        // Options that the function never reads are mistakes, so reading is noted.
+        let (table, meta, noted) = (lua.create_table()?, lua.create_table()?, read.clone());
+        let index = move |_: &Lua, (_, name): (Value, Value)| -> mlua::Result<Value> {
+            if let Value::String(name) = &name {
+                noted.borrow_mut().insert(name.to_string_lossy());
+            }
+            values.raw_get(name)
+        };
+        meta.raw_set("__index", lua.create_function(index)?)?;
+        meta.raw_set("__metatable", false)?;
+        table.set_metatable(Some(meta))?;
+        table.set_readonly(true);
+        let batch = lua.create_userdata(Batch(graph.clone()))?;
+        Ok(Self { graph, options: options.clone(), read, arguments: (batch, table) })
+    }
+
+    /// The graph, from what the function returned.
+    ///
+    /// # Errors
+    /// [`Kind::Script`] at the function: it returned no loss, or one without a gradient; an option that it does not read.
+    pub(crate) fn finish(self, function: &Function, returned: &Value) -> Result<LossGraph, Error> {
+        let here = definition(function).unwrap_or_default();
+        let refuse = |message: String, hint: &str| {
+            let error = Error::new(Kind::Script, message).hint(hint.to_owned());
+            Err(if here.is_empty() { error } else { error.at(here.clone()) })
+        };
+        let given = returned.as_userdata().and_then(|data| data.borrow::<Expression>().ok().map(|own| own.node));
+        let Some(result) = given else {
+            let got = if returned.is_nil() { "nothing".to_owned() } else { kind(returned) };
+            return refuse(
+                format!("loss returned {got}; it must return a tensor of its batch"),
+                "a loss for each token, or one number such as b:token_mean(x) (docs/your-own-algorithm.md)",
+            );
+        };
+        let mut graph = self.graph.take();
+        if graph.nodes[result].shape == Shape::Truths {
+            return refuse("loss returned truths".to_owned(), "b:where(x, 1, 0) makes numbers of them");
+        }
+        (graph.result, graph.place) = (result, here.clone());
+        if !graph.has_gradient() {
+            return refuse(
+                "the loss has no gradient: it does not depend on b.logp or b.entropy".to_owned(),
+                "detach and comparisons stop gradients",
+            );
+        }
+        let read = self.read.borrow();
+        let names = self.options.as_object().into_iter().flat_map(|options| options.keys());
+        if let Some(name) = names.into_iter().find(|name| !read.contains(*name)) {
+            let hint = suggest(name, read.iter().map(String::as_str));
+            return refuse(format!("the option `{name}` is set, and the function `loss` does not read it"), &hint);
+        }
+        Ok(graph)
+    }
+}
+
+/// Traces a function that a program holds.
+pub(crate) fn trace(lua: &Lua, function: &Function, options: &Json) -> mlua::Result<LossGraph> {
+    let trace = Trace::new(lua, options)?;
+    let returned = function.call::<Value>(trace.arguments.clone())?;
+    trace.finish(function, &returned).map_err(raise)
+}
+
+/// A value of the graph.
+struct Expression {
+    graph: Shared,
+    node: usize,
+}
+
+fn push(lua: &Lua, graph: &Shared, what: &str, op: Op) -> mlua::Result<Expression> {
+    let pushed = graph.borrow_mut().push(op, place(lua).unwrap_or_default());
+    let node = pushed.map_err(|why| fail(lua, NAME, format!("`{what}` {why}")))?;
+    Ok(Expression { graph: graph.clone(), node })
+}
+
+/// A number or an expression of the same batch.
+fn operand(lua: &Lua, graph: &Shared, what: &str, value: &Value) -> mlua::Result<Operand> {
+    match value {
+        Value::Integer(number) => Ok(Operand::Number(*number as f64)),
+        Value::Number(number) => Ok(Operand::Number(*number)),
+        Value::UserData(data) if data.is::<Expression>() => {
+            let own = data.borrow::<Expression>()?;
+            if Rc::ptr_eq(&own.graph, graph) {
+                return Ok(Operand::Node(own.node));
+            }
+            Err(fail(lua, NAME, format!("`{what}` is given a tensor of another batch")))
+        }
+        other => Err(fail(lua, NAME, format!("`{what}` takes numbers and tensors of the batch, got {}", kind(other)))),
+    }
+}
+
+fn number(lua: &Lua, what: &str, value: &Value) -> mlua::Result<Option<f64>> {
+    match value {
+        Value::Nil => Ok(None),
+        Value::Integer(number) => Ok(Some(*number as f64)),
+        Value::Number(number) => Ok(Some(*number)),
+        other => Err(fail(lua, NAME, format!("`{what}` takes numbers, got {}", kind(other)))),
+    }
+}
+
+/// A unit by name; `usual` where none is given.
+fn over(lua: &Lua, what: &str, value: &Value, usual: Option<Over>) -> mlua::Result<Over> {
+    let names = Over::ALL.map(Over::name);
+    let named = |name: &str| Over::ALL.into_iter().find(|over| over.name() == name);
+    match (value, usual) {
+        (Value::Nil, Some(usual)) => Ok(usual),
+        (Value::String(name), _) => named(&name.to_string_lossy()).ok_or_else(|| {
+            let error = misuse(lua, format!("{NAME}: `{what}` goes by {}", names.join(", ")));
+            raise(error.hint(suggest(&name.to_string_lossy(), names)))
+        }),
+        (Value::Nil, None) => {
+            let error = misuse(lua, format!("{NAME}: `{what}` goes by {}: x:{what}(\"trajectory\")", names.join(", ")));
+            Err(raise(error.hint("sums and means over the mini-batch are b:sum(x), b:token_mean(x), b:seq_mean(x)")))
+        }
+        (other, _) => Err(fail(lua, NAME, format!("`{what}` goes by {}, got {}", names.join(", "), kind(other)))),
+    }
+}
+
+const UNARY: [(&str, Unary); 9] = [
+    ("neg", Unary::Neg),
+    ("exp", Unary::Exp),
+    ("log", Unary::Log),
+    ("sqrt", Unary::Sqrt),
+    ("abs", Unary::Abs),
+    ("sign", Unary::Sign),
+    ("sigmoid", Unary::Sigmoid),
+    ("log_sigmoid", Unary::LogSigmoid),
+    ("detach", Unary::Detach),
+];
+
+const BINARY: [(&str, Binary); 10] = [
+    ("min", Binary::Min),
+    ("max", Binary::Max),
+    ("lt", Binary::Lt),
+    ("le", Binary::Le),
+    ("gt", Binary::Gt),
+    ("ge", Binary::Ge),
+    ("eq", Binary::Eq),
+    ("ne", Binary::Ne),
+    ("logical_and", Binary::And),
+    ("logical_or", Binary::Or),
+];
+
+const ARITHMETIC: [(MetaMethod, &str, Binary); 4] = [
+    (MetaMethod::Add, "+", Binary::Add),
+    (MetaMethod::Sub, "-", Binary::Sub),
+    (MetaMethod::Mul, "*", Binary::Mul),
+    (MetaMethod::Div, "/", Binary::Div),
+];
+
+impl UserData for Expression {
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        for (name, function) in UNARY {
+            methods.add_method(name, move |lua, this, ()| {
+                push(lua, &this.graph, name, Op::Unary(function, Operand::Node(this.node)))
+            });
+        }
+        for (name, function) in BINARY {
+            methods.add_method(name, move |lua, this, other: Value| {
+                let other = operand(lua, &this.graph, name, &other)?;
+                push(lua, &this.graph, name, Op::Binary(function, Operand::Node(this.node), other))
+            });
+        }
+        methods.add_method("logical_not", |lua, this, ()| {
+            push(lua, &this.graph, "logical_not", Op::Not(Operand::Node(this.node)))
+        });
+        methods.add_method("clamp", |lua, this, (low, high): (Value, Value)| {
+            let (low, high) = (number(lua, "clamp", &low)?, number(lua, "clamp", &high)?);
+            if low.is_none() && high.is_none() {
+                return Err(fail(lua, NAME, "`clamp` takes a lower bound, an upper bound (nil for none), or both"));
+            }
+            push(lua, &this.graph, "clamp", Op::Clamp(Operand::Node(this.node), low, high))
+        });
+        methods.add_method("sum", |lua, this, unit: Value| {
+            let unit = over(lua, "sum", &unit, None)?;
+            push(lua, &this.graph, "sum", Op::SumOver(Operand::Node(this.node), unit))
+        });
+        methods.add_method("mean", |lua, this, unit: Value| {
+            let unit = over(lua, "mean", &unit, None)?;
+            push(lua, &this.graph, "mean", Op::MeanOver(Operand::Node(this.node), unit))
+        });
+        for (method, sign, function) in ARITHMETIC {
+            methods.add_meta_function(method, move |lua, (a, b): (Value, Value)| {
+                let graph = graph_of(lua, sign, [&a, &b])?;
+                let (a, b) = (operand(lua, &graph, sign, &a)?, operand(lua, &graph, sign, &b)?);
+                push(lua, &graph, sign, Op::Binary(function, a, b))
+            });
+        }
+        methods.add_meta_function(MetaMethod::Pow, |lua, (base, exponent): (Value, Value)| {
+            let graph = graph_of(lua, "^", [&base, &exponent])?;
+            let base = operand(lua, &graph, "^", &base)?;
+            match number(lua, "the exponent of ^", &exponent)? {
+                Some(exponent) if matches!(base, Operand::Node(_)) => push(lua, &graph, "^", Op::Power(base, exponent)),
+                _ => Err(fail(lua, NAME, "`^` takes a tensor and a number")),
+            }
+        });
+        methods.add_meta_method(MetaMethod::Unm, |lua, this, ()| {
+            push(lua, &this.graph, "-", Op::Unary(Unary::Neg, Operand::Node(this.node)))
+        });
+        for (method, instead) in [(MetaMethod::Lt, "lt"), (MetaMethod::Le, "le"), (MetaMethod::Eq, "eq")] {
+            methods.add_meta_function(method, move |lua, _: (Value, Value)| -> mlua::Result<bool> {
+                let error = misuse(lua, format!("{NAME}: Lua's comparisons give one truth, not one for each token"));
+                Err(raise(
+                    error.hint(format!("write x:{instead}(y), or gt, ge, ne; choose with b:where(condition, x, y)")),
+                ))
+            });
+        }
+        methods.add_meta_method(MetaMethod::ToString, |_, this, ()| {
+            Ok(match this.graph.borrow().nodes.get(this.node).map(|node| node.shape) {
+                Some(Shape::Total) => "a scalar of the mini-batch",
+                Some(Shape::Truths) => "a truth for each token",
+                _ => "a number for each token",
+            })
+        });
+        methods.add_meta_method(MetaMethod::Index, |lua, _, name: Value| -> mlua::Result<Value> {
+            let more = ["logical_not", "clamp", "sum", "mean"];
+            let known = UNARY.map(|(name, _)| name).into_iter().chain(BINARY.map(|(name, _)| name)).chain(more);
+            let name = name.to_string()?;
+            let error = misuse(lua, format!("{NAME}: a tensor has no method `{name}`"));
+            Err(raise(error.hint(suggest(&name, known.collect::<Vec<_>>()))))
+        });
+    }
+}
+
+/// The graph of whichever operand is an expression.
+fn graph_of(lua: &Lua, what: &str, operands: [&Value; 2]) -> mlua::Result<Shared> {
+    for value in operands {
+        if let Value::UserData(data) = value
+            && data.is::<Expression>()
+        {
+            return Ok(data.borrow::<Expression>()?.graph.clone());
+        }
+    }
+    Err(fail(lua, NAME, format!("`{what}` is given no tensor")))
+}
+
+/// The batch: its tensors by name, and what goes over the mini-batch.
+struct Batch(Shared);
+
+impl UserData for Batch {
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_method("token_mean", |lua, this, x: Value| {
+            let x = operand(lua, &this.0, "token_mean", &x)?;
+            push(lua, &this.0, "token_mean", Op::Total(x, LossAgg::TokenMean, Over::Trajectory))
+        });
+        methods.add_method("seq_mean", |lua, this, (x, unit): (Value, Value)| {
+            let x = operand(lua, &this.0, "seq_mean", &x)?;
+            let unit = over(lua, "seq_mean", &unit, Some(Over::Trajectory))?;
+            push(lua, &this.0, "seq_mean", Op::Total(x, LossAgg::SeqMeanTokenMean, unit))
+        });
+        methods.add_method("aggregate", |lua, this, (x, way, unit): (Value, Value, Value)| {
+            let x = operand(lua, &this.0, "aggregate", &x)?;
+            let unit = over(lua, "aggregate", &unit, Some(Over::Trajectory))?;
+            let way = way.as_string().map(mlua::LuaString::to_string_lossy).unwrap_or_default();
+            let known = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"];
+            let agg: LossAgg = serde_json::from_value(Json::from(way.as_str())).map_err(|_| {
+                let error = misuse(lua, format!("{NAME}: `aggregate` takes one of {}", known.join(", ")));
+                raise(error.hint(suggest(&way, known)))
+            })?;
+            push(lua, &this.0, "aggregate", Op::Total(x, agg, unit))
+        });
+        methods.add_method("sum", |lua, this, x: Value| {
+            let x = operand(lua, &this.0, "sum", &x)?;
+            push(lua, &this.0, "sum", Op::Sum(x))
+        });
+        methods.add_method("count", |lua, this, unit: Value| {
+            let unit = over(lua, "count", &unit, None)?;
+            push(lua, &this.0, "count", Op::Count(unit))
+        });
+        methods.add_method("where", |lua, this, (condition, a, b): (Value, Value, Value)| {
+            let get = |value: &Value| operand(lua, &this.0, "where", value);
+            let op = Op::Where(get(&condition)?, get(&a)?, get(&b)?);
+            push(lua, &this.0, "where", op)
+        });
+        methods.add_method("log", |lua, this, (name, x): (Value, Value)| {
+            let name = name.as_string().map(mlua::LuaString::to_string_lossy).unwrap_or_default();
+            if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)) {
+                return Err(fail(lua, NAME, "`log` takes a name of letters, digits, _ - and ., and a tensor"));
+            }
+            let Operand::Node(node) = operand(lua, &this.0, "log", &x)? else {
+                return Err(fail(lua, NAME, "`log` takes a tensor of the batch, got a number"));
+            };
+            let mut graph = this.0.borrow_mut();
+            if graph.logged.iter().any(|(known, _)| *known == name) {
+                return Err(fail(lua, NAME, format!("`{name}` is logged twice")));
+            }
+            if graph.logged.len() == MOST_LOGGED {
+                return Err(fail(lua, NAME, format!("a loss logs at most {MOST_LOGGED} values")));
+            }
+            graph.logged.push((name, node));
+            Ok(())
+        });
+        methods.add_meta_method(MetaMethod::Index, |lua, this, name: Value| {
+            let name = name.to_string()?;
+            if let Some(input) = Input::ALL.into_iter().find(|input| input.name() == name) {
+                return push(lua, &this.0, &name, Op::Input(input));
+            }
+            let error = misuse(lua, format!("{NAME}: the batch has no tensor `{name}`"));
+            let functions = ["token_mean", "seq_mean", "aggregate", "sum", "count", "where", "log"];
+            Err(raise(error.hint(match name.as_str() {
+                "mask" => {
+                    "there is none: every token of the batch was sampled, and the others never get here".to_owned()
+                }
+                _ => suggest(&name, Input::ALL.map(Input::name).into_iter().chain(functions).collect::<Vec<_>>()),
+            })))
+        });
+    }
+}

@@ -1,0 +1,136 @@
+//! A policy loss in Lua: what it is traced to, and what a bad one is told.
+
+use insta::assert_snapshot;
+
+use super::*;
+use crate::config::{Input, Over, Shape};
+
+/// A recipe whose loss has this body; its first line is line 2.
+fn with(body: &str) -> String {
+    format!(
+        "return r1.recipe {{ env = r1.env {{}}, reward = function() return 0 end, loss = function(b, options)\n{body}\nend,\n\
+         trainer = r1.grpo {{ loss = 'custom' }} }}"
+    )
+}
+
+#[test]
+fn a_loss_is_traced_to_a_graph() {
+    let bench = Bench::new(&with(
+        "local ratio = (b.logp - b.logp_old):clamp(-20, 20):exp()\n\
+         local push = -b.advantages\n\
+         local loss = (push * ratio):max(push * ratio:clamp(0.8, 1 + (options.high or 0.28)))\n\
+         b:log('clip_frac', ratio:gt(1.28):logical_and(b.advantages:gt(0)))\n\
+         return b:where(b.advantages:lt(0), loss:min(push * 3), loss)",
+    ));
+    let graph = bench.load(&[]).unwrap().loss.unwrap();
+    assert_eq!(graph.nodes[graph.result].shape, Shape::Tokens);
+    assert!(graph.vanishes_without_advantages() && graph.reads(Input::LogpOld) && !graph.reads(Input::LogpRef));
+    assert_eq!((graph.together(), graph.logged.len(), graph.logged[0].0.as_str()), (Over::Step, 1, "clip_frac"));
+    assert!(graph.place.ends_with("x.lua:1") && graph.nodes[3].place.ends_with("x.lua:2"), "{graph:?}");
+    // An option of the command line reaches the function, and the graph is another one.
+    let other = bench.load(&["trainer.loss={\"name\": \"custom\", \"high\": 0.5}"]).unwrap().loss.unwrap();
+    assert_ne!(graph.nodes, other.nodes);
+    // A built-in loss leaves the function alone.
+    assert!(bench.load(&["trainer.loss=ppo"]).unwrap().loss.is_none());
+}
+
+#[test]
+fn pairs_keep_their_group_together() {
+    let bench = Bench::new(&with(
+        "local margin = (b.advantages * (b.logp - b.logp_ref)):sum('group')\n\
+         return b:seq_mean(-(0.1 * margin):log_sigmoid(), 'group')",
+    ));
+    let graph = bench.load(&[]).unwrap().loss.unwrap();
+    assert_eq!((graph.together(), graph.nodes[graph.result].shape), (Over::Group, Shape::Total));
+    assert!(graph.reads(Input::LogpRef) && !graph.vanishes_without_advantages());
+}
+
+#[test]
+fn bad_losses_are_refused_at_their_line() {
+    let mut told = String::new();
+    for body in [
+        "return 1",
+        "local ratio = b.logp - b.logp_old\nreturn ratio:expp()",
+        "return b.logpp",
+        "return b.mask",
+        "local x = b:token_mean(b.logp)\nreturn x:exp()",
+        "return b:token_mean(b.logp) + 1",
+        "return b.logp + b.logp:lt(0)",
+        "return b.logp:detach()",
+        "return b.logp:lt(0)",
+        "if b.logp < b.logp_old then return b.logp end",
+        "return b.logp * 'x'",
+        "return b.logp / (0 / 0)",
+        "return b.logp:clamp(1, 0)",
+        "return b.logp:sum()",
+        "return b:seq_mean(b.logp, 'trajectroy')",
+        "return b:aggregate(b.logp, 'token-men')",
+        "b:log('a/b', b.logp) return b.logp",
+        "return math.exp(b.logp)",
+        "local x = b.logp for i = 1, 20000 do x = x + 1 end return x",
+        "error('broken')",
+    ] {
+        told += &format!("{}\n", refused(&with(body)));
+    }
+    assert_snapshot!(told, @r#"
+    loss returned the number 1; it must return a tensor of its batch
+      --> x.lua:1
+      hint: a loss for each token, or one number such as b:token_mean(x) (docs/your-own-algorithm.md)
+    loss: a tensor has no method `expp`
+      --> x.lua:3
+      hint: did you mean `exp`?
+    loss: the batch has no tensor `logpp`
+      --> x.lua:2
+      hint: did you mean `logp` or `log` or `logp_old`?
+    loss: the batch has no tensor `mask`
+      --> x.lua:2
+      hint: there is none: every token of the batch was sampled, and the others never get here
+    loss: `exp` takes no scalar of the mini-batch, which may only be added to another one and multiplied by a number: anything else would depend on how rows are split into micro-batches
+      --> x.lua:3
+    loss: `+` takes no scalar of the mini-batch, which may only be added to another one and multiplied by a number: anything else would depend on how rows are split into micro-batches
+      --> x.lua:2
+    loss: `+` takes numbers, got truths: b:where(x, 1, 0) makes numbers of them
+      --> x.lua:2
+    the loss has no gradient: it does not depend on b.logp or b.entropy
+      --> x.lua:1
+      hint: detach and comparisons stop gradients
+    loss returned truths
+      --> x.lua:1
+      hint: b:where(x, 1, 0) makes numbers of them
+    loss: Lua's comparisons give one truth, not one for each token
+      --> x.lua:2
+      hint: write x:lt(y), or gt, ge, ne; choose with b:where(condition, x, y)
+    loss: `*` takes numbers and tensors of the batch, got the text "x"
+      --> x.lua:2
+    loss: `/` is given the number NaN, which is not finite
+      --> x.lua:2
+    loss: `clamp` is given a lower bound of 1 above an upper bound of 0
+      --> x.lua:2
+    loss: `sum` goes by step, trajectory, group: x:sum("trajectory")
+      --> x.lua:2
+      hint: sums and means over the mini-batch are b:sum(x), b:token_mean(x), b:seq_mean(x)
+    loss: `seq_mean` goes by step, trajectory, group
+      --> x.lua:2
+      hint: did you mean `trajectory`?
+    loss: `aggregate` takes one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm
+      --> x.lua:2
+      hint: did you mean `token-mean`?
+    loss: `log` takes a name of letters, digits, _ - and ., and a tensor
+      --> x.lua:2
+    invalid argument #1 to 'exp' (number expected, got Expression)
+      --> x.lua:2
+    loss: `+` is one value too many: a loss has at most 10000
+      --> x.lua:2
+    broken
+      --> x.lua:2
+    "#);
+    let option = Bench::new(&with("return b.logp * (options.beta or 1)"));
+    let error = option.load(&["trainer.loss={\"name\": \"custom\", \"bta\": 2}"]).unwrap_err();
+    assert_eq!(error.message, "the option `bta` is set, and the function `loss` does not read it");
+    assert_eq!(error.hint.as_deref(), Some("did you mean `beta`?"));
+    let unused =
+        refused("return r1.recipe { reward = print, loss = function(b) return b.logp end, trainer = r1.grpo {} }");
+    assert!(unused.contains("`loss` is used with trainer.loss = \"custom\" only"), "{unused}");
+    let missing = refused("return r1.recipe { reward = print, trainer = r1.grpo { loss = 'custom' } }");
+    assert!(missing.contains("\"custom\", and the recipe has no `loss`"), "{missing}");
+}

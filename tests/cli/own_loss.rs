@@ -1,0 +1,209 @@
+//! A policy loss that a recipe writes in Lua, over whole runs.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{directory, fail, succeed};
+
+const RECIPE: &str = r#"
+return r1.recipe {
+  env = r1.env {
+    format = "retool",
+    max_steps = 2,
+    reset = function(task) return { messages = { r1.user(task.prompt) } } end,
+    step = function(state, action)
+      r1.push(state.messages, r1.assistant(action))
+      r1.push(state.messages, r1.user("Go on"))
+      return { reward = #action.text % 2 }
+    end,
+  },
+  reward = function(state, outcome) return { outcome = #outcome.text % 3 == 0 and 1 or 0 } end,
+  LOSS
+  policy = { model = "model" },
+  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end } },
+  sampling = { max_new_tokens = 6 },
+  trainer = r1.grpo {
+    steps = 3, group_size = 3, groups_per_step = 2, lr = 1e-3, epochs = 2, mini_batches = 2, tokens_per_batch = 64,
+    loss = "custom",
+  },
+  checkpoint = { every = 3, keep = 0 },
+}
+"#;
+
+fn with(body: &str) -> tempfile::TempDir {
+    directory(&[("a.lua", &RECIPE.replace("LOSS", &format!("loss = function(b, options)\n{body}\n  end,")))], true)
+}
+
+fn weights(dir: &Path, run: &str) -> Vec<u8> {
+    fs::read(dir.join("runs").join(run).join("checkpoints/step-000003/model.safetensors")).unwrap()
+}
+
+fn last_metrics(dir: &Path, run: &str) -> Value {
+    let text = fs::read_to_string(dir.join("runs").join(run).join("metrics.jsonl")).unwrap();
+    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+}
+
+/// The weights of a run with the loss in Lua and of one with a built-in loss and these settings.
+fn both(body: &str, settings: &[&str]) -> (tempfile::TempDir, bool) {
+    let dir = with(body);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "own"]);
+    succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", "usual"], settings].concat());
+    let same = weights(dir.path(), "own") == weights(dir.path(), "usual");
+    assert!(weights(dir.path(), "own") != fs::read(dir.path().join("model/model.safetensors")).unwrap());
+    (dir, same)
+}
+
+const PPO: &str = r#"
+    local ratio = (b.logp - b.logp_old):clamp(-20, 20):exp()
+    local push = -b.advantages
+    local loss = (push * ratio):max(push * ratio:clamp(0.8, 1.2))
+    b:log("clip_frac", ratio:gt(1.2):logical_and(b.advantages:gt(0)))
+    b:log("policy", b:token_mean(loss))
+    return b:token_mean(b:where(b.advantages:lt(0), loss:min(push * 3), loss))"#;
+
+#[test]
+fn ppo_written_in_lua_is_ppo_to_the_bit() {
+    let (dir, same) = both(PPO, &["trainer.loss=ppo"]);
+    assert!(same);
+    let (own, usual) = (last_metrics(dir.path(), "own"), last_metrics(dir.path(), "usual"));
+    for name in ["policy/loss", "policy/grad_norm", "policy/approx_kl", "policy/tokens"] {
+        assert_eq!(own[name], usual[name], "{name}");
+    }
+    assert_eq!(own["loss/clip_frac"], usual["policy/clip_frac_high"]);
+    assert!(own["loss/policy"].is_number() && own.get("policy/clip_frac").is_none());
+    // A loss for each token is aggregated as trainer.loss_agg says, with the KL and entropy terms of the trainer.
+    let settings = ["trainer.loss_agg=seq-mean-token-mean", "trainer.entropy=0.01", "trainer.kl.coef=0.1"];
+    let run = |name: &str, more: &[&str]| {
+        succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", name], &settings[..], more].concat());
+        weights(dir.path(), name)
+    };
+    let usual = run("terms-usual", &["trainer.loss=ppo"]);
+    let by_token = PPO.replace(
+        "return b:token_mean(b:where(b.advantages:lt(0), loss:min(push * 3), loss))",
+        "return b:where(b.advantages:lt(0), loss:min(push * 3), loss)",
+    );
+    fs::write(dir.path().join("a.lua"), RECIPE.replace("LOSS", &format!("loss = function(b)\n{by_token}\n  end,")))
+        .unwrap();
+    assert!(run("terms-own", &[]) == usual);
+}
+
+#[test]
+fn gspo_and_cispo_written_in_lua_are_theirs_to_the_bit() {
+    let gspo = r#"
+    local log_ratio = b.logp - b.logp_old
+    local ratio = ((b.logp - b.logp:detach()) + log_ratio:detach():mean("step")):clamp(nil, 10):exp()
+    local push = -b.advantages
+    return b:seq_mean((push * ratio):max(push * ratio:clamp(1 - 3e-4, 1 + 4e-4)))"#;
+    assert!(both(gspo, &["trainer.loss=gspo"]).1);
+    let cispo = r#"
+    local ratio = (b.logp - b.logp_old):clamp(-20, 20):detach():exp()
+    return b:token_mean(-(ratio:clamp(1 - 0.2, 1 + options.high) * b.advantages) * b.logp)"#;
+    let dir = with(cispo);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "own", "trainer.loss.high=0.3"]);
+    succeed(
+        dir.path(),
+        &["run", "a.lua", "-q", "--name", "usual", "trainer.loss={\"name\":\"cispo\",\"clip_high\":0.3}"],
+    );
+    assert!(weights(dir.path(), "own") == weights(dir.path(), "usual"));
+}
+
+#[test]
+fn micro_batches_of_a_loss_over_groups_add_up() {
+    // Pairs within a group: the whole group is computed at once, whatever tokens_per_batch says.
+    let dir = with(
+        r#"
+    local margin = (b.advantages * (b.logp - b.logp_ref) + 0 * b.rewards):sum("group")
+    b:log("margin", margin / b:count("group"))
+    return b:seq_mean(-(0.5 * margin):log_sigmoid(), "group")"#,
+    );
+    let loss = |name: &str, tokens: &str| {
+        let tokens = format!("trainer.tokens_per_batch={tokens}");
+        succeed(dir.path(), &["run", "a.lua", "-q", "--name", name, &tokens, "trainer.steps=1", "trainer.epochs=1"]);
+        last_metrics(dir.path(), name)["policy/loss"].as_f64().unwrap()
+    };
+    let (one, many) = (loss("whole", "4096"), loss("parts", "1"));
+    assert!((one - many).abs() < 1e-6 && one > 0.0, "{one} {many}");
+    assert!(last_metrics(dir.path(), "whole").get("kl/mean").is_none());
+}
+
+#[test]
+fn a_bad_loss_is_told_by_check_and_at_run_time() {
+    let dir = with("    return b:token_mean(b.logp * b.advantags)");
+    let error = fail(dir.path(), &["check", "a.lua"]);
+    assert!(error.contains("the batch has no tensor `advantags`") && error.contains("--> a.lua:15"), "{error}");
+    assert!(error.contains("did you mean `advantages`"), "{error}");
+    let dir = with("    local x = b.logp - b.logp\n    return b:token_mean(b.logp / x)");
+    let error = fail(dir.path(), &["run", "a.lua"]);
+    assert!(error.contains("NaN or infinite is computed at a.lua:16"), "{error}");
+    let dir = with("    return b:token_mean(b.logp * b.advantages)");
+    let error = fail(dir.path(), &["run", "a.lua", "trainer.importance={}", "trainer.recompute_above=1e-3"]);
+    assert!(error.contains("without b.weights"), "{error}");
+    let error = fail(dir.path(), &["run", "a.lua", "trainer.clip=[0.2, 0.2]"]);
+    assert!(error.contains("`custom` has no clip"), "{error}");
+}
+
+#[test]
+fn a_program_tries_a_loss_on_plain_tables() {
+    let program = r#"
+local rows = {
+  { group = 1, trajectory = 1, step = 1, mask = { 1, 1 }, rewards = { 0, 1 }, logp = { -1, -2 }, logp_old = { -1.1, -2 }, advantages = { 1, 1 } },
+  { group = 1, trajectory = 2, step = 1, mask = { 1 }, rewards = { 0 }, logp = { -0.5 }, logp_old = { -1.5 }, advantages = { -1 } },
+}
+local function ppo(b, options)
+  local ratio = (b.logp - b.logp_old):clamp(-20, 20):exp()
+  local push = -b.advantages
+  local loss = (push * ratio):max(push * ratio:clamp(1 - options.low, 1.2))
+  b:log("ratio", ratio)
+  return b:where(b.advantages:lt(0), loss:min(push * 3), loss)
+end
+local own = r1.rl.loss(ppo, rows, { low = 0.2, loss_agg = "token-mean" })
+local usual = r1.rl.loss("ppo", rows)
+assert(own.loss == usual.loss and own.metrics.ratio > 1)
+assert(r1.json.encode(own.gradient) == r1.json.encode(usual.gradient))
+print(pcall(r1.rl.loss, function(b) return b.logp:exq() end, rows))
+"#;
+    let dir = directory(&[("p.lua", program)], false);
+    let told = succeed(dir.path(), &["lua", "p.lua"]);
+    assert!(told.starts_with("false") && told.contains("no method `exq`") && told.contains("p.lua:17"), "{told}");
+}
+
+#[test]
+fn a_loss_that_is_edited_is_used_from_the_next_step_on() {
+    let script = |name: &str, scale: &str| {
+        let body = format!("    local x = {scale} * b.logp * b.advantages\n    b:log(\"{name}\", x)\n    return x");
+        RECIPE.replace("LOSS", &format!("loss = function(b)\n{body}\n  end,")).replace("steps = 3", "steps = 100000")
+    };
+    let dir = directory(&[("a.lua", &script("first", "-1"))], true);
+    let metrics = || fs::read_to_string(dir.path().join("runs/a/metrics.jsonl")).unwrap_or_default();
+    let err = fs::File::create(dir.path().join("stderr")).unwrap();
+    let mut child = super::r1(dir.path(), &["run", "a.lua", "checkpoint.every=0"])
+        .stdout(std::process::Stdio::null())
+        .stderr(err)
+        .spawn()
+        .unwrap();
+    let until = |what: &str, holds: &dyn Fn() -> bool| {
+        for _ in 0..30_000 {
+            if holds() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        panic!("{what} does not come: {}", fs::read_to_string(dir.path().join("stderr")).unwrap());
+    };
+    let said = || fs::read_to_string(dir.path().join("stderr")).unwrap();
+    until("a step", &|| metrics().contains("loss/first"));
+    fs::write(dir.path().join("a.lua"), script("third", "-1 * b.logpp")).unwrap();
+    until("the refusal", &|| said().contains("the batch has no tensor `logpp`"));
+    // No reference policy was loaded when the run began.
+    fs::write(dir.path().join("a.lua"), script("third", "-1 * (b.logp - b.logp_ref)")).unwrap();
+    until("the refusal", &|| said().contains("without a reference policy"));
+    fs::write(dir.path().join("a.lua"), script("second", "-0.5")).unwrap();
+    until("the new loss", &|| metrics().contains("loss/second"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let text = metrics();
+    let last = text.lines().rfind(|line| line.ends_with('}')).unwrap();
+    assert!(!last.contains("loss/first") && !text.contains("loss/third"));
+}
