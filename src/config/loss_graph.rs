@@ -199,7 +199,9 @@ impl LossGraph {
     fn shape_of(&self, op: &Op) -> Result<Shape, String> {
         use Shape::{Tokens, Total, Truths};
         let numbers = |operand: Operand| match (operand, self.shape(operand)) {
-            (Operand::Number(number), _) if !number.is_finite() => Err(format!("is given the number {number}, which is not finite")),
+            (Operand::Number(number), _) if !number.is_finite() => {
+                Err(format!("is given the number {number}, which is not finite"))
+            }
             (_, None | Some(Tokens)) => Ok(()),
             (_, Some(Truths)) => Err("takes numbers, got truths: b:where(x, 1, 0) makes numbers of them".to_owned()),
             (_, Some(Total)) => Err(SCALAR.to_owned()),
