@@ -124,7 +124,8 @@ pub(super) struct RecipeArgs {
     /// Name of the run and its directory [default: the recipe's name, or the script's]
     #[arg(long)]
     name: Option<String>,
-    /// Go on from the last checkpoint of a run [default: the newest run of that name]
+    /// Go on from the last checkpoint of a run, with the settings it ran with and those given now on top [default: the
+    /// newest run of that name]
     #[arg(long, value_name = "RUN", num_args = 0..=1)]
     #[allow(clippy::option_option)] // clap's form: not given, given alone, given with a run
     resume: Option<Option<PathBuf>>,
@@ -198,11 +199,15 @@ impl RecipeArgs {
         self.overrides.extend(self.seed.map(|seed| format!("seed={seed}")));
         let resume = match self.resume {
             None => None,
-            Some(Some(run)) => Some(run),
+            // A directory, or the name of one below the directory of runs.
+            Some(Some(run)) if run.exists() => Some(run),
+            Some(Some(run)) => Some(Some(self.runs_dir.join(&run)).filter(|below| below.is_dir()).unwrap_or(run)),
             Some(None) => {
-                let name = match &self.name {
-                    Some(name) => name.clone(),
-                    None => Script::load(&self.script, &self.overrides)?.settings.name,
+                let typed = self.overrides.iter().rev().find_map(|setting| setting.strip_prefix("name="));
+                let name = match self.name.as_deref().or(typed) {
+                    Some(name) => name.to_owned(),
+                    // Without the settings typed now, which are meant to be on top of the run's own.
+                    None => Script::load(&self.script, &[])?.settings.name,
                 };
                 // A run that was stopped before it wrote anything begins anew.
                 store::newest_run(&self.runs_dir, &name)?
@@ -214,6 +219,7 @@ impl RecipeArgs {
             runs_dir: self.runs_dir,
             name: self.name,
             resume,
+            threads: self.threads,
             out: self.out,
             no_reload: false,
             interrupt: Some(interrupt),

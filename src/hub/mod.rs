@@ -19,7 +19,7 @@ mod remote;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -58,6 +58,13 @@ pub struct Watch<'a> {
     pub event: &'a (dyn Fn(Event<'_>) + Sync),
     /// True ends the fetch with [`Kind::Interrupted`]; what came so far is kept.
     pub stop: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// The commit of a file or directory in the hub's cache (`…/snapshots/COMMIT/…`); `None` for any other path.
+pub fn commit_of(path: &Path) -> Option<String> {
+    let names: Vec<&str> = path.iter().filter_map(|name| name.to_str()).collect();
+    let commit = names.windows(2).rfind(|pair| pair[0] == "snapshots" && id::is_commit(pair[1]))?[1];
+    Some(commit.to_owned())
 }
 
 /// A hub and the cache on this machine.

@@ -17,8 +17,9 @@ use crate::error::{Error, Kind as ErrorKind, Result};
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
-/// The field that names the model an adapter is for.
+/// The field that names the model an adapter is for, and the one for its revision on the hub.
 const BASE: &str = "base_model_name_or_path";
+const REVISION: &str = "revision";
 /// What PEFT puts before a module's name.
 const PREFIX: &str = "base_model.model.";
 
@@ -44,7 +45,7 @@ const INERT: &[&str] = &[
     "auto_mapping",
     "peft_version",
     BASE,
-    "revision",
+    REVISION,
     "inference_mode",
     "r",
     "lora_alpha",
@@ -75,14 +76,20 @@ impl LoraConfig {
         Self { rank, alpha, rank_stabilised: false, target_modules, source: Map::new() }
     }
 
-    /// What the adapter is for, as its file names it.
-    pub fn base(&self) -> Option<&str> {
-        self.source.get(BASE).and_then(Value::as_str)
+    /// The model that the adapter is for: a directory, or a model of the hub, `ORG/NAME@REVISION` where the file names a
+    /// revision.
+    pub fn base(&self) -> Option<String> {
+        let name = self.source.get(BASE).and_then(Value::as_str)?;
+        Some(match self.source.get(REVISION).and_then(Value::as_str) {
+            Some(revision) if !Path::new(name).exists() => format!("{name}@{revision}"),
+            _ => name.to_owned(),
+        })
     }
 
-    /// Names the model that the adapter is for.
-    pub fn set_base(&mut self, name: &str) {
+    /// Names the model that the adapter is for, and its revision if it is one of the hub.
+    pub fn set_base(&mut self, name: &str, revision: Option<&str>) {
         self.source.insert(BASE.to_owned(), json!(name));
+        self.source.insert(REVISION.to_owned(), json!(revision));
     }
 
     /// Reads the `adapter_config.json` in `dir`, `None` where there is none.
@@ -139,7 +146,15 @@ impl LoraConfig {
             Value::Array(all) => all.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect(),
             _ => Vec::new(),
         };
-        Ok(Self { rank: rank as usize, alpha, rank_stabilised, target_modules, source: source.clone() })
+        let mut config = Self { rank: rank as usize, alpha, rank_stabilised, target_modules, source: source.clone() };
+        // The first versions of r1 wrote the revision into the name, which PEFT can't open.
+        if let Some((name, revision)) = get(BASE).as_str().and_then(|base| base.split_once('@'))
+            && get(REVISION).is_null()
+            && !Path::new(get(BASE).as_str().unwrap_or_default()).exists()
+        {
+            config.set_base(name, Some(revision));
+        }
+        Ok(config)
     }
 
     fn to_json(&self) -> Value {

@@ -34,6 +34,9 @@ pub struct Script {
     pub settings: Settings,
     /// The recipe's own policy loss, where `trainer.loss` is "custom".
     pub loss: Option<Arc<LossGraph>>,
+    /// The name of the recipe's algorithm, such as `gspo`. The loops that run them are those of
+    /// [`Trainer`](crate::config::Trainer).
+    pub algorithm: String,
     /// What of them somebody wrote.
     pub(crate) written: Arc<Written>,
     pub(crate) modules: Arc<BTreeMap<String, Module>>,
@@ -101,7 +104,10 @@ impl Script {
             _ => None,
         };
         let modules = vm.modules();
+        let algorithm = data.get("trainer").and_then(|trainer| trainer.get("algorithm"));
+        let algorithm = algorithm.and_then(Json::as_str).unwrap_or("grpo").to_owned();
         Ok(Self {
+            algorithm,
             path: path.to_owned(),
             hash: hash(&source, &modules),
             source,
@@ -127,10 +133,11 @@ impl Script {
         Self::read(&vm, path, source, overrides)
     }
 
-    /// This version with other settings, over the data that `running` has found.
+    /// This version with other settings, over the data that `running` has found and with its algorithm.
     pub(crate) fn with(self, settings: Settings, running: &Self) -> Self {
         let loss = self.loss.clone().or_else(|| running.loss.clone());
-        Self { settings, loss, datasets: Arc::clone(&running.datasets), ..self }
+        let (algorithm, datasets) = (running.algorithm.clone(), Arc::clone(&running.datasets));
+        Self { settings, loss, algorithm, datasets, ..self }
     }
 
     /// The settings that the recipe has without the command line's.
@@ -182,6 +189,16 @@ impl Script {
             }
         }
         Ok(())
+    }
+
+    /// The name of a split's dataset and its first file, if the dataset is one of the hub.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] if it can't be opened.
+    pub fn hub_data(&self, split: Split) -> Result<Option<(String, PathBuf)>> {
+        let Some(Source::Hub(data)) = self.source_of(split) else { return Ok(None) };
+        let path = self.dataset(split)?.and_then(Dataset::first_file);
+        Ok(path.map(|path| (data.hf.clone(), path.to_owned())))
     }
 
     /// The rows of a split that are in files, found when first asked for.

@@ -60,7 +60,7 @@ pub use load::Script;
 pub use program::{Echo, End, Program, Stream};
 pub use record::{Difference, Record, Strictness};
 pub use reload::{Reload, Take, Watcher, Watching};
-pub use reload_settings::Change;
+pub use reload_settings::{Change, changes};
 pub use repl::{Breakpoint, Candidate, Console, Halt, Layout, OnHalt, Resume, Shown, Span, Style, is_open};
 pub use results::{Outcome, Reward, StepResult};
 pub use rows::Split;

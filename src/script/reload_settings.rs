@@ -93,8 +93,13 @@ fn learner(old: &Learner, new: &Learner) -> Learner {
 /// Every field that differs, by its dotted name.
 fn differences(old: &Settings, new: &Settings) -> Vec<Change> {
     let json = |settings: &Settings| serde_json::to_value(settings).unwrap_or(Json::Null);
+    changes(&json(old), &json(new))
+}
+
+/// Every field that differs between two settings as JSON, by its dotted name.
+pub fn changes(old: &Json, new: &Json) -> Vec<Change> {
     let mut found = Vec::new();
-    compare("", &json(old), &json(new), &mut found);
+    compare("", old, new, &mut found);
     found
 }
 

@@ -1,6 +1,7 @@
-//! Checkpoints: directories in Hugging Face layout with the optimiser's state and the place in the run beside.
+//! Checkpoints: a model directory in Hugging Face layout, and what resuming the run needs in its folder `trainer_state/`.
 //!
-//! A checkpoint is written under a temporary name and renamed when every byte is on the disk, so one that can be
+//! Nothing but the model's own files lies at the top level, because vLLM and SGLang load every `*.safetensors` file that
+//! they find there. A checkpoint is written under a temporary name and renamed when every byte is on the disk, so one that can be
 //! seen is complete. `checkpoints/latest` names the newest for people; finding one trusts the directories.
 
 use std::fs;
@@ -11,6 +12,17 @@ use serde::{Deserialize, Serialize};
 use super::RunDir;
 use super::files::{self, failed};
 use crate::error::{Error, Kind, Result};
+
+/// The folder of a checkpoint that holds everything but the model: the optimiser's state, averages of weights, the
+/// critic, and `state.json`.
+const TRAINER_STATE: &str = "trainer_state";
+
+/// Where a checkpoint keeps what resuming needs. Checkpoints of the first versions of r1 kept it at the top level, and
+/// are still read.
+pub fn trainer_state(checkpoint: &Path) -> PathBuf {
+    let folder = checkpoint.join(TRAINER_STATE);
+    if folder.is_dir() { folder } else { checkpoint.to_owned() }
+}
 
 /// Where a run stands: `state.json` of a checkpoint. Every random stream is counter-based and rooted in the seed,
 /// so the counters here are all the generator state there is.
@@ -36,30 +48,40 @@ pub struct State {
 }
 
 impl State {
+    /// Writes `trainer_state/state.json` of a checkpoint.
     pub fn save(&self, checkpoint: &Path) -> Result<()> {
+        let folder = checkpoint.join(TRAINER_STATE);
+        files::make_dir(&folder)?;
         let text = serde_json::to_string_pretty(self)
             .map_err(|e| Error::new(Kind::Internal, format!("can't write the state as JSON: {e}")))?;
-        files::write_bytes(&checkpoint.join("state.json"), format!("{text}\n").as_bytes())
+        files::write_bytes(&folder.join("state.json"), format!("{text}\n").as_bytes())
     }
 
+    /// Reads what [`State::save`] wrote.
     pub fn load(checkpoint: &Path) -> Result<Self> {
-        let path = checkpoint.join("state.json");
+        let path = trainer_state(checkpoint).join("state.json");
         let bytes = fs::read(&path).map_err(|e| failed("read the file", &path, &e))?;
         serde_json::from_slice(&bytes).map_err(|e| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(path))
     }
 }
 
 impl RunDir {
-    /// Makes `checkpoints/step-STEP`: `fill` writes into a temporary directory, which is synced and renamed; then
-    /// all but the newest `keep` checkpoints are removed (0 keeps all). Returns where it is.
-    pub fn checkpoint(&self, step: u64, keep: usize, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    /// Makes `checkpoints/step-STEP`: `fill(model, own)` writes the model into the temporary directory `model`, and the
+    /// rest into `own`, its folder `trainer_state`. The directory is synced and renamed; then all but the newest `keep`
+    /// checkpoints are removed (0 keeps all). Returns where it is.
+    ///
+    /// # Errors
+    /// Those of `fill`, and [`Kind::Store`]. Nothing is left behind then, and earlier checkpoints stay.
+    pub fn checkpoint(&self, step: u64, keep: usize, fill: impl FnOnce(&Path, &Path) -> Result<()>) -> Result<PathBuf> {
         let root = self.checkpoints();
         let name = format!("step-{step:06}");
         let path = root.join(&name);
         let unfinished = files::unfinished(&name, 0o777, |builder| builder.tempdir_in(&root))
             .map_err(|e| failed("make a directory in", &root, &e))?;
         // An error drops `unfinished`, which removes it.
-        fill(unfinished.path())?;
+        let own = unfinished.path().join(TRAINER_STATE);
+        files::make_dir(&own)?;
+        fill(unfinished.path(), &own)?;
         files::sync_tree(unfinished.path())?;
         let rename = |from: &Path, to: &Path| fs::rename(from, to).map_err(|e| failed("rename to", to, &e));
         if path.exists() {
@@ -132,7 +154,7 @@ mod tests {
 
     fn write(run: &RunDir, step: u64, keep: usize) -> PathBuf {
         let state = State { step, ..State::default() };
-        run.checkpoint(step, keep, |dir| state.save(dir)).unwrap()
+        run.checkpoint(step, keep, |dir, _| state.save(dir)).unwrap()
     }
 
     #[test]
@@ -158,7 +180,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
         write(&run, 5, 0);
-        let path = run.checkpoint(5, 0, |dir| State { step: 5, seed: 9, ..State::default() }.save(dir)).unwrap();
+        let path = run.checkpoint(5, 0, |dir, _| State { step: 5, seed: 9, ..State::default() }.save(dir)).unwrap();
         assert_eq!(State::load(&path).unwrap().seed, 9);
         assert_eq!(files::list(&run.checkpoints()).unwrap().len(), 2);
     }
@@ -169,7 +191,7 @@ mod tests {
         let run = RunDir::create(root.path(), "demo").unwrap();
         write(&run, 1, 0);
         let mut inside = PathBuf::new();
-        let error = run.checkpoint(2, 1, |dir| {
+        let error = run.checkpoint(2, 1, |dir, _| {
             inside = dir.to_owned();
             fs::write(dir.join("model.safetensors"), "half").unwrap();
             assert_eq!(latest_checkpoint(run.path()).unwrap().unwrap().0, 1);
@@ -179,6 +201,19 @@ mod tests {
         assert!(!inside.exists());
         assert_eq!(latest_checkpoint(run.path()).unwrap().unwrap().0, 1);
         assert_eq!(fs::read_to_string(run.checkpoints().join("latest")).unwrap(), "step-000001\n");
+    }
+
+    /// Checkpoints of the first versions had everything in one directory.
+    #[test]
+    fn the_first_layout_is_still_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State { step: 7, seed: 3, ..State::default() };
+        state.save(dir.path()).unwrap();
+        assert_eq!(trainer_state(dir.path()), dir.path().join("trainer_state"));
+        fs::rename(dir.path().join("trainer_state/state.json"), dir.path().join("state.json")).unwrap();
+        fs::remove_dir(dir.path().join("trainer_state")).unwrap();
+        assert_eq!(State::load(dir.path()).unwrap(), state);
+        assert_eq!(trainer_state(dir.path()), dir.path());
     }
 
     #[test]

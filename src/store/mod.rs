@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! runs/<name>/
-//!   recipe.lua, config.json          what ran: the script, its hash, the resolved settings, the versions
+//!   recipe.lua                       the script as it ran last
+//!   config.json                      script, hash, resolved settings, versions: those in effect, and those before
 //!   scripts/3fa85f64c1d2/            each version of the script with the files it required, by its hash
 //!   trajectories/step-000123.parquet one file a training step, one row a step of a trajectory
-//!   checkpoints/step-000120/         a model in Hugging Face layout, optimizer.safetensors, state.json
+//!   checkpoints/step-000120/         a model in Hugging Face layout; trainer_state/ has what resuming needs
 //!   checkpoints/latest               the name of the newest checkpoint, as text
 //!   metrics.jsonl, tb/               written by `telemetry`
 //! ```
@@ -17,6 +18,7 @@
 //! Every failure here is [`Kind::Store`](crate::Kind::Store) and names the path.
 
 mod checkpoint;
+mod configuration;
 mod files;
 mod read;
 mod record;
@@ -25,7 +27,8 @@ mod stored;
 mod table;
 mod trajectories;
 
-pub use checkpoint::{State, find_model, latest_checkpoint};
+pub use checkpoint::{State, find_model, latest_checkpoint, trainer_state};
+pub use configuration::{Configuration, Origin, Origins, ScriptVersion};
 pub use files::write_atomic;
 pub use read::read_trajectories;
 pub use run_dir::{Recipe, RunDir, ScriptsDir, newest_run};

@@ -4,8 +4,7 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
-
+use super::configuration::{ConfigFile, Configuration, Origins, ScriptVersion};
 use super::files::{self, failed};
 use crate::config::Settings;
 use crate::error::{Error, Kind, Result};
@@ -30,8 +29,13 @@ pub struct Recipe<'a> {
     pub hash: &'a str,
     /// The settings in effect, defaults and command line included.
     pub settings: &'a Settings,
-    /// `key=value` as typed.
+    /// `key=value` of the run's command lines.
     pub overrides: &'a [String],
+    /// The algorithm's name.
+    pub algorithm: &'a str,
+    /// Training steps that were done before.
+    pub from_step: u64,
+    pub origins: &'a Origins,
     /// Longest prompt plus reply, tokens; 0 where nothing is rolled out.
     pub max_context: usize,
     pub libtorch: &'a str,
@@ -68,9 +72,8 @@ impl RunDir {
 
     /// Opens an existing run to go on with it, and clears away what was left unfinished.
     pub fn open(path: &Path) -> Result<Self> {
-        // A model directory has a config.json as well, without a script.
-        if !read_config(path)?.is_some_and(|config| config["script"].is_object()) {
-            return Err(Error::new(Kind::Store, "not a run directory: it has no config.json that names a script")
+        if ConfigFile::read(path)?.is_none() {
+            return Err(Error::new(Kind::Store, "not a run directory: it has no config.json")
                 .at_path(path)
                 .hint("name a directory that `r1 run` or `r1 sft` made, such as runs/NAME"));
         }
@@ -109,37 +112,41 @@ impl RunDir {
         self.trajectories().join(format!("step-{step:06}.parquet"))
     }
 
-    /// Writes `recipe.lua`, `config.json` and the whole script ([`RunDir::write_script`]). A resumed run whose script or settings have changed keeps the old
-    /// ones as `recipe-HASH.lua` and `config-HASH.json`, with the first twelve letters of the old script's hash.
+    /// The configuration in effect.
+    ///
+    /// # Errors
+    /// [`Kind::Store`] for a file that is damaged or missing.
+    pub fn configuration(&self) -> Result<Configuration> {
+        let missing = || Error::new(Kind::Store, "the run has no config.json").at_path(&self.path);
+        ConfigFile::read(&self.path)?.map(|file| file.current).ok_or_else(missing)
+    }
+
+    /// Writes `recipe.lua`, `config.json` and the whole script ([`RunDir::write_script`]). Where the configuration differs
+    /// from the last one, that one goes to the history in `config.json`; earlier scripts stay in `scripts/`.
     pub fn write_recipe(&self, recipe: &Recipe<'_>) -> Result<()> {
         self.write_script(recipe.hash, recipe.script, recipe.source, recipe.modules)?;
-        let config = json!({
-            "r1": env!("CARGO_PKG_VERSION"),
-            "libtorch": recipe.libtorch,
-            "script": { "path": recipe.script, "hash": recipe.hash },
-            "overrides": recipe.overrides,
-            "seed": recipe.settings.seed,
-            "max_context": recipe.max_context,
-            "settings": recipe.settings,
-        });
-        let mut text = serde_json::to_string_pretty(&config)
+        let mut settings = serde_json::to_value(recipe.settings)
             .map_err(|e| Error::new(Kind::Internal, format!("can't write the settings as JSON: {e}")))?;
-        text.push('\n');
-        let old = read_config(&self.path)?.and_then(|old| old["script"]["hash"].as_str().map(str::to_owned));
-        for (file, new) in [("recipe.lua", recipe.source), ("config.json", text.as_str())] {
-            let path = self.path.join(file);
-            if let Some(hash) = &old {
-                if fs::read(&path).is_ok_and(|bytes| bytes == new.as_bytes()) {
-                    continue;
-                }
-                let kept = self.path.join(file.replace('.', &format!("-{}.", short(hash))));
-                if !kept.exists() {
-                    fs::copy(&path, &kept).map_err(|e| failed("keep the old recipe as", &kept, &e))?;
-                }
-            }
-            files::write_bytes(&path, new.as_bytes())?;
+        settings["trainer"]["algorithm"] = recipe.algorithm.into();
+        let path = self.path.join("recipe.lua");
+        if !fs::read(&path).is_ok_and(|bytes| bytes == recipe.source.as_bytes()) {
+            files::write_bytes(&path, recipe.source.as_bytes())?;
         }
-        Ok(())
+        ConfigFile::update(
+            &self.path,
+            Configuration {
+                from_step: recipe.from_step,
+                r1: env!("CARGO_PKG_VERSION").to_owned(),
+                libtorch: recipe.libtorch.to_owned(),
+                script: ScriptVersion { path: recipe.script.to_owned(), hash: recipe.hash.to_owned() },
+                overrides: recipe.overrides.to_vec(),
+                seed: recipe.settings.seed,
+                algorithm: recipe.algorithm.to_owned(),
+                max_context: recipe.max_context,
+                origins: recipe.origins.clone(),
+                settings,
+            },
+        )
     }
 
     /// Writes a version of the script with every file it required to `scripts/HASH/`, so that its trajectories can be
@@ -194,19 +201,6 @@ pub(super) fn short(hash: &str) -> String {
     hash.chars().take(12).collect()
 }
 
-/// What `config.json` of a run says; `None` before it is written.
-pub(super) fn read_config(run: &Path) -> Result<Option<Value>> {
-    let path = run.join("config.json");
-    let bytes = match fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(failed("read the file", &path, &e)),
-    };
-    serde_json::from_slice(&bytes)
-        .map(Some)
-        .map_err(|e| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(path))
-}
-
 /// The newest run called `name` below `root` (`name`, `name-2`, …) that has begun; `None` when there is none.
 pub fn newest_run(root: &Path, name: &str) -> Result<Option<PathBuf>> {
     let number = |path: &Path| -> Option<u64> {
@@ -236,7 +230,11 @@ mod tests {
     use super::*;
 
     fn recipe<'a>(source: &'a str, hash: &'a str, settings: &'a Settings) -> Recipe<'a> {
+        static NONE: Origins = Origins { model: None, train: None, eval: None };
         Recipe {
+            algorithm: "gspo",
+            from_step: 0,
+            origins: &NONE,
             script: Path::new("a.lua"),
             source,
             hash,
@@ -305,20 +303,39 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_script_keeps_the_old_one() {
+    fn every_configuration_is_kept_with_the_step_it_began_at() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
         let settings = Settings { seed: 7, ..Settings::default() };
-        run.write_recipe(&recipe("return 1", "aaaaaaaaaaaaaaaa", &settings)).unwrap();
-        let config = read_config(run.path()).unwrap().unwrap();
-        assert_eq!(config["seed"], 7);
-        let back: Settings = serde_json::from_value(config["settings"].clone()).unwrap();
-        assert_eq!(back, settings);
-        run.write_recipe(&recipe("return 1", "aaaaaaaaaaaaaaaa", &settings)).unwrap();
-        assert!(!run.path().join("recipe-aaaaaaaaaaaa.lua").exists());
-        run.write_recipe(&recipe("return 2", "bbbb", &settings)).unwrap();
-        assert_eq!(fs::read_to_string(run.path().join("recipe-aaaaaaaaaaaa.lua")).unwrap(), "return 1");
+        let first = recipe("return 1", "aaaaaaaaaaaaaaaa", &settings);
+        run.write_recipe(&first).unwrap();
+        let config = run.configuration().unwrap();
+        assert_eq!((config.seed, config.algorithm.as_str(), config.from_step), (7, "gspo", 0));
+        assert_eq!(config.settings["trainer"]["algorithm"], "gspo");
+        let before = fs::read(run.path().join("config.json")).unwrap();
+        // The same configuration from a later step on is the same configuration.
+        run.write_recipe(&Recipe { from_step: 2, ..first }).unwrap();
+        assert_eq!(fs::read(run.path().join("config.json")).unwrap(), before);
+        // Another one twice under the same script.
+        let overrides = ["trainer.lr=1".to_owned()];
+        run.write_recipe(&Recipe { from_step: 3, overrides: &overrides, ..first }).unwrap();
+        run.write_recipe(&Recipe { from_step: 5, source: "return 2", hash: "bbbb", ..first }).unwrap();
+        let file = ConfigFile::read(run.path()).unwrap().unwrap();
+        let found: Vec<(u64, &str, usize)> =
+            file.all().map(|one| (one.from_step, one.script.hash.as_str(), one.overrides.len())).collect();
+        assert_eq!(found, [(0, "aaaaaaaaaaaaaaaa", 0), (3, "aaaaaaaaaaaaaaaa", 1), (5, "bbbb", 0)]);
         assert_eq!(fs::read_to_string(run.path().join("recipe.lua")).unwrap(), "return 2");
-        assert!(run.path().join("config-aaaaaaaaaaaa.json").exists());
+        assert_eq!(fs::read_to_string(run.path().join("scripts/aaaaaaaaaaaa/a.lua")).unwrap(), "return 1");
+    }
+
+    /// As the first versions of r1 wrote it.
+    #[test]
+    fn a_config_without_history_is_read() {
+        let root = tempfile::tempdir().unwrap();
+        let text = r#"{"r1": "0.1.0", "libtorch": "2.11.0", "script": {"path": "a.lua", "hash": "aa"}, "overrides": ["seed=3"],
+            "seed": 3, "max_context": 9, "settings": {}}"#;
+        fs::write(root.path().join("config.json"), text).unwrap();
+        let config = RunDir::open(root.path()).unwrap().configuration().unwrap();
+        assert_eq!((config.seed, config.overrides.as_slice()), (3, &["seed=3".to_owned()][..]));
     }
 }

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::configuration::ConfigFile;
 use super::files::{self, failed};
 use super::read_trajectories;
-use super::run_dir::{read_config, short};
+use super::run_dir::short;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Trajectory;
 
@@ -16,7 +17,7 @@ use crate::mdp::Trajectory;
 #[derive(Clone, Debug)]
 pub struct StoredRun {
     path: PathBuf,
-    config: Value,
+    config: ConfigFile,
 }
 
 /// A version of a run's script, with what was set on the command line.
@@ -36,11 +37,8 @@ impl StoredRun {
     pub fn open(given: &Path, root: &Path) -> Result<Self> {
         let below = root.join(given);
         let path = if given.join("config.json").is_file() || !below.is_dir() { given.to_owned() } else { below };
-        match read_config(&path)? {
-            Some(config) if config["script"].is_object() => Ok(Self { path, config }),
-            Some(_) => Err(Error::new(Kind::Store, "not a run directory: its config.json names no script")
-                .at_path(&path)
-                .hint("name a directory that `r1 run` made, such as runs/NAME")),
+        match ConfigFile::read(&path)? {
+            Some(config) => Ok(Self { path, config }),
             None => {
                 let runs = files::list(root)?;
                 let names: Vec<String> = runs
@@ -71,7 +69,7 @@ impl StoredRun {
 
     /// Longest prompt plus reply of its rollouts, tokens.
     pub fn max_context(&self) -> usize {
-        self.config["max_context"].as_u64().unwrap_or(0) as usize
+        self.config.current.max_context
     }
 
     /// The steps that have trajectories, in order.
@@ -89,7 +87,7 @@ impl StoredRun {
     /// The script that a trajectory names by its hash.
     pub fn sources(&self, hash: &str) -> Result<Sources> {
         let folder = self.path.join("scripts").join(short(hash));
-        let path = PathBuf::from(self.config["script"]["path"].as_str().unwrap_or_default());
+        let path = self.config.current.script.path.clone();
         let main = path.file_name().map(PathBuf::from).unwrap_or_default();
         if !folder.join(&main).is_file() {
             return Err(Error::new(Kind::Store, format!("the run keeps no script with the hash {}", short(hash)))
@@ -103,15 +101,19 @@ impl StoredRun {
         Ok(Sources { path, source, modules, overrides: self.overrides(hash)? })
     }
 
-    /// What was set on the command line of the run that loaded this version of the script.
+    /// What was set on the command line of the run that loaded this version of the script; the last one counts.
     fn overrides(&self, hash: &str) -> Result<Vec<String>> {
-        let kept = self.path.join(format!("config-{}.json", short(hash)));
-        let mut config = self.config.clone();
-        if config["script"]["hash"] != hash && kept.is_file() {
-            let bytes = fs::read(&kept).map_err(|e| failed("read the file", &kept, &e))?;
-            config = serde_json::from_slice(&bytes)
-                .map_err(|e| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(&kept))?;
+        if let Some(found) = self.config.all().rfind(|one| one.script.hash == hash) {
+            return Ok(found.overrides.clone());
         }
+        // The first versions of r1 kept earlier configurations in files of their own.
+        let kept = self.path.join(format!("config-{}.json", short(hash)));
+        if !kept.is_file() {
+            return Ok(self.config.current.overrides.clone());
+        }
+        let bytes = fs::read(&kept).map_err(|e| failed("read the file", &kept, &e))?;
+        let config: Value = serde_json::from_slice(&bytes)
+            .map_err(|e| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(&kept))?;
         let list = config["overrides"].as_array().cloned().unwrap_or_default();
         Ok(list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
     }
@@ -135,7 +137,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::config::Settings;
-    use crate::store::{Recipe, RunDir};
+    use crate::store::{Origins, Recipe, RunDir};
 
     #[test]
     fn scripts_come_back_as_they_were_with_their_modules_and_overrides() {
@@ -149,6 +151,9 @@ mod tests {
             hash: "aaaaaaaaaaaaaaaa",
             settings: &settings,
             overrides: &["seed=1".to_owned()],
+            algorithm: "grpo",
+            from_step: 0,
+            origins: &Origins::default(),
             max_context: 512,
             libtorch: "2.11.0",
         };

@@ -37,4 +37,4 @@ pub use stream::{Event, Stream};
 pub use supervised::Supervised;
 pub use template::Template;
 pub use tokenizer::Tokenizer;
-pub use train::train_tokenizer;
+pub use train::{TEMPLATE as CHATML_TEMPLATE, train_tokenizer};

@@ -135,6 +135,15 @@ impl Renderer {
         })
     }
 
+    /// A renderer over the same tokenizer and template for another format, by name.
+    ///
+    /// # Errors
+    /// `Kind::Script` if there is no such format.
+    pub fn with_format(&self, name: &str) -> Result<Self> {
+        let format = Format::named(name, &self.template)?;
+        Self::with_template(Arc::clone(&self.tokenizer), self.template.clone(), format)
+    }
+
     /// Names the tool that bare code calls; `python` unless told otherwise.
     #[must_use]
     pub fn with_code_tool(mut self, name: impl Into<String>) -> Self {

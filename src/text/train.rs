@@ -23,7 +23,7 @@ const SPLIT: &str =
 pub(super) const CHATML: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 
 /// The chat template written beside a trained tokenizer.
-pub(super) const TEMPLATE: &str = include_str!("chatml.jinja");
+pub const TEMPLATE: &str = include_str!("chatml.jinja");
 
 /// Trains a byte-level BPE of at most `vocab_size` tokens (fewer if the text runs out of pairs). The same texts give
 /// the same tokenizer. ChatML's tokens come first; `special_tokens` get one id each behind them and stay in decoded

@@ -9,6 +9,7 @@ use super::session::compute_kind;
 use super::source::{Fetching, model_dir};
 use crate::config::{LoraSettings, PolicySettings};
 use crate::error::{Error, Kind, Result};
+use crate::hub::commit_of;
 use crate::model::{LoraConfig, Model};
 
 /// Loads what `dir` holds, a model or an adapter with the model it names; and the directory of tokenizer and settings, which
@@ -34,7 +35,7 @@ pub(super) fn load_with(
             .at_path(dir.join("adapter_config.json"))
             .hint("name it in `base_model_name_or_path`")
     })?;
-    let base = model_dir(base, fetching).map_err(|error| Error {
+    let base = model_dir(&base, fetching).map_err(|error| Error {
         message: format!("the adapter in {} is for another model: {}", dir.display(), error.message),
         ..error
     })?;
@@ -71,13 +72,25 @@ pub(super) fn load_for_training(
         (Some(wanted), Some(found)) => same(wanted, found).map_err(|error| error.at_path(dir))?,
         (Some(wanted), None) => {
             let mut config = new(wanted);
-            // A directory must be found from anywhere.
-            let path = Path::new(&policy.model).canonicalize();
-            config.set_base(&path.map_or_else(|_| policy.model.clone(), |path| path.display().to_string()));
+            let (name, revision) = base_of(&policy.model, dir);
+            config.set_base(&name, revision.as_deref());
             model.add_adapter(config, seed)?;
         }
     }
     Ok((model, text))
+}
+
+/// How an adapter's file names the model `name`, which was found in `dir`: a model of the hub with its commit, a directory
+/// by the path that is valid from anywhere.
+fn base_of(name: &str, dir: &Path) -> (String, Option<String>) {
+    if Path::new(name).exists() {
+        let path = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+        return (path.display().to_string(), None);
+    }
+    match commit_of(dir) {
+        Some(commit) => (name.split('@').next().unwrap_or_default().to_owned(), Some(commit)),
+        None => (name.to_owned(), None),
+    }
 }
 
 /// A new adapter as the recipe asks for it.

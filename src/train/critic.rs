@@ -4,19 +4,21 @@ use std::path::Path;
 
 use tch::Tensor;
 
+use super::checkpoint::require_finite;
 use super::lesson::Lesson;
 use super::setup::{Training, load_alone};
 use super::update::{Update, UpdateStats};
 use super::value::{self, CriticStats, update_critic};
 use super::{RunOptions, files};
 use crate::config::Learner;
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::model::{Critic, Model, write_tensors};
 use crate::rl::adamw::{self, AdamW};
 use crate::rl::pack::MicroBatch;
+use crate::store::trainer_state;
 use crate::telemetry::Reporter;
 
-/// The critic's directory within a checkpoint, and its optimiser's state in there.
+/// The critic's folder within a checkpoint's `trainer_state`, and its optimiser's state in there.
 const DIR: &str = "critic";
 const OPTIMIZER: &str = "optimizer.safetensors";
 
@@ -31,13 +33,18 @@ impl Learning {
     /// A new critic started from the policy's weights, or that of the checkpoint the run goes on from.
     pub(super) fn open(training: &Training, options: &RunOptions, reporter: &Reporter) -> Result<Self> {
         let (policy, learner) = (&training.session.model, &training.learner);
-        let saved = training.checkpoint.as_ref().map(|checkpoint| checkpoint.join(DIR));
+        let saved = training.checkpoint.as_ref().map(|checkpoint| trainer_state(checkpoint).join(DIR));
+        if let Some(dir) = saved.as_ref().filter(|dir| !dir.is_dir()) {
+            return Err(Error::new(Kind::Store, "the checkpoint has no critic: the run was trained without one")
+                .at_path(dir)
+                .hint("resume with the algorithm of the run, or start a new run with policy.model=RUN"));
+        }
         let mut trunk = if learner.critic.shared {
             None
         } else {
             Some(match &saved {
                 Some(dir) => Model::load(dir, policy.device(), policy.kind())?,
-                None => load_alone(&training.script.settings.policy, options, reporter)?,
+                None => load_alone(&training.base, options, reporter)?,
             })
         };
         if let Some(trunk) = &mut trunk {
@@ -89,8 +96,10 @@ impl Learning {
         Ok((Some(own), stats))
     }
 
-    pub(super) fn save(&self, checkpoint: &Path) -> Result<()> {
-        let dir = checkpoint.join(DIR);
+    /// Writes the critic into the folder `trainer_state` of a checkpoint.
+    pub(super) fn save(&self, trainer_state: &Path) -> Result<()> {
+        let dir = trainer_state.join(DIR);
+        require_finite(&self.critic.parameters(), "the critic's weight")?;
         self.critic.save(&dir)?;
         write_tensors(&dir.join(OPTIMIZER), &self.optimizer.state())
     }

@@ -2,10 +2,10 @@
 //! it came; and the end of a run in which most fail.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde_json::json;
 
+use super::report::quoted;
 use super::setup::Training;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
@@ -105,11 +105,11 @@ impl Training {
     /// Tells what failed in the step; stops the run when most did, since what is left says nothing about the policy. The
     /// trajectories of such a step are stored all the same, for whoever looks for the reason.
     pub(super) fn look_at_failures(&mut self, trajectories: &[Trajectory], reporter: &Reporter) -> Result<()> {
-        let (script, run) = (quoted(&self.script.path), self.run.path().to_owned());
+        let (script, run) = (quoted(&self.script.path.display().to_string()), self.run.path().to_owned());
         let again = |trajectory: &Trajectory| {
             let step = Some(trajectory.steps.len()).filter(|last| *last > 0);
             let step = step.map_or_else(String::new, |last| format!(":{last}"));
-            let address = quoted(format!("{}:{}{step}", run.display(), trajectory.id).as_ref());
+            let address = quoted(&format!("{}:{}{step}", run.display(), trajectory.id));
             Some(format!("r1 repl {script} --replay {address}"))
         };
         let failed = trajectories.iter().filter(|trajectory| trajectory.status.is_failure()).count();
@@ -138,13 +138,6 @@ fn broken(trajectories: &[Trajectory], failed: usize, again: impl Fn(&Trajectory
     }
     Error::new(Kind::Env, text)
         .hint("mend the script and start again with --resume; rollout.max_failure_rate sets the limit")
-}
-
-/// A path as a shell takes it.
-fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
-    let plain = |c: char| c.is_alphanumeric() || "/._-+:@,=~".contains(c);
-    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 /// The failed ones by what they failed of, numbers left out: `row 17` and `row 18` are one cause.

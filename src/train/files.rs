@@ -1,6 +1,6 @@
 //! Files of a training run that need tensors or belong to the model: optimiser state, tokenizer files, exports.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use tch::Tensor;
@@ -11,18 +11,71 @@ use crate::config::{CheckpointSettings, DeviceChoice, Dtype, PolicySettings};
 use crate::error::{Error, Kind, Result};
 use crate::model::{LoraConfig, Model};
 use crate::script::Script;
+use crate::text::{CHATML_TEMPLATE, Renderer};
 
 /// Files beside the weights that make a directory a whole model.
-const TEXT_FILES: [&str; 8] = [
-    "tokenizer.json",
+const MODEL_FILES: [&str; 9] = [
+    TOKENIZER,
     "tokenizer_config.json",
     "generation_config.json",
     "chat_template.jinja",
     "special_tokens_map.json",
     "added_tokens.json",
+    "tokenizer.model",
     "vocab.json",
     "merges.txt",
 ];
+const TOKENIZER: &str = "tokenizer.json";
+
+/// The files beside a model's weights (tokenizer, chat template, generation settings), byte for byte as they were when the
+/// model was opened. They are held in memory because the directory they came from may be gone when a checkpoint is written:
+/// a resumed run removes the checkpoint it started from as soon as `checkpoint.keep` newer ones exist.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ModelFiles(BTreeMap<&'static str, Vec<u8>>);
+
+impl ModelFiles {
+    /// Reads the files in `dir`.
+    ///
+    /// # Errors
+    /// `Kind::Model` with the path of a file that can't be read, or if there is no `tokenizer.json`.
+    pub(super) fn read(dir: &Path) -> Result<Self> {
+        let mut files = BTreeMap::new();
+        for name in MODEL_FILES {
+            let path = dir.join(name);
+            match std::fs::read(&path) {
+                Ok(bytes) => drop(files.insert(name, bytes)),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(Error::io(Kind::Model, "read the model's file", &path, &error)),
+            }
+        }
+        if files.contains_key(TOKENIZER) {
+            return Ok(Self(files));
+        }
+        Err(Error::new(Kind::Model, format!("there is no {TOKENIZER}"))
+            .at_path(dir)
+            .hint("copy it from the model that this one was trained from"))
+    }
+
+    /// Adds the chat template that the run trains with, where the model has none of its own.
+    pub(super) fn with_template_of(mut self, renderer: &Renderer) -> Self {
+        if renderer.template().is_default() {
+            self.0.insert("chat_template.jinja", CHATML_TEMPLATE.as_bytes().to_vec());
+        }
+        self
+    }
+
+    /// Writes the files into `dir`.
+    ///
+    /// # Errors
+    /// `Kind::Store` with the path.
+    pub(super) fn write(&self, dir: &Path) -> Result<()> {
+        for (name, bytes) in &self.0 {
+            let path = dir.join(name);
+            std::fs::write(&path, bytes).map_err(|error| Error::io(Kind::Store, "write", &path, &error))?;
+        }
+        Ok(())
+    }
+}
 
 /// The run's name: as typed, as the recipe says, or the script's stem.
 pub(super) fn run_name(options: &RunOptions, script: &Script) -> String {
@@ -44,18 +97,6 @@ pub(super) fn read_tensors(path: &Path) -> Result<HashMap<String, Tensor>> {
     Ok(tensors.into_iter().collect())
 }
 
-/// Copies tokenizer, template and generation settings, so that a checkpoint is a whole model.
-pub(super) fn copy_text_files(from: &Path, to: &Path) -> Result<()> {
-    for name in TEXT_FILES {
-        let source = from.join(name);
-        if source.is_file() {
-            let target = to.join(name);
-            std::fs::copy(&source, &target).map_err(|error| Error::io(Kind::Store, "write", &target, &error))?;
-        }
-    }
-    Ok(())
-}
-
 /// Writes a checkpoint's model or adapter, without optimiser and counters, to a directory of its own. `computed` is the type
 /// the run computed in.
 pub(super) fn export(
@@ -72,7 +113,7 @@ pub(super) fn export(
         let failed = |path: &Path, error: &std::io::Error| Error::io(Kind::Store, "write", path, error);
         for entry in std::fs::read_dir(checkpoint).map_err(|error| failed(checkpoint, &error))? {
             let name = entry.map_err(|error| failed(checkpoint, &error))?.file_name();
-            // One file of weights, or shards and their index; the optimiser's are named otherwise.
+            // One file of weights, or shards and their index.
             if name == "config.json"
                 || ["model", "adapter_"].iter().any(|start| name.to_string_lossy().starts_with(start))
             {
@@ -92,5 +133,5 @@ pub(super) fn export(
         }
         model.save(out)?;
     }
-    copy_text_files(checkpoint, out)
+    ModelFiles::read(checkpoint)?.write(out)
 }

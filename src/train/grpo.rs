@@ -16,20 +16,21 @@ use super::credit::{Credit, Ways, named};
 use super::evaluate::solved;
 use super::lesson::{self, Lesson};
 use super::reload::Reloads;
+use super::resume::Opened;
 use super::setup::Training;
 use super::steps::Steps;
 use super::update::{Update, UpdateStats};
 use super::written::Learned;
-use super::{RunOptions, Summary, due, metrics, report};
+use super::{Summary, due, metrics, report};
 use crate::error::Result;
 use crate::rl::advantages::Need;
-use crate::script::Script;
 use crate::telemetry::{Metrics, Reporter};
 
 /// Trains the recipe's policy; returns what it came to.
-pub(super) fn run(script: Script, options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
+pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
     let started = Instant::now();
-    let mut it = Training::open(script, options, reporter)?;
+    let options = &opened.options.clone();
+    let mut it = Training::open(opened, reporter)?;
     let mut summary = Summary { run_dir: it.run.path().to_owned(), ..Summary::default() };
     summary.before = it.evaluate(reporter, "before", true)?;
 

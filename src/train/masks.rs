@@ -6,6 +6,7 @@ use super::credit::{Credit, Ways};
 use super::custom;
 use super::lesson;
 use super::session::Session;
+use super::source::model_dir;
 use super::steps::Steps;
 use super::written::Learned;
 use super::{RunOptions, report};
@@ -49,7 +50,8 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
     let Checked { learner, objective, critic, warnings } = checked(&script)?;
     report::warn(reporter, &warnings);
     let learner = Learner { groups_per_step: 1, filter: Filter::default(), ..learner };
-    let mut session = Session::open(&script, &script.settings.policy, options.fetching(reporter))?;
+    let dir = model_dir(&script.settings.policy.model, options.fetching(reporter))?;
+    let mut session = Session::open(&script, &dir, options.fetching(reporter))?;
     let tasks = session
         .pool
         .rows(Split::Train)

@@ -4,6 +4,7 @@
 
 mod adapter;
 mod checked;
+mod checkpoint;
 mod collect;
 mod credit;
 mod critic;
@@ -24,6 +25,7 @@ mod plan;
 mod ppo;
 mod reload;
 mod report;
+mod resume;
 mod score;
 mod session;
 mod setup;
@@ -36,12 +38,13 @@ mod watch;
 mod weights;
 mod written;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
-use crate::script::Script;
 use crate::telemetry::{Interrupt, Reporter};
+
+use resume::Opened;
 
 pub use checked::{Checked, checked};
 pub use generation::model_sampling;
@@ -63,8 +66,10 @@ pub struct RunOptions {
     /// Where run directories are made.
     pub runs_dir: PathBuf,
     pub name: Option<String>,
-    /// Go on with this run directory.
+    /// The run directory to go on with.
     pub resume: Option<PathBuf>,
+    /// CPU threads, where they were given; for the command that goes on with the run.
+    pub threads: Option<u16>,
     /// Also write the final model, or its adapter, here (HF layout, PEFT's).
     pub out: Option<PathBuf>,
     /// Whether changes of the script are left for the next run.
@@ -76,6 +81,22 @@ pub struct RunOptions {
 impl RunOptions {
     fn fetching<'a>(&self, reporter: &'a Reporter) -> Fetching<'a> {
         Fetching { reporter, interrupt: self.interrupt }
+    }
+
+    /// The command line that goes on with the run `run`. Its settings are not part of it, because the run keeps them.
+    fn resume_command(&self, verb: &str, run: &Path) -> String {
+        let quoted = |path: &Path| report::quoted(&path.display().to_string());
+        let mut command = format!("r1 {verb} {} --resume {}", quoted(&self.script), quoted(run));
+        if let Some(out) = &self.out {
+            command.extend([" --out ", &quoted(out)]);
+        }
+        if let Some(threads) = self.threads {
+            command.extend([" --threads ", &threads.to_string()]);
+        }
+        if self.no_reload {
+            command.push_str(" --no-reload");
+        }
+        command
     }
 
     fn interrupted(&self) -> bool {
@@ -99,10 +120,10 @@ pub struct Summary {
 
 /// Trains the recipe's policy by reinforcement learning; returns what it came to.
 pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
-    let script = Script::load(&options.script, &options.overrides)?;
-    match &script.settings.trainer {
-        Trainer::Grpo(_) => grpo::run(script, options, reporter),
-        Trainer::Ppo(_) => ppo::run(script, options, reporter),
+    let opened = Opened::new(options, reporter)?;
+    match &opened.script.settings.trainer {
+        Trainer::Grpo(_) => grpo::run(opened, reporter),
+        Trainer::Ppo(_) => ppo::run(opened, reporter),
         Trainer::Sft(_) => Err(Error::new(Kind::Usage, "this recipe's trainer is r1.sft")
             .at_path(&options.script)
             .hint(format!("run it with `r1 sft {}`", options.script.display()))),

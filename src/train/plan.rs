@@ -97,7 +97,7 @@ pub fn plan(options: &RunOptions, reporter: &Reporter) -> Result<Plan> {
         _ => LoraConfig::load(&dir)?,
     };
     let base = match of_policy.as_ref().and_then(LoraConfig::base) {
-        Some(base) if !dir.join("config.json").is_file() => model_dir(base, fetching)?,
+        Some(base) if !dir.join("config.json").is_file() => model_dir(&base, fetching)?,
         _ => dir,
     };
     let config = Config::load(&base)?;

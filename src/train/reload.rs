@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 
 use super::checked::{Checked, checked};
 use super::objective::Objective;
+use super::resume::record;
 use super::setup::{Training, schedule_of};
 use super::{RunOptions, report, session};
 use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
 use crate::rollout::Spec;
 use crate::script::{Change, Reload, Split, Watcher, Watching};
-use crate::store::Recipe;
 use crate::telemetry::{Metrics, Mode, Reporter};
 
 /// The watcher of a run, and what it has found since the last step.
@@ -86,16 +86,7 @@ impl Reloads {
         }
         it.session.pool.set_retries(settings.rollout.retries);
         it.session.settings = settings;
-        it.run.write_recipe(&Recipe {
-            script: &script.path,
-            source: &script.source,
-            modules: &script.modules(),
-            hash: &script.hash,
-            settings: &script.settings,
-            overrides: &options.overrides,
-            max_context: it.session.max_context,
-            libtorch: crate::native::libtorch_version(),
-        })?;
+        record(&it.run, &script, &options.overrides, &it.origins, it.session.max_context, it.state.step)?;
         it.script = script;
         Ok(())
     }

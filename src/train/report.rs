@@ -1,8 +1,6 @@
 //! What a run tells a person: its opening, evaluations, example trajectories, the closing words. And the two checks
 //! that stop a run which can't be going well.
 
-use std::path::Path;
-
 use serde_json::json;
 
 use super::credit::named;
@@ -19,6 +17,16 @@ use crate::telemetry::{Metrics, MetricsLog, Reporter, compact, duration};
 
 /// Example trajectories shown before and after.
 const EXAMPLES: usize = 3;
+
+/// A word of a command line, as a shell takes it.
+pub(super) fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "/._-+:@,=~".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
 
 fn describe(model: &Model) -> String {
     let parameters: usize = model.parameters().iter().map(|(_, tensor)| tensor.numel()).sum();
@@ -156,7 +164,7 @@ impl Curves {
 }
 
 /// What was learned, where everything lies, what to type next.
-pub(super) fn closing(reporter: &Reporter, summary: &Summary, curves: &Curves, script: &Path) {
+pub(super) fn closing(reporter: &Reporter, summary: &Summary, curves: &Curves, options: &RunOptions) {
     reporter.section(if summary.interrupted { "Stopped" } else { "Done" });
     if curves.accuracy.len() > 1 {
         let first = curves.first.unwrap_or(1);
@@ -181,10 +189,11 @@ pub(super) fn closing(reporter: &Reporter, summary: &Summary, curves: &Curves, s
     if let Some(checkpoint) = &summary.checkpoint {
         reporter.text(&format!("checkpoint  {}", checkpoint.display()));
         reporter.text("next");
-        reporter.text(&format!("  r1 infer --model {} --script {}", checkpoint.display(), script.display()));
+        let [checkpoint, script] = [checkpoint, &options.script].map(|path| quoted(&path.display().to_string()));
+        reporter.text(&format!("  r1 infer --model {checkpoint} --script {script}"));
     }
     if summary.interrupted {
-        reporter.text(&format!("  r1 run {} --resume {}", script.display(), summary.run_dir.display()));
+        reporter.text(&format!("  {}", options.resume_command("run", &summary.run_dir)));
     }
     reporter.text(&format!("  tensorboard --logdir {}", summary.run_dir.join("tb").display()));
     reporter.event("summary", &json!(summary));
@@ -198,10 +207,10 @@ pub(super) fn closing_sft(reporter: &Reporter, summary: &Summary, tokens: usize,
     if let Some(model) = options.out.as_ref().or(summary.checkpoint.as_ref()) {
         reporter.text(&format!("model       {}", model.display()));
         reporter.text("next");
-        reporter.text(&format!("  r1 infer --model {}", model.display()));
+        reporter.text(&format!("  r1 infer --model {}", quoted(&model.display().to_string())));
     }
     if summary.interrupted {
-        reporter.text(&format!("  r1 sft {} --resume {}", options.script.display(), summary.run_dir.display()));
+        reporter.text(&format!("  {}", options.resume_command("sft", &summary.run_dir)));
     }
     reporter.event("summary", &json!(summary));
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::adapter;
 use super::failures::Failures;
+use super::files::ModelFiles;
 use super::source::{Fetching, fetch_data, model_dir};
 use crate::config::{Dtype, PolicySettings, Settings};
 use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
@@ -26,26 +27,24 @@ pub(super) struct Session {
     pub(super) engine: Engine,
     pub(super) pool: Pool,
     pub(super) failures: Failures,
-    /// The directory the model came from.
-    pub(super) dir: PathBuf,
+    /// The files beside the model's weights.
+    pub(super) files: ModelFiles,
     /// Longest prompt plus reply, tokens.
     pub(super) max_context: usize,
 }
 
 impl Session {
-    pub(super) fn open(script: &Script, policy: &PolicySettings, fetching: Fetching<'_>) -> Result<Self> {
+    /// Opens the recipe with the model or adapter in `dir`.
+    pub(super) fn open(script: &Script, dir: &Path, fetching: Fetching<'_>) -> Result<Self> {
         let settings = script.settings.clone();
+        let policy = &settings.policy;
         fetch_data(script, fetching)?;
-        let (mut model, dir) = adapter::load_for_training(
-            &model_dir(&policy.model, fetching)?,
-            policy,
-            settings.checkpoint.merge,
-            settings.seed,
-            fetching,
-        )?;
+        let (mut model, dir) =
+            adapter::load_for_training(dir, policy, settings.checkpoint.merge, settings.seed, fetching)?;
         model.set_checkpointing(settings.trainer.gradient_checkpointing());
         model.set_graphs(policy.cuda_graphs);
         let (model, renderer) = (Rc::new(model), load_renderer(&dir, &settings.env.format, fetching.reporter)?);
+        let files = ModelFiles::read(&dir)?.with_template_of(&renderer);
         let max_context = context(policy, model.config.max_position_embeddings, fetching.reporter);
         if let Some(most) = script.written_number("sampling.max_new_tokens").filter(|most| *most >= max_context) {
             fetching.reporter.warn(&format!(
@@ -61,7 +60,7 @@ impl Session {
             &renderer,
             &PoolOptions { workers: settings.rollout.workers, concurrency: slots, retries: settings.rollout.retries },
         )?;
-        Ok(Self { settings, model, renderer, engine, pool, failures: Failures::default(), dir, max_context })
+        Ok(Self { settings, model, renderer, engine, pool, failures: Failures::default(), files, max_context })
     }
 
     /// Sampling settings with the tool format's stop strings added.

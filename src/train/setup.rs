@@ -5,18 +5,21 @@ use std::rc::Rc;
 
 use super::adapter;
 use super::checked::{Checked, checked};
+use super::checkpoint::{Contents, load_average, load_optimizer};
 use super::custom;
 use super::evaluate::{Evaluation, evaluate};
 use super::objective::Objective;
+use super::resume::{Opened, record};
 use super::score::Reference;
 use super::session::{Session, load_model};
+use super::source::{self, model_dir};
 use super::watch::Watch;
 use super::weights::{self, freeze, trained};
 use super::{RunOptions, Summary, files, report};
 use crate::config::{Decay, Learner, PolicySettings};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
-use crate::model::{Model, write_tensors};
+use crate::model::Model;
 use crate::rl::adamw::AdamW;
 use crate::rl::advantages::Advantages;
 use crate::rl::ema::Ema;
@@ -25,11 +28,8 @@ use crate::rl::rewards::{ReturnScale, Shaping};
 use crate::rl::rows::StepRow;
 use crate::rl::schedule::{self, Schedule};
 use crate::script::{Script, Split, Worker};
-use crate::store::{Recipe, RunDir, State, latest_checkpoint};
+use crate::store::{Origins, RunDir, State};
 use crate::telemetry::{MetricsLog, Reporter};
-
-pub(super) const OPTIMIZER: &str = "optimizer.safetensors";
-const EMA: &str = "ema.safetensors";
 
 /// A run of reinforcement learning, ready for its next step.
 pub(super) struct Training {
@@ -56,24 +56,33 @@ pub(super) struct Training {
     pub(super) rows: u64,
     /// Where a resumed run goes on from.
     pub(super) checkpoint: Option<PathBuf>,
+    /// The policy's settings with the model that the run started from, which is the reference policy.
+    pub(super) base: PolicySettings,
+    pub(super) origins: Origins,
 }
 
 impl Training {
     /// Loads and checks everything; nothing is written before all of it is known to be right.
-    pub(super) fn open(script: Script, options: &RunOptions, reporter: &Reporter) -> Result<Self> {
-        let Checked { learner, objective, critic, warnings } = checked(&script)?;
+    pub(super) fn open(opened: Opened, reporter: &Reporter) -> Result<Self> {
+        let Checked { learner, objective, critic, warnings } = checked(&opened.script)?;
         report::warn(reporter, &warnings);
 
         // A resumed run starts from its newest checkpoint, everything else from the recipe's model.
-        let checkpoint = match &options.resume {
-            Some(run) => latest_checkpoint(run)?.map(|(_, path)| path),
-            None => None,
+        let (checkpoint, mut base) = (opened.checkpoint().map(Path::to_owned), opened.base());
+        let (state, origin) = (opened.state(), opened.model_origin());
+        let Opened { script, options, resumed } = opened;
+        let fetching = options.fetching(reporter);
+        let (dir, origin) = match (&checkpoint, origin) {
+            (Some(checkpoint), Some(origin)) => (checkpoint.clone(), origin),
+            (found, _) => {
+                let dir = model_dir(&base.model, fetching)?;
+                let origin = source::origin(&script.settings.policy.model, &dir);
+                base.model = dir.display().to_string();
+                (found.clone().unwrap_or(dir), origin)
+            }
         };
-        let mut policy = script.settings.policy.clone();
-        if let Some(path) = &checkpoint {
-            policy.model = path.display().to_string();
-        }
-        let session = Session::open(&script, &policy, options.fetching(reporter))?;
+        let session = Session::open(&script, &dir, fetching)?;
+        let origins = source::origins(&script, Some(origin))?;
         let rows = session.pool.rows(Split::Train).filter(|rows| *rows > 0).ok_or_else(|| {
             Error::new(Kind::Data, "the recipe has no training data")
                 .at_path(&options.script)
@@ -85,21 +94,17 @@ impl Training {
         let reference = match objective.has_reference() {
             false => None,
             // What an adapter of this run started from is the model without it.
-            true if adapter::is_new(&script.settings.policy, options.fetching(reporter))? => {
-                Some(Reference::Base(Rc::clone(&session.model)))
-            }
-            true => Some(Reference::new(load_alone(&script.settings.policy, options, reporter)?)),
+            true if adapter::is_new(&base, fetching)? => Some(Reference::Base(Rc::clone(&session.model))),
+            true => Some(Reference::new(load_alone(&base, &options, reporter)?)),
         };
-        let mut state = State { seed: script.settings.seed, ..State::default() };
         if let Some(path) = &checkpoint {
-            state = State::load(path)?;
-            optimizer.load_state(files::read_tensors(&path.join(OPTIMIZER))?)?;
+            load_optimizer(&mut optimizer, path)?;
         }
         let mut ema = None;
         if learner.ema > 0.0 {
             let mut average = Ema::new(&trained(&session.model), learner.ema)?;
             if let Some(path) = &checkpoint {
-                average.load_state(&files::read_tensors(&path.join(EMA))?)?;
+                load_average(&mut average, path)?;
             }
             ema = Some(average);
         }
@@ -108,21 +113,19 @@ impl Training {
             *coef = saved;
         }
         let returns = state.returns.map(|[gamma, count, mean, variance]| ReturnScale { gamma, count, mean, variance });
-        let run = match &options.resume {
-            Some(path) => RunDir::open(path)?,
-            None => RunDir::create(&options.runs_dir, &files::run_name(options, &script))?,
+        let goes_on = resumed.is_some();
+        let run = match resumed {
+            Some(resumed) => resumed.run,
+            None => RunDir::create(&options.runs_dir, &files::run_name(&options, &script))?,
         };
-        run.write_recipe(&Recipe {
-            script: &options.script,
-            source: &script.source,
-            modules: &script.modules(),
-            hash: &script.hash,
-            settings: &script.settings,
-            overrides: &options.overrides,
-            max_context: session.max_context,
-            libtorch: crate::native::libtorch_version(),
-        })?;
-        let log = MetricsLog::open(run.path(), options.resume.is_some().then_some(state.step))?;
+        record(&run, &script, &options.overrides, &origins, session.max_context, state.step)?;
+        let log = MetricsLog::open(run.path(), goes_on.then_some(state.step))?;
+        if state.step >= learner.steps as u64 && goes_on {
+            reporter.warn(&format!(
+                "nothing is left to train: the run has done {} of {} steps; trainer.steps=N makes it longer",
+                state.step, learner.steps
+            ));
+        }
         report::opening(reporter, &session, &run, rows, &learner);
         let schedule = schedule_of(&learner);
         Ok(Self {
@@ -142,6 +145,8 @@ impl Training {
             log,
             rows,
             checkpoint,
+            base,
+            origins,
             watch: Watch::default(),
             warned: warnings.into_iter().map(|error| error.message).collect(),
         })
@@ -175,19 +180,11 @@ impl Training {
         }
     }
 
-    /// Writes a checkpoint; `more` adds what a loop has besides.
+    /// Writes a checkpoint; `more` adds to its folder `trainer_state`.
     pub(super) fn save(&self, more: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
         let Self { session, optimizer, ema, state, .. } = self;
-        self.run.checkpoint(state.step, session.settings.checkpoint.keep, |dir: &Path| {
-            session.model.save_trained(dir)?;
-            files::copy_text_files(&session.dir, dir)?;
-            write_tensors(&dir.join(OPTIMIZER), &optimizer.state())?;
-            if let Some(ema) = ema {
-                write_tensors(&dir.join(EMA), &ema.state())?;
-            }
-            more(dir)?;
-            state.save(dir)
-        })
+        let contents = Contents { model: &session.model, files: &session.files, optimizer, ema: ema.as_ref(), state };
+        contents.write(&self.run, session.settings.checkpoint.keep, more)
     }
 
     /// The average of the weights takes in an optimiser step.
@@ -207,7 +204,7 @@ impl Training {
         let saved = model.save_trained(&dir);
         Ema::give_back(&mut weights, &kept)?;
         saved?;
-        files::copy_text_files(&self.session.dir, &dir)
+        self.session.files.write(&dir)
     }
 
     /// The last checkpoint, the export, the last evaluation and the closing words.
@@ -229,7 +226,7 @@ impl Training {
         }
         summary.checkpoint = Some(checkpoint);
         summary.steps = self.state.step as usize;
-        report::closing(reporter, &summary, curves, &options.script);
+        report::closing(reporter, &summary, curves, options);
         Ok(summary)
     }
 

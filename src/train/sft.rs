@@ -12,31 +12,36 @@ use std::time::Instant;
 
 use serde_json::Value;
 
+use super::checkpoint::{Contents, load_optimizer};
+use super::files::ModelFiles;
 use super::idle::idle_settings;
+use super::resume::{Opened, record};
 use super::{RunOptions, Summary, adapter, due, files, metrics, new_model, order, report, session, source};
 use crate::config::{Sft, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, Support};
-use crate::model::{Model, Packed, write_tensors};
+use crate::model::{Model, Packed};
 use crate::rl::adamw::{self, AdamW};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::rl::schedule::{Decay, Schedule};
 use crate::script::{Script, Split, Worker};
-use crate::store::{Recipe, RunDir, State, latest_checkpoint};
+use crate::store::{RunDir, State};
 use crate::telemetry::{Metrics, MetricsLog, Reporter};
-use crate::text::Renderer;
-
-const OPTIMIZER: &str = "optimizer.safetensors";
+use crate::text::{Format, Renderer};
 
 /// Trains the recipe's policy on its demonstrations; returns what it came to.
 pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let started = Instant::now();
-    let script = Script::load(&options.script, &options.overrides)?;
-    let Trainer::Sft(sft) = script.settings.trainer.clone() else {
+    let opened = Opened::new(options, reporter)?;
+    let Trainer::Sft(sft) = opened.script.settings.trainer.clone() else {
         return Err(Error::new(Kind::Usage, "this recipe's trainer is not r1.sft")
             .at_path(&options.script)
             .hint(format!("run it with `r1 run {}`", options.script.display())));
     };
+    let (checkpoint, base) = (opened.checkpoint().map(Path::to_owned), opened.base());
+    let (mut state, origin) = (opened.state(), opened.model_origin());
+    let Opened { script, options, resumed } = opened;
+    let (options, goes_on) = (&options, resumed.is_some());
     check(&sft)?;
     report::warn(reporter, &idle_settings(&script)?);
     source::fetch_data(&script, options.fetching(reporter))?;
@@ -46,53 +51,47 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
             .at_path(&options.script)
             .hint("give `data = { train = … }` in the recipe, or data.train=FILE.jsonl on the command line")
     })?;
-    let run = match &options.resume {
-        Some(path) => RunDir::open(path)?,
+    let run = match resumed {
+        Some(resumed) => resumed.run,
         None => RunDir::create(&options.runs_dir, &files::run_name(options, &script))?,
     };
-    run.write_recipe(&Recipe {
-        script: &options.script,
-        source: &script.source,
-        modules: &script.modules(),
-        hash: &script.hash,
-        settings: &script.settings,
-        overrides: &options.overrides,
-        max_context: 0,
-        libtorch: crate::native::libtorch_version(),
-    })?;
 
     // The model: from the run's newest checkpoint, made new, or loaded.
-    let checkpoint = match &options.resume {
-        Some(run) => latest_checkpoint(run)?.map(|(_, path)| path),
-        None => None,
-    };
     let policy = &script.settings.policy;
-    let dir = match (&checkpoint, &policy.init) {
-        (Some(path), _) => path.clone(),
+    let (dir, origin) = match (checkpoint.clone(), &policy.init) {
+        (Some(path), _) => (path, origin),
         (None, Some(init)) => {
             let dir = run.path().join("init");
             new_model::make(&dir, init, &worker, rows, script.settings.seed, reporter)?;
-            dir
+            (dir, None)
         }
-        (None, None) => source::model_dir(&policy.model, options.fetching(reporter))?,
+        (None, None) => {
+            let dir = source::model_dir(&base.model, options.fetching(reporter))?;
+            let origin = source::origin(&policy.model, &dir);
+            (dir, Some(origin))
+        }
     };
+    record(&run, &script, &options.overrides, &source::origins(&script, origin)?, 0, state.step)?;
     let merging = script.settings.checkpoint.merge;
     let seed = script.settings.seed;
     let (mut model, dir) = adapter::load_for_training(&dir, policy, merging, seed, options.fetching(reporter))?;
     model.set_checkpointing(sft.gradient_checkpointing);
     let model = Rc::new(model);
-    let mut renderers =
-        Renderers { dir: dir.clone(), default: script.settings.env.format.clone(), loaded: HashMap::new() };
+    let mut renderers = Renderers {
+        // Of any format: what it shares with those of the rows is the tokenizer and the template.
+        base: Renderer::load(&dir, Format::Answer)?,
+        default: script.settings.env.format.clone(),
+        loaded: HashMap::new(),
+    };
+    let files = ModelFiles::read(&dir)?.with_template_of(&renderers.base);
     let mut optimizer = AdamW::new(
         model.parameters(),
         adamw::Options { weight_decay: sft.weight_decay, betas: (0.9, 0.95), ..adamw::Options::default() },
     )?;
-    let mut state = State { seed: script.settings.seed, ..State::default() };
     if let Some(path) = &checkpoint {
-        state = State::load(path)?;
-        optimizer.load_state(files::read_tensors(&path.join(OPTIMIZER))?)?;
+        load_optimizer(&mut optimizer, path)?;
     }
-    let mut log = MetricsLog::open(run.path(), options.resume.is_some().then_some(state.step))?;
+    let mut log = MetricsLog::open(run.path(), goes_on.then_some(state.step))?;
     report::opening_sft(reporter, &model, &run, rows, &sft);
 
     let most = session::context(policy, model.config.max_position_embeddings, reporter);
@@ -102,6 +101,10 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let bar = reporter.bar("training", sft.steps as u64, "steps");
     bar.inc(state.step);
     let mut seen_tokens = 0_usize;
+    let save = |optimizer: &AdamW, state: &State| {
+        let contents = Contents { model: &model, files: &files, optimizer, ema: None, state };
+        contents.write(&run, script.settings.checkpoint.keep, |_| Ok(()))
+    };
     while state.step < sft.steps as u64 {
         if options.interrupted() {
             summary.interrupted = true;
@@ -124,14 +127,14 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
         bar.inc(1);
         bar.tokens(done.tokens as u64);
         if due(state.step, script.settings.checkpoint.every, sft.steps) {
-            save(&run, &script, &model, &dir, &optimizer, &state)?;
+            save(&optimizer, &state)?;
         }
         if state.step.is_multiple_of(20) || state.step == sft.steps as u64 {
             reporter.step(state.step, sft.steps as u64, &values);
         }
     }
     bar.finish();
-    let checkpoint = save(&run, &script, &model, &dir, &optimizer, &state)?;
+    let checkpoint = save(&optimizer, &state)?;
     if let Some(out) = &options.out {
         let settings = &script.settings.checkpoint;
         files::export(&checkpoint, out, settings, model.kind(), options.fetching(reporter))?;
@@ -156,7 +159,7 @@ fn check(sft: &Sft) -> Result<()> {
 
 /// One renderer per tool format, over the same tokenizer.
 struct Renderers {
-    dir: std::path::PathBuf,
+    base: Renderer,
     default: String,
     loaded: HashMap<String, Arc<Renderer>>,
 }
@@ -167,7 +170,7 @@ impl Renderers {
         if let Some(renderer) = self.loaded.get(&name) {
             return Ok(Arc::clone(renderer));
         }
-        let renderer = Arc::new(Renderer::load_named(&self.dir, &name)?);
+        let renderer = Arc::new(self.base.with_format(&name)?);
         self.loaded.insert(name, Arc::clone(&renderer));
         Ok(renderer)
     }
@@ -280,20 +283,4 @@ fn update(model: &Model, optimizer: &mut AdamW, rows: &[Row], sft: &Sft, lr: f64
     }
     let grad_norm = optimizer.step(lr, sft.max_grad_norm)?;
     Ok(SupervisedStats { loss: loss_sum, grad_norm, tokens, trained })
-}
-
-fn save(
-    run: &RunDir,
-    script: &Script,
-    model: &Model,
-    dir: &Path,
-    optimizer: &AdamW,
-    state: &State,
-) -> Result<std::path::PathBuf> {
-    run.checkpoint(state.step, script.settings.checkpoint.keep, |target: &Path| {
-        model.save_trained(target)?;
-        files::copy_text_files(dir, target)?;
-        write_tensors(&target.join(OPTIMIZER), &optimizer.state())?;
-        state.save(target)
-    })
 }

@@ -6,8 +6,9 @@ use std::sync::{Mutex, PoisonError};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Kind, Result};
-use crate::hub::{Event, Hub, ModelId, Watch};
-use crate::script::Script;
+use crate::hub::{Event, Hub, ModelId, Watch, commit_of};
+use crate::script::{Script, Split};
+use crate::store::{Origin, Origins, find_model};
 use crate::telemetry::{Bar, Interrupt, Reporter};
 
 /// The name of the embedded model.
@@ -34,9 +35,10 @@ pub struct Fetching<'a> {
     pub interrupt: Option<Interrupt>,
 }
 
-/// The directory of a model: one that exists, the embedded one, or one fetched from the hub into its cache.
+/// The directory of a model: one that exists, the newest checkpoint of a run, the embedded model, or one fetched from the
+/// hub into its cache.
 pub fn model_dir(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
-    let path = Path::new(name);
+    let path = &find_model(Path::new(name))?;
     if path.join("config.json").is_file() || path.join("adapter_config.json").is_file() {
         return Ok(path.to_owned());
     }
@@ -83,9 +85,9 @@ fn by_name(name: &str, fetching: Fetching<'_>, fetch: Fetch) -> Result<PathBuf> 
 
 /// The directory of a model that is on this machine; nothing is fetched. `None` if it is not, or not all of it.
 pub fn model_at_hand(name: &str) -> Option<PathBuf> {
-    let path = Path::new(name);
+    let path = find_model(Path::new(name)).ok()?;
     if path.join("config.json").is_file() {
-        return Some(path.to_owned());
+        return Some(path);
     }
     if name == MODEL_NANO {
         return unpack_nano().ok();
@@ -143,6 +145,37 @@ fn fetched(name: &str, fetching: Fetching<'_>, fetch: Fetch) -> Result<PathBuf> 
 /// Fetches the datasets of the hub that a script names, with a bar to watch.
 pub(super) fn fetch_data(script: &Script, fetching: Fetching<'_>) -> Result<()> {
     watched("data", fetching, |watch| script.fetch_data(watch))
+}
+
+/// Where a model came from that was found in `dir`.
+pub(super) fn origin(name: &str, dir: &Path) -> Origin {
+    let path = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    Origin { name: name.to_owned(), commit: commit_of(dir), path }
+}
+
+/// Where the model of a run came from, and those of its datasets that are on the hub. The datasets have been fetched.
+///
+/// # Errors
+/// `Kind::Data` for a dataset that can't be read.
+pub(super) fn origins(script: &Script, model: Option<Origin>) -> Result<Origins> {
+    let of = |split| -> Result<Option<Origin>> {
+        let Some((name, path)) = script.hub_data(split)? else { return Ok(None) };
+        Ok(Some(Origin { commit: commit_of(&path), name, path }))
+    };
+    Ok(Origins { model, train: of(Split::Train)?, eval: of(Split::Eval)? })
+}
+
+/// The model that a run started from, as its configuration recorded it: the directory if it is still there, else a model
+/// of the hub at the commit of that time, else whatever the name means now.
+pub(super) fn recorded(origin: &Origin) -> String {
+    let path = &origin.path;
+    if path.join("config.json").is_file() || path.join("adapter_config.json").is_file() {
+        return path.display().to_string();
+    }
+    match &origin.commit {
+        Some(commit) => format!("{}@{commit}", origin.name.split('@').next().unwrap_or_default()),
+        None => origin.name.clone(),
+    }
 }
 
 /// Shows a person how far a fetch is, and lets them stop it.

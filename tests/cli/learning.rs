@@ -79,15 +79,15 @@ fn a_resumed_critic_average_and_leash_go_on_to_the_same_bits() {
         train("parts", &["--resume"]);
         for file in [
             "checkpoints/step-000004/model.safetensors",
-            "checkpoints/step-000004/ema.safetensors",
-            "checkpoints/step-000004/critic/value_head.safetensors",
-            "checkpoints/step-000004/critic/optimizer.safetensors",
+            "checkpoints/step-000004/trainer_state/ema.safetensors",
+            "checkpoints/step-000004/trainer_state/critic/value_head.safetensors",
+            "checkpoints/step-000004/trainer_state/critic/optimizer.safetensors",
             "ema/model.safetensors",
         ] {
             let bytes = |run: &str| fs::read(dir.path().join("runs").join(run).join(file)).unwrap();
             assert!(bytes("whole") == bytes("parts"), "{shared}: {file} differs");
         }
-        let state = fs::read_to_string(parts.join("checkpoints/step-000004/state.json")).unwrap();
+        let state = fs::read_to_string(parts.join("checkpoints/step-000004/trainer_state/state.json")).unwrap();
         let coef = serde_json::from_str::<Value>(&state).unwrap()["kl_coef"].as_f64().unwrap();
         assert!((coef - 0.1).abs() > 1e-6, "the coefficient has not moved");
         // The average is a model of its own, and not the last weights.
@@ -256,7 +256,7 @@ fn a_recipe_brings_its_own_estimator_for_a_critic() {
     }
     assert!(own["critic/loss"].as_f64().unwrap() > 0.0, "{own:?}");
     let file = |dir: &Path, file: &str| fs::read(dir.join("runs/a/checkpoints/step-000003").join(file)).unwrap();
-    for name in ["model.safetensors", "critic/value_head.safetensors"] {
+    for name in ["model.safetensors", "trainer_state/critic/value_head.safetensors"] {
         assert!(file(dir.path(), name) == file(plain.path(), name), "{name}");
     }
     // The critic is not told what it should have said.
@@ -431,7 +431,7 @@ fn a_running_deviation_goes_on_with_a_resumed_run() {
     let (plain, whole, parts) = (train("plain", &[]), train("whole", &[running]), train("parts", &[running]));
     fs::remove_dir_all(parts.join("checkpoints/step-000004")).unwrap();
     train("parts", &[running, "--resume"]);
-    let state = |run: &Path| fs::read_to_string(run.join("checkpoints/step-000004/state.json")).unwrap();
+    let state = |run: &Path| fs::read_to_string(run.join("checkpoints/step-000004/trainer_state/state.json")).unwrap();
     assert_eq!(state(&whole), state(&parts));
     let weights = |run: &Path| fs::read(run.join("checkpoints/step-000004/model.safetensors")).unwrap();
     assert!(weights(&whole) == weights(&parts), "the weights differ");

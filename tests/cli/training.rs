@@ -94,7 +94,7 @@ fn a_run_leaves_everything_behind() {
         "trajectories/step-000001.parquet",
         "trajectories/step-000004.parquet",
         "checkpoints/step-000002/model.safetensors",
-        "checkpoints/step-000004/state.json",
+        "checkpoints/step-000004/trainer_state/state.json",
         "checkpoints/step-000004/tokenizer.json",
         "checkpoints/latest",
         "metrics.jsonl",

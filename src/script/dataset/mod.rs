@@ -60,6 +60,10 @@ impl Dataset {
         Ok(Self { files, rows, columns: columns.clone() })
     }
 
+    pub(crate) fn first_file(&self) -> Option<&Path> {
+        self.files.first().map(|file| file.path.as_path())
+    }
+
     pub(crate) fn len(&self) -> u64 {
         self.rows
     }

@@ -360,6 +360,9 @@ fn programs_read_the_trajectories_of_a_run() {
         hash: "aa",
         settings: &settings,
         overrides: &[],
+        algorithm: "grpo",
+        from_step: 0,
+        origins: &crate::store::Origins::default(),
         max_context: 9,
         libtorch: "2.11.0",
     };

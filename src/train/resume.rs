@@ -1,0 +1,229 @@
+//! How a run begins: anew, or from the newest checkpoint of an earlier one.
+//!
+//! A resumed run is the run that was interrupted. It has the script as it is now, with the `key=value` settings of all its
+//! command lines, the last one for a key in effect, and the seed that it began with. What differs from the run's last
+//! configuration is listed before anything is trained. docs/resume.md has the rules.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::{RunOptions, source};
+use crate::config::{PolicySettings, Settings};
+use crate::error::{Error, Kind, Result};
+use crate::script::{Change, Script, changes};
+use crate::store::{Configuration, Origin, Origins, Recipe, RunDir, State, latest_checkpoint};
+use crate::telemetry::{Mode, Reporter};
+
+/// What a training loop begins with.
+pub(super) struct Opened {
+    pub(super) script: Script,
+    /// As typed, with the overrides in effect.
+    pub(super) options: RunOptions,
+    /// The run to go on with; none for a new one.
+    pub(super) resumed: Option<Resumed>,
+}
+
+/// A run to go on with.
+pub(super) struct Resumed {
+    /// Locked against other processes.
+    pub(super) run: RunDir,
+    /// The newest checkpoint and where it stands; none where the run ended before its first.
+    pub(super) checkpoint: Option<(PathBuf, State)>,
+    /// The run's last configuration.
+    stored: Configuration,
+}
+
+impl Opened {
+    /// Loads the script, and takes the run that `options` name.
+    ///
+    /// # Errors
+    /// `Kind::Store` if the run can't be read or another process writes to it, `Kind::Usage` for a seed or an algorithm that
+    /// is not the run's; those of [`Script::load`].
+    pub(super) fn new(options: &RunOptions, reporter: &Reporter) -> Result<Self> {
+        let Some(path) = &options.resume else {
+            let script = Script::load(&options.script, &options.overrides)?;
+            return Ok(Self { script, options: options.clone(), resumed: None });
+        };
+        // The lock first: nothing that another process may be changing is read.
+        let run = RunDir::open(path)?;
+        let stored = run.configuration()?;
+        let checkpoint = match latest_checkpoint(path)? {
+            Some((_, path)) => Some((path.clone(), State::load(&path)?)),
+            None => None,
+        };
+        let overrides = in_effect(&stored.overrides, &options.overrides);
+        let mut script = Script::load(&options.script, &overrides).map_err(|error| of_the_run(error, &stored, path))?;
+        let seed = checkpoint.as_ref().map_or(stored.seed, |(_, state)| state.seed);
+        if script.settings.seed != seed {
+            let new = script.settings.seed;
+            if let Some(typed) = options.overrides.iter().find(|typed| key_of(typed) == "seed") {
+                return Err(Error::new(Kind::Usage, format!("the run's seed is {seed}, and a run keeps its seed"))
+                    .at(typed)
+                    .hint("leave it out, or start a new run"));
+            }
+            reporter.warn(&format!("the script's seed is {new} now; the run keeps its seed, {seed}"));
+            script.settings.seed = seed;
+        }
+        let supervised = script.algorithm == "sft";
+        if !stored.algorithm.is_empty() && supervised != (stored.algorithm == "sft") {
+            let (verb, algorithm) = (if supervised { "run" } else { "sft" }, &stored.algorithm);
+            return Err(Error::new(
+                Kind::Usage,
+                format!("the run was made by `r1 {verb}`: its algorithm is {algorithm}"),
+            )
+            .at_path(path)
+            .hint("start a new run with policy.model=RUN to go on from its weights"));
+        }
+        let options = RunOptions { overrides, ..options.clone() };
+        let resumed = Resumed { run, checkpoint, stored };
+        resumed.say(&script, reporter);
+        Ok(Self { script, options, resumed: Some(resumed) })
+    }
+
+    /// The policy's settings with the model that the run started from: for a resumed run the one that it started from then,
+    /// whatever the name means now.
+    pub(super) fn base(&self) -> PolicySettings {
+        let mut policy = self.script.settings.policy.clone();
+        if let Some(origin) = self.model_origin() {
+            policy.model = source::recorded(&origin);
+        }
+        policy
+    }
+
+    /// Where the model came from that a resumed run started from, as it was recorded then.
+    pub(super) fn model_origin(&self) -> Option<Origin> {
+        let origin = self.resumed.as_ref()?.stored.origins.model.clone()?;
+        (origin.name == self.script.settings.policy.model).then_some(origin)
+    }
+
+    /// Where a resumed run goes on from.
+    pub(super) fn checkpoint(&self) -> Option<&Path> {
+        let (path, _) = self.resumed.as_ref()?.checkpoint.as_ref()?;
+        Some(path)
+    }
+
+    /// Where training stands: after the checkpoint's step, or at the beginning.
+    pub(super) fn state(&self) -> State {
+        let saved = self.resumed.as_ref().and_then(|resumed| resumed.checkpoint.as_ref());
+        saved.map_or_else(|| State { seed: self.script.settings.seed, ..State::default() }, |(_, state)| state.clone())
+    }
+}
+
+impl Resumed {
+    /// Says where the run goes on, and what differs from before.
+    fn say(&self, script: &Script, reporter: &Reporter) {
+        let (run, stored) = (self.run.path().display(), &self.stored);
+        let step = self.checkpoint.as_ref().map_or(0, |(_, state)| state.step);
+        let changed = self.changed(script);
+        let hashes = [&stored.script.hash, &script.hash].map(|hash| hash.chars().take(12).collect::<String>());
+        if reporter.mode() == Mode::Json {
+            let fields: Map<String, Value> =
+                changed.iter().map(|change| (change.key.clone(), json!([change.old, change.new]))).collect();
+            let checkpoint = self.checkpoint.as_ref().map(|(path, _)| path);
+            let fields = json!({ "run": self.run.path(), "step": step, "checkpoint": checkpoint, "changed": fields,
+                "script": hashes });
+            return reporter.event("resume", &fields);
+        }
+        match &self.checkpoint {
+            Some((path, _)) => reporter.info(&format!("resuming {run} from step {step} ({})", path.display())),
+            None => reporter.info(&format!("resuming {run} from step 0: it has no checkpoint yet")),
+        }
+        if hashes[0] != hashes[1] {
+            let [old, new] = hashes;
+            reporter.info(&format!("the script has changed ({old} -> {new}); it is used as it is now"));
+        }
+        if !changed.is_empty() {
+            let list: Vec<String> = changed.iter().map(|change| format!("\n    {change}")).collect();
+            reporter.info(&format!("settings that differ from the run's last configuration:{}", list.concat()));
+        }
+    }
+
+    fn changed(&self, script: &Script) -> Vec<Change> {
+        let defaults = json!(Settings::default());
+        let of = |settings: &Settings, algorithm: &str| {
+            let mut settings = json!(settings);
+            settings["trainer"]["algorithm"] = json!(algorithm);
+            settings
+        };
+        // The first versions of r1 stored the loop's name.
+        let known = !self.stored.algorithm.is_empty();
+        let new = of(&script.settings, if known { &script.algorithm } else { "" });
+        let mut old = self.stored.settings.clone();
+        if !known && old["trainer"].is_object() {
+            old["trainer"]["algorithm"] = json!("");
+        }
+        let mut found = changes(&old, &new);
+        // What this version of r1 has and the stored one had not is no change while it has its default.
+        let default = |key: &str| defaults.pointer(&format!("/{}", key.replace('.', "/"))).cloned();
+        found.retain(|change| !(change.old.is_null() && default(&change.key).as_ref() == Some(&change.new)));
+        found
+    }
+}
+
+/// Writes what a run runs with from now on.
+pub(super) fn record(
+    run: &RunDir,
+    script: &Script,
+    overrides: &[String],
+    origins: &Origins,
+    max_context: usize,
+    from_step: u64,
+) -> Result<()> {
+    run.write_recipe(&Recipe {
+        script: &script.path,
+        source: &script.source,
+        modules: &script.modules(),
+        hash: &script.hash,
+        settings: &script.settings,
+        overrides,
+        algorithm: &script.algorithm,
+        from_step,
+        origins,
+        max_context,
+        libtorch: crate::native::libtorch_version(),
+    })
+}
+
+/// The stored overrides with new ones on top: a new one replaces those of its key and of the keys below it.
+fn in_effect(stored: &[String], new: &[String]) -> Vec<String> {
+    let replaced = |old: &String| {
+        new.iter().any(|new| {
+            let rest = key_of(old).strip_prefix(key_of(new));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    };
+    stored.iter().filter(|old| !replaced(old)).chain(new).cloned().collect()
+}
+
+fn key_of(setting: &str) -> &str {
+    setting.split('=').next().unwrap_or_default().trim()
+}
+
+/// A script that does not load with the stored overrides: says where they come from.
+fn of_the_run(error: Error, stored: &Configuration, run: &Path) -> Error {
+    let theirs = stored.overrides.iter().any(|setting| error.place.as_deref() == Some(setting));
+    if !theirs {
+        return error;
+    }
+    let hint = format!("the setting is one of the run's own, kept in {}", run.join("config.json").display());
+    Error { hint: Some(error.hint.map_or_else(|| hint.clone(), |own| format!("{own}; {hint}"))), ..error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_overrides_replace_those_of_their_keys() {
+        let list = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let stored = list("trainer.algorithm=ppo trainer.steps=4 trainer.loss=gspo trainer.loss.dual_clip=3 seed=7");
+        assert_eq!(in_effect(&stored, &[]), stored);
+        assert_eq!(
+            in_effect(&stored, &list("trainer.steps=6 trainer.loss=ppo")),
+            list("trainer.algorithm=ppo seed=7 trainer.steps=6 trainer.loss=ppo")
+        );
+        // A longer name is another key.
+        assert_eq!(in_effect(&list("trainer.steps_more=1"), &list("trainer.steps=2")).len(), 2);
+    }
+}
