@@ -292,7 +292,7 @@ fn a_run_that_cannot_be_resumed() {
     cli_snapshot!(model, { "a.lua" => RECIPE, "tasks.jsonl" => TASKS }, ["run", "a.lua", "--resume", "model"], @"
     exit: 8
     --- stderr
-    error: not a run directory: it has no config.json that names a script
+    error: not a run directory: its config.json names no script
       --> model
       hint: name a directory that `r1 run` or `r1 sft` made, such as runs/NAME
     ");

@@ -152,7 +152,7 @@ fn branches_do_not_depend_on_who_else_runs() {
     assert_eq!(told("few"), told("many"));
     // Stopped and gone on with, it is the run that was not stopped.
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "halves", "trainer.steps=1"]);
-    succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/halves"]);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/halves", "trainer.steps=2"]);
     assert_eq!(told("halves"), told("many"));
 }
 

@@ -19,6 +19,7 @@ mod own_loss;
 mod reload;
 mod repl;
 mod replay;
+mod resume;
 mod training;
 
 use std::path::{Path, PathBuf};

@@ -1,0 +1,246 @@
+//! Resuming: the run that goes on is the run that was interrupted, settings and bytes alike.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{directory, fail, r1, shown, succeed};
+
+/// Two replies a trajectory, so that there are steps to branch from; rewards that differ within a group.
+const RECIPE: &str = r#"
+return r1.recipe {
+  env = r1.env {
+    format = "retool",
+    max_steps = 2,
+    reset = function(task) return { messages = { r1.user(task.prompt) } } end,
+    step = function(state, action)
+      r1.push(state.messages, r1.assistant(action))
+      r1.push(state.messages, r1.user("Go on"))
+      return { reward = #action.text % 2 }
+    end,
+  },
+  reward = function(state, outcome) return { outcome = #outcome.text % 3 == 0 and 1 or 0 } end,
+  policy = { model = "model" },
+  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end } },
+  sampling = { max_new_tokens = 6 },
+  trainer = r1.grpo { steps = 2, group_size = 2, groups_per_step = 2, lr = 1e-3 },
+  checkpoint = { every = 1 },
+}
+"#;
+
+const SUPERVISED: &str = r#"
+return r1.recipe {
+  env = r1.env { format = "retool" },
+  policy = { model = "model" },
+  data = { train = r1.data.generate { count = 9, row = function(index)
+    return { messages = { r1.user("Say " .. index), r1.assistant("I say " .. index) }, format = index > 5 and "hermes" or nil }
+  end } },
+  trainer = r1.sft { steps = 2, batch_size = 2, lr = 1e-3, final_lr = 1, warmup = 0 },
+  checkpoint = { every = 1 },
+}
+"#;
+
+/// Every file below a directory, by its path in it.
+fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    fn collect(root: &Path, dir: &Path, found: &mut BTreeMap<String, Vec<u8>>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                collect(root, &path, found);
+            } else {
+                let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+                found.insert(name, fs::read(&path).unwrap());
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    collect(dir, dir, &mut found);
+    found
+}
+
+fn config(run: &Path) -> Value {
+    serde_json::from_slice(&fs::read(run.join("config.json")).unwrap()).unwrap()
+}
+
+/// A run of six steps, and one that is stopped after two and after four, each time with the checkpoint that it resumed from
+/// pruned: their last checkpoints are the same, byte for byte.
+fn resumes_to_the_same_bytes(verb: &str, recipe: &str, settings: &[&str], expected: &[&str]) {
+    let dir = directory(&[("a.lua", recipe)], true);
+    let train = |name: &str, more: &[&str]| {
+        succeed(dir.path(), &[&[verb, "a.lua", "-q", "--name", name, "--seed", "7"], settings, more].concat());
+    };
+    train("whole", &["trainer.steps=6", "checkpoint.keep=1"]);
+    train("parts", &["trainer.steps=2", "checkpoint.keep=1"]);
+    // The original model is not needed for the files of a checkpoint either.
+    for steps in ["trainer.steps=4", "trainer.steps=6"] {
+        succeed(dir.path(), &[verb, "a.lua", "-q", "--resume", "runs/parts", steps]);
+    }
+    let checkpoint = |run: &str| dir.path().join("runs").join(run).join("checkpoints/step-000006");
+    let (whole, parts) = (files(&checkpoint("whole")), files(&checkpoint("parts")));
+    assert_eq!(whole.keys().collect::<Vec<_>>(), parts.keys().collect::<Vec<_>>(), "{verb} {settings:?}");
+    for (name, bytes) in &whole {
+        assert!(*bytes == parts[name], "{verb} {settings:?}: {name} differs");
+    }
+    let wanted =
+        ["tokenizer.json", "tokenizer_config.json", "trainer_state/optimizer.safetensors", "trainer_state/state.json"];
+    for name in wanted.iter().chain(expected) {
+        assert!(whole.contains_key(*name), "{verb} {settings:?}: no {name} in {:?}", whole.keys());
+    }
+    // vLLM and SGLang load every such file at the top level.
+    let weights: Vec<&String> =
+        whole.keys().filter(|name| name.ends_with(".safetensors") && !name.contains('/')).collect();
+    assert!(weights == ["model.safetensors"] || weights == ["adapter_model.safetensors"], "{weights:?}");
+    let resumed = config(&dir.path().join("runs/parts"));
+    assert_eq!(resumed["seed"], 7);
+    assert_eq!(resumed["history"].as_array().unwrap().len(), 2, "{resumed}");
+    // It can be resumed once more, and talked to.
+    succeed(dir.path(), &[verb, "a.lua", "-q", "--resume", "runs/parts"]);
+    succeed(dir.path(), &["infer", "--model", "runs/parts", "-p", "Say 3", "--max-new-tokens", "2"]);
+}
+
+#[test]
+fn a_resumed_grpo_run_has_the_same_checkpoints() {
+    resumes_to_the_same_bytes(
+        "run",
+        RECIPE,
+        &["trainer.ema=0.5"],
+        &["model.safetensors", "trainer_state/ema.safetensors"],
+    );
+}
+
+#[test]
+fn a_resumed_ppo_run_has_the_same_checkpoints() {
+    let settings = ["trainer.algorithm=ppo", "trainer.critic.lr=1e-3", "trainer.kl.coef=0.1", "trainer.kl.target=0.01"];
+    let critic = ["model.safetensors", "value_head.safetensors", "optimizer.safetensors"];
+    let critic = critic.map(|name| format!("trainer_state/critic/{name}"));
+    resumes_to_the_same_bytes("run", RECIPE, &settings, &critic.each_ref().map(String::as_str));
+}
+
+#[test]
+fn a_resumed_adapter_has_the_same_checkpoints() {
+    // One trajectory at a time: with an adapter, log-probabilities depend in their last bits on what is decoded together.
+    let settings = ["policy.lora.rank=2", "rollout.concurrency=1", "trainer.kl.coef=0.1"];
+    resumes_to_the_same_bytes("run", RECIPE, &settings, &["adapter_model.safetensors", "adapter_config.json"]);
+}
+
+#[test]
+fn a_resumed_run_of_trees_has_the_same_checkpoints() {
+    let settings = ["trainer.group_size=4", "trainer.branch.roots=1", "trainer.estimator=tree"];
+    resumes_to_the_same_bytes("run", RECIPE, &settings, &[]);
+}
+
+#[test]
+fn a_resumed_supervised_run_has_the_same_checkpoints() {
+    resumes_to_the_same_bytes("sft", SUPERVISED, &[], &["model.safetensors"]);
+}
+
+/// Algorithm, learning rate, seed and number of steps of the command line stay; those given now come on top.
+#[test]
+fn a_resumed_run_keeps_its_settings_and_says_what_differs() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let first = ["run", "a.lua", "-q", "trainer.algorithm=ppo", "trainer.lr=2e-3", "trainer.steps=2", "--seed", "5"];
+    succeed(dir.path(), &first);
+    let output = r1(dir.path(), &["run", "a.lua", "--resume", "trainer.steps=3"]).output().unwrap();
+    assert!(output.status.success(), "{}", shown(dir.path(), &output));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("resuming runs/a from step 2 (runs/a/checkpoints/step-000002)"), "{said}");
+    let differs = "settings that differ from the run's last configuration:\n    trainer.steps 2 -> 3\n";
+    assert!(said.contains(differs), "{said}");
+    let run = dir.path().join("runs/a");
+    assert!(run.join("checkpoints/step-000003/trainer_state/critic/value_head.safetensors").is_file());
+    let config = config(&run);
+    assert_eq!((&config["seed"], &config["algorithm"]), (&Value::from(5), &Value::from("ppo")));
+    assert_eq!(config["settings"]["trainer"]["lr"], 2e-3);
+    assert_eq!(
+        config["overrides"],
+        serde_json::json!(["trainer.algorithm=ppo", "trainer.lr=2e-3", "seed=5", "trainer.steps=3"])
+    );
+    let steps =
+        |one: &Value| (one["from_step"].as_u64().unwrap(), one["settings"]["trainer"]["steps"].as_u64().unwrap());
+    assert_eq!((steps(&config), steps(&config["history"][0])), ((2, 3), (0, 2)));
+
+    // The run has a seed of its own.
+    let error = fail(dir.path(), &["run", "a.lua", "--resume", "runs/a", "seed=6"]);
+    assert!(error.contains("the run's seed is 5, and a run keeps its seed"), "{error}");
+    // A run by its name; a script that has changed; nothing left to do.
+    fs::write(dir.path().join("a.lua"), RECIPE.replace("max_new_tokens = 6", "max_new_tokens = 5")).unwrap();
+    let output = r1(dir.path(), &["run", "a.lua", "--resume", "a"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("the script has changed (") && said.contains("sampling.max_new_tokens 6 -> 5"), "{said}");
+    assert!(said.contains("nothing is left to train: the run has done 3 of 3 steps"), "{said}");
+    // As programs read it.
+    let events = succeed(dir.path(), &["run", "a.lua", "--json", "--resume", "a", "trainer.lr=3e-3"]);
+    let event =
+        events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).find(|e| e["event"] == "resume");
+    assert_eq!(event.unwrap()["changed"], serde_json::json!({ "trainer.lr": [2e-3, 3e-3] }));
+}
+
+#[test]
+fn a_critic_is_not_made_up_by_a_resume() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    succeed(dir.path(), &["run", "a.lua", "-q"]);
+    let error = fail(dir.path(), &["run", "a.lua", "--resume", "runs/a", "trainer.algorithm=ppo", "trainer.steps=3"]);
+    assert!(error.contains("the checkpoint has no critic"), "{error}");
+    let error = fail(dir.path(), &["sft", "a.lua", "--resume", "runs/a"]);
+    assert!(error.contains("this recipe's trainer is not r1.sft"), "{error}");
+}
+
+/// The algorithm's own name, and not that of the loop that runs it.
+#[test]
+fn the_configuration_names_the_algorithm() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    succeed(dir.path(), &["run", "a.lua", "-q", "trainer.algorithm=gspo", "trainer.steps=1"]);
+    let config = config(&dir.path().join("runs/a"));
+    assert_eq!((&config["algorithm"], &config["settings"]["trainer"]["algorithm"]), (&"gspo".into(), &"gspo".into()));
+}
+
+/// Checkpoints of the first versions had optimiser and counters beside the model.
+#[test]
+fn a_run_in_the_first_layout_is_resumed() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let settings = ["trainer.algorithm=ppo", "trainer.ema=0.5"];
+    let train = |name: &str, more: &[&str]| {
+        succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", name], &settings[..], more].concat());
+    };
+    train("whole", &["trainer.steps=4"]);
+    train("parts", &[]);
+    let checkpoint = dir.path().join("runs/parts/checkpoints/step-000002");
+    let own = checkpoint.join("trainer_state");
+    for entry in fs::read_dir(&own).unwrap() {
+        let path = entry.unwrap().path();
+        fs::rename(&path, checkpoint.join(path.file_name().unwrap())).unwrap();
+    }
+    fs::remove_dir(&own).unwrap();
+    // Nor did they keep a history, or the name of the algorithm.
+    let path = dir.path().join("runs/parts/config.json");
+    let mut old: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    for name in ["from_step", "algorithm", "origins"] {
+        old.as_object_mut().unwrap().remove(name);
+    }
+    fs::write(&path, old.to_string()).unwrap();
+    train("parts", &["--resume", "trainer.steps=4"]);
+    let last = |run: &str| files(&dir.path().join("runs").join(run).join("checkpoints/step-000004"));
+    assert!(last("whole") == last("parts"));
+}
+
+/// The reference policy is what the run started from, even if that run has gone on meanwhile.
+#[test]
+fn a_run_starts_from_another_run() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "first", "checkpoint.keep=0"]);
+    let on = ["run", "a.lua", "-q", "policy.model=runs/first", "trainer.kl.coef=0.1", "trainer.epochs=2"];
+    let on = |name: &str, more: &[&str]| {
+        succeed(dir.path(), &[&on[..], &["--name", name], more].concat());
+    };
+    on("whole", &["trainer.steps=4"]);
+    on("parts", &["trainer.steps=2"]);
+    let origin = &config(&dir.path().join("runs/parts"))["origins"]["model"];
+    assert_eq!(origin["name"], "runs/first");
+    assert!(origin["path"].as_str().unwrap().ends_with("runs/first/checkpoints/step-000002"), "{origin}");
+    succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/first", "trainer.steps=3"]);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/parts", "trainer.steps=4"]);
+    let last = |run: &str| files(&dir.path().join("runs").join(run).join("checkpoints/step-000004"));
+    assert!(last("whole") == last("parts"));
+}
