@@ -1,6 +1,20 @@
 ---@meta
 -- Types of r1 for lua-language-server. Made by `r1 doc --format luacats`; changes here are lost.
 
+---A trajectory of a group that did not fail, as the recipe's `advantage` sees it.
+---@class r1.GroupMember
+---@field total number Sum of `rewards`
+---@field rewards number[] Of each step, shaped as `trainer.shaping` says
+---@field tokens number[] Sampled tokens of each step
+---@field status string terminated or truncated
+---@field parts table<string, number> Named parts of the reward, unweighted
+---@field task any The dataset row
+---@field terminated boolean
+---@field truncated boolean
+---@field fork? { parent?: number, step: number } In a tree: the place of the parent in the group, steps shared
+---@field values? number[] The critic's value before each step
+---@field next_value? number The critic's value of what would have come after a cut
+
 ---A message in the shape of the OpenAI chat API.
 ---@class r1.Message
 ---@field role string system, user, assistant or tool
@@ -629,7 +643,7 @@ r1 = {}
 r1.version = nil
 
 ---What a script returns: what to train, on what, how.
----@param recipe { name?: string, seed?: number, env?: r1.Env, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, advantage?: fun(group: any[]): (number[])[], ((number[])[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, policy?: r1.PolicySettings, data?: { train?: r1.Dataset|string|table|r1.Task[], eval?: r1.Dataset|string|table|r1.Task[] }, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, needs?: string[] }
+---@param recipe { name?: string, seed?: number, env?: r1.Env, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, advantage?: fun(group: r1.GroupMember[], failed: number): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, policy?: r1.PolicySettings, data?: { train?: r1.Dataset|string|table|r1.Task[], eval?: r1.Dataset|string|table|r1.Task[] }, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, needs?: string[] }
 ---@return r1.Recipe
 function r1.recipe(recipe) end
 

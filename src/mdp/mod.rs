@@ -8,4 +8,4 @@ mod trajectory;
 pub use generation::{Completion, FinishReason, Request, Sampling, StreamSeed, Support};
 pub use message::{Action, Content, Message, Observation, Part, Role, ToolCall};
 pub use record::{Answer, Exchange, Refusal};
-pub use trajectory::{Fork, Status, Step, ToolRecord, Trajectory};
+pub use trajectory::{CallKind, Fork, Status, Step, ToolRecord, Trajectory};

@@ -57,11 +57,40 @@ impl Status {
     }
 }
 
+/// What became of a tool call before it could run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallKind {
+    /// It ran; [`ToolRecord::ok`] says with what result.
+    #[default]
+    Ran,
+    /// It named a tool, and the arguments did not fit the tool's schema.
+    BadArguments,
+    /// It named no tool of the recipe.
+    Unknown,
+    /// It could not be parsed.
+    Malformed,
+}
+
+impl CallKind {
+    /// Whether the call was parsed and named a tool of the recipe.
+    pub fn is_known(self) -> bool {
+        matches!(self, Self::Ran | Self::BadArguments)
+    }
+
+    /// For `skip_serializing_if`.
+    pub(crate) fn is_usual(&self) -> bool {
+        *self == Self::Ran
+    }
+}
+
 /// One tool call and its result, as the environment made it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolRecord {
     pub name: String,
     pub arguments: Value,
+    #[serde(default, skip_serializing_if = "CallKind::is_usual")]
+    pub kind: CallKind,
     /// What the policy was shown.
     pub output: String,
     /// False for an unknown tool, bad arguments, a failed program or a timeout.
@@ -157,8 +186,14 @@ impl Trajectory {
         &self.steps[self.shared_steps()..]
     }
 
+    /// Calls that were parsed and named a tool of the recipe.
     pub fn tool_calls(&self) -> usize {
-        self.steps.iter().map(|step| step.tools.len()).sum()
+        self.steps.iter().flat_map(|step| &step.tools).filter(|tool| tool.kind.is_known()).count()
+    }
+
+    /// Calls that could not be parsed, or named no tool of the recipe.
+    pub fn malformed_calls(&self) -> usize {
+        self.steps.iter().flat_map(|step| &step.tools).filter(|tool| !tool.kind.is_known()).count()
     }
 
     pub fn response_tokens(&self) -> usize {

@@ -135,7 +135,7 @@ fn integral(value: &Value) -> Value {
 /// `overlong = { longest, buffer, factor }`.
 ///
 /// # Errors
-/// Those of [`Estimator::new`] and [`Estimator::estimate`].
+/// Those of [`Estimator::new`], [`Estimator::estimate`] and [`Advantages::finite`].
 pub fn advantages(name: &str, rows: &[StepRow], options: &Value) -> Result<Advantages> {
     let mut rest = table(name, &integral(options))?;
     let beside: Beside = take(name, &mut rest)?;
@@ -158,7 +158,9 @@ pub fn advantages(name: &str, rows: &[StepRow], options: &Value) -> Result<Advan
     };
     shaping.check()?;
     let shaped = shape(rows, &shaping, beside.include_failures)?;
-    estimator.estimate(&shaped, beside.include_failures)
+    let found = estimator.estimate(&shaped, beside.include_failures)?;
+    found.finite(&shaped)?;
+    Ok(found)
 }
 
 /// A loss of rows, as numbers.
@@ -188,7 +190,8 @@ pub fn custom_loss(graph: &LossGraph, rows: &[StepRow], options: &Value) -> Resu
 /// `logp_rollout`) with `correction_over`.
 ///
 /// # Errors
-/// Those of [`Objective::new`] and [`Objective::compute`]; [`Kind::Usage`] where a row misses what the loss needs.
+/// Those of [`Objective::new`] and [`Objective::compute`]; [`Kind::Usage`] where a row misses what the loss needs;
+/// [`Kind::Numeric`] for a loss or a gradient that is NaN or infinite.
 pub fn loss(name: &str, rows: &[StepRow], options: &Value) -> Result<Report> {
     let mut rest = table(name, &integral(options))?;
     let corrections: Corrections = take(name, &mut rest)?;
@@ -303,6 +306,10 @@ fn report(
         let gradient = logp.grad();
         if gradient.defined() { Vec::<f64>::try_from(gradient)? } else { vec![0.0; flat.places.len()] }
     };
+    if let Some(bad) = std::iter::once(&value).chain(&gradient).find(|number| !number.is_finite()) {
+        return Err(Error::new(Kind::Numeric, format!("the loss or its gradient is {bad}"))
+            .hint("look at the size of the advantages and of logp - logp_old"));
+    }
     Ok(Report { loss: value, gradient: flat.scatter(rows, &gradient), metrics })
 }
 

@@ -189,18 +189,22 @@ impl Shaping {
 pub fn shape(rows: &[StepRow], shaping: &Shaping, include_failures: bool) -> Result<Vec<StepRow>> {
     let batch = Batch::new(rows, include_failures)?;
     let mut shaped = rows.to_vec();
-    let spread = |row: &StepRow, sampled: Vec<f64>| {
-        let mut sampled = sampled.into_iter();
+    // A step without sampled tokens keeps its reward in a single slot.
+    let spread = |row: &StepRow, slots: Vec<f64>| {
+        if row.sampled() == 0 {
+            return slots;
+        }
+        let mut sampled = slots.into_iter();
         row.mask.iter().map(|&m| if m { sampled.next().unwrap_or(0.0) } else { 0.0 }).collect::<Vec<f64>>()
     };
-    let process: Vec<Vec<f64>> = rows.iter().map(|row| on_sampled(&row.process, &row.mask)).collect();
+    let process: Vec<Vec<f64>> = rows.iter().map(|row| slots(&row.process, row)).collect();
     let of_paths: Vec<Vec<f64>> =
         batch.counted().map(|path| path.rows.iter().flat_map(|&i| process[i].iter().copied()).collect()).collect();
     let prime = if shaping.prime { prime_factor(&of_paths) } else { 1.0 };
-    let mut outcome: Vec<Vec<f64>> = rows.iter().map(StepRow::token_rewards).collect();
+    let mut outcome: Vec<Vec<f64>> = rows.iter().map(|row| slots(&row.rewards, row)).collect();
     if let Some(Overlong { longest, buffer, factor }) = shaping.overlong {
         for path in &batch.paths {
-            if let Some(last) = last_token(&mut outcome, path) {
+            if let Some(last) = last_token(rows, &mut outcome, path) {
                 *last += overlong_penalty(path.tokens, longest, buffer, factor);
             }
         }
@@ -220,7 +224,7 @@ pub fn shape(rows: &[StepRow], shaping: &Shaping, include_failures: bool) -> Res
             for &i in &path.rows {
                 outcome[i].fill(0.0);
             }
-            if let Some(last) = last_token(&mut outcome, path) {
+            if let Some(last) = last_token(rows, &mut outcome, path) {
                 *last = total;
             }
         }
@@ -246,10 +250,15 @@ pub fn shape(rows: &[StepRow], shaping: &Shaping, include_failures: bool) -> Res
     Ok(shaped)
 }
 
-/// The place of a trajectory's last sampled token.
-fn last_token<'a>(tokens: &'a mut [Vec<f64>], path: &Path) -> Option<&'a mut f64> {
-    let row = path.rows.iter().rev().copied().find(|&i| !tokens[i].is_empty())?;
-    tokens[row].last_mut()
+/// A step's rewards: one for each sampled token, or their sum where none was sampled.
+fn slots(rewards: &[f64], row: &StepRow) -> Vec<f64> {
+    if row.sampled() == 0 { vec![rewards.iter().sum()] } else { on_sampled(rewards, &row.mask) }
+}
+
+/// The slot of a trajectory's last sampled token; the last slot of one without any.
+fn last_token<'a>(rows: &[StepRow], slots: &'a mut [Vec<f64>], path: &Path) -> Option<&'a mut f64> {
+    let sampled = path.rows.iter().rev().copied().find(|&i| rows[i].sampled() > 0);
+    slots[sampled.or(path.rows.last().copied())?].last_mut()
 }
 
 #[cfg(test)]
@@ -293,6 +302,19 @@ mod tests {
     fn the_penalty_for_length_is_a_line() {
         let penalty = |tokens| overlong_penalty(tokens, 20, 4, 0.5);
         assert_eq!([penalty(3), penalty(16), penalty(18), penalty(20)], [0.0, 0.0, -0.25, -0.5]);
+    }
+
+    #[test]
+    fn a_step_without_sampled_tokens_keeps_its_reward() {
+        let silent = |mask: Vec<bool>| StepRow { mask, process: vec![0.5], ..StepRow::new(0, 0, 1, 0, 3.0) };
+        for mask in [vec![], vec![false, false]] {
+            let rows = [StepRow::new(0, 0, 0, 2, 1.0), silent(mask)];
+            let shaped = shape(&rows, &Shaping { scale: Some(2.0), ..Shaping::default() }, false).unwrap();
+            assert_eq!((shaped[0].reward(), shaped[1].reward()), (2.0, 7.0));
+            let normal = Shaping { normalize: Some((Grouping::Batch, Method::Identity)), ..Shaping::default() };
+            let shaped = shape(&rows, &normal, false).unwrap();
+            assert_eq!((shaped[0].rewards.clone(), shaped[1].reward()), (vec![0.0, 4.0], 0.5));
+        }
     }
 
     #[test]

@@ -93,7 +93,8 @@ impl StepRow {
     }
 
     /// The reward of every sampled token. One that sits on another token moves to the sampled one before it, or else to
-    /// the first: no reward is lost. A step without sampled tokens has no place for one.
+    /// the first: no reward is lost. A step without sampled tokens has no place for one; estimators over tokens add its
+    /// reward to the step before it ([`Batch::token_rewards`]).
     pub fn token_rewards(&self) -> Vec<f64> {
         on_sampled(&self.rewards, &self.mask)
     }
@@ -210,6 +211,10 @@ pub struct Path {
     /// Whether it is compared with others and trained on: not failed, not a greedy companion.
     pub counted: bool,
     pub greedy: bool,
+    /// Whether it failed and failures are left out.
+    pub failed: bool,
+    /// Whether it is the only one of a group of several that did not fail: there is nothing left to compare it with.
+    pub lone_survivor: bool,
 }
 
 /// Rows sorted into trajectories.
@@ -251,16 +256,20 @@ impl<'a> Batch<'a> {
             }
             let any = |flag: fn(&StepRow) -> bool| places.iter().any(|&i| flag(&rows[i]));
             let greedy = any(|row| row.greedy);
+            let failed = !include_failures && any(StepRow::failed);
             paths.push(Path {
                 group: first.group,
                 total: places.iter().map(|&i| rows[i].reward()).sum(),
                 tokens: places.iter().map(|&i| rows[i].sampled()).sum(),
-                counted: !greedy && (include_failures || !any(StepRow::failed)),
+                counted: !greedy && !failed,
                 greedy,
+                failed,
+                lone_survivor: false,
                 rows: std::mem::take(places),
             });
         }
         forks(rows, &paths)?;
+        mark_lone_survivors(&mut paths);
         Ok(Self { rows, paths })
     }
 
@@ -269,9 +278,44 @@ impl<'a> Batch<'a> {
         self.paths.iter().filter(|path| path.counted)
     }
 
+    /// The reward of every sampled token of a trajectory, its steps joined. The reward of a step without sampled tokens
+    /// is added to the last sampled token before it, or to the first one of the trajectory. Empty for a trajectory
+    /// without sampled tokens.
+    pub fn token_rewards(&self, path: &Path) -> Vec<f64> {
+        let mut rewards: Vec<f64> = Vec::with_capacity(path.tokens);
+        let mut pending = 0.0;
+        for row in self.steps(path) {
+            if row.sampled() > 0 {
+                rewards.extend(row.token_rewards());
+                if let Some(first) = rewards.first_mut() {
+                    *first += std::mem::take(&mut pending);
+                }
+            } else if let Some(last) = rewards.last_mut() {
+                *last += row.reward();
+            } else {
+                pending += row.reward();
+            }
+        }
+        rewards
+    }
+
     /// The steps of one trajectory, in order.
     pub fn steps<'b>(&'b self, path: &'b Path) -> impl DoubleEndedIterator<Item = &'a StepRow> + 'b {
         path.rows.iter().map(|&i| &self.rows[i])
+    }
+}
+
+/// Sets [`Path::lone_survivor`].
+fn mark_lone_survivors(paths: &mut [Path]) {
+    // Trajectories that count and trajectories that failed, by group.
+    let mut members: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
+    for path in paths.iter().filter(|path| !path.greedy) {
+        let (counted, failed) = members.entry(path.group).or_default();
+        *counted += usize::from(path.counted);
+        *failed += usize::from(path.failed);
+    }
+    for path in paths.iter_mut().filter(|path| path.counted) {
+        path.lone_survivor = members.get(&path.group).is_some_and(|&(counted, failed)| counted == 1 && failed > 0);
     }
 }
 
@@ -354,6 +398,17 @@ mod tests {
         assert_eq!((batch.paths[1].total, batch.paths[1].tokens, batch.paths[1].group), (1.5, 5, 1));
         assert_eq!(batch.paths.iter().map(|path| path.counted).collect::<Vec<_>>(), [false, true]);
         assert_eq!(Batch::new(&rows, true).unwrap().counted().count(), 2);
+    }
+
+    #[test]
+    fn rewards_of_steps_without_sampled_tokens_join_a_neighbour() {
+        let silent = |step, reward| StepRow { mask: vec![false], ..StepRow::new(0, 0, step, 1, reward) };
+        let rows = [silent(0, 1.0), StepRow::new(0, 0, 1, 2, 2.0), silent(2, 4.0), StepRow::new(0, 0, 3, 1, 8.0)];
+        let batch = Batch::new(&rows, false).unwrap();
+        assert_eq!(batch.token_rewards(&batch.paths[0]), [1.0, 6.0, 8.0]);
+        let alone = [silent(0, 1.0)];
+        let batch = Batch::new(&alone, false).unwrap();
+        assert!(batch.token_rewards(&batch.paths[0]).is_empty());
     }
 
     #[test]

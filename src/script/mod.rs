@@ -21,6 +21,7 @@
 //! What lasts is the state, never a function: `reset(task) -> state`, `step(state, action) -> result`,
 //! `context(state, budget) -> observation`, `reward(state, outcome) -> number | parts`.
 
+mod advantage;
 mod answers;
 mod api;
 mod ask;
@@ -52,6 +53,7 @@ mod suite;
 mod vm;
 mod worker;
 
+pub use advantage::{Estimated, GroupMember};
 pub use ask::{Ask, AskOptions, Asks, Written};
 pub use failure::Failure;
 pub use grants::needs_in_words;

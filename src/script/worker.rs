@@ -6,9 +6,10 @@ use std::sync::Arc;
 use mlua::{Function, Table, Value};
 use serde_json::Value as Json;
 
+use super::advantage::{self, Estimated, GroupMember};
 use super::api::context;
 use super::api::recipe::Recipe;
-use super::convert::{self, Odd, kind};
+use super::convert::{self, kind};
 use super::failure::{Failure, describe};
 use super::grants::Grants;
 use super::host::{Call, Entry, LogLine};
@@ -284,24 +285,27 @@ impl Worker {
         Ok(table)
     }
 
-    /// The recipe's own estimator on one group, a list of trajectories: advantages, and returns or null.
+    /// The recipe's own estimator on the trajectories of one group that did not fail; `failed` others did.
     ///
     /// # Errors
-    /// [`Kind::Script`] with its place.
-    pub fn advantage(&self, group: &Json) -> Result<(Json, Json)> {
+    /// [`Kind::Script`] with its place, where it fails or returns something else than it must.
+    pub fn advantage(&self, group: &[GroupMember<'_>], failed: usize) -> Result<Estimated> {
         let Some(function) = &self.recipe.advantage else {
             return Err(Error::new(Kind::Script, "trainer.estimator is \"custom\" and the recipe has no `advantage`")
                 .at_path(&self.script.path));
         };
         let call = Call::new(Entry::Advantage, (0, 0), &self.vm.limits);
-        let input = convert::from_json(&self.vm.lua, group).map_err(|error| host_failure(&error).error)?;
+        let input = Json::Array(group.iter().map(GroupMember::to_json).collect());
+        let input = convert::from_json(&self.vm.lua, &input).map_err(|error| host_failure(&error).error)?;
         let (advantages, returns): (Value, Value) =
-            self.vm.call_now(&call, function, input).map_err(|failure| failure.error)?;
-        let plain = |what: &str, value: &Value| match value {
-            Value::Nil => Ok(Json::Null),
-            value => convert::to_json(value, what, Odd::Refuse).map_err(|why| self.broken_advantage(&why)),
+            self.vm.call_now(&call, function, (input, failed)).map_err(|failure| failure.error)?;
+        let read = |what: &str, value: &Value| {
+            advantage::by_step(what, value, group).map_err(|why| self.broken_advantage(&why))
         };
-        Ok((plain("advantages", &advantages)?, plain("returns", &returns)?))
+        Ok(Estimated {
+            advantages: read("advantages", &advantages)?,
+            returns: if returns.is_nil() { None } else { Some(read("returns", &returns)?) },
+        })
     }
 
     /// The error for an `advantage` that does not keep to its contract.

@@ -15,7 +15,7 @@ use super::files::failed;
 use super::record;
 use super::trajectories::{FORMAT, FORMAT_KEY, parquet_failed};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{FinishReason, Fork, Status, Step, Support, ToolRecord, Trajectory};
+use crate::mdp::{CallKind, FinishReason, Fork, Status, Step, Support, ToolRecord, Trajectory};
 
 /// Reads a file of trajectories. Files of another format version, without a column, or damaged are refused.
 pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
@@ -185,6 +185,8 @@ impl Columns<'_> {
 struct ToolRow {
     name: String,
     arguments: Value,
+    #[serde(default)]
+    kind: CallKind,
     output: String,
     ok: bool,
     reward: Option<f64>,
@@ -196,6 +198,7 @@ impl From<ToolRow> for ToolRecord {
         Self {
             name: row.name,
             arguments: row.arguments,
+            kind: row.kind,
             output: row.output,
             ok: row.ok,
             reward: row.reward.unwrap_or(f64::NAN),
@@ -246,14 +249,18 @@ mod tests {
         })
     }
 
+    fn call_kind() -> impl Strategy<Value = CallKind> {
+        prop::sample::select(vec![CallKind::Ran, CallKind::BadArguments, CallKind::Unknown, CallKind::Malformed])
+    }
+
     fn finite() -> impl Strategy<Value = f64> {
         any::<f64>().prop_filter("finite", |x| x.is_finite())
     }
 
     prop_compose! {
-        fn tool()(name in ".*", arguments in value(), output in ".*", ok: bool, reward in finite(), seconds in finite())
+        fn tool()(name in ".*", arguments in value(), kind in call_kind(), output in ".*", ok: bool, reward in finite(), seconds in finite())
             -> ToolRecord {
-            ToolRecord { name, arguments, output, ok, reward, seconds }
+            ToolRecord { name, arguments, kind, output, ok, reward, seconds }
         }
     }
 

@@ -78,6 +78,7 @@ mod tests {
         let tool = |output: &str| ToolRecord {
             name: "python".to_owned(),
             arguments: json!({ "code": "print(1)" }),
+            kind: crate::mdp::CallKind::Ran,
             output: output.to_owned(),
             ok: true,
             reward: 0.0,

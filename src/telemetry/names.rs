@@ -47,8 +47,15 @@ pub const SECTIONS: &[Section] = &[
                 "rollout/accuracy",
                 "Share of trajectories that count as right (`eval.accuracy`, or total reward > 0)",
             ),
-            name("rollout/tool_call_share", "Share of trajectories with at least one tool call"),
-            name("rollout/tool_calls", "Mean tool calls a trajectory"),
+            name(
+                "rollout/tool_call_share",
+                "Share of trajectories with at least one call that was parsed and named a tool",
+            ),
+            name("rollout/tool_calls", "Mean calls per trajectory that were parsed and named a tool of the recipe"),
+            name(
+                "rollout/malformed_calls",
+                "Mean calls per trajectory that could not be parsed or named no tool of the recipe",
+            ),
             name("rollout/tool_ok_share", "Share of tool calls that succeeded"),
             name("rollout/steps", "Mean steps a trajectory"),
             name(
@@ -96,7 +103,9 @@ pub const SECTIONS: &[Section] = &[
     },
     Section {
         title: "Policy",
-        when: "Every step of reinforcement learning, over the sampled tokens of the trained rows; a mean over optimiser steps.",
+        when: "Every step of reinforcement learning, over the sampled tokens of the trained rows; a mean over optimiser steps. A \
+               step without an optimiser step (no token has an advantage or another gradient) has `policy/lr`, \
+               `policy/version`, `policy/updates`, `policy/skipped` and `policy/tokens` only.",
         names: &[
             name(
                 "policy/loss",
@@ -132,7 +141,7 @@ pub const SECTIONS: &[Section] = &[
                 "What the recipe's own loss logs with `b:log(name, x)`: a mean over the tokens computed, or a sum over the \
                  mini-batch; the mean over updates",
             ),
-            name("policy/updates", "Optimiser steps"),
+            name("policy/updates", "Optimiser steps taken"),
             name("policy/skipped", "Optimiser steps left out because a number was NaN or infinite (`trainer.on_nan`)"),
             name("policy/grad_norm", "Global gradient norm before clipping"),
             name("policy/lr", "Learning rate"),
@@ -141,7 +150,7 @@ pub const SECTIONS: &[Section] = &[
     },
     Section {
         title: "Advantage",
-        when: "Every step of reinforcement learning, over the sampled tokens of the trained trajectories.",
+        when: "Every step of reinforcement learning that has some, over the sampled tokens of the trained trajectories.",
         names: &[
             name("advantage/mean", "Mean"),
             name("advantage/std", "Standard deviation"),
@@ -151,15 +160,19 @@ pub const SECTIONS: &[Section] = &[
     },
     Section {
         title: "KL to the reference",
-        when: "Every step of a recipe with `trainer.kl.coef`.",
+        when: "Every step of a recipe with `trainer.kl.coef`, or with a loss that has a KL term.",
         names: &[
-            name("kl/mean", "Mean KL(policy || reference) of a sampled token, by `trainer.kl.kind`"),
+            name(
+                "kl/mean",
+                "Mean KL(policy || reference) of a sampled token, by `trainer.kl.kind`: in the updates, or before them where \
+                 the KL is a penalty in the reward. The column `kl` of the table",
+            ),
             name("kl/coef", "Its coefficient"),
         ],
     },
     Section {
         title: "Critic",
-        when: "Every step of `r1.ppo`; losses are means over optimiser steps.",
+        when: "Every step of `r1.ppo`; losses are means over optimiser steps, and absent where none was taken.",
         names: &[
             name("critic/loss", "Value loss: half the squared error, clipped by `trainer.critic.clip`"),
             name("critic/clip_frac", "Share of values that the clip held back"),
@@ -197,7 +210,10 @@ pub const SECTIONS: &[Section] = &[
             name("eval/accuracy", "Share of tasks whose trajectory counts as right"),
             name("eval/reward", "Mean total reward"),
             name("eval/<part>", "Mean of a named part of the reward, unweighted"),
-            name("eval/tool_call_share", "Share of trajectories with at least one tool call"),
+            name(
+                "eval/tool_call_share",
+                "Share of trajectories with at least one call that was parsed and named a tool",
+            ),
             name("eval/response_tokens", "Mean sampled tokens a trajectory"),
             name("eval/failed_share", "Share of trajectories that failed; they count as wrong"),
         ],

@@ -8,25 +8,42 @@ const HEADING_EVERY: u64 = 25;
 
 struct Column {
     metric: &'static str,
+    /// A run whose first step has this metric shows the column, even where the step lacks the column's own.
+    with: &'static str,
     heading: &'static str,
     format: fn(f64) -> String,
     width: usize,
 }
 
 const fn column(metric: &'static str, heading: &'static str, format: fn(f64) -> String, width: usize) -> Column {
-    Column { metric, heading, format, width }
+    Column { metric, with: metric, heading, format, width }
 }
+
+/// A column of a metric that single steps may lack: those in which every trajectory failed, or no token was trained.
+const fn optional(
+    metric: &'static str,
+    with: &'static str,
+    heading: &'static str,
+    format: fn(f64) -> String,
+    width: usize,
+) -> Column {
+    Column { metric, with, heading, format, width }
+}
+
+/// Every step of reinforcement learning has it.
+const ROLLOUT: &str = "rollout/failed_share";
 
 /// What a person follows during a run, in order; a run shows those that its first step has.
 const COLUMNS: &[Column] = &[
     column("sft/loss", "loss", compact, 8),
     column("policy/lr", "lr", compact, 8),
-    column("reward/mean", "reward", |v| format!("{:+.3}", v + 0.0), 7),
-    column("rollout/accuracy", "accuracy", percent, 8),
-    column("rollout/tool_call_share", "tool calls", percent, 10),
-    column("rollout/response_tokens", "tokens", |v| format!("{v:.1}"), 7),
-    column("policy/approx_kl", "kl", compact, 8),
-    column("policy/grad_norm", "grad norm", compact, 9),
+    optional("reward/mean", ROLLOUT, "reward", |v| format!("{:+.3}", v + 0.0), 7),
+    optional("rollout/accuracy", ROLLOUT, "accuracy", percent, 8),
+    optional("rollout/tool_call_share", ROLLOUT, "tool calls", percent, 10),
+    optional("rollout/response_tokens", ROLLOUT, "tokens", |v| format!("{v:.1}"), 7),
+    optional("kl/mean", "kl/coef", "kl", compact, 8),
+    optional("policy/approx_kl", ROLLOUT, "approx kl", compact, 9),
+    optional("policy/grad_norm", ROLLOUT, "grad norm", compact, 9),
     column("throughput/tokens_per_s", "tok/s", thousands, 8),
     column("throughput/train_tokens_per_s", "train tok/s", thousands, 11),
     column("time/step", "time", duration, 12),
@@ -49,7 +66,7 @@ impl StepTable {
             let sampled = metrics.get("throughput/tokens_per_s").is_some();
             self.columns = COLUMNS
                 .iter()
-                .filter(|column| metrics.get(column.metric).is_some())
+                .filter(|column| metrics.get(column.metric).or(metrics.get(column.with)).is_some())
                 .filter(|column| !(sampled && ONLY_WITHOUT_SAMPLING.contains(&column.metric)))
                 .collect();
         }
@@ -115,6 +132,22 @@ mod tests {
         let (heading, row) = table.row(2, 40, &metrics(&[("reward/mean", 0.5)]));
         assert_eq!(heading, None);
         assert_eq!(row, "   2/40   +0.500           -         -             -");
+    }
+
+    /// `kl` is the KL to the reference, where there is one; what the updates did to the policy has its own name.
+    #[test]
+    fn kl_is_that_to_the_reference_and_a_step_may_lack_it() {
+        let heading = |more: &[(&str, f64)]| {
+            let first = [&[("rollout/failed_share", 0.0), ("policy/version", 0.0)], more].concat();
+            let (heading, row) = StepTable::default().row(1, 9, &metrics(&first));
+            (heading.unwrap_or_default(), row)
+        };
+        let (without, row) = heading(&[]);
+        assert!(!without.contains("  kl") && without.contains("approx kl  grad norm"), "{without}");
+        assert!(row.ends_with("        -          -          -"), "{row}");
+        let (with, row) = heading(&[("kl/coef", 0.1), ("kl/mean", 0.25), ("policy/approx_kl", 1e-9)]);
+        assert!(with.contains("        kl  approx kl  grad norm"), "{with}");
+        assert!(row.contains("     0.250"), "{row}");
     }
 
     #[test]

@@ -67,7 +67,11 @@ pub(super) fn collect(
         let (own, greedy): (Vec<_>, Vec<_>) = found.into_iter().partition(tries);
         let varied = learner.filter.uniform.then(|| {
             let (returns, groups) = returns(&own);
-            filter::dynamic_sampling(&returns, &groups)
+            let alone = |group: &u64| groups.iter().filter(|own| *own == group).count() == 1;
+            // A trajectory whose group failed but for it has nothing to be compared with.
+            let mut varied = filter::dynamic_sampling(&returns, &groups);
+            varied.retain(|group| !alone(group));
+            varied
         });
         let new = varied.as_ref().map_or(missing, Vec::len);
         kept += new;

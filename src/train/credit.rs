@@ -5,8 +5,9 @@ use crate::config::OnNan;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
 use crate::rl::advantages::Advantages;
+use crate::rl::kl::{KlKind, kl_value};
 use crate::rl::pack::{Row, spread};
-use crate::rl::rewards::{ReturnScale, Shaping, shape};
+use crate::rl::rewards::{Grouping, ReturnScale, Shaping, shape};
 use crate::rl::rows::StepRow;
 
 /// Advantages and critic's targets of a batch.
@@ -41,12 +42,15 @@ impl Credit {
         let nothing = Advantages::none(&steps.rows);
         let found = (|| {
             let shaping = steps.scaled(shaping, returns)?;
+            if let Some((Grouping::Inductive, _)) = shaping.normalize {
+                steps.tag(trajectories)?;
+            }
             if shaping.has_parts() {
                 steps.part(trajectories);
             }
             steps.rows = shape(&steps.rows, &shaping, false)?;
             let found = estimate(&steps.rows)?;
-            finite(&steps.rows, &found)?;
+            found.finite(&steps.rows)?;
             Ok(found)
         })();
         match found.map_err(|error: Error| named(error, trajectories)) {
@@ -73,6 +77,21 @@ impl Credit {
         (returns, asked.into_iter().map(truth).collect())
     }
 
+    /// The mean KL(policy || reference) of a sampled token before the update, by the formula of a penalty in the reward;
+    /// `None` without tokens that count, or without the reference's log-probabilities.
+    pub(super) fn kl(&self, kind: KlKind) -> Option<f64> {
+        let (mut sum, mut count) = (0.0, 0_usize);
+        let rows = self.steps.rows.iter().zip(&self.found.counted);
+        for (row, _) in rows.filter(|(row, counted)| **counted && row.shared.is_none()) {
+            let both = row.logp_old.iter().zip(&row.logp_ref).zip(&row.mask);
+            for ((own, reference), _) in both.filter(|(_, sampled)| **sampled) {
+                sum += kl_value(own - reference, kind);
+                count += 1;
+            }
+        }
+        (count > 0).then(|| sum / count as f64)
+    }
+
     /// The mean advantage of each step, for the records.
     pub(super) fn by_step(&self, trajectories: &[Trajectory]) -> Vec<Option<Vec<f64>>> {
         let mean = |row: usize| {
@@ -93,20 +112,6 @@ impl Credit {
         rows.filter(|((_, counted), row)| **counted && row.shared.is_none())
             .flat_map(|((list, _), row)| list.iter().zip(&row.mask).filter(|(_, mask)| **mask).map(|(a, _)| *a))
     }
-}
-
-/// Refuses advantages and returns that are no numbers: sums of rewards that are too large for one.
-fn finite(rows: &[StepRow], found: &Advantages) -> Result<()> {
-    for (what, lists) in [("an advantage", &found.advantages), ("a return", &found.returns)] {
-        for (row, list) in rows.iter().zip(lists) {
-            if let Some(bad) = list.iter().find(|number| !number.is_finite()) {
-                return Err(Error::new(Kind::Numeric, format!("{what} is {bad}"))
-                    .at(format!("trajectory {} step {}", row.trajectory, row.step))
-                    .hint("the weights have not been changed; look at the size of the rewards"));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// What the functions of `rl` call trajectory 7 has a name of its own here.
@@ -134,6 +139,7 @@ mod tests {
     use crate::mdp::{FinishReason, Fork, Status, Step, Support};
     use crate::rl::advantages::Estimator;
     use crate::rl::pack::merge;
+    use crate::rl::rewards::Method;
 
     fn step(prompt: &[u32], reply: &[u32], reward: f64) -> Step {
         Step {
@@ -293,6 +299,52 @@ mod tests {
     }
 
     #[test]
+    fn the_survivor_of_a_group_teaches_nothing_even_if_the_others_never_began() {
+        let survivor = trajectory("1-0-0", vec![step(&[1], &[2, 3], 50.0)]);
+        let lost = Trajectory { status: Status::EnvError, ..trajectory("1-0-1", vec![]) };
+        let assign = |all: &[Trajectory], name: &str, companion: Option<usize>| {
+            let estimator = Estimator::new(name, &serde_json::Value::Null).unwrap();
+            let steps = Steps::of(all, |index| Some(index) == companion);
+            let mut returns = None;
+            let ways = plainly(&mut returns);
+            let credit = Credit::assign(steps, ways, |steps| estimator.estimate(steps, false), all).unwrap();
+            credit.by_step(all).swap_remove(0).unwrap()
+        };
+        let both = [survivor.clone(), lost];
+        for name in ["grpo", "rloo", "opo", "gpg", "tree", "max_rl", "grpo_passk", "rapo", "reinforce_pp_baseline"] {
+            assert_eq!(assign(&both, name, None), [0.0], "{name}");
+        }
+        assert_eq!(assign(&both, "remax", Some(1)), [0.0], "a companion that failed is no baseline");
+        assert_eq!(assign(&[survivor], "rloo", None), [50.0], "a group of one that nothing failed in");
+    }
+
+    #[test]
+    fn tags_come_from_the_rows_and_a_row_without_one_is_named() {
+        // Two kinds of task whose rewards have nothing in common, each in a group of its own.
+        let of = |place: usize, tag: serde_json::Value, reward: f64| Trajectory {
+            task: serde_json::json!({ "tag": tag }),
+            task_index: place as u64,
+            group: place as u64,
+            ..trajectory(&format!("1-{place}-0"), vec![step(&[1], &[2], reward)])
+        };
+        let tags = ["easy".into(), 7.into(), 7.into(), "easy".into()];
+        let mut all: Vec<Trajectory> =
+            tags.into_iter().zip([100.0, 1.0, 3.0, 104.0]).enumerate().map(|(i, (tag, r))| of(i, tag, r)).collect();
+        let shaping = Shaping { normalize: Some((Grouping::Inductive, Method::Mean)), ..Shaping::default() };
+        let plain = Estimator::new("reinforce_pp", &serde_json::json!({ "whiten": "none" })).unwrap();
+        let assign = |all: &[Trajectory]| {
+            let mut returns = None;
+            let ways = Ways { shaping: &shaping, ..plainly(&mut returns) };
+            Credit::assign(Steps::of(all, |_| false), ways, |rows| plain.estimate(rows, false), all)
+        };
+        assert_eq!(assign(&all).unwrap().all().collect::<Vec<_>>(), [-2.0, -1.0, 1.0, 2.0]);
+        all[2].task = serde_json::json!({ "question": "?" });
+        let error = assign(&all).err().unwrap();
+        assert_eq!((error.kind, error.place.as_deref()), (Kind::Data, Some("training row 3")));
+        assert!(error.message.contains("no `tag`"), "{error}");
+    }
+
+    #[test]
     fn numbers_that_are_none_stop_or_teach_nothing() {
         // The rewards are numbers, and their differences are not.
         let huge = [f64::MAX, f64::MIN];
@@ -315,6 +367,7 @@ mod tests {
         let tool = |reward| crate::mdp::ToolRecord {
             name: "t".to_owned(),
             arguments: serde_json::Value::Null,
+            kind: crate::mdp::CallKind::Ran,
             output: String::new(),
             ok: true,
             reward,

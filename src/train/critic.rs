@@ -74,7 +74,8 @@ impl Learning {
         let Some((update, optimizer)) = policy else {
             return Ok((None, update_critic(&self.critic, model, &mut self.optimizer, lesson, learner)?));
         };
-        let Some(targets) = lesson.targets.as_ref().filter(|_| self.critic.trunk().is_none()) else {
+        let of_trunk = lesson.targets.as_ref().filter(|targets| self.critic.trunk().is_none() && targets.count() > 0);
+        let Some(targets) = of_trunk else {
             let of_critic = update_critic(&self.critic, model, &mut self.optimizer, lesson, learner)?;
             return Ok((Some(update.step(optimizer, lesson)?), of_critic));
         };
@@ -90,8 +91,9 @@ impl Learning {
         };
         self.optimizer.zero_grad();
         let own = update.step_shared(optimizer, lesson, Some(&mut value_loss))?;
-        if own.skipped.is_none() {
+        if own.stepped {
             stats.grad_norm = self.optimizer.step(settings.lr, learner.max_grad_norm)?;
+            stats.stepped = true;
         }
         Ok((Some(own), stats))
     }

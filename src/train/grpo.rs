@@ -73,7 +73,7 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
         scores.fill(&mut steps, &rows);
         let (shaping, mut returns) = (it.shaping(), it.returns);
         let ways = Ways { shaping: &shaping, returns: &mut returns, on_nan: learner.on_nan };
-        let credit = Credit::assign(steps, ways, |steps| it.advantages(steps), taught)
+        let credit = Credit::assign(steps, ways, |steps| it.advantages(steps, taught), taught)
             .map_err(|error| it.keep(error, trajectories))?;
         it.returns = returns;
         report::skipped(reporter, it.state.step + 1, credit.skipped.as_ref(), trajectories);
@@ -105,22 +105,30 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
                 let stepped = update.step(&mut it.optimizer, &part);
                 let stats = stepped.map_err(|error| it.keep(named(error, trajectories), trajectories))?;
                 report::skipped(reporter, it.state.step + 1, stats.skipped.as_ref(), trajectories);
+                if stats.stepped {
+                    it.average()?;
+                    it.state.optimizer_step += 1;
+                }
                 updates.push(stats);
-                it.average()?;
-                it.state.optimizer_step += 1;
                 bar.inc(1);
             }
         }
         bar.finish();
         let training_seconds = update_started.elapsed().as_secs_f64();
-        report::refuse_mismatch(scores.mismatch(&updates), learner.max_mismatch)
+        report::refuse_mismatch(scores.mismatch(&updates).unwrap_or(0.0), learner.max_mismatch)
             .map_err(|error| it.keep(error, trajectories))?;
-        if !updates.is_empty() {
-            it.kl.update(metrics::mean_kl(&updates), trajectories.len());
+        // A penalty in the reward is measured where it acts, a term of the loss in the updates.
+        let kl = match &objective.shaping.kl {
+            Some(penalty) => credit.kl(penalty.kind),
+            None => metrics::mean_kl(&updates),
+        };
+        if let Some(kl) = kl {
+            it.kl.update(kl, trajectories.len());
         }
 
         // 5. Records: first what was sampled, then the counters that say it is done.
-        it.record(trajectories, &learned.own(credit.by_step(taught)), collected.groups)?;
+        let changed = updates.iter().any(|update| update.stepped);
+        it.record(trajectories, &learned.own(credit.by_step(taught)), collected.groups, changed)?;
         let accuracy = &it.session.settings.eval.accuracy;
         let tries = &trajectories[..collected.companions_from];
         metrics::rollout(&mut values, tries, |trajectory| solved(trajectory, accuracy));
@@ -132,7 +140,7 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
         if credit.skipped.is_some() {
             values.set("policy/skipped", (learner.epochs * learner.mini_batches) as f64);
         }
-        metrics::leash(&mut values, &it.kl, &updates, objective.kl_coef.coef() > 0.0);
+        metrics::leash(&mut values, &it.kl, kl, objective.kl_coef.coef() > 0.0);
         scores.log(&mut values, &lesson.rows, &updates);
         reloads.log(&mut values, &it.session);
         metrics::time(&mut values, &collected.stats, &updates, sampling_seconds, training_seconds);
@@ -142,6 +150,7 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
         curves.push(it.state.step, &values);
         reporter.step(it.state.step, learner.steps as u64, &values);
         it.watch.look(reporter, it.state.step, &values);
+        it.look_at_signal(reporter, &values)?;
 
         if due(it.state.step, it.session.settings.checkpoint.every, learner.steps) {
             it.save(|_| Ok(()))?;

@@ -191,13 +191,17 @@ impl Scores {
         }
     }
 
-    /// Largest difference of sampler and learner: only the first update sees the weights that sampled.
-    pub(super) fn mismatch(&self, updates: &[UpdateStats]) -> f64 {
-        self.mismatch.unwrap_or_else(|| updates.first().map_or(0.0, |update| update.mismatch))
+    /// Largest difference of sampler and learner: only the first update sees the weights that sampled. `None` where
+    /// nothing was scored.
+    pub(super) fn mismatch(&self, updates: &[UpdateStats]) -> Option<f64> {
+        let first = || updates.iter().find(|update| update.sampled > 0).map(|update| update.mismatch);
+        self.mismatch.or_else(first)
     }
 
     pub(super) fn log(&self, metrics: &mut Metrics, rows: &[Row], updates: &[UpdateStats]) {
-        metrics.set("mismatch/max_abs", self.mismatch(updates));
+        if let Some(mismatch) = self.mismatch(updates) {
+            metrics.set("mismatch/max_abs", mismatch);
+        }
         if self.mismatch.is_some() {
             metrics.set("mismatch/recomputed", f64::from(u8::from(self.old.is_some())));
         }

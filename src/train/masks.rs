@@ -82,7 +82,7 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
     }
     let estimate = |steps: &[_]| match &objective.estimator {
         Some(estimator) => estimator.estimate(steps, false),
-        None => custom::advantages(&Worker::new(&script, None)?, steps, critic),
+        None => custom::advantages(&Worker::new(&script, None)?, steps, taught, critic),
     };
     let ways = Ways { shaping: &objective.shaping, returns: &mut None, on_nan: OnNan::Stop };
     let credit = Credit::assign(steps, ways, estimate, taught)?;

@@ -27,6 +27,10 @@ pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
         |of: &dyn Fn(&Trajectory) -> f64| counted.iter().map(|t| of(t)).sum::<f64>() / counted.len().max(1) as f64;
     let largest = |of: &dyn Fn(&Trajectory) -> f64| counted.iter().map(|t| of(t)).fold(f64::NEG_INFINITY, f64::max);
 
+    failures(metrics, trajectories);
+    if counted.is_empty() {
+        return;
+    }
     let reward = per(&Trajectory::total_reward);
     let squares: f64 = counted.iter().map(|t| (t.total_reward() - reward).powi(2)).sum();
     metrics.set("reward/mean", reward);
@@ -46,6 +50,7 @@ pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
     metrics.set("rollout/accuracy", per(&solved));
     metrics.set("rollout/tool_call_share", per(&|t| f64::from(u8::from(t.tool_calls() > 0))));
     metrics.set("rollout/tool_calls", per(&|t| t.tool_calls() as f64));
+    metrics.set("rollout/malformed_calls", per(&|t| t.malformed_calls() as f64));
     metrics.set("rollout/steps", per(&|t| t.steps.len() as f64));
     metrics.set("rollout/response_tokens", per(&|t| t.response_tokens() as f64));
     metrics.set("rollout/response_tokens_max", largest(&|t| t.response_tokens() as f64));
@@ -74,7 +79,11 @@ pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
     for (limit, count) in limits {
         metrics.set(format!("rollout/truncated/{limit}"), count as f64);
     }
-    let failed = trajectories.len() - counted.len();
+}
+
+/// How many trajectories failed, and of what.
+fn failures(metrics: &mut Metrics, trajectories: &[Trajectory]) {
+    let failed = trajectories.iter().filter(|t| t.status.is_failure()).count();
     metrics.set("rollout/failed_share", failed as f64 / trajectories.len().max(1) as f64);
     for status in Status::ALL.into_iter().filter(|status| status.is_failure()) {
         let count = trajectories.iter().filter(|t| t.status == status).count();
@@ -127,15 +136,23 @@ fn uniform_groups(counted: &[&Trajectory]) -> f64 {
     uniform.count() as f64 / groups.len().max(1) as f64
 }
 
-/// Loss, clipping, KL, entropy and mismatch of a step's updates.
+/// Loss, clipping, KL, entropy and mismatch of a step's updates. What an optimiser step measures is absent where none was
+/// taken.
 pub(super) fn update(metrics: &mut Metrics, updates: &[UpdateStats], lr: f64, version: u64) {
-    let count = updates.len().max(1) as f64;
-    let mean = |of: &dyn Fn(&UpdateStats) -> f64| updates.iter().map(of).sum::<f64>() / count;
+    metrics.set("policy/lr", lr);
+    metrics.set("policy/version", version as f64);
+    metrics.set("policy/skipped", updates.iter().filter(|u| u.skipped.is_some()).count() as f64);
+    let updates: Vec<&UpdateStats> = updates.iter().filter(|u| u.stepped).collect();
+    metrics.set("policy/updates", updates.len() as f64);
+    metrics.set("policy/tokens", updates.iter().map(|u| u.sampled as f64).sum::<f64>());
+    if updates.is_empty() {
+        return;
+    }
+    let count = updates.len() as f64;
+    let mean = |of: &dyn Fn(&UpdateStats) -> f64| updates.iter().map(|u| of(u)).sum::<f64>() / count;
     metrics.set("policy/loss", mean(&|u| u.loss));
     metrics.set("policy/entropy", mean(&|u| u.entropy));
     metrics.set("policy/grad_norm", mean(&|u| u.grad_norm));
-    metrics.set("policy/lr", lr);
-    metrics.set("policy/version", version as f64);
     metrics.set("policy/approx_kl", mean(&|u| u.ratios.approx_kl_k3()));
     metrics.set("policy/approx_kl_k1", mean(&|u| u.ratios.approx_kl_k1()));
     // What a loss of the recipe's own clips only the recipe can say.
@@ -153,9 +170,6 @@ pub(super) fn update(metrics: &mut Metrics, updates: &[UpdateStats], lr: f64, ve
     metrics.set("policy/ratio_max", updates.iter().map(|u| u.ratios.ratio_max).fold(1.0, f64::max));
     metrics.set("policy/ratio_min", updates.iter().map(|u| u.ratios.ratio_min).fold(1.0, f64::min));
     metrics.set("policy/largest_token", updates.iter().map(|u| u.largest_token).fold(0.0, f64::max));
-    metrics.set("policy/tokens", updates.iter().map(|u| u.sampled as f64).sum::<f64>());
-    metrics.set("policy/updates", updates.len() as f64);
-    metrics.set("policy/skipped", updates.iter().filter(|u| u.skipped.is_some()).count() as f64);
     // Only the first update sees the weights that sampled.
     if let Some(first) = updates.first() {
         metrics.set("mismatch/kl", first.ratios.approx_kl_k1());
@@ -178,7 +192,7 @@ pub(super) fn groups(metrics: &mut Metrics, collected: &Collected) {
     metrics.set("rollout/dropped_groups", collected.dropped as f64);
 }
 
-/// Advantages of sampled tokens.
+/// Advantages of sampled tokens, if there are any.
 pub(super) fn advantages(metrics: &mut Metrics, credit: &Credit) {
     let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
     let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
@@ -189,34 +203,43 @@ pub(super) fn advantages(metrics: &mut Metrics, credit: &Credit) {
         least = least.min(advantage);
         most = most.max(advantage);
     }
-    let mean = if count > 0.0 { sum / count } else { f64::NAN };
+    if count == 0.0 {
+        return;
+    }
+    let mean = sum / count;
     metrics.set("advantage/mean", mean);
-    metrics.set("advantage/std", (squares / f64::max(count, 1.0) - mean * mean).max(0.0).sqrt());
+    metrics.set("advantage/std", (squares / count - mean * mean).max(0.0).sqrt());
     metrics.set("advantage/min", least);
     metrics.set("advantage/max", most);
 }
 
-/// KL to the reference, a mean over updates.
-pub(super) fn mean_kl(updates: &[UpdateStats]) -> f64 {
-    updates.iter().map(|u| u.kl).sum::<f64>() / updates.len().max(1) as f64
+/// KL to the reference of a sampled token, a mean over the optimiser steps taken.
+pub(super) fn mean_kl(updates: &[UpdateStats]) -> Option<f64> {
+    let all: Vec<f64> = updates.iter().filter(|u| u.stepped).filter_map(|u| u.kl).collect();
+    (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
 }
 
-/// The leash to the reference policy.
-pub(super) fn leash(metrics: &mut Metrics, kl: &KlController, updates: &[UpdateStats], has_reference: bool) {
+/// The KL to the reference policy and its coefficient, where there is one.
+pub(super) fn leash(metrics: &mut Metrics, controller: &KlController, kl: Option<f64>, has_reference: bool) {
     if has_reference {
-        metrics.set("kl/mean", mean_kl(updates));
-        metrics.set("kl/coef", kl.coef());
+        metrics.set("kl/coef", controller.coef());
+        if let Some(kl) = kl {
+            metrics.set("kl/mean", kl);
+        }
     }
 }
 
 /// The critic's updates, and how good it was before them.
 pub(super) fn critic(metrics: &mut Metrics, updates: &[CriticStats], lesson: &Lesson) {
-    let mean = |of: &dyn Fn(&CriticStats) -> f64| updates.iter().map(of).sum::<f64>() / updates.len().max(1) as f64;
-    metrics.set("critic/loss", mean(&|u| u.loss));
-    metrics.set("critic/clip_frac", mean(&|u| u.clip_frac));
-    metrics.set("critic/grad_norm", mean(&|u| u.grad_norm));
     metrics.set("critic/skipped", updates.iter().filter(|u| u.skipped.is_some()).count() as f64);
-    if let Some(targets) = &lesson.targets {
+    let updates: Vec<&CriticStats> = updates.iter().filter(|u| u.stepped).collect();
+    if !updates.is_empty() {
+        let mean = |of: &dyn Fn(&CriticStats) -> f64| updates.iter().map(|u| of(u)).sum::<f64>() / updates.len() as f64;
+        metrics.set("critic/loss", mean(&|u| u.loss));
+        metrics.set("critic/clip_frac", mean(&|u| u.clip_frac));
+        metrics.set("critic/grad_norm", mean(&|u| u.grad_norm));
+    }
+    if let Some(targets) = lesson.targets.as_ref().filter(|targets| targets.count() > 0) {
         metrics.set("critic/value", targets.mean_value());
         metrics.set("critic/explained_variance", targets.explained_variance());
     }
@@ -266,5 +289,64 @@ pub(super) fn evaluation(metrics: &mut Metrics, evaluation: &Evaluation) {
     metrics.set("time/evaluation", evaluation.seconds);
     for (name, value) in &evaluation.parts {
         metrics.set(format!("eval/{name}"), *value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::float_cmp)]
+
+    use super::*;
+    use crate::mdp::{CallKind, Support, ToolRecord};
+
+    #[test]
+    fn calls_that_name_no_tool_are_counted_apart() {
+        let call = |kind| ToolRecord {
+            name: "search".to_owned(),
+            arguments: serde_json::Value::Null,
+            kind,
+            output: String::new(),
+            ok: kind == CallKind::Ran,
+            reward: 0.0,
+            seconds: 0.0,
+        };
+        let of = |kinds: &[CallKind]| Trajectory {
+            id: String::new(),
+            task_index: 0,
+            task: serde_json::Value::Null,
+            group: 0,
+            sample: 0,
+            fork: None,
+            seed: 0,
+            script_hash: String::new(),
+            status: Status::Terminated,
+            error: None,
+            steps: vec![Step {
+                prompt_ids: vec![1],
+                response_ids: vec![2],
+                logprobs: vec![-1.0],
+                support: Support::default(),
+                text: String::new(),
+                finish_reason: FinishReason::Stop,
+                reward: 0.0,
+                terminated: true,
+                truncated: false,
+                tools: kinds.iter().map(|kind| call(*kind)).collect(),
+                prefilled: 0,
+                new_row: false,
+                next_prompt_ids: Vec::new(),
+            }],
+            outcome_reward: 0.0,
+            reward_parts: BTreeMap::new(),
+            messages: Vec::new(),
+            record: Vec::new(),
+        };
+        let (ran, bad) = (CallKind::Ran, CallKind::BadArguments);
+        let all = [of(&[ran, bad]), of(&[CallKind::Malformed]), of(&[CallKind::Unknown, CallKind::Malformed]), of(&[])];
+        let mut metrics = Metrics::new();
+        rollout(&mut metrics, &all, |_| 0.0);
+        let get = |name: &str| metrics.get(name);
+        assert_eq!((get("rollout/tool_call_share"), get("rollout/tool_calls")), (Some(0.25), Some(0.5)));
+        assert_eq!((get("rollout/malformed_calls"), get("rollout/tool_ok_share")), (Some(0.75), Some(0.2)));
     }
 }

@@ -30,6 +30,7 @@ mod score;
 mod session;
 mod setup;
 pub mod sft;
+mod signal;
 mod source;
 mod steps;
 mod update;

@@ -76,7 +76,7 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
         before.fill(&mut steps, &rows);
         let (shaping, mut returns) = (it.shaping(), it.returns);
         let ways = Ways { shaping: &shaping, returns: &mut returns, on_nan: learner.on_nan };
-        let credit = Credit::assign(steps, ways, |steps| it.advantages(steps), taught)
+        let credit = Credit::assign(steps, ways, |steps| it.advantages(steps, taught), taught)
             .map_err(|error| it.keep(error, trajectories))?;
         it.returns = returns;
         report::skipped(reporter, it.state.step + 1, credit.skipped.as_ref(), trajectories);
@@ -114,25 +114,32 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
                     .map_err(|error| it.keep(named(error, trajectories), trajectories))?;
                 let skipped = own.as_ref().and_then(|stats| stats.skipped.as_ref()).or(of_critic.skipped.as_ref());
                 report::skipped(reporter, it.state.step + 1, skipped, trajectories);
-                updates.extend(own);
-                critic_updates.push(of_critic);
-                if !warming {
+                let stepped = own.as_ref().is_some_and(|stats| stats.stepped);
+                if stepped {
                     it.average()?;
                 }
-                it.state.optimizer_step += 1;
+                it.state.optimizer_step += u64::from(stepped || of_critic.stepped);
+                updates.extend(own);
+                critic_updates.push(of_critic);
                 bar.inc(1);
             }
         }
         bar.finish();
         let training_seconds = update_started.elapsed().as_secs_f64();
-        report::refuse_mismatch(scores.mismatch(&updates), learner.max_mismatch)
+        report::refuse_mismatch(scores.mismatch(&updates).unwrap_or(0.0), learner.max_mismatch)
             .map_err(|error| it.keep(error, trajectories))?;
-        if !updates.is_empty() {
-            it.kl.update(metrics::mean_kl(&updates), trajectories.len());
+        // A penalty in the reward is measured where it acts, a term of the loss in the updates.
+        let kl = match &objective.shaping.kl {
+            Some(penalty) => credit.kl(penalty.kind),
+            None => metrics::mean_kl(&updates),
+        };
+        if let Some(kl) = kl {
+            it.kl.update(kl, trajectories.len());
         }
 
         // 5. Records: first what was sampled, then the counters that say it is done.
-        it.record(trajectories, &learned.own(credit.by_step(taught)), collected.groups)?;
+        let changed = updates.iter().any(|update| update.stepped);
+        it.record(trajectories, &learned.own(credit.by_step(taught)), collected.groups, changed)?;
         let accuracy = &it.session.settings.eval.accuracy;
         let tries = &trajectories[..collected.companions_from];
         metrics::rollout(&mut metrics_now, tries, |trajectory| solved(trajectory, accuracy));
@@ -144,7 +151,7 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
         if credit.skipped.is_some() {
             metrics_now.set("policy/skipped", (learner.epochs * learner.mini_batches) as f64);
         }
-        metrics::leash(&mut metrics_now, &it.kl, &updates, objective.kl_coef.coef() > 0.0);
+        metrics::leash(&mut metrics_now, &it.kl, kl, objective.kl_coef.coef() > 0.0);
         metrics::critic(&mut metrics_now, &critic_updates, &lesson);
         scores.log(&mut metrics_now, &lesson.rows, &updates);
         reloads.log(&mut metrics_now, &it.session);
@@ -155,6 +162,7 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
         curves.push(it.state.step, &metrics_now);
         reporter.step(it.state.step, learner.steps as u64, &metrics_now);
         it.watch.look(reporter, it.state.step, &metrics_now);
+        it.look_at_signal(reporter, &metrics_now)?;
 
         if due(it.state.step, it.session.settings.checkpoint.every, learner.steps) {
             it.save(|dir: &Path| critic.save(dir))?;

@@ -12,6 +12,7 @@ use super::objective::Objective;
 use super::resume::{Opened, record};
 use super::score::Reference;
 use super::session::{Session, load_model};
+use super::signal::Signal;
 use super::source::{self, model_dir};
 use super::watch::Watch;
 use super::weights::{self, freeze, trained};
@@ -50,6 +51,7 @@ pub(super) struct Training {
     pub(super) run: RunDir,
     pub(super) log: MetricsLog,
     pub(super) watch: Watch,
+    pub(super) signal: Signal,
     /// Settings that were warned of.
     pub(super) warned: Vec<String>,
     /// Training tasks.
@@ -148,6 +150,7 @@ impl Training {
             base,
             origins,
             watch: Watch::default(),
+            signal: Signal::default(),
             warned: warnings.into_iter().map(|error| error.message).collect(),
         })
     }
@@ -172,11 +175,11 @@ impl Training {
         shaping
     }
 
-    /// Runs the recipe's estimator.
-    pub(super) fn advantages(&self, steps: &[StepRow]) -> Result<Advantages> {
+    /// Runs the recipe's estimator on the steps of `trajectories`.
+    pub(super) fn advantages(&self, steps: &[StepRow], trajectories: &[Trajectory]) -> Result<Advantages> {
         match &self.objective.estimator {
             Some(estimator) => estimator.estimate(steps, false),
-            None => custom::advantages(&Worker::new(&self.script, None)?, steps, self.critic),
+            None => custom::advantages(&Worker::new(&self.script, None)?, steps, trajectories, self.critic),
         }
     }
 
@@ -230,17 +233,19 @@ impl Training {
         Ok(summary)
     }
 
-    /// Records of a step: first what was sampled, then the counters that say it is done.
+    /// Records of a step: first what was sampled, then the counters that say it is done. `changed` says whether an
+    /// optimiser step has changed the policy.
     pub(super) fn record(
         &mut self,
         trajectories: &[Trajectory],
         advantages: &[Option<Vec<f64>>],
         groups: usize,
+        changed: bool,
     ) -> Result<()> {
         self.run.write_trajectories(self.state.step + 1, self.state.policy_version, trajectories, advantages)?;
         self.state.step += 1;
         self.state.data_position += groups as u64;
-        self.state.policy_version += 1;
+        self.state.policy_version += u64::from(changed);
         self.state.returns = self.returns.map(|own| [own.gamma, own.count, own.mean, own.variance]);
         self.state.kl_coef = match self.kl {
             KlController::Adaptive { coef, .. } => Some(coef),

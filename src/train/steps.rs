@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::error::Result;
+use serde_json::Value;
+
+use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
 use crate::rl::pack::Row;
 use crate::rl::rewards::{ReturnScale, Shaping};
@@ -23,6 +25,11 @@ impl Steps {
         for (index, trajectory) in trajectories.iter().enumerate() {
             first.push(rows.len());
             let greedy = greedy(index);
+            if trajectory.steps.is_empty() && trajectory.status.is_failure() {
+                // It failed before its first reply. Its group is known to have lost a member by a row without tokens.
+                let status = Some(trajectory.status);
+                rows.push(StepRow { greedy, status, ..StepRow::new(trajectory.group, index as u64, 0, 0, 0.0) });
+            }
             rows.extend(StepRow::of(trajectory, index).into_iter().map(|row| StepRow { greedy, ..row }));
         }
         let mut steps = Self { rows, first };
@@ -68,6 +75,33 @@ impl Steps {
                 seen = [step.prompt_ids.as_slice(), &step.response_ids].concat();
             }
         }
+    }
+
+    /// Gives every step the kind of its task, for normalisation among tasks of one kind: the column `tag` of its row, or
+    /// else `data_source`. Kinds are numbered in the order in which they appear.
+    ///
+    /// # Errors
+    /// `Kind::Data` names the first row that has neither.
+    pub(super) fn tag(&mut self, trajectories: &[Trajectory]) -> Result<()> {
+        let mut kinds: Vec<&Value> = Vec::new();
+        for (index, trajectory) in trajectories.iter().enumerate() {
+            let columns = ["tag", "data_source"].into_iter().filter_map(|name| trajectory.task.get(name));
+            let Some(own) = columns.into_iter().find(|value| !value.is_null()) else {
+                let message =
+                    "trainer.shaping.normalize compares tasks of one kind (\"inductive\"), and a row has no `tag`";
+                return Err(Error::new(Kind::Data, message)
+                    .at(format!("training row {}", trajectory.task_index + 1))
+                    .hint("give every row a column `tag`, or compare by \"state\" or \"batch\""));
+            };
+            let number = kinds.iter().position(|kind| *kind == own).unwrap_or_else(|| {
+                kinds.push(own);
+                kinds.len() - 1
+            });
+            for place in self.of_trajectory(index) {
+                self.rows[place].tag = number as u64;
+            }
+        }
+        Ok(())
     }
 
     /// Takes what tool calls earned out of the rewards of their steps, where it is shaped apart.

@@ -17,6 +17,7 @@ use crate::model::{Model, Packed};
 use crate::rl::adamw::AdamW;
 use crate::rl::advantages::Need;
 use crate::rl::custom;
+use crate::rl::kl::kl;
 use crate::rl::loss::RatioStats;
 use crate::rl::losses::Tokens;
 use crate::rl::objective::Inputs;
@@ -36,8 +37,8 @@ pub struct UpdateStats {
     pub grad_norm: f64,
     /// Mean entropy of the distributions the sampled tokens came from, nats.
     pub entropy: f64,
-    /// KL to the reference policy, as the loss has it; 0 without one.
-    pub kl: f64,
+    /// Mean KL to the reference policy of a sampled token, by the loss's own estimate; `None` where the loss has no KL.
+    pub kl: Option<f64>,
     pub ratios: RatioStats,
     /// Largest |log-probability of the learner - of the sampler|.
     pub mismatch: f64,
@@ -51,6 +52,8 @@ pub struct UpdateStats {
     pub custom: bool,
     /// What it logged, by name.
     pub logged: BTreeMap<String, custom::Logged>,
+    /// Whether the optimiser took a step: not where no token is trained, or the step was left out.
+    pub stepped: bool,
     /// Why the optimiser step was left out: a number was NaN or infinite.
     pub skipped: Option<Error>,
 }
@@ -72,7 +75,8 @@ pub struct Update<'a> {
 }
 
 impl Update<'_> {
-    /// Forward, loss, backward over the lesson, then one AdamW step.
+    /// Forward, loss, backward over the lesson, then one AdamW step. Where no token is trained (every advantage is 0 and
+    /// nothing else has a gradient) there is no step: weights and moments stay as they are.
     ///
     /// # Errors
     /// `Kind::Numeric` names the trajectories (by number) or the tensor where a loss or gradient is NaN or infinite, and
@@ -90,12 +94,16 @@ impl Update<'_> {
     ) -> Result<UpdateStats> {
         optimizer.zero_grad();
         let mut stats = UpdateStats::default();
-        let stepped = self
-            .backward(lesson, shared, &mut stats)
-            .and_then(|()| optimizer.step(self.lr, self.learner.max_grad_norm));
+        let backward = self.backward(lesson, shared, &mut stats);
+        let stepped = match backward {
+            Ok(()) if stats.sampled == 0 => return Ok(stats),
+            Ok(()) => optimizer.step(self.lr, self.learner.max_grad_norm),
+            Err(error) => Err(error),
+        };
         match stepped {
             Ok(norm) => {
                 stats.grad_norm = norm;
+                stats.stepped = true;
                 // What is sampled next needs the memory.
                 optimizer.zero_grad();
             }
@@ -124,7 +132,7 @@ impl Update<'_> {
         let all = !self.objective.only_advantages() || shared.is_some();
         let active: Vec<usize> = (0..rows.len()).filter(|&row| all || lesson.moves(row)).collect();
         stats.sampled = active.iter().map(|&row| rows[row].sampled()).sum();
-        let (mut entropy, mut pulls) = (0.0, (0.0, 0.0));
+        let (mut entropy, mut pulls, mut kl_sum) = (0.0, (0.0, 0.0), None);
         for members in self.micro_batches(lesson, &active) {
             let device = self.model.device();
             let batch = MicroBatch::with_advantages(rows, &members, &lesson.advantages, device)?;
@@ -187,7 +195,11 @@ impl Update<'_> {
             }
             pass.backward(&loss)?;
             stats.loss += value;
-            stats.kl += computed.kl.map(f64::try_from).transpose()?.unwrap_or(0.0);
+            if let Some(reference) = reference.as_ref().filter(|_| objective.terms.kl_coef > 0.0) {
+                let _guard = no_grad_guard();
+                let own = f64::try_from(kl(&logp, reference, objective.terms.kl)?.f_sum(Dtype::Double)?)?;
+                kl_sum = Some(kl_sum.unwrap_or(0.0) + own);
+            }
             entropy += f64::try_from(token_entropy.f_sum(Dtype::Double)?)?;
             stats.mismatch = stats.mismatch.max(largest_difference(&logp, &batch.logp_old)?);
             let (largest, sum) = pull(&logp, &old, &batch.advantages)?;
@@ -195,6 +207,7 @@ impl Update<'_> {
             stats.ratios.add(&computed.ratios);
         }
         stats.entropy = entropy / stats.sampled.max(1) as f64;
+        stats.kl = kl_sum.map(|sum| sum / stats.sampled.max(1) as f64);
         stats.largest_token = if pulls.1 > 0.0 { pulls.0 / pulls.1 } else { 0.0 };
         Ok(())
     }

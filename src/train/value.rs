@@ -106,6 +106,8 @@ pub(super) struct CriticStats {
     /// Share of values that the clip held back.
     pub(super) clip_frac: f64,
     pub(super) grad_norm: f64,
+    /// Whether the optimiser took a step: not without a target, and not where it was left out.
+    pub(super) stepped: bool,
     /// Why it was left out: a number was NaN or infinite.
     pub(super) skipped: Option<Error>,
 }
@@ -191,6 +193,9 @@ fn critic_step(
 ) -> Result<()> {
     let Some(targets) = &lesson.targets else { return Ok(()) };
     let (settings, count) = (&learner.critic, targets.count());
+    if count == 0 {
+        return Ok(());
+    }
     optimizer.zero_grad();
     for members in micro_batches(&lesson.rows, learner.tokens_per_batch) {
         let batch = MicroBatch::new(&lesson.rows, &members, |_, _| 0.0, policy.device())?;
@@ -209,6 +214,7 @@ fn critic_step(
         stats.clip_frac += clipped / count.max(1) as f64;
     }
     stats.grad_norm = optimizer.step(settings.lr, learner.max_grad_norm)?;
+    stats.stepped = true;
     Ok(())
 }
 

@@ -395,6 +395,7 @@ fn settings_that_do_nothing() {
           --> a.lua:18
           hint: lower trainer.warmup or raise trainer.steps
         warning: policy.max_context is 4096, and the model takes 128 tokens: 128 it is
+        warning: step 1: no token was trained: the trajectories of each group earned the same reward; weights and optimiser stay as they are (reported once)
         "
     );
 }

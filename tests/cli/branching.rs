@@ -45,7 +45,7 @@ fn metrics(dir: &Path, run: &str) -> Vec<HashMap<String, Value>> {
         });
         line
     };
-    lines.filter(|line| line.contains_key("policy/loss")).map(timeless).collect()
+    lines.filter(|line| line.contains_key("policy/version")).map(timeless).collect()
 }
 
 fn trajectories(dir: &Path, run: &str, step: u64) -> Vec<Trajectory> {

@@ -35,7 +35,7 @@ return r1.recipe {
 fn metrics(run: &Path) -> HashMap<String, Value> {
     let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
     let mut steps = text.lines().map(|line| serde_json::from_str::<HashMap<String, Value>>(line).unwrap());
-    steps.rfind(|step| step.contains_key("policy/loss")).unwrap()
+    steps.rfind(|step| step.contains_key("policy/version")).unwrap()
 }
 
 #[test]
@@ -120,8 +120,10 @@ fn frozen_weights_stay() {
 #[test]
 fn a_recipe_brings_its_own_estimator() {
     let with = |body: &str| {
-        let script = RECIPE
-            .replace("  policy = {", &format!("  advantage = function(group)\n    {body}\n  end,\n  policy = {{"));
+        let script = RECIPE.replace(
+            "  policy = {",
+            &format!("  advantage = function(group, failed)\n    {body}\n  end,\n  policy = {{"),
+        );
         let script = script.replace("lr = 1e-3 }", "lr = 1e-3, estimator = 'custom' }");
         directory(&[("a.lua", &script)], true)
     };
@@ -146,8 +148,23 @@ fn a_recipe_brings_its_own_estimator() {
     let dir = with("return { 1 }");
     let error = fail(dir.path(), &["run", "a.lua"]);
     assert!(error.contains("advantage returned 1 advantages for 2 trajectories\n  --> a.lua:"), "{error}");
+    // NaN is a number that training can't use: exit code 9, or a step left out.
     let dir = with("return { 0 / 0, 1 }");
-    assert!(fail(dir.path(), &["run", "a.lua"]).contains("NaN"));
+    let output = r1(dir.path(), &["run", "a.lua", "-q"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(9), "{}", shown(dir.path(), &output));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("error: step 1: an advantage is NaN\n  --> trajectory 1-0-0 step 0"), "{error}");
+    assert!(error.contains("the function `advantage` of a.lua:"), "{error}");
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "skip", "trainer.on_nan=skip"]);
+    let found = metrics(&dir.path().join("runs/skip"));
+    assert_eq!((&found["policy/skipped"], &found["policy/version"]), (&Value::from(1.0), &Value::from(0.0)));
+    // The parts of the reward, the row, how it ended, and how many of the group failed.
+    let seen = "for _, one in ipairs(group) do
+      assert(one.parts.outcome * 1 == one.parts.outcome and one.status == 'truncated')
+      assert(one.task.prompt:sub(1, 4) == 'Say ' and failed == 0)
+    end
+    return { 1, -1 }";
+    succeed(with(seen).path(), &["run", "a.lua", "-q"]);
     let error = fail(plain.path(), &["run", "a.lua", "trainer.estimator=custom"]);
     assert!(error.contains("`advantage`"), "{error}");
 }

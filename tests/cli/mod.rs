@@ -21,6 +21,7 @@ mod repl;
 mod replay;
 mod resume;
 mod training;
+mod updates;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

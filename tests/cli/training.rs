@@ -42,7 +42,11 @@ fn json_lines(text: &str) -> Vec<Value> {
 /// Steps in `metrics.jsonl` that are training steps.
 fn logged_steps(run: &Path) -> Vec<u64> {
     let lines = json_lines(&fs::read_to_string(run.join("metrics.jsonl")).unwrap());
-    lines.iter().filter(|line| line.get("policy/loss").is_some()).map(|line| line["step"].as_u64().unwrap()).collect()
+    lines
+        .iter()
+        .filter(|line| line.get("policy/version").is_some())
+        .map(|line| line["step"].as_u64().unwrap())
+        .collect()
 }
 
 #[test]

@@ -6,9 +6,7 @@ use serde_json::Value;
 use super::group::{
     Deviation, EPSILON, Ranking, gpg, group_normalized, grpo_passk, max_rl, opo, rapo, reinforce_pp_baseline, rloo,
 };
-use super::over_rows::{
-    Advantages, bilevel, gigpo, greedy, mean_logp, missing, step_gae, token_gae, token_rewards, tree,
-};
+use super::over_rows::{Advantages, bilevel, gigpo, greedy, mean_logp, missing, step_gae, token_gae, tree};
 use super::sequence::{Whiten, reinforce_pp};
 use crate::error::{Error, Kind, Result};
 use crate::rl::options::{names, refuse_rest, table, take, unknown, within};
@@ -392,20 +390,24 @@ impl Estimator {
         }
     }
 
-    /// Advantages of `rows`, the same in all rows of a shared step ([`Advantages::share`]). Failed trajectories stay out unless `include_failures`.
+    /// Advantages of `rows`, the same in all rows of a shared step ([`Advantages::share`]). Failed trajectories stay out
+    /// unless `include_failures`. Estimators that compare within a group give 0 to a trajectory whose group failures
+    /// reduced to it alone, and leave it out of the statistics of the batch; a group that has one trajectory and no
+    /// failure keeps the estimator's own meaning.
     ///
     /// # Errors
     /// Those of [`Batch::new`]; [`Kind::Usage`] where a row misses what the estimator needs, and names it.
     pub fn estimate(&self, rows: &[StepRow], include_failures: bool) -> Result<Advantages> {
         let batch = Batch::new(rows, include_failures)?;
-        let paths: Vec<&Path> = batch.counted().collect();
+        let compares = self.needs().contains(&Need::Groups);
+        let paths: Vec<&Path> = batch.counted().filter(|path| !(compares && path.lone_survivor)).collect();
         let mut found = Advantages::empty(&batch);
         match *self {
             Self::Gae(options) => step_gae(&batch, &paths, options, &mut found)?,
             Self::GaeToken(options) => token_gae(&batch, &paths, options, &mut found)?,
             Self::GaeBilevel(options) => bilevel(&batch, &paths, options, &mut found)?,
             Self::ReinforcePp(ReinforcePp { gamma, whiten }) => {
-                let rewards: Vec<Vec<f64>> = paths.iter().map(|path| token_rewards(&batch, path)).collect();
+                let rewards: Vec<Vec<f64>> = paths.iter().map(|path| batch.token_rewards(path)).collect();
                 found.put_tokens(rows, &paths, &reinforce_pp(&rewards, gamma, whiten));
             }
             Self::Gigpo(options) => gigpo(&batch, &paths, options, &mut found)?,

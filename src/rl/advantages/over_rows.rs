@@ -24,6 +24,24 @@ pub struct Advantages {
 }
 
 impl Advantages {
+    /// Refuses advantages and critic's targets that are NaN or infinite, as sums of rewards that are too large for an
+    /// `f64` make them. `rows` are those that the advantages were estimated from.
+    ///
+    /// # Errors
+    /// [`Kind::Numeric`] names the trajectory (by number) and the step.
+    pub fn finite(&self, rows: &[StepRow]) -> Result<()> {
+        for (what, lists) in [("an advantage", &self.advantages), ("a return", &self.returns)] {
+            for (row, list) in rows.iter().zip(lists) {
+                if let Some(bad) = list.iter().find(|number| !number.is_finite()) {
+                    return Err(Error::new(Kind::Numeric, format!("{what} is {bad}"))
+                        .at(format!("trajectory {} step {}", row.trajectory, row.step))
+                        .hint("look at the size of the rewards"));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Rows of which none counts.
     pub fn none(rows: &[StepRow]) -> Self {
         let zeros: Vec<Vec<f64>> = rows.iter().map(|row| vec![0.0; row.mask.len()]).collect();
@@ -108,10 +126,6 @@ fn places<'a>(rows: &'a [StepRow], path: &'a Path) -> impl Iterator<Item = (usiz
     path.rows.iter().flat_map(|&i| rows[i].mask.iter().enumerate().filter(|(_, m)| **m).map(move |(k, _)| (i, k)))
 }
 
-pub(super) fn token_rewards(batch: &Batch<'_>, path: &Path) -> Vec<f64> {
-    batch.steps(path).flat_map(StepRow::token_rewards).collect()
-}
-
 pub(super) fn missing(batch: &Batch<'_>, path: &Path, what: &str) -> Error {
     let place = path.rows.first().map_or(0, |&i| batch.rows[i].trajectory);
     Error::new(Kind::Usage, what).at(format!("trajectory {place}"))
@@ -157,14 +171,26 @@ pub(super) fn mean_logp(batch: &Batch<'_>, path: &Path) -> Result<f64> {
 }
 
 pub(super) fn step_gae(batch: &Batch<'_>, paths: &[&Path], options: Gae, found: &mut Advantages) -> Result<()> {
-    let mut all = Vec::new();
+    let (mut all, mut places) = (Vec::new(), Vec::new());
     for path in paths {
-        let rewards: Vec<f64> = batch.steps(path).map(StepRow::reward).collect();
-        let values: Option<Vec<f64>> = batch.steps(path).map(StepRow::state_value).collect();
-        let values = values.ok_or_else(|| missing(batch, path, "a step has no `values`"))?;
+        // A step without sampled tokens and values is no decision; its reward joins the step before it, or else the first.
+        let (mut decisions, mut rewards, mut values) = (Vec::new(), Vec::<f64>::new(), Vec::new());
+        let mut pending = 0.0;
+        for (&i, row) in path.rows.iter().zip(batch.steps(path)) {
+            match (row.state_value(), rewards.last_mut()) {
+                (Some(value), _) => {
+                    decisions.push(i);
+                    rewards.push(row.reward() + std::mem::take(&mut pending));
+                    values.push(value);
+                }
+                (None, _) if row.sampled() > 0 => return Err(missing(batch, path, "a step has no `values`")),
+                (None, Some(last)) => *last += row.reward(),
+                (None, None) => pending += row.reward(),
+            }
+        }
         let after = value_after(batch, path, options.bootstrap)?;
         let advantages = gae(&rewards, &values, after, options.gamma, options.lambda);
-        for ((&i, advantage), value) in path.rows.iter().zip(&advantages).zip(&values) {
+        for ((&i, advantage), value) in decisions.iter().zip(&advantages).zip(&values) {
             // One target a step, at the state before it: where its first sampled token is predicted.
             if let Some(first) = batch.rows[i].mask.iter().position(|sampled| *sampled) {
                 found.returns[i][first] = advantage + value;
@@ -172,9 +198,10 @@ pub(super) fn step_gae(batch: &Batch<'_>, paths: &[&Path], options: Gae, found: 
             }
         }
         all.push(advantages);
+        places.push(decisions);
     }
-    for (path, advantages) in paths.iter().zip(whiten_all(&all, options.whiten)) {
-        for (&i, advantage) in path.rows.iter().zip(advantages) {
+    for (decisions, advantages) in places.iter().zip(whiten_all(&all, options.whiten)) {
+        for (&i, advantage) in decisions.iter().zip(advantages) {
             found.put_row(batch.rows, i, advantage);
         }
     }
@@ -186,7 +213,7 @@ pub(super) fn token_gae(batch: &Batch<'_>, paths: &[&Path], options: GaeToken, f
     for path in paths {
         let values = token_values(batch, path)?.concat();
         let after = value_after(batch, path, options.bootstrap)?;
-        let advantages = gae(&token_rewards(batch, path), &values, after, options.gamma, options.lambda);
+        let advantages = gae(&batch.token_rewards(path), &values, after, options.gamma, options.lambda);
         returns.push(advantages.iter().zip(&values).map(|(advantage, value)| advantage + value).collect());
         all.push(advantages);
     }
@@ -198,14 +225,15 @@ pub(super) fn token_gae(batch: &Batch<'_>, paths: &[&Path], options: GaeToken, f
 pub(super) fn bilevel(batch: &Batch<'_>, paths: &[&Path], options: GaeBilevel, found: &mut Advantages) -> Result<()> {
     let (mut all, mut returns) = (Vec::new(), Vec::new());
     for path in paths {
-        // A step without sampled tokens is no turn; its reward joins the turn before it.
+        // A step without sampled tokens is no turn; its reward joins the turn before it, or else the first.
         let (mut rewards, mut values): (Vec<f64>, Vec<Vec<f64>>) = (Vec::new(), Vec::new());
+        let mut pending = 0.0;
         for (row, own) in batch.steps(path).zip(token_values(batch, path)?) {
             match rewards.last_mut() {
                 Some(last) if own.is_empty() => *last += row.reward(),
-                _ if own.is_empty() => {}
+                None if own.is_empty() => pending += row.reward(),
                 _ => {
-                    rewards.push(row.reward());
+                    rewards.push(row.reward() + std::mem::take(&mut pending));
                     values.push(own);
                 }
             }
@@ -291,25 +319,31 @@ pub(super) fn tree(batch: &Batch<'_>, paths: &[&Path], options: Tree, found: &mu
     }
 }
 
+/// ReMax. A greedy companion that failed is no baseline: its group has no advantage.
 pub(super) fn greedy(batch: &Batch<'_>, paths: &[&Path], options: Remax, found: &mut Advantages) -> Result<()> {
+    let mut compared = Vec::with_capacity(paths.len());
     let mut baselines = Vec::with_capacity(paths.len());
     for path in paths {
         let mut own = batch.paths.iter().filter(|other| other.greedy && other.group == path.group);
         match (own.next(), own.next()) {
-            (Some(companion), None) => baselines.push(companion.total),
+            (Some(companion), None) if companion.failed => {}
+            (Some(companion), None) => {
+                compared.push(*path);
+                baselines.push(companion.total);
+            }
             (None, _) => return Err(missing(batch, path, "its group has no greedy companion")),
             _ => return Err(missing(batch, path, "its group has more than one greedy companion")),
         }
     }
-    let returns: Vec<f64> = paths.iter().map(|path| path.total).collect();
+    let returns: Vec<f64> = compared.iter().map(|path| path.total).collect();
     if options.reward_to_go {
         let to_go = |(path, baseline): (&&Path, &f64)| {
-            discounted_returns(&token_rewards(batch, path), 1.0).into_iter().map(|r| r - baseline).collect()
+            discounted_returns(&batch.token_rewards(path), 1.0).into_iter().map(|r| r - baseline).collect()
         };
-        let tokens: Vec<Vec<f64>> = paths.iter().zip(&baselines).map(to_go).collect();
-        found.put_tokens(batch.rows, paths, &tokens);
+        let tokens: Vec<Vec<f64>> = compared.iter().zip(&baselines).map(to_go).collect();
+        found.put_tokens(batch.rows, &compared, &tokens);
     } else {
-        found.put_trajectories(batch.rows, paths, &remax(&returns, &baselines));
+        found.put_trajectories(batch.rows, &compared, &remax(&returns, &baselines));
     }
     Ok(())
 }

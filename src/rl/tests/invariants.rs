@@ -1,10 +1,12 @@
 //! What holds for every estimator and every loss, whatever the rows.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::mdp::Status;
-use crate::rl::advantages::Estimator;
+use crate::rl::advantages::{Estimator, Need};
 use crate::rl::objective::Objective;
 use crate::rl::plain;
 use crate::rl::rows::StepRow;
@@ -67,6 +69,22 @@ fn close(a: &[f64], b: &[f64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-9 * (1.0 + a.abs()))
 }
 
+/// Whether an estimator compares the trajectories of a group.
+fn compares(name: &str) -> bool {
+    Estimator::new(name, &Value::Null).unwrap().needs().contains(&Need::Groups)
+}
+
+/// The trajectories that are alone in their group since the others of it failed.
+fn lone_survivors(rows: &[StepRow]) -> BTreeSet<u64> {
+    let own = |group: u64, failed: bool| -> BTreeSet<u64> {
+        let members = rows.iter().filter(|row| row.group == group && !row.greedy && row.failed() == failed);
+        members.map(|row| row.trajectory).collect()
+    };
+    let groups: BTreeSet<u64> = rows.iter().map(|row| row.group).collect();
+    let reduced = groups.into_iter().filter(|group| !own(*group, true).is_empty() && own(*group, false).len() == 1);
+    reduced.flat_map(|group| own(group, false)).collect()
+}
+
 fn every(estimators: &[&'static str]) -> Vec<(&'static str, Value)> {
     let mut all: Vec<(&str, Value)> = estimators.iter().map(|name| (*name, Value::Null)).collect();
     all.push(("gigpo", json!({"similarity": 0.95, "mode": "mean"})));
@@ -113,12 +131,88 @@ proptest! {
 
     #[test]
     fn a_failure_changes_nothing_for_the_others(rows in batch()) {
-        let without: Vec<StepRow> = rows.iter().filter(|row| !row.failed()).cloned().collect();
         for name in Estimator::NAMES {
+            // What failures leave without anything to compare it with counts no more than they do.
+            let lone = if compares(name) { lone_survivors(&rows) } else { BTreeSet::new() };
+            let left_out = |row: &StepRow| row.failed() || lone.contains(&row.trajectory);
+            let without: Vec<StepRow> = rows.iter().filter(|row| !left_out(row)).cloned().collect();
             let all = plain::advantages(name, &rows, &Value::Null).unwrap();
             let others = plain::advantages(name, &without, &Value::Null).unwrap();
-            let kept = rows.iter().zip(all.advantages).filter(|(row, _)| !row.failed()).map(|(_, own)| own);
+            let kept = rows.iter().zip(all.advantages).filter(|(row, _)| !left_out(row)).map(|(_, own)| own);
             prop_assert_eq!(kept.collect::<Vec<_>>(), others.advantages, "{}", name);
+        }
+    }
+
+    #[test]
+    fn a_group_that_failures_reduced_to_one_teaches_nothing(rows in batch(), reward in 1.0..50.0_f64, lost in 1..4_u64) {
+        // Group 7: one trajectory that earned much, and `lost` others that failed with or without a reply.
+        let mut rows = rows;
+        let survivor = StepRow {
+            values: vec![0.5, 0.25],
+            logp_old: vec![-1.0, -2.0],
+            anchor: Some("room 0".to_owned()),
+            terminated: true,
+            ..StepRow::new(7, 700, 0, 2, reward)
+        };
+        let own = rows.len();
+        rows.push(survivor.clone());
+        for n in 0..lost {
+            let tokens = n as usize % 2;
+            let status = Some(Status::EnvError);
+            rows.push(StepRow { status, logp_old: vec![-1.0; tokens], ..StepRow::new(7, 701 + n, 0, tokens, 0.25) });
+        }
+        for name in Estimator::NAMES.into_iter().filter(|name| compares(name)) {
+            let found = plain::advantages(name, &rows, &Value::Null).unwrap();
+            prop_assert!(found.counted[own] && found.advantages[own].iter().all(|a| *a == 0.0), "{name}");
+        }
+        // A companion that failed is no baseline.
+        rows.push(StepRow { greedy: true, status: Some(Status::EnvError), ..StepRow::new(7, 1007, 0, 0, 0.0) });
+        let found = plain::advantages("remax", &rows, &Value::Null).unwrap();
+        prop_assert!(found.advantages[own].iter().all(|a| *a == 0.0));
+        // A group of one that nothing failed in keeps its meaning.
+        let alone = [survivor];
+        for (name, want) in [("rloo", reward), ("opo", reward), ("grpo", reward / (1.0 + 1e-6))] {
+            prop_assert_eq!(&plain::advantages(name, &alone, &Value::Null).unwrap().advantages[0], &vec![want; 2]);
+        }
+    }
+
+    #[test]
+    fn rewards_of_steps_without_sampled_tokens_are_not_lost(rows in batch(), reward in 0.5..2.0_f64) {
+        // The reward of a trajectory's last token, moved to a step of its own that nothing was sampled in.
+        for (name, options) in every(&Estimator::NAMES) {
+            if name == "gigpo" || !options.is_null() {
+                continue;
+            }
+            let mut on_token = rows.clone();
+            let mut apart = Vec::new();
+            for (i, row) in rows.iter().enumerate() {
+                let last = rows.iter().filter(|own| own.trajectory == row.trajectory).map(|own| own.step).max() == Some(row.step);
+                if !last {
+                    apart.push(row.clone());
+                    continue;
+                }
+                let place = row.mask.iter().rposition(|sampled| *sampled).unwrap();
+                if row.rewards.len() == 1 { on_token[i].rewards = vec![0.0; row.mask.len()]; on_token[i].rewards[place] = row.rewards[0]; }
+                on_token[i].rewards[place] += reward;
+                apart.push(StepRow { terminated: false, truncated: false, next_value: None, ..row.clone() });
+                apart.push(StepRow {
+                    mask: vec![],
+                    rewards: vec![reward],
+                    values: vec![],
+                    logp: vec![],
+                    logp_old: vec![],
+                    logp_ref: vec![],
+                    logp_rollout: vec![],
+                    entropy: vec![],
+                    advantages: vec![],
+                    step: row.step + 1,
+                    ..row.clone()
+                });
+            }
+            let joined = plain::advantages(name, &on_token, &Value::Null).unwrap();
+            let split = plain::advantages(name, &apart, &Value::Null).unwrap();
+            let kept: Vec<f64> = split.advantages.concat();
+            prop_assert!(close(&joined.advantages.concat(), &kept), "{name} {kept:?}");
         }
     }
 

@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use super::args::{Fields, fail, raise};
 use super::tool::{Run, Tool};
 use crate::error::{Error, Kind};
-use crate::mdp::ToolRecord;
+use crate::mdp::{CallKind, ToolRecord};
 use crate::script::convert::{self, Odd, kind, to_json};
 use crate::script::host::{Call, Host};
 use crate::script::interpreters;
@@ -74,8 +74,9 @@ struct Answer {
 
 impl Answer {
     /// A call that could not be carried out: the policy is told why.
-    fn refused(call_id: Option<String>, name: &str, arguments: Json, why: String) -> Self {
-        let record = ToolRecord { name: name.to_owned(), arguments, output: why, ok: false, reward: 0.0, seconds: 0.0 };
+    fn refused(call_id: Option<String>, kind: CallKind, name: &str, arguments: Json, why: String) -> Self {
+        let name = name.to_owned();
+        let record = ToolRecord { name, arguments, kind, output: why, ok: false, reward: 0.0, seconds: 0.0 };
         Self { call_id, record }
     }
 
@@ -120,7 +121,7 @@ fn jobs(lua: &Lua, host: &Host, calls: &Value, options: &Value) -> mlua::Result<
         };
         let call_id = text("id");
         if let Some(error) = text("error") {
-            jobs.push(Job::Refused(Answer::refused(call_id, "malformed", Json::Null, error)));
+            jobs.push(Job::Refused(Answer::refused(call_id, CallKind::Malformed, "malformed", Json::Null, error)));
             continue;
         }
         let Some(name) = text("name") else { return Err(fail(lua, NAME, format!("call {index} has no `name`"))) };
@@ -138,6 +139,7 @@ fn jobs(lua: &Lua, host: &Host, calls: &Value, options: &Value) -> mlua::Result<
                 if names.is_empty() { "there are no tools".to_owned() } else { format!("tools: {}", names.join(", ")) };
             jobs.push(Job::Refused(Answer::refused(
                 call_id,
+                CallKind::Unknown,
                 &name,
                 arguments,
                 format!("Error: no tool `{name}`; {have}"),
@@ -145,7 +147,8 @@ fn jobs(lua: &Lua, host: &Host, calls: &Value, options: &Value) -> mlua::Result<
             continue;
         };
         if let Err(why) = schema::check(&tool.parameters, &arguments) {
-            jobs.push(Job::Refused(Answer::refused(call_id, &tool.name, arguments, format!("Error: {why}"))));
+            let why = format!("Error: {why}");
+            jobs.push(Job::Refused(Answer::refused(call_id, CallKind::BadArguments, &tool.name, arguments, why)));
             continue;
         }
         let given = if given.is_nil() { Value::Table(lua.create_table()?) } else { given };
@@ -208,7 +211,8 @@ impl Job {
             }
         };
         let Output { text, ok, seconds, .. } = output;
-        let record = ToolRecord { name: tool.name.clone(), arguments, output: text, ok, reward, seconds };
+        let (name, kind) = (tool.name.clone(), CallKind::Ran);
+        let record = ToolRecord { name, arguments, kind, output: text, ok, reward, seconds };
         Ok(Answer { call_id, record })
     }
 }

@@ -26,7 +26,11 @@ pub(super) const ENTRIES: &[Entry] = &[
                     "(state: any, outcome: Outcome) -> number | {[string]: any}",
                     "The outcome reward: a number, or parts by name; { value =, weight = } weighs one",
                 ),
-                p("advantage?", "(group: {any}) -> ({{number}}, {{number}}?)", "The estimator \"custom\""),
+                p(
+                    "advantage?",
+                    "(group: {GroupMember}, failed: number) -> ({any}, {any}?)",
+                    "The estimator \"custom\": a number, or a list of one per step, for each trajectory of a group; `failed` others failed",
+                ),
                 p("loss?", "(b: LossBatch, options: {[string]: any}) -> any", "The loss \"custom\""),
                 p("policy?", "PolicySettings", "Which model"),
                 p(

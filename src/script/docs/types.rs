@@ -22,6 +22,27 @@ type Fields = &'static [(&'static str, &'static str, &'static str)];
 /// Tables that scripts see.
 const TABLES: &[(&str, &str, Fields)] = &[
     (
+        "GroupMember",
+        "A trajectory of a group that did not fail, as the recipe's `advantage` sees it",
+        &[
+            ("total", "number", "Sum of `rewards`"),
+            ("rewards", "{number}", "Of each step, shaped as `trainer.shaping` says"),
+            ("tokens", "{number}", "Sampled tokens of each step"),
+            ("status", "string", "terminated or truncated"),
+            ("parts", "{[string]: number}", "Named parts of the reward, unweighted"),
+            ("task", "any", "The dataset row"),
+            ("terminated", "boolean", ""),
+            ("truncated", "boolean", ""),
+            (
+                "fork?",
+                "{parent: number?, step: number}",
+                "In a tree: the place of the parent in the group, steps shared",
+            ),
+            ("values?", "{number}", "The critic's value before each step"),
+            ("next_value?", "number", "The critic's value of what would have come after a cut"),
+        ],
+    ),
+    (
         "Message",
         "A message in the shape of the OpenAI chat API",
         &[

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::config::Trainer;
-use crate::mdp::{Observation, Role, Status};
+use crate::mdp::{CallKind, Observation, Role, Status};
 
 const DESIGN: &str = include_str!("../../../tests/lua/retool_design.lua");
 
@@ -67,6 +67,7 @@ fn the_defaults_need_only_tools_a_prompt_and_a_reward() {
         assert_eq!((result.done, result.reward), (false, 0.25));
         assert_eq!(result.tools[0].output, "6");
         assert_eq!((result.tools[1].name.as_str(), result.tools[1].ok), ("malformed", false));
+        assert_eq!([result.tools[0].kind, result.tools[1].kind], [CallKind::Ran, CallKind::Malformed]);
         let Observation::Messages(shown) = worker.observe(&state, 100).await.unwrap() else { panic!() };
         assert_eq!(shown[3].tool_call_id.as_deref(), Some("c1"));
         assert_eq!(shown[4].content.text(), "Tool call 2 can't be read: not JSON.");
@@ -100,6 +101,9 @@ fn what_a_policy_does_wrong_is_told_to_the_policy() {
             call("lost", json!({})),
         ];
         let result = worker.step(&state, &act).await.unwrap();
+        let (ran, bad) = (CallKind::Ran, CallKind::BadArguments);
+        let kinds: Vec<CallKind> = result.tools.iter().map(|tool| tool.kind).collect();
+        assert_eq!(kinds, [ran, CallKind::Unknown, bad, bad, bad, ran]);
         result.tools.iter().map(|tool| format!("{} {}", tool.ok, tool.output)).collect::<Vec<_>>()
     });
     assert_eq!(

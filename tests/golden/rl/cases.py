@@ -262,6 +262,19 @@ def formula_cases(torch, rows):
     return [case | {"batch": "whole", "by": "formula"} for case in cases]
 
 
+def failed_cases(algos, torch, rows):
+    """Two failures, which verl never sees. None leaves a group with a single survivor: r1 gives that one no advantage."""
+    failed = {2: "env_error", 7: "tool_timeout"}
+    batch = [row | ({"status": failed[row["trajectory"]]} if row["trajectory"] in failed else {}) for row in rows]
+    cases = verl_cases(algos, torch, [row for row in rows if row["trajectory"] not in failed], "failed")
+    for case in cases:
+        for name in ["advantages", "returns"]:
+            if name in case:
+                made = iter(case[name])
+                case[name] = [[0.0] * len(row["mask"]) if "status" in row else next(made) for row in batch]
+    return batch, cases
+
+
 def advantages(algos, torch, references):
     rows = trajectories(torch)
     copy = lambda rows: json.loads(json.dumps(rows))
@@ -274,15 +287,8 @@ def advantages(algos, torch, references):
     # Groups of at least two only, for pass@k.
     batches["grouped"] = [row for row in rows if row["trajectory"] != 7]
     cases += [c for c in verl_cases(algos, torch, batches["grouped"], "grouped") if c["name"] == "grpo_passk"]
-    # Two failures among them: verl never sees those.
-    failed = {2: "env_error", 6: "tool_timeout"}
-    batches["failed"] = [row | ({"status": failed[row["trajectory"]]} if row["trajectory"] in failed else {}) for row in rows]
-    for case in verl_cases(algos, torch, [row for row in rows if row["trajectory"] not in failed], "failed"):
-        for name in ["advantages", "returns"]:
-            if name in case:
-                made = iter(case[name])
-                case[name] = [[0.0] * len(row["mask"]) if "status" in row else next(made) for row in batches["failed"]]
-        cases.append(case)
+    batches["failed"], made = failed_cases(algos, torch, rows)
+    cases += made
     # Two cut short: verl bootstraps when the discounted next value is part of the last reward.
     cut = {0: 0.7, 4: -0.3}
     last = lambda row: row["terminated"] and row["trajectory"] in cut

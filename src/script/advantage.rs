@@ -1,0 +1,111 @@
+//! A recipe's own estimator: what its function `advantage` sees of a group, and what it must return.
+
+use std::collections::BTreeMap;
+
+use mlua::Value;
+use serde_json::{Value as Json, json};
+
+use super::convert::{float, show};
+use crate::mdp::{Status, Trajectory};
+
+/// A trajectory of a group, as `advantage` sees it. Lists have one entry per step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupMember<'a> {
+    /// Sum of `rewards`.
+    pub total: f64,
+    /// Reward of each step, shaped as `trainer.shaping` says.
+    pub rewards: Vec<f64>,
+    /// Sampled tokens of each step.
+    pub tokens: Vec<usize>,
+    pub status: Status,
+    /// Named parts of the reward, unweighted.
+    pub parts: &'a BTreeMap<String, f64>,
+    /// The dataset row.
+    pub task: &'a Json,
+    pub terminated: bool,
+    pub truncated: bool,
+    /// The place of the parent in the group (from 0; `None` where it failed) and the number of steps they share.
+    pub fork: Option<(Option<usize>, usize)>,
+    /// The critic's value before each step.
+    pub values: Option<Vec<f64>>,
+    /// The critic's value of what would have come after a cut.
+    pub next_value: Option<f64>,
+}
+
+impl<'a> GroupMember<'a> {
+    /// A trajectory as it was sampled, without values and forks.
+    pub fn of(trajectory: &'a Trajectory) -> Self {
+        let last = trajectory.steps.last();
+        Self {
+            total: trajectory.total_reward(),
+            rewards: trajectory.steps.iter().map(|step| step.reward).collect(),
+            tokens: trajectory.steps.iter().map(|step| step.response_ids.len()).collect(),
+            status: trajectory.status,
+            parts: &trajectory.reward_parts,
+            task: &trajectory.task,
+            terminated: last.is_some_and(|step| step.terminated),
+            truncated: last.is_some_and(|step| step.truncated),
+            fork: None,
+            values: None,
+            next_value: None,
+        }
+    }
+
+    pub(super) fn to_json(&self) -> Json {
+        let mut table = json!({
+            "total": self.total,
+            "rewards": self.rewards,
+            "tokens": self.tokens,
+            "status": self.status.name(),
+            "parts": self.parts,
+            "task": self.task,
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+        });
+        if let Some((parent, step)) = self.fork {
+            table["fork"] = json!({ "parent": parent.map(|place| place + 1), "step": step });
+        }
+        if let Some(values) = &self.values {
+            table["values"] = json!(values);
+            table["next_value"] = json!(self.next_value);
+        }
+        table
+    }
+}
+
+/// What `advantage` returned for a group: a list by step for each of its members. Numbers may be NaN or infinite.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Estimated {
+    pub advantages: Vec<Vec<f64>>,
+    /// The critic's targets, where the function returned a second list.
+    pub returns: Option<Vec<Vec<f64>>>,
+}
+
+/// A returned list: for each member a number, or a list with a number for each of its steps.
+pub(super) fn by_step(what: &str, value: &Value, group: &[GroupMember<'_>]) -> Result<Vec<Vec<f64>>, String> {
+    let Value::Table(list) = value else {
+        return Err(format!("advantage must return {what} as a list with an entry for each trajectory"));
+    };
+    if list.raw_len() != group.len() {
+        return Err(format!("advantage returned {} {what} for {} trajectories", list.raw_len(), group.len()));
+    }
+    let entry = |(place, member): (usize, &GroupMember<'_>)| {
+        let steps = member.rewards.len();
+        let entry: Value = list.raw_get(place + 1).map_err(|error| error.to_string())?;
+        let numbers = match &entry {
+            Value::Table(many) if many.raw_len() == steps => {
+                (1..=steps).map(|step| many.raw_get(step).ok().and_then(|number: Value| float(&number))).collect()
+            }
+            one => float(one).map(|one| vec![one; steps]),
+        };
+        numbers.ok_or_else(|| {
+            format!(
+                "advantage returned {} as {what} of trajectory {}, which has {steps} steps; give a number or a list of \
+                 one per step",
+                show(&entry),
+                place + 1
+            )
+        })
+    };
+    group.iter().enumerate().map(entry).collect()
+}

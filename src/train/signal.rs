@@ -1,0 +1,229 @@
+//! Steps that train nothing, and runs whose first steps show nothing that could be learned: said once each, with the likely
+//! cause and what to change.
+
+use super::setup::Training;
+use crate::error::Result;
+use crate::script::Worker;
+use crate::telemetry::{Metrics, Reporter};
+
+/// After so many steps without a signal a run says so.
+const FIRST_STEPS: usize = 3;
+
+/// What the first steps of a run have shown.
+#[derive(Debug, Default)]
+pub(super) struct Signal {
+    steps: usize,
+    /// Whether some trajectory was better than one it is compared with.
+    differed: bool,
+    /// Whether some reply called a tool, and whether some reply ended by itself.
+    called: bool,
+    ended: bool,
+    /// Smallest and largest total reward.
+    rewards: Option<(f64, f64)>,
+    /// Largest share of right answers in a step.
+    accuracy: f64,
+    /// Whether a step without trained tokens was reported.
+    reported: bool,
+}
+
+/// What of a recipe the advice depends on.
+#[derive(Clone, Copy, Debug)]
+struct Recipe {
+    tools: bool,
+    max_new_tokens: usize,
+}
+
+impl Signal {
+    /// Takes in the metrics of a step. With a critic trajectories are compared across the batch, else as the estimator does.
+    fn take(&mut self, metrics: &Metrics, critic: bool) {
+        let get = |name: &str| metrics.get(name).unwrap_or(0.0);
+        self.steps += 1;
+        let advantage = get("advantage/max").max(-get("advantage/min"));
+        self.differed |= if critic { get("reward/std") > 0.0 } else { advantage > 0.0 };
+        self.called |= get("rollout/tool_call_share") > 0.0;
+        self.ended |= metrics.get("rollout/cut_share").is_some_and(|share| share < 1.0);
+        self.accuracy = self.accuracy.max(get("rollout/accuracy"));
+        if let (Some(low), Some(high)) = (metrics.get("reward/min"), metrics.get("reward/max")) {
+            let (least, most) = self.rewards.unwrap_or((low, high));
+            self.rewards = Some((least.min(low), most.max(high)));
+        }
+    }
+
+    /// Whether the first steps are over.
+    fn is_due(&self) -> bool {
+        self.steps == FIRST_STEPS
+    }
+
+    /// What is wrong with the first steps, if something is.
+    fn diagnosis(&self, recipe: Recipe) -> Option<String> {
+        let mut causes = Vec::new();
+        let replied = self.rewards.is_some();
+        if replied && !self.ended {
+            causes.push(format!(
+                "every reply was cut at sampling.max_new_tokens = {} or at the end of the context: raise the limit, or ask \
+                 for shorter replies",
+                recipe.max_new_tokens
+            ));
+        }
+        if replied && recipe.tools && !self.called {
+            causes.push(
+                "no reply called a tool: say in the prompt how calls are written, or fine-tune the model on examples of \
+                 calls first (r1.sft)"
+                    .to_owned(),
+            );
+        }
+        if self.differed {
+            let causes = causes.join("\n  ");
+            return (!causes.is_empty()).then(|| format!("in the first {FIRST_STEPS} steps {causes}"));
+        }
+        causes.push(match self.rewards {
+            None => "every trajectory failed".to_owned(),
+            Some((low, high)) if high > low => {
+                "the trajectories of each group earned the same reward: raise trainer.group_size or \
+                 sampling.temperature, or use tasks that the policy solves sometimes"
+                    .to_owned()
+            }
+            Some((reward, _)) if self.accuracy > 0.9 => {
+                format!("every trajectory earned {reward}, and the tasks count as solved: use harder tasks")
+            }
+            Some((reward, _)) => format!(
+                "every trajectory earned {reward}: use easier tasks, a reward with partial credit, or a model that \
+                 solves some of the tasks"
+            ),
+        });
+        Some(format!("nothing could be learned in the first {FIRST_STEPS} steps:\n  {}", causes.join("\n  ")))
+    }
+
+    /// Why a step trained no token, the first time that one does not.
+    fn untrained(&mut self, metrics: &Metrics) -> Option<&'static str> {
+        let is = |name: &str, value: f64| metrics.get(name).is_some_and(|own| (own - value).abs() < f64::EPSILON);
+        if self.reported || !is("policy/updates", 0.0) || !is("policy/skipped", 0.0) {
+            return None;
+        }
+        self.reported = true;
+        Some(if is("rollout/failed_share", 1.0) {
+            "all trajectories failed"
+        } else if metrics.get("advantage/mean").is_none() {
+            "no trajectory that counts has a sampled token"
+        } else if is("reward/uniform_groups", 1.0) {
+            "the trajectories of each group earned the same reward"
+        } else {
+            "every advantage is 0"
+        })
+    }
+}
+
+impl Training {
+    /// Looks at what a finished step has trained on.
+    ///
+    /// # Errors
+    /// Those of starting a script worker.
+    pub(super) fn look_at_signal(&mut self, reporter: &Reporter, metrics: &Metrics) -> Result<()> {
+        let step = self.state.step;
+        let warming = self.critic && step <= self.learner.critic.warmup as u64;
+        if !warming && let Some(why) = self.signal.untrained(metrics) {
+            reporter.warn(&format!(
+                "step {step}: no token was trained: {why}; weights and optimiser stay as they are (reported once)"
+            ));
+        }
+        self.signal.take(metrics, self.critic);
+        if self.signal.is_due() {
+            let tools = !Worker::new(&self.script, None)?.tools().is_empty();
+            let recipe = Recipe { tools, max_new_tokens: self.session.settings.sampling.max_new_tokens };
+            if let Some(words) = self.signal.diagnosis(recipe) {
+                reporter.warn(&format!("step {step}: {words}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn metrics(pairs: &[(&str, f64)]) -> Metrics {
+        let mut metrics = Metrics::new();
+        for (name, value) in pairs {
+            metrics.set(*name, *value);
+        }
+        metrics
+    }
+
+    const RECIPE: Recipe = Recipe { tools: true, max_new_tokens: 64 };
+
+    /// What three equal steps are told.
+    fn told(pairs: &[(&str, f64)], critic: bool, recipe: Recipe) -> Option<String> {
+        let mut signal = Signal::default();
+        for step in 1..=FIRST_STEPS {
+            signal.take(&metrics(pairs), critic);
+            assert_eq!(signal.is_due(), step == FIRST_STEPS);
+        }
+        signal.diagnosis(recipe)
+    }
+
+    #[test]
+    fn each_cause_is_named_with_its_remedy() {
+        let healthy = [
+            ("reward/min", 0.0),
+            ("reward/max", 1.0),
+            ("reward/std", 0.5),
+            ("advantage/min", -1.0),
+            ("advantage/max", 1.0),
+            ("rollout/tool_call_share", 0.5),
+            ("rollout/cut_share", 0.25),
+        ];
+        let with = |changes: &[(&'static str, f64)]| -> Vec<(&'static str, f64)> {
+            healthy
+                .iter()
+                .map(|(name, value)| {
+                    (*name, changes.iter().find(|(own, _)| own == name).map_or(*value, |(_, value)| *value))
+                })
+                .chain(changes.iter().filter(|(name, _)| healthy.iter().all(|(own, _)| own != name)).copied())
+                .collect()
+        };
+        assert_eq!(told(&healthy, false, RECIPE), None);
+        assert_eq!(told(&healthy, true, RECIPE), None);
+        let says = |changes: &[(&'static str, f64)], words: &str| {
+            let found = told(&with(changes), false, RECIPE).unwrap();
+            assert!(found.contains(words), "{found}");
+            found
+        };
+        says(&[("rollout/cut_share", 1.0)], "in the first 3 steps every reply was cut at sampling.max_new_tokens = 64");
+        says(&[("rollout/tool_call_share", 0.0)], "no reply called a tool");
+        let flat = [("advantage/min", 0.0), ("advantage/max", 0.0)];
+        says(&flat, "the trajectories of each group earned the same reward: raise trainer.group_size");
+        let same = [flat[0], flat[1], ("reward/max", 0.0), ("reward/std", 0.0)];
+        let found =
+            says(&same, "nothing could be learned in the first 3 steps:\n  every trajectory earned 0: use easier");
+        assert!(!found.contains("tool"), "{found}");
+        says(&[same[0], same[1], same[2], ("rollout/accuracy", 1.0)], "use harder tasks");
+        says(&[same[0], same[1], same[2], ("rollout/tool_call_share", 0.0)], "(r1.sft)\n  every trajectory earned 0");
+        // Advantages of a critic differ although rewards do not.
+        assert!(
+            told(&with(&[("reward/std", 0.0), ("reward/max", 0.0)]), true, RECIPE).unwrap().contains("nothing could")
+        );
+        let bare = Recipe { tools: false, ..RECIPE };
+        assert_eq!(told(&with(&[("rollout/tool_call_share", 0.0)]), false, bare), None);
+        assert!(
+            told(&[("rollout/failed_share", 1.0)], false, RECIPE).unwrap().ends_with("\n  every trajectory failed")
+        );
+    }
+
+    #[test]
+    fn a_step_without_trained_tokens_is_reported_once_with_its_cause() {
+        let idle = [("policy/updates", 0.0), ("policy/skipped", 0.0)];
+        let why = |more: &[(&str, f64)]| Signal::default().untrained(&metrics(&[&idle[..], more].concat()));
+        assert_eq!(why(&[("rollout/failed_share", 1.0)]), Some("all trajectories failed"));
+        assert_eq!(why(&[]), Some("no trajectory that counts has a sampled token"));
+        let uniform = [("advantage/mean", 0.0), ("reward/uniform_groups", 1.0)];
+        assert_eq!(why(&uniform), Some("the trajectories of each group earned the same reward"));
+        assert_eq!(why(&uniform[..1]), Some("every advantage is 0"));
+        assert_eq!(Signal::default().untrained(&metrics(&[("policy/updates", 1.0), ("policy/skipped", 0.0)])), None);
+        assert_eq!(Signal::default().untrained(&metrics(&[("policy/updates", 0.0), ("policy/skipped", 1.0)])), None);
+        let mut signal = Signal::default();
+        assert!(signal.untrained(&metrics(&idle)).is_some() && signal.untrained(&metrics(&idle)).is_none());
+    }
+}

@@ -1,0 +1,194 @@
+//! What a step of training changes, and what it says when there is nothing to learn from.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{directory, r1, shown, succeed};
+
+/// Rewards that differ within groups. Tests replace the reward.
+const RECIPE: &str = r#"
+return r1.recipe {
+  env = r1.env { format = "retool" },
+  reward = function(state, outcome) return #outcome.text % 2 end,
+  policy = { model = "model" },
+  data = { train = r1.data.generate { count = 8, row = function(index)
+    return { prompt = "Say " .. index, tag = index % 2 == 0 and "even" or "odd", number = index }
+  end } },
+  sampling = { max_new_tokens = 6 },
+  trainer = r1.grpo { steps = 2, group_size = 4, groups_per_step = 2, lr = 1e-3 },
+  checkpoint = { every = 1, keep = 0 },
+}
+"#;
+
+const UNIFORM: &str = "return 0.5";
+
+fn with(reward: &str) -> String {
+    RECIPE.replace("return #outcome.text % 2", reward)
+}
+
+/// Every tensor file of a checkpoint by its path, with its bytes.
+fn tensors(checkpoint: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![checkpoint.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "safetensors") {
+                let name = path.strip_prefix(checkpoint).unwrap().display().to_string();
+                found.insert(name, fs::read(path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+fn checkpoint(dir: &Path, step: u64) -> std::path::PathBuf {
+    dir.join(format!("runs/a/checkpoints/step-{step:06}"))
+}
+
+fn state(dir: &Path, step: u64, name: &str) -> u64 {
+    let text = fs::read_to_string(checkpoint(dir, step).join("state.json")).unwrap();
+    serde_json::from_str::<Value>(&text).unwrap()[name].as_u64().unwrap()
+}
+
+/// The metrics of each training step.
+fn metrics(dir: &Path, run: &str) -> Vec<Value> {
+    let text = fs::read_to_string(dir.join("runs").join(run).join("metrics.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.filter(|line| line.get("policy/version").is_some()).collect()
+}
+
+/// Warnings and errors of a run that succeeds.
+fn said(dir: &Path, args: &[&str]) -> String {
+    let output = r1(dir, args).output().unwrap();
+    assert!(output.status.success(), "{}", shown(dir, &output));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn a_step_without_a_trained_token_changes_nothing_and_says_so_once() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let healthy = said(dir.path(), &["run", "a.lua", "-q", "--name", "a"]);
+    assert!(!healthy.contains("no token was trained"), "{healthy}");
+    let versions =
+        |steps: &[Value]| steps.iter().map(|step| step["policy/version"].as_f64().unwrap()).collect::<Vec<_>>();
+    assert_eq!(versions(&metrics(dir.path(), "a")), [1.0, 2.0]);
+    // From here on every group is uniform: neither the weights nor the optimiser's moments move.
+    fs::write(dir.path().join("a.lua"), with(UNIFORM)).unwrap();
+    let told = said(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/a", "trainer.steps=8"]);
+    let (before, after) = (tensors(&checkpoint(dir.path(), 2)), tensors(&checkpoint(dir.path(), 8)));
+    assert!(before.len() > 1 && before == after, "weights or moments have changed");
+    for name in ["optimizer_step", "policy_version"] {
+        assert_eq!(state(dir.path(), 2, name), state(dir.path(), 8, name), "{name}");
+    }
+    let steps = metrics(dir.path(), "a");
+    assert_eq!(versions(&steps), [1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0]);
+    for step in &steps[2..] {
+        assert_eq!((&step["policy/updates"], &step["policy/tokens"]), (&Value::from(0.0), &Value::from(0.0)));
+        for name in ["policy/loss", "policy/entropy", "policy/grad_norm", "policy/approx_kl", "mismatch/max_abs"] {
+            assert_eq!(step.get(name), None, "{name}");
+        }
+    }
+    let line = "step 3: no token was trained: the trajectories of each group earned the same reward";
+    assert!(told.contains(line) && told.matches("no token was trained").count() == 1, "{told}");
+    // By the third step what is wrong, and what to do; no alarm about an entropy that nobody measured.
+    assert!(told.contains("step 5: nothing could be learned in the first 3 steps:"), "{told}");
+    assert!(told.contains("every trajectory earned 0.5") && !told.contains("entropy is"), "{told}");
+}
+
+#[test]
+fn terms_beside_the_advantages_still_train() {
+    let dir = directory(&[("a.lua", &with(UNIFORM))], true);
+    for (name, setting) in [("kl", "trainer.kl.coef=0.1"), ("entropy", "trainer.entropy=0.01")] {
+        let told = said(dir.path(), &["run", "a.lua", "-q", "--name", name, setting, "trainer.weight_decay=0.1"]);
+        assert!(!told.contains("no token was trained"), "{told}");
+        let last = metrics(dir.path(), name).pop().unwrap();
+        assert_eq!((&last["policy/updates"], &last["policy/version"]), (&Value::from(1.0), &Value::from(2.0)));
+        assert!(last["policy/tokens"].as_f64().unwrap() > 0.0);
+    }
+    // A critic learns its targets whether or not there is anything for the policy.
+    let settings = ["run", "a.lua", "-q", "--name", "ppo", "trainer.algorithm=ppo", "trainer.steps=3"];
+    let told = said(dir.path(), &settings);
+    assert!(told.contains("step 3: nothing could be learned in the first 3 steps"), "{told}");
+    assert!(metrics(dir.path(), "ppo")[2]["critic/loss"].is_number());
+}
+
+#[test]
+fn steps_in_which_all_trajectories_fail_change_nothing() {
+    let dir = directory(&[("a.lua", &with("error(\"broken\")"))], true);
+    for algorithm in ["grpo", "ppo"] {
+        let algorithm = format!("trainer.algorithm={algorithm}");
+        let settings =
+            ["run", "a.lua", "-q", "--name", "a", "trainer.steps=3", "rollout.max_failure_rate=1", &algorithm];
+        let told = said(dir.path(), &settings);
+        assert!(told.contains("step 1: no token was trained: all trajectories failed"), "{told}");
+        assert!(told.contains("every trajectory failed"), "{told}");
+        assert!(tensors(&checkpoint(dir.path(), 1)) == tensors(&checkpoint(dir.path(), 3)));
+        assert_eq!((state(dir.path(), 3, "optimizer_step"), state(dir.path(), 3, "policy_version")), (0, 0));
+        let last = metrics(dir.path(), "a").pop().unwrap();
+        assert_eq!(last["rollout/failed_share"], 1.0);
+        for name in ["reward/mean", "advantage/mean", "policy/loss", "critic/loss", "rollout/accuracy"] {
+            assert_eq!(last.get(name), None, "{name}");
+        }
+        fs::remove_dir_all(dir.path().join("runs")).unwrap();
+    }
+}
+
+/// RAGEN's normalisation by kind of task, on tasks whose rewards have nothing in common.
+#[test]
+fn tags_of_rows_decide_what_is_normalised_together() {
+    let dir = directory(&[("a.lua", &with("return #outcome.text % 2 + 100 * (state.task.number % 2)"))], true);
+    let settings = [
+        "run",
+        "a.lua",
+        "-q",
+        "trainer.algorithm=reinforce_pp",
+        "trainer.estimator.whiten=none",
+        "trainer.steps=1",
+        "trainer.groups_per_step=8",
+        "trainer.group_size=2",
+    ];
+    let largest = |name: &'static str, grouping: &str| {
+        let normalize = format!("trainer.shaping.normalize=[\"{grouping}\", \"mean\"]");
+        succeed(dir.path(), &[&settings[..], &["--name", name, &normalize]].concat());
+        metrics(dir.path(), name)[0]["advantage/max"].as_f64().unwrap()
+    };
+    let (batch, inductive, state) = (largest("b", "batch"), largest("i", "inductive"), largest("s", "state"));
+    assert!(batch > 40.0 && inductive <= 1.0 && inductive > 0.0 && state <= 0.5, "{batch} {inductive} {state}");
+    // Without tags it would be the batch: refused.
+    fs::write(dir.path().join("a.lua"), RECIPE.replace("tag = index", "kind = index")).unwrap();
+    let normalize = "trainer.shaping.normalize=[\"inductive\", \"mean\"]";
+    let output = r1(dir.path(), &[&settings[..], &[normalize]].concat()).output().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", shown(dir.path(), &output));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("a row has no `tag`") && error.contains("--> training row "), "{error}");
+}
+
+/// A NaN reward is a failure of its trajectory: code 0 while some succeed, 6 when too many fail.
+#[test]
+fn rewards_that_are_nan_fail_their_trajectories() {
+    let dir = directory(&[("a.lua", &with("return #outcome.text % 2 == 0 and 0 / 0 or #outcome.text"))], true);
+    let told = said(dir.path(), &["run", "a.lua", "-q", "rollout.max_failure_rate=0.9"]);
+    assert!(told.contains("env_error: reward is NaN"), "{told}");
+    let dir = directory(&[("a.lua", &with("return 0 / 0"))], true);
+    let output = r1(dir.path(), &["run", "a.lua", "-q"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(6), "{}", shown(dir.path(), &output));
+}
+
+/// A penalty in the reward has its KL in the metrics, and an adaptive coefficient follows it.
+#[test]
+fn a_kl_in_the_reward_is_measured() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let settings =
+        ["trainer.kl.coef=0.1", "trainer.kl.place=reward", "trainer.kl.target=1e-9", "trainer.kl.horizon=100"];
+    said(dir.path(), &[&["run", "a.lua", "-q", "trainer.steps=4", "trainer.lr=1e-2"], &settings[..]].concat());
+    let steps = metrics(dir.path(), "a");
+    // The policy is its own reference in the first step, and then it is not.
+    assert!(steps[0]["kl/mean"].as_f64().unwrap() < 1e-6 && steps[3]["kl/mean"].as_f64().unwrap() > 1e-6, "{steps:?}");
+    assert!(steps[3]["kl/coef"].as_f64().unwrap() > steps[1]["kl/coef"].as_f64().unwrap(), "{steps:?}");
+}
