@@ -45,8 +45,8 @@ local entries = {}
 --- `reset`, whose state is measured: the state, its size in bytes; or nil, what is wrong with it ("large": it has more than
 --- `most`) and where.
 function entries.reset(reset, most)
-  return function(task)
-    local state = reset(task)
+  return function(task, kwargs)
+    local state = reset(task, kwargs)
     if type(state) ~= "table" then return state end
     return state, walk(state, most, 0)
   end

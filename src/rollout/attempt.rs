@@ -43,6 +43,8 @@ impl From<Error> for Stop {
 pub struct Attempt {
     spec: Spec,
     state: State,
+    /// Steps after which it is cut off.
+    max_steps: usize,
     trajectory: Trajectory,
     last: Option<Last>,
     /// What the policy is shown now; `None` until somebody looks.
@@ -56,8 +58,14 @@ impl Attempt {
     pub async fn begin(stage: Stage<'_>, spec: Spec, task: Value, record: &Record) -> Result<Self, Failure> {
         let state = stage.worker.reset_with(&task, spec.env_seed, record).await?;
         let trajectory = empty(&spec, task, stage.worker.hash());
-        let over = (spec.max_steps == 0).then_some(Status::Truncated);
-        Ok(Self { spec, state, trajectory, last: None, shown: None, over, failed: None })
+        let max_steps = spec.max_steps.unwrap_or(usize::MAX).min(state.max_steps());
+        let over = (max_steps == 0).then_some(Status::Truncated);
+        Ok(Self { spec, state, max_steps, trajectory, last: None, shown: None, over, failed: None })
+    }
+
+    /// What writes the prompts of its environment.
+    pub fn renderer<'a>(&'a self, stage: Stage<'a>) -> &'a Renderer {
+        self.state.renderer().map_or(stage.renderer, |own| own)
     }
 
     /// What the policy is shown now.
@@ -65,17 +73,18 @@ impl Attempt {
         let prompt = if let Some(prompt) = self.shown.take() {
             prompt
         } else {
-            let (worker, renderer, budget) = (stage.worker, stage.renderer, self.spec.budget());
+            let (worker, renderer, budget) = (stage.worker, self.renderer(stage), self.spec.budget());
+            let tools = self.state.tools();
             let observation = worker.observe(&self.state, budget).await?;
-            let prompt = Prompt::of(renderer, worker.tools(), observation, self.last.as_ref())?;
+            let prompt = Prompt::of(renderer, tools, observation, self.last.as_ref())?;
             readable(&prompt.ids, renderer)?;
-            if prompt.ids.len() > budget && worker.has_context() {
-                let checked = budget::check(renderer, worker.tools(), &prompt.observation, budget);
-                checked.map_err(|error| worker.over_budget(error))?;
+            if prompt.ids.len() > budget && worker.has_context(&self.state) {
+                let checked = budget::check(renderer, tools, &prompt.observation, budget);
+                checked.map_err(|error| worker.over_budget(&self.state, error))?;
             }
             let (tokens, most) = (prompt.ids.len(), self.spec.max_context);
             if tokens >= most {
-                let error = budget::overflow(renderer, worker.tools(), &prompt.observation, tokens, most);
+                let error = budget::overflow(renderer, tools, &prompt.observation, tokens, most);
                 return Err(Failure::new(Status::ContextOverflow, error).into());
             }
             prompt
@@ -91,10 +100,17 @@ impl Attempt {
         if sampling.max_new_tokens > room {
             sampling = Sampling { max_new_tokens: room, ..(*sampling).clone() }.into();
         }
+        let renderer = self.renderer(stage);
+        let unheard = renderer.stop_strings().iter().any(|stop| !sampling.stop.contains(stop));
+        if self.state.renderer().is_some() && unheard {
+            let mut own = (*sampling).clone();
+            own.stop.extend(renderer.stop_strings().iter().cloned());
+            sampling = own.into();
+        }
         Ok(Request {
             prompt_ids,
             sampling,
-            stop_ids: stage.renderer.stop_ids(),
+            stop_ids: renderer.stop_ids(),
             seed: StreamSeed { step: self.trajectory.steps.len() as u32, ..self.spec.seed },
             conversation: self.spec.seed.trajectory,
         })
@@ -103,7 +119,7 @@ impl Attempt {
     /// What the environment makes of a reply. A reply that it fails on is kept as the last step.
     pub async fn act(&mut self, stage: Stage<'_>, completion: Completion) -> Result<(), Stop> {
         self.look(stage).await?;
-        let action = read_reply(stage, &completion);
+        let action = read_reply(self.renderer(stage), self.state.tools(), &completion);
         self.take(stage, completion, action).await
     }
 
@@ -117,7 +133,7 @@ impl Attempt {
             Err(failure) => (StepResult::default(), Some(failure)),
         };
         let cut = completion.finish_reason.is_cut();
-        let out_of_steps = self.trajectory.steps.len() + 1 >= self.spec.max_steps && failure.is_none();
+        let out_of_steps = self.trajectory.steps.len() + 1 >= self.max_steps && failure.is_none();
         self.trajectory.steps.push(Step {
             prompt_ids: prompt.ids.clone(),
             response_ids: completion.token_ids.clone(),
@@ -222,8 +238,8 @@ impl Attempt {
             Some(step) if step.finish_reason.is_cut() => Ok([step.prompt_ids.as_slice(), &step.response_ids].concat()),
             Some(_) => {
                 let observation = stage.worker.observe(&self.state, self.spec.budget()).await?;
-                let tools = stage.worker.tools();
-                Ok(Prompt::of(stage.renderer, tools, observation, self.last.as_ref())?.ids)
+                let (renderer, tools) = (self.renderer(stage), self.state.tools());
+                Ok(Prompt::of(renderer, tools, observation, self.last.as_ref())?.ids)
             }
             None => Ok(Vec::new()),
         }
@@ -247,6 +263,7 @@ impl Attempt {
         Ok(Self {
             spec,
             state,
+            max_steps: self.max_steps,
             trajectory,
             last: self.last.clone(),
             shown: self.shown.clone(),
@@ -299,14 +316,14 @@ fn summable(trajectory: &Trajectory) -> Result<(), Failure> {
 }
 
 /// The reply as the environment sees it.
-pub fn read_reply(stage: Stage<'_>, completion: &Completion) -> Action {
+pub fn read_reply(renderer: &Renderer, tools: &[Value], completion: &Completion) -> Action {
     // The end-of-turn id is no part of the text.
     let ids = match completion.token_ids.split_last() {
-        Some((last, rest)) if stage.renderer.stop_ids().contains(last) => rest,
+        Some((last, rest)) if renderer.stop_ids().contains(last) => rest,
         _ => &completion.token_ids,
     };
-    let text = stage.renderer.tokenizer().decode(ids, false);
-    let reply = stage.renderer.parse(&text, stage.worker.tools());
+    let text = renderer.tokenizer().decode(ids, false);
+    let reply = renderer.parse(&text, tools);
     Action {
         text,
         token_ids: completion.token_ids.clone(),

@@ -23,7 +23,8 @@ pub struct Spec {
     /// Random stream of the replies; `trajectory` also names the conversation to the policy's cache.
     pub seed: StreamSeed,
     pub sampling: Arc<Sampling>,
-    pub max_steps: usize,
+    /// Steps after which it is cut off; the environment's own setting if `None`.
+    pub max_steps: Option<usize>,
     /// Longest prompt plus reply, tokens.
     pub max_context: usize,
     /// Whether a trajectory that a limit cuts keeps what the policy would have seen next.
@@ -42,7 +43,7 @@ impl Spec {
             env_seed: settings.seed ^ task_index,
             seed: StreamSeed { seed: settings.seed, trajectory: task_index, step: 0 },
             sampling: Arc::new(settings.sampling.clone()),
-            max_steps: settings.env.max_steps,
+            max_steps: None,
             max_context: if settings.policy.max_context == 0 { DEFAULT_CONTEXT } else { settings.policy.max_context },
             next_prompt: false,
         }

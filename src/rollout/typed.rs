@@ -1,6 +1,6 @@
 //! Replies that no policy sampled: typed by a person, written by a test.
 
-use super::attempt::{Stage, read_reply};
+use super::attempt::{Attempt, Stage, read_reply};
 use crate::error::Result;
 use crate::mdp::{Action, Completion, FinishReason, Support, ToolCall};
 
@@ -22,10 +22,16 @@ pub fn typed(stage: Stage<'_>, text: &str, finish_reason: FinishReason) -> Resul
 
 /// A reply with calls behind its text, written as the policy would, and what the environment gets: the calls as its format
 /// reads them, or as they are where it has no way to write them.
-pub fn typed_calls(stage: Stage<'_>, text: &str, calls: Vec<ToolCall>) -> Result<(Completion, Action)> {
-    let written = stage.renderer.format().write(text.to_owned(), &calls);
+pub fn typed_calls(
+    stage: Stage<'_>,
+    attempt: &Attempt,
+    text: &str,
+    calls: Vec<ToolCall>,
+) -> Result<(Completion, Action)> {
+    let renderer = attempt.renderer(stage);
+    let written = renderer.format().write(text.to_owned(), &calls);
     let completion = typed(stage, &written, FinishReason::Stop)?;
-    let mut action = read_reply(stage, &completion);
+    let mut action = read_reply(renderer, attempt.state().tools(), &completion);
     if action.tool_calls.is_empty() && action.errors.is_empty() {
         action.tool_calls = calls;
     }

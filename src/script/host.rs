@@ -13,6 +13,7 @@ use mlua::Lua;
 
 use super::api::tool::Tool;
 use super::convert::clip;
+use super::envs::TaskEnv;
 use super::grants::Grants;
 use super::program::{Echo, Stream};
 use super::record::{Lane, Record};
@@ -95,23 +96,31 @@ pub(crate) struct Call {
     pub(crate) tools: RefCell<Vec<ToolRecord>>,
     /// Stateful tools of the trajectory, if there is one.
     pub(crate) session: Option<Rc<Session>>,
+    /// The environment of the trajectory, if there is one.
+    pub(crate) env: Option<Rc<TaskEnv>>,
+}
+
+/// What a call has of the trajectory that it is for.
+pub(crate) struct OfTrajectory {
+    pub(crate) record: Record,
+    pub(crate) session: Rc<Session>,
+    pub(crate) env: Rc<TaskEnv>,
 }
 
 impl Call {
     /// A call that belongs to no trajectory: what it asks of the world is not recorded.
     pub(crate) fn new(entry: Entry, seed: (u64, u64), limits: &Limits) -> Rc<Self> {
-        Self::of_trajectory(entry, seed, limits, Record::off(), None)
+        Rc::new(Self::build(entry, seed, limits, Record::off()))
     }
 
     /// A call for a trajectory, which keeps its record.
-    pub(crate) fn of_trajectory(
-        entry: Entry,
-        seed: (u64, u64),
-        limits: &Limits,
-        record: Record,
-        session: Option<Rc<Session>>,
-    ) -> Rc<Self> {
-        Rc::new(Self {
+    pub(crate) fn of_trajectory(entry: Entry, seed: (u64, u64), limits: &Limits, of: OfTrajectory) -> Rc<Self> {
+        let OfTrajectory { record, session, env } = of;
+        Rc::new(Self { session: Some(session), env: Some(env), ..Self::build(entry, seed, limits, record) })
+    }
+
+    fn build(entry: Entry, seed: (u64, u64), limits: &Limits, record: Record) -> Self {
+        Self {
             entry,
             seed,
             record,
@@ -124,8 +133,9 @@ impl Call {
             result: limits.result.saturating_mul(1 << 10),
             lines: Cell::new(limits.log),
             tools: RefCell::new(Vec::new()),
-            session,
-        })
+            session: None,
+            env: None,
+        }
     }
 
     /// 64 random bits from this call's own stream. The stream is a pure function of (seed, step, entry point, branch),
@@ -152,9 +162,9 @@ pub(crate) struct Host {
     current: RefCell<Rc<Call>>,
     /// Counts tokens for context policies; none while only settings are wanted.
     pub(crate) renderer: Option<Arc<Renderer>>,
-    /// The tools of the env, and their schemas for the chat template.
+    /// The tools of all environments, and their schemas for the chat template.
     pub(crate) tools: RefCell<Vec<Rc<Tool>>>,
-    pub(crate) schemas: RefCell<Vec<serde_json::Value>>,
+    pub(crate) schemas: RefCell<Arc<[serde_json::Value]>>,
     /// What the script may reach outside.
     pub(crate) grants: RefCell<Grants>,
     /// Models and tensors; programs have them.
@@ -188,7 +198,7 @@ impl Host {
             current: RefCell::new(load),
             renderer,
             tools: RefCell::default(),
-            schemas: RefCell::default(),
+            schemas: RefCell::new(Arc::new([])),
             grants: RefCell::new(if echo.is_some() { Grants::Everything } else { Grants::Loading }),
             services,
             echo,
@@ -200,6 +210,24 @@ impl Host {
 
     pub(crate) fn current(&self) -> Rc<Call> {
         self.current.borrow().clone()
+    }
+
+    /// The tools that the running call has: those of its task, or all of them.
+    pub(crate) fn tools(&self) -> Vec<Rc<Tool>> {
+        self.current.borrow().env.as_ref().map_or_else(|| self.tools.borrow().clone(), |env| env.tools.clone())
+    }
+
+    /// Their schemas.
+    pub(crate) fn schemas(&self) -> Arc<[serde_json::Value]> {
+        let call = self.current.borrow();
+        call.env.as_ref().map_or_else(|| self.schemas.borrow().clone(), |env| env.schemas.clone())
+    }
+
+    /// What writes the prompts of the running call's environment.
+    pub(crate) fn renderer(&self) -> Option<Arc<Renderer>> {
+        let call = self.current.borrow();
+        let own = call.env.as_ref().and_then(|env| env.env.renderer.clone());
+        own.or_else(|| self.renderer.clone())
     }
 
     /// Makes `call` the current one; gives back the one before.

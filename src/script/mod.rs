@@ -9,7 +9,8 @@
 //! - `sandbox`, `require`, `grants`: what a script can see, and what it may reach outside
 //! - [`Watcher`]: new versions of the script while it runs; `reload_settings`: what they may change
 //! - `settings`: from a recipe's data and `key=value` to [`crate::config::Settings`]
-//! - `dataset`: JSONL rows
+//! - `envs`: the environments of a recipe, and which one a task runs in; `columns`: the columns that say so
+//! - `dataset`: rows of files
 //! - `convert`, `messages`, `results`, `failure`: values in and out, errors with their lines
 //! - `answers`, `rank`, `interpreters`: final answers, texts by likeness, tool pools
 //! - [`Program`]: a script that is no recipe (`r1 lua`); [`Services`]: models and tensors for it, as plain data
@@ -26,9 +27,11 @@ mod answers;
 mod api;
 mod ask;
 pub mod budget;
+mod columns;
 mod convert;
 mod dataset;
 pub mod docs;
+mod envs;
 mod failure;
 mod grants;
 mod host;
@@ -65,7 +68,7 @@ pub use reload::{Reload, Take, Watcher, Watching};
 pub use reload_settings::{Change, changes};
 pub use repl::{Breakpoint, Candidate, Console, Halt, Layout, OnHalt, Resume, Shown, Span, Style, is_open};
 pub use results::{Outcome, Reward, StepResult};
-pub use rows::Split;
+pub use rows::{OfTask, Split};
 pub use services::{Services, share_services};
 pub(crate) use settings::{policy as policy_settings, section, section_over};
 pub use state::State;

@@ -209,7 +209,7 @@ enum Reached {
     Reward,
 }
 
-/// A trajectory of one step on the first row, under the recipe's own limits. The inner error is where and what it failed of.
+/// A trajectory of one step on the first row of each environment, under the recipe's own limits. The inner error is where and what it failed of.
 fn try_out(script: &Script, renderer: &Arc<Renderer>, budget: usize) -> Result<Result<(), (Reached, Error)>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -217,28 +217,43 @@ fn try_out(script: &Script, renderer: &Arc<Renderer>, budget: usize) -> Result<R
         .map_err(|error| Error::new(Kind::Internal, format!("can't start a runtime: {error}")))?;
     let worker = Worker::new(script, Some(Arc::clone(renderer)))?;
     worker.prepare()?;
-    let task = worker.row(Split::Train, 0)?;
-    let parsed = renderer.parse(REPLY, worker.tools());
-    let action = Action {
-        text: REPLY.to_owned(),
-        token_ids: renderer.tokenizer().encode(REPLY)?,
-        tool_calls: parsed.tool_calls,
-        errors: parsed.errors,
-        finish_reason: FinishReason::Stop,
-    };
+    for row in worker.rows_of_environments(Split::Train)? {
+        let task = worker.row(Split::Train, row)?;
+        let tried = runtime.block_on(try_task(&worker, renderer, &task, budget))?;
+        if tried.is_err() {
+            return Ok(tried);
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// A trajectory of one step on a task.
+async fn try_task(
+    worker: &Worker,
+    renderer: &Arc<Renderer>,
+    task: &serde_json::Value,
+    budget: usize,
+) -> Result<Result<(), (Reached, Error)>> {
+    let token_ids = renderer.tokenizer().encode(REPLY)?;
     let outcome = Outcome { text: REPLY.to_owned(), steps: 1, terminated: true, truncated: false };
-    Ok(runtime.block_on(async {
-        let tried = async {
-            let at = |reached| move |failure| (reached, failure);
-            let state = worker.reset(&task, 0).await.map_err(at(Reached::Reset))?;
-            worker.observe(&state, budget).await.map_err(at(Reached::Observe))?;
-            worker.step(&state, &action).await.map_err(at(Reached::Step))?;
-            worker.reward(&state, &outcome).await.map_err(at(Reached::Reward))
+    let tried = async {
+        let at = |reached| move |failure| (reached, failure);
+        let state = worker.reset(task, 0).await.map_err(at(Reached::Reset))?;
+        worker.observe(&state, budget).await.map_err(at(Reached::Observe))?;
+        let parsed = state.renderer().unwrap_or(renderer).parse(REPLY, state.tools());
+        let action = Action {
+            text: REPLY.to_owned(),
+            token_ids,
+            tool_calls: parsed.tool_calls,
+            errors: parsed.errors,
+            finish_reason: FinishReason::Stop,
         };
-        tried.await.map(drop).map_err(|(reached, failure): (_, Failure)| {
-            let hint = "it was tried on the first row of data.train, with a reply that calls no tool";
-            let message = format!("{}: {}", failure.status.name(), failure.error.message);
-            (reached, Error { message, ..failure.error }.hint(hint))
-        })
+        worker.step(&state, &action).await.map_err(at(Reached::Step))?;
+        worker.reward(&state, &outcome).await.map_err(at(Reached::Reward))
+    };
+    Ok(tried.await.map(drop).map_err(|(reached, failure): (_, Failure)| {
+        let hint = "it was tried on the first row of data.train, with a reply that calls no tool";
+        let message = format!("{}: {}", failure.status.name(), failure.error.message);
+        (reached, Error { message, ..failure.error }.hint(hint))
     }))
 }

@@ -40,7 +40,12 @@ pub(crate) fn merge(old: &Settings, new: &Settings) -> Merged {
         policy: old.policy.clone(),
         data: old.data.clone(),
         needs: old.needs.clone(),
-        env: EnvSettings { format: old.env.format.clone(), ..new.env.clone() },
+        env: env(&old.env, &new.env),
+        envs: old
+            .envs
+            .iter()
+            .map(|(name, old)| (name.clone(), new.envs.get(name).map_or_else(|| old.clone(), |new| env(old, new))))
+            .collect(),
         rollout: RolloutSettings {
             concurrency: old.rollout.concurrency,
             workers: old.rollout.workers,
@@ -56,6 +61,10 @@ pub(crate) fn merge(old: &Settings, new: &Settings) -> Merged {
     };
     let (changed, waiting) = (differences(old, &settings), differences(&settings, new));
     Merged { settings, changed, waiting }
+}
+
+fn env(old: &EnvSettings, new: &EnvSettings) -> EnvSettings {
+    EnvSettings { format: old.format.clone(), ..new.clone() }
 }
 
 fn trainer(old: &Trainer, new: &Trainer) -> Trainer {

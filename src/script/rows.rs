@@ -1,8 +1,11 @@
 //! Rows of a recipe's datasets, from files, from its functions and from the recipe itself.
 
+use std::sync::Arc;
+
 use mlua::Value;
 use serde_json::Value as Json;
 
+use super::columns;
 use super::convert::{self, Odd, kind};
 use super::host::{Call, Entry};
 use super::vm::{at_definition, definition};
@@ -24,6 +27,17 @@ impl Split {
             Self::Eval => "eval",
         }
     }
+}
+
+/// What a task has of its environment.
+#[derive(Clone, Debug)]
+pub struct OfTask {
+    /// The environment's name; empty for the only one.
+    pub env: String,
+    /// The schemas of the tools that the policy is shown.
+    pub tools: Arc<[Json]>,
+    /// Steps after which it is cut off.
+    pub max_steps: usize,
 }
 
 impl Worker {
@@ -52,7 +66,7 @@ impl Worker {
     /// [`Kind::Data`] with file and line for a row that can't be read or lacks what the default `reset` (or
     /// supervised training) needs; [`Kind::Script`] if the function that makes rows fails.
     pub fn row(&self, split: Split, index: u64) -> Result<Json> {
-        let row = match self.script.source_of(split) {
+        let mut row = match self.script.source_of(split) {
             None => return Err(Error::new(Kind::Data, format!("the recipe has no data.{}", split.name()))),
             Some(Source::Generated { count, seed }) => self.generate(split, index, *count, *seed)?,
             Some(Source::Rows(rows)) => usize::try_from(index)
@@ -66,9 +80,12 @@ impl Worker {
             },
         };
         let supervised = matches!(self.script.settings.trainer, Trainer::Sft(_)) && split == Split::Train;
+        let placed = |error: Error| error.at(self.place_of_row(split, index));
+        columns::decode(&mut row).map_err(|why| placed(Error::new(Kind::Data, why)))?;
+        let own_reset = supervised || self.envs.of(&row).map_err(placed)?.env.own_reset;
         let needed: &[&str] = if supervised {
             &["messages"]
-        } else if self.own_reset {
+        } else if own_reset {
             &[]
         } else {
             &["prompt", "problem", "question", "messages"]
@@ -89,6 +106,40 @@ impl Worker {
                 .hint(hint));
         }
         Ok(row)
+    }
+
+    /// A row for each environment of the recipe, to try things on: the first that there is among the first 10,000 rows.
+    pub fn rows_of_environments(&self, split: Split) -> Result<Vec<u64>> {
+        const LOOKED_AT: u64 = 10_000;
+        if !self.envs.named() {
+            return Ok(vec![0]);
+        }
+        let (mut found, mut rows) = (Vec::new(), Vec::new());
+        for index in 0..self.rows(split)?.unwrap_or(0).min(LOOKED_AT) {
+            let name = self.envs.of(&self.row(split, index)?)?.env.name.clone();
+            if !found.contains(&name) {
+                found.push(name);
+                rows.push(index);
+            }
+            if found.len() == self.envs.all.len() {
+                break;
+            }
+        }
+        Ok(rows)
+    }
+
+    /// What a task has of its environment.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] if its columns name an environment or a tool that there is not.
+    pub fn of_task(&self, task: &Json) -> Result<OfTask> {
+        let env = self.envs.of(task)?;
+        Ok(OfTask { env: env.env.name.clone(), tools: env.schemas.clone(), max_steps: env.max_steps })
+    }
+
+    /// The name of the first environment, where rows name one.
+    pub fn first_env(&self) -> Option<&str> {
+        self.envs.first_named()
     }
 
     fn generate(&self, split: Split, index: u64, count: u64, seed: u64) -> Result<Json> {

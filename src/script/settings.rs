@@ -1,5 +1,7 @@
 //! From a recipe's plain data and `key=value` arguments to typed [`Settings`]; every refusal names the field.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json};
@@ -90,6 +92,7 @@ pub(crate) fn read(json: &Json) -> Result<Settings> {
         data: DataSettings { train: source("data.train", get("data"))?, eval: source("data.eval", get("data"))? },
         sampling: section::<Sampling>("sampling", get("sampling"))?,
         env: section::<EnvSettings>("env", get("env"))?,
+        envs: envs(get("envs"))?,
         rollout: section::<RolloutSettings>("rollout", get("rollout"))?,
         trainer: trainer(get("trainer"))?,
         eval: section::<EvalSettings>("eval", get("eval"))?,
@@ -97,6 +100,12 @@ pub(crate) fn read(json: &Json) -> Result<Settings> {
         limits: section::<Limits>("limits", get("limits"))?,
         needs: needs(get("needs"))?,
     })
+}
+
+/// `envs`: a section for each environment.
+fn envs(json: &Json) -> Result<BTreeMap<String, EnvSettings>> {
+    let named = fields_of("envs", json)?.iter();
+    named.map(|(name, env)| Ok((name.clone(), section::<EnvSettings>(&format!("envs.{name}"), env)?))).collect()
 }
 
 /// What a recipe declares; one that can't be meant is refused.
@@ -312,6 +321,12 @@ pub(crate) fn keys(recipe: &Json) -> Vec<String> {
     };
     let mut keys = Vec::new();
     flatten("", &to_json(&defaults), &mut keys);
+    if let Some(envs) = recipe.get("envs").and_then(Json::as_object) {
+        keys.retain(|key| !key.starts_with("env."));
+        for name in envs.keys() {
+            flatten(&join("envs", name), &to_json(&EnvSettings::default()), &mut keys);
+        }
+    }
     keys.extend(["trainer.estimator", "trainer.loss"].map(str::to_owned));
     keys.push("needs".to_owned());
     flatten("policy.init", &to_json(&InitModel::default()), &mut keys);

@@ -9,8 +9,11 @@ use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
 use super::convert::{self, Odd};
+use super::envs::TaskEnv;
 use super::record::Record;
+use crate::config::EnvSettings;
 use crate::error::{Error, Kind, Result};
+use crate::text::Renderer;
 use crate::tools::{Output, Python};
 
 /// A trajectory's state, in the VM of the worker that made it.
@@ -27,6 +30,8 @@ pub struct State {
     pub(crate) session: Rc<Session>,
     pub(crate) record: Record,
     pub(crate) size: Rc<Size>,
+    /// Which environment it is of, with which tools.
+    pub(crate) env: Rc<TaskEnv>,
     lua: Lua,
 }
 
@@ -64,18 +69,50 @@ impl Drop for Size {
 }
 
 impl State {
-    pub(crate) fn new(lua: &Lua, table: Table, seed: u64, record: Record, session: Rc<Session>) -> mlua::Result<Self> {
+    pub(crate) fn new(
+        lua: &Lua,
+        table: Table,
+        seed: u64,
+        record: Record,
+        session: Rc<Session>,
+        env: Rc<TaskEnv>,
+    ) -> mlua::Result<Self> {
         let counts_calls = table.raw_get::<Value>("calls")?.is_nil();
         if counts_calls {
             table.raw_set("calls", 0)?;
         }
         let (size, lua) = (Size::new(lua), lua.clone());
-        Ok(Self { table, seed, steps: Rc::default(), counts_calls, session, record, size, lua })
+        Ok(Self { table, seed, steps: Rc::default(), counts_calls, session, record, size, env, lua })
     }
 
     /// The seed that `reset` was given.
     pub fn seed(&self) -> u64 {
         self.seed
+    }
+
+    /// The schemas of the tools that the policy is shown, in the OpenAI shape, for the chat template.
+    pub fn tools(&self) -> &[Json] {
+        &self.env.schemas
+    }
+
+    /// The settings of the environment.
+    pub fn settings(&self) -> &EnvSettings {
+        &self.env.env.settings
+    }
+
+    /// The name of the environment, where the recipe has several.
+    pub fn env_name(&self) -> &str {
+        &self.env.env.name
+    }
+
+    /// Steps after which the trajectory is cut off.
+    pub fn max_steps(&self) -> usize {
+        self.env.max_steps
+    }
+
+    /// What writes its prompts, where that is not what writes those of the recipe's other environments.
+    pub fn renderer(&self) -> Option<&Arc<Renderer>> {
+        self.env.env.renderer.as_ref()
     }
 
     /// What the trajectory has asked of the world so far.
@@ -97,11 +134,17 @@ impl State {
         let state = convert::to_json(&value, "state", Odd::Tag).map_err(|why| {
             Error::new(Kind::Script, why).hint("a state is plain data: text, numbers, booleans, tables")
         })?;
-        Ok(json!({ "state": state, "seed": self.seed, "steps": self.steps.get(), "counts_calls": self.counts_calls }))
+        let mut snapshot = json!({
+            "state": state, "seed": self.seed, "steps": self.steps.get(), "counts_calls": self.counts_calls,
+        });
+        if !self.env.columns.is_null() {
+            snapshot["env"] = self.env.columns.clone();
+        }
+        Ok(snapshot)
     }
 
     /// The inverse of [`State::snapshot`].
-    pub(crate) fn restore(lua: &Lua, snapshot: &Json) -> Result<Self> {
+    pub(crate) fn restore(lua: &Lua, snapshot: &Json, env: Rc<TaskEnv>) -> Result<Self> {
         let bad = || Error::new(Kind::Script, "not a snapshot of a state");
         let number = |name: &str| snapshot.get(name).and_then(Json::as_u64).ok_or_else(bad);
         let value = convert::from_snapshot(lua, snapshot.get("state").ok_or_else(bad)?).map_err(|_| bad())?;
@@ -114,6 +157,7 @@ impl State {
             session: Rc::default(),
             record: Record::live(),
             size: Size::new(lua),
+            env,
             lua: lua.clone(),
         })
     }

@@ -10,9 +10,10 @@ use super::advantage::{self, Estimated, GroupMember};
 use super::api::context;
 use super::api::recipe::Recipe;
 use super::convert::{self, kind};
+use super::envs::Envs;
 use super::failure::{Failure, describe};
 use super::grants::Grants;
-use super::host::{Call, Entry, LogLine};
+use super::host::{Call, Entry, LogLine, OfTrajectory};
 use super::load::{self, Script};
 use super::messages;
 use super::record::Record;
@@ -24,18 +25,6 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Message, Observation, Status};
 use crate::text::Renderer;
 
-/// A function of the script, and what is called: the same with its data measured.
-struct Entered {
-    own: Function,
-    measured: Function,
-}
-
-impl Entered {
-    fn new(vm: &Vm, name: &str, own: Function) -> Result<Self> {
-        Ok(Self { measured: vm.measured(name, &own)?, own })
-    }
-}
-
 /// What a step gives: its result, or a finite reward and `done` where it has nothing else; then the size of the state.
 type Stepped = (Value, Option<f64>, bool, Measured);
 
@@ -46,10 +35,7 @@ pub struct Worker {
     pub(super) script: Script,
     pub(super) vm: Rc<Vm>,
     pub(super) recipe: Recipe,
-    reset: Entered,
-    pub(super) own_reset: bool,
-    step: Entered,
-    context: Option<Entered>,
+    pub(super) envs: Envs,
     schemas: Vec<Json>,
 }
 
@@ -59,27 +45,13 @@ impl Worker {
     pub fn new(script: &Script, renderer: Option<Arc<Renderer>>) -> Result<Self> {
         let vm = Vm::new(script.settings.limits.clone(), Sources::Kept(script.modules.clone()), renderer)?;
         let recipe = load::run(&vm, &script.path, &script.source)?;
-        let (reset, step) = vm
-            .defaults(&script.settings.env.system)
-            .map_err(|error| Error::new(Kind::Internal, format!("lua/env.lua: {error}")))?;
-        let env = recipe.env.as_ref();
-        let own_reset = env.and_then(|env| env.reset.clone());
-        let own_step = env.and_then(|env| env.step.clone());
-        let tools = env.map(|env| env.tools.clone()).unwrap_or_default();
+        let envs = Envs::new(&vm, &recipe, &script.settings)?;
+        let tools = envs.tools();
         let schemas: Vec<Json> = tools.iter().map(|tool| tool.schema()).collect();
-        vm.host.schemas.replace(schemas.clone());
+        vm.host.schemas.replace(schemas.clone().into());
         vm.host.grants.replace(Grants::declared(&script.settings.needs, load::directory(&script.path)));
         vm.host.tools.replace(tools);
-        Ok(Self {
-            script: script.clone(),
-            own_reset: own_reset.is_some(),
-            reset: Entered::new(&vm, "reset", own_reset.unwrap_or(reset))?,
-            step: Entered::new(&vm, "step", own_step.unwrap_or(step))?,
-            context: recipe.context.clone().map(|own| Entered::new(&vm, "context", own)).transpose()?,
-            vm: Rc::new(vm),
-            recipe,
-            schemas,
-        })
+        Ok(Self { script: script.clone(), envs, vm: Rc::new(vm), recipe, schemas })
     }
 
     /// SHA-256 of the script and the modules it required.
@@ -96,7 +68,7 @@ impl Worker {
         self.vm.host.tools.borrow().iter().try_for_each(|tool| tool.prepare())
     }
 
-    /// The tools' schemas in the OpenAI shape, for the chat template.
+    /// The schemas of all environments' tools in the OpenAI shape. What one task shows: [`State::tools`].
     pub fn tools(&self) -> &[Json] {
         &self.schemas
     }
@@ -111,12 +83,16 @@ impl Worker {
         if !record.is_replay() {
             self.prepare().map_err(|error| Failure::new(Status::EnvError, error))?;
         }
+        let env = self.envs.of(task).map_err(|error| Failure::new(Status::EnvError, error))?;
+        let loaded = env.env.clone();
+        let reset = &loaded.reset;
         let session = Rc::default();
-        let own = Some(Rc::clone(&session));
-        let call = Call::of_trajectory(Entry::Reset, (seed, 0), &self.vm.limits, record.clone(), own);
-        let input = convert::from_json(&self.vm.lua, task).map_err(|error| host_failure(&error))?;
+        let own = OfTrajectory { record: record.clone(), session: Rc::clone(&session), env: env.clone() };
+        let call = Call::of_trajectory(Entry::Reset, (seed, 0), &self.vm.limits, own);
+        let convert = |json: &Json| convert::from_json(&self.vm.lua, json).map_err(|error| host_failure(&error));
+        let input = (convert(task)?, convert(&Json::Object(env.kwargs.clone()))?);
         let (value, size): (Value, Measured) =
-            self.vm.call(&call, &self.reset.measured, input).await.map_err(|mut failure| {
+            self.vm.call(&call, &reset.measured, input).await.map_err(|mut failure| {
                 // A column that is not there is the commonest cause.
                 if failure.status == Status::EnvError && failure.error.message.contains("nil") {
                     let known: Vec<&str> =
@@ -127,11 +103,11 @@ impl Worker {
             })?;
         let Value::Table(table) = value else {
             let message = format!("reset returned {}; it must return the state, a table", kind(&value));
-            return Err(broken(&self.reset.own, message));
+            return Err(broken(&reset.own, message));
         };
-        let bytes = self.sized(size, &call, &self.reset.own)?;
-        let state =
-            State::new(&self.vm.lua, table, seed, record.clone(), session).map_err(|error| host_failure(&error))?;
+        let bytes = self.sized(size, &call, &reset.own)?;
+        let state = State::new(&self.vm.lua, table, seed, record.clone(), session, env)
+            .map_err(|error| host_failure(&error))?;
         state.size.set(bytes);
         Ok(state)
     }
@@ -159,20 +135,21 @@ impl Worker {
 
     /// What the policy is shown: the context function's answer, or `state.messages`.
     pub async fn observe(&self, state: &State, budget: usize) -> Result<Observation, Failure> {
-        let Some(context) = &self.context else {
+        let env = &state.env.env;
+        let Some(context) = &env.context else {
             return match state.table.raw_get("messages") {
                 Ok(Value::Table(list)) => {
                     // Most states are smaller than any observation may be.
                     if state.size.get() > self.vm.limits.text << 20 {
                         let size = self.vm.size(&self.call_of(Entry::Observe, state), &list)?;
-                        self.shown(size, &self.reset.own)?;
+                        self.shown(size, &env.reset.own)?;
                     }
                     messages::messages(&list, "state.messages")
                         .map(Observation::Messages)
-                        .map_err(|why| broken(&self.reset.own, why))
+                        .map_err(|why| broken(&env.reset.own, why))
                 }
                 _ => Err(broken(
-                    &self.reset.own,
+                    &env.reset.own,
                     "the state has no `messages`; keep them there, or give the recipe a `context` function".to_owned(),
                 )),
             };
@@ -181,8 +158,8 @@ impl Worker {
         let (value, size): (Value, Measured) = self.vm.call(&call, &context.measured, (&state.table, budget)).await?;
         self.shown(size, &context.own)?;
         let (observation, least) = self.observation(&value).map_err(|why| broken(&context.own, why))?;
-        if least && let Some(renderer) = &self.vm.host.renderer {
-            super::budget::check_least(renderer, &self.schemas, &observation, budget)
+        if least && let Some(renderer) = env.renderer.as_ref().or(self.vm.host.renderer.as_ref()) {
+            super::budget::check_least(renderer, &state.env.schemas, &observation, budget)
                 .map_err(|error| Failure::new(Status::ContextOverflow, placed(&context.own, error)))?;
         }
         Ok(observation)
@@ -208,14 +185,15 @@ impl Worker {
         }
     }
 
-    /// Whether the recipe has a context function, which must keep to its budget.
-    pub fn has_context(&self) -> bool {
-        self.recipe.context.is_some()
+    /// Whether a context function makes the trajectory's observations; it must keep to its budget.
+    pub fn has_context(&self, state: &State) -> bool {
+        state.env.env.context.is_some()
     }
 
     /// The failure of a context function that showed more than its budget.
-    pub fn over_budget(&self, error: Error) -> Failure {
-        let error = self.recipe.context.as_ref().map_or(error.clone(), |function| placed(function, error));
+    pub fn over_budget(&self, state: &State, error: Error) -> Failure {
+        let context = state.env.env.context.as_ref();
+        let error = context.map_or(error.clone(), |context| placed(&context.own, error));
         Failure::new(Status::EnvError, error)
     }
 
@@ -246,16 +224,17 @@ impl Worker {
 
     /// Hands the env an action.
     pub async fn step(&self, state: &State, action: &Action) -> Result<StepResult, Failure> {
+        let env = &state.env.env;
         let call = self.call_of(Entry::Step, state);
         let (text, ids, reason, calls) =
             messages::action(&self.vm.lua, action).map_err(|error| host_failure(&error))?;
         let (value, reward, done, size): Stepped =
-            self.vm.call(&call, &self.step.measured, (&state.table, text, ids, reason, calls)).await?;
+            self.vm.call(&call, &env.step.measured, (&state.table, text, ids, reason, calls)).await?;
         let mut result = match reward {
             Some(reward) => StepResult { reward, done, ..StepResult::default() },
-            None => step_result(&value).map_err(|why| broken(&self.step.own, why))?,
+            None => step_result(&value).map_err(|why| broken(&env.step.own, why))?,
         };
-        state.size.set(self.sized(size, &call, &self.step.own)?);
+        state.size.set(self.sized(size, &call, &env.step.own)?);
         result.tools = call.tools.take();
         result.reward += result.tools.iter().map(|tool| tool.reward).sum::<f64>();
         if state.counts_calls && !result.tools.is_empty() {
@@ -269,7 +248,7 @@ impl Worker {
 
     /// The outcome reward; 0 if the recipe has no reward function.
     pub async fn reward(&self, state: &State, outcome: &Outcome) -> Result<Reward, Failure> {
-        let Some(function) = &self.recipe.reward else { return Ok(Reward::default()) };
+        let Some(function) = &state.env.env.reward else { return Ok(Reward::default()) };
         let call = self.call_of(Entry::Reward, state);
         let input = self.outcome(outcome).map_err(|error| host_failure(&error))?;
         let value: Value = self.vm.call(&call, function, (&state.table, input)).await?;
@@ -324,7 +303,8 @@ impl Worker {
 
     /// A state from its snapshot.
     pub fn restore(&self, snapshot: &Json) -> Result<State> {
-        State::restore(&self.vm.lua, snapshot)
+        let env = self.envs.of(snapshot.get("env").unwrap_or(&Json::Null))?;
+        State::restore(&self.vm.lua, snapshot, env)
     }
 
     /// A state from a snapshot that was changed outside of the script; it goes on with the stateful tools of `state`.
@@ -365,10 +345,14 @@ impl Worker {
 
     /// The functions that the host calls, by the names they have in a recipe.
     pub(crate) fn functions(&self) -> Vec<(&'static str, Function)> {
-        let own = [("reset", Some(&self.reset.own)), ("step", Some(&self.step.own))];
-        let recipe = [("context", &self.recipe.context), ("reward", &self.recipe.reward)];
-        let all = own.into_iter().chain(recipe.into_iter().map(|(name, function)| (name, function.as_ref())));
-        all.filter_map(|(name, function)| Some((name, function?.clone()))).collect()
+        let mut all = Vec::new();
+        for known in &self.envs.all {
+            let env = &known.env;
+            all.extend([("reset", env.reset.own.clone()), ("step", env.step.own.clone())]);
+            all.extend(env.context.as_ref().map(|context| ("context", context.own.clone())));
+            all.extend(env.reward.as_ref().map(|reward| ("reward", reward.clone())));
+        }
+        all
     }
 
     /// What the script logged since the last call.
@@ -377,8 +361,9 @@ impl Worker {
     }
 
     fn call_of(&self, entry: Entry, state: &State) -> Rc<Call> {
-        let (record, session) = (state.record.clone(), Some(state.session.clone()));
-        Call::of_trajectory(entry, (state.seed, state.steps.get()), &self.vm.limits, record, session)
+        let (record, session, env) = (state.record.clone(), state.session.clone(), state.env.clone());
+        let own = OfTrajectory { record, session, env };
+        Call::of_trajectory(entry, (state.seed, state.steps.get()), &self.vm.limits, own)
     }
 }
 

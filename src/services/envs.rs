@@ -252,7 +252,7 @@ impl Envs {
                 let request = attempt.request(stage).await?;
                 Ok(json!({
                     "prompt_ids": request.prompt_ids, "stop_ids": request.stop_ids, "seed": request.seed.seed,
-                    "sampling": *with_stop(&loaded.renderer, &request.sampling),
+                    "sampling": *with_stop(attempt.renderer(stage), &request.sampling),
                 }))
             }
             "env.step" => {
@@ -362,7 +362,7 @@ async fn step(stage: Stage<'_>, attempt: &mut Attempt, reply: Reply) -> Result<(
         let completion = rollout::typed(stage, &reply.text, reply.finish_reason)?;
         return attempt.act(stage, completion).await;
     }
-    let (completion, action) = rollout::typed_calls(stage, &reply.text, reply.calls)?;
+    let (completion, action) = rollout::typed_calls(stage, attempt, &reply.text, reply.calls)?;
     attempt.take(stage, completion, action).await
 }
 

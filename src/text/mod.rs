@@ -32,7 +32,7 @@ mod train;
 mod turns;
 
 pub use format::{AUTO, CODE_TOOL, Format, Reply};
-pub use renderer::{Extension, Renderer};
+pub use renderer::{Extension, Renderer, Style};
 pub use stream::{Event, Stream};
 pub use supervised::Supervised;
 pub use template::Template;

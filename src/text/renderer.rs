@@ -6,7 +6,7 @@
 //! other is rendered with and without the new messages, and the rendering must begin with what was shown before.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
 
@@ -26,6 +26,13 @@ pub enum Extension {
     Appends(Vec<u32>),
     /// The next prompt is not the last one with its reply and more: it must be made anew.
     Rewrites,
+}
+
+/// How prompts are written, where several environments of a recipe differ in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Style {
+    /// The name of the format of calls; `auto` is what the chat template asks for.
+    pub format: String,
 }
 
 /// Renders conversations for one policy. `Send` and `Sync`; every method is a pure function of its arguments.
@@ -50,6 +57,8 @@ pub struct Renderer {
     reasoning_field: Option<&'static str>,
     stop_ids: Arc<Vec<u32>>,
     stop_strings: Vec<String>,
+    /// The same tokenizer and template in other styles, made when first asked for.
+    styled: Mutex<Vec<(Style, Arc<Self>)>>,
 }
 
 /// Where templates look for thinking.
@@ -82,6 +91,22 @@ impl Renderer {
     pub fn with_switches(&self, switches: Map<String, Value>) -> Result<Self> {
         let template = self.template.with_switches(switches);
         Ok(Self::with_template(Arc::clone(&self.tokenizer), template, self.format)?.with_code_tool(&self.code_tool))
+    }
+
+    /// The same tokenizer and template in another style.
+    ///
+    /// # Errors
+    /// [`Kind::Script`] for an unknown format.
+    pub fn styled(&self, style: &Style) -> Result<Arc<Self>> {
+        let mut made = self.styled.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, renderer)) = made.iter().find(|(known, _)| known == style) {
+            return Ok(Arc::clone(renderer));
+        }
+        let format = Format::named(&style.format, &self.template)?;
+        let renderer = Self::with_template(Arc::clone(&self.tokenizer), self.template.clone(), format)?;
+        let renderer = Arc::new(renderer.with_code_tool(&self.code_tool));
+        made.push((style.clone(), Arc::clone(&renderer)));
+        Ok(renderer)
     }
 
     pub(super) fn with_template(tokenizer: Arc<Tokenizer>, template: Template, format: Format) -> Result<Self> {
@@ -127,6 +152,7 @@ impl Renderer {
             stop_ids: Arc::new(stop_ids),
             stop_strings: format.stop_strings().iter().map(|&stop| stop.to_owned()).collect(),
             code_tool: CODE_TOOL.to_owned(),
+            styled: Mutex::default(),
             marker,
             between,
             tokenizer,

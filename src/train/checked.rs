@@ -46,14 +46,13 @@ pub fn checked(script: &Script) -> Result<Checked> {
 }
 
 /// What the names of settings begin with.
-const SECTIONS: [&str; 7] = ["trainer.", "sampling.", "env.", "rollout.", "eval.", "limits.", "policy."];
+const SECTIONS: [&str; 8] = ["trainer.", "sampling.", "env.", "envs.", "rollout.", "eval.", "limits.", "policy."];
 
 /// Numbers outside of `trainer` that can't be.
 fn bounds(settings: &Settings) -> Result<()> {
-    let Settings { sampling, env, rollout, eval, limits, policy, .. } = settings;
+    let Settings { sampling, rollout, eval, limits, policy, .. } = settings;
     let counts = [
         ("sampling.max_new_tokens", sampling.max_new_tokens as f64),
-        ("env.max_steps", env.max_steps as f64),
         ("rollout.concurrency", rollout.concurrency as f64),
         ("limits.cpu", limits.cpu),
         ("limits.wait", limits.wait),
@@ -62,7 +61,9 @@ fn bounds(settings: &Settings) -> Result<()> {
         ("limits.text", limits.text as f64),
         ("policy.lora.rank", policy.lora.as_ref().map_or(1.0, |lora| lora.rank as f64)),
     ];
-    if let Some((name, value)) = counts.into_iter().find(|(_, value)| !(*value > 0.0 && value.is_finite())) {
+    let steps = settings.environments().into_iter().map(|(at, env)| (format!("{at}.max_steps"), env.max_steps as f64));
+    let counts = counts.into_iter().map(|(name, value)| (name.to_owned(), value));
+    if let Some((name, value)) = counts.chain(steps).find(|(_, value)| !(*value > 0.0 && value.is_finite())) {
         return Err(Error::new(Kind::Script, format!("{name} is {value}")).hint("give a number above 0"));
     }
     let rate = rollout.max_failure_rate;

@@ -142,7 +142,7 @@ fn trees(
                     step: 0,
                 },
                 sampling: Arc::clone(if companion { &greedy } else { &sampling }),
-                max_steps: session.settings.env.max_steps,
+                max_steps: None,
                 max_context: session.max_context,
                 next_prompt: wants.next_prompt,
             }

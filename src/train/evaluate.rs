@@ -88,7 +88,7 @@ pub(super) fn evaluate(
             // A stream of its own, so that evaluating more often changes nothing in training.
             seed: StreamSeed { seed: !settings.seed, trajectory: index, step: 0 },
             sampling: std::sync::Arc::clone(&sampling),
-            max_steps: settings.env.max_steps,
+            max_steps: None,
             max_context: session.max_context,
             next_prompt: false,
         })

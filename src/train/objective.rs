@@ -317,7 +317,7 @@ fn branches(learner: &Learner) -> Result<()> {
 
 /// Refuses a tree of trajectories that have one step.
 pub(super) fn room_to_branch(settings: &Settings, learner: &Learner) -> Result<()> {
-    if learner.branch.roots == 0 || settings.env.max_steps > 1 {
+    if learner.branch.roots == 0 || settings.environments().iter().any(|(_, env)| env.max_steps > 1) {
         return Ok(());
     }
     let message = "trainer.branch branches off middle states, and env.max_steps is 1: there are none";

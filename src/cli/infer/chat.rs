@@ -4,6 +4,7 @@
 //! Who replies is a [`Speaker`]: a model in this process, or one behind a server.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -15,6 +16,7 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, FinishReason, Message, Observation, Role, ToolCall};
 use crate::script::State;
 use crate::telemetry::Interrupt;
+use crate::text::Renderer;
 
 /// Something to show while an answer is made.
 #[derive(Debug)]
@@ -333,7 +335,7 @@ impl Chat {
     fn ask_plainly(&mut self, question: &str, answer: &mut Answer, show: &mut Show<'_>) -> Result<()> {
         self.messages.push(Message::user(question));
         let shown = Observation::Messages(self.messages.clone());
-        let action = self.reply(&shown, &[], answer, show)?;
+        let action = self.reply(&shown, (&[], None), answer, show)?;
         self.messages.push(Message::assistant(action.text));
         Ok(())
     }
@@ -357,9 +359,9 @@ impl Chat {
             Speaker::Local(local) => local.prompt_budget(),
             Speaker::Remote(remote) => remote.prompt_budget(),
         };
-        for step in 1..=recipe.max_steps {
+        for step in 1..=state.max_steps() {
             let observation = wait(&recipe.runtime, interrupt, worker.observe(&state, budget))?.map_err(failed)?;
-            let action = self.reply(&observation, worker.tools(), answer, show)?;
+            let action = self.reply(&observation, (state.tools(), state.renderer()), answer, show)?;
             if answer.stopped {
                 // Nothing is done any more that the half of a reply may ask for.
                 let mut snapshot = state.snapshot()?;
@@ -374,7 +376,7 @@ impl Chat {
             }
             let stepped = stepped.map_err(failed)?;
             answer.tool_calls += stepped.tools.len();
-            if !stepped.done && step < recipe.max_steps {
+            if !stepped.done && step < state.max_steps() {
                 show(Piece::Turn { text: &answer.text, reasoning: answer.reasoning.as_deref() });
             }
             for message in worker.messages(&state).iter().skip(seen).filter(|message| message.role == Role::Tool) {
@@ -393,14 +395,14 @@ impl Chat {
     fn reply(
         &mut self,
         observation: &Observation,
-        tools: &[Value],
+        (tools, renderer): (&[Value], Option<&Arc<Renderer>>),
         answer: &mut Answer,
         show: &mut Show<'_>,
     ) -> Result<Action> {
         let started = Instant::now();
         let said = match &mut self.speaker {
             Speaker::Local(local) => {
-                local.reply(observation, tools, (self.seed, self.stats.replies), self.interrupt, show)?
+                local.reply(observation, (tools, renderer), (self.seed, self.stats.replies), self.interrupt, show)?
             }
             Speaker::Remote(remote) => remote.reply(observation, tools, self.interrupt, show)?,
         };

@@ -53,12 +53,13 @@ impl Local {
     pub(super) fn reply(
         &mut self,
         observation: &Observation,
-        tools: &[Value],
+        (tools, own): (&[Value], Option<&Arc<Renderer>>),
         (seed, step): (u64, u32),
         interrupt: Interrupt,
         show: &mut Show<'_>,
     ) -> Result<Said> {
-        let prompt = self.prompt(observation, tools)?;
+        let renderer = Arc::clone(own.unwrap_or(&self.renderer));
+        let prompt = self.prompt(&renderer, observation, tools)?;
         let (length, most) = (prompt.len(), self.max_context());
         if length >= most {
             return Err(Error::new(
@@ -68,8 +69,11 @@ impl Local {
             .hint("ask for less at once; in a chat, /undo takes a question back and /reset begins anew"));
         }
         let room = most - length;
-        let sampling = Sampling { max_new_tokens: self.sampling.max_new_tokens.min(room), ..self.sampling.clone() };
-        let stop_ids = self.renderer.stop_ids();
+        let mut sampling = Sampling { max_new_tokens: self.sampling.max_new_tokens.min(room), ..self.sampling.clone() };
+        if own.is_some() {
+            sampling.stop.extend(renderer.stop_strings().iter().cloned());
+        }
+        let stop_ids = renderer.stop_ids();
         let request = Request {
             prompt_ids: prompt.clone(),
             sampling: Arc::new(sampling),
@@ -77,7 +81,6 @@ impl Local {
             seed: StreamSeed { seed, trajectory: 0, step },
             conversation: 0,
         };
-        let renderer = Arc::clone(&self.renderer);
         let mut stream = renderer.stream(tools);
         let mut characters = Characters::new(renderer.tokenizer());
         let Completion { token_ids, finish_reason, .. } =
@@ -98,8 +101,8 @@ impl Local {
             Some((last, rest)) if stop_ids.contains(last) => rest,
             _ => &token_ids,
         };
-        let text = self.renderer.tokenizer().decode(own, false);
-        let parsed = self.renderer.parse(&text, tools);
+        let text = renderer.tokenizer().decode(own, false);
+        let parsed = renderer.parse(&text, tools);
         let tokens = token_ids.len();
         self.last = match observation {
             Observation::Messages(shown) => {
@@ -117,19 +120,18 @@ impl Local {
         })
     }
 
-    fn prompt(&self, observation: &Observation, tools: &[Value]) -> Result<Vec<u32>> {
+    fn prompt(&self, renderer: &Renderer, observation: &Observation, tools: &[Value]) -> Result<Vec<u32>> {
         let messages = match observation {
             Observation::Messages(messages) => messages,
-            Observation::Text(text) => return self.renderer.tokenizer().encode(text),
+            Observation::Text(text) => return renderer.tokenizer().encode(text),
             Observation::TokenIds(ids) => return Ok(ids.clone()),
         };
         if let Some(last) = &self.last
-            && let Extension::Appends(added) =
-                self.renderer.extend(&last.shown, &last.reply, &last.text, messages, tools)?
+            && let Extension::Appends(added) = renderer.extend(&last.shown, &last.reply, &last.text, messages, tools)?
         {
             return Ok([last.prompt.as_slice(), &last.reply, &added].concat());
         }
-        self.renderer.prompt(messages, tools)
+        renderer.prompt(messages, tools)
     }
 }
 

@@ -83,7 +83,7 @@ fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<C
         (Speaker::Local(Box::new(local)), Some(renderer))
     };
     let recipe = match &script {
-        Some(script) => Some(Recipe::new(Worker::new(script, renderer)?, settings.env.max_steps)?),
+        Some(script) => Some(Recipe::new(Worker::new(script, renderer)?)?),
         None => None,
     };
     Ok(Chat::new(speaker, args.seed.unwrap_or(0), args.system.clone(), recipe, interrupt))

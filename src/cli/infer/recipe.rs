@@ -13,18 +13,17 @@ use crate::telemetry::Interrupt;
 /// A recipe whose env is spoken to.
 pub(super) struct Recipe {
     pub(super) worker: Worker,
-    pub(super) max_steps: usize,
     pub(super) runtime: Runtime,
     pub(super) state: Option<State>,
 }
 
 impl Recipe {
-    pub(super) fn new(worker: Worker, max_steps: usize) -> Result<Self> {
+    pub(super) fn new(worker: Worker) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|e| Error::new(Kind::Internal, format!("can't start the runtime of the tools: {e}")))?;
-        Ok(Self { worker, max_steps, runtime, state: None })
+        Ok(Self { worker, runtime, state: None })
     }
 }
 
@@ -35,6 +34,9 @@ impl Recipe {
 pub(super) async fn begin(worker: &Worker, question: &str, system: Option<&str>, seed: u64) -> Result<State> {
     // Without a dataset, the columns that an env's own `reset` looks for.
     let mut task = json!({ "prompt": question, "problem": question, "question": question });
+    if let Some(env) = worker.first_env() {
+        task["env"] = env.into();
+    }
     for split in [Split::Eval, Split::Train] {
         if worker.rows(split)?.is_some_and(|rows| rows > 0) {
             task = worker.row(split, 0)?;

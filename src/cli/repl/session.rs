@@ -263,7 +263,7 @@ impl Session {
         let call = ToolCall { id: None, name: name.to_owned(), arguments };
         let loaded = Rc::clone(&self.loaded);
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
-        let (completion, action) = rollout::typed_calls(stage, "", vec![call])?;
+        let (completion, action) = rollout::typed_calls(stage, self.attempt()?, "", vec![call])?;
         self.act(completion, Some(action))
     }
 

@@ -29,7 +29,7 @@ pub(super) struct Tried {
 #[derive(Clone)]
 pub(super) struct Task {
     pub(super) row: u64,
-    value: Value,
+    pub(super) value: Value,
 }
 
 pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
@@ -55,7 +55,8 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
     'tasks: for task in &tasks {
         let spec = spec(script, task, options);
         report.budget = spec.budget();
-        for kind in Kind::all(&task.value, first.tools()) {
+        let tools = first.of_task(&task.value).map(|of| of.tools).unwrap_or_default();
+        for kind in Kind::all(&task.value, &tools) {
             if started.elapsed().as_secs_f64() > options.seconds {
                 break;
             }
@@ -128,7 +129,7 @@ fn spec(script: &Script, task: &Task, options: &Options) -> Spec {
     if options.max_context > 0 {
         spec.max_context = options.max_context;
     }
-    spec.max_steps = spec.max_steps.min(STEPS);
+    spec.max_steps = Some(STEPS);
     spec
 }
 
@@ -155,6 +156,11 @@ fn rows(first: &Worker, second: &Worker, report: &mut Report) -> Vec<Task> {
             }
         };
         let mut some = vec![0, count / 2, count - 1];
+        match first.rows_of_environments(split) {
+            Ok(rows) => some.extend(rows),
+            Err(error) => report.add(Finding::error("data", error)),
+        }
+        some.sort_unstable();
         some.dedup();
         for row in some {
             let place = || Some(first.place_of_row(split, row));
@@ -271,8 +277,8 @@ async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<
                 }
                 Err(Stop::Fatal(error)) => return Err(error),
             };
-            let seen = Now { task: &task.value, tools: stage.worker.tools(), shown: &shown, step, most };
-            let Some(said) = now.say(stage.renderer, &seen) else { return Ok(None) };
+            let seen = Now { task: &task.value, tools: attempt.state().tools(), shown: &shown, step, most };
+            let Some(said) = now.say(attempt.renderer(stage), &seen) else { return Ok(None) };
             let completion = typed(stage, &said.text, said.finish_reason)?;
             match attempt.act(stage, completion).await {
                 Ok(()) => {}

@@ -1,20 +1,19 @@
 //! What the trajectories that were tried came to: their ends, their rows of tokens, their calls, their rewards.
 
-use serde_json::Value;
-
 use super::contract::Tried;
 use super::replies::Kind;
 use super::{Finding, Level, Report};
 use crate::mdp::{Status, Trajectory};
 use crate::rollout::Stage;
-use crate::script::{Script, Worker};
+use crate::script::{OfTask, Script, Worker};
 use crate::text::Renderer;
 
 /// Judges all of them.
 pub(super) fn judge(tried: &[Tried], stage: Stage<'_>, script: &Script, report: &mut Report) {
     let mut causes = Vec::new();
     for it in tried {
-        ended(it, stage.worker.tools(), script, &mut causes, report);
+        let of = stage.worker.of_task(&it.which.value).ok();
+        ended(it, of.as_ref(), script, &mut causes, report);
         continued(it, stage.renderer, report);
     }
     for Cause { message, names, finding, .. } in causes {
@@ -41,7 +40,7 @@ struct Cause {
 }
 
 /// A trajectory ended as it may.
-fn ended(it: &Tried, tools: &[Value], script: &Script, causes: &mut Vec<Cause>, report: &mut Report) {
+fn ended(it: &Tried, of: Option<&OfTask>, script: &Script, causes: &mut Vec<Cause>, report: &mut Report) {
     let Tried { kind, trajectory, .. } = it;
     let longest = trajectory.steps.iter().map(|step| step.prompt_ids.len()).max().unwrap_or(0);
     report.longest_prompt = report.longest_prompt.max(longest);
@@ -95,13 +94,13 @@ fn ended(it: &Tried, tools: &[Value], script: &Script, causes: &mut Vec<Cause>, 
         Status::ContextOverflow if trajectory.steps.is_empty() => report.add(finding(Level::Error, "context", message)),
         Status::ContextOverflow => {
             let steps = trajectory.steps.len();
-            let message =
-                format!("{name} fill the context after {steps} of {} steps: {message}", script.settings.env.max_steps);
+            let most = of.map_or(script.settings.env.max_steps, |of| of.max_steps);
+            let message = format!("{name} fill the context after {steps} of {most} steps: {message}");
             report.add(finding(Level::Warning, "context", message));
         }
     }
     let first = trajectory.steps.first();
-    if kind.is_broken_call() && !tools.is_empty() && first.is_some_and(|step| step.terminated) {
+    if kind.is_broken_call() && of.is_some_and(|of| !of.tools.is_empty()) && first.is_some_and(|step| step.terminated) {
         let message = format!("{name} ends the task: the policy can't learn to mend it");
         let hint = "hand broken calls to r1.call_tools too (they are in action.tool_calls): it says what was wrong";
         let finding = Finding::new(Level::Warning, "replies", message).hint(hint).repeat(repeat(it));
@@ -155,7 +154,9 @@ fn rewards(tried: &[Tried], script: &Script, report: &mut Report) {
     report.rewards = Some((low, high));
     if all.len() > 3 && (high - low).abs() < 1e-12 {
         let ends = if counted.iter().all(|trajectory| trajectory.status == Status::Truncated) {
-            format!(", and none ended before env.max_steps = {}", script.settings.env.max_steps)
+            let limits = script.settings.environments().into_iter();
+            let limits: Vec<String> = limits.map(|(at, env)| format!("{at}.max_steps = {}", env.max_steps)).collect();
+            format!(", and none ended before {}", limits.join(", "))
         } else {
             String::new()
         };

@@ -109,7 +109,8 @@ fn jobs(lua: &Lua, host: &Host, calls: &Value, options: &Value) -> mlua::Result<
     if calls.raw_len() > CALLS {
         return Err(fail(lua, NAME, format!("{} calls are more than {CALLS}", calls.raw_len())));
     }
-    let tools = host.tools.borrow();
+    let tools = host.tools();
+    let env = host.current().env.clone();
     let mut jobs = Vec::with_capacity(calls.raw_len());
     for index in 1..=calls.raw_len() {
         let Value::Table(call) = calls.raw_get(index)? else {
@@ -152,10 +153,25 @@ fn jobs(lua: &Lua, host: &Host, calls: &Value, options: &Value) -> mlua::Result<
             continue;
         }
         let given = if given.is_nil() { Value::Table(lua.create_table()?) } else { given };
-        let (prelude, options) = (prelude.clone(), options.clone());
+        let kwargs = env.as_ref().and_then(|env| env.tool_kwargs.get(&tool.name));
+        let options = match kwargs {
+            Some(kwargs) => with_kwargs(lua, options, kwargs)?,
+            None => options.clone(),
+        };
+        let prelude = prelude.clone();
         jobs.push(Job::Ready { tool: tool.clone(), call_id, arguments, given, prelude, options });
     }
     Ok(jobs)
+}
+
+/// What a tool sees of its call, with the arguments that the task has for it.
+fn with_kwargs(lua: &Lua, options: &Value, kwargs: &Json) -> mlua::Result<Value> {
+    let own = lua.create_table()?;
+    if let Value::Table(options) = options {
+        options.for_each(|name: Value, value: Value| own.raw_set(name, value))?;
+    }
+    own.raw_set("kwargs", convert::from_json(lua, kwargs)?)?;
+    Ok(Value::Table(own))
 }
 
 impl Job {

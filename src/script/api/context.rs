@@ -22,7 +22,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     let fits = lua.create_function(move |lua, (messages, tokens): (Table, usize)| {
         let messages = messages::messages(&messages, "messages").map_err(|why| fail(lua, "r1.context", why))?;
         let renderer = renderer(lua, &own)?;
-        let tools = own.schemas.borrow();
+        let tools = own.schemas();
         // No token is shorter than a byte, so most prompts fit without being counted.
         let bytes: usize = messages.iter().map(|message| message.content.text().len() + TEMPLATE_BYTES).sum();
         let tool_bytes: usize = tools.iter().map(|tool| tool.to_string().len()).sum::<usize>() * 2;
@@ -38,7 +38,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     let own = host.clone();
     let tokens = lua.create_function(move |lua, messages: Table| {
         let messages = messages::messages(&messages, "messages").map_err(|why| fail(lua, "r1.context", why))?;
-        renderer(lua, &own)?.count(&messages, &own.schemas.borrow()).map_err(raise)
+        renderer(lua, &own)?.count(&messages, &own.schemas()).map_err(raise)
     })?;
     let (context, meta, tools): (Function, Table, Table) =
         lua.load(include_str!("../../../lua/context.lua")).set_name("=[r1]").call((fits.clone(), tokens))?;
@@ -51,9 +51,9 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     r1.raw_set("context", context)
 }
 
-fn renderer<'a>(lua: &Lua, host: &'a Host) -> mlua::Result<&'a Arc<Renderer>> {
+fn renderer(lua: &Lua, host: &Host) -> mlua::Result<Arc<Renderer>> {
     let missing = || fail(lua, "r1.context", "tokens can be counted only where a model is loaded");
-    host.renderer.as_ref().ok_or_else(missing)
+    host.renderer().ok_or_else(missing)
 }
 
 /// The messages of a context that a script returned, and whether its budget could not be reached with all dropped that may

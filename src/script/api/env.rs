@@ -19,11 +19,14 @@ pub(crate) struct Env {
     pub(crate) tools: Vec<Rc<Tool>>,
     pub(crate) reset: Option<Function>,
     pub(crate) step: Option<Function>,
+    /// In place of the recipe's.
+    pub(crate) context: Option<Function>,
+    pub(crate) reward: Option<Function>,
 }
 
 impl UserData for Env {}
 
-pub(super) const FIELDS: [&str; 6] = ["tools", "format", "max_steps", "system", "reset", "step"];
+pub(super) const FIELDS: [&str; 8] = ["tools", "format", "max_steps", "system", "reset", "step", "context", "reward"];
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     r1.raw_set("env", lua.create_function(|lua, value: Value| env(lua, &value))?)
@@ -34,7 +37,8 @@ fn env(lua: &Lua, value: &Value) -> mlua::Result<Env> {
     let fields = Fields::new(lua, NAME, value, &FIELDS)?;
     let tools = tools(lua, &fields)?;
     let (reset, step) = (fields.function("reset")?, fields.function("step")?);
-    let settings = Json::Object(fields.rest(&["tools", "reset", "step"])?);
+    let (context, reward) = (fields.function("context")?, fields.function("reward")?);
+    let settings = Json::Object(fields.rest(&["tools", "reset", "step", "context", "reward"])?);
     let read: EnvSettings = settings::section("env", &settings).map_err(|error| fail_with(lua, NAME, error))?;
     if read.format != AUTO {
         Format::from_name(&read.format).map_err(|error| fail_with(lua, NAME, error))?;
@@ -46,7 +50,7 @@ fn env(lua: &Lua, value: &Value) -> mlua::Result<Env> {
             "`system` is for the default reset; with a `reset` of your own, put r1.system(…) first in its messages",
         ));
     }
-    Ok(Env { settings, tools, reset, step })
+    Ok(Env { settings, tools, reset, step, context, reward })
 }
 
 fn tools(lua: &Lua, fields: &Fields<'_>) -> mlua::Result<Vec<Rc<Tool>>> {

@@ -15,7 +15,8 @@ use crate::script::settings;
 #[derive(Clone)]
 pub(crate) struct Recipe {
     pub(crate) settings: Json,
-    pub(crate) env: Option<Env>,
+    /// By name; the name of `env`, which is the only one, is empty.
+    pub(crate) envs: Vec<(String, Env)>,
     pub(crate) context: Option<Function>,
     pub(crate) reward: Option<Function>,
     /// The estimator `custom`.
@@ -28,10 +29,11 @@ pub(crate) struct Recipe {
 
 impl UserData for Recipe {}
 
-pub(super) const FIELDS: [&str; 16] = [
+pub(super) const FIELDS: [&str; 17] = [
     "name",
     "seed",
     "env",
+    "envs",
     "context",
     "reward",
     "advantage",
@@ -62,13 +64,14 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
             settings.insert(name.to_owned(), fields.json(name)?);
         }
     }
-    let env = match fields.get("env")? {
-        Value::Nil => None,
-        Value::UserData(data) if data.is::<Env>() => Some(data.borrow::<Env>()?.clone()),
-        other => return Err(fields.refuse("env", "what r1.env { … } gives", &other)),
-    };
-    if let Some(env) = &env {
-        settings.insert("env".to_owned(), env.settings.clone());
+    let envs = envs(lua, &fields)?;
+    for (name, env) in &envs {
+        if name.is_empty() {
+            settings.insert("env".to_owned(), env.settings.clone());
+        } else {
+            let named = settings.entry("envs").or_insert_with(|| Json::Object(Map::new()));
+            named[name] = env.settings.clone();
+        }
     }
     match fields.get("trainer")? {
         Value::Nil => {}
@@ -112,14 +115,19 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     let settings = Json::Object(settings);
     settings::read(&settings).map_err(|error| fail_with(lua, NAME, error))?;
     let trains = settings.get("trainer").and_then(|trainer| trainer.get("algorithm")).and_then(Json::as_str);
-    let own_step = env.as_ref().is_some_and(|env| env.step.is_some());
-    if trains.is_some_and(|algorithm| algorithm != "sft") && reward.is_none() && !own_step {
+    let rewards = |env: &Env| env.step.is_some() || env.reward.is_some();
+    let unrewarded = envs.iter().find(|(_, env)| !rewards(env)).map(|(name, _)| name.as_str());
+    if trains.is_some_and(|algorithm| algorithm != "sft")
+        && reward.is_none()
+        && let Some(name) = unrewarded.or(envs.is_empty().then_some(""))
+    {
+        let which = if name.is_empty() { String::new() } else { format!("; `{name}` has none") };
         let message = "reinforcement learning needs a `reward` function, or an env whose `step` gives rewards";
-        return Err(fail(lua, NAME, message));
+        return Err(fail(lua, NAME, format!("{message}{which}")));
     }
     own_function(lua, &settings, "estimator", "advantage", "advantage = function(group) … end", advantage.is_some())?;
     own_function(lua, &settings, "loss", "loss", "loss = function(b) … end", loss.is_some())?;
-    Ok(Recipe { settings, env, context, reward, advantage, loss, rows })
+    Ok(Recipe { settings, envs, context, reward, advantage, loss, rows })
 }
 
 /// Refuses a function of the recipe that `trainer` does not name, and the name without the function.
@@ -139,4 +147,44 @@ fn own_function(lua: &Lua, settings: &Json, choice: &str, field: &str, example: 
         ),
         _ => Ok(()),
     }
+}
+
+/// `env = r1.env { … }`, or `envs = { search = r1.env { … }, … }`, in the order of their names.
+fn envs(lua: &Lua, fields: &Fields<'_>) -> mlua::Result<Vec<(String, Env)>> {
+    const NAME: &str = "r1.recipe";
+    const GIVES: &str = "what r1.env { … } gives";
+    let one = match fields.get("env")? {
+        Value::Nil => None,
+        Value::UserData(data) if data.is::<Env>() => Some(data.borrow::<Env>()?.clone()),
+        other => return Err(fields.refuse("env", GIVES, &other)),
+    };
+    let named = match fields.get("envs")? {
+        Value::Nil => return Ok(one.into_iter().map(|env| (String::new(), env)).collect()),
+        Value::Table(named) => named,
+        other => return Err(fields.refuse("envs", "a table of environments by name", &other)),
+    };
+    if one.is_some() {
+        let error = Error::new(Kind::Script, "`env` and `envs` are both set");
+        return Err(fail_with(
+            lua,
+            NAME,
+            error.hint("`env` is for a recipe with one environment; move it into `envs`"),
+        ));
+    }
+    let mut all = std::collections::BTreeMap::new();
+    named.for_each(|name: Value, env: Value| {
+        let name = match &name {
+            Value::String(name) if !name.as_bytes().is_empty() => name.to_string_lossy(),
+            other => return Err(fail(lua, NAME, format!("environments of `envs` have names, got {}", kind(other)))),
+        };
+        match env {
+            Value::UserData(data) if data.is::<Env>() => all.insert(name, data.borrow::<Env>()?.clone()),
+            other => return Err(fields.refuse(&format!("envs.{name}"), GIVES, &other)),
+        };
+        Ok(())
+    })?;
+    if all.is_empty() {
+        return Err(fail(lua, NAME, "`envs` is empty"));
+    }
+    Ok(all.into_iter().collect())
 }

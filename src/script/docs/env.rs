@@ -16,6 +16,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p("name?", "string", "Of the run; the script's own unless said"),
                 p("seed?", "number", "Root of every random stream"),
                 p("env?", "Env", "What r1.env gives"),
+                p("envs?", "{[string]: Env}", "Several by name; rows choose one with their column `env`"),
                 p(
                     "context?",
                     "(state: any, budget: Budget) -> Context | {Message} | string | {token_ids: {number}}",
@@ -67,13 +68,23 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p("system?", "string", "System prompt of the default reset"),
                 p(
                     "reset?",
-                    "(task: Task) -> any",
-                    "Gives the state, a table of plain data; shows the task's messages or prompt unless said",
+                    "(task: Task, kwargs: {[string]: any}) -> any",
+                    "Gives the state, a table of plain data; shows the task's messages or prompt unless said. `kwargs`: the row's env_kwargs",
                 ),
                 p(
                     "step?",
                     "(state: any, action: Action) -> StepResult",
                     "Changes the state; carries out calls and ends without one unless said",
+                ),
+                p(
+                    "context?",
+                    "(state: any, budget: Budget) -> Context | {Message} | string | {token_ids: {number}}",
+                    "What the policy sees, in place of the recipe's `context`",
+                ),
+                p(
+                    "reward?",
+                    "(state: any, outcome: Outcome) -> number | {[string]: any}",
+                    "The outcome reward, in place of the recipe's `reward`",
                 ),
             ],
         )],
@@ -97,7 +108,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p("timeout?", "number | string", "Seconds, or \"500ms\""),
                 p(
                     "run",
-                    "(arguments: {[string]: any}, call: {state: any}) -> (any, any)",
+                    "(arguments: {[string]: any}, call: {state: any, kwargs: {[string]: any}?}) -> (any, any)",
                     "Gives text (a table becomes JSON) and a process reward if there is one, or nil and why not",
                 ),
             ],

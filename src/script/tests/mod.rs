@@ -22,6 +22,7 @@ mod refusals;
 mod reload;
 mod repl;
 mod settings;
+mod sources;
 mod state;
 
 use serde_json::Value as Json;

@@ -1,0 +1,187 @@
+//! Columns of a row that say which environment the task runs in, with which tools and arguments. They are those of
+//! Agent-R1 and verl, and shorter names for the same: `env`, `tools`, `env_kwargs`, `tools_kwargs`, `agent_name`.
+
+use serde_json::{Map, Value as Json};
+
+/// Agent flows of Agent-R1 and verl that are an environment's own loop here: they name no environment.
+pub(super) const FLOWS: [&str; 4] = [SINGLE_STEP, SINGLE_TURN, "agent_env_loop", "tool_agent"];
+
+/// Flows of one prompt and one reply.
+const SINGLE_STEP: &str = "single_step_agent";
+const SINGLE_TURN: &str = "single_turn_agent";
+
+/// Columns that hold tables, which Parquet files often hold as JSON text.
+const TABLES: [&str; 2] = ["env_kwargs", "tools_kwargs"];
+
+/// Entries of `env_kwargs` that choose the environment and its tools; the others are arguments of `reset`.
+const CHOOSING: [&str; 4] = ["env_type", "tools", "tools_kwargs", "tool_format"];
+
+/// What a task says of its environment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Columns {
+    /// Columns that may name an environment, in the order in which they are asked.
+    pub(super) names: Vec<(&'static str, String)>,
+    /// Names of the tools that the policy is shown; all of them if `None`.
+    pub(super) tools: Option<Vec<String>>,
+    /// Arguments of `reset`.
+    pub(super) kwargs: Map<String, Json>,
+    /// Arguments of tools, by tool.
+    pub(super) tool_kwargs: Map<String, Json>,
+    /// The task is one prompt and one reply.
+    pub(super) single_step: bool,
+}
+
+impl Columns {
+    /// Reads the columns of a task.
+    ///
+    /// # Errors
+    /// Says which column is not what it must be.
+    pub(super) fn read(task: &Json) -> Result<Self, String> {
+        let mut kwargs = table(task.get("env_kwargs"), "env_kwargs")?;
+        let text =
+            |value: Option<&Json>| value.and_then(Json::as_str).filter(|text| !text.is_empty()).map(str::to_owned);
+        let mut read = Self::default();
+        let names = [
+            ("env", text(task.get("env"))),
+            ("env_kwargs.env_type", text(kwargs.get("env_type"))),
+            ("agent_name", text(task.get("agent_name"))),
+        ];
+        read.names = names.into_iter().filter_map(|(column, name)| Some((column, name?))).collect();
+        read.single_step = read.names.iter().any(|(_, name)| [SINGLE_STEP, SINGLE_TURN].contains(&name.as_str()));
+        read.tools = tool_names(task.get("tools")).or_else(|| tool_names(kwargs.get("tools")));
+        let extra = task.get("extra_info").and_then(|extra| extra.get("tools_kwargs"));
+        for (given, column) in [
+            (extra, "extra_info.tools_kwargs"),
+            (kwargs.get("tools_kwargs"), "env_kwargs.tools_kwargs"),
+            (task.get("tools_kwargs"), "tools_kwargs"),
+        ] {
+            for (tool, given) in table(given, column)? {
+                read.tool_kwargs.insert(tool.clone(), Json::Object(arguments(&given, column, &tool)?));
+            }
+        }
+        kwargs.retain(|name, _| !CHOOSING.contains(&name.as_str()));
+        read.kwargs = kwargs;
+        Ok(read)
+    }
+
+    /// The columns alone, from which [`Columns::read`] reads the same again; null where there are none.
+    pub(super) fn of(task: &Json) -> Json {
+        let mut own = Map::new();
+        for name in ["env", "agent_name", "tools", "env_kwargs", "tools_kwargs"] {
+            if let Some(value) = task.get(name).filter(|value| !value.is_null()) {
+                own.insert(name.to_owned(), value.clone());
+            }
+        }
+        if let Some(value) = task.get("extra_info").and_then(|extra| extra.get("tools_kwargs")) {
+            own.insert(
+                "extra_info".to_owned(),
+                Json::Object(Map::from_iter([("tools_kwargs".to_owned(), value.clone())])),
+            );
+        }
+        if own.is_empty() { Json::Null } else { Json::Object(own) }
+    }
+}
+
+/// Turns the JSON text of a row's table columns into tables, for the script.
+///
+/// # Errors
+/// Says which column is not a table.
+pub(super) fn decode(row: &mut Json) -> Result<(), String> {
+    let Some(fields) = row.as_object_mut() else { return Ok(()) };
+    for name in TABLES {
+        if let Some(value) = fields.get_mut(name).filter(|value| value.is_string()) {
+            *value = Json::Object(table(Some(value), name)?);
+        }
+    }
+    let extra = fields.get_mut("extra_info").and_then(|extra| extra.get_mut("tools_kwargs"));
+    if let Some(value) = extra.filter(|value| value.is_string()) {
+        *value = Json::Object(table(Some(value), "extra_info.tools_kwargs")?);
+    }
+    Ok(())
+}
+
+/// A table, or its JSON text. Nothing, an empty text and an empty list are an empty table.
+fn table(value: Option<&Json>, column: &str) -> Result<Map<String, Json>, String> {
+    match value {
+        None | Some(Json::Null) => Ok(Map::new()),
+        Some(Json::Object(fields)) => Ok(fields.clone()),
+        Some(Json::Array(items)) if items.is_empty() => Ok(Map::new()),
+        Some(Json::String(text)) if text.trim().is_empty() => Ok(Map::new()),
+        Some(Json::String(text)) => match serde_json::from_str(text) {
+            Ok(Json::Object(fields)) => Ok(fields),
+            Ok(Json::Null) => Ok(Map::new()),
+            Ok(_) => Err(format!("the column `{column}` must hold a JSON object")),
+            Err(error) => Err(format!("the column `{column}` is not JSON: {error}")),
+        },
+        Some(_) => Err(format!("the column `{column}` must hold a table or its JSON text")),
+    }
+}
+
+/// The arguments of one tool. verl keeps them by when they are used: `create_kwargs`, `execute_kwargs` …
+fn arguments(given: &Json, column: &str, tool: &str) -> Result<Map<String, Json>, String> {
+    let column = format!("{column}.{tool}");
+    let mut own = table(Some(given), &column)?;
+    for stage in ["create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs"] {
+        if let Some(inner) = own.remove(stage) {
+            own.extend(table(Some(&inner), &format!("{column}.{stage}"))?);
+        }
+    }
+    Ok(own)
+}
+
+/// A list of names, or of OpenAI schemas; anything else is a column of the script's own.
+fn tool_names(value: Option<&Json>) -> Option<Vec<String>> {
+    let name = |item: &Json| {
+        let function = item.get("function").unwrap_or(item);
+        function.as_str().or_else(|| function.get("name")?.as_str()).map(str::to_owned)
+    };
+    value?.as_array()?.iter().map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn columns_of_agent_r1_and_verl_are_read() {
+        let task = json!({
+            "agent_name": "agent_env_loop",
+            "env_kwargs": "{\"env_type\": \"tool\", \"tools\": [\"grade\"], \"difficulty\": 3, \
+                            \"tools_kwargs\": {\"grade\": {\"truth\": \"4\"}}}",
+            "extra_info": {"tools_kwargs": {"grade": {"create_kwargs": {"truth": "3", "split": "train"}}}},
+        });
+        let read = Columns::read(&task).unwrap();
+        assert_eq!(
+            read.names,
+            [("env_kwargs.env_type", "tool".to_owned()), ("agent_name", "agent_env_loop".to_owned())]
+        );
+        assert_eq!(read.tools, Some(vec!["grade".to_owned()]));
+        assert_eq!(Json::Object(read.kwargs.clone()), json!({"difficulty": 3}));
+        // The nearer column wins as a whole.
+        assert_eq!(Json::Object(read.tool_kwargs.clone()), json!({"grade": {"truth": "4"}}));
+        assert!(!read.single_step);
+        assert_eq!(Columns::read(&Columns::of(&task)).unwrap(), read);
+        assert!(Columns::read(&json!({"agent_name": "single_step_agent"})).unwrap().single_step);
+        assert_eq!(Columns::of(&json!({"problem": "x", "extra_info": {"index": 1}})), Json::Null);
+        let schema = json!({"tools": [{"type": "function", "function": {"name": "grade"}}]});
+        assert_eq!(Columns::read(&schema).unwrap().tools, Some(vec!["grade".to_owned()]));
+        assert_eq!(Columns::read(&json!({"tools": {"a": 1}})).unwrap().tools, None);
+    }
+
+    #[test]
+    fn what_is_no_table_is_refused() {
+        let why = |task: Json| Columns::read(&task).unwrap_err();
+        assert!(why(json!({"env_kwargs": "{"})).starts_with("the column `env_kwargs` is not JSON"));
+        assert_eq!(why(json!({"tools_kwargs": 4})), "the column `tools_kwargs` must hold a table or its JSON text");
+        assert_eq!(
+            why(json!({"tools_kwargs": {"grade": "[]"}})),
+            "the column `tools_kwargs.grade` must hold a JSON object"
+        );
+        let mut row = json!({"env_kwargs": "{\"a\": 1}", "tools_kwargs": ""});
+        decode(&mut row).unwrap();
+        assert_eq!(row, json!({"env_kwargs": {"a": 1}, "tools_kwargs": {}}));
+    }
+}

@@ -1,0 +1,215 @@
+//! The environments of a recipe in one virtual machine, and what a task has of one.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mlua::Function;
+use serde_json::{Map, Value as Json};
+
+use super::api::env::Env;
+use super::api::recipe::Recipe;
+use super::api::tool::Tool;
+use super::columns::{Columns, FLOWS};
+use super::vm::Vm;
+use crate::config::{EnvSettings, Settings};
+use crate::error::{Error, Kind, Result, suggest};
+use crate::text::{Renderer, Style};
+
+/// A function of the script, and what is called: the same with its data measured.
+pub(crate) struct Entered {
+    pub(crate) own: Function,
+    pub(crate) measured: Function,
+}
+
+impl Entered {
+    fn new(vm: &Vm, name: &str, own: Function) -> Result<Self> {
+        Ok(Self { measured: vm.measured(name, &own)?, own })
+    }
+}
+
+/// An environment with what the recipe adds to it.
+pub(crate) struct LoadedEnv {
+    /// Its name in `envs`; empty for the only one.
+    pub(crate) name: String,
+    pub(crate) settings: EnvSettings,
+    pub(crate) reset: Entered,
+    pub(crate) own_reset: bool,
+    pub(crate) step: Entered,
+    pub(crate) context: Option<Entered>,
+    pub(crate) reward: Option<Function>,
+    pub(crate) tools: Vec<Rc<Tool>>,
+    /// Where its prompts are written in another way than the recipe's others.
+    pub(crate) renderer: Option<Arc<Renderer>>,
+}
+
+/// How the prompts of an environment are written.
+fn style(settings: &EnvSettings) -> Style {
+    Style { format: settings.format.clone() }
+}
+
+impl LoadedEnv {
+    fn new(
+        vm: &Vm,
+        recipe: &Recipe,
+        (name, env): (&str, Option<&Env>),
+        (settings, usual): (EnvSettings, &EnvSettings),
+    ) -> Result<Self> {
+        let (reset, step) = vm
+            .defaults(&settings.system)
+            .map_err(|error| Error::new(Kind::Internal, format!("lua/env.lua: {error}")))?;
+        let own_reset = env.and_then(|env| env.reset.clone());
+        let own_step = env.and_then(|env| env.step.clone());
+        let context = env.and_then(|env| env.context.clone()).or_else(|| recipe.context.clone());
+        let renderer = match &vm.host.renderer {
+            Some(renderer) if style(&settings) != style(usual) => Some(renderer.styled(&style(&settings))?),
+            _ => None,
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            own_reset: own_reset.is_some(),
+            reset: Entered::new(vm, "reset", own_reset.unwrap_or(reset))?,
+            step: Entered::new(vm, "step", own_step.unwrap_or(step))?,
+            context: context.map(|own| Entered::new(vm, "context", own)).transpose()?,
+            reward: env.and_then(|env| env.reward.clone()).or_else(|| recipe.reward.clone()),
+            tools: env.map(|env| env.tools.clone()).unwrap_or_default(),
+            settings,
+            renderer,
+        })
+    }
+}
+
+/// What one task has of its environment.
+pub(crate) struct TaskEnv {
+    pub(crate) env: Rc<LoadedEnv>,
+    pub(crate) tools: Vec<Rc<Tool>>,
+    /// In the OpenAI shape, for the chat template.
+    pub(crate) schemas: Arc<[Json]>,
+    /// Arguments of `reset`.
+    pub(crate) kwargs: Map<String, Json>,
+    /// Arguments of tools, by tool.
+    pub(crate) tool_kwargs: Map<String, Json>,
+    /// Steps after which the task is cut off.
+    pub(crate) max_steps: usize,
+    /// The columns of the task that say so; null if there are none.
+    pub(crate) columns: Json,
+}
+
+impl TaskEnv {
+    fn of(env: &Rc<LoadedEnv>, tools: Vec<Rc<Tool>>) -> Self {
+        Self {
+            schemas: tools.iter().map(|tool| tool.schema()).collect(),
+            tools,
+            kwargs: Map::new(),
+            tool_kwargs: Map::new(),
+            max_steps: env.settings.max_steps,
+            columns: Json::Null,
+            env: env.clone(),
+        }
+    }
+}
+
+/// All environments of a recipe.
+pub(crate) struct Envs {
+    /// Each as a task has it that asks for nothing else.
+    pub(crate) all: Vec<Rc<TaskEnv>>,
+}
+
+impl Envs {
+    pub(crate) fn new(vm: &Vm, recipe: &Recipe, settings: &Settings) -> Result<Self> {
+        let mut all = Vec::new();
+        let whole = |loaded: LoadedEnv| {
+            let env = Rc::new(loaded);
+            Rc::new(TaskEnv::of(&env, env.tools.clone()))
+        };
+        let usual = &settings.env;
+        for (name, env) in &recipe.envs {
+            let own = settings.envs.get(name).unwrap_or(usual).clone();
+            all.push(whole(LoadedEnv::new(vm, recipe, (name, Some(env)), (own, usual))?));
+        }
+        if all.is_empty() {
+            all.push(whole(LoadedEnv::new(vm, recipe, ("", None), (usual.clone(), usual))?));
+        }
+        Ok(Self { all })
+    }
+
+    /// Whether rows choose among several by name.
+    pub(crate) fn named(&self) -> bool {
+        self.all.iter().any(|known| !known.env.name.is_empty())
+    }
+
+    /// The tools of all environments, each name once.
+    pub(crate) fn tools(&self) -> Vec<Rc<Tool>> {
+        let mut tools: Vec<Rc<Tool>> = Vec::new();
+        for tool in self.all.iter().flat_map(|known| &known.tools) {
+            if !tools.iter().any(|known| known.name == tool.name) {
+                tools.push(tool.clone());
+            }
+        }
+        tools
+    }
+
+    /// The environment of a task.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] for columns that can't be read, or that name an environment or a tool that there is not.
+    pub(crate) fn of(&self, task: &Json) -> Result<Rc<TaskEnv>> {
+        let columns = Columns::read(task).map_err(|why| Error::new(Kind::Data, why))?;
+        let chosen = self.choose(&columns)?;
+        // A column `tools` of a recipe without tools is the script's own.
+        let wanted = columns.tools.as_ref().filter(|_| !chosen.env.tools.is_empty());
+        if wanted.is_none() && columns.kwargs.is_empty() && columns.tool_kwargs.is_empty() && !columns.single_step {
+            if !self.named() {
+                return Ok(chosen.clone());
+            }
+            // Its columns name it.
+            let whole = TaskEnv { columns: Columns::of(task), ..TaskEnv::of(&chosen.env, chosen.tools.clone()) };
+            return Ok(Rc::new(whole));
+        }
+        let known = || chosen.env.tools.iter().map(|tool| tool.name.as_str());
+        let mut tools = chosen.tools.clone();
+        if let Some(wanted) = wanted {
+            if let Some(name) = wanted.iter().find(|name| !known().any(|known| known == *name)) {
+                let message = format!("the column `tools` names `{name}`, which is no tool of the environment");
+                return Err(Error::new(Kind::Data, message).hint(suggest(name, known().collect::<Vec<_>>())));
+            }
+            // In the order of the environment: the same tools make the same prompt.
+            tools.retain(|tool| wanted.contains(&tool.name));
+        }
+        let mut own = TaskEnv::of(&chosen.env, tools);
+        if columns.single_step {
+            own.max_steps = own.max_steps.min(1);
+        }
+        own.columns = Columns::of(task);
+        (own.kwargs, own.tool_kwargs) = (columns.kwargs, columns.tool_kwargs);
+        Ok(Rc::new(own))
+    }
+
+    /// A task that names the first environment, where rows name one.
+    pub(crate) fn first_named(&self) -> Option<&str> {
+        self.all.first().map(|known| known.env.name.as_str()).filter(|name| !name.is_empty())
+    }
+
+    fn choose(&self, columns: &Columns) -> Result<&Rc<TaskEnv>> {
+        if !self.named()
+            && let Some(only) = self.all.first()
+        {
+            return Ok(only);
+        }
+        let named = |name: &str| self.all.iter().find(|known| known.env.name == name);
+        if let Some(found) = columns.names.iter().find_map(|(_, name)| named(name)) {
+            return Ok(found);
+        }
+        let known: Vec<&str> = self.all.iter().map(|known| known.env.name.as_str()).collect();
+        let asked = columns.names.iter().find(|(_, name)| !FLOWS.contains(&name.as_str()));
+        Err(match asked {
+            Some((column, name)) => {
+                let message = format!("the column `{column}` is \"{name}\", and the recipe has no such environment");
+                Error::new(Kind::Data, message).hint(suggest(name, known))
+            }
+            None => {
+                let message = "the row does not say which of the recipe's environments it is for";
+                Error::new(Kind::Data, message).hint(format!("add the column `env`: one of `{}`", known.join("`, `")))
+            }
+        })
+    }
+}
