@@ -424,10 +424,10 @@ fn fields_of_another_table_are_shown_their_place() {
       --> x.lua:1
       hint: another algorithm is r1.trainer { algorithm = "NAME", … }
     "#);
-    assert_snapshot!(refused("r1.env { reward = print }"), @"
-    r1.env: unknown field `reward`
+    assert_snapshot!(refused("r1.env { advantage = print }"), @"
+    r1.env: unknown field `advantage`
       --> x.lua:1
-      hint: `reward` is a field of r1.recipe { … }, beside `env`
+      hint: `advantage` is a field of r1.recipe { … }, beside `env`
     ");
     assert_snapshot!(refused("return r1.recipe { tools = {} }"), @"
     r1.recipe: unknown field `tools`
