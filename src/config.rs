@@ -7,6 +7,7 @@ mod branch;
 mod data;
 mod learner;
 mod loss_graph;
+mod reference;
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,10 @@ pub use learner::{
 };
 pub use loss_graph::{Binary, Input, LossGraph, Node, Op, Operand, Over, Shape, Unary};
 
+pub use reference::{Setting, settings};
+
 use crate::mdp::Sampling;
+use crate::units;
 
 /// All settings of a recipe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -339,16 +343,22 @@ impl Default for CheckpointSettings {
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// CPU time, seconds.
+    #[serde(deserialize_with = "units::time")]
     pub cpu: f64,
     /// Time in tools and other waits, seconds.
+    #[serde(deserialize_with = "units::time")]
     pub wait: f64,
     /// Memory of one script worker, MiB.
+    #[serde(deserialize_with = "units::mib")]
     pub memory: usize,
     /// Memory of one trajectory, MiB: its state, and what one of its calls adds to the worker's.
+    #[serde(deserialize_with = "units::mib")]
     pub trajectory: usize,
     /// Text of one observation, and of one argument of a host function, MiB.
+    #[serde(deserialize_with = "units::mib")]
     pub text: usize,
     /// Text of one tool's result, KiB; a longer one is cut, and says so.
+    #[serde(deserialize_with = "units::kib")]
     pub result: usize,
     /// Lines that one call may log; more are dropped and counted.
     pub log: usize,

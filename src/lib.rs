@@ -20,6 +20,7 @@
 //! - [`services`]: models for scripts, on the thread that owns their tensors
 //! - [`telemetry`]: metric names, progress bars, JSONL and TensorBoard
 //! - [`cli`]: one file per subcommand
+//! - [`units`]: times and sizes as text
 //! - [`error`]: the error type, exit codes, hints
 //!
 //! Shape letters used everywhere: B trajectories (or rows), G group size, T tokens, H heads, D head dimension,
@@ -44,5 +45,6 @@ pub mod telemetry;
 pub mod text;
 pub mod tools;
 pub mod train;
+pub mod units;
 
 pub use error::{Error, Kind, Result};

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 const EDGES: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("clock", &[]),
-    ("mdp", &[]),
+    ("units", &[]),
+    ("mdp", &["units"]),
     ("net", &[]),
     ("hub", &["net"]),
-    ("config", &["mdp"]),
+    ("config", &["mdp", "units"]),
     ("text", &["mdp", "clock"]),
     ("store", &["mdp", "config"]),
     ("native", &["config"]),
@@ -20,7 +21,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("engine", &["model", "mdp"]),
     ("tools", &["net"]),
     // Datasets lie in Parquet and on the hub.
-    ("script", &["mdp", "text", "tools", "config", "store", "hub", "clock"]),
+    ("script", &["mdp", "text", "tools", "config", "store", "hub", "clock", "units"]),
     ("rollout", &["engine", "script", "text", "mdp", "config"]),
     ("telemetry", &[]),
     (

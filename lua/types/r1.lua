@@ -701,7 +701,7 @@ function r1.observation(result) end
 ---@return any[] # The list
 function r1.push(list, item) end
 
----Writes a line to the run's log, with the place that wrote it. print does the same in a recipe.
+---Writes a line to the run's log, with the place that wrote it; print does the same in a recipe. The first lines of a step are shown on the terminal, all are in `log.jsonl` of the run directory with step, trajectory and function.
 ---@param ... any
 function r1.log(...) end
 

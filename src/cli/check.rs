@@ -134,6 +134,11 @@ fn tell_json(
     rolled: Option<&[ShownTrajectory]>,
     seconds: f64,
 ) -> Result<()> {
+    for logged in &report.log {
+        let mut line = json!(logged);
+        line["event"] = json!("log");
+        print(&format!("{line}\n"))?;
+    }
     for finding in &report.findings {
         let mut line = json!(finding);
         line["event"] = json!("finding");
@@ -144,7 +149,9 @@ fn tell_json(
     for (name, value) in objective.iter().flat_map(|(_, facts)| facts.as_object().into_iter().flatten()) {
         line[name] = value.clone();
     }
-    for (name, value) in json!(report).as_object().into_iter().flatten().filter(|(name, _)| *name != "findings") {
+    for (name, value) in
+        json!(report).as_object().into_iter().flatten().filter(|(name, _)| !matches!(name.as_str(), "findings" | "log"))
+    {
         line[name] = value.clone();
     }
     let one =
@@ -192,6 +199,12 @@ fn tell(
     for it in rolled.into_iter().flatten() {
         let reward = signed(it.reward);
         let _ = writeln!(out, "the model, {}: {} after {} steps, reward {reward}", it.id, it.status, it.steps);
+    }
+    for logged in &report.log {
+        let _ = writeln!(out, "  {}", train::log_in_words(logged));
+    }
+    if report.more_log > 0 {
+        let _ = writeln!(out, "  log      {} more", report.more_log);
     }
     let paint = |style: Style, text: &str| style.force_styling(colour).apply_to(text).to_string();
     let (mut errors, mut warnings) = (0, 0);

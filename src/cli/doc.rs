@@ -1,4 +1,4 @@
-//! `r1 doc`: what scripts can call, from the declarations of the host.
+//! `r1 doc`: what scripts can call and what recipes can set, from the declarations of the host.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -26,24 +26,38 @@ pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
             print(&format!("{all}\n"))?;
         } else {
             print(&list(docs::all()))?;
+            print(
+                "\nSettings: r1 doc SECTION (policy, data, sampling, env, rollout, trainer, eval, checkpoint, limits)\n",
+            )?;
         }
         return Ok(ExitCode::SUCCESS);
     };
+    // `trainer`, `data` and others are functions and sections of settings.
+    let section = docs::find_settings(name).into_iter().filter(|setting| setting.is_below(name)).collect::<Vec<_>>();
+    let also = match section.as_slice() {
+        [] => String::new(),
+        section => format!("\nsettings\n\n{}", docs::settings_page(section)),
+    };
     if let Some(entry) = docs::find(name) {
-        print(&if output.json { format!("{}\n", json!(entry)) } else { entry.page() })?;
+        print(&if output.json { format!("{}\n", json!(entry)) } else { format!("{}{also}", entry.page()) })?;
         return Ok(ExitCode::SUCCESS);
     }
     let below = docs::below(name);
     if !below.is_empty() {
-        print(&if output.json { format!("{}\n", json!(below)) } else { list(below) })?;
+        print(&if output.json { format!("{}\n", json!(below)) } else { format!("{}{also}", list(below)) })?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(page) = docs::type_page(name).filter(|_| !output.json) {
         print(&page)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let error = Error::new(Kind::Usage, format!("there is no function `{name}`"));
-    let like = docs::like(name);
+    let found = docs::find_settings(name);
+    if !found.is_empty() {
+        print(&if output.json { format!("{}\n", json!(found)) } else { docs::settings_page(&found) })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let error = Error::new(Kind::Usage, format!("there is no function, type or setting `{name}`"));
+    let like: Vec<&str> = docs::like(name).into_iter().chain(docs::settings_like(name)).take(3).collect();
     Err(if like.is_empty() {
         error.hint("`r1 doc` lists them all")
     } else {

@@ -27,6 +27,7 @@ pub struct Sampling {
     /// Most tokens one reply may have.
     pub max_new_tokens: usize,
     /// Most seconds one reply may take, the wait for its turn included; 0 is no limit.
+    #[serde(deserialize_with = "crate::units::time")]
     pub max_seconds: f64,
     /// Strings that end a reply; the reply keeps them.
     pub stop: Vec<String>,

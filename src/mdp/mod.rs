@@ -3,9 +3,11 @@
 mod generation;
 mod message;
 mod record;
+mod seed;
 mod trajectory;
 
 pub use generation::{Completion, FinishReason, Request, Sampling, StreamSeed, Support};
 pub use message::{Action, Content, Message, Observation, Part, Role, ToolCall};
 pub use record::{Answer, Exchange, Refusal};
+pub use seed::{Seed, environment_seed, seed_value};
 pub use trajectory::{CallKind, Fork, Status, Step, ToolRecord, Trajectory};

@@ -56,6 +56,7 @@ pub struct Attempt {
 impl Attempt {
     /// Resets the environment to `task`.
     pub async fn begin(stage: Stage<'_>, spec: Spec, task: Value, record: &Record) -> Result<Self, Failure> {
+        record.set_name(&spec.id);
         let state = stage.worker.reset_with(&task, spec.env_seed, record).await?;
         let trajectory = empty(&spec, task, stage.worker.hash());
         let max_steps = spec.max_steps.unwrap_or(usize::MAX).min(state.max_steps());
@@ -260,6 +261,7 @@ impl Attempt {
             trajectory.fork = Some(Fork { parent: self.spec.id.clone(), step });
         }
         let state = self.state.fork()?;
+        state.record().set_name(&spec.id);
         Ok(Self {
             spec,
             state,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::{Settings, Trainer};
-use crate::mdp::{Sampling, StreamSeed, Trajectory};
+use crate::mdp::{Sampling, StreamSeed, Trajectory, environment_seed};
 use crate::script::Split;
 
 /// Longest prompt plus reply where neither the recipe nor a model says.
@@ -40,7 +40,7 @@ impl Spec {
             task_index,
             group: task_index,
             sample: 0,
-            env_seed: settings.seed ^ task_index,
+            env_seed: environment_seed(settings.seed ^ task_index),
             seed: StreamSeed { seed: settings.seed, trajectory: task_index, step: 0 },
             sampling: Arc::new(settings.sampling.clone()),
             max_steps: None,

@@ -9,6 +9,8 @@ use std::fmt::Write;
 use mlua::{Lua, Table, Value};
 use serde_json::{Map, Number, Value as Json};
 
+use super::repl::{Layout, Shown};
+
 /// Deepest nesting of tables that is taken for data; a cycle runs into it.
 const DEPTH: usize = 100;
 
@@ -307,6 +309,35 @@ pub(crate) fn show(value: &Value) -> String {
             .map_or_else(|_| "a table".to_owned(), |json| clip(&json.to_string(), 200)),
         other => format!("a {}", other.type_name()),
     }
+}
+
+/// What [`printed`] writes at most.
+const PRINTED: Budget = Budget { values: 1 << 16, bytes: 1 << 20 };
+
+/// Columns of a line that [`printed`] breaks a longer table into.
+const COLUMNS: usize = 100;
+
+/// A table as `print` shows it: JSON, over several lines where one would be long; what JSON has no form for as in a
+/// console.
+pub(crate) fn printed(value: &Value) -> String {
+    match write_json(value, &mut String::new(), Odd::Refuse, 0, &mut PRINTED.clone()) {
+        Ok(json) => {
+            let line = json.to_string();
+            if line.chars().nth(COLUMNS).is_none() {
+                return line;
+            }
+            serde_json::to_string_pretty(&json).unwrap_or(line)
+        }
+        Err(_) => Shown::of(value, &Layout::default()).to_string(),
+    }
+}
+
+/// A table on one line of a log.
+pub(crate) fn logged(value: &Value) -> String {
+    write_json(value, &mut String::new(), Odd::Refuse, 0, &mut SHOWN.clone()).map_or_else(
+        |_| Shown::of(value, &Layout { width: usize::MAX, ..Layout::default() }).to_string(),
+        |json| json.to_string(),
+    )
 }
 
 /// The first bytes of a text, for messages: what a script holds may be larger than a message should be.

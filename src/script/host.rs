@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use mlua::Lua;
+use serde::Serialize;
 
 use super::api::tool::Tool;
 use super::convert::clip;
@@ -92,6 +93,8 @@ pub(crate) struct Call {
     pub(crate) result: usize,
     /// Lines it may still log.
     lines: Cell<usize>,
+    /// Whether it has been said that it logs too many.
+    cut: Cell<bool>,
     /// What tools were asked and answered, in order.
     pub(crate) tools: RefCell<Vec<ToolRecord>>,
     /// Stateful tools of the trajectory, if there is one.
@@ -132,6 +135,7 @@ impl Call {
             nested: Cell::new(0),
             result: limits.result.saturating_mul(1 << 10),
             lines: Cell::new(limits.log),
+            cut: Cell::new(false),
             tools: RefCell::new(Vec::new()),
             session: None,
             env: None,
@@ -151,11 +155,34 @@ impl Call {
 }
 
 /// One line a script logged.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LogLine {
     /// `scripts/retool.lua:12`
     pub place: String,
     pub text: String,
+    /// The function that ran: `script` (the file, while it is loaded), `row`, `reset`, `context`, `step`, `reward`,
+    /// `advantage` …
+    pub function: &'static str,
+    /// Id of the trajectory; empty for calls that belong to none, and where trajectories have no ids.
+    pub trajectory: String,
+    /// Steps that the trajectory had taken.
+    pub steps: u64,
+}
+
+/// Receives the lines that a script logs, at once and from any thread.
+#[derive(Clone, Default)]
+pub struct LogSink(Option<Arc<dyn Fn(&LogLine) + Send + Sync>>);
+
+impl LogSink {
+    pub fn new(receive: impl Fn(&LogLine) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(receive)))
+    }
+}
+
+impl std::fmt::Debug for LogSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "LogSink(_)" } else { "LogSink" })
+    }
 }
 
 pub(crate) struct Host {
@@ -171,6 +198,8 @@ pub(crate) struct Host {
     pub(crate) services: Option<Arc<dyn Services>>,
     /// Hears lines as they come; without one they are kept for [`Host::take_log`].
     echo: Option<Echo>,
+    /// Receives the lines of a run, in place of [`Host::take_log`].
+    sink: RefCell<LogSink>,
     log: RefCell<VecDeque<LogLine>>,
     dropped: Cell<u64>,
     /// The tests of the file, where it is one.
@@ -202,6 +231,7 @@ impl Host {
             grants: RefCell::new(if echo.is_some() { Grants::Everything } else { Grants::Loading }),
             services,
             echo,
+            sink: RefCell::default(),
             log: RefCell::default(),
             dropped: Cell::new(0),
             cases: None,
@@ -243,26 +273,53 @@ impl Host {
     }
 
     pub(crate) fn log(&self, place: String, text: String) {
+        let call = self.current();
+        let line = |place: String, text: String| {
+            let (trajectory, steps) = match call.entry.is_of_trajectory() {
+                true => (call.record.name(), call.seed.1),
+                false => (String::new(), 0),
+            };
+            LogLine { place, text, function: call.entry.name(), trajectory, steps }
+        };
         if let Some(echo) = &self.echo {
-            return echo(&LogLine { place, text }, Stream::Log);
+            return echo(&line(place, text), Stream::Log);
+        }
+        let sink = self.sink.borrow().clone();
+        let Some(left) = call.lines.get().checked_sub(1) else {
+            return match sink.0 {
+                None => self.dropped.set(self.dropped.get() + 1),
+                Some(receive) if !call.cut.replace(true) => {
+                    receive(&line(place, "further lines of this call are dropped: limits.log is reached".to_owned()));
+                }
+                Some(_) => {}
+            };
+        };
+        call.lines.set(left);
+        if let Some(receive) = sink.0 {
+            return receive(&line(place, text));
         }
         let mut log = self.log.borrow_mut();
-        let call = self.current.borrow();
-        let Some(left) = call.lines.get().checked_sub(1) else { return self.dropped.set(self.dropped.get() + 1) };
-        call.lines.set(left);
         if log.len() == LOG_LINES {
             log.pop_front();
             self.dropped.set(self.dropped.get() + 1);
         }
-        log.push_back(LogLine { place, text });
+        log.push_back(line(place, text));
+    }
+
+    /// From now on lines go to `sink`; those so far are dropped.
+    pub(crate) fn listen(&self, sink: LogSink) {
+        if sink.0.is_some() {
+            self.log.borrow_mut().clear();
+            self.sink.replace(sink);
+        }
     }
 
     /// The lines logged since the last call; the first says how many were lost, if any were.
     pub(crate) fn take_log(&self) -> Vec<LogLine> {
         let dropped = self.dropped.replace(0);
         let lost = (dropped > 0).then(|| LogLine {
-            place: String::new(),
             text: format!("{dropped} lines were dropped: the script logs too much"),
+            ..LogLine::default()
         });
         lost.into_iter().chain(self.log.borrow_mut().drain(..)).collect()
     }

@@ -13,7 +13,7 @@ use super::api::recipe::Recipe;
 use super::convert::kind;
 use super::dataset::Dataset;
 use super::failure::describe;
-use super::host::{Call, Entry};
+use super::host::{Call, Entry, LogLine, LogSink};
 use super::rows::Split;
 use super::settings;
 use super::vm::{Module, Sources, Vm};
@@ -42,6 +42,10 @@ pub struct Script {
     pub(crate) modules: Arc<BTreeMap<String, Module>>,
     /// The datasets, indexed once for all workers.
     datasets: Arc<[OnceLock<Result<Dataset>>; 2]>,
+    /// What the file logged while it was loaded.
+    pub logged: Vec<LogLine>,
+    /// Where the lines of its workers go.
+    pub(crate) sink: LogSink,
 }
 
 /// Settings as they were written, defaults left out.
@@ -116,7 +120,16 @@ impl Script {
             written: Arc::new(Written { recipe: recipe.settings, all: data, typed: overrides.to_vec() }),
             modules: Arc::new(modules),
             datasets: Arc::default(),
+            logged: vm.host.take_log(),
+            sink: LogSink::default(),
         })
+    }
+
+    /// Sends the lines that workers of this script log to `sink` as they come. Without it each worker keeps its own
+    /// ([`Worker::take_log`](super::Worker::take_log)). What the file itself logs while it is loaded is in `logged`, once, and is
+    /// not sent by every worker.
+    pub fn listen(&mut self, sink: LogSink) {
+        self.sink = sink;
     }
 
     /// A script from texts that were kept, such as those of a run: `modules` are the files it requires, by name. `path` is
@@ -137,7 +150,7 @@ impl Script {
     pub(crate) fn with(self, settings: Settings, running: &Self) -> Self {
         let loss = self.loss.clone().or_else(|| running.loss.clone());
         let (algorithm, datasets) = (running.algorithm.clone(), Arc::clone(&running.datasets));
-        Self { settings, loss, algorithm, datasets, ..self }
+        Self { settings, loss, algorithm, datasets, sink: running.sink.clone(), ..self }
     }
 
     /// The settings that the recipe has without the command line's.

@@ -60,7 +60,7 @@ pub use advantage::{Estimated, GroupMember};
 pub use ask::{Ask, AskOptions, Asks, Written};
 pub use failure::Failure;
 pub use grants::needs_in_words;
-pub use host::LogLine;
+pub use host::{LogLine, LogSink};
 pub use load::Script;
 pub use program::{Echo, End, Program, Stream};
 pub use record::{Difference, Record, Strictness};

@@ -35,6 +35,8 @@ pub struct Record(Rc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// Id of the trajectory, for the lines that it logs.
+    name: RefCell<String>,
     written: RefCell<Vec<Exchange>>,
     tape: Option<RefCell<Tape>>,
     /// Nobody will ask for it: a program, a script that is loaded, a row.
@@ -90,6 +92,15 @@ impl Record {
     /// A record that is written.
     pub fn live() -> Self {
         Self::default()
+    }
+
+    /// Gives the record the id of its trajectory.
+    pub fn set_name(&self, id: &str) {
+        self.0.name.replace(id.to_owned());
+    }
+
+    pub(crate) fn name(&self) -> String {
+        self.0.name.borrow().clone()
     }
 
     /// Keeps nothing.

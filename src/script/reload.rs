@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use sha2::{Digest, Sha256};
 
 use super::failure::Failure;
+use super::host::LogSink;
 use super::load::Script;
 use super::reload_settings::{Change, merge};
 use super::results::Outcome;
@@ -215,7 +216,10 @@ fn try_out(script: &Script, renderer: &Arc<Renderer>, budget: usize) -> Result<R
         .enable_all()
         .build()
         .map_err(|error| Error::new(Kind::Internal, format!("can't start a runtime: {error}")))?;
-    let worker = Worker::new(script, Some(Arc::clone(renderer)))?;
+    let mut script = script.clone();
+    // What it logs here belongs to no trajectory of the run.
+    script.listen(LogSink::default());
+    let worker = Worker::new(&script, Some(Arc::clone(renderer)))?;
     worker.prepare()?;
     for row in worker.rows_of_environments(Split::Train)? {
         let task = worker.row(Split::Train, row)?;

@@ -51,6 +51,7 @@ impl Worker {
         vm.host.schemas.replace(schemas.clone().into());
         vm.host.grants.replace(Grants::declared(&script.settings.needs, load::directory(&script.path)));
         vm.host.tools.replace(tools);
+        vm.host.listen(script.sink.clone());
         Ok(Self { script: script.clone(), envs, vm: Rc::new(vm), recipe, schemas })
     }
 

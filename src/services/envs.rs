@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::Loaded;
 use crate::engine::{EngineClient, Policy};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Completion, FinishReason, Sampling, StreamSeed, Support, ToolCall, Trajectory};
+use crate::mdp::{Completion, FinishReason, Sampling, Seed, StreamSeed, Support, ToolCall, Trajectory, seed_value};
 use crate::rollout::{self, Attempt, Reached, Spec, Stage, Stop};
 use crate::script::{Record, Script, Split, section_over};
 use crate::telemetry::Reporter;
@@ -92,7 +92,7 @@ struct Which {
     split: Option<String>,
     row: u64,
     task: Option<Json>,
-    seed: Option<u64>,
+    seed: Option<Seed>,
 }
 
 impl Which {
@@ -109,7 +109,7 @@ impl Which {
 
     fn spec(&self, loaded: &Loaded) -> Spec {
         let mut spec = Spec::new(self.split(), self.row, &loaded.script.settings);
-        spec.env_seed = self.seed.unwrap_or(spec.env_seed);
+        spec.env_seed = self.seed.map_or(spec.env_seed, |seed| seed.0);
         if loaded.max_context > 0 {
             spec.max_context = loaded.max_context;
         }
@@ -144,7 +144,7 @@ struct Run {
     samples: u32,
     #[serde(default)]
     sampling: serde_json::Map<String, Json>,
-    seed: u64,
+    seed: Seed,
     #[serde(default)]
     branch: Option<Branch>,
 }
@@ -251,7 +251,7 @@ impl Envs {
             "env.request" => {
                 let request = attempt.request(stage).await?;
                 Ok(json!({
-                    "prompt_ids": request.prompt_ids, "stop_ids": request.stop_ids, "seed": request.seed.seed,
+                    "prompt_ids": request.prompt_ids, "stop_ids": request.stop_ids, "seed": seed_value(request.seed.seed),
                     "sampling": *with_stop(attempt.renderer(stage), &request.sampling),
                 }))
             }
@@ -304,7 +304,8 @@ impl Envs {
                 let mut spec = which.spec(&loaded);
                 spec.id = format!("{group}-{sample}");
                 (spec.group, spec.sample) = (group as u64, sample);
-                spec.seed = StreamSeed { seed: run.seed, trajectory: u64::from(sample) << 32 | group as u64, step: 0 };
+                spec.seed =
+                    StreamSeed { seed: run.seed.0, trajectory: u64::from(sample) << 32 | group as u64, step: 0 };
                 spec.sampling = Arc::clone(&sampling);
                 jobs.push(one(&loaded, policy, which.task(&loaded)?, spec, run.branch));
             }
@@ -380,6 +381,7 @@ fn stepped(attempt: &Attempt) -> Json {
 /// A trajectory with the sum of its rewards.
 fn shown(trajectory: &Trajectory, branch: Option<u32>) -> Json {
     let mut told = json!(trajectory);
+    told["seed"] = seed_value(trajectory.seed);
     told["reward"] = json!(trajectory.total_reward());
     told["branch"] = json!(branch);
     if let Some(fields) = told.as_object_mut() {

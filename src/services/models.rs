@@ -11,7 +11,7 @@ use tch::{Kind as Type, Tensor};
 
 use crate::engine::{Engine, EngineOptions, Queue, TokenBytes};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Message, Request, Sampling, StreamSeed};
+use crate::mdp::{Message, Request, Sampling, Seed, StreamSeed};
 use crate::model::{Model, Packed};
 use crate::script::{policy_settings, section, section_over};
 use crate::telemetry::Reporter;
@@ -59,7 +59,7 @@ struct OpenOptions {
 struct Asked {
     stop_ids: Vec<u32>,
     ignore_eos: bool,
-    seed: u64,
+    seed: Seed,
     tools: Vec<Json>,
 }
 
@@ -251,7 +251,7 @@ impl Opened {
             prompt_ids,
             sampling: Arc::new(sampling),
             stop_ids: Arc::new(stop_ids.clone()),
-            seed: StreamSeed { seed: asked.seed, trajectory: 0, step: 0 },
+            seed: StreamSeed { seed: asked.seed.0, trajectory: 0, step: 0 },
             conversation: self.requests,
         };
         let reply = self.engine.generate(request, &|| false, &mut |_| ())?;

@@ -63,11 +63,7 @@ impl MetricsLog {
     /// was logged after it is dropped, since those steps are done again.
     pub fn open(run: &Path, resume_after: Option<u64>) -> Result<Self> {
         let path = run.join("metrics.jsonl");
-        let failed = |e: &io::Error| Error::io(Kind::Store, "write metrics", &path, e);
-        let mut file =
-            File::options().create(true).read(true).write(true).truncate(false).open(&path).map_err(|e| failed(&e))?;
-        let length = kept(&file, resume_after.unwrap_or(u64::MAX)).map_err(|e| failed(&e))?;
-        file.set_len(length).and_then(|()| file.seek(SeekFrom::End(0))).map_err(|e| failed(&e))?;
+        let (file, length) = open_lines(&path, resume_after)?;
         let events = EventFile::create(&run.join("tb"), now(), resume_after)?;
         Ok(Self { path, file, length, events })
     }
@@ -88,6 +84,19 @@ impl MetricsLog {
         self.length += line.len() as u64;
         self.events.scalars(time, step, metrics.iter())
     }
+}
+
+/// Opens a log of JSON objects with a `step`, one a line, to write at its end; gives its length too. Lines of steps after
+/// `resume_after` are removed, since a resumed run takes those steps again.
+pub(crate) fn open_lines(path: &Path, resume_after: Option<u64>) -> Result<(File, u64)> {
+    let opened = || {
+        let mut file = File::options().create(true).read(true).write(true).truncate(false).open(path)?;
+        let length = kept(&file, resume_after.unwrap_or(u64::MAX))?;
+        file.set_len(length)?;
+        file.seek(SeekFrom::End(0))?;
+        Ok((file, length))
+    };
+    opened().map_err(|error| Error::io(Kind::Store, "write the log", path, &error))
 }
 
 /// Bytes of the leading whole lines whose step is at most `last`.

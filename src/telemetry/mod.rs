@@ -16,5 +16,6 @@ pub use bar::Bar;
 pub use chart::{Plot, plot};
 pub use format::{compact, duration, percent, plain, signed, thousands};
 pub use interrupt::{Interrupt, ctrl_c};
+pub(crate) use metrics::open_lines;
 pub use metrics::{Metrics, MetricsLog};
 pub use reporter::{Mode, Reporter};

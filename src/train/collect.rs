@@ -9,7 +9,7 @@ use super::session::Session;
 use crate::config::{Branch, Learner};
 use crate::engine::Stats;
 use crate::error::Result;
-use crate::mdp::{Sampling, StreamSeed, Trajectory};
+use crate::mdp::{Sampling, StreamSeed, Trajectory, environment_seed};
 use crate::rl::filter;
 use crate::rollout::{Spec, Tree};
 use crate::script::Split;
@@ -54,6 +54,7 @@ pub(super) fn collect(
 ) -> Result<Collected> {
     let mut collected =
         Collected { trajectories: Vec::new(), companions_from: 0, groups: 0, dropped: 0, stats: Stats::default() };
+    session.log.at(state.step + 1);
     let mut companions = Vec::new();
     let mut kept = 0;
     for round in 0..=learner.filter.refills {
@@ -130,7 +131,7 @@ fn trees(
                 task_index,
                 group,
                 sample: sample as u32,
-                env_seed: state.seed ^ position.wrapping_mul(0x9E37_79B9_7F4A_7C15),
+                env_seed: environment_seed(state.seed ^ position.wrapping_mul(0x9E37_79B9_7F4A_7C15)),
                 seed: StreamSeed {
                     seed: state.seed,
                     // No other trajectory has the number of a companion.

@@ -46,12 +46,12 @@ pub struct ShownTrajectory {
 
 /// Rolls out the first task's group and gives every token its advantage. A critic says 0, as it does in the first step.
 pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTrajectory>> {
-    let script = Script::load(&options.script, &options.overrides)?;
+    let mut script = Script::load(&options.script, &options.overrides)?;
     let Checked { learner, objective, critic, warnings } = checked(&script)?;
     report::warn(reporter, &warnings);
     let learner = Learner { groups_per_step: 1, filter: Filter::default(), ..learner };
     let dir = model_dir(&script.settings.policy.model, options.fetching(reporter))?;
-    let mut session = Session::open(&script, &dir, options.fetching(reporter))?;
+    let mut session = Session::open(&mut script, &dir, options.fetching(reporter))?;
     let tasks = session
         .pool
         .rows(Split::Train)

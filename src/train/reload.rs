@@ -87,6 +87,7 @@ impl Reloads {
         it.session.pool.set_retries(settings.rollout.retries);
         it.session.settings = settings;
         record(&it.run, &script, &options.overrides, &it.origins, it.session.max_context, it.state.step)?;
+        script.logged.iter().for_each(|line| it.session.log.line(line));
         it.script = script;
         Ok(())
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::adapter;
 use super::failures::Failures;
 use super::files::ModelFiles;
+use super::script_log::ScriptLog;
 use super::source::{Fetching, fetch_data, model_dir};
 use crate::config::{Dtype, PolicySettings, Settings};
 use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
@@ -29,15 +30,19 @@ pub(super) struct Session {
     pub(super) failures: Failures,
     /// The files beside the model's weights.
     pub(super) files: ModelFiles,
+    /// What the script prints.
+    pub(super) log: ScriptLog,
     /// Longest prompt plus reply, tokens.
     pub(super) max_context: usize,
 }
 
 impl Session {
-    /// Opens the recipe with the model or adapter in `dir`.
-    pub(super) fn open(script: &Script, dir: &Path, fetching: Fetching<'_>) -> Result<Self> {
+    /// Opens the recipe with the model or adapter in `dir`. What the script prints goes to the session's log from here on.
+    pub(super) fn open(script: &mut Script, dir: &Path, fetching: Fetching<'_>) -> Result<Self> {
         let settings = script.settings.clone();
         let policy = &settings.policy;
+        let log = ScriptLog::new(fetching.reporter);
+        script.listen(log.sink());
         fetch_data(script, fetching)?;
         let (mut model, dir) =
             adapter::load_for_training(dir, policy, settings.checkpoint.merge, settings.seed, fetching)?;
@@ -60,7 +65,7 @@ impl Session {
             &renderer,
             &PoolOptions { workers: settings.rollout.workers, concurrency: slots, retries: settings.rollout.retries },
         )?;
-        Ok(Self { settings, model, renderer, engine, pool, failures: Failures::default(), files, max_context })
+        Ok(Self { settings, model, renderer, engine, pool, failures: Failures::default(), log, files, max_context })
     }
 
     /// Sampling settings with the tool format's stop strings added.
@@ -94,6 +99,7 @@ impl Session {
         let stats = self.engine.serve(queue)?;
         let trajectories = pending.finish();
         bar.finish();
+        self.log.settle()?;
         Ok((trajectories?, stats))
     }
 }

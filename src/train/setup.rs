@@ -72,7 +72,7 @@ impl Training {
         // A resumed run starts from its newest checkpoint, everything else from the recipe's model.
         let (checkpoint, mut base) = (opened.checkpoint().map(Path::to_owned), opened.base());
         let (state, origin) = (opened.state(), opened.model_origin());
-        let Opened { script, options, resumed } = opened;
+        let Opened { mut script, options, resumed } = opened;
         let fetching = options.fetching(reporter);
         let (dir, origin) = match (&checkpoint, origin) {
             (Some(checkpoint), Some(origin)) => (checkpoint.clone(), origin),
@@ -83,7 +83,7 @@ impl Training {
                 (found.clone().unwrap_or(dir), origin)
             }
         };
-        let session = Session::open(&script, &dir, fetching)?;
+        let session = Session::open(&mut script, &dir, fetching)?;
         let origins = source::origins(&script, Some(origin))?;
         let rows = session.pool.rows(Split::Train).filter(|rows| *rows > 0).ok_or_else(|| {
             Error::new(Kind::Data, "the recipe has no training data")
@@ -128,7 +128,11 @@ impl Training {
                 state.step, learner.steps
             ));
         }
+        session.log.open(run.path(), goes_on.then_some(state.step))?;
+        session.log.at(state.step);
         report::opening(reporter, &session, &run, rows, &learner);
+        script.logged.iter().for_each(|line| session.log.line(line));
+        session.log.settle()?;
         let schedule = schedule_of(&learner);
         Ok(Self {
             script,
@@ -227,6 +231,7 @@ impl Training {
         if !summary.interrupted {
             summary.after = self.evaluate(reporter, "after", true)?;
         }
+        self.session.log.settle()?;
         summary.checkpoint = Some(checkpoint);
         summary.steps = self.state.step as usize;
         report::closing(reporter, &summary, curves, options);

@@ -16,6 +16,7 @@ use super::checkpoint::{Contents, load_optimizer};
 use super::files::ModelFiles;
 use super::idle::idle_settings;
 use super::resume::{Opened, record};
+use super::script_log::ScriptLog;
 use super::{RunOptions, Summary, adapter, due, files, metrics, new_model, order, report, session, source};
 use crate::config::{Sft, Trainer};
 use crate::error::{Error, Kind, Result};
@@ -40,11 +41,13 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     };
     let (checkpoint, base) = (opened.checkpoint().map(Path::to_owned), opened.base());
     let (mut state, origin) = (opened.state(), opened.model_origin());
-    let Opened { script, options, resumed } = opened;
+    let Opened { mut script, options, resumed } = opened;
     let (options, goes_on) = (&options, resumed.is_some());
     check(&sft)?;
     report::warn(reporter, &idle_settings(&script)?);
     source::fetch_data(&script, options.fetching(reporter))?;
+    let printed = ScriptLog::new(reporter);
+    script.listen(printed.sink());
     let worker = Worker::new(&script, None)?;
     let rows = worker.rows(Split::Train)?.filter(|rows| *rows > 0).ok_or_else(|| {
         Error::new(Kind::Data, "the recipe has no training data")
@@ -92,7 +95,9 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
         load_optimizer(&mut optimizer, path)?;
     }
     let mut log = MetricsLog::open(run.path(), goes_on.then_some(state.step))?;
+    printed.open(run.path(), goes_on.then_some(state.step))?;
     report::opening_sft(reporter, &model, &run, rows, &sft);
+    script.logged.iter().for_each(|line| printed.line(line));
 
     let most = session::context(policy, model.config.max_position_embeddings, reporter);
     let mut summary = Summary { run_dir: run.path().to_owned(), ..Summary::default() };
@@ -111,6 +116,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
             break;
         }
         let step_started = Instant::now();
+        printed.at(state.step + 1);
         let batch = batch(&worker, &mut renderers, &script, &state, &sft, rows, most)?;
         let lr = schedule.at(state.step as usize);
         let done = update(&model, &mut optimizer, &batch, &sft, lr)?;
@@ -130,9 +136,11 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
             save(&optimizer, &state)?;
         }
         if state.step.is_multiple_of(20) || state.step == sft.steps as u64 {
+            printed.settle()?;
             reporter.step(state.step, sft.steps as u64, &values);
         }
     }
+    printed.settle()?;
     bar.finish();
     let checkpoint = save(&optimizer, &state)?;
     if let Some(out) = &options.out {

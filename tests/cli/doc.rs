@@ -92,17 +92,54 @@ fn a_type() {
 }
 
 #[test]
+fn a_setting_and_a_section() {
+    cli_snapshot!(["doc", "limits.memory"], @r#"
+    exit: 0
+    --- stdout
+    limits.memory
+
+      Memory of one script worker.
+
+      type     integer or string
+      unit     MiB
+      range    > 0
+      default  512
+    "#);
+    cli_snapshot!(["doc", "trainer.kl"], @r#"
+    exit: 0
+    --- stdout
+    trainer.kl.coef              0       Coefficient of the KL penalty to the reference policy, the policy at the start of the run; 0 needs no reference.
+    trainer.kl.kind              "k3"    Estimator of the KL divergence.
+    trainer.kl.straight_through  false   Uses the gradient of k2 whatever the kind.
+    trainer.kl.place             "loss"  The KL penalty is a term of the loss, or is subtracted from the reward of every token.
+    trainer.kl.target            0       KL that an adaptive coefficient aims at; 0 keeps it fixed.
+    trainer.kl.horizon           10000   Trajectories over which the coefficient adapts.
+    "#);
+    // Reinforcement learning and supervised fine-tuning have one each.
+    let both = super::succeed(std::path::Path::new("."), &["doc", "trainer.lr"]);
+    assert!(both.contains("default  1e-6") && both.contains("trainer.lr (sft)") && both.contains("1e-5"), "{both}");
+    // A function and a section of settings.
+    let env = super::succeed(std::path::Path::new("."), &["doc", "env"]);
+    assert!(env.starts_with("r1.env(") && env.contains("env.max_steps"), "{env}");
+    let json = super::succeed(std::path::Path::new("."), &["doc", "limits.cpu", "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&told[0]["unit"], &told[0]["default"]), (&"seconds".into(), &"1".into()));
+    let near = super::fail(std::path::Path::new("."), &["doc", "trainer.leraning_rate"]);
+    assert!(near.contains("there is no function, type or setting"), "{near}");
+}
+
+#[test]
 fn names_that_do_not_exist() {
     cli_snapshot!(["doc", "r1.http.gett"], @r#"
     exit: 2
     --- stderr
-    error: there is no function `r1.http.gett`
+    error: there is no function, type or setting `r1.http.gett`
       hint: did you mean `r1.http.get` or `r1.text.template` or `r1.data.generate`?
     "#);
     cli_snapshot!(["doc", "xyzzy"], @r#"
     exit: 2
     --- stderr
-    error: there is no function `xyzzy`
+    error: there is no function, type or setting `xyzzy`
       hint: `r1 doc` lists them all
     "#);
 }

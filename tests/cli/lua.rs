@@ -207,7 +207,10 @@ fn models_score_and_sample() {
 fn sampling_that_can_not_be_is_refused_by_name() {
     for (field, told) in [
         ("top_k = -1", "`sampling.top_k` must be a whole number, 0 or more, got the number -1"),
-        ("seed = 'x'", "`sampling.seed` must be a whole number, 0 or more, got the text \"x\""),
+        (
+            "seed = 'x'",
+            "`sampling.seed` must be a whole number from 0 to 2^53, or its digits as text, got the text \"x\"",
+        ),
         ("stop = 'x'", "`sampling.stop` must be a list, got the text \"x\""),
         ("logit_bias = { x = 1 }", "`sampling.logit_bias` must be a table by token id, got a table"),
         ("logit_bias = { [5] = 'x' }", "generate: `logit_bias[5]` must be a number, got the text \"x\""),

@@ -16,6 +16,7 @@ mod lua;
 mod lua_tests;
 mod memory;
 mod own_loss;
+mod printing;
 mod reload;
 mod repl;
 mod replay;

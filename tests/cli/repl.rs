@@ -226,4 +226,58 @@ fn a_session_is_kept_as_a_test() {
     passes(true);
     fs::write(dir.path().join("guess.lua"), GUESS.replace("reward = 0.1", "reward = 0.2")).unwrap();
     passes(false);
+    // A bug in what the policy is shown, with the same rewards.
+    fs::write(dir.path().join("guess.lua"), GUESS.replace(r#"return "higher""#, r#"return "lower""#)).unwrap();
+    passes(true);
+    fs::write(dir.path().join("guess.lua"), GUESS.replace(r#"return "lower""#, r#"return "higher""#)).unwrap();
+    passes(false);
+    fs::write(dir.path().join("guess.lua"), GUESS.replace("r1.user(\"Guess\")", "r1.user(\"Guess!\")")).unwrap();
+    passes(false);
+    fs::write(dir.path().join("guess.lua"), GUESS).unwrap();
+    passes(true);
+}
+
+#[test]
+fn a_kept_session_has_its_seed_to_the_last_digit() {
+    let drawn = GUESS.replace("secret = task.secret", "secret = math.random(2^52)");
+    let dir = directory(&[("guess.lua", &drawn)], true);
+    let typed = ":reset 1 seed=17400000000000000001\n:step 30\n:save kept_test.lua";
+    let seen = type_in(dir.path(), &["guess.lua"], typed);
+    assert!(seen.starts_with("exit: 0"), "{seen}");
+    let kept = fs::read_to_string(dir.path().join("kept_test.lua")).unwrap();
+    assert!(kept.contains(r#"seed = "17400000000000000001""#), "{kept}");
+    let output = r1(dir.path(), &["test", "kept_test.lua"]).output().unwrap();
+    assert!(output.status.success(), "{}", shown(dir.path(), &output));
+    // Another seed draws another secret, so the state tells them apart.
+    let code = "local s = r1.script('guess.lua') \
+                for _, seed in ipairs { '17400000000000000001', '17400000000000000002', 3 } do \
+                  print(s:reset({ seed = seed }):state().secret) end \
+                print(pcall(function() return s:reset { seed = 1.74e19 } end))";
+    let output = r1(dir.path(), &["lua", "-e", code]).output().unwrap();
+    let text = shown(dir.path(), &output);
+    let lines: Vec<&str> = text.lines().skip(2).collect();
+    assert!(lines[0] != lines[1] && lines[1] != lines[2], "{text}");
+    assert!(lines[3].contains("a whole number from 0 to 2^53"), "{text}");
+}
+
+#[test]
+fn a_state_changed_by_hand_is_not_saved_as_a_test() {
+    let dir = directory(&[("guess.lua", GUESS)], true);
+    let typed = ":reset 1\n:step 30\nstate.secret = 40\n:step 40\n:save kept_test.lua";
+    let seen = type_in(dir.path(), &["guess.lua"], typed);
+    assert!(seen.contains("typed code has changed the state: a test could not repeat it"), "{seen}");
+    let typed = ":reset 1\n:step 30\nstate.secret = 40\n:undo\n:step 20\n:save kept_test.lua";
+    let seen = type_in(dir.path(), &["guess.lua"], typed);
+    assert!(seen.starts_with("exit: 0"), "{seen}");
+}
+
+#[test]
+fn seeds_that_a_run_gives_to_environments_fit_lua() {
+    let dir = directory(&[("guess.lua", GUESS)], true);
+    let output = r1(dir.path(), &["run", "guess.lua", "-q", "trainer.groups_per_step=3"]).output().unwrap();
+    assert!(output.status.success(), "{}", shown(dir.path(), &output));
+    let code = "for _, t in ipairs(r1.store.trajectories('guess', 1)) do print(type(t.seed), t.seed < 2^53) end";
+    let output = r1(dir.path(), &["lua", "-e", code]).output().unwrap();
+    let text = shown(dir.path(), &output);
+    assert_eq!(text.matches("number\ttrue").count(), 6, "{text}");
 }

@@ -2,11 +2,14 @@
 
 use std::fmt::Write;
 use std::path::Path;
+use std::rc::Rc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::session::Session;
 use crate::error::{Error, Kind, Result};
+use crate::mdp::{Observation, seed_value};
+use crate::rollout::{Attempt, Stage};
 
 impl Session {
     /// Writes the trajectory at hand as a file for `r1 test`; nothing is overwritten.
@@ -45,14 +48,28 @@ impl Session {
         };
         let steps = self.attempt()?.trajectory().steps.clone();
         let count = steps.len();
+        let shown = self.observations()?;
         let name = format!("{count} step{} of {}", if count == 1 { "" } else { "s" }, file.display());
         let _ = writeln!(out, "test({}, function()", quoted(&name));
-        let _ = writeln!(out, "  local trajectory = script:reset {{ {which}, seed = {} }}", start.seed);
+        let _ = writeln!(
+            out,
+            "  local trajectory = script:reset {{ {which}, seed = {} }}",
+            literal(&seed_value(start.seed))
+        );
+        if shown.iter().any(|shown| matches!(shown, Observation::Messages(_))) {
+            out.push_str("  local shown\n");
+        }
+        if let Some(first) = shown.first() {
+            observed(&mut out, None, first);
+        }
         for (index, step) in steps.iter().enumerate() {
             let _ = writeln!(out, "\n  local step = trajectory:step({})", text(&step.text));
             let _ = writeln!(out, "  expect(step.reward):near({:?})", step.reward);
             let over = index + 1 == count && self.attempt()?.over().is_some();
             let _ = writeln!(out, "  expect(step.done):equals({over})");
+            if let Some(now) = shown.get(index + 1) {
+                observed(&mut out, Some(&shown[index]), now);
+            }
             for (place, tool) in step.tools.iter().enumerate() {
                 let _ = writeln!(out, "  expect(step.tools[{}].output):equals({})", place + 1, text(&tool.output));
             }
@@ -64,6 +81,50 @@ impl Session {
         }
         out.push_str("end)\n");
         Ok(out)
+    }
+
+    /// What the policy was shown before each step, and after the last one if the trajectory goes on.
+    fn observations(&mut self) -> Result<Vec<Observation>> {
+        let loaded = Rc::clone(&self.loaded);
+        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        let (mut branch_past, mut attempt) = {
+            let branch = self.branch()?;
+            let copy = |attempt: &Attempt| attempt.fork(attempt.spec().clone());
+            (branch.past.iter().map(copy).collect::<Result<Vec<_>>>()?, copy(&branch.attempt)?)
+        };
+        let over = attempt.over().is_some();
+        let mut shown = Vec::new();
+        for (place, attempt) in branch_past.iter_mut().chain((!over).then_some(&mut attempt)).enumerate() {
+            if attempt.trajectory().steps.len() != place {
+                return Err(Error::new(Kind::Usage, "typed code has changed the state: a test could not repeat it")
+                    .hint(":undo takes the change back; :reset begins anew"));
+            }
+            let looked = self.wait(attempt.look(stage))?;
+            shown.push(looked.map_err(|stop| self.stopped(stop))?.observation.clone());
+        }
+        Ok(shown)
+    }
+}
+
+/// Compares what the policy is shown: all of it, or what came since `before` where it goes on from there.
+fn observed(out: &mut String, before: Option<&Observation>, now: &Observation) {
+    let (messages, before) = match (now, before) {
+        (Observation::Text(shown), _) => {
+            let _ = writeln!(out, "  expect(trajectory:observe()):equals({})", text(shown));
+            return;
+        }
+        (Observation::TokenIds(ids), _) => {
+            let _ = writeln!(out, "  expect(trajectory:observe().token_ids):equals {}", literal(&json!(ids)));
+            return;
+        }
+        (Observation::Messages(now), Some(Observation::Messages(before))) if now.starts_with(before) => {
+            (now, before.len())
+        }
+        (Observation::Messages(now), _) => (now, 0),
+    };
+    let _ = writeln!(out, "  shown = trajectory:observe()\n  expect(#shown):equals({})", messages.len());
+    for (place, message) in messages.iter().enumerate().skip(before) {
+        let _ = writeln!(out, "  expect(shown[{}]):equals {}", place + 1, literal(&json!(message)));
     }
 }
 
@@ -96,15 +157,22 @@ fn text(text: &str) -> String {
     format!("[{level}[\n{text}]{level}]")
 }
 
+/// Fields that are written without quotes: those of messages.
+const NAMES: [&str; 7] = ["role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name", "arguments"];
+
 /// Plain data as Lua would write it.
 fn literal(value: &Value) -> String {
     match value {
         Value::Null => "nil".to_owned(),
         Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::String(text) => quoted(text),
+        Value::String(own) => text(own),
         Value::Array(items) => format!("{{ {} }}", items.iter().map(literal).collect::<Vec<_>>().join(", ")),
         Value::Object(fields) => {
-            let field = |(name, value): (&String, &Value)| format!("[{}] = {}", quoted(name), literal(value));
+            let key = |name: &String| match NAMES.contains(&name.as_str()) {
+                true => name.clone(),
+                false => format!("[{}]", quoted(name)),
+            };
+            let field = |(name, value): (&String, &Value)| format!("{} = {}", key(name), literal(value));
             format!("{{ {} }}", fields.iter().map(field).collect::<Vec<_>>().join(", "))
         }
     }

@@ -100,7 +100,7 @@ impl Session {
     }
 
     /// Waits for the script, but not past Ctrl-C.
-    fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
+    pub(super) fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
         wait(&self.runtime, self.interrupt, future)
     }
 
@@ -110,7 +110,7 @@ impl Session {
         told(failure, source)
     }
 
-    fn stopped(&self, stop: Stop) -> Error {
+    pub(super) fn stopped(&self, stop: Stop) -> Error {
         match stop {
             Stop::Failed(failure) => self.told(&failure),
             Stop::Fatal(error) => error,

@@ -60,7 +60,9 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
             if started.elapsed().as_secs_f64() > options.seconds {
                 break;
             }
-            let Some(trajectory) = run(one, &spec, task, &kind).await? else { continue };
+            let tried_out = run(one, &spec, task, &kind).await?;
+            report.printed(first.take_log());
+            let Some(trajectory) = tried_out else { continue };
             report.trajectories += 1;
             report.steps += trajectory.steps.len();
             let at_limit = limited(trajectory.status);
@@ -96,6 +98,7 @@ pub(super) fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Op
     let first = Worker::new(script, Some(Arc::clone(renderer)))?;
     let second = Worker::new(script, Some(Arc::clone(renderer)))?;
     rows(&first, &second, &mut report);
+    report.printed(first.take_log());
     let count = first.rows(Split::Train).ok().flatten().unwrap_or(0);
     for index in (0..count).step_by(count.div_ceil(CONVERSATIONS).max(1) as usize) {
         let place = Some(first.place_of_row(Split::Train, index));
@@ -296,9 +299,7 @@ async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<
         }
         Ok(Some(attempt.into_trajectory()))
     };
-    let played = with_policy(stage, &writer, spec, &mut asks, played).await;
-    drop(stage.worker.take_log());
-    played
+    with_policy(stage, &writer, spec, &mut asks, played).await
 }
 
 /// The text of what the policy is shown last.

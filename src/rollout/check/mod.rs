@@ -17,7 +17,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::script::Script;
+use crate::script::{LogLine, Script};
 use crate::text::Renderer;
 
 /// How bad it is.
@@ -48,6 +48,9 @@ pub struct Finding {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     pub findings: Vec<Finding>,
+    /// What the script printed, each line once, and the number of further lines.
+    pub log: Vec<LogLine>,
+    pub more_log: usize,
     pub tasks: usize,
     pub trajectories: usize,
     pub steps: usize,
@@ -67,6 +70,18 @@ impl Report {
     /// Whether the contract is broken.
     pub fn is_broken(&self) -> bool {
         self.findings.iter().any(|finding| finding.level == Level::Error)
+    }
+
+    /// Adds what the script printed: different lines, at most [`LINES`].
+    pub(super) fn printed(&mut self, lines: Vec<LogLine>) {
+        for line in lines {
+            let known = self.log.iter().any(|known| known.place == line.place && known.text == line.text);
+            if known || self.log.len() >= LINES {
+                self.more_log += 1;
+            } else {
+                self.log.push(line);
+            }
+        }
     }
 
     /// Adds a finding, unless the same has been found.
@@ -105,6 +120,9 @@ impl Finding {
         self
     }
 }
+
+/// Lines of the script's log that a report holds.
+const LINES: usize = 20;
 
 /// What to check with.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::args::{fail, raise, text};
 use crate::error::{Error, Kind};
-use crate::script::convert::{kind, show};
+use crate::script::convert::{kind, printed};
 use crate::script::host::{Host, LogLine};
 use crate::script::program::Stream;
 
@@ -37,7 +37,7 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, arguments
         "print",
         lua.create_function(move |_, values: Variadic<Value>| {
             let line = joined(&values, "\t")? + "\n";
-            own.say(&LogLine { place: String::new(), text: line }, Stream::Out);
+            own.say(&LogLine { text: line, ..LogLine::default() }, Stream::Out);
             Ok(())
         })?,
     )?;
@@ -55,7 +55,7 @@ fn joined(values: &[Value], between: &str) -> mlua::Result<String> {
             line.push_str(between);
         }
         match value {
-            Value::Table(table) if table.metatable().is_none() => line.push_str(&show(value)),
+            Value::Table(table) if table.metatable().is_none() => line.push_str(&printed(value)),
             _ => line.push_str(&value.to_string()?),
         }
     }
@@ -85,7 +85,7 @@ fn input_output(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
     io.raw_set(
         "write",
         lua.create_function(move |_, values: Variadic<Value>| {
-            own.say(&LogLine { place: String::new(), text: joined(&values, "")? }, Stream::Out);
+            own.say(&LogLine { text: joined(&values, "")?, ..LogLine::default() }, Stream::Out);
             Ok(())
         })?,
     )?;

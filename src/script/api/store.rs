@@ -7,7 +7,7 @@ use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
 use super::args::{Fields, count, fail, raise, text};
-use crate::mdp::{Step, Trajectory};
+use crate::mdp::{Step, Trajectory, seed_value};
 use crate::script::convert::from_json;
 use crate::script::grants::Grants;
 use crate::script::host::Host;
@@ -67,7 +67,7 @@ fn plain(trajectory: &Trajectory, ids: bool, record: bool) -> Json {
         "group": trajectory.group,
         "sample": trajectory.sample,
         "fork": trajectory.fork,
-        "seed": trajectory.seed,
+        "seed": seed_value(trajectory.seed),
         "task_index": trajectory.task_index,
         "task": trajectory.task,
         "status": trajectory.status.name(),

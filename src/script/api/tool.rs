@@ -13,6 +13,8 @@ use crate::error::Result;
 use crate::script::{convert, interpreters, settings};
 use crate::text::schema;
 use crate::tools::{PythonOptions, RhaiOptions};
+use crate::units;
+pub(super) use crate::units::TIME as SECONDS;
 
 /// A tool of an env.
 pub(crate) struct Tool {
@@ -219,50 +221,19 @@ fn interpreter<'a, O: Serialize + DeserializeOwned + Default>(
     Ok((fields, options))
 }
 
-pub(super) const SECONDS: &str = "a number of seconds, or text such as \"5s\"";
-
-/// `5`, `"5s"`, `"500ms"`, `"2m"`.
+/// Seconds above 0, from a number or a text with a unit.
 pub(super) fn seconds(value: &Value) -> Option<f64> {
     let seconds = match value {
-        Value::Integer(_) | Value::Number(_) => convert::float(value)?,
-        Value::String(text) => {
-            let text = text.to_string_lossy();
-            let (number, unit) = split_unit(&text)?;
-            number
-                * match unit {
-                    "" | "s" => 1.0,
-                    "ms" => 1e-3,
-                    "m" | "min" => 60.0,
-                    _ => return None,
-                }
-        }
-        _ => return None,
+        Value::String(text) => units::seconds(&text.to_string_lossy())?,
+        number => convert::float(number)?,
     };
     (seconds > 0.0 && seconds.is_finite()).then_some(seconds)
 }
 
-/// `512` (MiB), `"512MiB"`, `"1GiB"`; `MB` and `GB` are taken for the same.
+/// MiB, from a number or a text with a unit.
 pub(super) fn mebibytes(value: &Value) -> Option<u64> {
-    let size = match value {
-        Value::Integer(_) | Value::Number(_) => convert::float(value)?,
-        Value::String(text) => {
-            let text = text.to_string_lossy();
-            let (number, unit) = split_unit(&text)?;
-            number
-                * match unit.to_ascii_lowercase().as_str() {
-                    "" | "m" | "mb" | "mib" => 1.0,
-                    "g" | "gb" | "gib" => 1024.0,
-                    "k" | "kb" | "kib" => 1.0 / 1024.0,
-                    _ => return None,
-                }
-        }
-        _ => return None,
-    };
-    (size >= 0.0 && size.is_finite()).then_some(size.ceil() as u64)
-}
-
-fn split_unit(text: &str) -> Option<(f64, &str)> {
-    let text = text.trim();
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    Some((text[..end].parse().ok()?, text[end..].trim()))
+    match value {
+        Value::String(text) => units::mebibytes(&text.to_string_lossy()),
+        number => convert::float(number).filter(|size| *size >= 0.0 && size.is_finite()).map(|size| size.ceil() as u64),
+    }
 }

@@ -222,7 +222,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         "r1.log",
         &[p("...", "any", "")],
         &[],
-        "Writes a line to the run's log, with the place that wrote it. print does the same in a recipe.",
+        "Writes a line to the run's log, with the place that wrote it; print does the same in a recipe. The first lines of a \
+         step are shown on the terminal, all are in `log.jsonl` of the run directory with step, trajectory and function.",
         "r1.log(\"seen\", { n = 3 })",
     ),
     f(

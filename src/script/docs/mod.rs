@@ -10,6 +10,7 @@ mod luau;
 mod markdown;
 mod outside;
 mod program;
+mod settings;
 mod text;
 mod types;
 mod view;
@@ -22,6 +23,7 @@ use crate::error::nearest;
 pub use luacats::luacats;
 pub use luau::luau;
 pub use markdown::{markdown, with_reference};
+pub use settings::{find_settings, settings_like, settings_markdown, settings_page};
 pub use types::{Named, named_types};
 
 /// Where a function is there.

@@ -68,13 +68,16 @@ impl std::fmt::Display for Shown {
 
 impl Shown {
     pub(crate) fn of(value: &Value, layout: &Layout) -> Self {
-        let mut writer = Writer { layout, left: layout.spans, open: Vec::new() };
+        let mut writer = Writer { layout, left: layout.spans, entries: ENTRIES, open: Vec::new() };
         let tree = writer.read(value);
         let mut spans = Vec::new();
         tree.write(&mut spans, layout.width, 0, 0);
         Self(spans)
     }
 }
+
+/// Entries of all tables that are read for one value; tables may be larger than anyone wants to wait for.
+const ENTRIES: usize = 1 << 18;
 
 /// A value read for showing.
 enum Tree {
@@ -86,6 +89,8 @@ enum Tree {
 struct Writer<'a> {
     layout: &'a Layout,
     left: usize,
+    /// Entries of tables that may still be read.
+    entries: usize,
     /// The tables that are being read, to know cycles.
     open: Vec<*const std::ffi::c_void>,
 }
@@ -141,8 +146,9 @@ impl Writer<'_> {
             entries.push((None, Tree::Leaf(span(Style::Word, format!("… {} more", length - self.layout.entries)))));
         }
         let mut named: Vec<(Value, Value)> = Vec::new();
-        // The iteration itself can't fail: the closure does not.
+        // The only error is the closure's own, which ends the iteration.
         let _ = table.for_each(|key: Value, item: Value| {
+            self.entries = self.entries.checked_sub(1).ok_or_else(|| mlua::Error::runtime("enough"))?;
             if !matches!(&key, Value::Integer(index) if (1..=length as i64).contains(index)) {
                 named.push((key, item));
             }

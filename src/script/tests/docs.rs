@@ -180,6 +180,7 @@ fn up_to_date(path: &str, made: &str) {
 fn files_made_from_the_declarations_are_up_to_date() {
     up_to_date("lua/types/r1.d.luau", &docs::luau());
     up_to_date("lua/types/r1.lua", &docs::luacats());
+    up_to_date("docs/settings.md", &docs::settings_markdown());
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/lua.md");
     up_to_date("docs/lua.md", &docs::with_reference(&std::fs::read_to_string(path).unwrap()));
 }

@@ -121,3 +121,22 @@ fn unknown_and_unfit_overrides_are_refused() {
       hint: did you mean `count`?
     "#);
 }
+
+#[test]
+fn times_and_sizes_have_units_on_the_command_line_and_in_recipes() {
+    let limits = with(&["limits.memory=2GiB", "limits.cpu=250ms", "limits.result=1MiB", "sampling.max_seconds=2min"]);
+    let settings = limits.unwrap().settings;
+    assert_eq!((settings.limits.memory, settings.limits.cpu, settings.limits.result), (2048, 0.25, 1024));
+    assert_eq!(settings.sampling.max_seconds, 120.0);
+    let source = RECIPE.replace("reward =", "limits = { wait = '5s', text = '8MiB', trajectory = 32 }, reward =");
+    let limits = Bench::new(&source).load(&[]).unwrap().settings.limits;
+    assert_eq!((limits.wait, limits.text, limits.trajectory), (5.0, 8, 32));
+    assert_snapshot!(no("limits.memory=much"), @r#"
+    `limits.memory` must be a whole number, or text such as "512MiB", got the text "much"
+      --> limits.memory=much
+    "#);
+    assert_snapshot!(no("limits.cpu=fast"), @r#"
+    `limits.cpu` must be a number of seconds, or text such as "5s", got the text "fast"
+      --> limits.cpu=fast
+    "#);
+}

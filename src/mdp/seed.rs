@@ -1,0 +1,61 @@
+//! Seeds as Lua and JSON see them. Luau's numbers are doubles, which hold whole numbers up to 2^53 exactly.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_json::Value;
+
+/// Seeds that a run gives to environments are below this, so that Luau has a number for each.
+const LIMIT: u64 = 1 << 53;
+
+/// The seed of an environment: `mixed` cut to the bits that a double holds.
+pub fn environment_seed(mixed: u64) -> u64 {
+    mixed % LIMIT
+}
+
+/// A seed as Lua gets it: a number, or its decimal digits as text where a double would round it (seeds of runs by r1
+/// 0.1).
+pub fn seed_value(seed: u64) -> Value {
+    if seed <= LIMIT { Value::from(seed) } else { Value::from(seed.to_string()) }
+}
+
+/// A seed as Lua gives it: a whole number, or its decimal digits as text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seed(pub u64);
+
+impl Serialize for Seed {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        seed_value(self.0).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Seed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let seed = match &value {
+            Value::Number(number) => number.as_u64(),
+            Value::String(digits) => digits.parse().ok(),
+            _ => None,
+        };
+        seed.map(Self)
+            .ok_or_else(|| de::Error::custom("seed: expected a whole number from 0 to 2^53, or its digits as text"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn no_seed_loses_a_digit_on_its_way_through_lua() {
+        for seed in [0, 7, LIMIT, LIMIT + 1, 17_400_000_000_000_000_001, u64::MAX] {
+            let given = seed_value(seed);
+            assert!(given.as_u64().is_none_or(|number| number <= LIMIT));
+            assert_eq!(serde_json::from_value::<Seed>(given).unwrap().0, seed);
+            assert!(environment_seed(seed) < LIMIT);
+        }
+        for odd in [Value::from(-1), Value::from(1.5), Value::from(1.74e19), Value::from("7x"), Value::Null] {
+            let said = serde_json::from_value::<Seed>(odd).unwrap_err().to_string();
+            assert!(said.contains("whole number from 0 to 2^53"), "{said}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The reference of settings for people: pages in the terminal and docs/settings.md, from [`crate::config::settings`].
+
+use std::fmt::Write;
+
+use crate::config::{Setting, settings};
+use crate::error::nearest;
+
+/// Sections in the order of the reference, with what each is about.
+const SECTIONS: [(&str, &str); 9] = [
+    ("", "The run"),
+    ("policy", "The model"),
+    ("data", "Where tasks come from (docs/data.md)"),
+    ("sampling", "How replies are sampled in training"),
+    ("env", "The environment: fields of `r1.env` that are data"),
+    ("rollout", "How trajectories are run"),
+    ("eval", "Evaluation on `data.eval`"),
+    ("checkpoint", "Checkpoints and the exported model"),
+    ("limits", "Limits of the script (docs/containment.md)"),
+];
+
+const TRAINER: &str = "How to train (docs/training.md)";
+
+/// The settings of a name: one in full, those of a section or table, or those with this last part.
+pub fn find_settings(name: &str) -> Vec<&'static Setting> {
+    let name = name.trim().trim_end_matches('.');
+    let found: Vec<&Setting> = settings().filter(|setting| setting.is_below(name)).collect();
+    if !found.is_empty() {
+        return found;
+    }
+    settings().filter(|setting| setting.path.rsplit('.').next() == Some(name)).collect()
+}
+
+/// Names of settings that are like one that does not exist.
+pub fn settings_like(name: &str) -> Vec<&'static str> {
+    let mut near = nearest(name, settings().map(|setting| setting.path));
+    near.dedup();
+    near
+}
+
+/// Settings as lines for a terminal: one in full, several as a list.
+pub fn settings_page(found: &[&Setting]) -> String {
+    let name = |setting: &Setting| match setting.only {
+        "" => setting.path.to_owned(),
+        only => format!("{} ({only})", setting.path),
+    };
+    let mut page = String::new();
+    let paths: std::collections::BTreeSet<&str> = found.iter().map(|setting| setting.path).collect();
+    if paths.len() == 1 {
+        for setting in found {
+            let _ = writeln!(page, "{}\n", name(setting));
+            super::wrap(&mut page, setting.doc);
+            let rows = [
+                ("type", setting.kind),
+                ("unit", setting.unit),
+                ("range", setting.range),
+                ("default", default_of(setting)),
+            ];
+            page.push('\n');
+            for (what, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
+                let _ = writeln!(page, "  {what:<8} {value}");
+            }
+            page.push('\n');
+        }
+        page.truncate(page.trim_end().len());
+        page.push('\n');
+        return page;
+    }
+    let width = found.iter().map(|setting| name(setting).chars().count()).max().unwrap_or(0);
+    let defaults = found.iter().map(|setting| default_of(setting).chars().count()).max().unwrap_or(0).min(12);
+    for setting in found {
+        let default = default_of(setting);
+        let _ = writeln!(page, "{:width$}  {default:defaults$}  {}", name(setting), setting.doc);
+    }
+    page
+}
+
+/// The default in words.
+fn default_of(setting: &Setting) -> &'static str {
+    match setting.default {
+        "null" => "none",
+        default => default,
+    }
+}
+
+/// docs/settings.md.
+pub fn settings_markdown() -> String {
+    let mut out = "\
+# Settings
+
+Every setting of a recipe, with its type, unit, default and range. A recipe sets them as fields of `r1.recipe { … }`
+(`trainer` by `r1.grpo { … }`, `env` by `r1.env { … }`), the command line as `key=value` with the dotted name
+(`trainer.lr=2e-6`), which takes precedence. Unknown names are refused with the nearest ones. `r1 doc trainer.lr` shows one in the
+terminal, `r1 doc trainer` a section. This page is made from `src/config/reference`; a test keeps it equal to the defaults.
+
+Times and sizes take a number in the unit given here, or a text with a unit of its own: `\"250ms\"`, `\"5s\"`, `\"2min\"`;
+`\"64KiB\"`, `\"512MiB\"`, `\"2GiB\"`.
+"
+    .to_owned();
+    for (section, about) in SECTIONS {
+        let heading = if section.is_empty() { "The run itself".to_owned() } else { format!("`{section}`") };
+        let _ = writeln!(out, "\n## {heading}\n\n{about}.\n");
+        table(&mut out, settings().filter(|setting| setting.section() == section));
+    }
+    let _ = writeln!(out, "\n## `trainer`\n\n{TRAINER}.\n");
+    table(&mut out, settings().filter(|setting| setting.section() == "trainer" && setting.only.is_empty()));
+    out.push_str("\n## `trainer` of `r1.sft`\n\nSupervised fine-tuning has these instead.\n\n");
+    table(&mut out, settings().filter(|setting| setting.section() == "trainer" && setting.only == "sft"));
+    out
+}
+
+fn table<'a>(out: &mut String, settings: impl Iterator<Item = &'a Setting>) {
+    out.push_str("| setting | type | default | unit, range | meaning |\n|---|---|---|---|---|\n");
+    for setting in settings {
+        let bar = |text: &str| text.replace('|', "\\|").replace('*', "\\*").replace('<', "\\<");
+        let default = match setting.default {
+            "null" => "–".to_owned(),
+            default => format!("`{default}`"),
+        };
+        let bounds: Vec<String> =
+            [setting.unit, setting.range].iter().filter(|text| !text.is_empty()).map(|text| bar(text)).collect();
+        let _ = writeln!(
+            out,
+            "| `{}` | {} | {default} | {} | {} |",
+            setting.path,
+            bar(setting.kind),
+            bounds.join(", "),
+            bar(setting.doc)
+        );
+    }
+}

@@ -1,0 +1,168 @@
+//! What a script prints during a run: the first lines of each rollout on the terminal, all of them in `log.jsonl`.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Map, Value, json};
+
+use crate::error::{Error, Kind, Result};
+use crate::script::{LogLine, LogSink};
+use crate::telemetry::{Mode, Reporter, open_lines};
+
+/// File of a run directory: one object a line with `step`, `trajectory`, `function`, `steps`, `place` and `text`.
+const FILE: &str = "log.jsonl";
+
+/// Different lines that a rollout may show on the terminal; the others are counted.
+const SHOWN: usize = 10;
+
+/// Characters of a line on the terminal.
+const COLUMNS: usize = 400;
+
+/// Bytes that a rollout may add to the file.
+const BYTES: usize = 64 << 20;
+
+/// The log of a run's script. Clones share it; scripts write to it from their own threads.
+#[derive(Clone)]
+pub(super) struct ScriptLog {
+    reporter: Reporter,
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// None before there is a run directory.
+    file: Option<(PathBuf, BufWriter<File>)>,
+    failed: Option<io::Error>,
+    /// The training step that lines belong to.
+    step: u64,
+    /// Place and text of the lines of this rollout that were shown.
+    shown: HashSet<(String, String)>,
+    /// Lines of this rollout that were not shown.
+    hidden: u64,
+    /// Bytes of this rollout in the file, and lines that were too many for it.
+    bytes: usize,
+    lost: u64,
+}
+
+impl ScriptLog {
+    pub(super) fn new(reporter: &Reporter) -> Self {
+        Self { reporter: reporter.clone(), inner: Arc::default() }
+    }
+
+    /// What a script is given to log to.
+    pub(super) fn sink(&self) -> LogSink {
+        let own = self.clone();
+        LogSink::new(move |line| own.line(line))
+    }
+
+    /// Writes to the run directory from now on. `resume_after` is the step that a resumed run goes on from.
+    pub(super) fn open(&self, run: &Path, resume_after: Option<u64>) -> Result<()> {
+        let path = run.join(FILE);
+        let (file, _) = open_lines(&path, resume_after)?;
+        self.lock().file = Some((path, BufWriter::new(file)));
+        Ok(())
+    }
+
+    /// Lines belong to this training step from now on.
+    pub(super) fn at(&self, step: u64) {
+        self.lock().step = step;
+    }
+
+    /// One line: to the file, and to the terminal if it is one of the first.
+    pub(super) fn line(&self, line: &LogLine) {
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        let mut fields = Map::new();
+        fields.insert("step".to_owned(), inner.step.into());
+        if !line.trajectory.is_empty() {
+            fields.insert("trajectory".to_owned(), line.trajectory.as_str().into());
+            fields.insert("steps".to_owned(), line.steps.into());
+        }
+        for (name, text) in [("function", line.function), ("place", &line.place), ("text", &line.text)] {
+            fields.insert(name.to_owned(), text.into());
+        }
+        let object = Value::Object(fields);
+        if let Some((_, file)) = &mut inner.file {
+            let bytes = format!("{object}\n");
+            if inner.bytes + bytes.len() > BYTES {
+                inner.lost += 1;
+            } else {
+                inner.bytes += bytes.len();
+                inner.failed = file.write_all(bytes.as_bytes()).err().or(inner.failed.take());
+            }
+        }
+        let key = (line.place.clone(), line.text.clone());
+        if inner.shown.len() >= SHOWN || inner.shown.contains(&key) {
+            inner.hidden += 1;
+            return;
+        }
+        inner.shown.insert(key);
+        match self.reporter.mode() {
+            Mode::Json => self.reporter.event("log", &object),
+            _ => self.reporter.info(&in_words(line)),
+        }
+    }
+
+    /// Ends a rollout: says how many lines were not shown, and writes the file out.
+    ///
+    /// # Errors
+    /// [`Kind::Store`] if the file could not be written.
+    pub(super) fn settle(&self) -> Result<()> {
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        inner.shown.clear();
+        let (hidden, lost) = (std::mem::take(&mut inner.hidden), std::mem::take(&mut inner.lost));
+        let step = inner.step;
+        inner.bytes = 0;
+        let mut written = Ok(());
+        let mut path = None;
+        if let Some((own, file)) = &mut inner.file {
+            written = inner.failed.take().map_or_else(|| file.flush(), Err);
+            path = Some(own.clone());
+        }
+        drop(guard);
+        if hidden > 0 {
+            match (self.reporter.mode(), &path) {
+                (Mode::Json, _) => self.reporter.event("log_omitted", &json!({ "step": step, "lines": hidden })),
+                (_, Some(path)) => {
+                    let lines = if hidden == 1 { "1 more line".to_owned() } else { format!("{hidden} more lines") };
+                    self.reporter.info(&format!("log      {lines} in {}", path.display()));
+                }
+                (_, None) => self.reporter.info(&format!("log      {hidden} more, not shown")),
+            }
+        }
+        if lost > 0 {
+            self.reporter.warn(&format!("the script logs too much: {lost} lines of this step are in no file"));
+        }
+        written.map_err(|error| Error::io(Kind::Store, "write the log", path.unwrap_or_default(), &error))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A line for people: which trajectory and function, where, what. Control characters are shown, not sent to the terminal.
+pub fn in_words(line: &LogLine) -> String {
+    let LogLine { place, text, function, trajectory, .. } = line;
+    let from = match (*function, trajectory.is_empty()) {
+        ("script", _) | ("", _) => String::new(),
+        (function, true) => format!("{function}  "),
+        (function, false) => format!("{trajectory} {function}  "),
+    };
+    let shown: String = text
+        .chars()
+        .take(COLUMNS)
+        .map(|c| match c {
+            '\n' | '\t' => c,
+            c if c.is_control() => char::from_u32(0x2400 + u32::from(c)).filter(|_| c < ' ').unwrap_or('␣'),
+            c => c,
+        })
+        .collect();
+    let more = if text.chars().nth(COLUMNS).is_some() { "…" } else { "" };
+    let place = if place.is_empty() { String::new() } else { format!("{place}: ") };
+    format!("log      {from}{place}{}{more}", shown.replace('\n', "\n           "))
+}
