@@ -212,6 +212,44 @@ environment with the same seed (`rollout.retries`) and then left out of the adva
 Fixed: tables nested 100 deep in plain data; 2^22 values written out at once; 16 calls of `r1.call_tools` inside each other, 1024 calls in
 one; 64 named parts of a reward; 4 KiB a line of the log; 1000 characters of a message. A machine whose functions keep more than a quarter of
 `limits.memory` for themselves finishes what it has begun, and the next trajectories get a fresh one.
+
+## Programs that a policy wrote
+
+`r1.tools.python` runs each program in a confined process. With namespaces (Linux, allowed on most
+machines; root needs no more, other users go through a user namespace), what holds for each of them:
+
+- Its scratch directory is a file system of its own with `disk` bytes and 4096 files. Files that
+  were removed and files without a name count too.
+- It has 64 threads and a scheduling group of its own (Linux 5.14 or later with user namespaces
+  within namespaces; on other machines all programs of a tool share one limit on threads). Its CPU
+  time is limited to `timeout` over all its threads.
+- Its memory is limited by `memory` (address space). Buffers of socket pairs and pipes come on
+  top: at most 64 descriptors, about 14 MiB.
+- A program that cannot be confined, or that was killed from outside, is a failure of the tool: it
+  ends the trajectory with `env_error`, is retried and counted like other failures, and the policy
+  is not told an answer.
+
+Without namespaces (a container that forbids them) the scratch directory lies in the host's
+directory for temporary files. Its size is then looked at ten times a second; files that were
+removed but are still open are not seen, and are limited by 64 descriptors of `disk` bytes. No user
+without privileges can limit a program's share of the processors or its memory for the kernel's own
+objects more closely: that needs a cgroup.
+
+### How to grade programs
+
+A program shares its process with the code behind it. `result.ok` is false where the program exits
+early, ends its own process, or writes to the descriptors of the tool, but no interpreter can hide
+from the code that it runs: a program with `ctypes` can take the place of the driver. So do not let
+the process say whether the program is right:
+
+- Keep the expected values in the recipe. Run the program as the `prelude` of a call
+  (`r1.call_tools(calls, { prelude = program })`), of which nothing that it prints is kept, let
+  the call print a value, and compare that value in Lua, as `r1 new code` does. An `assert` behind
+  the program is decided by objects that the program made.
+- Run each hidden test in a call of its own. Calls share nothing; a session shares everything.
+- Count calls with `result.ok == false` as wrong, whatever they printed.
+
+## Hostile scripts
 ";
 
 #[test]

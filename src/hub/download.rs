@@ -1,12 +1,14 @@
 //! One blob into the cache: resumed where an earlier try ended, checked, and only then there.
 //!
-//! The bytes go to `blobs/ETAG.incomplete`. A connection that breaks is made again from the byte it broke at; only
-//! tries that bring nothing count against the limit. The whole is compared with the checksum in the ETag (SHA-256 of
+//! The bytes go to `blobs/ETAG.incomplete`. A connection that breaks is made again from the byte it broke at. Only tries
+//! that reach no byte further than any before count against the limit: a server that ignores ranges sends the
+//! beginning again and again. The whole is compared with the checksum in the ETag (SHA-256 of
 //! a large file, git's SHA-1 of a small one) before it becomes a blob, so that a blob is right or absent.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
@@ -17,6 +19,14 @@ use super::remote::{Failure, Meta, Remote};
 use super::{Event, Watch, stopped};
 use crate::error::{Error, Result};
 use crate::net::{self, Fault};
+
+/// Most bytes of a file whose length the hub does not say.
+const UNSIZED: u64 = 16 << 30;
+/// Between so many bytes of one the free space is looked at, and so many must be left.
+const LOOK: u64 = 64 << 20;
+const SPARE: u64 = 256 << 20;
+/// Age from which what another process left of a blob is taken for abandoned.
+const ABANDONED: Duration = Duration::from_hours(24);
 
 /// A file of a commit, on its way.
 pub(super) struct Download<'a> {
@@ -55,11 +65,32 @@ impl Download<'_> {
                 }
                 self.fetch_twice(&part, watch)?;
                 fs::rename(&part, &blob).map_err(|error| failed("write", &blob, &error))?;
+                self.remove_abandoned(&blob);
             } else if let Some(size) = self.meta.size {
                 (watch.event)(Event::Bytes(size));
             }
         }
         Ok(())
+    }
+
+    /// Removes what other processes and programs left of this blob, now that it is whole. What may still be written
+    /// to is left alone.
+    fn remove_abandoned(&self, blob: &Path) {
+        for entry in blob.parent().and_then(|blobs| fs::read_dir(blobs).ok()).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let ours = name.strip_prefix(&self.meta.etag).is_some_and(|rest| rest.starts_with('.'));
+            let old = || {
+                entry
+                    .metadata()
+                    .and_then(|found| found.modified())
+                    .is_ok_and(|time| time.elapsed().is_ok_and(|age| age > ABANDONED))
+            };
+            if ours && name.ends_with(".incomplete") && old() {
+                // Only space is lost if it stays.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
     }
 
     /// A part that an earlier try left may be of no use: then once more, from the first byte.
@@ -87,7 +118,8 @@ impl Download<'_> {
         let mut sum = Sum::of(&self.meta.etag);
         sum.catch_up(&mut file).map_err(|error| io(&error))?;
         (watch.event)(Event::Bytes(have));
-        let mut tried = 0;
+        let (mut tried, mut reached) = (0, have);
+        let mut looked = have;
         while self.meta.size != Some(have) || have == 0 {
             if self.meta.size.is_some_and(|size| have > size) {
                 (watch.event)(Event::Lost(have));
@@ -111,13 +143,16 @@ impl Download<'_> {
                     return Err(End::Other(self.other(&format!("the hub answers {status} to a request for its rest"))));
                 }
             }
-            let before = have;
             let broken = loop {
                 match response.next(watch.stop) {
                     Ok(Some(bytes)) => {
                         file.write_all(&bytes).map_err(|error| io(&error))?;
                         sum.add(&bytes);
                         have += bytes.len() as u64;
+                        if self.meta.size.is_none() && have.saturating_sub(looked) >= LOOK {
+                            looked = have;
+                            self.check_unsized(part, have)?;
+                        }
                         (watch.event)(Event::Bytes(bytes.len() as u64));
                         if self.meta.size.is_some_and(|size| have > size) {
                             break None;
@@ -133,12 +168,16 @@ impl Download<'_> {
                 // Longer than it should be: refused above.
                 None if self.meta.size.is_some_and(|size| have > size) => {}
                 fault => {
-                    tried = if have > before { 0 } else { tried + 1 };
+                    tried = if have > reached { 0 } else { tried + 1 };
+                    reached = reached.max(have);
                     if tried >= self.remote.tries {
                         let fault = fault.unwrap_or_else(|| Fault::Broken("the connection was lost".to_owned()));
                         let Failure { error, .. } = self.remote.away(self.id, &fault);
                         return Err(error.at(&self.meta.name).into());
                     }
+                    let of = self.meta.size.map(|size| format!(" of {size}")).unwrap_or_default();
+                    let name = &self.meta.name;
+                    (watch.event)(Event::Note(&format!("{name} broke off after {have}{of} bytes; trying again")));
                     net::pause(self.remote.pause * (tried + 1), watch.stop).map_err(|_| stopped())?;
                 }
             }
@@ -147,6 +186,22 @@ impl Download<'_> {
         if !sum.agrees(&mut file, have).map_err(|error| io(&error))? {
             (watch.event)(Event::Lost(have));
             return Err(End::Other(self.other("its checksum is not the one that the hub gives")));
+        }
+        Ok(())
+    }
+
+    /// Refuses a file without a length that does not end, or would fill the disk.
+    fn check_unsized(&self, part: &Path, have: u64) -> Result<()> {
+        let refuse = |why: &str| {
+            let message = format!("{} of `{}` {why}; the hub does not say its length", self.meta.name, self.id);
+            Err(Error::new(self.id.kind.error(), message).hint("the server may be broken, or no hub at all"))
+        };
+        if have > UNSIZED {
+            return refuse(&format!("has more than {} GiB", UNSIZED >> 30));
+        }
+        let room = part.parent().and_then(super::cache::room);
+        if room.is_some_and(|room| room < SPARE) {
+            return refuse("fills the disk");
         }
         Ok(())
     }

@@ -241,9 +241,11 @@ impl Hub {
         }
         let absent: Vec<&Meta> =
             blobs.iter().map(|(meta, _)| *meta).filter(|meta| !folder.blob(&meta.etag).is_file()).collect();
-        let bytes = absent.iter().map(|meta| meta.size).sum::<Option<u64>>().unwrap_or(0);
+        // A hub may say anything: sums must not wrap around, and one unknown length must not hide the others.
+        let needed = absent.iter().filter_map(|meta| meta.size).fold(0, u64::saturating_add);
+        let bytes = if absent.iter().all(|meta| meta.size.is_some()) { needed } else { 0 };
         let begun: u64 = absent.iter().filter_map(|meta| Some(folder.part(&meta.etag).metadata().ok()?.len())).sum();
-        cache::check_room(bytes.saturating_sub(begun), cache::room(&dir), &self.cache)?;
+        cache::check_room(needed.saturating_sub(begun), cache::room(&dir), &self.cache)?;
         if !absent.is_empty() {
             (watch.event)(Event::Begin { files: absent.len(), bytes });
         }

@@ -13,6 +13,8 @@ pub(crate) enum Need {
     Http(Option<(String, Option<u16>)>),
     /// `process`: any program in the sandbox; `process:NAME`: that one.
     Process(Option<String>),
+    /// `env:NAME`: the value of an environment variable, to send on.
+    Variable(String),
     /// `fs:DIR`: its files, to read.
     Read(PathBuf),
     /// `fs:write:DIR`: its files, to read and write.
@@ -20,7 +22,7 @@ pub(crate) enum Need {
 }
 
 /// The forms of a need, for messages.
-const FORMS: [&str; 6] = ["http", "http:HOST", "process", "process:NAME", "fs:DIR", "fs:write:DIR"];
+const FORMS: [&str; 7] = ["http", "http:HOST", "process", "process:NAME", "env:NAME", "fs:DIR", "fs:write:DIR"];
 
 impl Need {
     /// Reads one entry of `needs`.
@@ -41,6 +43,7 @@ impl Need {
             }
             ("process", None) => return Ok(Self::Process(None)),
             ("process", Some(program)) if !program.is_empty() => return Ok(Self::Process(Some(program.to_owned()))),
+            ("env", Some(name)) if !name.is_empty() => return Ok(Self::Variable(name.to_owned())),
             ("fs", Some(path)) if !path.is_empty() => {
                 return Ok(match path.strip_prefix("write:") {
                     Some(path) => Self::Write(path.into()),
@@ -49,9 +52,9 @@ impl Need {
             }
             _ => {}
         }
-        let near = crate::error::nearest(name, ["http", "process", "fs"]);
+        let near = crate::error::nearest(name, ["http", "process", "env", "fs"]);
         let error = Error::new(Kind::Script, format!("`needs` holds \"{text}\"; it is one of {}", FORMS.join(", ")));
-        Err(if near.is_empty() { error } else { error.hint(suggest(name, ["http", "process", "fs"])) })
+        Err(if near.is_empty() { error } else { error.hint(suggest(name, ["http", "process", "env", "fs"])) })
     }
 }
 
@@ -64,6 +67,7 @@ impl fmt::Display for Need {
             Self::Http(Some((host, Some(port)))) => write!(f, "ask {host}:{port} over HTTP"),
             Self::Process(None) => f.write_str("run programs in a sandbox"),
             Self::Process(Some(program)) => write!(f, "run {program} in a sandbox"),
+            Self::Variable(name) => write!(f, "use the environment variable {name}"),
             Self::Read(path) => write!(f, "read files below {}", path.display()),
             Self::Write(path) => write!(f, "read and write files below {}", path.display()),
         }
@@ -78,8 +82,8 @@ pub fn needs_in_words(needs: &[String]) -> Vec<String> {
 /// What a virtual machine may reach.
 #[derive(Debug)]
 pub(crate) enum Grants {
-    /// A recipe is being loaded: what it declares is not known yet.
-    Loading,
+    /// A recipe in `directory` is being loaded: what it declares is not known yet.
+    Loading { directory: PathBuf },
     /// What a recipe declares; paths are beside its script.
     Declared { needs: Vec<Need>, directory: PathBuf },
     /// A program, which its user trusts; paths are in the current directory.
@@ -109,7 +113,7 @@ impl Grants {
     /// Whether a program may be run.
     pub(crate) fn runs(&self, program: &str) -> bool {
         match self {
-            Self::Loading => false,
+            Self::Loading { .. } => false,
             Self::Everything => true,
             Self::Declared { needs, .. } => needs.iter().any(|need| match need {
                 Need::Process(None) => true,
@@ -117,6 +121,25 @@ impl Grants {
                 _ => false,
             }),
         }
+    }
+
+    /// Whether the value of an environment variable may be sent on.
+    pub(crate) fn reads_variable(&self, name: &str) -> bool {
+        match self {
+            Self::Loading { .. } => false,
+            Self::Everything => true,
+            Self::Declared { needs, .. } => needs.iter().any(|need| matches!(need, Need::Variable(own) if own == name)),
+        }
+    }
+
+    /// The environment variables that are declared.
+    pub(crate) fn variables(&self) -> Vec<String> {
+        let Self::Declared { needs, .. } = self else { return Vec::new() };
+        let names = needs.iter().filter_map(|need| match need {
+            Need::Variable(name) => Some(name.clone()),
+            _ => None,
+        });
+        names.collect()
     }
 
     /// The directories that may be read, as they are on disk.
@@ -135,7 +158,7 @@ impl Grants {
     /// Why not, and whether declaring something would help.
     pub(crate) fn path(&self, given: &str, write: bool) -> Result<PathBuf, Refused> {
         let (needs, directory) = match self {
-            Self::Loading => return Err(Refused::Undeclared),
+            Self::Loading { .. } => return Err(Refused::Undeclared),
             Self::Everything => return Ok(PathBuf::from(given)),
             Self::Declared { needs, directory } => (needs, directory),
         };
@@ -152,7 +175,34 @@ impl Grants {
         });
         if allowed { Ok(real) } else { Err(Refused::Undeclared) }
     }
+
+    /// Whether a script may make a tokenizer or a template of `given`: of a model directory, of which only files with
+    /// well-known names are read, of its template file, and of what lies in the script's own directory or in one that
+    /// the recipe declares. Links count as what they lead to. Paths are relative to the current directory.
+    pub(crate) fn allows_text_of(&self, given: &Path) -> bool {
+        let (needs, directory) = match self {
+            Self::Everything => return true,
+            Self::Loading { directory } => (&[][..], directory),
+            Self::Declared { needs, directory } => (&needs[..], directory),
+        };
+        let is_model = |path: &Path| OF_MODELS.iter().any(|name| path.join(name).is_file());
+        let template = given.file_name().is_some_and(|name| name == "chat_template.jinja");
+        if is_model(given) || (template && given.parent().is_some_and(is_model)) {
+            return true;
+        }
+        let declared = needs.iter().filter_map(|need| match need {
+            Need::Read(root) | Need::Write(root) => Some(directory.join(root)),
+            _ => None,
+        });
+        let Ok(real) = given.canonicalize() else { return false };
+        std::iter::once(directory.clone())
+            .chain(declared)
+            .any(|root| root.canonicalize().is_ok_and(|root| real.starts_with(root)))
+    }
 }
+
+/// The files that a model directory is known by.
+const OF_MODELS: [&str; 3] = ["tokenizer.json", "config.json", "chat_template.jinja"];
 
 /// Why a path may not be used.
 #[derive(Debug, PartialEq, Eq)]
@@ -192,6 +242,10 @@ mod tests {
         Grants::declared(&needs.iter().map(|&need| need.to_owned()).collect::<Vec<_>>(), directory.to_owned())
     }
 
+    fn loading() -> Grants {
+        Grants::Loading { directory: ".".into() }
+    }
+
     #[test]
     fn hosts_are_named_or_public() {
         let own = grants(&["http:API.co", "http:localhost:8080", "http:[::1]:90"], Path::new("."));
@@ -202,14 +256,14 @@ mod tests {
             assert_eq!(own.reach(host, port), Reach::Nowhere, "{host}:{port}");
         }
         assert_eq!(grants(&["http"], Path::new(".")).reach("any.co", 80), Reach::Public);
-        assert_eq!(Grants::Loading.reach("any.co", 80), Reach::Nowhere);
+        assert_eq!(loading().reach("any.co", 80), Reach::Nowhere);
     }
 
     #[test]
     fn programs_are_named_or_any() {
         assert!(grants(&["process"], Path::new(".")).runs("git"));
         let own = grants(&["process:sort"], Path::new("."));
-        assert!(own.runs("sort") && !own.runs("sh") && !Grants::Loading.runs("sort"));
+        assert!(own.runs("sort") && !own.runs("sh") && !loading().runs("sort"));
     }
 
     #[test]
@@ -243,12 +297,12 @@ mod tests {
     fn needs_say_what_they_allow() {
         let words =
             |needs: &[&str]| needs_in_words(&needs.iter().map(|&need| need.to_owned()).collect::<Vec<_>>()).join("; ");
-        insta::assert_snapshot!(words(&["http", "http:a.co:8", "process", "process:gcc", "fs:data", "fs:write:out"]), @"ask public hosts over HTTP; ask a.co:8 over HTTP; run programs in a sandbox; run gcc in a sandbox; read files below data; read and write files below out");
+        insta::assert_snapshot!(words(&["http", "http:a.co:8", "process", "process:gcc", "env:KEY", "fs:data", "fs:write:out"]), @"ask public hosts over HTTP; ask a.co:8 over HTTP; run programs in a sandbox; run gcc in a sandbox; use the environment variable KEY; read files below data; read and write files below out");
         insta::assert_snapshot!(Need::parse("htp").unwrap_err(), @r#"
-        `needs` holds "htp"; it is one of http, http:HOST, process, process:NAME, fs:DIR, fs:write:DIR
+        `needs` holds "htp"; it is one of http, http:HOST, process, process:NAME, env:NAME, fs:DIR, fs:write:DIR
           hint: did you mean `http`?
         "#);
-        for bad in ["", "http:", "http:https://x", "process:", "fs", "fs:"] {
+        for bad in ["", "http:", "http:https://x", "process:", "env", "env:", "fs", "fs:"] {
             assert!(Need::parse(bad).is_err(), "{bad}");
         }
     }

@@ -228,7 +228,12 @@ impl Host {
             renderer,
             tools: RefCell::default(),
             schemas: RefCell::new(Arc::new([])),
-            grants: RefCell::new(if echo.is_some() { Grants::Everything } else { Grants::Loading }),
+            grants: RefCell::new(if echo.is_some() {
+                Grants::Everything
+            } else {
+                // Nothing is loaded yet; `load::run` names the directory.
+                Grants::Loading { directory: std::path::PathBuf::new() }
+            }),
             services,
             echo,
             sink: RefCell::default(),

@@ -64,6 +64,16 @@ impl Slot {
         turn != 0 && self.expired.load(Ordering::Relaxed) == turn
     }
 
+    /// CPU time that the turn which is running now may use, from its beginning.
+    pub(crate) fn budget(&self) -> Duration {
+        Duration::from_nanos(self.budget.load(Ordering::Relaxed))
+    }
+
+    /// Marks the turn that is running now: its time is over.
+    pub(crate) fn expire(&self) {
+        self.expired.store(self.turn.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// Begins a turn that may run for `budget` nanoseconds of CPU time. Turns of one thread do not nest.
     pub(crate) fn arm(&self, budget: u64) -> Turn {
         let number = self.turns.fetch_add(1, Ordering::Relaxed) + 1;

@@ -13,6 +13,7 @@ use super::api::recipe::Recipe;
 use super::convert::kind;
 use super::dataset::Dataset;
 use super::failure::describe;
+use super::grants::Grants;
 use super::host::{Call, Entry, LogLine, LogSink};
 use super::rows::Split;
 use super::settings;
@@ -266,6 +267,9 @@ impl Script {
 
 /// Runs the main file and takes its recipe.
 pub(crate) fn run(vm: &Vm, path: &Path, source: &str) -> Result<Recipe> {
+    if let Grants::Loading { directory: own } = &mut *vm.host.grants.borrow_mut() {
+        *own = directory(path);
+    }
     let value = vm.load(path, source)?;
     if let Some(recipe) = value.as_userdata().and_then(|data| data.borrow::<Recipe>().ok()) {
         return Ok(recipe.clone());

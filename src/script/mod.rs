@@ -36,6 +36,7 @@ mod failure;
 mod grants;
 mod host;
 mod interpreters;
+mod keys;
 mod limits;
 mod load;
 mod messages;
@@ -53,6 +54,7 @@ mod services;
 mod settings;
 mod state;
 mod suite;
+mod suspended;
 mod vm;
 mod worker;
 

@@ -224,17 +224,20 @@ impl Session {
     }
 
     /// Runs a program after those before it.
-    pub(crate) async fn run(&self, python: &Arc<Python>, code: &str, prelude: &str) -> Output {
+    ///
+    /// # Errors
+    /// As [`Python::run_in_session`].
+    pub(crate) async fn run(&self, python: &Arc<Python>, code: &str, prelude: &str) -> Result<Output> {
         self.join(python);
         {
             // Whoever comes second waits until the first has caught up.
             let mut behind = self.behind.lock().await;
             for program in std::mem::take(&mut *behind) {
                 self.join(&program.python);
-                drop(program.python.run_in_session(self.id, &program.code, &program.prelude).await);
+                drop(program.python.run_in_session(self.id, &program.code, &program.prelude).await?);
             }
         }
-        let output = python.run_in_session(self.id, code, prelude).await;
+        let output = python.run_in_session(self.id, code, prelude).await?;
         let mut programs = self.programs.borrow_mut();
         if output.timed_out {
             // It was stopped, and starts afresh.
@@ -242,7 +245,7 @@ impl Session {
         } else {
             programs.push(Program { python: python.clone(), code: code.to_owned(), prelude: prelude.to_owned() });
         }
-        output
+        Ok(output)
     }
 
     /// The interpreter is told when the trajectory is over.

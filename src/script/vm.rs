@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -19,6 +19,7 @@ use super::host::{Call, Entry, Host, misuse};
 use super::limits::{Slot, Turn};
 use super::sandbox;
 use super::state::StateBytes;
+use super::suspended::Suspended;
 use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Status;
@@ -92,11 +93,12 @@ impl Vm {
             let entries = lua.load(include_str!("../../lua/measure.lua")).set_name("=[r1]").call(given)?;
             sandbox::seal(&lua, &environment)?;
             lua.set_app_data(Texts::default());
+            lua.set_app_data(slot.clone());
             lua.set_memory_limit(limits.memory.max(1) << 20)?;
             let watched = slot.clone();
             lua.set_interrupt(move |lua| {
                 if watched.expired() {
-                    return Err(mlua::Error::external(misuse(lua, "the CPU limit was reached")));
+                    return Err(api::args::out_of_time(lua));
                 }
                 Ok(VmState::Continue)
             });
@@ -175,17 +177,17 @@ impl Vm {
     }
 
     /// Calls a function of the script; it may wait for tools, and only this call waits with it.
-    pub(crate) async fn call<R: FromLuaMulti>(
+    pub(crate) async fn call<R: FromLuaMulti + 'static>(
         &self,
         call: &Rc<Call>,
         function: &Function,
         args: impl IntoLuaMulti,
     ) -> Result<R, Failure> {
-        let mut future = pin!(function.call_async::<R>(args));
+        let mut future = Suspended::outermost(&self.lua, function, args);
         let limited = poll_fn(|cx| {
             let polled = {
                 let _running = self.enter(call);
-                future.as_mut().poll(cx)
+                Pin::new(&mut future).poll(cx)
             };
             // What it holds while it waits, all others have to do without.
             if polled.is_pending() && self.holds_too_much(call) {
@@ -194,7 +196,11 @@ impl Vm {
             polled
         });
         let wait = Duration::try_from_secs_f64(self.limits.wait).unwrap_or(Duration::MAX);
-        let Some(result) = call.within(wait, limited).await else {
+        let result = call.within(wait, limited).await;
+        // With it goes what it holds, so that it can be collected.
+        drop(future);
+        let Some(result) = result else {
+            self.collect_garbage();
             let name = call.entry.name();
             let message = format!("{name} waited for tools longer than limits.wait = {} s", self.limits.wait);
             let error = Error { place: self.origin(function), ..Error::new(Kind::Script, message) };
@@ -298,6 +304,7 @@ impl Vm {
     fn finish<R>(&self, call: &Call, function: &Function, result: mlua::Result<R>) -> Result<R, Failure> {
         let entry = call.entry.name();
         if call.cpu_hit.get() {
+            self.collect_garbage();
             let (seconds, name, hint) = match call.entry {
                 Entry::Load => (LOAD_CPU, "loading", "is there an endless loop?"),
                 _ => (self.limits.cpu, entry, "is there an endless loop? limits.cpu sets the limit"),
@@ -327,6 +334,14 @@ impl Vm {
                 }
                 Err(Failure { traceback, ..Failure::new(Status::EnvError, described) })
             }
+        }
+    }
+
+    /// Collects what a call that was stopped has left, if the memory is nearly full: the next call would fail for it.
+    fn collect_garbage(&self) {
+        let limit = self.memory_limit();
+        if self.lua.used_memory() > limit / 2 {
+            let _ = self.lua.gc_collect();
         }
     }
 

@@ -49,7 +49,11 @@ impl Worker {
         let tools = envs.tools();
         let schemas: Vec<Json> = tools.iter().map(|tool| tool.schema()).collect();
         vm.host.schemas.replace(schemas.clone().into());
-        vm.host.grants.replace(Grants::declared(&script.settings.needs, load::directory(&script.path)));
+        let grants = Grants::declared(&script.settings.needs, load::directory(&script.path));
+        for tool in &tools {
+            tool.check(&grants).map_err(|error| error.at_path(&script.path))?;
+        }
+        vm.host.grants.replace(grants);
         vm.host.tools.replace(tools);
         vm.host.listen(script.sink.clone());
         Ok(Self { script: script.clone(), envs, vm: Rc::new(vm), recipe, schemas })
@@ -64,8 +68,11 @@ impl Worker {
     /// their first use.
     ///
     /// # Errors
-    /// [`Kind::Tool`], with the reason.
+    /// [`Kind::Tool`], with the reason; [`Kind::Usage`] for an environment variable that is declared and not set.
     pub fn prepare(&self) -> Result<()> {
+        for name in self.vm.host.grants.borrow().variables() {
+            super::api::secret::variable(&name)?;
+        }
         self.vm.host.tools.borrow().iter().try_for_each(|tool| tool.prepare())
     }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
+use super::room;
 use crate::clock::Clock;
 
 const EACH: &str = "r1_each";
@@ -24,6 +25,24 @@ const KEPT: usize = 1 << 32;
 
 thread_local! {
     static LEFT: Cell<Option<Left>> = const { Cell::new(None) };
+    static MOST: Cell<Duration> = const { Cell::new(Duration::MAX) };
+}
+
+/// A bound on the CPU time of every rendering on this thread, besides a rendering's own, until it is dropped.
+pub(crate) struct TimeLimit {
+    before: Duration,
+}
+
+impl TimeLimit {
+    pub(crate) fn new(most: Duration) -> Self {
+        Self { before: MOST.replace(most.min(MOST.get())) }
+    }
+}
+
+impl Drop for TimeLimit {
+    fn drop(&mut self) {
+        MOST.set(self.before);
+    }
 }
 
 /// What is left to the rendering under way.
@@ -46,6 +65,7 @@ pub(super) struct Budget {
 impl Budget {
     pub(super) fn new(time: Duration) -> Self {
         let clock = Clock::of_this_thread();
+        let time = time.min(MOST.get());
         let end = clock.now() + time.as_nanos() as u64;
         Self { before: LEFT.replace(Some(Left { earliest: Instant::now() + time, clock, end, bytes: KEPT })) }
     }
@@ -92,7 +112,10 @@ fn held(value: Value) -> Result<Value, Error> {
 fn each(value: Value) -> Result<Value, Error> {
     let value = held(value)?;
     Ok(match value.as_str() {
-        Some(text) => text.chars().map(Value::from).collect(),
+        Some(text) => {
+            room::listed(&value)?;
+            text.chars().map(Value::from).collect()
+        }
         None => value,
     })
 }

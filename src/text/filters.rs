@@ -1,11 +1,13 @@
 //! Jinja2's filters, tests and methods where minijinja's differ from Python's in what they print.
 
-use std::sync::LazyLock;
+use std::borrow::Cow;
+use std::sync::{Arc, LazyLock};
 
 use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Environment, ErrorKind, FormatStyle, State, Value as Jinja, format_filter};
 use regex::Regex;
 
+use super::room::{ITEM, Size, listed, room};
 use super::{dialect, python};
 
 /// Puts them into an environment.
@@ -16,15 +18,56 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     });
     environment.set_unknown_method_callback(method);
     environment.add_filter("tojson", tojson);
-    environment.add_filter("string", python::str);
+    environment.add_filter("string", text_of);
+    environment.add_filter("list", |state: &State, value: Jinja| {
+        listed(&value)?;
+        minijinja::filters::list(state, value)
+    });
+    environment.add_filter("reverse", |value: &Jinja| {
+        listed(value)?;
+        minijinja::filters::reverse(value)
+    });
+    environment.add_filter("unique", |state: &State, values: Jinja, options: Kwargs| {
+        listed(&values)?;
+        minijinja::filters::unique(state, values, options)
+    });
+    environment.add_filter("select", |state: &State, value: Jinja, test: Option<Cow<'_, str>>, rest: Rest<Jinja>| {
+        listed(&value)?;
+        minijinja::filters::select(state, value, test, rest)
+    });
+    environment.add_filter("reject", |state: &State, value: Jinja, test: Option<Cow<'_, str>>, rest: Rest<Jinja>| {
+        listed(&value)?;
+        minijinja::filters::reject(state, value, test, rest)
+    });
+    environment.add_filter("map", |state: &State, value: Jinja, options: Rest<Jinja>| {
+        listed(&value)?;
+        minijinja::filters::map(state, value, options)
+    });
+    environment.add_filter("split", |value: &Jinja, separator: Option<Arc<str>>, most: Option<i64>| {
+        listed(value)?;
+        minijinja::filters::split(value, separator, most)
+    });
+    environment.add_filter("lines", |value: &Jinja| {
+        listed(value)?;
+        minijinja::filters::lines(value)
+    });
+    for name in ["escape", "e"] {
+        environment.add_filter(name, |state: &State, value: &Jinja| {
+            // `&#34;` for each letter.
+            room(Size::of(value).bytes.saturating_mul(5))?;
+            minijinja::filters::escape(state, value)
+        });
+    }
     environment.add_filter("trim", trim);
     environment.add_filter("join", join);
     environment.add_filter("indent", indent);
     environment.add_filter("format", format);
     environment.add_filter("batch", |state: &State, value: Jinja, count: usize, fill: Option<Jinja>| {
+        listed(&value)?;
         minijinja::filters::batch(state, value, narrow(count)?, fill)
     });
     environment.add_filter("slice", |state: &State, value: Jinja, count: usize, fill: Option<Jinja>| {
+        listed(&value)?;
         minijinja::filters::slice(state, value, narrow(count)?, fill)
     });
     environment.add_filter("length", length);
@@ -56,19 +99,29 @@ fn tojson(value: &Jinja, indent: Option<Jinja>, options: Kwargs) -> Result<Jinja
     if value.is_undefined() {
         return Err(minijinja::Error::new(ErrorKind::InvalidOperation, "Undefined is not JSON serializable"));
     }
+    let size = Size::of(value);
+    let spaces = layout.indent.unwrap_or(0).saturating_mul(size.depth).saturating_mul(size.values);
+    let marks = (layout.item.len() + layout.key.len()).saturating_mul(size.values);
+    room(size.bytes.saturating_add(spaces).saturating_add(marks))?;
     let json = serde_json::to_value(value).map_err(|error| {
         minijinja::Error::new(ErrorKind::InvalidOperation, "this value is not JSON serializable").with_source(error)
     })?;
     Ok(Jinja::from(python::dumps_with(&json, &layout)))
 }
 
+/// The `string` filter: `str(value)`.
+fn text_of(value: &Jinja) -> Result<String, minijinja::Error> {
+    room(Size::of(value).bytes)?;
+    Ok(python::str(value))
+}
+
 /// The `trim` filter: `str(value).strip(chars)`.
-fn trim(value: &Jinja, chars: Option<&str>) -> String {
-    let text = python::str(value);
-    match chars {
+fn trim(value: &Jinja, chars: Option<&str>) -> Result<String, minijinja::Error> {
+    let text = text_of(value)?;
+    Ok(match chars {
         Some(chars) => text.trim_matches(|letter| chars.contains(letter)).to_owned(),
         None => text.trim().to_owned(),
-    }
+    })
 }
 
 /// The `join` filter: `separator.join(map(str, values))`, of an attribute if one is named.
@@ -77,14 +130,20 @@ fn join(value: &Jinja, separator: Option<&str>, options: Kwargs) -> Result<Strin
     let named: Option<String> = options.get("d")?;
     let attribute: Option<String> = options.get("attribute")?;
     options.assert_all_used()?;
-    let items: Result<Vec<String>, minijinja::Error> = value
-        .try_iter()?
-        .map(|item| match &attribute {
-            Some(name) => item.get_attr(name).map(|value| python::str(&value)),
-            None => Ok(python::str(&item)),
-        })
-        .collect();
-    Ok(items?.join(separator.or(named.as_deref()).unwrap_or_default()))
+    let separator = separator.or(named.as_deref()).unwrap_or_default();
+    let mut out = String::new();
+    for (index, item) in value.try_iter()?.enumerate() {
+        let item = match &attribute {
+            Some(name) => item.get_attr(name)?,
+            None => item,
+        };
+        if index > 0 {
+            out.push_str(separator);
+        }
+        room(out.len().saturating_add(Size::of(&item).bytes).saturating_add(separator.len()))?;
+        out.push_str(&python::str(&item));
+    }
+    Ok(out)
 }
 
 /// The `indent` filter: `width` spaces before every line but the first and blank ones. A last line break stays.
@@ -100,6 +159,7 @@ fn indent(
     let first = first.or(options.get("first")?).unwrap_or(false);
     let blank = blank.or(options.get("blank")?).unwrap_or(false);
     options.assert_all_used()?;
+    room(text.len().saturating_add(text.matches('\n').count().saturating_mul(width)))?;
     let space = " ".repeat(width);
     let lines: Vec<String> = text
         .split('\n')
@@ -128,12 +188,12 @@ fn format(text: &str, values: Rest<Jinja>) -> Result<String, minijinja::Error> {
     let plain = |value: &Jinja| matches!(value.kind(), ValueKind::String | ValueKind::Number) || value.is_kwargs();
     let values: Vec<Jinja> =
         values.iter().map(|value| if plain(value) { value.clone() } else { python::str(value).into() }).collect();
-    narrow_fields(text, FormatStyle::Printf)?;
+    narrow_fields(text, FormatStyle::Printf, &values)?;
     format_filter(FormatStyle::Printf, text, &values)
 }
 
 /// Refuses a format string with a field of a width that no person means, before gigabytes are filled with spaces.
-fn narrow_fields(text: &str, style: FormatStyle) -> Result<(), minijinja::Error> {
+fn narrow_fields(text: &str, style: FormatStyle, values: &[Jinja]) -> Result<(), minijinja::Error> {
     static PERCENT: LazyLock<Regex> = LazyLock::new(|| pattern(r"%(\([^)]*\))?[^a-zA-Z%(]*\d{5}"));
     static BRACES: LazyLock<Regex> = LazyLock::new(|| pattern(r"\{[^{}]*\d{5}"));
     let wide = match style {
@@ -144,7 +204,16 @@ fn narrow_fields(text: &str, style: FormatStyle) -> Result<(), minijinja::Error>
         let why = "a field of more than 9999 letters in a format string";
         return Err(minijinja::Error::new(ErrorKind::InvalidOperation, why));
     }
-    Ok(())
+    // Each field prints one of the values, and may be filled up to its width.
+    let mark = if matches!(style, FormatStyle::Printf) { '%' } else { '{' };
+    let longest = values.iter().map(|value| Size::of(value).bytes).max().unwrap_or(0).saturating_add(9999);
+    room(text.len().saturating_add(text.matches(mark).count().saturating_mul(longest)))
+}
+
+/// Bytes of a text in which one is replaced by another.
+fn replaced(text: &str, from: &str, to: &str, count: Option<usize>) -> usize {
+    let found = text.matches(from).count().min(count.unwrap_or(usize::MAX));
+    text.len().saturating_add(found.saturating_mul(to.len()))
 }
 
 #[allow(clippy::expect_used)] // patterns of this file, which the tests compile
@@ -197,7 +266,8 @@ fn replace(
 ) -> Result<String, minijinja::Error> {
     let count = count.or(options.get("count")?);
     options.assert_all_used()?;
-    let text = python::str(value);
+    let text = text_of(value)?;
+    room(replaced(&text, from, to, count))?;
     Ok(count.map_or_else(|| text.replace(from, to), |count| text.replacen(from, to, count)))
 }
 
@@ -205,6 +275,7 @@ fn replace(
 #[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
 fn sort(state: &State, value: Jinja, places: Rest<Jinja>) -> Result<Jinja, minijinja::Error> {
     const NAMES: [&str; 3] = ["reverse", "case_sensitive", "attribute"];
+    listed(&value)?;
     let (options, places): (Vec<&Jinja>, Vec<&Jinja>) = places.iter().partition(|value| value.is_kwargs());
     if places.len() > NAMES.len() {
         return Err(ErrorKind::TooManyArguments.into());
@@ -236,13 +307,24 @@ fn length(value: &Jinja) -> Result<usize, minijinja::Error> {
 fn method(state: &State, value: &Jinja, name: &str, args: &[Jinja]) -> Result<Jinja, minijinja::Error> {
     if let Some(text) = value.as_str() {
         match name {
-            "format" => narrow_fields(text, FormatStyle::StrFormat)?,
+            "format" => narrow_fields(text, FormatStyle::StrFormat, args)?,
+            "replace" => {
+                let (from, to, count): (&str, &str, Option<i32>) = from_args(args)?;
+                room(replaced(text, from, to, count.and_then(|count| usize::try_from(count).ok())))?;
+            }
+            "join" => {
+                let (values,): (&Jinja,) = from_args(args)?;
+                let separators = values.len().unwrap_or(0).saturating_mul(text.len());
+                room(Size::of(values).bytes.saturating_add(separators))?;
+            }
+            "split" | "splitlines" => room(text.len().saturating_mul(ITEM))?,
             "removeprefix" | "removesuffix" => {
                 let (affix,): (&str,) = from_args(args)?;
                 let short = if name == "removeprefix" { text.strip_prefix(affix) } else { text.strip_suffix(affix) };
                 return Ok(Jinja::from(short.unwrap_or(text)));
             }
             "rsplit" => {
+                room(text.len().saturating_mul(ITEM))?;
                 let (separator, most): (&str, Option<usize>) = from_args(args)?;
                 let mut parts: Vec<Jinja> = match most {
                     Some(most) => text.rsplitn(most + 1, separator).map(Jinja::from).collect(),

@@ -21,6 +21,7 @@ mod python;
 #[cfg(test)]
 mod recorded;
 mod renderer;
+mod room;
 pub mod schema;
 mod stream;
 mod supervised;
@@ -31,6 +32,7 @@ mod tokenizer;
 mod train;
 mod turns;
 
+pub(crate) use dialect::TimeLimit;
 pub use format::{AUTO, CODE_TOOL, Format, Reply};
 pub use renderer::{Extension, Renderer, Style};
 pub use stream::{Event, Stream};

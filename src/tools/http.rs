@@ -18,6 +18,8 @@ pub struct HttpRequest {
     pub method: &'static str,
     pub url: String,
     pub headers: Vec<(String, String)>,
+    /// Names of headers with secrets, which no other host than the first is sent.
+    pub secrets: Vec<String>,
     pub body: Option<Vec<u8>>,
     pub timeout: Duration,
     /// Most bytes of the answer's body.
@@ -53,6 +55,11 @@ pub fn url_target(url: &str) -> Option<(String, u16)> {
     net::host_and_port(url)
 }
 
+/// Text as it stands in the query of an address.
+pub fn url_escape(text: &str) -> String {
+    net::escape(text, false)
+}
+
 /// An address with one more `name=value` in its query.
 pub fn url_with_query(url: &str, name: &str, value: &str) -> String {
     let (base, fragment) = url.split_once('#').map_or((url, ""), |(base, fragment)| (base, fragment));
@@ -84,8 +91,10 @@ async fn follow(mut request: HttpRequest, reach: &dyn Fn(&str, u16) -> Reach) ->
             net::redirect(&request.url, &location).ok_or_else(|| format!("can't follow a redirect to {location:?}"))?;
         // Secrets stay with the host they were meant for.
         if net::origin(&next) != net::origin(&request.url) {
-            let secret =
-                |name: &str| ["authorization", "cookie", "proxy-authorization"].contains(&name.to_lowercase().as_str());
+            let secret = |name: &String| {
+                ["authorization", "cookie", "proxy-authorization"].contains(&name.to_lowercase().as_str())
+                    || request.secrets.contains(name)
+            };
             request.headers.retain(|(name, _)| !secret(name));
         }
         if whole.status == 303 || (matches!(whole.status, 301 | 302) && request.method == "POST") {

@@ -10,6 +10,8 @@ use std::time::Duration;
 pub struct Program {
     /// Its name or path, and its arguments.
     pub argv: Vec<String>,
+    /// Variables of its environment, besides the few that every program gets.
+    pub env: Vec<(String, String)>,
     /// What it reads from its standard input.
     pub input: Vec<u8>,
     pub timeout: Duration,
@@ -138,6 +140,7 @@ mod linux {
             list: Vec::new(),
             scratch: scratch.to_owned(),
             scratch_bytes: program.disk_mb << 20,
+            rooms: 0,
             execute: true,
         };
         let confinement = Confinement::of_program(&reach, namespaces)?;
@@ -153,6 +156,7 @@ mod linux {
             .env_clear()
             .envs([("PATH", PATH), ("LC_ALL", "C.UTF-8"), ("TZ", "UTC"), ("HOME", "/"), ("LANG", "C.UTF-8")])
             .env("TMPDIR", scratch)
+            .envs(program.env.iter().map(|(name, value)| (name, value)))
             .current_dir(scratch)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -262,6 +266,7 @@ mod tests {
     fn program(argv: &[&str]) -> Program {
         Program {
             argv: argv.iter().map(|&text| text.to_owned()).collect(),
+            env: Vec::new(),
             input: Vec::new(),
             timeout: Duration::from_mins(1),
             memory_mb: 512,

@@ -11,7 +11,7 @@ use crate::config::{Branch, BranchAt, Learner, Sft};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Role, Trajectory};
 use crate::model::Model;
-use crate::script::needs_in_words;
+use crate::script::{Script, needs_in_words};
 use crate::store::RunDir;
 use crate::telemetry::{Metrics, MetricsLog, Reporter, compact, duration};
 
@@ -69,6 +69,16 @@ pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows
         compact(learner.lr)
     ));
     reporter.info(&format!("run      {}", run.path().display()));
+}
+
+/// Warns of API keys that the run directory's copy of the script now holds.
+pub(super) fn literal_keys(reporter: &Reporter, script: &Script) {
+    for place in script.literal_keys() {
+        reporter.warn(&format!(
+            "{place} looks like it holds an API key, and the run directory now has a copy of it; read it from the \
+             environment instead: needs = {{ \"env:NAME\" }} and r1.secret(\"NAME\")"
+        ));
+    }
 }
 
 pub(super) fn opening_sft(reporter: &Reporter, model: &Model, run: &RunDir, rows: u64, sft: &Sft) {

@@ -133,6 +133,7 @@ impl Training {
         report::opening(reporter, &session, &run, rows, &learner);
         script.logged.iter().for_each(|line| session.log.line(line));
         session.log.settle()?;
+        report::literal_keys(reporter, &script);
         let schedule = schedule_of(&learner);
         Ok(Self {
             script,

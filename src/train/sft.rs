@@ -75,6 +75,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
         }
     };
     record(&run, &script, &options.overrides, &source::origins(&script, origin)?, 0, state.step)?;
+    report::literal_keys(reporter, &script);
     let merging = script.settings.checkpoint.merge;
     let seed = script.settings.seed;
     let (mut model, dir) = adapter::load_for_training(&dir, policy, merging, seed, options.fetching(reporter))?;

@@ -218,3 +218,107 @@ fn servers_that_are_not_there() {
       hint: as in --api-base http://localhost:8000/v1
     ");
 }
+
+#[test]
+fn a_reasoning_model_gets_its_own_name_of_the_limit() {
+    let dir = directory(&[], false);
+    let server = serving(|asked, _| {
+        let body: serde_json::Value = serde_json::from_slice(&asked.body).unwrap();
+        if body.get("max_tokens").is_some() {
+            let error =
+                json!({ "message": "Unsupported parameter", "param": "max_tokens", "code": "unsupported_parameter" });
+            return Answer::new(400, json!({ "error": error }).to_string());
+        }
+        streamed(&[delta(&json!({ "content": format!("up to {}", body["max_completion_tokens"]) })), finish("stop")])
+    });
+    let output = infer(dir.path(), &server, &["-p", "Hello?", "--max-tokens", "20"]);
+    let said = shown(dir.path(), &output);
+    assert!(output.status.success() && said.contains("up to 20"), "{said}");
+    assert_eq!(server.asked().len(), 2);
+    // Any other refusal is told as it is.
+    let server = serving(|_, _| Answer::new(400, r#"{"error": {"message": "No.", "param": "model"}}"#));
+    let said = shown(dir.path(), &infer(dir.path(), &server, &["-p", "Hello?", "--max-tokens", "20"]));
+    assert!(said.contains("answers 400: No."), "{said}");
+    assert_eq!(server.asked().len(), 1);
+}
+
+#[test]
+fn filters_and_refusals_are_told() {
+    let cut = serving(|_, _| streamed(&[delta(&json!({ "content": "Once upon" })), finish("content_filter")]));
+    let told = said(&cut);
+    assert!(told.contains("exit: 5") && told.contains("its content filter stopped the reply"), "{told}");
+    let refusing = serving(|_, _| {
+        streamed(&[delta(&json!({ "refusal": "I can't do " })), delta(&json!({ "refusal": "that." })), finish("stop")])
+    });
+    let told = said(&refusing);
+    assert!(told.contains("exit: 0") && told.contains("I can't do that."), "{told}");
+}
+
+#[test]
+fn odd_streams_are_read_or_refused() {
+    // A byte order mark before the first event.
+    let marked = serving(|_, _| {
+        let event = delta(&json!({ "content": "marked" }));
+        let body = format!("\u{feff}data: {event}\n\ndata: {}\n\ndata: [DONE]\n\n", finish("stop"));
+        Answer::new(200, body).with("Content-Type", "text/event-stream")
+    });
+    let told = said(&marked);
+    assert!(told.contains("exit: 0") && told.contains("marked"), "{told}");
+    // A reply without end.
+    let endless = serving(|_, _| {
+        let event = format!("data: {}\n\n", delta(&json!({ "content": "x".repeat(1 << 20) })));
+        Answer::new(200, event.repeat(80)).with("Content-Type", "text/event-stream")
+    });
+    let dir = directory(&[], false);
+    let output = infer(dir.path(), &endless, &["-p", "Hello?", "--json"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && told.contains("bytes and does not end"), "{told}");
+}
+
+#[test]
+fn calls_without_an_index_are_told_apart() {
+    let dir = directory(
+        &[(
+            "a.lua",
+            r#"return r1.recipe {
+                 env = r1.env { tools = { r1.tool { name = "double", description = "Doubles.", parameters = { n = "number" },
+                   run = function(arguments) return tostring(arguments.n * 2) end } } },
+                 reward = function() return 0 end,
+               }"#,
+        )],
+        false,
+    );
+    let call = |id: &str, name: &str, arguments: &str| {
+        let mut call = json!({ "function": { "arguments": arguments } });
+        for (field, value) in [("id", id), ("type", if id.is_empty() { "" } else { "function" })] {
+            if !value.is_empty() {
+                call[field] = json!(value);
+            }
+        }
+        if !name.is_empty() {
+            call["function"]["name"] = json!(name);
+        }
+        delta(&json!({ "tool_calls": [call] }))
+    };
+    let server = serving(move |_, before| {
+        if before > 0 {
+            return streamed(&[delta(&json!({ "content": "Done." })), finish("stop")]);
+        }
+        streamed(&[
+            call("a", "double", "{\"n\""),
+            call("", "", ": 4}"),
+            call("b", "double", "{\"n\": "),
+            call("b", "", "5}"),
+            finish("tool_calls"),
+        ])
+    });
+    let output = infer(dir.path(), &server, &["--script", "a.lua", "-p", "Hello?", "--json"]);
+    let told = shown(dir.path(), &output);
+    let results: Vec<serde_json::Value> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .filter(|event: &serde_json::Value| event["event"] == "result")
+        .collect();
+    let texts: Vec<&str> = results.iter().filter_map(|event| event["text"].as_str()).collect();
+    assert_eq!(texts, ["8", "10"], "{told}");
+}

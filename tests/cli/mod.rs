@@ -21,6 +21,7 @@ mod reload;
 mod repl;
 mod replay;
 mod resume;
+mod secrets;
 mod training;
 mod updates;
 

@@ -27,8 +27,11 @@ const TRIES: u32 = 4;
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
 /// Prompt tokens that a context policy is told of where no setting says: only the server knows.
 const PROMPT_TOKENS: usize = 16_384;
-/// Largest answer that comes in one piece, bytes.
+/// Largest answer that comes in one piece, and largest reply that is streamed, bytes.
 const WHOLE: usize = 64 << 20;
+/// The names of the limit on a reply's tokens: that of most servers, and that of OpenAI's reasoning models.
+const MAX_TOKENS: &str = "max_tokens";
+const MAX_COMPLETION_TOKENS: &str = "max_completion_tokens";
 
 /// A model behind a server.
 pub(super) struct Remote {
@@ -102,7 +105,7 @@ impl Remote {
         let stream = self.format.map(|format| format.stream(false, CODE_TOOL, tools));
         let mut heard = Heard { stream, ..Heard::default() };
         let mut stopped = false;
-        match self.send(&body, &stop).and_then(|answer| self.hear(answer, &mut heard, &stop, show)) {
+        match self.send(&mut body, &stop).and_then(|answer| self.hear(answer, &mut heard, &stop, show)) {
             Ok(()) => {}
             Err(error) if error.kind == Kind::Interrupted => stopped = true,
             Err(error) => return Err(error),
@@ -156,7 +159,7 @@ impl Remote {
     }
 
     /// Asks until the server has time.
-    fn send(&self, body: &Value, stop: &dyn Fn() -> bool) -> Result<Response> {
+    fn send(&mut self, body: &mut Value, stop: &dyn Fn() -> bool) -> Result<Response> {
         let url = format!("{}/chat/completions", self.base);
         let mut tried = 0;
         loop {
@@ -173,10 +176,25 @@ impl Remote {
             if (200..300).contains(&status) {
                 return Ok(response);
             }
+            if status == 400 && body.get(MAX_TOKENS).is_some() {
+                let refusal = response.bytes(WHOLE, stop).unwrap_or_default();
+                if !wants_max_completion_tokens(&refusal) {
+                    return Err(self.refused(status, &refusal));
+                }
+                // Once per conversation: later requests use the other name from the start.
+                for fields in [body.as_object_mut(), Some(&mut self.sampling)].into_iter().flatten() {
+                    if let Some(most) = fields.remove(MAX_TOKENS) {
+                        fields.insert(MAX_COMPLETION_TOKENS.to_owned(), most);
+                    }
+                }
+                continue;
+            }
             let after = response.header("retry-after").and_then(|wait| wait.parse().ok()).map(Duration::from_secs);
             let wait = after.unwrap_or(Duration::from_secs(1 << tried.min(5)));
             if !matches!(status, 429 | 502..=504) || tried >= TRIES || wait > LONGEST_WAIT {
-                return Err(self.refused(response, stop));
+                return Err(self
+                    .moved(&response)
+                    .unwrap_or_else(|| self.refused(status, &response.bytes(WHOLE, stop).unwrap_or_default())));
             }
             net::pause(wait, stop).map_err(|fault| self.fault(fault))?;
         }
@@ -199,7 +217,8 @@ impl Remote {
         if kind.starts_with("text/html") {
             return Err(self.odd(Odd::Foreign("it sends a web page".to_owned())));
         }
-        let (mut line, mut events) = (Vec::new(), 0);
+        let (mut line, mut events, mut size) = (Vec::new(), 0, 0_usize);
+        let mut first = true;
         while let Some(bytes) = answer.next(stop).map_err(|fault| self.cut(fault))? {
             for byte in bytes {
                 if byte != b'\n' {
@@ -209,8 +228,16 @@ impl Remote {
                     line.push(byte);
                     continue;
                 }
-                if let Some(data) = line.trim_ascii().strip_prefix(b"data:".as_slice()) {
+                // A byte order mark may stand before the first line.
+                let own = line.strip_prefix(b"\xEF\xBB\xBF".as_slice()).filter(|_| first).unwrap_or(&line);
+                first = false;
+                if let Some(data) = own.trim_ascii().strip_prefix(b"data:".as_slice()) {
                     let data = data.trim_ascii();
+                    size += data.len();
+                    if size > WHOLE {
+                        let why = format!("its reply has more than {WHOLE} bytes and does not end");
+                        return Err(self.odd(Odd::Foreign(why)));
+                    }
                     if data == b"[DONE]".as_slice() {
                         return Ok(());
                     }
@@ -254,7 +281,7 @@ impl Remote {
     fn said(&mut self, heard: Heard<'_>, read: Option<Reply>, stopped: bool, show: &mut Show<'_>) -> Said {
         let mut read = read.unwrap_or_else(|| Reply { content: heard.content.clone(), ..Reply::default() });
         let (mut tool_calls, mut errors) = (std::mem::take(&mut read.tool_calls), std::mem::take(&mut read.errors));
-        for (number, Pieces { name, arguments }) in (1..).zip(heard.calls.into_values()) {
+        for (number, Pieces { name, arguments, .. }) in (1..).zip(heard.calls.into_values()) {
             let text = if arguments.trim().is_empty() { "{}" } else { arguments.as_str() };
             match serde_json::from_str::<Value>(text) {
                 Ok(arguments) if arguments.is_object() && !name.is_empty() => {
@@ -315,6 +342,7 @@ struct Heard<'a> {
 /// A call whose arguments arrive in pieces.
 #[derive(Default)]
 struct Pieces {
+    id: String,
     name: String,
     arguments: String,
 }
@@ -354,9 +382,19 @@ impl Heard<'_> {
                 None => show(Piece::Text(more)),
             }
         }
-        for (place, call) in (0..).zip(delta["tool_calls"].as_array().into_iter().flatten()) {
+        if let Some(more) = text("refusal") {
+            self.content.push_str(more);
             self.pieces += 1;
-            let pieces = self.calls.entry(call["index"].as_u64().unwrap_or(place)).or_default();
+            show(Piece::Text(more));
+        }
+        let calls = delta["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
+        for call in calls {
+            self.pieces += 1;
+            let index = call["index"].as_u64().unwrap_or_else(|| self.index_of(call, calls.len()));
+            let pieces = self.calls.entry(index).or_default();
+            if let Some(id) = call["id"].as_str().filter(|id| !id.is_empty()) {
+                id.clone_into(&mut pieces.id);
+            }
             if let Some(name) = call["function"]["name"].as_str() {
                 pieces.name.push_str(name);
             }
@@ -367,10 +405,29 @@ impl Heard<'_> {
             }
         }
         if let Some(reason) = choice["finish_reason"].as_str() {
+            if reason == "content_filter" {
+                return Err(Odd::Failed("its content filter stopped the reply".to_owned()));
+            }
             self.finish = Some(reason.to_owned());
         }
         Ok(())
     }
+
+    /// The place of a piece of a call from a server that leaves the index out: a new id or a new name begins a call,
+    /// and what has neither goes on with the last one. Several pieces at once are calls of their own.
+    fn index_of(&self, call: &Value, at_once: usize) -> u64 {
+        let next = self.calls.last_key_value().map_or(0, |(index, _)| index + 1);
+        let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        if let Some(id) = text(&call["id"]) {
+            return self.calls.iter().find(|(_, pieces)| pieces.id == id).map_or(next, |(index, _)| *index);
+        }
+        if text(&call["function"]["name"]).is_some() || at_once > 1 { next } else { next.saturating_sub(1) }
+    }
+}
+
+/// Whether a server refuses `max_tokens` because its model takes `max_completion_tokens`.
+fn wants_max_completion_tokens(refusal: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(refusal).is_ok_and(|refusal| refusal["error"]["param"] == MAX_TOKENS)
 }
 
 #[cfg(test)]

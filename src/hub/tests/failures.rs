@@ -258,3 +258,55 @@ fn what_is_no_hub_is_named() {
         assert!(error.message.contains("does not answer as a hub"), "{error}");
     }
 }
+
+#[test]
+fn a_server_that_ignores_ranges_and_breaks_off_is_not_asked_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::changed(tiny(), |asked, _, answer| match asked.at_store {
+        // Always the whole file from its first byte, and always cut at the same place.
+        true => Answer { cut: Some(50), ..Answer::new(200, weights()) },
+        false => answer,
+    });
+    let hub = hub(&server.url, dir.path(), &[]);
+    let (fetched, notes) = fetch_noting(&hub, "org/tiny");
+    let error = fetched.unwrap_err();
+    assert!(error.to_string().contains("model.safetensors"), "{error}");
+    let asked = server.asked().iter().filter(|asked| asked.at_store && asked.method == "GET").count();
+    assert!(asked <= 8, "asked {asked} times");
+    assert!(notes.iter().any(|note| note.starts_with("model.safetensors broke off after 50 of ")), "{notes:?}");
+}
+
+#[test]
+fn sizes_that_wrap_around_do_not_pass_the_check_for_room() {
+    let (error, _, _) = refused(|asked, _, answer| {
+        if asked.method != "HEAD" || !asked.path.contains("safetensors") && !asked.path.contains("config.json") {
+            return answer;
+        }
+        // Twice 2^63 is 0.
+        let sum = if asked.path.contains("safetensors") { "a" } else { "b" }.repeat(64);
+        let mut odd = Answer::new(302, "").with("Location", "/nowhere");
+        odd.headers.retain(|(name, _)| name != "X-Linked-ETag");
+        odd.with("X-Linked-ETag", &format!("\"{sum}\"")).with("X-Linked-Size", &(1_u64 << 63))
+    });
+    assert!(error.message.contains("are free"), "{error}");
+}
+
+#[test]
+fn what_others_left_of_a_blob_is_removed_once_it_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(tiny());
+    let blobs = dir.path().join("hub/models--org--tiny/blobs");
+    fs::create_dir_all(&blobs).unwrap();
+    let sum = etag("model.safetensors", &weights());
+    let (old, new) = (blobs.join(format!("{sum}.4711.incomplete")), blobs.join(format!("{sum}.0815.incomplete")));
+    let other = blobs.join("of-another-file.incomplete");
+    for path in [&old, &new, &other] {
+        fs::write(path, "left").unwrap();
+    }
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_hours(48);
+    for path in [&old, &other] {
+        fs::File::options().write(true).open(path).unwrap().set_modified(long_ago).unwrap();
+    }
+    fetch(&hub(&server.url, dir.path(), &[]), "org/tiny").unwrap();
+    assert!(!old.exists() && new.exists() && other.exists());
+}

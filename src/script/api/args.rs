@@ -1,6 +1,8 @@
 //! Reading the arguments of host functions: every refusal names the function, the field and the line.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use mlua::{Function, Lua, Table, Value};
 
@@ -10,6 +12,7 @@ use crate::error::{Error, Kind, suggest};
 use crate::script::convert::{Odd, kind, show, to_json};
 use crate::script::grants::Grants;
 use crate::script::host::{Host, misuse, place};
+use crate::script::limits::Slot;
 
 /// Raises an error inside the VM.
 pub(crate) fn raise(error: Error) -> mlua::Error {
@@ -162,13 +165,37 @@ impl<'a> Fields<'a> {
 
 /// The error of a recipe that reaches for what it does not declare; `need` is what would allow it.
 pub(crate) fn undeclared(lua: &Lua, host: &Host, function: &str, need: &str) -> mlua::Error {
-    if matches!(*host.grants.borrow(), Grants::Loading) {
+    if matches!(*host.grants.borrow(), Grants::Loading { .. }) {
         let why = format!("{function}: reaches outside, which a recipe may not do while it is loaded");
         return raise(misuse(lua, why).hint("call it in reset, step, context, reward or the `run` of a tool"));
     }
     let why = format!("{function}: the recipe does not declare that it needs this");
     raise(misuse(lua, why).hint(format!("add needs = {{ \"{need}\" }} to r1.recipe")))
 }
+
+/// Fails where the call has used up its CPU time: host functions that may run long ask between their steps, since
+/// Luau's interrupts do not reach them.
+pub(crate) fn in_time(lua: &Lua) -> mlua::Result<()> {
+    match lua.app_data_ref::<Arc<Slot>>() {
+        Some(slot) if slot.expired() => Err(raise(misuse(lua, OUT_OF_TIME))),
+        _ => Ok(()),
+    }
+}
+
+/// Ends the call's turn for want of time, and the error that says so.
+pub(crate) fn out_of_time(lua: &Lua) -> mlua::Error {
+    if let Some(slot) = lua.app_data_ref::<Arc<Slot>>() {
+        slot.expire();
+    }
+    raise(misuse(lua, OUT_OF_TIME))
+}
+
+/// The most CPU time that the rest of the call may take.
+pub(crate) fn time_left(lua: &Lua) -> Duration {
+    lua.app_data_ref::<Arc<Slot>>().map_or(Duration::MAX, |slot| slot.budget())
+}
+
+const OUT_OF_TIME: &str = "the CPU limit was reached";
 
 /// Bytes as JSON for the record: text where they are valid UTF-8, else a list.
 pub(crate) fn json_of(bytes: &[u8]) -> serde_json::Value {

@@ -15,6 +15,7 @@ use crate::mdp::{CallKind, ToolRecord};
 use crate::script::convert::{self, Odd, kind, to_json};
 use crate::script::host::{Call, Host};
 use crate::script::interpreters;
+use crate::script::suspended::{Suspended, with_room};
 use crate::script::vm::at_definition;
 use crate::text::schema;
 use crate::tools::{Output, Python, Rhai};
@@ -29,7 +30,12 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             .and_then(|nesting| Ok((nesting, jobs(&lua, &host, &calls, &options)?)));
         async move {
             let (_nesting, jobs) = jobs?;
-            let answers = try_join_all(jobs.into_iter().map(|job| call.branch(job.run(call.clone())))).await?;
+            let mut running: Vec<_> =
+                jobs.into_iter().map(|job| Box::pin(call.branch(job.run(lua.clone(), call.clone())))).collect();
+            let answers = try_join_all(running.iter_mut()).await;
+            // Where one has failed, the others are still suspended.
+            with_room(&lua, || drop(running));
+            let answers = answers?;
             let list = lua.create_table_with_capacity(answers.len(), 0)?;
             for answer in answers {
                 list.raw_push(answer.to_lua(&lua)?)?;
@@ -175,7 +181,7 @@ fn with_kwargs(lua: &Lua, options: &Value, kwargs: &Json) -> mlua::Result<Value>
 }
 
 impl Job {
-    async fn run(self, call: Rc<Call>) -> mlua::Result<Answer> {
+    async fn run(self, lua: Lua, call: Rc<Call>) -> mlua::Result<Answer> {
         let (tool, call_id, arguments, given, prelude, options) = match self {
             Self::Refused(answer) => return Ok(answer),
             Self::Ready { tool, call_id, arguments, given, prelude, options } => {
@@ -186,14 +192,18 @@ impl Job {
         let started = Instant::now();
         let (output, reward) = match &tool.run {
             Run::Lua { run, timeout } => {
-                let future = run.call_async::<(Value, Value)>((given, options));
+                let mut future = Suspended::<(Value, Value)>::inner(&lua, run, (given, options));
                 let called = |result: mlua::Result<_>| result.context(format!("{NAME}, tool `{}`", tool.name));
                 let result = match timeout {
                     None => Ok(called(future.await)?),
-                    Some(limit) => match call.within(*limit, future).await {
-                        Some(result) => Ok(called(result)?),
-                        None => Err(format!("Error: timed out after {} s", limit.as_secs_f64())),
-                    },
+                    Some(limit) => {
+                        let result = call.within(*limit, &mut future).await;
+                        with_room(&lua, || drop(future));
+                        match result {
+                            Some(result) => Ok(called(result)?),
+                            None => Err(format!("Error: timed out after {} s", limit.as_secs_f64())),
+                        }
+                    }
                 };
                 let (text, ok, reward) = match result {
                     Ok((text, second)) => {
@@ -208,10 +218,10 @@ impl Job {
             Run::Python { options, session } => {
                 let live = async {
                     let python: Arc<Python> = interpreters::python(options)?;
-                    Ok(match call.session.as_ref().filter(|_| *session) {
+                    match call.session.as_ref().filter(|_| *session) {
                         Some(session) => session.run(&python, &code(), &prelude).await,
                         None => python.run(&code(), &prelude).await,
-                    })
+                    }
                 };
                 (interpret(&call, &tool.name, &arguments, &prelude, live).await?, 0.0)
             }

@@ -11,6 +11,7 @@ use super::args::{fail, raise};
 use super::tool::{SECONDS, seconds};
 use crate::script::convert::kind;
 use crate::script::host::Host;
+use crate::script::suspended::Suspended;
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let own = host.clone();
@@ -48,7 +49,10 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         lua.create_async_function(move |lua, functions: Value| {
             let call = own.current();
             let jobs = list(&lua, &functions).map(|functions| {
-                functions.into_iter().map(|function| call.branch(function.call_async::<Value>(()))).collect::<Vec<_>>()
+                functions
+                    .iter()
+                    .map(|function| call.branch(Suspended::<Value>::inner(&lua, function, ())))
+                    .collect::<Vec<_>>()
             });
             async move {
                 // All of them come to their end: which error is raised must not depend on time.

@@ -7,6 +7,7 @@ use mlua::{Lua, Table, Value};
 use serde_json::{Map, Value as Json, json};
 
 use super::args::{Fields, bytes_of, fail, json_of, raise, text, undeclared};
+use super::secret::{Named, Secrets, Text};
 use super::tool::{SECONDS, seconds};
 use crate::script::convert::{Odd, kind, to_json};
 use crate::script::host::{Call, Host};
@@ -58,7 +59,46 @@ struct Asked {
     function: &'static str,
     host: Rc<Host>,
     call: Rc<Call>,
-    request: HttpRequest,
+    request: Asking,
+}
+
+/// What is asked, secrets not filled in.
+struct Asking {
+    method: &'static str,
+    url: String,
+    query: Named,
+    headers: Named,
+    body: Option<Vec<u8>>,
+    timeout: Duration,
+    max_bytes: usize,
+}
+
+impl Asking {
+    /// The address with its query, of which `value` gives the texts.
+    fn address<E>(&self, mut value: impl FnMut(&Text) -> Result<String, E>) -> Result<String, E> {
+        let base = self.url.clone();
+        self.query.iter().try_fold(base, |url, (name, text)| Ok(url_with_query(&url, name, &value(text)?)))
+    }
+
+    /// The request as it is sent.
+    fn reveal(self, values: &mut Secrets) -> crate::error::Result<HttpRequest> {
+        let url = self.address(|text| text.reveal(values))?;
+        let mut headers = Vec::with_capacity(self.headers.len());
+        let mut secrets = Vec::new();
+        for (name, text) in self.headers {
+            let value = text.reveal(values)?;
+            if text.is_secret() {
+                secrets.push(name.clone());
+                if value.contains(['\r', '\n', '\0']) {
+                    let why = format!("the value for the header {name} has a line break in it");
+                    return Err(crate::error::Error::new(crate::error::Kind::Usage, why));
+                }
+            }
+            headers.push((name, value));
+        }
+        let Self { method, body, timeout, max_bytes, .. } = self;
+        Ok(HttpRequest { method, url, headers, secrets, body, timeout, max_bytes })
+    }
 }
 
 fn request_of(lua: &Lua, host: &Rc<Host>, given: &Value) -> mlua::Result<Asked> {
@@ -94,26 +134,13 @@ fn build(
     url: &Value,
     fields: &Fields<'_>,
 ) -> mlua::Result<Asked> {
-    let mut url = text(lua, function, "url", url)?;
-    let named = |name: &str| -> mlua::Result<Map<String, Json>> {
-        match fields.json(name)? {
-            Json::Null => Ok(Map::new()),
-            Json::Object(pairs) => Ok(pairs),
-            _ => Err(fields.refuse(name, "a table of named texts", &fields.get(name)?)),
-        }
-    };
-    let plain = |value: &Json| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    for (name, value) in named("query")? {
-        url = url_with_query(&url, &name, &plain(&value));
-    }
-    let mut headers = Vec::new();
-    for (name, value) in named("headers")? {
-        let value = plain(&value);
-        let good = |text: &str| !text.is_empty() && !text.contains(['\r', '\n', '\0']);
-        if !good(&name) || value.contains(['\r', '\n', '\0']) {
+    let url = text(lua, function, "url", url)?;
+    let query = Text::named(lua, host, function, "query", &fields.get("query")?)?;
+    let headers = Text::named(lua, host, function, "headers", &fields.get("headers")?)?;
+    for (name, value) in &headers {
+        if name.is_empty() || [name, &value.shown()].iter().any(|text| text.contains(['\r', '\n', '\0'])) {
             return Err(fail(lua, function, format!("the header {name:?} has a line break in it, or no name")));
         }
-        headers.push((name, value));
     }
     let timeout = match fields.get("timeout")? {
         Value::Nil => TIMEOUT,
@@ -127,7 +154,7 @@ fn build(
         Value::Integer(bytes) if (1..=MOST_BYTES as i64).contains(&bytes) => bytes as usize,
         other => return Err(fields.refuse("max_bytes", &format!("a number of bytes up to {MOST_BYTES}"), &other)),
     };
-    let request = HttpRequest { method, url, headers, body: None, timeout, max_bytes };
+    let request = Asking { method, url, query, headers, body: None, timeout, max_bytes };
     let mut asked = Asked { function, host: host.clone(), call: host.current(), request };
     for name in ["body", "json"] {
         match fields.get(name)? {
@@ -158,7 +185,7 @@ impl Asked {
         let json = to_json(body, "json", Odd::Refuse).map_err(|why| fail(lua, self.function, why))?;
         self.request.body = Some(json.to_string().into_bytes());
         if !self.request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
-            self.request.headers.push(("content-type".to_owned(), "application/json".to_owned()));
+            self.request.headers.push(("content-type".to_owned(), Text::plain("application/json")));
         }
         Ok(self)
     }
@@ -185,10 +212,14 @@ impl Asked {
             .request
             .headers
             .iter()
-            .map(|(name, value)| (name.clone(), Json::from(if secret(name) { "(secret)" } else { value })))
+            .map(|(name, value)| {
+                (name.clone(), if secret(name) { "(secret)".to_owned() } else { value.shown() }.into())
+            })
             .collect();
+        let url = self.request.address(|text| Ok::<_, std::convert::Infallible>(text.shown()));
+        let url = url.unwrap_or_else(|never| match never {});
         let body = self.request.body.as_deref().map_or(Json::Null, json_of);
-        json!({ "method": self.request.method, "url": self.request.url, "headers": headers, "body": body })
+        json!({ "method": self.request.method, "url": url, "headers": headers, "body": body })
     }
 
     /// The answer as a table, or nil and why there is none.
@@ -197,13 +228,17 @@ impl Asked {
         let Self { host, call, request, .. } = self;
         let live = async move {
             let reach = |name: &str, port: u16| host.grants.borrow().reach(name, port);
+            let mut secrets = Secrets::default();
+            let request = request.reveal(&mut secrets)?;
             Ok(match http(request, &reach).await {
                 Ok(answer) => {
                     let headers: Map<String, Json> =
-                        answer.headers.into_iter().map(|(name, value)| (name, Json::from(value))).collect();
-                    json!({ "status": answer.status, "headers": headers, "body": json_of(&answer.body), "url": answer.url })
+                        answer.headers.into_iter().map(|(name, value)| (name, secrets.mask(value).into())).collect();
+                    let body = secrets.mask_bytes(answer.body);
+                    let url = secrets.mask(answer.url);
+                    json!({ "status": answer.status, "headers": headers, "body": json_of(&body), "url": url })
                 }
-                Err(why) => json!({ "error": why }),
+                Err(why) => json!({ "error": secrets.mask(why) }),
             })
         };
         let told = call.ask("http", shown, live).await.map_err(raise)?;

@@ -7,6 +7,7 @@ use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
 use super::args::{Fields, fail, json_of, raise, undeclared};
+use super::secret::{Named, Secrets, Text};
 use super::tool::{SECONDS, mebibytes, seconds};
 use crate::script::convert::{Odd, to_json};
 use crate::script::host::{Call, Host};
@@ -25,7 +26,10 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         lua.create_async_function(move |lua, (argv, options): (Value, Value)| {
             let call = own.current();
             let program = program(&lua, &own, &argv, &options);
-            async move { run(&lua, &call, program?).await }
+            async move {
+                let (program, variables) = program?;
+                run(&lua, &call, program, variables).await
+            }
         })?,
     )?;
     super::seal(lua, "r1.process", &process)?;
@@ -33,9 +37,9 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 }
 
 /// Reads and checks what is to be run.
-fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Result<Program> {
+fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Result<(Program, Named)> {
     let none = Value::Table(lua.create_table()?);
-    let known = ["input", "timeout", "memory", "disk", "output"];
+    let known = ["input", "timeout", "memory", "disk", "output", "env"];
     let fields = Fields::new(lua, NAME, if options.is_nil() { &none } else { options }, &known)?;
     let words = to_json(argv, "argv", Odd::Refuse).map_err(|why| fail(lua, NAME, why))?;
     let text = |word: &Json| match word {
@@ -72,29 +76,47 @@ fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Resul
         Value::Integer(bytes) if (1..=MOST_OUTPUT).contains(&bytes) => bytes as usize,
         other => return Err(fields.refuse("output", &format!("a number of bytes up to {MOST_OUTPUT}"), &other)),
     };
-    Ok(Program {
+    let variables = Text::named(lua, host, NAME, "env", &fields.get("env")?)?;
+    if let Some((name, _)) = variables
+        .iter()
+        .find(|(name, value)| name.is_empty() || name.contains(['=', '\0']) || value.shown().contains('\0'))
+    {
+        return Err(fail(lua, NAME, format!("`env` has the variable {name:?}, which no program can be given")));
+    }
+    let program = Program {
         argv,
+        env: Vec::new(),
         input,
         timeout,
         memory_mb: size("memory", 512)?,
         disk_mb: size("disk", 64)?,
         output,
         read: host.grants.borrow().readable(),
-    })
+    };
+    Ok((program, variables))
 }
 
 /// What became of it as a table, or nil and why it was not started.
-async fn run(lua: &Lua, call: &Call, program: Program) -> mlua::Result<(Value, Option<String>)> {
-    let request = json!({
+async fn run(lua: &Lua, call: &Call, mut program: Program, variables: Named) -> mlua::Result<(Value, Option<String>)> {
+    let mut request = json!({
         "argv": program.argv, "input": json_of(&program.input), "timeout": program.timeout.as_secs_f64(),
         "memory": program.memory_mb, "disk": program.disk_mb, "output": program.output,
     });
+    if !variables.is_empty() {
+        let shown = variables.iter().map(|(name, value)| (name.clone(), Json::from(value.shown())));
+        request["env"] = Json::Object(shown.collect());
+    }
     let live = async move {
+        let mut secrets = Secrets::default();
+        for (name, value) in variables {
+            program.env.push((name, value.reveal(&mut secrets)?));
+        }
         Ok(match run_program(program).await {
             Ok(done) => json!({
-                "code": done.code, "out": done.out, "err": done.err, "timed_out": done.timed_out, "seconds": done.seconds,
+                "code": done.code, "out": secrets.mask(done.out), "err": secrets.mask(done.err),
+                "timed_out": done.timed_out, "seconds": done.seconds,
             }),
-            Err(error) => json!({ "error": error.to_string() }),
+            Err(error) => json!({ "error": secrets.mask(error.to_string()) }),
         })
     };
     let told = call.ask("process", request, live).await.map_err(raise)?;

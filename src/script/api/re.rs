@@ -5,11 +5,13 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value};
-use regex::bytes::{Captures, Regex, RegexBuilder};
+use regex::bytes::RegexBuilder;
 
 use super::args::{count, fail};
+use super::search::{Match, Pattern, Search, Steps};
 use crate::config::Limits;
 use crate::script::convert::kind;
+use crate::script::host::Host;
 
 /// Largest compiled pattern, bytes.
 const COMPILED: usize = 1 << 20;
@@ -19,22 +21,25 @@ const TEXT: usize = 16 << 20;
 /// Compiled patterns that are kept.
 const KEPT: usize = 64;
 
+/// What programs of compiled patterns may take, tried in this order: how much a pattern takes is not told otherwise.
+const SIZES: [usize; 5] = [COMPILED >> 8, COMPILED >> 6, COMPILED >> 4, COMPILED >> 2, COMPILED];
+
 /// Patterns compiled before, the latest last.
 #[derive(Default)]
-struct Cache(RefCell<VecDeque<(Vec<u8>, Regex)>>);
+struct Cache(RefCell<VecDeque<(Vec<u8>, Pattern)>>);
 
 impl Cache {
-    fn get(&self, lua: &Lua, function: &str, pattern: &Value) -> mlua::Result<Regex> {
+    fn get(&self, lua: &Lua, function: &str, pattern: &Value) -> mlua::Result<Pattern> {
         let Value::String(text) = pattern else {
             return Err(fail(lua, function, format!("`pattern` must be text, got {}", kind(pattern))));
         };
         let bytes = text.as_bytes();
         let mut kept = self.0.borrow_mut();
         if let Some(at) = kept.iter().position(|(own, _)| **own == *bytes) {
-            let found = kept.remove(at).map(|(own, regex)| (own, regex.clone()));
-            if let Some((own, regex)) = found {
-                kept.push_back((own, regex.clone()));
-                return Ok(regex);
+            let found = kept.remove(at).map(|(own, pattern)| (own, pattern.clone()));
+            if let Some((own, pattern)) = found {
+                kept.push_back((own, pattern.clone()));
+                return Ok(pattern);
             }
         }
         let refuse =
@@ -42,84 +47,102 @@ impl Cache {
         if bytes.len() > PATTERN {
             return Err(fail(lua, function, format!("the pattern has {} bytes; {PATTERN} are the most", bytes.len())));
         }
-        let pattern = std::str::from_utf8(&bytes).map_err(|_| refuse("not valid UTF-8"))?;
-        let regex = RegexBuilder::new(pattern).size_limit(COMPILED).dfa_size_limit(COMPILED).build();
-        let regex = regex.map_err(|error| match error {
-            regex::Error::CompiledTooBig(_) => refuse("too large: its repetitions take more than 1 MiB"),
-            other => {
-                let text = other.to_string();
-                refuse(text.lines().last().unwrap_or_default().trim_start_matches("error: "))
-            }
+        let text = std::str::from_utf8(&bytes).map_err(|_| refuse("not valid UTF-8"))?;
+        let build = |size: usize| RegexBuilder::new(text).size_limit(size).dfa_size_limit(COMPILED).build();
+        let fits = SIZES.into_iter().map(|size| (size, build(size)));
+        let compiled = fits.skip_while(|(_, built)| matches!(built, Err(regex::Error::CompiledTooBig(_)))).next();
+        let (size, regex) = compiled.ok_or_else(|| refuse("too large: its repetitions take more than 1 MiB"))?;
+        let regex = regex.map_err(|error| {
+            let text = error.to_string();
+            refuse(text.lines().last().unwrap_or_default().trim_start_matches("error: "))
         })?;
         if kept.len() == KEPT {
             kept.pop_front();
         }
-        kept.push_back((bytes.to_vec(), regex.clone()));
-        Ok(regex)
+        let pattern = Pattern { regex, size };
+        kept.push_back((bytes.to_vec(), pattern.clone()));
+        Ok(pattern)
     }
 }
 
-pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let re = lua.create_table()?;
-    let cache = Rc::new(Cache::default());
-    let own = cache.clone();
+    let asking = Asking { cache: Rc::default(), host: host.clone() };
+    let own = asking.clone();
     re.raw_set(
         "find",
-        lua.create_function(move |lua, (text, pattern, from)| find(lua, &own, &text, &pattern, &from))?,
+        lua.create_function(move |lua, (text, pattern, from): (Value, Value, Value)| {
+            find(lua, own.of(lua, "r1.re.find", &text, &pattern)?, &from)
+        })?,
     )?;
-    let own = cache.clone();
+    let own = asking.clone();
     re.raw_set(
         "match",
         lua.create_function(move |lua, (text, pattern, from): (Value, Value, Value)| {
-            let (text, regex) = asked(lua, &own, "r1.re.match", &text, &pattern)?;
-            let from = start(lua, "r1.re.match", &from)?;
-            let bytes = text.as_bytes();
-            match regex.captures_at(&bytes, from.min(bytes.len())).filter(|_| from <= bytes.len()) {
-                Some(captures) => groups(lua, &captures),
+            let mut search = own.of(lua, "r1.re.match", &text, &pattern)?;
+            match search.at(lua, start(lua, "r1.re.match", &from)?)? {
+                Some(found) => groups(lua, &search, &found),
                 None => Ok(MultiValue::from_iter([Value::Nil])),
             }
         })?,
     )?;
-    let own = cache.clone();
+    let own = asking.clone();
     re.raw_set(
         "captures",
         lua.create_function(move |lua, (text, pattern): (Value, Value)| {
-            let (text, regex) = asked(lua, &own, "r1.re.captures", &text, &pattern)?;
-            regex.captures(&text.as_bytes()).map(|captures| table(lua, &regex, &captures)).transpose()
+            let mut search = own.of(lua, "r1.re.captures", &text, &pattern)?;
+            search.at(lua, 0)?.map(|found| table(lua, &search, &found)).transpose()
         })?,
     )?;
-    let own = cache.clone();
+    let own = asking.clone();
     re.raw_set(
         "find_all",
         lua.create_function(move |lua, (text, pattern, most): (Value, Value, Value)| {
-            let (text, regex) = asked(lua, &own, "r1.re.find_all", &text, &pattern)?;
-            let most = at_most(lua, "r1.re.find_all", &most)?;
+            let mut search = own.of(lua, "r1.re.find_all", &text, &pattern)?;
             let list = lua.create_table()?;
-            for captures in regex.captures_iter(&text.as_bytes()).take(most) {
-                list.raw_push(table(lua, &regex, &captures)?)?;
-            }
+            search.each(lua, at_most(lua, "r1.re.find_all", &most)?, |search, found| {
+                list.raw_push(table(lua, search, found)?)
+            })?;
             Ok(list)
         })?,
     )?;
-    let own = cache.clone();
-    re.raw_set("gmatch", lua.create_function(move |lua, (text, pattern)| gmatch(lua, &own, &text, &pattern))?)?;
-    let own = cache.clone();
+    let own = asking.clone();
+    re.raw_set(
+        "gmatch",
+        lua.create_function(move |lua, (text, pattern): (Value, Value)| {
+            let mut search = own.of(lua, "r1.re.gmatch", &text, &pattern)?;
+            let mut steps = Steps::default();
+            lua.create_function_mut(move |lua, ()| match steps.next(lua, &mut search)? {
+                Some(found) => groups(lua, &search, &found),
+                None => Ok(MultiValue::from_iter([Value::Nil])),
+            })
+        })?,
+    )?;
+    let own = asking.clone();
     re.raw_set(
         "replace",
         lua.create_function(move |lua, (text, pattern, with, most): (Value, Value, Value, Value)| {
-            replace(lua, &own, &text, &pattern, &with, &most)
+            replace(lua, own.of(lua, REPLACE, &text, &pattern)?, &with, &most)
         })?,
     )?;
-    let own = cache;
+    let own = asking;
     re.raw_set(
         "split",
         lua.create_function(move |lua, (text, pattern, most): (Value, Value, Value)| {
-            let (text, regex) = asked(lua, &own, "r1.re.split", &text, &pattern)?;
+            let mut search = own.of(lua, "r1.re.split", &text, &pattern)?;
             let most = at_most(lua, "r1.re.split", &most)?;
             let list = lua.create_table()?;
-            for part in regex.splitn(&text.as_bytes(), most) {
-                list.raw_push(lua.create_string(part)?)?;
+            let mut end = 0;
+            if most == 0 {
+                return Ok(list);
             }
+            search.each(lua, most - 1, |search, found| {
+                let (first, last) = found.span();
+                list.raw_push(lua.create_string(&search.text.as_bytes()[end..first])?)?;
+                end = last;
+                Ok(())
+            })?;
+            list.raw_push(lua.create_string(&search.text.as_bytes()[end..])?)?;
             Ok(list)
         })?,
     )?;
@@ -133,17 +156,27 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     r1.raw_set("re", re)
 }
 
-/// The text and the compiled pattern that a function was given.
-fn asked(lua: &Lua, cache: &Cache, function: &str, text: &Value, pattern: &Value) -> mlua::Result<(LuaString, Regex)> {
-    let Value::String(text) = text else {
-        return Err(fail(lua, function, format!("`text` must be text, got {}", kind(text))));
-    };
-    let length = text.as_bytes().len();
-    let most = lua.app_data_ref::<Limits>().map_or(TEXT, |limits| TEXT.min(limits.text.saturating_mul(1 << 20)));
-    if length > most {
-        return Err(fail(lua, function, format!("the text has {length} bytes; {most} are the most (limits.text)")));
+/// What the functions share.
+#[derive(Clone)]
+struct Asking {
+    cache: Rc<Cache>,
+    host: Rc<Host>,
+}
+
+impl Asking {
+    /// A search of the text with the pattern that a function was given.
+    fn of(&self, lua: &Lua, function: &'static str, text: &Value, pattern: &Value) -> mlua::Result<Search> {
+        let Value::String(text) = text else {
+            return Err(fail(lua, function, format!("`text` must be text, got {}", kind(text))));
+        };
+        let length = text.as_bytes().len();
+        let most = lua.app_data_ref::<Limits>().map_or(TEXT, |limits| TEXT.min(limits.text.saturating_mul(1 << 20)));
+        if length > most {
+            return Err(fail(lua, function, format!("the text has {length} bytes; {most} are the most (limits.text)")));
+        }
+        let pattern = self.cache.get(lua, function, pattern)?;
+        Ok(Search::new(&self.host, function, text.clone(), pattern))
     }
-    Ok((text.clone(), cache.get(lua, function, pattern)?))
 }
 
 fn start(lua: &Lua, function: &str, from: &Value) -> mlua::Result<usize> {
@@ -161,114 +194,112 @@ fn at_most(lua: &Lua, function: &str, most: &Value) -> mlua::Result<usize> {
 }
 
 /// First and last place of the first match, and its groups, as `string.find` gives them.
-fn find(lua: &Lua, cache: &Cache, text: &Value, pattern: &Value, from: &Value) -> mlua::Result<MultiValue> {
-    let (text, regex) = asked(lua, cache, "r1.re.find", text, pattern)?;
-    let from = start(lua, "r1.re.find", from)?;
-    let bytes = text.as_bytes();
-    let captures = if from <= bytes.len() { regex.captures_at(&bytes, from) } else { None };
-    let Some(captures) = captures else { return Ok(MultiValue::from_iter([Value::Nil])) };
-    let mut values = match captures.get(0) {
-        Some(whole) => vec![Value::Integer(whole.start() as i64 + 1), Value::Integer(whole.end() as i64)],
-        None => Vec::new(),
+fn find(lua: &Lua, mut search: Search, from: &Value) -> mlua::Result<MultiValue> {
+    let Some(found) = search.at(lua, start(lua, "r1.re.find", from)?)? else {
+        return Ok(MultiValue::from_iter([Value::Nil]));
     };
-    if captures.len() > 1 {
-        values.extend(groups(lua, &captures)?);
+    let (first, last) = found.span();
+    let mut values = vec![Value::Integer(first as i64 + 1), Value::Integer(last as i64)];
+    if found.len() > 1 {
+        values.extend(groups(lua, &search, &found)?);
     }
     Ok(MultiValue::from_iter(values))
 }
 
 /// The groups of a match, or all of it where there are none.
-fn groups(lua: &Lua, captures: &Captures<'_>) -> mlua::Result<MultiValue> {
-    let first = usize::from(captures.len() > 1);
-    (first..captures.len())
-        .map(|index| captures.get(index).map_or(Ok(Value::Nil), |group| string(lua, group.as_bytes())))
+fn groups(lua: &Lua, search: &Search, found: &Match) -> mlua::Result<MultiValue> {
+    let first = usize::from(found.len() > 1);
+    (first..found.len())
+        .map(|index| found.group(index).map_or(Ok(Value::Nil), |span| part(lua, search, span)))
         .collect()
 }
 
-fn string(lua: &Lua, bytes: &[u8]) -> mlua::Result<Value> {
-    lua.create_string(bytes).map(Value::String)
+fn part(lua: &Lua, search: &Search, (first, last): (usize, usize)) -> mlua::Result<Value> {
+    lua.create_string(&search.text.as_bytes()[first..last]).map(Value::String)
 }
 
 /// `{ text =, first =, last =, [1] =, …, NAME = }`
-fn table(lua: &Lua, regex: &Regex, captures: &Captures<'_>) -> mlua::Result<Table> {
+fn table(lua: &Lua, search: &Search, found: &Match) -> mlua::Result<Table> {
     let table = lua.create_table()?;
-    for (index, name) in regex.capture_names().enumerate().skip(1) {
-        if let Some(group) = captures.get(index) {
-            let value = string(lua, group.as_bytes())?;
+    for (index, name) in search.pattern.regex.capture_names().enumerate().skip(1) {
+        if let Some(span) = found.group(index) {
+            let value = part(lua, search, span)?;
             if let Some(name) = name {
                 table.raw_set(name, &value)?;
             }
             table.raw_set(index, value)?;
         }
     }
-    if let Some(whole) = captures.get(0) {
-        table.raw_set("text", string(lua, whole.as_bytes())?)?;
-        table.raw_set("first", whole.start() + 1)?;
-        table.raw_set("last", whole.end())?;
-    }
+    let (first, last) = found.span();
+    table.raw_set("text", part(lua, search, (first, last))?)?;
+    table.raw_set("first", first + 1)?;
+    table.raw_set("last", last)?;
     Ok(table)
 }
 
-fn gmatch(lua: &Lua, cache: &Cache, text: &Value, pattern: &Value) -> mlua::Result<Function> {
-    let (text, regex) = asked(lua, cache, "r1.re.gmatch", text, pattern)?;
-    let (mut at, mut last_end) = (0, None);
-    lua.create_function_mut(move |lua, ()| {
-        let bytes = text.as_bytes();
-        while at <= bytes.len() {
-            let Some(captures) = regex.captures_at(&bytes, at) else { break };
-            let Some(whole) = captures.get(0) else { break };
-            // As the crate's own iterator: an empty match right behind another is none.
-            let again = whole.is_empty() && last_end == Some(whole.end());
-            at = if whole.is_empty() { whole.end() + 1 } else { whole.end() };
-            if !again {
-                last_end = Some(whole.end());
-                return groups(lua, &captures);
-            }
-        }
-        at = usize::MAX;
-        Ok(MultiValue::from_iter([Value::Nil]))
-    })
-}
+const REPLACE: &str = "r1.re.replace";
 
 /// With text (`$1`, `${name}`, `$$`) or a function of the match; gives the new text and how many were replaced.
-fn replace(
-    lua: &Lua,
-    cache: &Cache,
-    text: &Value,
-    pattern: &Value,
-    with: &Value,
-    most: &Value,
-) -> mlua::Result<(LuaString, usize)> {
-    const NAME: &str = "r1.re.replace";
-    let (text, regex) = asked(lua, cache, NAME, text, pattern)?;
-    let most = at_most(lua, NAME, most)?;
-    let bytes = text.as_bytes();
-    let (mut out, mut end, mut replaced) = (Vec::with_capacity(bytes.len()), 0, 0);
-    for captures in regex.captures_iter(&bytes).take(most) {
-        let Some(whole) = captures.get(0) else { continue };
-        out.extend_from_slice(&bytes[end..whole.start()]);
+fn replace(lua: &Lua, mut search: Search, with: &Value, most: &Value) -> mlua::Result<(LuaString, usize)> {
+    let (mut out, mut end, mut replaced) = (Vec::new(), 0, 0);
+    search.each(lua, at_most(lua, REPLACE, most)?, |search, found| {
+        let bytes = search.text.as_bytes();
+        let (first, last) = found.span();
+        out.extend_from_slice(&bytes[end..first]);
         match with {
-            Value::String(template) => captures.expand(&template.as_bytes(), &mut out),
-            Value::Function(function) => match function.call::<Value>(table(lua, &regex, &captures)?)? {
+            Value::String(template) => expand(search, found, &template.as_bytes(), &mut out),
+            Value::Function(function) => match function.call::<Value>(table(lua, search, found)?)? {
                 Value::String(new) => out.extend_from_slice(&new.as_bytes()),
                 // As in string.gsub: it stays.
-                Value::Nil | Value::Boolean(false) => out.extend_from_slice(whole.as_bytes()),
+                Value::Nil | Value::Boolean(false) => out.extend_from_slice(&bytes[first..last]),
                 other => {
-                    return Err(fail(
-                        lua,
-                        NAME,
-                        format!("the function gave {}; it must give text or nil", kind(&other)),
-                    ));
+                    let why = format!("the function gave {}; it must give text or nil", kind(&other));
+                    return Err(fail(lua, REPLACE, why));
                 }
             },
-            other => return Err(fail(lua, NAME, format!("`with` must be text or a function, got {}", kind(other)))),
+            other => return Err(fail(lua, REPLACE, format!("`with` must be text or a function, got {}", kind(other)))),
         }
         if out.len() > TEXT {
-            return Err(fail(lua, NAME, format!("the result has more than {TEXT} bytes")));
+            return Err(fail(lua, REPLACE, format!("the result has more than {TEXT} bytes")));
         }
-        end = whole.end();
+        end = last;
         replaced += 1;
-    }
-    out.extend_from_slice(&bytes[end..]);
+        Ok(())
+    })?;
+    out.extend_from_slice(&search.text.as_bytes()[end..]);
     Ok((lua.create_string(out)?, replaced))
+}
+
+/// Adds a template with the groups of a match in it: `$1`, `$name`, `${name}`, `$$`. A name reaches as far as letters,
+/// digits and `_` do; a group that does not exist is empty.
+fn expand(search: &Search, found: &Match, template: &[u8], out: &mut Vec<u8>) {
+    let bytes = search.text.as_bytes();
+    let mut rest = template;
+    while let Some(at) = rest.iter().position(|byte| *byte == b'$') {
+        out.extend_from_slice(&rest[..at]);
+        rest = &rest[at + 1..];
+        let plain = rest.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
+        let braced = rest.strip_prefix(b"{").and_then(|inner| inner.iter().position(|byte| *byte == b'}'));
+        let (name, length) = match braced {
+            _ if rest.first() == Some(&b'$') => {
+                out.push(b'$');
+                rest = &rest[1..];
+                continue;
+            }
+            Some(end) => (&rest[1..=end], end + 2),
+            None if plain > 0 => (&rest[..plain], plain),
+            None => {
+                out.push(b'$');
+                continue;
+            }
+        };
+        let name = String::from_utf8_lossy(name);
+        let named = || search.pattern.regex.capture_names().position(|own| own == Some(&name));
+        let group = name.parse::<usize>().ok().or_else(named).and_then(|index| found.group(index));
+        if let Some((first, last)) = group {
+            out.extend_from_slice(&bytes[first..last]);
+        }
+        rest = &rest[length..];
+    }
+    out.extend_from_slice(rest);
 }

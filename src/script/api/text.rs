@@ -9,16 +9,16 @@ use std::sync::Arc;
 use mlua::{Function, Lua, Table, UserData, UserDataMethods, Value};
 use serde_json::{Map, Value as Json, json};
 
-use super::args::{Fields, fail, fail_with, raise, text};
+use super::args::{Fields, fail, fail_with, in_time, raise, text, time_left};
 use super::model::ask;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::script::Services;
 use crate::script::convert::{Odd, from_json, kind, to_json};
-use crate::script::host::Host;
+use crate::script::host::{Host, misuse};
 use crate::script::messages::messages;
-use crate::text::{AUTO, CODE_TOOL, Format, Renderer, Template, Tokenizer, schema};
+use crate::text::{AUTO, CODE_TOOL, Format, Renderer, Template, TimeLimit, Tokenizer, schema};
 
-pub(crate) fn install(lua: &Lua, r1: &Table, host: &Host) -> mlua::Result<()> {
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let table = lua.create_table()?;
     table.raw_set("tokenizer", opener(lua, host, "r1.text.tokenizer", tokenizer)?)?;
     table.raw_set("template", opener(lua, host, "r1.text.template", template)?)?;
@@ -40,7 +40,7 @@ fn rank(lua: &Lua, query: &Value, texts: &Value) -> mlua::Result<Table> {
         .map(|index| text(lua, NAME, &format!("texts[{index}]"), &list.raw_get(index)?))
         .collect::<mlua::Result<_>>()?;
     let found = lua.create_table()?;
-    for (index, score) in crate::script::rank::rank(&query, &texts) {
+    for (index, score) in crate::script::rank::rank(&query, &texts, || in_time(lua))? {
         let entry = lua.create_table_with_capacity(0, 2)?;
         entry.raw_set("index", index + 1)?;
         entry.raw_set("score", score)?;
@@ -82,16 +82,23 @@ fn option(lua: &Lua, function: &'static str, options: &Value, name: &str) -> mlu
 /// are loaded at once, and again by every worker.
 fn opener<T: UserData + 'static>(
     lua: &Lua,
-    host: &Host,
+    host: &Rc<Host>,
     name: &'static str,
     open: fn(&Lua, &str, &Value) -> mlua::Result<T>,
 ) -> mlua::Result<Function> {
     let Some(services) = host.services.clone() else {
+        let host = Rc::clone(host);
         return lua.create_function(move |lua, (from, options): (Value, Value)| {
             let from = text(lua, name, "model", &from)?;
             if !is_source(&from) && !Path::new(&from).exists() {
                 let error = Error::new(Kind::Model, format!("{name}: there is no directory `{from}`"));
                 return Err(raise(error.hint("names of models are for programs (`r1 lua`); a recipe gives a path")));
+            }
+            if !is_source(&from) && !host.grants.borrow().allows_text_of(Path::new(&from)) {
+                let why = format!("{name}: `{from}` is no model directory, and the recipe does not declare that it reads it");
+                let hint = "give a directory with tokenizer.json, config.json or chat_template.jinja, put the file beside \
+                            the script, or declare it (needs = { \"fs:DIR\" }) and call this in a function of the env";
+                return Err(raise(misuse(lua, why).hint(hint)));
             }
             open(lua, &from, &options)
         });
@@ -228,6 +235,7 @@ impl UserData for TemplateOf {
         methods.add_method("render", |lua, this, (list, options): (Value, Value)| {
             let list = to_json(&list, "messages", Odd::Refuse).map_err(|why| fail(lua, "render", why))?;
             let asked = Options::read(lua, "render", &options)?;
+            let _limit = TimeLimit::new(time_left(lua));
             let tools = (!asked.tools.is_empty()).then_some(&asked.tools[..]);
             this.template().render(&list, tools, asked.add_generation_prompt, &asked.variables).map_err(raise)
         });
@@ -237,6 +245,7 @@ impl UserData for TemplateOf {
             };
             let list = messages(list, "messages").map_err(|why| fail(lua, "encode", why))?;
             let asked = Options::read(lua, "encode", &options)?;
+            let _limit = TimeLimit::new(time_left(lua));
             let renderer = this.renderer(lua, "encode", asked.variables)?;
             let made = renderer.marked(&list, &asked.tools, asked.add_generation_prompt).map_err(raise)?;
             Ok((made.ids, made.mask))

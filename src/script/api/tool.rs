@@ -9,7 +9,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json, json};
 
 use super::args::{Fields, fail, fail_with};
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
+use crate::script::grants::Grants;
 use crate::script::{convert, interpreters, settings};
 use crate::text::schema;
 use crate::tools::{PythonOptions, RhaiOptions};
@@ -52,6 +53,18 @@ impl Tool {
             "type": "function",
             "function": { "name": self.name, "description": self.description, "parameters": self.parameters },
         })
+    }
+
+    /// Refuses an interpreter by path that the recipe does not declare: the program itself is run to ask for its
+    /// version and library, before it is confined. A bare name is looked for on the PATH, as `python3` is.
+    pub(crate) fn check(&self, grants: &Grants) -> Result<()> {
+        let Run::Python { options, .. } = &self.run else { return Ok(()) };
+        let path = options.interpreter.to_string_lossy();
+        if !path.contains('/') || grants.runs(&path) {
+            return Ok(());
+        }
+        let why = format!("tool `{}`: the recipe does not declare that it runs the interpreter {path}", self.name);
+        Err(Error::new(Kind::Script, why).hint(format!("add needs = {{ \"process:{path}\" }} to r1.recipe")))
     }
 
     /// Starts what the tool needs; done before the first trajectory, so that a missing sandbox is one clear error.

@@ -48,7 +48,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p(
                     "needs?",
                     "{string}",
-                    "What it reaches outside: \"http\" (public hosts), \"http:HOST\", \"process\", \"process:NAME\", \"fs:DIR\", \"fs:write:DIR\"",
+                    "What it reaches outside: \"http\" (public hosts), \"http:HOST\", \"process\", \"process:NAME\", \"env:NAME\", \"fs:DIR\", \"fs:write:DIR\"",
                 ),
             ],
         )],

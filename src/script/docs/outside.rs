@@ -3,7 +3,7 @@
 use super::{Entry, Param, f, p, table};
 
 const TIMEOUT: Param = p("timeout?", "number | string", "Seconds (10), or \"500ms\"");
-const HEADERS: Param = p("headers?", "{[string]: string}", "");
+const HEADERS: Param = p("headers?", "{[string]: string | Secret}", "");
 const QUERY: Param = p("query?", "{[string]: any}", "Is added to the address");
 const MAX_BYTES: Param = p("max_bytes?", "number", "Of the answer (1 MiB); a longer one is a failure");
 const ANSWER: &[(&str, &str)] = &[("HttpAnswer?", "Whatever its status"), ("string?", "Why there is none")];
@@ -75,6 +75,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                     p("memory?", "number | string", "Of each of its processes (\"512MiB\")"),
                     p("disk?", "number | string", "What its directory may hold (\"64MiB\")"),
                     p("output?", "number", "Bytes kept of what it prints (64 KiB): beginning and end"),
+                    p("env?", "{[string]: string | Secret}", "Variables of its environment"),
                 ],
             ),
         ],
@@ -109,6 +110,13 @@ pub(super) const ENTRIES: &[Entry] = &[
         &[("boolean?", "True"), ("string?", "Why not")],
         "Writes a file; directories above it are made. A recipe declares it: needs = { \"fs:write:DIR\" }.",
         "",
+    ),
+    f(
+        "r1.secret",
+        &[p("name", "string", "Of the environment variable")],
+        &[("Secret", "Joined with text by `..`")],
+        "The value of an environment variable, such as an API key, for headers and queries of r1.http and for `env` of r1.process.run. The script never sees it: the host fills it in when the request is sent, and records, trajectories and errors show \"(secret)\". A recipe declares it: needs = { \"env:NAME\" }. Replays do not need it.",
+        "local headers = { Authorization = \"Bearer \" .. r1.secret(\"SEARCH_API_KEY\") }",
     ),
     f(
         "r1.clock",

@@ -192,7 +192,7 @@ const TABLES: &[(&str, &str, Fields)] = &[
 ];
 
 /// What only the host looks into, and objects with methods.
-const OPAQUE: [(&str, &str); 13] = [
+const OPAQUE: [(&str, &str); 14] = [
     ("Recipe", "What a script returns"),
     ("Env", "An environment"),
     ("Tool", "What a policy can call"),
@@ -200,6 +200,7 @@ const OPAQUE: [(&str, &str); 13] = [
     ("Dataset", "Where tasks come from"),
     ("Context", "A view of a conversation"),
     ("LossTensor", "A number, or a truth, for each sampled token; + - * / ^ go token by token"),
+    ("Secret", "The value of an environment variable, which scripts do not see"),
     ("Tokenizer", "The tokenizer of a model"),
     ("Template", "A chat template"),
     ("Model", "An open model"),

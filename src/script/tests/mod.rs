@@ -15,6 +15,7 @@ mod docs;
 mod env;
 mod limits;
 mod loss;
+mod memory;
 mod outside;
 mod re;
 mod record;

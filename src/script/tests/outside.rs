@@ -434,3 +434,150 @@ fn programs_read_the_trajectories_of_a_run() {
       from x.lua:2 in reset
     "#);
 }
+
+/// What stands for a secret here: a variable that every test run has.
+const VARIABLE: &str = "CARGO_MANIFEST_DIR";
+
+#[test]
+fn secrets_are_sent_and_never_seen() {
+    let (address, _) = server(|first, head, _| ok(&format!("{first}\n{head}")));
+    let own = std::env::var(VARIABLE).unwrap();
+    let bench = asking(
+        &format!("{{ 'http:{address}', 'env:{VARIABLE}' }}"),
+        &format!(
+            "local key = r1.secret('{VARIABLE}')\n\
+             local answer = r1.http.get('http://{address}/x', {{\n\
+             headers = {{ Authorization = 'Bearer ' .. key, ['X-Own'] = key .. '!' }}, query = {{ key = key, q = 1 }} }})\n\
+             return {{ tostring(key), answer.body, answer.url }}"
+        ),
+    );
+    let record = Record::live();
+    let told = asked(&bench, &record).unwrap();
+    let body = told[1].as_str().unwrap();
+    assert_eq!(told[0], "(secret)");
+    // The server was sent the values: what it sent back was masked.
+    assert!(body.starts_with("GET /x?key=(secret)&q=1 "), "{body}");
+    assert!(body.to_lowercase().contains("authorization: bearer (secret)"), "{body}");
+    assert!(body.to_lowercase().contains("x-own: (secret)!"), "{body}");
+    let kept = serde_json::to_string(&record.exchanges()).unwrap();
+    assert!(!kept.contains(&own) && !kept.contains(&crate::tools::url_escape(&own)), "{kept}");
+    // A replay needs no value.
+    let replay = Record::replay(record.exchanges(), Strictness::Exact);
+    assert_eq!(asked(&bench, &replay).unwrap(), told);
+}
+
+#[test]
+fn programs_are_given_secrets_in_their_environment() {
+    if !crate::tools::process::has_namespaces() {
+        eprintln!("skipped: no namespaces");
+        return;
+    }
+    let bench = asking(
+        &format!("{{ 'process', 'env:{VARIABLE}' }}"),
+        &format!(
+            "local done = r1.process.run({{ 'sh', '-c', 'echo $KEY; echo $PLAIN; test -d / -a -n \"$KEY\"' }},\n\
+             {{ env = {{ KEY = r1.secret('{VARIABLE}'), PLAIN = 5 }} }})\n return {{ done.out, done.code }}"
+        ),
+    );
+    let record = Record::live();
+    assert_eq!(asked(&bench, &record).unwrap(), json!(["(secret)\n5\n", 0]));
+    assert!(!serde_json::to_string(&record.exchanges()).unwrap().contains(&std::env::var(VARIABLE).unwrap()));
+}
+
+#[test]
+fn secrets_are_declared_and_are_no_data() {
+    let refused = |needs: &str, body: &str| asked(&asking(needs, body), &Record::live()).unwrap_err();
+    let undeclared = refused("{ 'http' }", "return tostring(r1.secret('HOME'))");
+    assert!(undeclared.contains("needs = { \"env:HOME\" }"), "{undeclared}");
+    let unset = refused("{ 'env:R1_NO_SUCH_VARIABLE' }", "return 1");
+    assert!(
+        unset.contains("the environment variable R1_NO_SUCH_VARIABLE, which the script needs, is not set"),
+        "{unset}"
+    );
+    let kept = refused(&format!("{{ 'env:{VARIABLE}' }}"), &format!("return r1.secret('{VARIABLE}')"));
+    assert!(kept.contains("state.it is a userdata"), "{kept}");
+    let name = refused("{}", "return r1.secret('a b')");
+    assert!(name.contains("no name of an environment variable"), "{name}");
+    let header = refused("{ 'http' }", "return r1.http.get('http://a.co', { headers = { a = {} } })");
+    assert!(header.contains("`headers.a` must be text or r1.secret(…)"), "{header}");
+}
+
+#[test]
+fn tokenizers_and_templates_are_made_of_model_directories_and_declared_files_only() {
+    let root = std::env::var("CARGO_MANIFEST_DIR").unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::write(outside.path().join("file.jinja"), "{{ 'read' }}").unwrap();
+    let outside = outside.path().display();
+    for body in [
+        "r1.text.template('/proc/self/environ'):render({})".to_owned(),
+        "r1.text.template('/etc/passwd'):render({})".to_owned(),
+        format!("r1.text.template('{outside}/file.jinja'):render({{}})"),
+        format!("r1.text.template('{outside}'):render({{}})"),
+        format!("r1.text.tokenizer('{outside}')"),
+        "r1.text.tokenizer('/proc/self')".to_owned(),
+        "r1.text.tokenizer('/proc/self/environ')".to_owned(),
+        "r1.text.template('x.lua/../link'):render({})".to_owned(),
+    ] {
+        // While the script is loaded, and in a function of the env.
+        let late = asking("{}", &format!("return {body}"));
+        std::os::unix::fs::symlink("/etc/passwd", late.dir.path().join("link")).unwrap();
+        let error = asked(&late, &Record::live()).unwrap_err();
+        assert!(error.contains("no model directory") || error.contains("no directory"), "{body}: {error}");
+        let early = Bench::new(&format!("local it = {body}\nreturn r1.recipe {{ reward = function() return 0 end }}"));
+        let error = early.refusal();
+        assert!(error.contains("no model directory") || error.contains("no directory"), "{body}: {error}");
+    }
+    let linked = asking("{}", "return r1.text.template(task.link):render({})");
+    let link = linked.dir.path().join("link");
+    std::os::unix::fs::symlink("/etc/passwd", &link).unwrap();
+    let state = run(linked.worker().reset(&json!({ "link": link }), 0));
+    assert!(state.is_err_and(|failure| failure.to_string().contains("no model directory")));
+
+    let allowed = |needs: &str, path: &str| {
+        asked(&asking(needs, &format!("return r1.text.template('{path}'):render({{}})")), &Record::live())
+    };
+    assert_eq!(allowed(&format!("{{ 'fs:{outside}' }}"), &format!("{outside}/file.jinja")).unwrap(), "read");
+    let model = asking(
+        "{}",
+        &format!(
+            "return r1.text.tokenizer('{root}/models/r1-nano'):decode(r1.text.tokenizer('{root}/models/r1-nano'):encode('hi'))"
+        ),
+    );
+    assert_eq!(asked(&model, &Record::live()).unwrap(), "hi");
+}
+
+#[test]
+fn an_interpreter_by_path_is_declared() {
+    let recipe = |needs: &str| {
+        Bench::new(&format!(
+            "return r1.recipe {{ needs = {{ {needs} }}, reward = function() return 0 end,\n\
+             env = r1.env {{ tools = {{ r1.tools.python {{ interpreter = './own-python' }} }} }} }}"
+        ))
+    };
+    let refused = |bench: &Bench| Worker::new(&bench.load(&[]).unwrap(), None).map(drop).unwrap_err();
+    let error = refused(&recipe("")).to_string();
+    assert!(error.contains("does not declare that it runs the interpreter ./own-python"), "{error}");
+    assert!(error.contains("process:./own-python"), "{error}");
+    assert!(Worker::new(&recipe("'process:./own-python'").load(&[]).unwrap(), None).is_ok());
+}
+
+#[test]
+fn a_tool_that_cannot_run_a_program_fails_the_trajectory() {
+    let bench = Bench::new(
+        "return r1.recipe { reward = function() return 0 end, env = r1.env {\n\
+         tools = { r1.tools.python { session = true, max_sessions = 1 } },\n\
+         reset = function() return { it = r1.call_tools { { name = 'python', arguments = { code = '1' } } }[1].content } end } }",
+    );
+    let worker = bench.worker();
+    if let Err(error) = worker.prepare() {
+        eprintln!("skipped: {error}");
+        return;
+    }
+    run(async {
+        let held = worker.reset(&json!({}), 0).await.unwrap();
+        let failure = worker.reset(&json!({}), 1).await.expect_err("one session is open, which is the limit");
+        assert_eq!(failure.status, crate::mdp::Status::EnvError);
+        assert_eq!(failure.error.kind, crate::error::Kind::Tool, "{failure}");
+        drop(held);
+    });
+}

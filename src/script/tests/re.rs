@@ -116,3 +116,50 @@ fn misuse_is_told() {
       hint: did you mean `gmatch` or `match`?
     "#);
 }
+
+/// Searches that took seconds while nothing could stop them.
+#[test]
+fn the_cpu_limit_reaches_into_host_functions() {
+    for body in [
+        // Quadratic: each match looks at all that follows.
+        "r1.re.find_all(('a'):rep(2^16), '.*[^a]|a')",
+        "r1.re.replace(('a'):rep(2^16), '.*[^a]|a', 'b')",
+        "r1.re.split(('a'):rep(2^16), '.*[^a]|a')",
+        "for _ in r1.re.gmatch(('a'):rep(2^16), '.*[^a]|a') do end",
+        // One search with a large program over a long text.
+        "r1.re.captures(('a'):rep(2000000), '(?:(a?)){400}(.*)')",
+        "pcall(r1.re.captures, ('a'):rep(2000000), '(?:(a?)){400}(.*)') pcall(r1.re.find, ('a'):rep(2000000), '(?:(a?)){400}(.*)')",
+        "local texts = {} for k = 1, 40 do texts[k] = ('word' .. k .. ' '):rep(100000) end for _ = 1, 100 do r1.text.rank('word1', texts) end",
+        "r1.text.template('{% for a in range(99999) %}{% for b in range(999) %}{% endfor %}{% endfor %}'):render({})",
+    ] {
+        let bench = Bench::new(&format!(
+            "return r1.recipe {{ limits = {{ cpu = 0.2, memory = 1024, trajectory = 512 }}, reward = function() return 0 end,\n\
+             env = r1.env {{ reset = function() {body} return {{}} end }} }}"
+        ));
+        let worker = bench.worker();
+        let started = std::time::Instant::now();
+        let failure = run(worker.reset(&json!({}), 1)).expect_err(body);
+        assert_eq!(failure.status, crate::mdp::Status::ScriptLimit, "{body}: {failure}");
+        assert!(started.elapsed().as_secs_f64() < 4.0, "{body} took {:?}", started.elapsed());
+    }
+}
+
+#[test]
+fn replacements_name_groups_as_the_crate_does() {
+    let replace = |with: &str| eval(&format!("(r1.re.replace('ab', '(?P<x>a)(b)', '{with}'))"));
+    for (with, expected) in [
+        ("$1-$2", "a-b"),
+        ("${x}y", "ay"),
+        ("$xy", ""),
+        ("$$1", "$1"),
+        ("$", "$"),
+        ("$-", "$-"),
+        ("${1", "${1"),
+        ("$0!", "ab!"),
+        ("$9", ""),
+    ] {
+        let crates = regex::bytes::Regex::new("(?P<x>a)(b)").unwrap();
+        assert_eq!(crates.replace_all(b"ab", with.as_bytes()).as_ref(), expected.as_bytes(), "{with}");
+        assert_eq!(replace(with), json!(expected), "{with}");
+    }
+}

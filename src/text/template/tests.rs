@@ -107,6 +107,51 @@ fn hostile_templates_end() {
     }
 }
 
+/// One call that would make gigabytes of little is refused before it makes them.
+#[test]
+fn no_filter_makes_more_than_a_rendering_may_have() {
+    const BIG: &str = "{% set big = 'x' * 1000000 %}{% set many = [big] * 10000 %}";
+    for expression in [
+        "big | replace('x', big)",
+        "big | replace('', big)",
+        "big.replace('x', big)",
+        "many | join(big)",
+        "many | join",
+        "big.join(many)",
+        "many | string",
+        "many | trim",
+        "many | tojson",
+        "(many, many) | tojson(separators=[big, big])",
+        "([0] * 100000000) | list",
+        "([0] * 100000000) | sort",
+        "([0] * 100000000) | reverse | list",
+        "([0] * 100000000) | map('string') | list",
+        "([0] * 100000000) | select | list",
+        "('\\n' * 10000000) | indent(1000, blank=true)",
+        "('%s' * 100000) | format(big)",
+        "('{0}' * 100000).format(big)",
+        "('x' * 100000000) | list",
+        "('x,' * 50000000).split(',')",
+        "('x,' * 50000000) | split(',')",
+        "('&' * 100000000) | escape",
+    ] {
+        let before = resident();
+        let error = render(&format!("{BIG}\n{{{{ ({expression}) | length }}}}"), &json!({"messages": []})).unwrap_err();
+        assert!(error.message.contains("it makes a text or list of more than"), "{expression}: {error}");
+        assert!(resident() < before + 1500, "{expression} took {} MiB", resident() - before);
+    }
+    // What a template does in earnest is far below.
+    let fine = "{{ (['a'] * 1000) | join(', ') | replace('a', 'bb') | length }}{% for c in 'abc' * 1000 %}{% endfor %}";
+    assert_eq!(render(fine, &json!({"messages": []})).unwrap(), "3998");
+}
+
+/// The most MiB that this process has had; 0 where it is not known.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok()).map_or(0, |kib| kib >> 10)
+}
+
 /// Long instructions, of which there may be many.
 #[test]
 fn a_template_that_takes_too_long_is_stopped() {

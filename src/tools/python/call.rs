@@ -1,12 +1,13 @@
 //! One call: the command goes out, what is printed and the report come in, until something ends it.
 
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use super::PythonOptions;
-use super::protocol::{Malformed, Report, encode};
+use super::protocol::{Malformed, Nonce, Report, encode};
 use super::server::{Child, Exit};
 use crate::tools::Output;
 use crate::tools::capture::Capture;
@@ -47,10 +48,17 @@ pub(super) struct Call<'a> {
 }
 
 /// Runs one program in a child. The output and whether the child can run another; nothing if the server died.
-pub(super) async fn exchange(child: &mut Child, options: &PythonOptions, call: Call<'_>) -> Option<(Output, bool)> {
+///
+/// # Errors
+/// The system gives no random bytes.
+pub(super) async fn exchange(
+    child: &mut Child,
+    options: &PythonOptions,
+    call: Call<'_>,
+) -> std::io::Result<Option<(Output, bool)>> {
     let start = Instant::now();
     let mut capture = Capture::new(options.output_bytes);
-    let end = listen(child, options, call, &mut capture).await;
+    let end = listen(child, options, call, nonce()?, &mut capture).await;
     let seconds = start.elapsed().as_secs_f64();
     if matches!(end, End::TimedOut | End::Endless | End::SessionEnded) {
         child.process.signal(libc::SIGKILL);
@@ -61,11 +69,25 @@ pub(super) async fn exchange(child: &mut Child, options: &PythonOptions, call: C
     }
     drain(child, &mut capture);
     let alive = matches!(end, End::Report(_));
-    conclude(end, &capture, options, seconds).map(|output| (output, alive))
+    Ok(conclude(end, &capture, options, seconds).map(|output| (output, alive)))
 }
 
-async fn listen(child: &mut Child, options: &PythonOptions, call: Call<'_>, capture: &mut Capture) -> End {
+/// 16 bytes that no program can guess.
+fn nonce() -> std::io::Result<Nonce> {
+    let mut nonce = Nonce::default();
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut nonce)?;
+    Ok(nonce)
+}
+
+async fn listen(
+    child: &mut Child,
+    options: &PythonOptions,
+    call: Call<'_>,
+    nonce: Nonce,
+    capture: &mut Capture,
+) -> End {
     let Child { process, out, report, command, decoder, exit, .. } = child;
+    decoder.expect(nonce);
     let deadline = tokio::time::sleep(Duration::from_secs_f64(call.timeout));
     tokio::pin!(deadline);
     let ended = async {
@@ -75,7 +97,7 @@ async fn listen(child: &mut Child, options: &PythonOptions, call: Call<'_>, capt
         }
     };
     tokio::pin!(ended);
-    let bytes = encode(call.session.is_none(), call.code, call.prelude);
+    let bytes = encode(call.session.is_none(), call.code, call.prelude, nonce);
     let write = command.write_all(&bytes);
     tokio::pin!(write);
     let (mut writing, mut printing, mut reporting) = (true, true, true);
@@ -145,14 +167,11 @@ fn conclude(end: End, capture: &Capture, options: &PythonOptions, seconds: f64) 
             if text.is_empty() { value } else { String::new() }
         }
         End::Report(Report::Error(error)) => error,
-        End::Report(Report::Unconfined(why)) => format!("SystemError: the sandbox could not be completed: {why}"),
-        End::Report(Report::Ready) | End::Malformed | End::Exit(Exit::Code(DAMAGED)) => {
+        End::Report(Report::Ready | Report::Unconfined(_)) | End::Malformed | End::Exit(Exit::Code(DAMAGED)) => {
             "SystemError: the program has damaged its interpreter".to_owned()
         }
-        End::Exit(Exit::Code(0)) => {
-            ok = true;
-            String::new()
-        }
+        // As good as a crash: what stood behind it, such as tests, has not run.
+        End::Exit(Exit::Code(0)) => "SystemExit: the program ended its own process".to_owned(),
         // The second is the limit on CPU time.
         End::TimedOut | End::Exit(Exit::Signal(libc::SIGXCPU)) => {
             timed_out = true;

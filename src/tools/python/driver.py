@@ -5,7 +5,7 @@
 # the first program byte counts as hostile, so a child that forks off keeps its three pipes and nothing else.
 # Python 3.8 or later.
 
-import ast, ctypes, gc, io, json, linecache, os, random, resource, select, signal, socket, stat, struct, sys
+import __future__, ast, ctypes, gc, io, json, linecache, os, random, resource, select, signal, socket, stat, struct, sys
 import threading, time, traceback, types
 import bisect, collections, datetime, decimal, fractions, functools, heapq, itertools, math, re, statistics, string
 
@@ -13,6 +13,10 @@ ORDER = struct.Struct("<cQi")
 REPORT, COMMAND = 200, 201  # above the number of files that a program may open
 SETUP_FAILED = 125
 MAX_FILES = 4096
+NONCE = 16  # bytes behind each command, which authenticate the report on it
+LOST = 8  # scratch directories that may fail to be emptied before the server gives up
+THREADS = 64  # of one child
+FUTURE = functools.reduce(lambda flags, name: flags | getattr(__future__, name).compiler_flag, __future__.all_feature_names, 0)
 
 
 def server(config):
@@ -39,6 +43,9 @@ def server(config):
     children = {}  # process id -> id
     processes = {}  # id -> process id
     full = set()  # ids of those killed for what they wrote
+    waiting = {}  # id -> descriptors, of children for which no scratch directory is free yet
+    rooms = Rooms(config)
+    config["own_users"] = config["namespaces"] and can_have_own_users(libc)
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(wake, select.POLLIN)
@@ -54,9 +61,29 @@ def server(config):
             number = children.pop(process, None)
             if number is not None:
                 del processes[number]
-                clear(os.path.join(config["scratch"], str(number)))
+                rooms.give_back(number)
                 tell(b"D" if number in full else b"X", number, status)
                 full.discard(number)
+
+    def start():
+        for number in list(waiting):
+            room = rooms.take(number)
+            if room is None:
+                return
+            fds = waiting.pop(number)
+            try:
+                process = os.fork()
+            except OSError as error:
+                process = None
+                rooms.give_back(number)
+                tell(b"N", number, error.errno)
+            if process == 0:
+                child(config, libc, me, room, *fds)
+            if process is not None:
+                children[process] = number
+                processes[number] = process
+            for fd in fds:
+                os.close(fd)
 
     tell(b"R", 0, 0)
     while True:
@@ -67,6 +94,7 @@ def server(config):
             except BlockingIOError:
                 pass
             reap()
+            start()
         if control.fileno() not in ready:
             continue
         order, ancillary, _, _ = control.recvmsg(ORDER.size, socket.CMSG_SPACE(3 * 4))
@@ -80,22 +108,16 @@ def server(config):
             return  # the host is gone
         op, number, argument = ORDER.unpack(order)
         if op == b"F":
-            try:
-                process = os.fork()
-            except OSError as error:
-                process = None
-                tell(b"N", number, error.errno)
-            if process == 0:
-                child(config, libc, me, number, *fds)
-            if process is not None:
-                children[process] = number
-                processes[number] = process
-            for fd in fds:
+            waiting[number] = fds
+            start()
+        elif op == b"S" and number in waiting:
+            for fd in waiting.pop(number):
                 os.close(fd)
+            tell(b"N", number, 0)
         elif op == b"S" and number in processes:
             os.kill(processes[number], argument)
-        elif op == b"C" and number in processes:
-            if is_full(os.path.join(config["scratch"], str(number)), config["disk"]):
+        elif op == b"C" and number in processes and not config["rooms"]:
+            if is_full(rooms.path(number), config["disk"]):
                 full.add(number)
                 os.kill(processes[number], signal.SIGKILL)
 
@@ -112,37 +134,89 @@ def enter_process_namespace(libc):
     os._exit(SETUP_FAILED)
 
 
+def can_have_own_users(libc):
+    """Whether each child can have a user namespace, which has a count of threads of its own since Linux 5.14."""
+    release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+    if release < (5, 14):
+        return False
+    process = os.fork()
+    if process == 0:
+        os._exit(0 if libc.unshare(CLONE_NEWUSER) == 0 else 1)
+    return os.waitpid(process, 0)[1] == 0
+
+
+CLONE_NEWUSER = 0x10000000
+
+
+class Rooms:
+    """Scratch directories of children. With namespaces there is a fixed number, each a file system of its own, which
+    is emptied and used again; without, each child gets a new directory."""
+
+    def __init__(self, config):
+        self.base, self.count, self.writable = config["scratch"], config["rooms"], config["disk"] > 0
+        self.free = collections.deque(range(self.count))
+        self.used = {}  # id of the child -> room
+        self.lost = 0
+
+    def path(self, number):
+        return os.path.join(self.base, str(self.used[number]))
+
+    def take(self, number):
+        """The directory for a child; None while all are in use."""
+        if not self.writable:
+            return self.base
+        if not self.count:
+            self.used[number] = number
+            os.mkdir(self.path(number), 0o700)
+        elif self.free:
+            self.used[number] = self.free.popleft()
+        else:
+            return None
+        return self.path(number)
+
+    def give_back(self, number):
+        if number not in self.used:
+            return
+        path, room = self.path(number), self.used.pop(number)
+        try:
+            clear(path)
+            if self.count:
+                self.free.append(room)
+            else:
+                os.rmdir(path)
+        except OSError:
+            # Never used again. The host starts a new server when this one ends, and removes the directories.
+            self.lost += 1
+            if self.lost >= min(LOST, self.count or LOST):
+                os._exit(SETUP_FAILED)
+
+
 def clear(path):
-    """Removes a scratch directory, whatever a program made of it: deep trees are pulled apart, not descended."""
-    try:
-        os.rmdir(path)
-        return
-    except FileNotFoundError:
-        return
-    except OSError:
-        pass
-    try:
-        number = 0
-        while names(path):
-            for name in names(path):
-                if not is_directory(name):
-                    os.unlink(name)
+    """Empties a scratch directory, whatever a program made of it: deep trees are pulled apart, not descended. Its program
+    is dead by now."""
+    number = 0
+    while True:
+        found = os.listdir(path)
+        if not found:
+            return
+        taken = set(found)
+        for name in found:
+            outer = os.path.join(path, name)
+            if not is_directory(outer):
+                os.unlink(outer)
+                continue
+            os.chmod(outer, 0o700)
+            for below in os.listdir(outer):
+                inner = os.path.join(outer, below)
+                if not is_directory(inner):
+                    os.unlink(inner)
                     continue
-                os.chmod(name, 0o700)
-                for inner in names(name):
-                    if is_directory(inner):
-                        number += 1
-                        os.rename(inner, os.path.join(path, "r1-%d" % number))
-                    else:
-                        os.unlink(inner)
-                os.rmdir(name)
-        os.rmdir(path)
-    except OSError:
-        pass  # what is left is out of every program's reach, and goes with the whole directory at the end
-
-
-def names(path):
-    return [os.path.join(path, name) for name in os.listdir(path)]
+                os.chmod(inner, 0o700)  # only a directory that may be written can be moved
+                while "%x" % number in taken:
+                    number += 1
+                taken.add("%x" % number)
+                os.rename(inner, os.path.join(path, "%x" % number))
+            os.rmdir(outer)
 
 
 def is_directory(path):
@@ -171,7 +245,7 @@ def is_full(path, limit):
     return False
 
 
-def child(config, libc, parent, number, out, report, command, _exit=os._exit):
+def child(config, libc, parent, scratch, out, report, command, _exit=os._exit):
     """Never returns, and never raises into the server's loop, whatever a program does to the interpreter."""
     try:
         os.dup2(out, 1)
@@ -183,29 +257,34 @@ def child(config, libc, parent, number, out, report, command, _exit=os._exit):
         os.closerange(3, REPORT)
         os.closerange(COMMAND + 1, 1024)
         try:
-            confine(config, libc, parent, number)
+            confine(config, libc, parent, scratch)
         except BaseException as error:
-            send(b"U", "%s: %s" % (type(error).__name__, error))
+            send(b"U", "%s: %s" % (type(error).__name__, error), bytes(NONCE))
             os._exit(SETUP_FAILED)
         serve(config)
     finally:
         _exit(125)
 
 
-def confine(config, libc, parent, number):
+def confine(config, libc, parent, scratch):
     def check(result, what):
         if result < 0:
             raise OSError(ctypes.get_errno(), what)
         return result
 
+    # A session of its own is a scheduling group of its own where the kernel groups by session: many threads get no
+    # more of the processors than one.
+    os.setsid()
+    if config["own_users"]:
+        # A user namespace of its own has a count of threads of its own. It gives privileges within it, all given up.
+        check(libc.unshare(CLONE_NEWUSER), "unshare")
+        header = struct.pack("=Ii", 0x20080522, 0)
+        check(libc.capset(header, bytes(24)), "capset")
+        resource.setrlimit(resource.RLIMIT_NPROC, (THREADS, THREADS))
     # Dies with the server, also if the server died before this line.
     check(libc.prctl(1, signal.SIGKILL, 0, 0, 0), "prctl")
     if os.getppid() != parent:
         os._exit(SETUP_FAILED)
-    scratch = config["scratch"]
-    if config["disk"]:
-        scratch = os.path.join(scratch, str(number))
-        os.mkdir(scratch, 0o700)
     os.chdir(scratch)
     os.environ.update(HOME=scratch, TMPDIR=scratch)
     # From here on no files of other children: a second landlock layer that knows only this scratch directory.
@@ -225,6 +304,8 @@ def confine(config, libc, parent, number):
         check(libc.syscall(446, ruleset, 0), "landlock_restrict_self")
         os.close(ruleset)
     for name, value in config["rlimits"].items():
+        if name == "NPROC" and config["own_users"]:
+            continue
         resource.setrlimit(getattr(resource, "RLIMIT_" + name), (value, value))
     # Last, since it forbids most of the above: no processes, no signals, no sockets.
     code = ctypes.create_string_buffer(bytes.fromhex(config["seccomp"]))
@@ -232,19 +313,19 @@ def confine(config, libc, parent, number):
     check(libc.prctl(22, 2, header, 0, 0), "seccomp")
 
 
-def send(kind, text, _write=os.write):
+def send(kind, text, nonce, _write=os.write):
     data = text.encode("utf-8", "backslashreplace")[:MAX_REPORT]
-    data = kind + len(data).to_bytes(4, "little") + data
+    data = kind + len(data).to_bytes(4, "little") + nonce + data
     while data:
         data = data[_write(REPORT, data) :]
 
 
-def receive(size):
+def receive(size, _read=os.read, _exit=os._exit):
     pieces = []
     while size:
-        piece = os.read(COMMAND, min(size, 1 << 20))
+        piece = _read(COMMAND, min(size, 1 << 20))
         if not piece:
-            os._exit(0)
+            _exit(0)
         pieces.append(piece)
         size -= len(piece)
     return b"".join(pieces)
@@ -268,7 +349,7 @@ def serve(config):
     module.__builtins__ = __builtins__
     sys.modules["__main__"] = module
     random.seed(0)
-    send(b"R", "")
+    send(b"R", "", bytes(NONCE))
     while True:
         mode, prelude_size, code_size = struct.unpack("<cII", receive(9))
         prelude = receive(prelude_size).decode()
@@ -293,7 +374,8 @@ def serve(config):
             except BaseException:
                 pass
         try:
-            send(kind, text)
+            # The nonce stays in the pipe while the program runs: no object of the interpreter holds it.
+            send(kind, text, receive(NONCE))
         except BaseException:
             exit_(SETUP_FAILED)
 
@@ -325,22 +407,27 @@ def run(code, name, namespace, config):
     """Runs a program; b"D" and the last expression's value, or b"E" and the error."""
     # For tracebacks.
     linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+    at_end = False
     try:
         tree = ast.parse(code, name)
-        last = None
-        if tree.body and isinstance(tree.body[-1], ast.Expr):
-            last = ast.Expression(tree.body.pop().value)
-        if tree.body:
-            exec(compile(tree, name, "exec"), namespace)
-        if last is not None:
-            value = eval(compile(last, name, "eval"), namespace)
-            if value is not None and name == "<program>":
-                return b"D", repr(value)
+        last = tree.body.pop() if tree.body else None
+        first = compile(tree, name, "exec")
+        flags = first.co_flags & FUTURE
+        if isinstance(last, ast.Expr):
+            last = compile(ast.Expression(last.value), name, "eval", flags)
+        elif last is not None:
+            last = compile(ast.Module([last], []), name, "exec", flags)
+        exec(first, namespace)
+        at_end = True
+        value = None if last is None else eval(last, namespace)
+        if value is not None and name == "<program>":
+            return b"D", repr(value)
         return b"D", ""
     except SystemExit as error:
-        if error.code is None or error.code == 0:
-            return b"D", ""
-        return b"E", "SystemExit: %s" % (error.code,)
+        if error.code is not None and error.code != 0:
+            return b"E", "SystemExit: %s" % (error.code,)
+        # What stands behind an early exit, such as tests, has not run.
+        return (b"D", "") if at_end else (b"E", "SystemExit: the program exited before its last statement")
     except BaseException as error:
         return b"E", describe(error, name, config)
 

@@ -4,8 +4,8 @@
 //! modules imported and does nothing but fork. Each call gets a forked child that confines itself further, reads
 //! the program from a pipe of its own, runs it, and is killed. The host (`pool`) reads what the child prints,
 //! counts time and bytes, and decides what the caller sees. The server never sees a program or its output, so a
-//! child has inherited nothing of other calls; a child holds its own three pipes and nothing else, so a program
-//! that writes to them can forge only its own result.
+//! child has inherited nothing of other calls. A child holds its own three pipes and nothing else. A report carries a
+//! nonce, so that neither a write to the report pipe nor an early end of the process passes for success (`protocol`).
 
 #[cfg(target_os = "linux")]
 mod call;
@@ -156,7 +156,11 @@ impl Python {
     /// What the prelude prints is discarded; an error in it is reported as `prelude: …`. Line numbers are those of
     /// `code`. Standard input is empty, `random` starts from seed 0, hashes are the same every time. As in a
     /// notebook, the value of a last expression is shown if nothing was printed.
-    pub async fn run(&self, code: &str, prelude: &str) -> Output {
+    ///
+    /// # Errors
+    /// [`Kind::Tool`] if the tool could not run the program: no process, no confinement, an interpreter that was
+    /// killed from outside. What the program does is never an error.
+    pub async fn run(&self, code: &str, prelude: &str) -> Result<Output> {
         self.pool.run(None, code, prelude).await
     }
 
@@ -164,7 +168,10 @@ impl Python {
     ///
     /// Calls of one session wait for each other. A session whose program is stopped, crashes or exits starts afresh
     /// at the next call, as does one that was not used for [`PythonOptions::session_idle`] seconds.
-    pub async fn run_in_session(&self, session: u64, code: &str, prelude: &str) -> Output {
+    ///
+    /// # Errors
+    /// As [`Python::run`]; also if [`PythonOptions::max_sessions`] are open.
+    pub async fn run_in_session(&self, session: u64, code: &str, prelude: &str) -> Result<Output> {
         self.pool.run(Some(session), code, prelude).await
     }
 
@@ -188,12 +195,18 @@ impl Python {
     }
 
     /// Runs a program.
-    pub async fn run(&self, _code: &str, _prelude: &str) -> Output {
+    ///
+    /// # Errors
+    /// Never reached.
+    pub async fn run(&self, _code: &str, _prelude: &str) -> Result<Output> {
         match self.never {}
     }
 
     /// Runs a program in a session.
-    pub async fn run_in_session(&self, _session: u64, _code: &str, _prelude: &str) -> Output {
+    ///
+    /// # Errors
+    /// Never reached.
+    pub async fn run_in_session(&self, _session: u64, _code: &str, _prelude: &str) -> Result<Output> {
         match self.never {}
     }
 

@@ -21,7 +21,7 @@ use crate::tools::Output;
 use crate::tools::sandbox::Namespaces;
 
 enum Job {
-    Run { session: Option<u64>, code: String, prelude: String, reply: oneshot::Sender<Output> },
+    Run { session: Option<u64>, code: String, prelude: String, reply: oneshot::Sender<Result<Output>> },
     End(u64),
 }
 
@@ -49,16 +49,17 @@ impl Pool {
         }
     }
 
-    pub(super) async fn run(&self, session: Option<u64>, code: &str, prelude: &str) -> Output {
+    pub(super) async fn run(&self, session: Option<u64>, code: &str, prelude: &str) -> Result<Output> {
         if code.len().max(prelude.len()) > MAX_CODE {
-            return failure(format!("SyntaxError: the program is longer than {} MiB", MAX_CODE >> 20));
+            let text = format!("SyntaxError: the program is longer than {} MiB", MAX_CODE >> 20);
+            return Ok(Output { text, ok: false, timed_out: false, seconds: 0.0 });
         }
         let (reply, answer) = oneshot::channel();
         let job = Job::Run { session, code: code.to_owned(), prelude: prelude.to_owned(), reply };
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
         match answer.await {
             Ok(output) if sent => output,
-            _ => failure("SystemError: the Python tool has stopped".to_owned()),
+            _ => Err(fault("its thread has ended")),
         }
     }
 
@@ -79,8 +80,9 @@ impl Drop for Pool {
     }
 }
 
-fn failure(text: String) -> Output {
-    Output { text, ok: false, timed_out: false, seconds: 0.0 }
+/// The error for a program that could not be run through no fault of its own.
+fn fault(why: impl std::fmt::Display) -> Error {
+    Error::new(Kind::Tool, format!("the Python tool failed: {why}"))
 }
 
 /// The thread.
@@ -124,7 +126,7 @@ async fn answer(
     session: Option<u64>,
     code: String,
     prelude: String,
-    mut reply: oneshot::Sender<Output>,
+    mut reply: oneshot::Sender<Result<Output>>,
 ) {
     let output = tokio::select! {
         output = host.run_or_session(session, &code, &prelude) => output,
@@ -144,6 +146,9 @@ async fn sweep(host: Rc<Host>) {
             .retain(|_, session| session.child.try_lock().is_err() || session.used.get().elapsed() < idle);
     }
 }
+
+/// Children that are kept ready.
+pub(super) const SPARES: usize = 4;
 
 /// What the thread holds.
 #[derive(Debug)]
@@ -179,7 +184,7 @@ impl Host {
             pool,
             places: Semaphore::new(pool),
             namespaces: Cell::new(None),
-            spare_target: pool.min(4),
+            spare_target: pool.min(SPARES),
             server: Mutex::new(None),
             spares: RefCell::default(),
             sessions: RefCell::default(),
@@ -187,7 +192,7 @@ impl Host {
     }
 
     /// A confined child that waits for its first program.
-    async fn child(&self) -> Result<Child, String> {
+    async fn child(&self) -> Result<Child> {
         let mut problem = String::new();
         for _ in 0..3 {
             let mut server = self.server.lock().await;
@@ -196,11 +201,11 @@ impl Host {
                 if let Some(mut dead) = server.take() {
                     dead.stop().await;
                 }
-                *server = Some(self.start_server().await.map_err(|error| error.message)?);
+                *server = Some(self.start_server().await?);
             }
             let Some(server) = server.as_ref() else { continue };
             let spare = self.spares.borrow_mut().pop_front();
-            let fork = || server.fork().map_err(|error| format!("can't make a pipe: {error}"));
+            let fork = || server.fork().map_err(|error| fault(format!("can't make a pipe: {error}")));
             let mut child = spare.map_or_else(fork, Ok)?;
             while self.spares.borrow().len() < self.spare_target {
                 let spare = fork()?;
@@ -212,7 +217,7 @@ impl Host {
                 Err(_) => "the interpreter did not get ready".clone_into(&mut problem),
             }
         }
-        Err(problem)
+        Err(fault(format!("no interpreter could be confined: {problem}")))
     }
 
     /// Starts a server in the best namespaces that the system allows; the first start finds out which.
@@ -234,7 +239,7 @@ impl Host {
         Err(last)
     }
 
-    async fn run_or_session(&self, session: Option<u64>, code: &str, prelude: &str) -> Output {
+    async fn run_or_session(&self, session: Option<u64>, code: &str, prelude: &str) -> Result<Output> {
         match session {
             Some(session) => self.run_in_session(session, code, prelude).await,
             None => self.run(Call { code, prelude, timeout: self.options.timeout, session: None }).await,
@@ -242,27 +247,28 @@ impl Host {
     }
 
     /// Runs a program in a child of its own.
-    pub(super) async fn run(&self, call: Call<'_>) -> Output {
+    ///
+    /// # Errors
+    /// [`Kind::Tool`] if the tool could not run it.
+    pub(super) async fn run(&self, call: Call<'_>) -> Result<Output> {
         let _place = self.places.acquire().await;
         for _ in 0..2 {
-            let mut child = match self.child().await {
-                Ok(child) => child,
-                Err(why) => return failure(format!("SystemError: no Python interpreter: {why}")),
-            };
-            if let Some((output, _)) = exchange(&mut child, &self.options, call).await {
-                return output;
+            let mut child = self.child().await?;
+            if let Some((output, _)) = exchange(&mut child, &self.options, call).await.map_err(fault)? {
+                return Ok(output);
             }
         }
-        failure("SystemError: the Python interpreter was killed from outside".to_owned())
+        Err(fault("the interpreter was killed from outside"))
     }
 
-    async fn run_in_session(&self, number: u64, code: &str, prelude: &str) -> Output {
+    async fn run_in_session(&self, number: u64, code: &str, prelude: &str) -> Result<Output> {
         let known = self.sessions.borrow().get(&number).cloned();
         let session = match known {
             Some(session) => session,
             None if self.sessions.borrow().len() >= self.options.max_sessions => {
                 let limit = self.options.max_sessions;
-                return failure(format!("SystemError: {limit} Python sessions are open, which is the limit"));
+                return Err(fault(format!("{limit} sessions are open, which is its limit"))
+                    .hint("raise max_sessions of r1.tools.python, or lower rollout.concurrency"));
             }
             None => {
                 let (child, used, ended) = (Mutex::new(None), Cell::new(Instant::now()), Notify::new());
@@ -278,27 +284,20 @@ impl Host {
                 child.process.signal(libc::SIGCONT);
                 child
             }
-            _ => match self.child().await {
-                Ok(child) => child,
-                Err(why) => return failure(format!("SystemError: no Python interpreter: {why}")),
-            },
+            _ => self.child().await?,
         };
         let call = Call { code, prelude, timeout: self.options.timeout, session: Some(&session.ended) };
         let output = exchange(&mut child, &self.options, call).await;
         session.used.set(Instant::now());
-        match output {
-            None => {
-                failure("SystemError: the Python interpreter was killed from outside, the session is lost".to_owned())
-            }
-            Some((output, alive)) => {
-                if alive {
-                    // Threads that the program left behind get no time between calls.
-                    child.process.signal(libc::SIGSTOP);
-                    *slot = Some(child);
-                }
-                output
-            }
+        let Some((output, alive)) = output.map_err(fault)? else {
+            return Err(fault("the interpreter was killed from outside, and with it the session"));
+        };
+        if alive {
+            // Threads that the program left behind get no time between calls.
+            child.process.signal(libc::SIGSTOP);
+            *slot = Some(child);
         }
+        Ok(output)
     }
 
     fn end_session(&self, number: u64) {

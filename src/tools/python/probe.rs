@@ -61,7 +61,7 @@ pub(super) async fn probe(host: &Host) -> Result<()> {
     let run = |code, prelude: String| async move {
         host.run(Call { code, prelude: &prelude, timeout: TIMEOUT, session: None }).await
     };
-    let attacks = run(ATTACKS, format!("canary = {path}")).await;
+    let attacks = run(ATTACKS, format!("canary = {path}")).await?;
     if !attacks.ok {
         return Err(unusable(&attacks.text));
     }
@@ -71,7 +71,7 @@ pub(super) async fn probe(host: &Host) -> Result<()> {
             .hint("a kernel with landlock and seccomp is needed; the rhai tool needs neither"));
     }
     let writable = if host.writable() { "True" } else { "False" };
-    let work = run(WORK, format!("writable = {writable}")).await;
+    let work = run(WORK, format!("writable = {writable}")).await?;
     if !work.ok || work.text != "42" {
         return Err(unusable(&work.text));
     }

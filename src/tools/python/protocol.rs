@@ -1,10 +1,12 @@
 //! What crosses the pipes between host and a child: bytes in, bytes out, nothing trusted.
 //!
-//! Host to child, one *command* a call: `u8 mode, u32 prelude length, u32 code length, prelude, code` (little
+//! Host to child, one *command* per call: `u8 mode, u32 prelude length, u32 code length, prelude, code, nonce` (little
 //! endian, UTF-8); mode is `O` for a child's only program, `S` for one of a session.
-//! Child to host, one *report* a call: `u8 kind, u32 length, text`. The child runs the program, so the program can
-//! write a report of its own; all it gains is to end its call early with words of its choice. The decoder therefore
-//! accepts any bytes, in any pieces, and keeps at most [`MAX_REPORT`] of them.
+//! Child to host, one *report* per call: `u8 kind, u32 length, nonce, text`. The nonce is random. The driver reads it
+//! from the command pipe only after the program has ended, so a program that writes to the report pipe, or ends its
+//! process, does not produce a valid report. It is no protection against a program that takes the driver's place
+//! (reads the nonce from the pipe itself): programs share a process with the driver. The decoder accepts any bytes, in
+//! any pieces, and keeps at most [`MAX_REPORT`] of them.
 
 /// Longest text of a report; the driver cuts its own at the same length.
 pub(super) const MAX_REPORT: usize = 1 << 20;
@@ -12,7 +14,10 @@ pub(super) const MAX_REPORT: usize = 1 << 20;
 /// Longest program or prelude.
 pub(super) const MAX_CODE: usize = 8 << 20;
 
-const HEADER: usize = 5;
+/// Authenticates a report.
+pub(super) type Nonce = [u8; 16];
+
+const HEADER: usize = 5 + size_of::<Nonce>();
 
 /// How a program ended, in the words of its own process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,9 +40,17 @@ pub(super) struct Malformed;
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     bytes: Vec<u8>,
+    /// Of the command that was sent; before the first one there is none, and the child reports that it is ready.
+    nonce: Option<Nonce>,
 }
 
 impl Decoder {
+    /// From here on only a report on the command with this nonce counts. What came before is dropped.
+    pub(super) fn expect(&mut self, nonce: Nonce) {
+        self.bytes.clear();
+        self.nonce = Some(nonce);
+    }
+
     /// Takes the next piece. `Some` once a report is whole; what follows it is dropped.
     pub(super) fn push(&mut self, piece: &[u8]) -> Result<Option<Report>, Malformed> {
         let room = (HEADER + MAX_REPORT).saturating_sub(self.bytes.len());
@@ -45,7 +58,8 @@ impl Decoder {
         let Some((header, text)) = self.bytes.split_at_checked(HEADER) else { return Ok(None) };
         let kind = header[0];
         let length = u32::from_le_bytes([header[1], header[2], header[3], header[4]]) as usize;
-        if length > MAX_REPORT || !b"RDEU".contains(&kind) {
+        let kinds = if self.nonce.is_some() { b"DE" } else { b"RU" };
+        if length > MAX_REPORT || !kinds.contains(&kind) || header[5..] != self.nonce.unwrap_or_default() {
             return Err(Malformed);
         }
         let Some(text) = text.get(..length) else { return Ok(None) };
@@ -61,13 +75,14 @@ impl Decoder {
 }
 
 /// The command that makes a child run `code` after `prelude`.
-pub(super) fn encode(only: bool, code: &str, prelude: &str) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(9 + code.len() + prelude.len());
+pub(super) fn encode(only: bool, code: &str, prelude: &str, nonce: Nonce) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(9 + code.len() + prelude.len() + nonce.len());
     bytes.push(if only { b'O' } else { b'S' });
     bytes.extend_from_slice(&(prelude.len() as u32).to_le_bytes());
     bytes.extend_from_slice(&(code.len() as u32).to_le_bytes());
     bytes.extend_from_slice(prelude.as_bytes());
     bytes.extend_from_slice(code.as_bytes());
+    bytes.extend_from_slice(&nonce);
     bytes
 }
 
@@ -77,18 +92,27 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn report(kind: u8, text: &[u8]) -> Vec<u8> {
+    const NONCE: Nonce = [7; 16];
+
+    fn report(kind: u8, nonce: Nonce, text: &[u8]) -> Vec<u8> {
         let mut bytes = vec![kind];
         bytes.extend_from_slice(&(text.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&nonce);
         bytes.extend_from_slice(text);
         bytes
+    }
+
+    fn decoder() -> Decoder {
+        let mut decoder = Decoder::default();
+        decoder.expect(NONCE);
+        decoder
     }
 
     proptest! {
         #[test]
         fn a_report_survives_any_cutting(text in ".{0,300}", cuts in prop::collection::vec(1usize..40, 1..50)) {
-            let bytes = report(b'E', text.as_bytes());
-            let mut decoder = Decoder::default();
+            let bytes = report(b'E', NONCE, text.as_bytes());
+            let mut decoder = decoder();
             let (mut at, mut cuts, mut got) = (0, cuts.into_iter().cycle(), None);
             while at < bytes.len() {
                 prop_assert_eq!(&got, &None);
@@ -101,7 +125,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_survived(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..16)) {
-            let mut decoder = Decoder::default();
+            let mut decoder = decoder();
             for piece in pieces {
                 if decoder.push(&piece).is_err() {
                     break;
@@ -113,10 +137,18 @@ mod tests {
 
     #[test]
     fn a_report_too_long_or_of_no_kind_is_malformed() {
-        let mut long = report(b'D', b"");
+        let mut long = report(b'D', NONCE, b"");
         long[1..5].copy_from_slice(&(MAX_REPORT as u32 + 1).to_le_bytes());
-        assert_eq!(Decoder::default().push(&long), Err(Malformed));
-        assert_eq!(Decoder::default().push(&report(b'?', b"x")), Err(Malformed));
-        assert_eq!(Decoder::default().push(&report(b'D', b"\xff")), Ok(Some(Report::Done("\u{fffd}".to_owned()))));
+        assert_eq!(decoder().push(&long), Err(Malformed));
+        assert_eq!(decoder().push(&report(b'?', NONCE, b"x")), Err(Malformed));
+        assert_eq!(decoder().push(&report(b'D', NONCE, b"\xff")), Ok(Some(Report::Done("\u{fffd}".to_owned()))));
+    }
+
+    #[test]
+    fn a_report_without_the_nonce_of_its_command_is_malformed() {
+        assert_eq!(decoder().push(&report(b'D', [0; 16], b"")), Err(Malformed));
+        assert_eq!(decoder().push(&report(b'R', NONCE, b"")), Err(Malformed));
+        assert_eq!(Decoder::default().push(&report(b'D', [0; 16], b"")), Err(Malformed));
+        assert_eq!(Decoder::default().push(&report(b'R', [0; 16], b"")), Ok(Some(Report::Ready)));
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::PythonOptions;
 use super::interpreter::Interpreter;
+use super::pool::SPARES;
 use super::protocol::{Decoder, MAX_REPORT, Report};
 use super::scratch::Scratch;
 use crate::error::{Error, Kind, Result};
@@ -28,7 +29,7 @@ const ORDER: usize = 13;
 pub(super) enum Exit {
     Code(i32),
     Signal(i32),
-    /// Killed, because its scratch directory was too full.
+    /// Killed, because its scratch directory was too full (only where that is no file system of its own).
     Full,
     /// The fork failed.
     NotStarted,
@@ -79,17 +80,22 @@ impl Server {
         let scratch = Scratch::new()
             .map_err(|e| broken("no temporary directory", &e).hint("TMPDIR names the directory that is used"))?;
         let path = scratch.path().to_path_buf();
+        // Running, ready, in a session, and a few that are dead but not yet reaped.
+        let children = places + SPARES + options.max_sessions + SPARES;
+        let rooms = if namespaces == Namespaces::None || options.disk_mb == 0 { 0 } else { children };
         let reach = Reach {
             read: interpreter.read.clone(),
             list: interpreter.list.clone(),
             scratch: path.clone(),
-            scratch_bytes: (options.disk_mb << 20) * places.max(8) as u64,
+            scratch_bytes: options.disk_mb << 20,
+            rooms,
             execute: false,
         };
         let confinement = Confinement::new(&reach, namespaces)?;
         let mut config = serde_json::json!({
             "namespaces": namespaces != Namespaces::None,
             "scratch": &path,
+            "rooms": rooms,
             "disk": options.disk_mb << 20,
             "cpu": options.timeout.ceil() as u64 + 1,
             "rlimits": {
@@ -106,7 +112,8 @@ impl Server {
             "max_report": MAX_REPORT,
         });
         if namespaces != Namespaces::None {
-            // Counts threads of all children together: only a bound on what a program may take from the machine.
+            // Counts threads of all children together. Where the kernel lets each child have a user namespace of its
+            // own, the driver sets a limit for each instead.
             config["rlimits"]["NPROC"] = (64 * (places + 4) + options.max_sessions).into();
         }
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(|e| broken("no socket", &e))?;

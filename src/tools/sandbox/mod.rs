@@ -33,10 +33,12 @@ pub(crate) struct Reach {
     pub read: Vec<PathBuf>,
     /// Directories whose entries may be listed but not read.
     pub list: Vec<PathBuf>,
-    /// The directory under which children get scratch directories.
+    /// The directory that may be written, or under which children get scratch directories.
     pub scratch: PathBuf,
-    /// How many bytes all of them together may hold; 0 forbids writing.
+    /// How many bytes it, or each of its rooms, may hold where there are namespaces; 0 forbids writing.
     pub scratch_bytes: u64,
+    /// With namespaces: how many directories `0`, `1`, … it has, each a file system of its own.
+    pub rooms: usize,
     /// What is written there may be run.
     pub execute: bool,
 }
@@ -133,7 +135,7 @@ impl Confinement {
         let ruleset = ruleset.ok_or_else(|| broken(&"landlock gave no ruleset"))?;
         let world = match namespaces {
             Namespaces::None => None,
-            _ => Some(World::plan(namespaces, reach, reach.scratch_bytes.max(1 << 20)).map_err(|e| broken(&e))?),
+            _ => Some(World::plan(namespaces, reach).map_err(|e| broken(&e))?),
         };
         Ok(Self {
             world,

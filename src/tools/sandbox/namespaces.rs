@@ -39,6 +39,9 @@ impl Namespaces {
 /// Where distributions keep libraries; all but the first are links into it on most systems.
 const SYSTEM: [&str; 4] = ["/usr", "/lib", "/lib32", "/lib64"];
 
+/// Files and directories of a scratch directory.
+const INODES: u64 = 4096;
+
 /// The user and group without rights, on every distribution.
 const NOBODY: libc::id_t = 65534;
 
@@ -55,6 +58,9 @@ pub(super) struct World {
     files: Vec<CString>,
     links: Vec<(CString, CString)>,
     binds: Vec<Bind>,
+    /// Scratch directories that are file systems of their own, seen from inside, and their options.
+    rooms: Vec<CString>,
+    room_options: CString,
 }
 
 #[derive(Debug)]
@@ -66,9 +72,11 @@ struct Bind {
 
 impl World {
     /// Plans a root that shows what `reach` names. `scratch` has the same path inside as outside, where it is only
-    /// the place to mount on; `bytes` is the size of the file system that it is on.
-    pub(super) fn plan(namespaces: Namespaces, reach: &Reach, bytes: u64) -> io::Result<Self> {
+    /// the place to mount on. Its size is limited for the whole of it or, with rooms, for each of them, so that no
+    /// program can take the space of another, whatever kind of file it hides its bytes in.
+    pub(super) fn plan(namespaces: Namespaces, reach: &Reach) -> io::Result<Self> {
         let root = &reach.scratch;
+        let bytes = if reach.rooms > 0 { 0 } else { reach.scratch_bytes }.max(1 << 20);
         let inside = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
         // SAFETY: these always succeed and touch nothing.
         let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
@@ -81,6 +89,16 @@ impl World {
             files: Vec::new(),
             links: Vec::new(),
             binds: Vec::new(),
+            rooms: (0..reach.rooms).map(|room| c_path(&root.join(room.to_string()))).collect::<io::Result<_>>()?,
+            room_options: c_string(format!(
+                "size={},nr_inodes={INODES},mode=0700{}",
+                reach.scratch_bytes.max(1 << 20),
+                if namespaces == Namespaces::Privileged {
+                    format!(",uid={NOBODY},gid={NOBODY}")
+                } else {
+                    String::new()
+                },
+            ))?,
         };
         let mut directories = BTreeSet::new();
         for path in shown(reach) {
@@ -162,6 +180,10 @@ impl World {
             check_long(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()))?;
             check(libc::umount2(c".".as_ptr(), libc::MNT_DETACH))?;
             check(libc::chdir(self.root.as_ptr()))?;
+            for room in &self.rooms {
+                check(libc::mkdir(room.as_ptr(), 0o700))?;
+                check(libc::mount(tmpfs, room.as_ptr(), tmpfs, flags, self.room_options.as_ptr().cast()))?;
+            }
             if self.namespaces == Namespaces::Privileged {
                 check(libc::chown(self.root.as_ptr(), NOBODY, NOBODY))?;
             }

@@ -53,7 +53,10 @@ pub(crate) fn filter(role: Role) -> Vec<sock_filter> {
             calls.insert(libc::SYS_clone as u32, Verdict::IfSet(0, libc::CLONE_THREAD as u32));
             calls.insert(libc::SYS_mmap as u32, Verdict::UnlessSmallStack);
         }
-        Role::Server => calls.extend(SERVER.iter().map(|&call| (call as u32, Verdict::Allow))),
+        Role::Server => {
+            calls.extend(SERVER.iter().map(|&call| (call as u32, Verdict::Allow)));
+            calls.insert(libc::SYS_unshare as u32, Verdict::IfOneOf(0, &[libc::CLONE_NEWUSER as u64]));
+        }
         Role::Program => calls.extend(PROGRAM.iter().map(|&call| (call as u32, Verdict::Allow))),
     }
     let mut program = vec![
@@ -206,6 +209,8 @@ const SERVER: &[c_long] = &[
     libc::SYS_landlock_create_ruleset,
     libc::SYS_landlock_add_rule,
     libc::SYS_landlock_restrict_self,
+    libc::SYS_setsid,
+    libc::SYS_capset,
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
     #[cfg(target_arch = "x86_64")]
@@ -221,6 +226,8 @@ const PROGRAM: &[c_long] = &[
     libc::SYS_tgkill,
     libc::SYS_setpgid,
     libc::SYS_setsid,
+    // Not for children: the buffers that it enlarges count towards no limit of memory.
+    libc::SYS_setsockopt,
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
     libc::SYS_utimensat,
@@ -332,7 +339,6 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_recvfrom,
     libc::SYS_shutdown,
     libc::SYS_getsockopt,
-    libc::SYS_setsockopt,
     libc::SYS_getsockname,
     libc::SYS_getpeername,
     // Files by name; landlock decides which.

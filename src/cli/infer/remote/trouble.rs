@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Remote, WHOLE};
+use super::Remote;
 use crate::cli::infer::screen::harmless;
 use crate::error::{Error, Kind};
 use crate::net::{Fault, Response};
@@ -58,16 +58,18 @@ impl Remote {
         }
     }
 
-    /// An answer that is none, by its status.
-    pub(super) fn refused(&self, response: Response, stop: &dyn Fn() -> bool) -> Error {
+    /// An answer that leads elsewhere.
+    pub(super) fn moved(&self, response: &Response) -> Option<Error> {
         let status = response.status;
-        if let Some(to) = response.header("location").filter(|_| (300..400).contains(&status)) {
-            let to = short(to.strip_suffix("/chat/completions").unwrap_or(to));
-            return Error::new(Kind::Model, format!("{} answers {status}: it has moved to {to}", self.base))
-                .hint("give --api-base the new address");
-        }
-        let body = response.bytes(WHOLE, stop).unwrap_or_default();
-        let words = words_of(&body);
+        let to = response.header("location").filter(|_| (300..400).contains(&status))?;
+        let to = short(to.strip_suffix("/chat/completions").unwrap_or(to));
+        let error = Error::new(Kind::Model, format!("{} answers {status}: it has moved to {to}", self.base));
+        Some(error.hint("give --api-base the new address"))
+    }
+
+    /// An answer that is none, by its status.
+    pub(super) fn refused(&self, status: u16, body: &[u8]) -> Error {
+        let words = words_of(body);
         // Web pages have it in their title.
         let words = words.strip_prefix(&status.to_string()).unwrap_or(&words).trim_start();
         let colon = if words.is_empty() { "" } else { ": " };

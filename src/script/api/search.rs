@@ -1,0 +1,177 @@
+//! Searches with a regular expression that obey the limit of CPU time of the call.
+//!
+//! One search is a single call into the `regex` crate. Its cost is linear in the text, but the factor is the size of the
+//! compiled pattern, and nothing can interrupt it. A search that may take long therefore runs on a thread of its own,
+//! which the call leaves behind when its time is over; short ones run at once. Between matches the limit is looked at.
+
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use mlua::{Lua, LuaString};
+use regex::bytes::{Captures, Regex};
+
+use super::args::{fail, in_time, out_of_time};
+use crate::script::host::Host;
+
+/// A compiled pattern, and what its program takes, in bytes, up to the next power of four.
+#[derive(Clone)]
+pub(super) struct Pattern {
+    pub(super) regex: Regex,
+    pub(super) size: usize,
+}
+
+/// Bytes of the program times bytes of the text: below, a search takes less than half a second on any machine.
+const SHORT: usize = 1 << 31;
+/// Above, a search could take more than half a minute.
+const LONGEST: usize = 1 << 37;
+/// Searches under way on threads of their own, those that were left behind included.
+const UNDER_WAY: usize = 8;
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// First and last byte (exclusive) of a match and of its groups.
+pub(super) struct Match(Vec<Option<(usize, usize)>>);
+
+impl Match {
+    fn of(captures: &Captures<'_>) -> Self {
+        Self(captures.iter().map(|group| group.map(|group| (group.start(), group.end()))).collect())
+    }
+
+    /// Of the whole match.
+    pub(super) fn span(&self) -> (usize, usize) {
+        self.0.first().copied().flatten().unwrap_or_default()
+    }
+
+    /// Groups, the whole match among them.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn group(&self, index: usize) -> Option<(usize, usize)> {
+        self.0.get(index).copied().flatten()
+    }
+}
+
+/// A text that is searched from front to back.
+pub(super) struct Search {
+    pub(super) text: LuaString,
+    pub(super) pattern: Pattern,
+    host: Rc<Host>,
+    function: &'static str,
+    helper: Option<Helper>,
+}
+
+struct Helper {
+    ask: Sender<usize>,
+    told: Receiver<Option<Match>>,
+}
+
+impl Search {
+    pub(super) fn new(host: &Rc<Host>, function: &'static str, text: LuaString, pattern: Pattern) -> Self {
+        Self { text, pattern, host: host.clone(), function, helper: None }
+    }
+
+    /// The first match at or behind a place.
+    pub(super) fn at(&mut self, lua: &Lua, place: usize) -> mlua::Result<Option<Match>> {
+        in_time(lua)?;
+        let bytes = self.text.as_bytes();
+        if place > bytes.len() {
+            return Ok(None);
+        }
+        let work = self.pattern.size.saturating_mul(bytes.len() - place);
+        if work <= SHORT {
+            return Ok(self.pattern.regex.captures_at(&bytes, place).as_ref().map(Match::of));
+        }
+        if work > LONGEST {
+            let why = format!("a pattern of this size over a text of {} bytes is too much work", bytes.len());
+            return Err(fail(lua, self.function, why));
+        }
+        let helper = match self.helper.take() {
+            Some(helper) => helper,
+            None => start(lua, self.function, &self.pattern.regex, bytes.to_vec())?,
+        };
+        let found = self.ask(lua, &helper, place)?;
+        self.helper = Some(helper);
+        Ok(found)
+    }
+
+    fn ask(&self, lua: &Lua, helper: &Helper, place: usize) -> mlua::Result<Option<Match>> {
+        let gone = || fail(lua, self.function, "the search has stopped");
+        helper.ask.send(place).map_err(|_| gone())?;
+        let end = Instant::now() + Duration::from_nanos(self.host.current().cpu_left.get());
+        loop {
+            match helper.told.recv_timeout(Duration::from_millis(20)) {
+                Ok(found) => return Ok(found),
+                Err(RecvTimeoutError::Timeout) if Instant::now() < end => in_time(lua)?,
+                Err(RecvTimeoutError::Timeout) => return Err(out_of_time(lua)),
+                Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+            }
+        }
+    }
+
+    /// Every match, as the crate's own iterator gives them: an empty one right behind another is none.
+    pub(super) fn each(
+        &mut self,
+        lua: &Lua,
+        most: usize,
+        mut take: impl FnMut(&Self, &Match) -> mlua::Result<()>,
+    ) -> mlua::Result<()> {
+        let mut steps = Steps::default();
+        for _ in 0..most {
+            let Some(found) = steps.next(lua, self)? else { break };
+            take(self, &found)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where a search for all matches stands.
+#[derive(Default)]
+pub(super) struct Steps {
+    at: usize,
+    last_end: Option<usize>,
+}
+
+impl Steps {
+    pub(super) fn next(&mut self, lua: &Lua, search: &mut Search) -> mlua::Result<Option<Match>> {
+        loop {
+            let Some(found) = search.at(lua, self.at)? else {
+                self.at = usize::MAX;
+                return Ok(None);
+            };
+            let (start, end) = found.span();
+            self.at = if start == end { end + 1 } else { end };
+            if start == end && self.last_end == Some(end) {
+                continue;
+            }
+            self.last_end = Some(end);
+            return Ok(Some(found));
+        }
+    }
+}
+
+/// A thread that searches a text for as long as it is asked to.
+fn start(lua: &Lua, function: &str, regex: &Regex, text: Vec<u8>) -> mlua::Result<Helper> {
+    if THREADS.fetch_add(1, Ordering::Relaxed) >= UNDER_WAY {
+        THREADS.fetch_sub(1, Ordering::Relaxed);
+        return Err(fail(lua, function, format!("{UNDER_WAY} long searches are under way; search shorter texts")));
+    }
+    let (ask, asked) = channel();
+    let (tell, told) = channel();
+    let regex = regex.clone();
+    let work = move || {
+        for place in asked {
+            let found = regex.captures_at(&text, place).as_ref().map(Match::of);
+            if tell.send(found).is_err() {
+                break;
+            }
+        }
+        THREADS.fetch_sub(1, Ordering::Relaxed);
+    };
+    let spawned = std::thread::Builder::new().name("r1-search".to_owned()).spawn(work);
+    spawned.map(|_| Helper { ask, told }).map_err(|error| {
+        THREADS.fetch_sub(1, Ordering::Relaxed);
+        fail(lua, function, format!("can't start a thread: {error}"))
+    })
+}

@@ -1,0 +1,207 @@
+//! `r1.secret(NAME)`: a handle to an environment variable whose value the script never sees.
+//!
+//! The host fills the value in when it sends a request or starts a program, and nowhere else. Records, replays and
+//! errors show `(secret)` in its place, and where an answer contains the value it is replaced as well.
+
+use std::rc::Rc;
+
+use mlua::{AnyUserData, Lua, MetaMethod, Table, UserData, UserDataMethods, Value};
+use regex::bytes::{NoExpand, Regex};
+
+use super::args::{fail, undeclared};
+use crate::error::{Error, Kind, Result};
+use crate::script::convert::kind;
+use crate::script::host::Host;
+use crate::tools::url_escape;
+
+/// What stands for a value where it must not stand.
+const MASK: &str = "(secret)";
+
+/// Text of which parts may be values of environment variables.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Text(Vec<Part>);
+
+#[derive(Clone, Debug, PartialEq)]
+enum Part {
+    Plain(String),
+    Variable(String),
+}
+
+impl Text {
+    pub(crate) fn plain(text: impl Into<String>) -> Self {
+        Self(vec![Part::Plain(text.into())])
+    }
+
+    /// As it may be shown and recorded.
+    pub(crate) fn shown(&self) -> String {
+        self.0
+            .iter()
+            .map(|part| match part {
+                Part::Plain(text) => text,
+                Part::Variable(_) => MASK,
+            })
+            .collect()
+    }
+
+    pub(crate) fn is_secret(&self) -> bool {
+        self.0.iter().any(|part| matches!(part, Part::Variable(_)))
+    }
+
+    /// With the values filled in, which are added to `values`.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for a variable that is not set, or is not UTF-8.
+    pub(crate) fn reveal(&self, values: &mut Secrets) -> Result<String> {
+        let value = |part: &Part| match part {
+            Part::Plain(text) => Ok(text.clone()),
+            Part::Variable(name) => {
+                let value = variable(name)?;
+                values.add(&value);
+                Ok(value)
+            }
+        };
+        self.0.iter().map(value).collect()
+    }
+
+    /// Text or a secret as a script gives it; what else it is, if it is neither.
+    pub(crate) fn read(value: &Value) -> Result<Self, String> {
+        match value {
+            Value::String(text) => Ok(Self::plain(text.to_string_lossy())),
+            Value::Integer(_) | Value::Number(_) | Value::Boolean(_) => {
+                Ok(Self::plain(value.to_string().map_err(|error| error.to_string())?))
+            }
+            Value::UserData(data) => match data.borrow::<Self>() {
+                Ok(secret) => Ok(secret.clone()),
+                Err(_) => Err(kind(value)),
+            },
+            other => Err(kind(other)),
+        }
+    }
+
+    /// The names and values of a table of named texts.
+    ///
+    /// # Errors
+    /// Refuses anything else, and variables that the recipe does not declare.
+    pub(crate) fn named(lua: &Lua, host: &Host, function: &str, field: &str, value: &Value) -> mlua::Result<Named> {
+        let pairs: &Table = match value {
+            Value::Nil => return Ok(Vec::new()),
+            Value::Table(pairs) => pairs,
+            other => {
+                let why = format!("`{field}` must be a table of named texts, got {}", kind(other));
+                return Err(fail(lua, function, why));
+            }
+        };
+        let mut named = Vec::new();
+        pairs.for_each(|name: Value, value: Value| {
+            let Value::String(name) = &name else {
+                let why = format!("`{field}` must be a table of named texts, and has the key {}", kind(&name));
+                return Err(fail(lua, function, why));
+            };
+            let name = name.to_string_lossy();
+            let text = Self::read(&value).map_err(|got| {
+                fail(lua, function, format!("`{field}.{name}` must be text or r1.secret(…), got {got}"))
+            })?;
+            text.check(lua, host, function)?;
+            named.push((name, text));
+            Ok(())
+        })?;
+        // The order in which a table gives its fields must not decide what is recorded.
+        named.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(named)
+    }
+
+    fn check(&self, lua: &Lua, host: &Host, function: &str) -> mlua::Result<()> {
+        for part in &self.0 {
+            if let Part::Variable(name) = part
+                && !host.grants.borrow().reads_variable(name)
+            {
+                return Err(undeclared(lua, host, function, &format!("env:{name}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Named texts, in the order of their names.
+pub(crate) type Named = Vec<(String, Text)>;
+
+/// The value of a variable.
+///
+/// # Errors
+/// [`Kind::Usage`] if it is not set.
+pub(crate) fn variable(name: &str) -> Result<String> {
+    std::env::var(name).map_err(|error| {
+        let why = match error {
+            std::env::VarError::NotPresent => "is not set",
+            std::env::VarError::NotUnicode(_) => "is not valid UTF-8",
+        };
+        Error::new(Kind::Usage, format!("the environment variable {name}, which the script needs, {why}"))
+            .hint(format!("set it before r1 starts: export {name}=…"))
+    })
+}
+
+/// Values that must not appear in what a script is given or a record keeps.
+#[derive(Default)]
+pub(crate) struct Secrets(Vec<Regex>);
+
+impl Secrets {
+    fn add(&mut self, value: &str) {
+        // Escaped patterns of plain text always compile, but for texts of megabytes.
+        for form in [value.to_owned(), url_escape(value)] {
+            if !form.is_empty()
+                && let Ok(found) = Regex::new(&regex::escape(&form))
+            {
+                self.0.push(found);
+            }
+        }
+    }
+
+    /// Bytes with every value replaced.
+    pub(crate) fn mask_bytes(&self, bytes: Vec<u8>) -> Vec<u8> {
+        self.0.iter().fold(bytes, |bytes, value| value.replace_all(&bytes, NoExpand(MASK.as_bytes())).into_owned())
+    }
+
+    /// Text with every value replaced.
+    pub(crate) fn mask(&self, text: String) -> String {
+        if self.0.is_empty() {
+            return text;
+        }
+        // Whole values were replaced by ASCII: what was valid UTF-8 still is.
+        String::from_utf8(self.mask_bytes(text.into_bytes())).unwrap_or_else(|_| MASK.to_owned())
+    }
+}
+
+impl UserData for Text {
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_meta_method(MetaMethod::ToString, |_, this, ()| Ok(this.shown()));
+        methods.add_meta_function(MetaMethod::Concat, |lua, (left, right): (Value, Value)| {
+            let part = |value: &Value| {
+                Text::read(value).map_err(|got| fail(lua, "r1.secret", format!("a secret is joined with {got}")))
+            };
+            Ok(Text([part(&left)?.0, part(&right)?.0].concat()))
+        });
+    }
+}
+
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    const NAME: &str = "r1.secret";
+    let own = host.clone();
+    let secret = lua.create_function(move |lua, name: Value| -> mlua::Result<AnyUserData> {
+        let name = super::args::text(lua, NAME, "name", &name)?;
+        let good = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        if name.is_empty() || !name.chars().all(good) {
+            return Err(fail(lua, NAME, format!("{name:?} is no name of an environment variable")));
+        }
+        let secret = Text(vec![Part::Variable(name)]);
+        // While a recipe is loaded its needs are not known yet; the handle is checked again where it is used.
+        if !host_is_loading(&own) {
+            secret.check(lua, &own, NAME)?;
+        }
+        lua.create_userdata(secret)
+    })?;
+    r1.raw_set("secret", secret)
+}
+
+fn host_is_loading(host: &Host) -> bool {
+    matches!(*host.grants.borrow(), crate::script::grants::Grants::Loading { .. })
+}
