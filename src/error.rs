@@ -3,6 +3,7 @@
 //! Every failure a person can meet says what happened, where, and how to mend it. The kind decides the exit code;
 //! the table in README.md lists them.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 
@@ -135,6 +136,35 @@ impl Error {
             _ => new,
         }
     }
+}
+
+/// Refuses what can't be read to its end: a FIFO waits for ever, a device may give bytes without end.
+///
+/// # Errors
+/// As [`std::fs::metadata`]; `InvalidInput` for what is neither a file nor a directory.
+pub(crate) fn readable(path: &Path) -> std::io::Result<()> {
+    let found = std::fs::metadata(path)?;
+    if found.is_file() || found.is_dir() {
+        return Ok(());
+    }
+    Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is no regular file"))
+}
+
+/// A text that can't command the terminal it is shown in: models, tools, servers and files may write escape sequences.
+/// Control characters are shown as their pictures, but for tabs and the ends of lines.
+pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
+    let commands = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(commands) {
+        return Cow::Borrowed(text);
+    }
+    let picture = |c: char| match c {
+        '\r' => None,
+        '\u{7f}' => Some('\u{2421}'),
+        '\0'..='\u{1f}' if commands(c) => char::from_u32(0x2400 + u32::from(c)),
+        _ if commands(c) => Some(char::REPLACEMENT_CHARACTER),
+        _ => Some(c),
+    };
+    Cow::Owned(text.chars().filter_map(picture).collect())
 }
 
 /// The operating system's words, without the error number.

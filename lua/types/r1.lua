@@ -372,6 +372,9 @@ function LossTensor:logical_or(other) end
 ---@return r1.LossTensor
 function LossTensor:logical_not() end
 
+---The value of an environment variable, which scripts do not see.
+---@class r1.Secret
+
 ---The tokenizer of a model.
 ---@class r1.Tokenizer
 local Tokenizer = {}
@@ -910,7 +913,7 @@ r1.http = {}
 
 ---Asks a host over HTTP. A recipe declares it: needs = { "http:HOST" }, or "http" for all public hosts; private addresses must be named. Only this trajectory waits; the answer is recorded for replays, secrets in headers are not.
 ---@param url string
----@param options? { headers?: table<string, string>, query?: table<string, any>, timeout?: number|string, max_bytes?: number, body?: string, json?: any }
+---@param options? { headers?: table<string, string|r1.Secret>, query?: table<string, any>, timeout?: number|string, max_bytes?: number, body?: string, json?: any }
 ---@return r1.HttpAnswer? # Whatever its status
 ---@return string? # Why there is none
 function r1.http.get(url, options) end
@@ -918,13 +921,13 @@ function r1.http.get(url, options) end
 ---Sends something to a host.
 ---@param url string
 ---@param body? string|table A table is sent as JSON
----@param options? { headers?: table<string, string>, query?: table<string, any>, timeout?: number|string, max_bytes?: number, body?: string, json?: any }
+---@param options? { headers?: table<string, string|r1.Secret>, query?: table<string, any>, timeout?: number|string, max_bytes?: number, body?: string, json?: any }
 ---@return r1.HttpAnswer? # Whatever its status
 ---@return string? # Why there is none
 function r1.http.post(url, body, options) end
 
 ---Any request.
----@param request { url: string, method?: string, headers?: table<string, string>, query?: table<string, any>, body?: string, json?: any, timeout?: number|string, max_bytes?: number }
+---@param request { url: string, method?: string, headers?: table<string, string|r1.Secret>, query?: table<string, any>, body?: string, json?: any, timeout?: number|string, max_bytes?: number }
 ---@return r1.HttpAnswer? # Whatever its status
 ---@return string? # Why there is none
 function r1.http.request(request) end
@@ -933,7 +936,7 @@ r1.process = {}
 
 ---Runs a program of this machine in a sandbox: it reads the system's directories and those that the recipe declares with "fs:DIR", writes to a directory of its own that goes with it, and sees no network and no other process. A recipe declares it: needs = { "process:NAME" }.
 ---@param argv (string|number)[] The program and its arguments; it is looked for in /usr/local/bin, /usr/bin and /bin
----@param options? { input?: string, timeout?: number|string, memory?: number|string, disk?: number|string, output?: number }
+---@param options? { input?: string, timeout?: number|string, memory?: number|string, disk?: number|string, output?: number, env?: table<string, string|r1.Secret> }
 ---@return r1.ProcessResult?
 ---@return string? # Why it was not started
 function r1.process.run(argv, options) end
@@ -965,6 +968,11 @@ function r1.fs.stat(path) end
 ---@return boolean? # True
 ---@return string? # Why not
 function r1.fs.write(path, text, options) end
+
+---The value of an environment variable, such as an API key, for headers and queries of r1.http and for `env` of r1.process.run. The script never sees it: the host fills it in when the request is sent, and records, trajectories and errors show "(secret)". A recipe declares it: needs = { "env:NAME" }. Replays do not need it.
+---@param name string Of the environment variable
+---@return r1.Secret # Joined with text by `..`
+function r1.secret(name) end
 
 ---The time. It is recorded: a replay sees the time it was.
 ---@return number # Seconds since 1970

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use console::Style;
 use serde_json::json;
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, harmless};
 
 /// The form in which this process speaks of failures.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,8 @@ impl Voice {
             let style = |style: Style, word: &str| {
                 style.force_styling(self.colour && io::stderr().is_terminal()).apply_to(word).to_string()
             };
-            let text = error.to_string().replace("\n  hint:", &format!("\n  {}:", style(Style::new().cyan(), "hint")));
+            let text = harmless(&error.to_string())
+                .replace("\n  hint:", &format!("\n  {}:", style(Style::new().cyan(), "hint")));
             say(io::stderr(), &format!("{}: {text}\n", style(Style::new().red().bold(), "error")));
         }
         ExitCode::from(error.kind.exit_code())

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, View};
 use tch::Tensor;
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, readable};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -69,7 +69,8 @@ pub(super) fn names(path: &Path) -> Result<BTreeSet<String>> {
 
 /// Maps a file and hands its tensors on.
 fn with_tensors<T>(path: &Path, f: impl FnOnce(&SafeTensors<'_>) -> Result<T>) -> Result<T> {
-    let file = File::open(path).map_err(|error| Error::io(Kind::Model, "open the weights", path, &error))?;
+    let file = readable(path).and_then(|()| File::open(path));
+    let file = file.map_err(|error| Error::io(Kind::Model, "open the weights", path, &error))?;
     // SAFETY: the map is read only while this call runs; a file cut short by another process in this moment would end
     // the program, as it would for every reader of mapped checkpoints.
     let map = unsafe { memmap2::Mmap::map(&file) }

@@ -10,6 +10,7 @@ use super::api::env::Env;
 use super::api::recipe::Recipe;
 use super::api::tool::Tool;
 use super::columns::{Columns, FLOWS};
+use super::grants::Grants;
 use super::vm::Vm;
 use crate::config::{EnvSettings, Settings};
 use crate::error::{Error, Kind, Result, suggest};
@@ -146,6 +147,14 @@ impl Envs {
             }
         }
         tools
+    }
+
+    /// Refuses tools of any environment that the recipe does not declare what they need.
+    ///
+    /// # Errors
+    /// As [`Tool::check`].
+    pub(crate) fn check_tools(&self, grants: &Grants) -> Result<()> {
+        self.all.iter().flat_map(|known| &known.tools).try_for_each(|tool| tool.check(grants))
     }
 
     /// The environment of a task.

@@ -19,7 +19,7 @@ use super::rows::Split;
 use super::settings;
 use super::vm::{Module, Sources, Vm};
 use crate::config::{Choice, Limits, LossGraph, Settings, Source, Trainer};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, readable};
 use crate::hub::{DataFiles, Hub, ModelId, Watch};
 
 /// A script that was read and whose recipe is sound. Plain data: workers make virtual machines of it.
@@ -73,7 +73,7 @@ impl Script {
     /// [`Script::load`], which also tells every file that was looked for, found or not, whatever comes of it.
     pub(crate) fn load_and_tell(path: &Path, overrides: &[String], files: &mut BTreeSet<PathBuf>) -> Result<Self> {
         files.insert(path.to_owned());
-        let source = std::fs::read_to_string(path).map_err(|error| {
+        let source = readable(path).and_then(|()| std::fs::read_to_string(path)).map_err(|error| {
             if error.kind() == std::io::ErrorKind::InvalidData {
                 return Error::new(Kind::Script, "the script is not valid UTF-8").at_path(path);
             }

@@ -100,7 +100,7 @@ fn read(root: &Path, name: &str) -> Result<Module, String> {
     if !real.starts_with(&real_root) {
         return Err(format!("require: {} leads outside the script's directory", path.display()));
     }
-    let source =
-        std::fs::read_to_string(&real).map_err(|error| format!("require: can't read {}: {error}", path.display()))?;
+    let source = crate::error::readable(&real).and_then(|()| std::fs::read_to_string(&real));
+    let source = source.map_err(|error| format!("require: can't read {}: {error}", path.display()))?;
     Ok(Module { path: path.display().to_string(), source })
 }

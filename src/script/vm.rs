@@ -15,7 +15,7 @@ use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, StdLib, Table, Value, VmSt
 use super::api::{self, args::Texts};
 use super::convert::{clip, list_metatable};
 use super::failure::{Described, Failure, describe, is_memory};
-use super::host::{Call, Entry, Host, misuse};
+use super::host::{Call, Entry, Host};
 use super::limits::{Slot, Turn};
 use super::sandbox;
 use super::state::StateBytes;

@@ -50,9 +50,7 @@ impl Worker {
         let schemas: Vec<Json> = tools.iter().map(|tool| tool.schema()).collect();
         vm.host.schemas.replace(schemas.clone().into());
         let grants = Grants::declared(&script.settings.needs, load::directory(&script.path));
-        for tool in &tools {
-            tool.check(&grants).map_err(|error| error.at_path(&script.path))?;
-        }
+        envs.check_tools(&grants).map_err(|error| error.at_path(&script.path))?;
         vm.host.grants.replace(grants);
         vm.host.tools.replace(tools);
         vm.host.listen(script.sink.clone());

@@ -16,6 +16,7 @@ use super::chart::{self, Plot};
 use super::metrics::Metrics;
 use super::names;
 use super::table::{StepTable, align};
+use crate::error::harmless;
 
 /// How much is said, and in which form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +116,7 @@ impl Reporter {
         match self.0.mode {
             Mode::Json => self.0.event("info", &json!({ "message": message })),
             Mode::Quiet => {}
-            Mode::Bars | Mode::Plain => self.0.error_line(&format!("  {message}")),
+            Mode::Bars | Mode::Plain => self.0.error_line(&format!("  {}", harmless(message))),
         }
     }
 
@@ -125,7 +126,7 @@ impl Reporter {
             return self.0.event("warning", &json!({ "message": message }));
         }
         let word = styled(&self.0.err, &Style::new().yellow().bold(), "warning");
-        self.0.error_line(&format!("{word}: {message}"));
+        self.0.error_line(&format!("{word}: {}", harmless(message)));
     }
 
     /// The line that sums up a step.

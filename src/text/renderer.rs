@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::format::{Behind, CODE_TOOL, Format, Reply, Turn};
 use super::formats::native::{Ability, Native};
-use super::pieces::Pieces;
+use super::pieces::{Pieces, said, tools_without_special};
 use super::stream::{Stream, find};
 use super::turns::{Between, Next};
 use super::{Template, Tokenizer};
@@ -59,6 +59,8 @@ pub struct Renderer {
     stop_strings: Vec<String>,
     /// The same tokenizer and template in other styles, made when first asked for.
     styled: Mutex<Vec<(Style, Arc<Self>)>>,
+    /// The tokenizer's special tokens, which tools may not write.
+    special: Vec<String>,
 }
 
 /// Where templates look for thinking.
@@ -153,6 +155,7 @@ impl Renderer {
             stop_strings: format.stop_strings().iter().map(|&stop| stop.to_owned()).collect(),
             code_tool: CODE_TOOL.to_owned(),
             styled: Mutex::default(),
+            special: tokenizer.special_tokens(),
             marker,
             between,
             tokenizer,
@@ -214,7 +217,8 @@ impl Renderer {
     /// The text of [`Renderer::prompt`].
     pub fn prompt_text(&self, messages: &[Message], tools: &[Value]) -> Result<String> {
         refuse_images(messages)?;
-        self.render(&self.turns(messages, &Behind::default(), tools), tools, Next::Prompt)
+        let text = self.render(&self.turns(messages, &Behind::default(), tools), tools, Next::Prompt)?;
+        Ok(said(&text).into_owned())
     }
 
     /// How many ids a prompt has.
@@ -426,7 +430,8 @@ impl Renderer {
 
     /// A conversation's turns. Thinking that the template would not print is put into the content, once.
     fn turns(&self, messages: &[Message], behind: &Behind<'_>, tools: &[Value]) -> Vec<Turn> {
-        let mut turns = self.format.turns(messages, behind, self.ability, self.opens_thinking, tools);
+        let messages = tools_without_special(messages, &self.special);
+        let mut turns = self.format.turns(&messages, behind, self.ability, self.opens_thinking, tools);
         for turn in turns.iter_mut().filter(|turn| turn.reasoning.is_some()) {
             let Some((text, _)) = turn.parts.first_mut() else { continue };
             if text.trim_start().starts_with("<think>") {

@@ -47,6 +47,16 @@ const MOST_GROWTH: f64 = 64.0;
 
 /// Refuses a tokenizer whose replacements, one behind the other, make gigabytes of a short text.
 fn bounded(tokenizer: &Value) -> Result<(), String> {
+    fn has_empty_pattern(part: &Value) -> bool {
+        match part {
+            Value::Object(fields) => fields.iter().any(|(name, value)| {
+                let empty = ["String", "Regex"].iter().any(|kind| value[*kind] == "");
+                (name == "pattern" && (empty || value == "")) || has_empty_pattern(value)
+            }),
+            Value::Array(parts) => parts.iter().any(has_empty_pattern),
+            _ => false,
+        }
+    }
     fn growth(part: &Value) -> f64 {
         let children = ["normalizers", "pretokenizers", "decoders", "processors"].map(|name| part[name].as_array());
         let own = match (part["type"].as_str(), part["content"].as_str()) {
@@ -59,6 +69,9 @@ fn bounded(tokenizer: &Value) -> Result<(), String> {
         children.into_iter().flatten().flatten().fold(own, |product, child| product * growth(child))
     }
     for name in ["normalizer", "pre_tokenizer", "decoder"] {
+        if has_empty_pattern(&tokenizer[name]) {
+            return Err(format!("its {name} looks for an empty pattern"));
+        }
         let growth = growth(&tokenizer[name]);
         if growth > MOST_GROWTH {
             return Err(format!("its {name} may make a text {growth:.0} times longer; at most {MOST_GROWTH} is read"));
@@ -140,9 +153,7 @@ impl Tokenizer {
         if let Some(ids) = cache().ids.get(text) {
             return Ok(ids.to_vec());
         }
-        let encoding = self.inner.encode_fast(text, false).map_err(|error| {
-            Error::new(Kind::Model, format!("can't encode a text of {} bytes: {error}", text.len())).at(&self.origin)
-        })?;
+        let encoding = self.encoding(text, false)?;
         let ids: Arc<[u32]> = encoding.get_ids().into();
         let mut cache = cache();
         let size = text.len() + 4 * ids.len();
@@ -158,10 +169,20 @@ impl Tokenizer {
     /// As [`encode`](Self::encode), with the tokens that `tokenizer.json` puts around a text of its own accord (a
     /// beginning of sequence, say).
     pub fn encode_with_special(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = self.inner.encode_fast(text, true).map_err(|error| {
-            Error::new(Kind::Model, format!("can't encode a text of {} bytes: {error}", text.len())).at(&self.origin)
-        })?;
+        let encoding = self.encoding(text, true)?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The library trusts its files here too: what it trips over is a fault of the file.
+    fn encoding(&self, text: &str, special: bool) -> Result<tokenizers::Encoding> {
+        let bad = |why: &dyn std::fmt::Display| {
+            let message = format!("can't encode a text of {} bytes: {why}", text.len());
+            Error::new(Kind::Model, message).at(&self.origin)
+        };
+        let encode = std::panic::AssertUnwindSafe(|| self.inner.encode_fast(text, special));
+        let encoded =
+            std::panic::catch_unwind(encode).map_err(|_| bad(&"the tokenizer's parts contradict each other"))?;
+        encoded.map_err(|error| bad(&error))
     }
 
     /// The text of ids. Bytes that are not UTF-8 (a character cut in the middle) become U+FFFD; unknown ids nothing.
@@ -200,6 +221,19 @@ impl Tokenizer {
     /// The text of `id` when it is an added token (special or not).
     pub(super) fn added_token(&self, id: u32) -> Option<String> {
         self.inner.get_added_vocabulary().get_added_tokens_decoder().get(&id).map(|token| token.content.clone())
+    }
+
+    /// The special tokens, as they are spelled.
+    pub(super) fn special_tokens(&self) -> Vec<String> {
+        let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
+        let mut tokens: Vec<String> = added
+            .values()
+            .filter(|token| token.special && !token.content.is_empty())
+            .map(|token| token.content.clone())
+            .collect();
+        // Longer ones first: one may be a part of another.
+        tokens.sort_by(|a, b| b.len().cmp(&a.len()).then(a.cmp(b)));
+        tokens
     }
 
     /// Writes the files into a model directory, byte for byte as they were read.
@@ -356,6 +390,12 @@ mod tests {
             json["normalizer"] = serde_json::json!({"type": "Sequence", "normalizers": vec![twice.clone(); 20]});
         });
         assert!(bomb.ends_with("its normalizer may make a text 1048576 times longer; at most 64 is read"), "{bomb}");
+        for pattern in [serde_json::json!({"String": ""}), serde_json::json!({"Regex": ""})] {
+            let empty = refused(&|json| {
+                json["normalizer"] = serde_json::json!({"type": "Replace", "pattern": pattern, "content": "x"});
+            });
+            assert!(empty.ends_with("its normalizer looks for an empty pattern"), "{empty}");
+        }
         let far = refused(&|json| json["model"]["vocab"]["a"] = 4_000_000_000_u32.into());
         assert!(far.contains("one of them has the id 4000000000"), "{far}");
         let cut = refused(&|json| json["model"]["merges"] = serde_json::json!([["no", "such"]]));

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::super::args::OutputArgs;
 use super::super::print;
 use super::chat::{Answer, Piece};
-use crate::error::Result;
+use crate::error::{Result, harmless};
 use crate::mdp::{FinishReason, ToolCall};
 use crate::telemetry::duration;
 
@@ -197,23 +197,6 @@ impl Screen {
         said.push('\n');
         print("\n")
     }
-}
-
-/// A text that can't command the terminal it is shown in: a model may write escape sequences, and a tool print them.
-/// Control characters are shown as their pictures, but for tabs and the ends of lines.
-pub(super) fn harmless(text: &str) -> Cow<'_, str> {
-    let commands = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
-    if !text.contains(commands) {
-        return Cow::Borrowed(text);
-    }
-    let picture = |c: char| match c {
-        '\r' => None,
-        '\u{7f}' => Some('\u{2421}'),
-        '\0'..='\u{1f}' if commands(c) => char::from_u32(0x2400 + u32::from(c)),
-        _ if commands(c) => Some(char::REPLACEMENT_CHARACTER),
-        _ => Some(c),
-    };
-    Cow::Owned(text.chars().filter_map(picture).collect())
 }
 
 /// A call in lines: its tool's name, and what it was given; code as code.

@@ -19,7 +19,7 @@ use super::commands::{self, COMMANDS};
 use crate::cli::args::OutputArgs;
 use crate::cli::failure::Voice;
 use crate::cli::print;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, harmless};
 use crate::script::{self, Console, Failure, Shown, Style};
 
 /// What is read from and written to.
@@ -129,7 +129,7 @@ impl Terminal {
             Style::Number => Paint::new().cyan(),
             Style::Word => Paint::new().magenta(),
         };
-        shown.0.iter().map(|span| self.paint(&paint(span.style), &span.text)).collect()
+        shown.0.iter().map(|span| self.paint(&paint(span.style), &harmless(&span.text))).collect()
     }
 
     /// Keeps an error until the call that it broke is over.

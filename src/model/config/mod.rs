@@ -18,6 +18,9 @@ use crate::error::{Error, Kind, Result};
 pub(super) use fields::Fields;
 pub use rope::{Rope, Scaling};
 
+/// Largest rope base, scale or epsilon: beyond, their powers are no finite numbers in f32.
+const LARGEST: f64 = 1e18;
+
 /// Shape, constants and parts of a decoder-only transformer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -259,8 +262,9 @@ impl Config {
         let ropes = self.ropes.iter().map(|rope| ("rope_theta", rope.theta));
         let scale = self.attention_scale.map(|scale| ("query_pre_attn_scalar", scale));
         for (field, value) in ropes.chain(scale).chain([("rms_norm_eps", self.rms_norm_eps)]) {
-            if !(value.is_finite() && value > 0.0) {
-                return bad(field, format!("is {value}; it must be above 0"));
+            // Larger ones, and what is computed of them in f32, are beyond all numbers.
+            if !(value > 0.0 && value <= LARGEST) {
+                return bad(field, format!("is {value}; it must be above 0 and at most {LARGEST:e}"));
             }
         }
         if !(self.initializer_range.is_finite() && self.initializer_range >= 0.0) {

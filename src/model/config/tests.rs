@@ -241,3 +241,9 @@ fn layers_of_smollm3_turn_or_not() {
         refusal(with(base("SmolLM3ForCausalLM", "smollm3"), json!({"no_rope_layers": [0, 2, 1]}))).contains("no_rope")
     );
 }
+
+#[test]
+fn a_rope_base_beyond_f32_is_refused() {
+    let message = Config::from_json(&with(qwen2(), json!({"rope_theta": 1e308}))).unwrap_err().message;
+    assert!(message.contains("`rope_theta` is 1"), "{message}");
+}

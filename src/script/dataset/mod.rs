@@ -49,6 +49,7 @@ impl Dataset {
     ) -> Result<Self> {
         let (mut files, mut rows) = (Vec::with_capacity(paths.len()), 0);
         for path in paths {
+            crate::error::readable(path).map_err(|error| Error::io(Kind::Data, "read the dataset", path, &error))?;
             let file = File { path: path.clone(), first: rows, rows: Rows::open(path, format)? };
             rows += file.rows.count();
             files.push(file);

@@ -224,7 +224,7 @@ fn what_is_not_declared_is_refused_with_what_to_add() {
       hint: call it in reset, step, context, reward or the `run` of a tool
     "#);
     assert_snapshot!(refused("return r1.recipe { needs = { 'htp' }, reward = function() return 0 end }"), @r#"
-    r1.recipe: `needs` holds "htp"; it is one of http, http:HOST, process, process:NAME, fs:DIR, fs:write:DIR
+    r1.recipe: `needs` holds "htp"; it is one of http, http:HOST, process, process:NAME, env:NAME, fs:DIR, fs:write:DIR
       --> x.lua:1
       hint: did you mean `http`?
     "#);

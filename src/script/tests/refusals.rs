@@ -440,3 +440,21 @@ fn fields_of_another_table_are_shown_their_place() {
       hint: `lr` is a field of the trainer: trainer = r1.grpo { lr = …, … }
     ");
 }
+
+/// Reading a FIFO would wait for ever, and a device may never end.
+#[test]
+fn what_is_no_regular_file_is_refused() {
+    let bench = Bench::new("return require('pipe')");
+    let pipe = bench.dir.path().join("pipe.lua");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert!(bench.refusal().contains("no regular file"));
+    let error = Script::load(&pipe, &[]).unwrap_err().to_string();
+    assert!(error.contains("no regular file"), "{error}");
+    let error = Script::load(std::path::Path::new("/dev/zero"), &[]).unwrap_err().to_string();
+    assert!(error.contains("no regular file"), "{error}");
+    let data = Bench::new(
+        "return r1.recipe { reward = function() return 0 end, data = { train = r1.data.jsonl '/dev/zero' } }",
+    );
+    let error = data.worker().rows(Split::Train).unwrap_err().to_string();
+    assert!(error.contains("no regular file"), "{error}");
+}

@@ -1,10 +1,12 @@
 # Describes an interpreter to the host: where it really is and which files it needs. Runs unconfined, before any
 # program does, and imports every extension module to learn which shared libraries they pull in.
 
-import ctypes, importlib, json, os, sys, sysconfig
+import sys
+
+sys.path = [path for path in sys.path if path]  # first of all: no module of the current directory is to run
+import ctypes, importlib, json, os, sysconfig
 
 executable = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
-sys.path = [path for path in sys.path if path]
 library = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
 library.add(os.path.dirname(os.path.realpath(os.__file__)))
 # The library without the packages that are installed inside it.

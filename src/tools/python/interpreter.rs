@@ -1,9 +1,11 @@
 //! Finding the interpreter and what it needs to read.
 
 use std::collections::HashMap;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
@@ -43,6 +45,41 @@ impl Interpreter {
     }
 }
 
+/// How long an interpreter may take to describe itself: it imports every module of its library, and what is preloaded.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Runs a command to its end, or kills it.
+fn output_within(command: &mut Command, limit: Duration) -> io::Result<Output> {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    // Read beside each other: a full pipe would stop the process.
+    let read = |pipe: Option<Box<dyn Read + Send>>| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes)).map(|_| bytes)
+        })
+    };
+    let stdout = read(child.stdout.take().map(|pipe| Box::new(pipe) as _));
+    let stderr = read(child.stderr.take().map(|pipe| Box::new(pipe) as _));
+    let end = Instant::now() + limit;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if Instant::now() > end {
+            child.kill()?;
+            child.wait()?;
+            // The threads are left: a process that it started may hold the pipes.
+            let why = format!("it gave no answer within {} s", limit.as_secs_f64());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let joined = |thread: std::thread::JoinHandle<io::Result<Vec<u8>>>| {
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("its output could not be read")))
+    };
+    Ok(Output { status, stdout: joined(stdout)?, stderr: joined(stderr)? })
+}
+
 fn ask(name: &Path, options: &PythonOptions) -> Result<Interpreter> {
     let fail = |message: String| Error::new(Kind::Tool, message).at_path(name);
     let question = serde_json::json!([options.preload, options.site_packages]).to_string();
@@ -51,14 +88,14 @@ fn ask(name: &Path, options: &PythonOptions) -> Result<Interpreter> {
     if !options.site_packages {
         command.arg("-S");
     }
-    command.args(["-c", include_str!("inspect.py"), &question]).stdin(std::process::Stdio::null());
+    command.args(["-c", include_str!("inspect.py"), &question]).stdin(Stdio::null());
     // Nothing of the caller's Python set-up; PATH and HOME are what version managers look at.
     for (variable, _) in std::env::vars_os() {
         if variable.to_string_lossy().starts_with("PYTHON") && variable != "PYTHONHOME" {
             command.env_remove(variable);
         }
     }
-    let output = command.output().map_err(|error| {
+    let output = output_within(&mut command, PATIENCE).map_err(|error| {
         fail(format!("can't run the Python interpreter: {error}"))
             .hint("install python3 (3.8 or later), or name one with the tool's `interpreter` option; the rhai tool needs none")
     })?;
@@ -83,4 +120,24 @@ fn ask(name: &Path, options: &PythonOptions) -> Result<Interpreter> {
             .hint("install it for this interpreter; outside the standard library, `site_packages = true` is needed"));
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn an_interpreter_that_never_answers_is_given_up() {
+        let started = Instant::now();
+        let error = output_within(Command::new("sleep").arg("60"), Duration::from_millis(200)).unwrap_err();
+        assert_eq!(error.to_string(), "it gave no answer within 0.2 s");
+        assert!(started.elapsed() < Duration::from_secs(30));
+        let output =
+            output_within(Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"]), PATIENCE).unwrap();
+        assert_eq!(
+            (output.stdout, output.stderr, output.status.code()),
+            (b"out\n".to_vec(), b"err\n".to_vec(), Some(3))
+        );
+    }
 }

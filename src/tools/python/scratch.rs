@@ -49,7 +49,7 @@ impl Scratch {
     /// Removes it, though dying children may still write into it for a moment.
     pub(super) async fn remove(self) {
         for _ in 0..100 {
-            match std::fs::remove_dir_all(self.directory.path()) {
+            match remove_tree(self.directory.path()) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {}
                 _ => break,
             }
@@ -65,8 +65,26 @@ fn sweep(parent: &Path) {
             && let Ok(directory) = File::open(entry.path())
             && directory.try_lock().is_ok()
         {
-            let _ = std::fs::remove_dir_all(entry.path());
+            let _ = remove_tree(&entry.path());
         }
+    }
+}
+
+/// Removes a directory of which programs may have locked parts.
+fn remove_tree(path: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let mut folders = vec![path.to_path_buf()];
+            while let Some(folder) = folders.pop() {
+                std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700))?;
+                let inner = std::fs::read_dir(&folder)?.flatten();
+                folders.extend(
+                    inner.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()),
+                );
+            }
+            std::fs::remove_dir_all(path)
+        }
+        other => other,
     }
 }
 
@@ -80,7 +98,8 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let stale = parent.path().join("r1-python-stale");
         let other = parent.path().join("another");
-        std::fs::create_dir_all(stale.join("7/deep")).unwrap();
+        std::fs::create_dir_all(stale.join("7/deep/inner")).unwrap();
+        std::fs::set_permissions(stale.join("7/deep"), std::fs::Permissions::from_mode(0)).unwrap();
         std::fs::create_dir(&other).unwrap();
         let first = Scratch::new_in(parent.path()).unwrap();
         let second = Scratch::new_in(parent.path()).unwrap();

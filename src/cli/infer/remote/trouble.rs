@@ -3,8 +3,7 @@
 use serde_json::Value;
 
 use super::Remote;
-use crate::cli::infer::screen::harmless;
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, harmless};
 use crate::net::{Fault, Response};
 
 /// Characters of a server's own words that are shown.
