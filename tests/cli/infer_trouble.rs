@@ -270,7 +270,7 @@ fn odd_streams_are_read_or_refused() {
         Answer::new(200, event.repeat(80)).with("Content-Type", "text/event-stream")
     });
     let dir = directory(&[], false);
-    let output = infer(dir.path(), &endless, &["-p", "Hello?", "--json"]);
+    let output = infer(dir.path(), &endless, &["-p", "Hello?"]);
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && told.contains("bytes and does not end"), "{told}");
 }
@@ -319,6 +319,6 @@ fn calls_without_an_index_are_told_apart() {
         .filter_map(|line| serde_json::from_str(line).ok())
         .filter(|event: &serde_json::Value| event["event"] == "result")
         .collect();
-    let texts: Vec<&str> = results.iter().filter_map(|event| event["text"].as_str()).collect();
+    let texts: Vec<&str> = results.iter().filter_map(|event| event["content"].as_str()).collect();
     assert_eq!(texts, ["8", "10"], "{told}");
 }
