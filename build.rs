@@ -52,7 +52,7 @@ fn main() {
     // By name: the Rust files beside them are cargo's own business.
     for header in [
         "kernels", "common", "arena", "prefix", "learn", "crew", "step", "logprobs", "autograd", "adamw", "flash",
-        "guarded",
+        "guarded", "rowwise",
     ] {
         println!("cargo:rerun-if-changed=src/native/{header}.h");
     }
@@ -76,6 +76,7 @@ fn main() {
         "autograd",
         "adamw",
         "flash",
+        "rowwise",
         "interface",
     ] {
         native.file(source(part));

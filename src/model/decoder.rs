@@ -2,10 +2,10 @@
 
 use tch::{Kind, Tensor};
 
-use super::config::{Activation, Experts, Norms};
+use super::config::{Experts, Norms};
 use super::distinct::Distinct;
 use super::layers::{Block, Layer, Linear, Mlp};
-use super::plain::{self, Scores};
+use super::plain::{self, Arithmetic, Scores};
 use super::varlen::Varlen;
 use super::{Model, Packed};
 use crate::error::Result;
@@ -67,7 +67,7 @@ impl Model {
     /// One decoder layer over x, the distinct tokens of rows.
     pub(super) fn row_layer(&self, index: usize, x: &Tensor, angles: &Angles, rows: &Rows) -> Result<Tensor> {
         let (layer, scores) = (&self.parameters.layers[index], self.scores(index));
-        self.layer(index, layer, x, angles, |q, k, v| {
+        self.layer(index, layer, x, angles, Arithmetic::Libtorch, |q, k, v| {
             let (q, k, v) = (rows.spread(q)?, rows.spread(k)?, rows.spread(v)?);
             let seen = match &rows.ends {
                 Ends::Padded(lengths) => plain::attend_rows(&q, &k, &v, lengths, scores)?,
@@ -99,11 +99,12 @@ impl Model {
         layer: &Layer,
         x: &Tensor,
         angles: &Angles,
+        arithmetic: Arithmetic,
         attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let bare = self.bare.get();
         let heads = |linear: &Linear, h: &Tensor| -> Result<Tensor> {
-            Ok(linear.apply(h, bare)?.f_view([h.size()[0], -1, self.config.head_dim as i64])?)
+            Ok(linear.apply(h, bare, arithmetic)?.f_view([h.size()[0], -1, self.config.head_dim as i64])?)
         };
         let h = self.norm(x, &layer.input_norm)?;
         let (mut q, mut k) = (heads(&layer.q, &h)?, heads(&layer.k, &h)?);
@@ -114,15 +115,15 @@ impl Model {
             (q, k) = (plain::rotate(&q, cos, sin)?, plain::rotate(&k, cos, sin)?);
         }
         let out = attend(&q, &k, &heads(&layer.v, &h)?)?;
-        let mut out = layer.o.apply(&out.f_flatten(1, 2)?, bare)?;
+        let mut out = layer.o.apply(&out.f_flatten(1, 2)?, bare, arithmetic)?;
         if let Some(weight) = &layer.after_attention {
             out = self.norm(&out, weight)?;
         }
         let x = x.f_add(&out)?;
         let h = self.norm(&x, &layer.before_block)?;
         let mut out = match (&layer.block, self.config.experts) {
-            (Block::Dense(mlp), _) => self.feed_forward(mlp, &h)?,
-            (Block::Sparse { router, experts }, shape) => self.mixture(router, experts, shape, &h)?,
+            (Block::Dense(mlp), _) => self.feed_forward(mlp, &h, arithmetic)?,
+            (Block::Sparse { router, experts }, shape) => self.mixture(router, experts, shape, &h, arithmetic)?,
         };
         if let Some(weight) = &layer.after_block {
             out = self.norm(&out, weight)?;
@@ -130,22 +131,25 @@ impl Model {
         Ok(x.f_add(&out)?)
     }
 
-    fn feed_forward(&self, mlp: &Mlp, h: &Tensor) -> Result<Tensor> {
+    fn feed_forward(&self, mlp: &Mlp, h: &Tensor, arithmetic: Arithmetic) -> Result<Tensor> {
         let bare = self.bare.get();
-        let gate = mlp.gate.apply(h, bare)?;
-        let gate = match self.config.activation {
-            Activation::Silu => gate.f_silu()?,
-            Activation::GeluTanh => gate.f_gelu("tanh")?,
-        };
-        mlp.down.apply(&gate.f_mul(&mlp.up.apply(h, bare)?)?, bare)
+        let (gate, up) = (mlp.gate.apply(h, bare, arithmetic)?, mlp.up.apply(h, bare, arithmetic)?);
+        mlp.down.apply(&arithmetic.gated(self.config.activation, &gate, &up)?, bare, arithmetic)
     }
 
     /// A mixture of experts over h `[T, E]`: each expert takes the tokens that chose it, in order; sums run over experts in
     /// order.
-    fn mixture(&self, router: &Linear, experts: &[Mlp], shape: Option<Experts>, h: &Tensor) -> Result<Tensor> {
+    fn mixture(
+        &self,
+        router: &Linear,
+        experts: &[Mlp],
+        shape: Option<Experts>,
+        h: &Tensor,
+        arithmetic: Arithmetic,
+    ) -> Result<Tensor> {
         let (chosen, normalised) = shape.map_or((1, false), |shape| (shape.chosen, shape.normalised));
         let wide = if h.kind() == Kind::Double { Kind::Double } else { Kind::Float };
-        let shares = router.apply(h, self.bare.get())?.f_softmax(-1, wide)?;
+        let shares = router.apply(h, self.bare.get(), arithmetic)?.f_softmax(-1, wide)?;
         let (mut shares, ids) = shares.f_topk(chosen as i64, -1, true, true)?;
         if normalised {
             shares = shares.f_div(&shares.f_sum_dim_intlist(-1, true, None)?)?;
@@ -162,7 +166,7 @@ impl Model {
         for (expert, places) in experts.iter().zip(places).filter(|(_, places)| !places.is_empty()) {
             let places = Tensor::f_from_slice(&places)?.f_to_device(h.device())?;
             let tokens = places.f_floor_divide_scalar(chosen as i64)?;
-            let own = self.feed_forward(expert, &h.f_index_select(0, &tokens)?)?;
+            let own = self.feed_forward(expert, &h.f_index_select(0, &tokens)?, arithmetic)?;
             let own = own.f_mul(&shares.f_index_select(0, &places)?.f_unsqueeze(1)?)?;
             out = out.f_index_add(0, &tokens, &own)?;
         }

@@ -5,6 +5,7 @@ use tch::{Device, Kind, Tensor};
 use super::Config;
 use super::config::{Experts, Norms};
 use super::lora::Lora;
+use super::plain::Arithmetic;
 use crate::error::Result;
 use crate::native::Arena;
 
@@ -18,10 +19,10 @@ pub(super) struct Linear {
 
 impl Linear {
     /// x `[T, in]` to `[T, out]`; `bare` leaves the adapter out.
-    pub(super) fn apply(&self, x: &Tensor, bare: bool) -> Result<Tensor> {
-        let own = x.f_linear(&self.weight, self.bias.as_ref())?;
+    pub(super) fn apply(&self, x: &Tensor, bare: bool, arithmetic: Arithmetic) -> Result<Tensor> {
+        let own = arithmetic.linear(x, &self.weight, self.bias.as_ref())?;
         match self.lora.as_ref().filter(|_| !bare) {
-            Some(lora) => Ok(own.f_add(&lora.apply(x)?)?.f_to_kind(x.kind())?),
+            Some(lora) => Ok(own.f_add(&lora.apply(x, arithmetic)?)?.f_to_kind(x.kind())?),
             None => Ok(own),
         }
     }

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use tch::{Kind, Tensor};
 
 use super::layers::{Linear, Parameters, Part};
+use super::plain::Arithmetic;
 use super::weights;
 use crate::error::{Error, Kind as ErrorKind, Result};
 
@@ -211,9 +212,9 @@ impl Lora {
     }
 
     /// What the adapter adds to the projection's output for x `[T, in]`: `[T, out]`, in the adapter's type.
-    pub(super) fn apply(&self, x: &Tensor) -> Result<Tensor> {
-        let inner = x.f_to_kind(self.a.kind())?.f_linear(&self.a, None::<&Tensor>)?;
-        Ok(inner.f_linear(&self.b, None::<&Tensor>)?.f_mul_scalar(self.scale)?)
+    pub(super) fn apply(&self, x: &Tensor, arithmetic: Arithmetic) -> Result<Tensor> {
+        let inner = arithmetic.linear(&x.f_to_kind(self.a.kind())?, &self.a, None)?;
+        Ok(arithmetic.linear(&inner, &self.b, None)?.f_mul_scalar(self.scale)?)
     }
 
     /// Adds B A to the projection's weight.

@@ -3,7 +3,39 @@
 
 use tch::{Kind, Tensor};
 
+use super::config::Activation;
 use crate::error::Result;
+use crate::native;
+
+/// How products and activations of the layers are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arithmetic {
+    /// By libtorch, differentiable. Its matrix products choose their order of summation by the number of rows, so that
+    /// the last bits of a row depend on how many rows are computed with it.
+    Libtorch,
+    /// By the native kernels, in f32 on the CPU and without gradient. The bits of a row depend on that row alone.
+    Rowwise,
+}
+
+impl Arithmetic {
+    /// x `[T, in]` times the weight `[out, in]` transposed, plus the bias: `[T, out]`.
+    pub(super) fn linear(self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        match self {
+            Self::Libtorch => Ok(x.f_linear(weight, bias)?),
+            Self::Rowwise => native::linear_rows(x, weight, bias),
+        }
+    }
+
+    /// The activation of `gate` times `up`, both `[T, n]`.
+    pub(super) fn gated(self, activation: Activation, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+        let activated = match (self, activation) {
+            (Self::Rowwise, own) => return native::gated_rows(gate, up, own == Activation::GeluTanh),
+            (Self::Libtorch, Activation::Silu) => gate.f_silu()?,
+            (Self::Libtorch, Activation::GeluTanh) => gate.f_gelu("tanh")?,
+        };
+        Ok(activated.f_mul(up)?)
+    }
+}
 
 /// RMSNorm (arXiv:1910.07467) over the last dimension, computed in f32 at least, as transformers does. With `offset` the
 /// weight is stored minus 1, and multiplies before the result is rounded.

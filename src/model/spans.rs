@@ -2,9 +2,11 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::plain;
+use super::decoder::Angles;
+use super::plain::{self, Arithmetic};
 use super::{KvCache, Model, Span};
 use crate::error::Result;
+use crate::native;
 
 impl Model {
     /// [`step`](Self::step) in plain libtorch operations, the spans checked and the room made.
@@ -21,12 +23,19 @@ impl Model {
         };
         let positions = each(|span, at| (span.start + at) as i64)?;
         let slots = each(|span, _| span.slot as i64)?;
+        let arithmetic = self.generation_arithmetic();
         let windows: Vec<Option<usize>> =
             (0..self.config.num_hidden_layers).map(|index| self.config.layer(index).window).collect();
-        let groups = SpanGroup::all(items, &windows, self.device)?;
+        let groups = match arithmetic {
+            Arithmetic::Libtorch => SpanGroup::all(items, &windows, self.device)?,
+            Arithmetic::Rowwise => Vec::new(),
+        };
         let rows: Vec<(i64, i64)> =
             items.iter().map(|span| (span.ids.len() as i64, (span.start + span.ids.len()) as i64)).collect();
-        let angles = self.angles(&positions, &rows)?;
+        let angles = match arithmetic {
+            Arithmetic::Rowwise if !self.has_dynamic_rope() => self.tabulated_angles(&positions, &rows)?,
+            _ => self.angles(&positions, &rows)?,
+        };
         let mut x = self.embed(&each(|span, at| i64::from(span.ids[at]))?)?;
         for (index, layer) in self.parameters.layers.iter().enumerate() {
             if stop() {
@@ -35,10 +44,14 @@ impl Model {
             // [slots, capacity, Hkv, D] both.
             let (mut keys, mut values) = (cache.keys[index].shallow_clone(), cache.values[index].shallow_clone());
             let scores = self.scores(index);
-            x = self.layer(index, layer, &x, &angles, |q, k, v| {
+            x = self.layer(index, layer, &x, &angles, arithmetic, |q, k, v| {
                 let place = [Some(&slots), Some(&positions)];
                 let _ = keys.f_index_put_(&place, k, false)?;
                 let _ = values.f_index_put_(&place, v, false)?;
+                if arithmetic == Arithmetic::Rowwise {
+                    let scale = scores.scale.unwrap_or((self.config.head_dim as f64).powf(-0.5));
+                    return native::attend_rows([q, &keys, &values], &slots, &positions, scale, scores.window);
+                }
                 let mut out = q.f_zeros_like()?;
                 for group in &groups {
                     let held = |x: &Tensor| -> Result<Tensor> {
@@ -60,7 +73,35 @@ impl Model {
         });
         let last = x.f_index_select(0, &tensor(ends.collect())?)?;
         let hidden = self.norm(&last, &self.parameters.norm)?;
-        Ok(Some(self.logits(&hidden)?.f_to_kind(Kind::Float)?))
+        Ok(Some(arithmetic.linear(&hidden, &self.parameters.lm_head, None)?.f_to_kind(Kind::Float)?))
+    }
+
+    /// In f32 on the CPU what is sampled must not depend on which sequences happen to be computed together: equal seeds
+    /// would give different samples.
+    fn generation_arithmetic(&self) -> Arithmetic {
+        if self.kind == Kind::Float && self.device == Device::Cpu { Arithmetic::Rowwise } else { Arithmetic::Libtorch }
+    }
+
+    /// The angles at `positions` `[T]`, taken from tables of fixed size: libtorch's cosine of a number differs in the
+    /// last bit with its place in a tensor.
+    fn tabulated_angles(&self, positions: &Tensor, rows: &[(i64, i64)]) -> Result<Angles> {
+        const TABLE: i64 = 256;
+        let longest = rows.iter().map(|(_, length)| *length).max().unwrap_or(0);
+        let tables = (0..(longest + TABLE - 1) / TABLE)
+            .map(|table| {
+                let own = Tensor::f_arange_start(table * TABLE, (table + 1) * TABLE, (Kind::Int64, self.device))?;
+                self.angles(&own, &[])
+            })
+            .collect::<Result<Vec<_>>>()?;
+        (0..self.config.ropes.len())
+            .map(|rope| {
+                let whole = |part: fn(&(Tensor, Tensor)) -> &Tensor| -> Result<Tensor> {
+                    let all: Vec<&Tensor> = tables.iter().map(|table| part(&table[rope])).collect();
+                    Ok(Tensor::f_cat(&all, 0)?.f_index_select(0, positions)?)
+                };
+                Ok((whole(|(cos, _)| cos)?, whole(|(_, sin)| sin)?))
+            })
+            .collect()
     }
 }
 

@@ -10,6 +10,7 @@
 #include "autograd.h"
 #include "flash.h"
 #include "guarded.h"
+#include "rowwise.h"
 #include "step.h"
 
 namespace {
@@ -183,6 +184,26 @@ char* r1_flash(const void* const* qkv, const void* const* sequences, int64_t mos
     const r1::Sequences where{tensor(sequences[0]), tensor(sequences[1]), sequences[2] ? tensor(sequences[2]) : none,
                               most_queries, most_keys};
     *out = new at::Tensor(r1::flash(tensor(qkv[0]), tensor(qkv[1]), tensor(qkv[2]), where, scale, window));
+  });
+}
+
+// `bias` is null where there is none.
+char* r1_linear_rows(const void* x, const void* weight, const void* bias, void** out) {
+  return guarded([&] {
+    const at::Tensor none;
+    *out = new at::Tensor(r1::linear_rows(tensor(x), tensor(weight), bias ? tensor(bias) : none));
+  });
+}
+
+char* r1_gated_rows(const void* gate, const void* up, bool gelu, void** out) {
+  return guarded([&] { *out = new at::Tensor(r1::gated_rows(tensor(gate), tensor(up), gelu)); });
+}
+
+char* r1_attend_rows(const void* const* qkv, const void* slots, const void* positions, double scale, int64_t window,
+                     void** out) {
+  return guarded([&] {
+    *out = new at::Tensor(
+        r1::attend_rows(tensor(qkv[0]), tensor(qkv[1]), tensor(qkv[2]), tensor(slots), tensor(positions), scale, window));
   });
 }
 

@@ -34,6 +34,8 @@ struct Kernels {
   void (*rotate)(int64_t heads, int64_t d, float* x, const float* cos, const float* sin, float sign);
   // y[n] = silu(gate[n]) * up[n].
   void (*swiglu)(int64_t n, const float* gate, const float* up, float* y);
+  // y[n] = gelu(gate[n]) * up[n], gelu by its tanh approximation.
+  void (*geglu)(int64_t n, const float* gate, const float* up, float* y);
   // Reads y's gradient from `dy` and leaves y itself there; writes the gradients of gate and up.
   void (*swiglu_backward)(int64_t n, const float* gate, const float* up, float* dy, float* d_gate, float* d_up);
 

@@ -8,6 +8,7 @@
 
 mod arena;
 mod cuda;
+mod rowwise;
 mod threads;
 
 use std::ffi::{CStr, c_char, c_void};
@@ -18,6 +19,7 @@ use tch::Tensor;
 pub(crate) use arena::Arena;
 pub(crate) use cuda::Graph;
 pub use cuda::device;
+pub(crate) use rowwise::{attend_rows, gated_rows, linear_rows};
 pub use threads::{return_memory, set_threads};
 
 use crate::error::{Error, Result};
@@ -123,6 +125,21 @@ unsafe extern "C" {
         sequences: *const *const c_void,
         most_queries: i64,
         most_keys: i64,
+        scale: f64,
+        window: i64,
+        out: *mut *mut c_void,
+    ) -> *mut c_char;
+    fn r1_linear_rows(
+        x: *const c_void,
+        weight: *const c_void,
+        bias: *const c_void,
+        out: *mut *mut c_void,
+    ) -> *mut c_char;
+    fn r1_gated_rows(gate: *const c_void, up: *const c_void, gelu: bool, out: *mut *mut c_void) -> *mut c_char;
+    fn r1_attend_rows(
+        qkv: *const *const c_void,
+        slots: *const c_void,
+        positions: *const c_void,
         scale: f64,
         window: i64,
         out: *mut *mut c_void,

@@ -4,6 +4,7 @@ mod bad_input;
 mod basics;
 mod branching;
 mod check;
+mod determinism;
 mod doc;
 mod failures;
 mod hub;

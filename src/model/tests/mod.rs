@@ -10,6 +10,7 @@ mod files;
 mod golden;
 mod half;
 mod hostile;
+mod invariance;
 mod lora;
 mod native;
 mod padded;

@@ -1,0 +1,32 @@
+//! Equal seeds give equal weights, whatever is sampled beside a trajectory.
+
+use std::fs;
+
+use super::{directory, r1, shown};
+
+const RECIPE: &str = r#"
+return r1.recipe {
+  env = r1.env { format = "retool" },
+  reward = function(state, outcome) return #outcome.text % 2 end,
+  policy = { model = "r1-nano", lora = { rank = 4, alpha = 64 } },
+  data = { train = r1.data.generate { count = 64, row = function(index)
+    return { prompt = "Ana has " .. math.random(99) .. " boxes." .. (" How many?"):rep(index % 7) }
+  end } },
+  sampling = { max_new_tokens = 24 },
+  trainer = r1.grpo { steps = 3, group_size = 4, groups_per_step = 4, lr = 1e-2 },
+}
+"#;
+
+#[test]
+fn an_adapter_does_not_depend_on_how_many_trajectories_are_sampled_at_once() {
+    let dir = directory(&[("a.lua", RECIPE)], false);
+    let adapter = |name: &str, concurrency: usize| {
+        let concurrency = format!("rollout.concurrency={concurrency}");
+        let output = r1(dir.path(), &["run", "a.lua", "-q", "seed=11", "--name", name, &concurrency]).output().unwrap();
+        assert!(output.status.success(), "{}", shown(dir.path(), &output));
+        let checkpoint = dir.path().join("runs").join(name).join("checkpoints/step-000003");
+        fs::read(checkpoint.join("adapter_model.safetensors")).unwrap()
+    };
+    let all_at_once = adapter("many", 16);
+    assert!(adapter("few", 3) == all_at_once, "the weights depend on the batch of the sampler");
+}
