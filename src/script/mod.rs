@@ -59,6 +59,7 @@ mod vm;
 mod worker;
 
 pub use advantage::{Estimated, GroupMember};
+pub use api::store::trajectory_table;
 pub use ask::{Ask, AskOptions, Asks, Written};
 pub use failure::Failure;
 pub use grants::needs_in_words;

@@ -8,6 +8,7 @@ mod at_hand;
 mod envs;
 mod models;
 mod rl;
+mod training;
 
 use std::sync::{Mutex, PoisonError, mpsc};
 
@@ -22,6 +23,7 @@ use crate::script::Services;
 use crate::telemetry::Reporter;
 pub use at_hand::Loaded;
 use models::Models;
+use training::Trainings;
 
 /// What the thread is asked.
 struct Question {
@@ -122,10 +124,13 @@ impl Services for TensorThread {
 
 fn answer(questions: &mpsc::Receiver<Question>, reporter: Reporter) {
     let mut models = Models::new(reporter);
+    let mut trainings = Trainings::default();
     for Question { function, arguments, reply, queue } in questions {
         // Nobody waits for the answer to a closing.
         let answer = if function.starts_with("rl.") {
             rl::call(&function, &arguments)
+        } else if function.starts_with("training.") {
+            trainings.call(&function, &arguments)
         } else if let Some(queue) = queue {
             models.serve(&arguments, queue)
         } else {

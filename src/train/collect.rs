@@ -25,6 +25,15 @@ pub(super) struct Wants {
     pub(super) next_prompt: bool,
 }
 
+/// Where a rollout draws its tasks from.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Draw<'a> {
+    /// Groups that the step has drawn before.
+    pub(super) first: usize,
+    /// These rows of the data, one a group, in place of the next ones.
+    pub(super) rows: Option<&'a [u64]>,
+}
+
 /// A step's trajectories.
 pub(super) struct Collected {
     pub(super) trajectories: Vec<Trajectory>,
@@ -50,6 +59,7 @@ pub(super) fn collect(
     state: &State,
     rows: u64,
     wants: Wants,
+    draw: Draw<'_>,
     reporter: &Reporter,
 ) -> Result<Collected> {
     let mut collected =
@@ -60,7 +70,8 @@ pub(super) fn collect(
     for round in 0..=learner.filter.refills {
         let missing = learner.groups_per_step - kept;
         let label = if round == 0 { "sampling" } else { "refilling" };
-        let trees = trees(session, learner, state, rows, collected.groups..collected.groups + missing, wants);
+        let from = draw.first + collected.groups;
+        let trees = trees(session, learner, state, rows, from..from + missing, wants, draw);
         let (found, stats) = session.rollout(trees, reporter, label)?;
         collected.groups += missing;
         collected.stats.add(&stats);
@@ -114,6 +125,7 @@ fn trees(
     rows: u64,
     numbers: std::ops::Range<usize>,
     wants: Wants,
+    draw: Draw<'_>,
 ) -> Vec<Tree> {
     let sampling = session.with_stop(session.settings.sampling.clone());
     let greedy = session.with_stop(Sampling { temperature: 0.0, ..session.settings.sampling.clone() });
@@ -122,7 +134,8 @@ fn trees(
     let mut trees = Vec::with_capacity(numbers.len() * (roots + 1));
     for group in numbers.map(|number| number as u64) {
         let position = state.data_position + group;
-        let task_index = order::shuffled(position, rows, state.seed);
+        let given = draw.rows.and_then(|rows| rows.get(group as usize - draw.first));
+        let task_index = given.copied().unwrap_or_else(|| order::shuffled(position, rows, state.seed));
         let spec = |sample: usize| {
             let companion = sample == learner.group_size;
             Spec {

@@ -106,6 +106,16 @@ impl Credit {
         (0..trajectories.len()).map(of).collect()
     }
 
+    /// The advantages of each step's sampled tokens.
+    pub(super) fn by_token(&self, trajectories: &[Trajectory]) -> Vec<Option<Vec<Vec<f64>>>> {
+        let of = |index: usize| {
+            let steps = self.steps.of_trajectory(index);
+            let counts = steps.clone().next().is_some_and(|first| self.found.counted[first]);
+            counts.then(|| steps.map(|row| self.found.advantages[row].clone()).collect())
+        };
+        (0..trajectories.len()).map(of).collect()
+    }
+
     /// Every sampled token's advantage, of trajectories that count; those of shared steps once.
     pub(super) fn all(&self) -> impl Iterator<Item = f64> + '_ {
         let rows = self.found.advantages.iter().zip(&self.found.counted).zip(&self.steps.rows);

@@ -11,16 +11,12 @@
 
 use std::time::Instant;
 
-use super::collect::{Wants, collect};
-use super::credit::{Credit, Ways, named};
+use super::collect::{Draw, Wants, collect};
 use super::evaluate::solved;
-use super::lesson::{self, Lesson};
+use super::learn::{How, Learnt, learn};
 use super::reload::Reloads;
 use super::resume::Opened;
 use super::setup::Training;
-use super::steps::Steps;
-use super::update::{Update, UpdateStats};
-use super::written::Learned;
 use super::{Summary, due, metrics, report};
 use crate::error::Result;
 use crate::rl::advantages::Need;
@@ -51,82 +47,23 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
 
         // 1. Roll out: `groups_per_step` tasks, `group_size` tries each, with the current weights.
         it.session.engine.clear_cache();
-        let collected = collect(&mut it.session, learner, &it.state, it.rows, wants, reporter)
+        let collected = collect(&mut it.session, learner, &it.state, it.rows, wants, Draw::default(), reporter)
             .map_err(|error| report::in_step(error, it.state.step + 1))?;
         let trajectories = &collected.trajectories;
         it.look_at_failures(trajectories, reporter)?;
         let sampling_seconds = step_started.elapsed().as_secs_f64();
 
-        // 2. Rows: steps merged on exact prefixes, and what reference and learner think of them.
+        // 2. Learn: rows, what reference and learner think of them, advantages, and `epochs` passes over them.
         let update_started = Instant::now();
-        let temperature = it.session.settings.sampling.temperature;
-        let learned = Learned::of(trajectories);
-        let taught = learned.trajectories();
-        let rows = lesson::rows(taught, |index| collected.is_companion(index))?;
-        let scores = lesson::scores(&rows, &it, temperature).map_err(|error| it.keep(error, trajectories))?;
-
-        // 3. Advantages: each trajectory against its group. None for failures.
-        let mut steps = Steps::of(taught, |index| collected.is_companion(index));
-        if objective.needs(Need::Anchors) {
-            steps.anchor(taught, &it.session.renderer);
-        }
-        scores.fill(&mut steps, &rows);
-        let (shaping, mut returns) = (it.shaping(), it.returns);
-        let ways = Ways { shaping: &shaping, returns: &mut returns, on_nan: learner.on_nan };
-        let credit = Credit::assign(steps, ways, |steps| it.advantages(steps, taught), taught)
-            .map_err(|error| it.keep(error, trajectories))?;
-        it.returns = returns;
-        report::skipped(reporter, it.state.step + 1, credit.skipped.as_ref(), trajectories);
-        let epochs = if credit.skipped.is_none() { learner.epochs } else { 0 };
-
-        // 4. Update: `epochs` passes in `mini_batches` optimiser steps each. Mini-batches hold whole trajectories.
         let lr = it.schedule.at(it.state.step as usize);
-        let lesson = Lesson {
-            advantages: credit.advantages(&rows),
-            old: scores.old.clone(),
-            reference: scores.reference.clone(),
-            weights: scores.weights.clone(),
-            rows,
-            ..Lesson::default()
-        };
-        let lesson = lesson::for_custom(lesson, &objective, taught);
-        let bar = reporter.bar("training", (epochs * learner.mini_batches) as u64, "updates");
-        let mut updates: Vec<UpdateStats> = Vec::new();
-        for _ in 0..epochs {
-            for part in lesson.split(learner.mini_batches, objective.together()) {
-                let update = Update {
-                    model: &it.session.model,
-                    objective: &objective,
-                    learner,
-                    temperature,
-                    kl_coef: objective.loss_kl(it.kl.coef()),
-                    lr,
-                };
-                let stepped = update.step(&mut it.optimizer, &part);
-                let stats = stepped.map_err(|error| it.keep(named(error, trajectories), trajectories))?;
-                report::skipped(reporter, it.state.step + 1, stats.skipped.as_ref(), trajectories);
-                if stats.stepped {
-                    it.average()?;
-                    it.state.optimizer_step += 1;
-                }
-                updates.push(stats);
-                bar.inc(1);
-            }
-        }
-        bar.finish();
+        let how = How { learner, objective: &objective, lr, advantages: None };
+        let companion = |index| collected.is_companion(index);
+        let Learnt { learned, lesson, scores, credit, updates, kl } =
+            learn(&mut it, trajectories, &companion, how, reporter)?;
+        let taught = learned.trajectories();
         let training_seconds = update_started.elapsed().as_secs_f64();
-        report::refuse_mismatch(scores.mismatch(&updates).unwrap_or(0.0), learner.max_mismatch)
-            .map_err(|error| it.keep(error, trajectories))?;
-        // A penalty in the reward is measured where it acts, a term of the loss in the updates.
-        let kl = match &objective.shaping.kl {
-            Some(penalty) => credit.kl(penalty.kind),
-            None => metrics::mean_kl(&updates),
-        };
-        if let Some(kl) = kl {
-            it.kl.update(kl, trajectories.len());
-        }
 
-        // 5. Records: first what was sampled, then the counters that say it is done.
+        // 3. Records: first what was sampled, then the counters that say it is done.
         let changed = updates.iter().any(|update| update.stepped);
         it.record(trajectories, &learned.own(credit.by_step(taught)), collected.groups, changed)?;
         let accuracy = &it.session.settings.eval.accuracy;

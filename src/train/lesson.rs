@@ -8,7 +8,7 @@ use super::objective::Objective;
 use super::score::{largest_difference, score};
 use super::setup::Training;
 use super::update::UpdateStats;
-use crate::config::{Input, Over};
+use crate::config::{Input, Learner, Over};
 use crate::error::Result;
 use crate::mdp::Trajectory;
 use crate::rl::pack::{self, Row};
@@ -132,19 +132,25 @@ pub(super) struct Scores {
 }
 
 /// Scores the rows with the current weights and those of the reference, if the recipe wants either.
-pub(super) fn scores(rows: &[Row], training: &Training, temperature: f64) -> Result<Scores> {
-    let learner = &training.learner;
+pub(super) fn scores(
+    rows: &[Row],
+    training: &Training,
+    learner: &Learner,
+    objective: &Objective,
+    temperature: f64,
+) -> Result<Scores> {
     let (mut old, mut weights, mut mismatch) = (None, None, None);
     if learner.recompute_above > 0.0 {
         let own = score(&training.session.model, rows, temperature, learner.tokens_per_batch)?;
         let difference = largest_difference(rows, &own);
         mismatch = Some(difference);
         if difference > learner.recompute_above {
-            weights = off_policy(rows, &own, &training.objective)?;
+            weights = off_policy(rows, &own, objective)?;
             old = Some(own);
         }
     }
     let reference = match &training.reference {
+        _ if !objective.has_reference() => None,
         Some(reference) => Some(reference.score(rows, temperature, learner.tokens_per_batch)?),
         None => None,
     };
@@ -239,7 +245,7 @@ mod tests {
         let own = [vec![0.0, -0.5, -2.0], vec![0.0, -2.0, 1.0]];
         let weights = |importance: serde_json::Value| {
             let importance = importance.as_object().cloned();
-            let learner = crate::config::Learner { importance, recompute_above: 1.0, ..Default::default() };
+            let learner = Learner { importance, recompute_above: 1.0, ..Default::default() };
             let objective = Objective::new(&learner, &crate::mdp::Sampling::default(), false).unwrap();
             off_policy(&rows, &own, &objective).unwrap().unwrap()
         };

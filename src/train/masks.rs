@@ -1,7 +1,7 @@
 //! What training would make of a recipe's first group: its tokens, their masks and advantages, for people to look at.
 
 use super::checked::{Checked, checked};
-use super::collect::{Wants, collect};
+use super::collect::{Draw, Wants, collect};
 use super::credit::{Credit, Ways};
 use super::custom;
 use super::lesson;
@@ -59,7 +59,7 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
         .ok_or_else(|| Error::new(Kind::Data, "the recipe has no training data").at_path(&options.script))?;
     let state = State { seed: script.settings.seed, ..State::default() };
     let wants = Wants { greedy: objective.needs(Need::Greedy), next_prompt: false };
-    let collected = collect(&mut session, &learner, &state, tasks, wants, reporter)?;
+    let collected = collect(&mut session, &learner, &state, tasks, wants, Draw::default(), reporter)?;
     let trajectories = &collected.trajectories;
     let learned = Learned::of(trajectories);
     let taught = learned.trajectories();

@@ -188,8 +188,13 @@ pub(super) fn packing(metrics: &mut Metrics, trajectories: &[Trajectory], rows: 
 
 /// How many groups were sampled and dropped.
 pub(super) fn groups(metrics: &mut Metrics, collected: &Collected) {
-    metrics.set("rollout/groups", collected.groups as f64);
-    metrics.set("rollout/dropped_groups", collected.dropped as f64);
+    drawn(metrics, collected.groups, collected.dropped);
+}
+
+/// The same, from the counts.
+pub(super) fn drawn(metrics: &mut Metrics, groups: usize, dropped: usize) {
+    metrics.set("rollout/groups", groups as f64);
+    metrics.set("rollout/dropped_groups", dropped as f64);
 }
 
 /// Advantages of sampled tokens, if there are any.

@@ -11,7 +11,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use super::collect::{Wants, collect};
+use super::collect::{Draw, Wants, collect};
 use super::credit::{Credit, Ways, named};
 use super::critic::Learning;
 use super::evaluate::solved;
@@ -54,7 +54,7 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
 
         // 1. Roll out with the current weights.
         it.session.engine.clear_cache();
-        let collected = collect(&mut it.session, learner, &it.state, it.rows, wants, reporter)
+        let collected = collect(&mut it.session, learner, &it.state, it.rows, wants, Draw::default(), reporter)
             .map_err(|error| report::in_step(error, it.state.step + 1))?;
         let trajectories = &collected.trajectories;
         it.look_at_failures(trajectories, reporter)?;
@@ -66,7 +66,8 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
         let learned = Learned::of(trajectories);
         let taught = learned.trajectories();
         let rows = lesson::rows(taught, |index| collected.is_companion(index))?;
-        let scores = lesson::scores(&rows, &it, temperature).map_err(|error| it.keep(error, trajectories))?;
+        let scores = lesson::scores(&rows, &it, learner, &objective, temperature)
+            .map_err(|error| it.keep(error, trajectories))?;
         let before = values(&critic.critic, &it.session.model, &rows, taught, learner.tokens_per_batch)
             .map_err(|error| it.keep(error, trajectories))?;
 
@@ -74,9 +75,9 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
         let mut steps = Steps::of(taught, |index| collected.is_companion(index));
         scores.fill(&mut steps, &rows);
         before.fill(&mut steps, &rows);
-        let (shaping, mut returns) = (it.shaping(), it.returns);
+        let (shaping, mut returns) = (it.shaping(&objective), it.returns);
         let ways = Ways { shaping: &shaping, returns: &mut returns, on_nan: learner.on_nan };
-        let credit = Credit::assign(steps, ways, |steps| it.advantages(steps, taught), taught)
+        let credit = Credit::assign(steps, ways, |steps| it.advantages(&objective, steps, taught), taught)
             .map_err(|error| it.keep(error, trajectories))?;
         it.returns = returns;
         report::skipped(reporter, it.state.step + 1, credit.skipped.as_ref(), trajectories);

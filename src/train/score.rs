@@ -4,10 +4,14 @@ use std::rc::Rc;
 
 use tch::no_grad_guard;
 
+use super::setup::load_alone;
 use super::update::logprobs_at_once;
+use super::{RunOptions, adapter};
+use crate::config::PolicySettings;
 use crate::error::Result;
 use crate::model::{Model, Packed};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
+use crate::telemetry::Reporter;
 
 /// The log-probability of each sampled token of each row at `temperature`, among what it was drawn from; 0 elsewhere.
 pub(super) fn score(model: &Model, rows: &[Row], temperature: f64, tokens_per_batch: usize) -> Result<Vec<Vec<f32>>> {
@@ -44,6 +48,20 @@ pub(super) enum Reference {
 }
 
 impl Reference {
+    /// The model that a run of `policy` started from, which `base` names.
+    pub(super) fn load(
+        policy: &Rc<Model>,
+        base: &PolicySettings,
+        options: &RunOptions,
+        reporter: &Reporter,
+    ) -> Result<Self> {
+        // What an adapter of this run started from is the model without it.
+        if adapter::is_new(base, options.fetching(reporter))? {
+            return Ok(Self::Base(Rc::clone(policy)));
+        }
+        Ok(Self::new(load_alone(base, options, reporter)?))
+    }
+
     /// `model` is never trained.
     pub(super) fn new(model: Model) -> Self {
         for (_, tensor) in model.parameters() {

@@ -95,9 +95,7 @@ impl Training {
             .map_err(|error| error.at(script.place_of("trainer.groups")))?;
         let reference = match objective.has_reference() {
             false => None,
-            // What an adapter of this run started from is the model without it.
-            true if adapter::is_new(&base, fetching)? => Some(Reference::Base(Rc::clone(&session.model))),
-            true => Some(Reference::new(load_alone(&base, &options, reporter)?)),
+            true => Some(Reference::load(&session.model, &base, &options, reporter)?),
         };
         if let Some(path) = &checkpoint {
             load_optimizer(&mut optimizer, path)?;
@@ -171,18 +169,23 @@ impl Training {
         Ok(Some(evaluation))
     }
 
-    /// The recipe's shaping with the coefficient that the KL has now.
-    pub(super) fn shaping(&self) -> Shaping {
-        let mut shaping = self.objective.shaping.clone();
+    /// An objective's shaping with the coefficient that the KL has now.
+    pub(super) fn shaping(&self, objective: &Objective) -> Shaping {
+        let mut shaping = objective.shaping.clone();
         if let Some(penalty) = &mut shaping.kl {
             penalty.coef = self.kl.coef();
         }
         shaping
     }
 
-    /// Runs the recipe's estimator on the steps of `trajectories`.
-    pub(super) fn advantages(&self, steps: &[StepRow], trajectories: &[Trajectory]) -> Result<Advantages> {
-        match &self.objective.estimator {
+    /// Runs an objective's estimator, or the recipe's own, on the steps of `trajectories`.
+    pub(super) fn advantages(
+        &self,
+        objective: &Objective,
+        steps: &[StepRow],
+        trajectories: &[Trajectory],
+    ) -> Result<Advantages> {
+        match &objective.estimator {
             Some(estimator) => estimator.estimate(steps, false),
             None => custom::advantages(&Worker::new(&self.script, None)?, steps, trajectories, self.critic),
         }
@@ -249,6 +252,12 @@ impl Training {
         changed: bool,
     ) -> Result<()> {
         self.run.write_trajectories(self.state.step + 1, self.state.policy_version, trajectories, advantages)?;
+        self.advance(groups, changed);
+        Ok(())
+    }
+
+    /// Moves the counters on by a step that drew so many groups, and whether the weights changed in it.
+    pub(super) fn advance(&mut self, groups: usize, changed: bool) {
         self.state.step += 1;
         self.state.data_position += groups as u64;
         self.state.policy_version += u64::from(changed);
@@ -257,7 +266,6 @@ impl Training {
             KlController::Adaptive { coef, .. } => Some(coef),
             KlController::Fixed { .. } => None,
         };
-        Ok(())
     }
 
     /// Stores what was sampled in a step that ends in an error, for whoever looks for the reason; the counters stay, and a resumed

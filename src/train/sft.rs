@@ -231,25 +231,33 @@ fn batch(
         let index = order::shuffled(state.data_position + offset, count, script.settings.seed);
         let demonstration = Demonstration::from_row(&worker.row(Split::Train, index)?, index)?;
         let renderer = renderers.get(demonstration.format.as_deref())?;
-        let made = renderer.supervised(&demonstration.messages, &demonstration.tools)?;
-        if made.ids.len() > longest {
-            return Err(Error::new(
-                Kind::Data,
-                format!("the conversation has {} tokens and the model's context holds {longest}", made.ids.len()),
-            )
-            .at(format!("row {index} of data.train"))
-            .hint("shorten it or leave it out of the dataset"));
-        }
-        rows.push(Row {
-            logprobs: vec![0.0; made.ids.len()],
-            steps: vec![0; made.ids.len()],
-            ids: made.ids,
-            loss_mask: made.mask,
-            support: Support::default(),
-            trajectory: offset as usize,
-        });
+        let place = format!("row {index} of data.train");
+        rows.push(row(&demonstration, &renderer, longest, offset as usize).map_err(|error| error.at(place))?);
     }
     Ok(rows)
+}
+
+/// A conversation as a row whose assistant tokens are trained on. One that is longer than `longest` tokens is an error, not a
+/// silent cut.
+pub(super) fn row(
+    demonstration: &Demonstration,
+    renderer: &Renderer,
+    longest: usize,
+    trajectory: usize,
+) -> Result<Row> {
+    let made = renderer.supervised(&demonstration.messages, &demonstration.tools)?;
+    if made.ids.len() > longest {
+        let message = format!("the conversation has {} tokens and the model's context holds {longest}", made.ids.len());
+        return Err(Error::new(Kind::Data, message).hint("shorten it or leave it out of the dataset"));
+    }
+    Ok(Row {
+        logprobs: vec![0.0; made.ids.len()],
+        steps: vec![0; made.ids.len()],
+        ids: made.ids,
+        loss_mask: made.mask,
+        support: Support::default(),
+        trajectory,
+    })
 }
 
 /// What a supervised step did.
@@ -263,7 +271,13 @@ pub(super) struct SupervisedStats {
 }
 
 /// Forward, loss, backward, one AdamW step.
-fn update(model: &Model, optimizer: &mut AdamW, rows: &[Row], sft: &Sft, lr: f64) -> Result<SupervisedStats> {
+pub(super) fn update(
+    model: &Model,
+    optimizer: &mut AdamW,
+    rows: &[Row],
+    sft: &Sft,
+    lr: f64,
+) -> Result<SupervisedStats> {
     let trained: usize = rows.iter().map(Row::sampled).sum();
     if trained == 0 {
         return Err(

@@ -27,12 +27,20 @@ impl<'a> Learned<'a> {
         &self.trajectories
     }
 
-    /// Numbers per step without those of steps that were written for a script.
-    pub(super) fn own(&self, by_step: Vec<Option<Vec<f64>>>) -> Vec<Option<Vec<f64>>> {
+    /// The step of the script that a step belongs to: itself, or the one that it was written for.
+    pub(super) fn acted(&self, trajectory: usize, step: usize) -> usize {
+        match self.written.get(trajectory) {
+            Some(written) => written.iter().take(step).filter(|written| !**written).count(),
+            None => step,
+        }
+    }
+
+    /// Values per step without those of steps that were written for a script.
+    pub(super) fn own<T>(&self, by_step: Vec<Option<Vec<T>>>) -> Vec<Option<Vec<T>>> {
         if self.written.is_empty() {
             return by_step;
         }
-        let acted = |(numbers, written): (Option<Vec<f64>>, &Vec<bool>)| {
+        let acted = |(numbers, written): (Option<Vec<T>>, &Vec<bool>)| {
             let pairs = numbers?.into_iter().zip(written);
             Some(pairs.filter(|(_, written)| !**written).map(|(number, _)| number).collect())
         };
@@ -159,6 +167,7 @@ mod tests {
         );
         let numbers = vec![Some(vec![0.0, 1.0, 2.0, 3.0, 4.0]), None];
         assert_eq!(learned.own(numbers), [Some(vec![0.0, 1.0, 4.0]), None]);
+        assert_eq!([0, 1, 2, 3, 4].map(|step| learned.acted(0, step)), [0, 1, 2, 2, 2]);
     }
 
     #[test]

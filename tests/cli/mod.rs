@@ -16,6 +16,7 @@ mod learning;
 mod lua;
 mod lua_tests;
 mod memory;
+mod own_loop;
 mod own_loss;
 mod printing;
 mod reload;

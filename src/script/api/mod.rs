@@ -21,11 +21,12 @@ pub(crate) mod recipe;
 mod rl;
 mod search;
 pub(crate) mod secret;
-mod store;
+pub(crate) mod store;
 pub(crate) mod test;
 mod text;
 pub(crate) mod tool;
 mod trainer;
+mod training;
 mod trajectory;
 
 use std::rc::Rc;
@@ -47,6 +48,7 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::
     model::install(lua, &r1, host)?;
     rl::install(lua, &r1, host)?;
     trajectory::install(lua, &r1, host)?;
+    training::install(lua, &r1, host)?;
     re::install(lua, &r1, host)?;
     fs::install(lua, &r1, host)?;
     http::install(lua, &r1, host)?;

@@ -43,7 +43,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             let (ids, record) = (flag("ids")?, flag("record")?);
             let list = lua.create_table()?;
             for trajectory in run.trajectories(step).map_err(raise)? {
-                list.raw_push(from_json(lua, &plain(&trajectory, ids, record))?)?;
+                list.raw_push(from_json(lua, &trajectory_table(&trajectory, ids, record))?)?;
             }
             Ok(list)
         })?,
@@ -61,7 +61,7 @@ fn open(lua: &Lua, host: &Host, function: &str, run: &Value) -> mlua::Result<Sto
 }
 
 /// A trajectory as a table; token ids and the record of what it asked are long, and there if asked for.
-fn plain(trajectory: &Trajectory, ids: bool, record: bool) -> Json {
+pub fn trajectory_table(trajectory: &Trajectory, ids: bool, record: bool) -> Json {
     let mut table = json!({
         "id": trajectory.id,
         "group": trajectory.group,

@@ -84,14 +84,14 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 }
 
 /// Where the program that is running lies.
-fn directory(lua: &Lua) -> String {
+pub(super) fn directory(lua: &Lua) -> String {
     let place = place(lua).unwrap_or_default();
     let path = place.rsplit_once(':').map_or("", |(path, _)| path);
     std::path::Path::new(path).parent().unwrap_or(std::path::Path::new("")).display().to_string()
 }
 
 /// `{ { name, value }, … }` as `name=value`, the way settings are typed.
-fn overrides(pairs: &Json) -> Json {
+pub(super) fn overrides(pairs: &Json) -> Json {
     let pairs = pairs.as_array().cloned().unwrap_or_default();
     let text = |pair: &Json| match &pair[1] {
         Json::String(text) => format!("{}={text}", pair[0].as_str().unwrap_or_default()),

@@ -12,6 +12,7 @@ mod outside;
 mod program;
 mod settings;
 mod text;
+mod training;
 mod types;
 mod view;
 mod world;
@@ -109,7 +110,7 @@ const fn constant(name: &'static str, kind: &'static [(&'static str, &'static st
 
 /// All entries, in the order of the reference.
 pub fn all() -> impl Iterator<Item = &'static Entry> {
-    let tables: [&'static [Entry]; 8] = [
+    let tables: [&'static [Entry]; 9] = [
         env::ENTRIES,
         view::ENTRIES,
         learn::ENTRIES,
@@ -117,6 +118,7 @@ pub fn all() -> impl Iterator<Item = &'static Entry> {
         text::ENTRIES,
         outside::ENTRIES,
         world::ENTRIES,
+        training::ENTRIES,
         program::ENTRIES,
     ];
     tables.into_iter().flatten()

@@ -167,6 +167,17 @@ const TABLES: &[(&str, &str, Fields)] = &[
         &[("path", "string", ""), ("tools", "{{[string]: any}}", "Schemas"), ("format", "string", "Of calls")],
     ),
     (
+        "Training",
+        "A run whose loop a program writes",
+        &[
+            ("step", "number", "Steps done"),
+            ("steps", "number", "trainer.steps"),
+            ("rows", "number", "Of the training data"),
+            ("run_dir", "string", ""),
+            ("settings", "{[string]: any}", "All settings of the recipe"),
+        ],
+    ),
+    (
         "Trajectory",
         "A stored trajectory",
         &[

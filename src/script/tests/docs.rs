@@ -102,6 +102,9 @@ fn methods_that_are_written_in_lua_are_declared() {
         lua.load(include_str!("../../../lua/rollout.lua")).call((nothing(), nothing(), nothing())).unwrap();
     assert_eq!(methods(script, "Script"), declared(|entry| entry.space() == "Script"));
     assert_eq!(methods(attempt, "Attempt"), declared(|entry| entry.space() == "Attempt"));
+    let (_, training): (mlua::Value, mlua::Table) =
+        lua.load(include_str!("../../../lua/training.lua")).call((nothing(), nothing(), nothing())).unwrap();
+    assert_eq!(methods(training, "Training"), declared(|entry| entry.space() == "Training"));
     let (_, expectation): (mlua::Value, mlua::Table) =
         lua.load(include_str!("../../../lua/test.lua")).call((nothing(), nothing())).unwrap();
     assert_eq!(methods(expectation, "Expectation"), declared(|entry| entry.space() == "Expectation"));
@@ -119,7 +122,10 @@ fn examples_work() {
                 continue;
             };
             // Models and estimators are the services', which the tests of the command line have.
-            if entry.example.contains("r1.model") || entry.example.contains("r1.rl.") {
+            if entry.example.contains("r1.training")
+                || entry.example.contains("r1.model")
+                || entry.example.contains("r1.rl.")
+            {
                 continue;
             }
             let told = program(&format!("{before}return {expression}"));

@@ -1,0 +1,140 @@
+-- Training loops for programs: r1.training.
+
+local open, ask, trace = ... -- host: open a run; ask it something; a loss function as a graph
+
+local Training = {}
+Training.__index = Training
+
+local function check(value, kind, name)
+  if value ~= nil and type(value) ~= kind then
+    error(name .. " must be a " .. kind .. ", got a " .. type(value), 3)
+  end
+  return value
+end
+
+-- Refuses names that mean nothing.
+local function known(options, names, of)
+  options = options or {}
+  for name in pairs(options) do
+    if not table.find(names, name) then
+      error(of .. ": unknown field `" .. tostring(name) .. "`; it takes " .. table.concat(names, ", "), 3)
+    end
+  end
+  return options
+end
+
+-- The ids of a list of trajectories, which may be ids themselves.
+local function ids_of(list, name)
+  if type(list) ~= "table" then error(name .. " takes a list of trajectories, got a " .. type(list), 3) end
+  local ids = {}
+  for place, one in ipairs(list) do
+    local id = type(one) == "table" and one.id or one
+    if type(id) ~= "string" then
+      error(name .. ": entry " .. place .. " is no trajectory that t:rollout gave, and no id of one", 3)
+    end
+    ids[place] = id
+  end
+  return ids
+end
+
+-- Asks the host and takes over where the run is.
+local function call(self, name, arguments)
+  local told, about = ask(self.handle, name, arguments)
+  self.step = about.step
+  return told
+end
+
+--- Opens a run of a recipe: `r1.training("scripts/retool.lua", { settings = { ["trainer.lr"] = 1e-4 } })`.
+local function training(path, options)
+  if type(path) ~= "string" then error("r1.training: takes the path of a recipe", 2) end
+  options = known(check(options, "table", "r1.training: options"), { "settings", "name", "runs", "resume" }, "r1.training")
+  local overrides = {}
+  for name, value in pairs(check(options.settings, "table", "r1.training: `settings`") or {}) do
+    overrides[#overrides + 1] = { name, value }
+  end
+  table.sort(overrides, function(a, b) return a[1] < b[1] end)
+  local handle, about = open {
+    path = path, overrides = overrides, name = check(options.name, "string", "r1.training: `name`"),
+    runs = check(options.runs, "string", "r1.training: `runs`"),
+    resume = check(options.resume, "string", "r1.training: `resume`"),
+  }
+  local self = { handle = handle, step = about.step, steps = about.steps, rows = about.rows, run_dir = about.run_dir }
+  self.settings = about.settings
+  return setmetatable(self, Training)
+end
+
+--- Samples trajectories with the current weights: the next tasks of the data, or given rows.
+function Training:rollout(options)
+  options = known(check(options, "table", "rollout: options"), { "groups", "samples", "rows", "ids" }, "rollout")
+  return call(self, "rollout", {
+    options = { groups = options.groups, samples = options.samples, rows = options.rows }, with_ids = options.ids,
+  })
+end
+
+--- The advantages of trajectories: for each a list with those of each step's tokens.
+function Training:advantages(trajectories, estimator)
+  return call(self, "advantages", { ids = ids_of(trajectories, "advantages"), estimator = estimator })
+end
+
+--- Learns from trajectories; gives metrics.
+function Training:update(trajectories, options)
+  local names = { "advantages", "estimator", "loss", "options", "groups", "lr", "epochs", "mini_batches" }
+  options = known(check(options, "table", "update: options"), names, "update")
+  local asked = {
+    advantages = options.advantages, estimator = options.estimator, groups = options.groups, lr = options.lr,
+    epochs = options.epochs, mini_batches = options.mini_batches,
+  }
+  if type(options.loss) == "function" then
+    asked.graph = trace(options.loss, options.options)
+  elseif options.options ~= nil then
+    error("update: `options` are those of a loss that is a function", 2)
+  else
+    asked.loss = options.loss
+  end
+  return call(self, "update", { ids = ids_of(trajectories, "update"), options = asked })
+end
+
+--- A supervised step on conversations; gives metrics.
+function Training:sft(examples, options)
+  options = known(check(options, "table", "sft: options"), { "lr" }, "sft")
+  if type(examples) ~= "table" or #examples == 0 then error("sft: takes a list of rows { messages = … }", 2) end
+  return call(self, "sft", { examples = examples, options = { lr = options.lr } })
+end
+
+--- Log-probabilities of the sampled tokens, by step.
+function Training:logprobs(trajectories, options)
+  options = known(check(options, "table", "logprobs: options"), { "model" }, "logprobs")
+  local model = options.model or "policy"
+  if model ~= "policy" and model ~= "reference" then
+    error("logprobs: `model` is \"policy\" or \"reference\", got " .. tostring(model), 2)
+  end
+  return call(self, "logprobs", { ids = ids_of(trajectories, "logprobs"), model = model })
+end
+
+--- Evaluates on the held-out tasks; nil without any.
+function Training:evaluate()
+  return call(self, "evaluate", {})
+end
+
+--- Adds metrics to the line of this step.
+function Training:log(values)
+  for name, value in pairs(check(values, "table", "log: its argument") or {}) do
+    if type(name) ~= "string" or type(value) ~= "number" then
+      error("log: takes numbers by name, got " .. tostring(name) .. " = " .. tostring(value), 2)
+    end
+  end
+  call(self, "log", { values = values })
+end
+
+--- Ends the step; gives its metrics.
+function Training:next_step(values)
+  if values ~= nil then self:log(values) end
+  return call(self, "next_step", {})
+end
+
+--- Writes a checkpoint, and the model to a directory of its own where one is named; gives the checkpoint's path.
+function Training:save(out)
+  return call(self, "save", { out = check(out, "string", "save: the directory") })
+end
+
+return training, Training

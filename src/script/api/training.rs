@@ -1,0 +1,79 @@
+//! `r1.training`: training loops for programs. What it does is in `lua/training.lua`; here is the way to the host's
+//! [`Services`].
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mlua::{AnyUserData, Function, Lua, Table, UserData, Value};
+use serde_json::{Value as Json, json};
+
+use super::args::fail;
+use super::trajectory::{directory, overrides};
+use super::{loss, model};
+use crate::script::Services;
+use crate::script::convert::{Odd, from_json, to_json};
+use crate::script::host::Host;
+
+const NAME: &str = "r1.training";
+
+/// A run that the host holds for the program; let go of when Lua lets go of it.
+struct Held {
+    services: Arc<dyn Services>,
+    number: Json,
+}
+
+impl UserData for Held {}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.services.call("training.close", json!({ "training": self.number })));
+    }
+}
+
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let own = host.clone();
+    let open = lua.create_async_function(move |lua, arguments: Value| {
+        let services = own.services.clone();
+        let beside = directory(&lua);
+        async move {
+            let Some(services) = services else {
+                return Err(fail(&lua, NAME, "is for programs (`r1 lua`)"));
+            };
+            let mut asked = plain(&lua, &arguments)?;
+            asked["beside"] = json!(beside);
+            asked["overrides"] = overrides(&asked["overrides"]);
+            let told = model::ask(&lua, &services, "training.open", asked).await?;
+            let held = Held { services, number: told["training"].clone() };
+            Ok((lua.create_userdata(held)?, from_json(&lua, &told["about"])?))
+        }
+    })?;
+    let ask =
+        lua.create_async_function(|lua, (held, function, arguments): (AnyUserData, String, Value)| async move {
+            let (services, number) = {
+                let held = held.borrow::<Held>()?;
+                (held.services.clone(), held.number.clone())
+            };
+            let mut asked = plain(&lua, &arguments)?;
+            asked["training"] = number;
+            // A graph travels as text: Lua's tables have no null and no empty list.
+            if let Some(text) = asked["options"]["graph"].as_str() {
+                asked["options"]["graph"] =
+                    serde_json::from_str(text).map_err(|error| fail(&lua, NAME, format!("the loss: {error}")))?;
+            }
+            let told = model::ask(&lua, &services, &format!("training.{function}"), asked).await?;
+            Ok((from_json(&lua, &told["told"])?, from_json(&lua, &told["about"])?))
+        })?;
+    let trace = lua.create_function(|lua, (function, options): (Function, Value)| {
+        let options = if options.is_nil() { Json::Null } else { plain(lua, &options)? };
+        let graph = loss::trace(lua, &function, &options)?;
+        serde_json::to_string(&graph).map_err(|error| fail(lua, NAME, format!("the loss: {error}")))
+    })?;
+    let source = include_str!("../../../lua/training.lua");
+    let (training, methods): (Function, Table) = lua.load(source).set_name("=[r1]").call((open, ask, trace))?;
+    methods.set_readonly(true);
+    r1.raw_set("training", training)
+}
+
+fn plain(lua: &Lua, value: &Value) -> mlua::Result<Json> {
+    to_json(value, "it", Odd::Refuse).map_err(|why| fail(lua, NAME, why))
+}

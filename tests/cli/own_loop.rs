@@ -1,0 +1,206 @@
+//! Training loops that programs write.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{directory, fail, r1, shown, succeed};
+
+const RECIPE: &str = r#"
+return r1.recipe {
+  env = r1.env {
+    format = "retool",
+    max_steps = 2,
+    reset = function(task) return { messages = { r1.user(task.prompt) } } end,
+    step = function(state, action)
+      r1.push(state.messages, r1.assistant(action))
+      r1.push(state.messages, r1.user("Go on"))
+      return { reward = #action.text % 2 }
+    end,
+  },
+  reward = function(state, outcome) return { outcome = #outcome.text % 3 == 0 and 1 or 0 } end,
+  policy = { model = "model" },
+  data = {
+    train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end },
+    eval = r1.data.generate { count = 2, row = function(index) return { prompt = "Say " .. index } end },
+  },
+  sampling = { max_new_tokens = 6 },
+  trainer = r1.grpo { steps = 3, group_size = 3, groups_per_step = 2, lr = 1e-3, epochs = 2, mini_batches = 2, warmup = 2 },
+  checkpoint = { every = 0, keep = 0 },
+}
+"#;
+
+fn weights(dir: &Path, run: &str, step: u64) -> Vec<u8> {
+    fs::read(dir.join(format!("runs/{run}/checkpoints/step-{step:06}/model.safetensors"))).unwrap()
+}
+
+fn metrics(dir: &Path, run: &str) -> Vec<Value> {
+    let text = fs::read_to_string(dir.join("runs").join(run).join("metrics.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.filter(|line| line.get("policy/loss").is_some()).collect()
+}
+
+#[test]
+fn grpo_as_a_loop_in_lua_is_the_run_to_the_bit() {
+    let program = r#"
+local t = r1.training("a.lua", { name = "loop" })
+assert(t.step == 0 and t.steps == 3 and t.rows == 8 and t.settings.trainer.lr == 1e-3)
+while t.step < t.steps do
+  local batch = t:rollout()
+  assert(#batch == 6 and batch[1].id == (t.step + 1) .. "-0-0" and batch[1].steps[1].text)
+  t:update(batch)
+  t:next_step()
+end
+t:save("exported")
+"#;
+    // The same with the advantages taken to Lua and back, and the loss named.
+    let by_hand = r#"
+local t = r1.training("a.lua", { name = "by-hand" })
+while t.step < t.steps do
+  local batch = t:rollout { groups = 1 }
+  for _, one in ipairs(t:rollout { groups = 1 }) do table.insert(batch, one) end
+  local advantages = t:advantages(batch, "grpo")
+  assert(#advantages[1][1] == #t:logprobs(batch)[1][1])
+  local stats = t:update(batch, { advantages = advantages, loss = "ppo", lr = t.step == 0 and 5e-4 or 1e-3 })
+  t:log { ["loop/loss"] = stats["policy/loss"] }
+  t:next_step()
+end
+print(t:save())
+"#;
+    let dir = directory(&[("a.lua", RECIPE), ("t.lua", program), ("h.lua", by_hand)], true);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "run"]);
+    succeed(dir.path(), &["lua", "t.lua"]);
+    assert!(weights(dir.path(), "run", 3) == weights(dir.path(), "loop", 3));
+    let state =
+        |run: &str| fs::read_to_string(dir.path().join(format!("runs/{run}/checkpoints/step-000003/state.json")));
+    assert_eq!(state("run").unwrap(), state("loop").unwrap());
+    for step in 1..=3 {
+        let stored = |run: &str| {
+            r1::store::read_trajectories(&dir.path().join(format!("runs/{run}/trajectories/step-{step:06}.parquet")))
+                .unwrap()
+        };
+        assert_eq!(stored("run"), stored("loop"));
+    }
+    let timed = |name: &str| ["time", "throughput", "memory", "script"].iter().any(|start| name.starts_with(start));
+    for (run, own) in metrics(dir.path(), "run").iter().zip(metrics(dir.path(), "loop")) {
+        for (name, value) in run.as_object().unwrap().iter().filter(|(name, _)| !timed(name)) {
+            assert_eq!(*value, own[name], "{name}");
+        }
+    }
+    assert!(dir.path().join("exported/model.safetensors").is_file());
+    // Two rollouts of one task each draw the tasks that one of two draws.
+    let told = succeed(dir.path(), &["lua", "h.lua"]);
+    assert!(told.trim().ends_with("checkpoints/step-000003"), "{told}");
+    assert!(weights(dir.path(), "by-hand", 3) == weights(dir.path(), "run", 3));
+    assert!(metrics(dir.path(), "by-hand")[0]["loop/loss"].is_number());
+}
+
+#[test]
+fn a_loop_goes_on_where_it_was_saved() {
+    let program = r#"
+local t = r1.training("a.lua", { name = "loop", resume = arg[1], settings = { ["trainer.lr"] = 1e-2 } })
+local last = tonumber(arg[2])
+while t.step < last do
+  t:update(t:rollout())
+  t:next_step()
+end
+t:save()
+"#;
+    let dir = directory(&[("a.lua", RECIPE), ("t.lua", program)], true);
+    fs::write(dir.path().join("u.lua"), program.replace("resume = arg[1], ", "").replace("arg[2]", "arg[1]")).unwrap();
+    succeed(dir.path(), &["lua", "u.lua", "2"]);
+    succeed(dir.path(), &["lua", "t.lua", "runs/loop", "3"]);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "run", "trainer.lr=1e-2"]);
+    assert!(weights(dir.path(), "run", 3) == weights(dir.path(), "loop", 3));
+    // A loop's run is a run: it is gone on with, replayed and asked.
+    let more = ["trainer.lr=1e-2", "trainer.steps=4"];
+    succeed(dir.path(), &[&["run", "a.lua", "-q", "--resume", "runs/loop"], &more[..]].concat());
+    assert!(dir.path().join("runs/loop/checkpoints/step-000004").is_dir());
+    succeed(dir.path(), &["replay", "runs/loop"]);
+}
+
+#[test]
+fn preferences_and_demonstrations_are_learned_from() {
+    let program = r#"
+local t = r1.training("a.lua", { name = "loop" })
+local function dpo(b, options)
+  local margin = (b.advantages * (b.logp - b.logp_ref)):sum("group")
+  b:log("margin", margin)
+  return b:seq_mean(-(options.beta * margin):log_sigmoid(), "group")
+end
+local pair = t:rollout { rows = { 5 }, samples = 2 }
+assert(#pair == 2 and pair[1].task_index == 5 and pair[1].group == pair[2].group)
+local options = { loss = dpo, options = { beta = 0.5 }, advantages = { 1, -1 }, epochs = 1, mini_batches = 1, lr = 1e-2 }
+local first = t:update(pair, options)
+assert(math.abs(first["policy/loss"] - math.log(2)) < 1e-6 and first["loss/margin"] == 0)
+local second = t:update(pair, options)
+assert(second["policy/loss"] < first["policy/loss"] and second["loss/margin"] > 0)
+local now, before = t:logprobs(pair), t:logprobs(pair, { model = "reference" })
+assert(#now[1] == 2 and now[1][1][1] ~= before[1][1][1])
+t:next_step()
+-- What an earlier step sampled is found in the run directory.
+local again = t:update({ pair[1].id, "1-0-1" }, options)
+assert(again["loss/margin"] > 0)
+local examples = { { messages = { r1.user("Say 4"), r1.assistant("I say 4") } } }
+local losses = {}
+for round = 1, 3 do losses[round] = t:sft(examples, { lr = 1e-2 })["sft/loss"] end
+assert(losses[3] < losses[1])
+assert(t:next_step { ["loop/rounds"] = 3 }["loop/rounds"] == 3 and t.step == 2)
+local held_out = t:evaluate()
+assert(held_out.tasks == 2 and held_out.accuracy >= 0)
+print(t.run_dir)
+"#;
+    let dir = directory(&[("a.lua", RECIPE), ("t.lua", program)], true);
+    assert_eq!(succeed(dir.path(), &["lua", "t.lua"]).trim(), "runs/loop");
+    let stored = r1::store::read_trajectories(&dir.path().join("runs/loop/trajectories/step-000001.parquet")).unwrap();
+    assert_eq!(stored.len(), 2);
+}
+
+#[test]
+fn misuse_of_a_loop_is_told_at_its_line() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let told = |body: &str| {
+        fs::write(dir.path().join("t.lua"), format!("local t = r1.training('a.lua')\n{body}")).unwrap();
+        fail(dir.path(), &["lua", "t.lua"])
+    };
+    for (body, words) in [
+        ("t:rollout { sample = 2 }", "unknown field `sample`"),
+        ("t:rollout { rows = { 8 } }", "there is no row 8: the training data has 8"),
+        ("t:update { 'x' }", "this run has no trajectory `x`"),
+        ("t:update({ 1 })", "entry 1 is no trajectory"),
+        ("t:update(t:rollout(), { advantages = { 1 } })", "there are 1 advantages for 6 trajectories"),
+        (
+            "local b = t:rollout { groups = 1, samples = 1 }\nt:update(b, { advantages = { { { 1 } } } })",
+            "advantages for",
+        ),
+        ("t:update(t:rollout(), { loss = 'pppo' })", "there is no loss `pppo`"),
+        ("t:update(t:rollout(), { loss = function(b) return b.logpp end })", "no tensor `logpp`"),
+        ("t:update(t:rollout(), { estimator = 'gae' })", "wants the values of a critic"),
+        ("t:rollout()\nt:save()", "a checkpoint is written between steps"),
+        ("t:sft({ { messages = 3 } })", "`messages` is not a list of messages"),
+        ("t:log { a = 'b' }", "takes numbers by name"),
+        ("t:logprobs({}, { model = 'other' })", "`model` is \"policy\" or \"reference\""),
+    ] {
+        let error = told(body);
+        assert!(error.contains(words) && error.contains("t.lua:"), "{body}: {error}");
+    }
+    let error =
+        fail(dir.path(), &["lua", "-e", "r1.training('a.lua', { settings = { ['trainer.algorithm'] = 'ppo' } })"]);
+    assert!(error.contains("trainers without a critic"), "{error}");
+}
+
+#[test]
+fn shipped_loops_run() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/loops");
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    for entry in fs::read_dir(root).unwrap() {
+        let path = entry.unwrap().path();
+        let output = r1(dir.path(), &["lua", path.to_str().unwrap(), "a.lua", "trainer.steps=2"]).output().unwrap();
+        assert!(output.status.success(), "{}", shown(dir.path(), &output));
+        let told = String::from_utf8(output.stdout).unwrap();
+        assert!(told.contains("step 2: accuracy") && told.contains("checkpoints/step-000002"), "{told}");
+    }
+    let metrics = fs::read_to_string(dir.path().join("runs/iterated-dpo/metrics.jsonl")).unwrap();
+    assert!(metrics.contains("loss/right") && metrics.contains("loop/pairs"), "{metrics}");
+}
