@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::adapter;
 use super::checked::{Checked, checked};
 use super::checkpoint::{Contents, load_average, load_optimizer};
 use super::custom;
