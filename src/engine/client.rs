@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::{Coming, Policy};
+use super::{Coming, Policy, Scoring};
 use crate::error::Result;
 use crate::mdp::{Completion, Request};
 
@@ -21,6 +21,10 @@ pub(super) enum Call {
         request: Request,
         reply: Reply,
         tokens: Option<Tokens>,
+    },
+    Score {
+        scoring: Scoring,
+        reply: oneshot::Sender<Result<Vec<f32>>>,
     },
     /// The conversation is over.
     Release {
@@ -122,6 +126,13 @@ impl EngineClient {
 impl Policy for EngineClient {
     fn submit(&self, request: Request) -> Coming {
         self.send(request, None)
+    }
+
+    fn score(&self, scoring: Scoring) -> oneshot::Receiver<Result<Vec<f32>>> {
+        let (reply, receiver) = oneshot::channel();
+        // When the engine is gone, the call is dropped with its sender: the receiver sees an aborted request.
+        let _ = self.calls.send(Call::Score { scoring, reply });
+        receiver
     }
 
     fn release(&self, conversation: u64) {

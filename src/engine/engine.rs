@@ -19,7 +19,7 @@ use super::running::{Pending, Running};
 use super::sampler::{self, Sampler};
 use super::slots::{Slots, shared};
 use super::stats::{add, add_time};
-use super::{EngineOptions, Progress, Stats, TokenBytes};
+use super::{EngineOptions, Progress, ReferenceScorer, Stats, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, FinishReason, Request};
 use crate::model::{KvCache, Model, Span};
@@ -32,7 +32,9 @@ const FIRST_CAPACITY: usize = 256;
 
 /// Generates replies for many requests at once. Lives on the thread that owns the tensors.
 pub struct Engine {
-    model: Rc<Model>,
+    pub(super) model: Rc<Model>,
+    /// Scores under the reference policy.
+    pub(super) reference: Option<ReferenceScorer>,
     vocab: Arc<TokenBytes>,
     options: EngineOptions,
     cache: KvCache,
@@ -58,6 +60,7 @@ impl Engine {
             slots: Slots::new(options.slots),
             cache,
             model,
+            reference: None,
             vocab,
             options,
             sampler: Sampler::default(),
@@ -172,6 +175,10 @@ impl Engine {
                     }
                     Err(error) => self.answer(reply, Err(error)),
                 }
+            }
+            Call::Score { scoring, reply } => {
+                // A receiver that is gone has stopped to wait.
+                let _ = reply.send(self.score(&scoring));
             }
             Call::Release { conversation } => self.slots.release(conversation),
         }

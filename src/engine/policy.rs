@@ -15,8 +15,27 @@ pub trait Policy: Send + Sync {
     /// Starts a reply, or, where the policy has as many requests as it takes, puts it off until there is room.
     fn submit(&self, request: Request) -> Coming;
 
+    /// The log-probabilities of ids behind the first `from`, each given those before it.
+    fn score(&self, _scoring: Scoring) -> oneshot::Receiver<Result<Vec<f32>>> {
+        let (sender, receiver) = oneshot::channel();
+        let error = Error::new(Kind::Script, "this policy has no log-probabilities of texts");
+        let _ = sender.send(Err(error));
+        receiver
+    }
+
     /// Says that a conversation is over, so that its cache can go.
     fn release(&self, _conversation: u64) {}
+}
+
+/// Ids whose log-probabilities are asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scoring {
+    pub ids: Vec<u32>,
+    /// The first that is scored; at least 1.
+    pub from: usize,
+    pub temperature: f64,
+    /// Under the reference policy.
+    pub reference: bool,
 }
 
 /// A reply on its way. Dropped, it cancels its request. A dropped sender counts as an aborted request.

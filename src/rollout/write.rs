@@ -1,4 +1,4 @@
-//! What scripts ask the policy to write beside its replies (`r1.generate`), served while their trajectory waits.
+//! What scripts ask of the policy beside its replies (`r1.generate`, `r1.logprobs`), served while their trajectory waits.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use futures_util::stream::FuturesUnordered;
 
 use super::attempt::Stage;
 use super::spec::Spec;
-use crate::engine::Policy;
+use crate::engine::{Policy, Scoring};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Request, Sampling, StreamSeed};
-use crate::script::{Ask, Asks, Written};
+use crate::script::{Ask, Asks, Question, Score, Written};
 
 /// Runs `future`, a part of a trajectory, and has `policy` write what its script asks for meanwhile.
 pub async fn with_policy<T>(
@@ -27,16 +27,37 @@ pub async fn with_policy<T>(
         tokio::select! {
             biased;
             done = &mut future => return done,
-            Some(ask) = asks.recv() => writing.push(answer(stage, policy, spec, ask)),
+            Some(question) = asks.recv() => writing.push(answer(stage, policy, spec, question)),
             Some(()) = writing.next() => {}
         }
     }
 }
 
-async fn answer(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: Ask) {
-    let written = write(stage, policy, spec, &ask).await;
+async fn answer(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, question: Question) {
     // The call that asked may have run out of time.
-    let _ = ask.reply.send(written);
+    match question {
+        Question::Write(ask) => {
+            let written = write(stage, policy, spec, &ask).await;
+            let _ = ask.reply.send(written);
+        }
+        Question::Score(ask) => {
+            let scored = score(stage, policy, spec, &ask).await;
+            let _ = ask.reply.send(scored);
+        }
+    }
+}
+
+async fn score(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &Score) -> Result<Vec<f32>> {
+    let mut ids = stage.renderer.prompt(&ask.messages, &[])?;
+    let from = ids.len();
+    ids.extend(stage.renderer.tokenizer().encode(&ask.text)?);
+    if ids.len() > spec.max_context {
+        let message = format!("prompt and text have {} tokens and the context holds {}", ids.len(), spec.max_context);
+        return Err(Error::new(Kind::Env, message));
+    }
+    let scoring = Scoring { ids, from, temperature: ask.temperature, reference: ask.reference };
+    let scored = policy.score(scoring).await;
+    scored.map_err(|_| Error::new(Kind::Interrupted, "the policy stopped before it replied"))?
 }
 
 async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &Ask) -> Result<Written> {

@@ -1,10 +1,30 @@
-//! What a script asks a policy to write (`r1.generate`): carried out by whoever drives the trajectory, since this module
-//! sees no policy.
+//! What a script asks of a policy: a text (`r1.generate`), or how likely one is (`r1.logprobs`). Carried out where the
+//! trajectory is driven, since this module sees no policy.
 
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Result;
 use crate::mdp::{Completion, Message};
+
+/// What is asked.
+#[derive(Debug)]
+pub enum Question {
+    Write(Ask),
+    Score(Score),
+}
+
+/// The log-probabilities of a text that are asked for.
+#[derive(Debug)]
+pub struct Score {
+    /// What the policy is shown before it.
+    pub messages: Vec<Message>,
+    pub text: String,
+    pub temperature: f64,
+    /// Under the reference policy.
+    pub reference: bool,
+    /// Hears one number for each token of the text.
+    pub reply: oneshot::Sender<Result<Vec<f32>>>,
+}
 
 /// One text that is asked for.
 #[derive(Debug)]
@@ -41,4 +61,4 @@ pub struct Written {
 }
 
 /// Where what is asked for arrives.
-pub type Asks = mpsc::UnboundedReceiver<Ask>;
+pub type Asks = mpsc::UnboundedReceiver<Question>;

@@ -60,7 +60,7 @@ mod worker;
 
 pub use advantage::{Estimated, GroupMember};
 pub use api::store::trajectory_table;
-pub use ask::{Ask, AskOptions, Asks, Written};
+pub use ask::{Ask, AskOptions, Asks, Question, Score, Written};
 pub use failure::Failure;
 pub use grants::needs_in_words;
 pub use host::{LogLine, LogSink};

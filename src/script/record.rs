@@ -24,7 +24,7 @@ use rand_core::{RngCore, SeedableRng};
 use serde_json::Value as Json;
 use tokio::sync::mpsc;
 
-use super::ask::{Ask, Asks};
+use super::ask::{Asks, Question};
 use super::host::{Call, Entry};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Answer, Exchange, Refusal};
@@ -42,7 +42,7 @@ struct Inner {
     /// Nobody will ask for it: a program, a script that is loaded, a row.
     off: bool,
     /// Where texts are asked for that a policy is to write; closed while nobody drives the trajectory.
-    asks: RefCell<Option<mpsc::UnboundedSender<Ask>>>,
+    asks: RefCell<Option<mpsc::UnboundedSender<Question>>>,
 }
 
 /// What is left of a record that is being replayed.
@@ -125,9 +125,9 @@ impl Record {
         asks
     }
 
-    /// Hands an ask to whoever drives the trajectory; false if nobody does.
-    pub(crate) fn send(&self, ask: Ask) -> bool {
-        self.0.asks.borrow().as_ref().is_some_and(|asks| asks.send(ask).is_ok())
+    /// Hands a question to the driver of the trajectory; false if there is none.
+    pub(crate) fn send(&self, question: Question) -> bool {
+        self.0.asks.borrow().as_ref().is_some_and(|asks| asks.send(question).is_ok())
     }
 
     /// What has been asked and answered so far, in the order of asking.

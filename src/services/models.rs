@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json, json};
 use tch::{Kind as Type, Tensor};
 
-use crate::engine::{Engine, EngineOptions, Queue, TokenBytes};
+use crate::engine::{Engine, EngineOptions, Queue, Scoring, TokenBytes, logprobs_of};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, Request, Sampling, Seed, StreamSeed};
 use crate::model::{Model, Packed};
@@ -91,6 +91,7 @@ impl Models {
             "model.config" => Ok(opened.model.config.to_json()),
             "model.dir" => Ok(json!(opened.dir)),
             "model.logprobs" => opened.logprobs(&read::<Vec<u32>>(&arguments["ids"])?, &read(&arguments["options"])?),
+            "model.score" => opened.score(arguments),
             "model.logits" => opened.logits(&read::<Vec<u32>>(&arguments["ids"])?),
             "model.generate" => opened.generate(&arguments["prompt"], &arguments["sampling"]),
             other => Err(Error::new(Kind::Internal, format!("no service is called `{other}`"))),
@@ -217,6 +218,24 @@ impl Opened {
             }
         }
         Ok(json!({ "logprobs": logprobs, "top": top }))
+    }
+
+    /// The log-probabilities of a text behind a prompt.
+    fn score(&self, arguments: &Json) -> Result<Json> {
+        let mut ids = self.prompt(&arguments["prompt"], &[])?;
+        let from = ids.len();
+        match &self.renderer {
+            Some(renderer) => ids.extend(renderer.tokenizer().encode(arguments["text"].as_str().unwrap_or_default())?),
+            None => return Err(Error::new(Kind::Script, "the model has no tokenizer.json, so it scores no text")),
+        }
+        let most = self.model.config.max_position_embeddings;
+        if ids.len() > most {
+            let message = format!("prompt and text have {} tokens and the context holds {most}", ids.len());
+            return Err(Error::new(Kind::Env, message));
+        }
+        let temperature = arguments["temperature"].as_f64().unwrap_or(1.0);
+        let scored = logprobs_of(&self.model, &Scoring { ids, from, temperature, reference: false })?;
+        Ok(json!({ "logprobs": scored.into_iter().map(f64::from).collect::<Vec<_>>() }))
     }
 
     /// A list of V numbers for every id.

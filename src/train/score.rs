@@ -8,6 +8,7 @@ use super::setup::load_alone;
 use super::update::logprobs_at_once;
 use super::{RunOptions, adapter};
 use crate::config::PolicySettings;
+use crate::engine::{Scoring, logprobs_of};
 use crate::error::Result;
 use crate::model::{Model, Packed};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
@@ -40,6 +41,7 @@ pub(super) fn largest_difference(rows: &[Row], scores: &[Vec<f32>]) -> f64 {
 }
 
 /// The frozen policy that KL is measured against.
+#[derive(Clone)]
 pub(super) enum Reference {
     /// A model of its own, which is never trained.
     Own(Rc<Model>),
@@ -68,6 +70,14 @@ impl Reference {
             let _ = tensor.set_requires_grad(false);
         }
         Self::Own(Rc::new(model))
+    }
+
+    /// The log-probabilities of given ids.
+    pub(super) fn logprobs(&self, scoring: &Scoring) -> Result<Vec<f32>> {
+        match self {
+            Self::Own(model) => logprobs_of(model, scoring),
+            Self::Base(policy) => policy.without_adapter(|| logprobs_of(policy, scoring)),
+        }
     }
 
     pub(super) fn score(&self, rows: &[Row], temperature: f64, tokens_per_batch: usize) -> Result<Vec<Vec<f32>>> {

@@ -17,6 +17,7 @@ use super::watch::Watch;
 use super::weights::{self, freeze, trained};
 use super::{RunOptions, Summary, files, report};
 use crate::config::{Decay, Learner, PolicySettings};
+use crate::engine::ReferenceScorer;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
 use crate::model::Model;
@@ -82,7 +83,7 @@ impl Training {
                 (found.clone().unwrap_or(dir), origin)
             }
         };
-        let session = Session::open(&mut script, &dir, fetching)?;
+        let mut session = Session::open(&mut script, &dir, fetching)?;
         let origins = source::origins(&script, Some(origin))?;
         let rows = session.pool.rows(Split::Train).filter(|rows| *rows > 0).ok_or_else(|| {
             Error::new(Kind::Data, "the recipe has no training data")
@@ -96,6 +97,7 @@ impl Training {
             false => None,
             true => Some(Reference::load(&session.model, &base, &options, reporter)?),
         };
+        session.engine.set_reference(reference_scorer(&session.model, &base, &options, reporter, reference.clone()));
         if let Some(path) = &checkpoint {
             load_optimizer(&mut optimizer, path)?;
         }
@@ -295,6 +297,24 @@ pub(super) fn schedule_of(learner: &Learner) -> Schedule {
         Decay::Cosine => schedule::Decay::Cosine { total, floor },
     };
     Schedule { base: learner.lr, warmup: learner.warmup, decay }
+}
+
+/// Scores texts of scripts under the reference policy, which is loaded at the first one unless the run has it already.
+fn reference_scorer(
+    model: &Rc<Model>,
+    base: &PolicySettings,
+    options: &RunOptions,
+    reporter: &Reporter,
+    mut reference: Option<Reference>,
+) -> ReferenceScorer {
+    let (model, base, options, reporter) = (Rc::clone(model), base.clone(), options.clone(), reporter.clone());
+    Box::new(move |scoring| {
+        let own = match reference.take() {
+            Some(own) => own,
+            None => Reference::load(&model, &base, &options, &reporter)?,
+        };
+        reference.insert(own).logprobs(scoring)
+    })
 }
 
 /// The recipe's own model, loaded once more: the reference policy, or what a critic starts from.

@@ -13,6 +13,7 @@ mod infer_stop;
 mod infer_trouble;
 mod install;
 mod learning;
+mod logprobs;
 mod lua;
 mod lua_tests;
 mod memory;

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
@@ -11,7 +12,8 @@ use tokio::sync::oneshot;
 use super::args::{Fields, fail, raise};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
-use crate::script::ask::{Ask, AskOptions, Written};
+use crate::script::ask::{Ask, AskOptions, Question, Written};
+use crate::script::Services;
 use crate::script::convert::kind;
 use crate::script::host::{Call, Host};
 use crate::script::messages::messages;
@@ -22,10 +24,28 @@ const NAME: &str = "r1.generate";
 const OPTIONS: [&str; 8] = ["model", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "stop", "train"];
 
 /// Models by name that were opened for this virtual machine.
-type Opened = Rc<RefCell<BTreeMap<String, Json>>>;
+#[derive(Clone, Default)]
+pub(super) struct Opened(Rc<RefCell<BTreeMap<String, Json>>>);
 
-pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
-    let (host, opened) = (host.clone(), Opened::default());
+impl Opened {
+    /// The services that have models, and the number of the model called `name`, which is opened once.
+    pub(super) async fn get(&self, host: &Host, function: &str, name: &str) -> Result<(Arc<dyn Services>, Json)> {
+        let Some(services) = host.services.clone().or_else(crate::script::services::shared) else {
+            return Err(Error::new(Kind::Script, format!("{function}: there are no models here; it names `{name}`")));
+        };
+        let known = self.0.borrow().get(name).cloned();
+        if let Some(model) = known {
+            return Ok((services, model));
+        }
+        let model = services.call("model.open", json!({ "model": name, "options": {} })).await?;
+        // Two that waited for the same model hold one each; the later is used from here on.
+        self.0.borrow_mut().insert(name.to_owned(), model.clone());
+        Ok((services, model))
+    }
+}
+
+pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -> mlua::Result<()> {
+    let (host, opened) = (host.clone(), opened.clone());
     let generate = lua.create_async_function(move |lua, (prompt, options): (Value, Value)| {
         let call = host.current();
         let asked = read(&lua, &prompt, &options);
@@ -135,7 +155,7 @@ fn request(messages: &[Message], options: &AskOptions, model: Option<&str>, seed
 async fn write(call: &Call, messages: Vec<Message>, options: AskOptions, seed: u64) -> Result<Json> {
     let (reply, written) = oneshot::channel();
     let train = options.train;
-    if !call.record.send(Ask { messages, options, seed, reply }) {
+    if !call.record.send(Question::Write(Ask { messages, options, seed, reply })) {
         return Err(Error::new(Kind::Script, "r1.generate: there is no policy here to write")
             .hint("name a model: r1.generate(prompt, { model = \"r1-nano\" })"));
     }
@@ -169,18 +189,7 @@ async fn write_with(
     options: &AskOptions,
     seed: u64,
 ) -> Result<Json> {
-    let Some(services) = host.services.clone().or_else(crate::script::services::shared) else {
-        return Err(Error::new(Kind::Script, format!("r1.generate: there are no models here; it names `{name}`")));
-    };
-    let known = opened.borrow().get(name).cloned();
-    let model = if let Some(model) = known {
-        model
-    } else {
-        let model = services.call("model.open", json!({ "model": name, "options": {} })).await?;
-        // Two that waited for the same model hold one each; the later is used from here on.
-        opened.borrow_mut().insert(name.to_owned(), model.clone());
-        model
-    };
+    let (services, model) = opened.get(host, NAME, name).await?;
     let mut sampling =
         json!({ "seed": seed, "max_new_tokens": options.max_new_tokens.unwrap_or(256), "stop": options.stop });
     let own = [

@@ -12,6 +12,7 @@ mod fs;
 mod generate;
 mod http;
 mod json;
+mod logprobs;
 pub(crate) mod loss;
 mod model;
 mod process;
@@ -61,7 +62,9 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::
     env::install(lua, &r1)?;
     tool::install(lua, &r1)?;
     call::install(lua, &r1, host)?;
-    generate::install(lua, &r1, host)?;
+    let opened = generate::Opened::default();
+    generate::install(lua, &r1, host, &opened)?;
+    logprobs::install(lua, &r1, host, &opened)?;
     context::install(lua, &r1, host)?;
     store::install(lua, &r1, host)?;
     let log = host.clone();

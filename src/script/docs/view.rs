@@ -142,4 +142,23 @@ pub(super) const ENTRIES: &[Entry] = &[
         "Has the policy, or a model by name, write a text: a summary, a judgement. Only this trajectory waits; the text is recorded for replays.",
         "local verdict = r1.generate(\"Is this polite? \" .. outcome.text, { model = \"Qwen/Qwen2.5-1.5B-Instruct\", max_new_tokens = 4 })",
     ),
+    f(
+        "r1.logprobs",
+        &[table(
+            "options",
+            "",
+            &[
+                p("model?", "string", "\"policy\" unless said, \"reference\" (the run's model before training), a directory or a hub id"),
+                p("prompt", "{Message} | string", "Text is one message of the user"),
+                p("text", "string", "What the model would reply"),
+                p("temperature?", "number", "1 unless said"),
+            ],
+        )],
+        &[
+            ("{logprobs: {number}, sum: number, mean: number, tokens: number}?", "Nil if the text leaves no room"),
+            ("string?", "Why there is none"),
+        ],
+        "How likely a text is as the reply to a prompt: the log-probability of each of its tokens. Only this trajectory waits; the numbers are recorded for replays.",
+        "local found = r1.logprobs { prompt = \"2 + 2 = ?\", text = outcome.text }\nlocal surprise = found and -found.mean or 0",
+    ),
 ];

@@ -1,0 +1,50 @@
+//! Log-probabilities of given ids, computed between the replies that are sampled.
+
+use tch::{Tensor, no_grad_guard};
+
+use super::{Engine, Scoring};
+use crate::error::{Error, Kind, Result};
+use crate::model::{Model, Packed};
+
+/// Positions whose logits exist at once.
+const CHUNK: usize = 256;
+
+/// Scores under the reference policy, which is the caller's to hold.
+pub type ReferenceScorer = Box<dyn FnMut(&Scoring) -> Result<Vec<f32>>>;
+
+/// The log-probability of each id from `scoring.from` on, given those before it, under `model`.
+///
+/// # Errors
+/// [`Kind::Env`] where nothing stands before the first.
+pub fn logprobs_of(model: &Model, scoring: &Scoring) -> Result<Vec<f32>> {
+    let Scoring { ids, from, temperature, .. } = scoring;
+    if *from == 0 {
+        return Err(Error::new(Kind::Env, "the prompt is empty"));
+    }
+    if ids.len() <= *from {
+        return Ok(Vec::new());
+    }
+    let _guard = no_grad_guard();
+    let hidden = model.forward(&Packed::from_rows(&[ids], model.device()))?;
+    let before = hidden.f_narrow(0, *from as i64 - 1, (ids.len() - from) as i64)?;
+    let targets: Vec<i64> = ids[*from..].iter().map(|&id| i64::from(id)).collect();
+    let targets = Tensor::f_from_slice(&targets)?.f_to_device(model.device())?;
+    let (logprobs, _) = model.logprobs(&before, &targets, *temperature, CHUNK)?;
+    Ok(logprobs.f_to_kind(tch::Kind::Float)?.f_to_device(tch::Device::Cpu)?.try_into()?)
+}
+
+impl Engine {
+    /// Takes the scorer for [`Scoring::reference`].
+    pub fn set_reference(&mut self, scorer: ReferenceScorer) {
+        self.reference = Some(scorer);
+    }
+
+    pub(super) fn score(&mut self, scoring: &Scoring) -> Result<Vec<f32>> {
+        match &mut self.reference {
+            _ if !scoring.reference => logprobs_of(&self.model, scoring),
+            Some(scorer) => scorer(scoring),
+            None => Err(Error::new(Kind::Script, "there is no reference policy here")
+                .hint("a run has one; r1.logprobs { model = … } takes any model by name")),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! `r1.logprobs`: how likely a text is, under the policy, the reference policy or a model by name.
+
+use std::rc::Rc;
+
+use mlua::{Lua, Table, Value};
+use serde_json::{Value as Json, json};
+use tokio::sync::oneshot;
+
+use super::args::{Fields, fail, raise};
+use super::generate::Opened;
+use crate::error::{Error, Kind, Result};
+use crate::mdp::Message;
+use crate::script::ask::{Question, Score};
+use crate::script::convert::{from_json, kind};
+use crate::script::host::{Call, Host};
+use crate::script::messages::messages;
+
+const NAME: &str = "r1.logprobs";
+
+/// What is scored, and by which model.
+struct Asked {
+    messages: Vec<Message>,
+    text: String,
+    model: String,
+    temperature: f64,
+}
+
+pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -> mlua::Result<()> {
+    let (host, opened) = (host.clone(), opened.clone());
+    let logprobs = lua.create_async_function(move |lua, options: Value| {
+        let call = host.current();
+        let asked = read(&lua, &options);
+        let (host, opened) = (host.clone(), opened.clone());
+        async move {
+            let Asked { messages, text, model, temperature } = asked?;
+            let request = json!({ "messages": messages, "text": text, "model": model, "temperature": temperature });
+            let live = async {
+                let found = match model.as_str() {
+                    "policy" | "reference" => {
+                        score(&call, messages, text, temperature, model == "reference").await
+                    }
+                    name => {
+                        let (services, model) = opened.get(&host, NAME, name).await?;
+                        let asked =
+                            json!({ "model": model, "prompt": messages, "text": text, "temperature": temperature });
+                        services.call("model.score", asked).await
+                    }
+                };
+                match found {
+                    // What the script may mend: a text that is too long.
+                    Err(error) if error.kind == Kind::Env => Ok(json!({ "error": error.message })),
+                    found => found,
+                }
+            };
+            let told = call.ask("logprobs", request, live).await.map_err(raise)?;
+            if let Some(why) = told["error"].as_str() {
+                return Ok((Value::Nil, Value::String(lua.create_string(why)?)));
+            }
+            let numbers: Vec<f64> = told["logprobs"].as_array().into_iter().flatten().filter_map(Json::as_f64).collect();
+            let sum: f64 = numbers.iter().sum();
+            let mean = sum / numbers.len().max(1) as f64;
+            let found = json!({ "logprobs": numbers, "sum": sum, "mean": mean, "tokens": numbers.len() });
+            Ok((from_json(&lua, &found)?, Value::Nil))
+        }
+    })?;
+    r1.raw_set("logprobs", logprobs)
+}
+
+fn read(lua: &Lua, options: &Value) -> mlua::Result<Asked> {
+    let fields = Fields::new(lua, NAME, options, &["model", "prompt", "text", "temperature"])?;
+    let messages = match fields.get("prompt")? {
+        Value::String(text) => vec![Message::user(text.to_string_lossy())],
+        Value::Table(list) => messages(&list, "prompt").map_err(|why| fail(lua, NAME, why))?,
+        other => return Err(fields.refuse("prompt", "messages or text", &other)),
+    };
+    let Some(text) = fields.text("text")? else {
+        return Err(fail(lua, NAME, "there is no `text`, whose log-probabilities are asked for"));
+    };
+    let temperature = match fields.get("temperature")? {
+        Value::Nil => 1.0,
+        Value::Integer(number) if number > 0 => number as f64,
+        Value::Number(number) if number > 0.0 && number.is_finite() => number,
+        other => return Err(fail(lua, NAME, format!("`temperature` must be a number above 0, got {}", kind(&other)))),
+    };
+    let model = fields.text("model")?.unwrap_or_else(|| "policy".to_owned());
+    Ok(Asked { messages, text, model, temperature })
+}
+
+/// Has the driver of the trajectory score the text.
+async fn score(call: &Call, messages: Vec<Message>, text: String, temperature: f64, reference: bool) -> Result<Json> {
+    let (reply, scored) = oneshot::channel();
+    if !call.record.send(Question::Score(Score { messages, text, temperature, reference, reply })) {
+        return Err(Error::new(Kind::Script, format!("{NAME}: there is no policy here"))
+            .hint("name a model: r1.logprobs { model = \"r1-nano\", prompt = …, text = … }"));
+    }
+    let gone = || Error::new(Kind::Interrupted, format!("{NAME}: the policy stopped before it replied"));
+    let logprobs = scored.await.map_err(|_| gone())??;
+    Ok(json!({ "logprobs": logprobs.into_iter().map(f64::from).collect::<Vec<_>>() }))
+}

@@ -1,0 +1,53 @@
+//! `r1.logprobs` in the rewards of a run.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::{directory, fail, succeed};
+
+const RECIPE: &str = r#"
+return r1.recipe {
+  env = r1.env { format = "retool" },
+  reward = function(state, outcome)
+    local function of(model)
+      return r1.logprobs { model = model, prompt = state.messages, text = "I say 4" }
+    end
+    local policy, reference, named = of("policy"), of("reference"), of("model")
+    assert(policy.tokens == #policy.logprobs and math.abs(policy.sum - policy.mean * policy.tokens) < 1e-6)
+    local long, why = r1.logprobs { prompt = "Say", text = string.rep("long ", 200) }
+    assert(long == nil and why:find("the context holds 128"))
+    return {
+      outcome = #outcome.text % 2,
+      moved = { value = math.abs(policy.sum - reference.sum), weight = 0 },
+      named = { value = math.abs(named.sum - reference.sum), weight = 0 },
+    }
+  end,
+  policy = { model = "model" },
+  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end } },
+  sampling = { max_new_tokens = 6 },
+  trainer = r1.grpo { steps = 2, group_size = 4, groups_per_step = 2, lr = 1e-2 },
+  checkpoint = { every = 0 },
+}
+"#;
+
+#[test]
+fn rewards_see_log_probabilities_of_policy_reference_and_other_models() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    succeed(dir.path(), &["run", "a.lua", "-q"]);
+    let text = fs::read_to_string(dir.path().join("runs/a/metrics.jsonl")).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let part = |step: usize, name: &str| lines[step][format!("reward/{name}")].as_f64().unwrap();
+    assert_eq!((part(0, "moved"), part(0, "named"), part(1, "named")), (0.0, 0.0, 0.0));
+    assert!(part(1, "moved") > 1e-4, "{text}");
+    // The numbers are recorded: a replay has them without a model.
+    succeed(dir.path(), &["replay", "runs/a"]);
+    succeed(dir.path(), &["check", "a.lua"]);
+    let program = r#"
+local found = r1.logprobs { model = "model", prompt = "Say 4", text = "I say 4" }
+assert(found.tokens > 0 and found.sum < 0)
+print(r1.logprobs { prompt = "Say 4", text = "I say 4" })"#;
+    fs::write(dir.path().join("p.lua"), program).unwrap();
+    let error = fail(dir.path(), &["lua", "p.lua"]);
+    assert!(error.contains("there is no policy here") && error.contains("name a model"), "{error}");
+}
