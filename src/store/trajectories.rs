@@ -49,9 +49,19 @@ impl RunDir {
             return Err(Error::new(Kind::Internal, format!("{wrong} advantages for {right} trajectories")));
         }
         let path = self.trajectories_path(step);
-        write_atomic(&path, |file| encode(file, policy_version, trajectories, advantages, &path))?;
+        write_trajectories(&path, policy_version, trajectories, advantages)?;
         Ok(path)
     }
+}
+
+/// Writes a file of trajectories, whole or not at all; the rest as [`RunDir::write_trajectories`].
+pub fn write_trajectories(
+    path: &Path,
+    policy_version: u64,
+    trajectories: &[Trajectory],
+    advantages: &[Option<Vec<f64>>],
+) -> Result<()> {
+    write_atomic(path, |file| encode(file, policy_version, trajectories, advantages, path))
 }
 
 /// One row of the file.

@@ -23,6 +23,7 @@ mod rl;
 mod search;
 pub(crate) mod secret;
 pub(crate) mod store;
+mod store_write;
 pub(crate) mod test;
 mod text;
 pub(crate) mod tool;

@@ -1,17 +1,20 @@
 //! `r1.store`: what runs left behind, as plain tables.
 
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
 use super::args::{Fields, count, fail, raise, text};
+use super::store_write;
+use crate::error::Error;
 use crate::mdp::{Step, Trajectory, seed_value};
-use crate::script::convert::from_json;
+use crate::script::convert::{Odd, from_json, to_json};
 use crate::script::grants::Grants;
-use crate::script::host::Host;
-use crate::store::StoredRun;
+use crate::script::host::{Host, place};
+use crate::store::{StoredRun, read_trajectories};
 
 /// Where runs are looked for by name.
 const RUNS: &str = "runs";
@@ -31,8 +34,8 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         "trajectories",
         lua.create_function(move |lua, (run, step, options): (Value, Value, Value)| {
             const NAME: &str = "r1.store.trajectories";
-            let run = open(lua, &own, NAME, &run)?;
-            let step = count(lua, NAME, "step", &step)? as u64;
+            let file = file_of(lua, &own, NAME, &run)?;
+            let step = if file.is_some() { 0 } else { count(lua, NAME, "step", &step)? as u64 };
             let none = Value::Table(lua.create_table()?);
             let fields = Fields::new(lua, NAME, if options.is_nil() { &none } else { &options }, &["ids", "record"])?;
             let flag = |name: &str| match fields.get(name)? {
@@ -42,20 +45,74 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             };
             let (ids, record) = (flag("ids")?, flag("record")?);
             let list = lua.create_table()?;
-            for trajectory in run.trajectories(step).map_err(raise)? {
+            let found = match file {
+                Some(file) => read_trajectories(&file),
+                None => open(lua, &own, NAME, &run)?.trajectories(step),
+            };
+            for trajectory in found.map_err(raise)? {
                 list.raw_push(from_json(lua, &trajectory_table(&trajectory, ids, record))?)?;
             }
             Ok(list)
+        })?,
+    )?;
+    let own = host.clone();
+    store.raw_set(
+        "write",
+        lua.create_function(move |lua, (path, list, options): (Value, Value, Value)| {
+            const NAME: &str = "r1.store.write";
+            programs_only(lua, &own, NAME)?;
+            let path = text(lua, NAME, "path", &path)?;
+            let none = Value::Table(lua.create_table()?);
+            let options = if options.is_nil() { &none } else { &options };
+            let fields = Fields::new(lua, NAME, options, &["from", "overwrite"])?;
+            let overwrite = match fields.get("overwrite")? {
+                Value::Nil => false,
+                Value::Boolean(flag) => flag,
+                other => return Err(fields.refuse("overwrite", "true or false", &other)),
+            };
+            let list = to_json(&list, "trajectories", Odd::Refuse).map_err(|why| fail(lua, NAME, why))?;
+            let tables = match &list {
+                Json::Array(tables) => tables.as_slice(),
+                Json::Object(fields) if fields.is_empty() => &[],
+                other => return Err(fail(lua, NAME, format!("takes a list of trajectories, got {other}"))),
+            };
+            let mut stored = BTreeMap::new();
+            if !fields.get("from")?.is_nil() {
+                let run = open(lua, &own, NAME, &fields.get("from")?)?;
+                let step = |table: &Json| table["id"].as_str()?.split('-').next()?.parse::<u64>().ok();
+                let steps: BTreeSet<u64> = tables.iter().filter_map(step).collect();
+                for step in steps.intersection(&run.steps().map_err(raise)?.into_iter().collect()) {
+                    let all = run.trajectories(*step).map_err(raise)?;
+                    stored.extend(all.into_iter().map(|trajectory| (trajectory.id.clone(), trajectory)));
+                }
+            }
+            store_write::write(Path::new(&path), tables, &stored, overwrite).map_err(|error| match error.place {
+                None => raise(Error { place: place(lua), message: format!("{NAME}: {}", error.message), ..error }),
+                Some(_) => raise(error),
+            })
         })?,
     )?;
     super::seal(lua, "r1.store", &store)?;
     r1.raw_set("store", store)
 }
 
-fn open(lua: &Lua, host: &Host, function: &str, run: &Value) -> mlua::Result<StoredRun> {
-    if !matches!(*host.grants.borrow(), Grants::Everything) {
-        return Err(fail(lua, function, "is for programs (`r1 lua`)"));
+fn programs_only(lua: &Lua, host: &Host, function: &str) -> mlua::Result<()> {
+    match &*host.grants.borrow() {
+        Grants::Everything => Ok(()),
+        _ => Err(fail(lua, function, "is for programs (`r1 lua`)")),
     }
+}
+
+/// A Parquet file in place of a run.
+fn file_of(lua: &Lua, host: &Host, function: &str, run: &Value) -> mlua::Result<Option<PathBuf>> {
+    programs_only(lua, host, function)?;
+    let name = text(lua, function, "run", run)?;
+    let path = PathBuf::from(name);
+    Ok(Some(path).filter(|path| path.extension().is_some_and(|extension| extension == "parquet")))
+}
+
+fn open(lua: &Lua, host: &Host, function: &str, run: &Value) -> mlua::Result<StoredRun> {
+    programs_only(lua, host, function)?;
     let name = text(lua, function, "run", run)?;
     StoredRun::open(Path::new(&name), Path::new(RUNS)).map_err(raise)
 }

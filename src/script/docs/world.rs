@@ -86,8 +86,8 @@ pub(super) const ENTRIES: &[Entry] = &[
     program(
         "r1.store.trajectories",
         &[
-            p("run", "string", ""),
-            p("step", "number", ""),
+            p("run", "string", "A run, or a file of trajectories"),
+            p("step?", "number", "Of the run; a file is one step"),
             table(
                 "options?",
                 "",
@@ -99,6 +99,24 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         &[("{Trajectory}", "")],
         "The trajectories of a step of a run.",
+        "",
+    ),
+    program(
+        "r1.store.write",
+        &[
+            p("path", "string", "A Parquet file, such as runs/NAME/trajectories/step-000007.parquet"),
+            p("trajectories", "{Trajectory}", "Tables as r1.store.trajectories gives them, edited or your own"),
+            table(
+                "options?",
+                "",
+                &[
+                    p("from?", "string", "The run that has, by id, what the tables leave out: token ids, seed, record"),
+                    p("overwrite?", "boolean", "Replace a file that exists"),
+                ],
+            ),
+        ],
+        &[],
+        "Writes trajectories in the layout of a run. Those of a run keep their seed and record, so that they can be replayed.",
         "",
     ),
     program(

@@ -1,0 +1,154 @@
+//! `r1.store.write`: trajectories from plain tables, in the Parquet files that runs write.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::error::{Error, Kind, Result, suggest};
+use crate::mdp::{Step, Trajectory};
+
+/// Fields of a trajectory's table; those without a name in [`Trajectory`] are what others come to.
+const FIELDS: [(&str, &str); 17] = [
+    ("id", "id"),
+    ("group", "group"),
+    ("sample", "sample"),
+    ("fork", "fork"),
+    ("seed", "seed"),
+    ("task_index", "task_index"),
+    ("task", "task"),
+    ("status", "status"),
+    ("error", "error"),
+    ("script_hash", "script_hash"),
+    ("outcome_reward", "outcome_reward"),
+    ("parts", "reward_parts"),
+    ("messages", "messages"),
+    ("record", "record"),
+    ("steps", "steps"),
+    ("reward", ""),
+    ("branch", ""),
+];
+
+/// Fields of a step's table, the same way.
+const STEP_FIELDS: [(&str, &str); 13] = [
+    ("text", "text"),
+    ("reward", "reward"),
+    ("finish_reason", "finish_reason"),
+    ("terminated", "terminated"),
+    ("truncated", "truncated"),
+    ("new_row", "new_row"),
+    ("tools", "tools"),
+    ("prompt_ids", "prompt_ids"),
+    ("response_ids", "response_ids"),
+    ("logprobs", "logprobs"),
+    ("support", "support"),
+    ("prompt_tokens", ""),
+    ("response_tokens", ""),
+];
+
+/// Lists, which an empty Lua table may stand for; any other empty table is one without fields.
+const LISTS: [&str; 7] = ["messages", "record", "steps", "tools", "prompt_ids", "response_ids", "logprobs"];
+
+/// The trajectory that a table describes. What it leaves out is as in `base`; without one as in a trajectory that ended
+/// without a reward. The seed and the record of `base` stay: numbers of Lua do not hold all of theirs.
+///
+/// # Errors
+/// [`Kind::Usage`] names the field.
+pub(super) fn trajectory(table: &Json, base: Option<&Trajectory>) -> Result<Trajectory> {
+    let usual = json!({
+        "id": "", "group": 0, "sample": 0, "seed": 0, "task_index": 0, "task": null, "status": "terminated",
+        "error": null, "script_hash": "", "outcome_reward": 0.0, "reward_parts": {}, "messages": [], "record": [],
+        "steps": [],
+    });
+    let start = base.map_or(usual, |base| json!(base));
+    let kept: &[&str] = if base.is_some() { &["seed", "record"] } else { &[] };
+    let mut merged = overlay(start, table, &FIELDS, kept, "a trajectory")?;
+    if let Some(steps) = fields_of(table, "a trajectory")?.get("steps") {
+        let stored = base.map_or(&[][..], |base| &base.steps);
+        merged["steps"] = steps_of(&listed("steps", steps), stored)?;
+    }
+    let made: Trajectory = serde_json::from_value(merged).map_err(|error| misfit(&error.to_string()))?;
+    if made.id.is_empty() {
+        return Err(Error::new(Kind::Usage, "a trajectory has an `id`, such as \"1-0-0\""));
+    }
+    for (place, step) in made.steps.iter().enumerate() {
+        if step.logprobs.len() != step.response_ids.len() {
+            let (numbers, ids) = (step.logprobs.len(), step.response_ids.len());
+            let message = format!("step {} has {numbers} logprobs for {ids} response_ids", place + 1);
+            return Err(Error::new(Kind::Usage, message).hint("give a log-probability for each sampled id"));
+        }
+    }
+    Ok(made)
+}
+
+fn steps_of(steps: &Json, stored: &[Step]) -> Result<Json> {
+    let Some(list) = steps.as_array() else {
+        return Err(Error::new(Kind::Usage, "`steps` must be a list of tables"));
+    };
+    let usual = json!({
+        "prompt_ids": [], "response_ids": [], "logprobs": [], "text": "", "finish_reason": "stop", "reward": 0.0,
+        "terminated": false, "truncated": false, "tools": [], "prefilled": 0, "new_row": true, "next_prompt_ids": [],
+    });
+    let one = |(place, step): (usize, &Json)| {
+        let start = stored.get(place).map_or_else(|| usual.clone(), |own| json!(own));
+        overlay(start, step, &STEP_FIELDS, &[], "a step")
+    };
+    list.iter().enumerate().map(one).collect()
+}
+
+/// `start` with the fields that a table has, but for those that are kept.
+fn overlay(start: Json, table: &Json, fields: &[(&str, &str)], kept: &[&str], what: &str) -> Result<Json> {
+    let mut merged = start;
+    for (name, value) in fields_of(table, what)? {
+        let Some((_, own)) = fields.iter().find(|(known, _)| known == name) else {
+            let known = fields.iter().map(|(known, _)| *known).collect::<Vec<_>>();
+            return Err(Error::new(Kind::Usage, format!("{what} has no field `{name}`")).hint(suggest(name, known)));
+        };
+        if !own.is_empty() && !kept.contains(own) {
+            merged[*own] = listed(own, value);
+        }
+    }
+    Ok(merged)
+}
+
+fn fields_of<'a>(table: &'a Json, what: &str) -> Result<&'a Map<String, Json>> {
+    table.as_object().ok_or_else(|| Error::new(Kind::Usage, format!("{what} must be a table, got {table}")))
+}
+
+/// An empty table as a list where a list is meant, and without fields elsewhere.
+fn listed(name: &str, value: &Json) -> Json {
+    match value {
+        Json::Object(fields) if fields.is_empty() && LISTS.contains(&name) => json!([]),
+        Json::Array(items) if items.is_empty() && !LISTS.contains(&name) => json!({}),
+        other => other.clone(),
+    }
+}
+
+fn misfit(why: &str) -> Error {
+    Error::new(Kind::Usage, format!("a field does not fit: {why}"))
+}
+
+/// Writes the trajectories of `tables` to a file of their own. `stored` has those that tables may leave out parts of, by id.
+pub(super) fn write(
+    path: &Path,
+    tables: &[Json],
+    stored: &BTreeMap<String, Trajectory>,
+    overwrite: bool,
+) -> Result<usize> {
+    if path.extension().is_none_or(|extension| extension != "parquet") {
+        return Err(Error::new(Kind::Usage, format!("`{}` is no Parquet file", path.display()))
+            .hint("name one: \"own.parquet\", or \"runs/NAME/trajectories/step-000007.parquet\""));
+    }
+    if path.exists() && !overwrite {
+        return Err(Error::new(Kind::Store, "the file exists")
+            .at_path(path)
+            .hint("choose another name, or say { overwrite = true }"));
+    }
+    let read = |(place, table): (usize, &Json)| {
+        let base = table["id"].as_str().and_then(|id| stored.get(id));
+        trajectory(table, base).map_err(|error| Error { message: format!("trajectory {}: {}", place + 1, error.message), ..error })
+    };
+    let all = tables.iter().enumerate().map(read).collect::<Result<Vec<_>>>()?;
+    crate::store::write_trajectories(path, 0, &all, &[])?;
+    Ok(all.len())
+}
