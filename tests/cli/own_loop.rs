@@ -204,3 +204,29 @@ fn shipped_loops_run() {
     let metrics = fs::read_to_string(dir.path().join("runs/iterated-dpo/metrics.jsonl")).unwrap();
     assert!(metrics.contains("loss/right") && metrics.contains("loop/pairs"), "{metrics}");
 }
+
+/// The Lua listings of a page.
+fn listings(page: &str) -> Vec<String> {
+    let blocks = page.split("```lua\n").skip(1);
+    blocks.filter_map(|block| block.split("```").next()).map(|code| code.replace("r1-nano", "model")).collect()
+}
+
+#[test]
+fn listings_of_the_page_on_algorithms_run() {
+    let page = include_str!("../../docs/your-own-algorithm.md");
+    let dir = directory(&[], true);
+    let (recipes, programs): (Vec<_>, Vec<_>) =
+        listings(page).into_iter().partition(|code| code.starts_with("return r1.recipe"));
+    assert_eq!((recipes.len(), programs.len()), (2, 2));
+    for recipe in &recipes {
+        fs::write(dir.path().join("recipe.lua"), recipe).unwrap();
+        succeed(dir.path(), &["run", "recipe.lua", "-q"]);
+    }
+    for program in &programs {
+        fs::write(dir.path().join("train.lua"), program).unwrap();
+        succeed(dir.path(), &["lua", "train.lua"]);
+    }
+    let metrics = fs::read_to_string(dir.path().join("runs/dpo/metrics.jsonl")).unwrap();
+    assert!(metrics.contains("loop/pairs"), "{metrics}");
+    assert!(weights(dir.path(), "recipe-2", 2) == weights(dir.path(), "recipe-3", 2), "the loop is the run");
+}
