@@ -64,7 +64,13 @@ impl Trainings {
             return Ok(Json::Null);
         }
         let run = self.open.get_mut(&handle).ok_or_else(|| Error::new(Kind::Internal, "the training is not open"))?;
-        let told = answer(run, function, arguments)?;
+        let told = answer(run, function, arguments).map_err(|error| match error.place {
+            // The place is to be the program's line.
+            Some(place) if place.starts_with("trajectory ") || place.starts_with("example ") => {
+                Error { message: format!("{place}: {}", error.message), place: None, ..error }
+            }
+            place => Error { place, ..error },
+        })?;
         Ok(json!({ "told": told, "about": run.about() }))
     }
 }

@@ -31,7 +31,7 @@ pub use checkpoint::{State, find_model, latest_checkpoint, trainer_state};
 pub use configuration::{Configuration, Origin, Origins, ScriptVersion};
 pub use files::write_atomic;
 pub use read::read_trajectories;
-pub use trajectories::write_trajectories;
 pub use run_dir::{Recipe, RunDir, ScriptsDir, newest_run};
 pub use stored::{Sources, StoredRun};
 pub use table::Table;
+pub use trajectories::write_trajectories;

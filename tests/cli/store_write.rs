@@ -39,7 +39,9 @@ print(r1.store.trajectories("edited.parquet")[1].reward)
     let dir = directory(&[("a.lua", RECIPE), ("p.lua", program)], true);
     succeed(dir.path(), &["run", "a.lua", "-q"]);
     assert_eq!(succeed(dir.path(), &["lua", "p.lua"]).trim(), "7");
-    let step = |number: u64| read_trajectories(&dir.path().join(format!("runs/a/trajectories/step-{number:06}.parquet"))).unwrap();
+    let step = |number: u64| {
+        read_trajectories(&dir.path().join(format!("runs/a/trajectories/step-{number:06}.parquet"))).unwrap()
+    };
     assert_eq!(step(1), step(2));
     assert!(step(1)[0].steps[0].logprobs.len() > 1 && !step(1)[0].steps[0].support.is_whole());
     let edited = read_trajectories(&dir.path().join("edited.parquet")).unwrap();
@@ -53,7 +55,10 @@ print(r1.store.trajectories("edited.parquet")[1].reward)
         ("r1.store.write('own.parquet', {})", "the file exists"),
         ("r1.store.write('own.txt', {})", "is no Parquet file"),
         ("r1.store.write('x.parquet', { { id = '1', rewrd = 1 } })", "trajectory 1: a trajectory has no field `rewrd`"),
-        ("r1.store.write('x.parquet', { { id = '1', steps = { { response_ids = { 1 } } } } })", "0 logprobs for 1 response_ids"),
+        (
+            "r1.store.write('x.parquet', { { id = '1', steps = { { response_ids = { 1 } } } } })",
+            "0 logprobs for 1 response_ids",
+        ),
         ("r1.store.write('x.parquet', { {} })", "a trajectory has an `id`"),
         ("r1.store.write('x.parquet', { { id = '1', status = 'fine' } })", "a field does not fit"),
     ] {

@@ -36,9 +36,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
             let request = json!({ "messages": messages, "text": text, "model": model, "temperature": temperature });
             let live = async {
                 let found = match model.as_str() {
-                    "policy" | "reference" => {
-                        score(&call, messages, text, temperature, model == "reference").await
-                    }
+                    "policy" | "reference" => score(&call, messages, text, temperature, model == "reference").await,
                     name => {
                         let (services, model) = opened.get(&host, NAME, name).await?;
                         let asked =
@@ -56,7 +54,8 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
             if let Some(why) = told["error"].as_str() {
                 return Ok((Value::Nil, Value::String(lua.create_string(why)?)));
             }
-            let numbers: Vec<f64> = told["logprobs"].as_array().into_iter().flatten().filter_map(Json::as_f64).collect();
+            let numbers: Vec<f64> =
+                told["logprobs"].as_array().into_iter().flatten().filter_map(Json::as_f64).collect();
             let sum: f64 = numbers.iter().sum();
             let mean = sum / numbers.len().max(1) as f64;
             let found = json!({ "logprobs": numbers, "sum": sum, "mean": mean, "tokens": numbers.len() });

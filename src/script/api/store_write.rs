@@ -146,7 +146,8 @@ pub(super) fn write(
     }
     let read = |(place, table): (usize, &Json)| {
         let base = table["id"].as_str().and_then(|id| stored.get(id));
-        trajectory(table, base).map_err(|error| Error { message: format!("trajectory {}: {}", place + 1, error.message), ..error })
+        trajectory(table, base)
+            .map_err(|error| Error { message: format!("trajectory {}: {}", place + 1, error.message), ..error })
     };
     let all = tables.iter().enumerate().map(read).collect::<Result<Vec<_>>>()?;
     crate::store::write_trajectories(path, 0, &all, &[])?;

@@ -148,7 +148,11 @@ pub(super) const ENTRIES: &[Entry] = &[
             "options",
             "",
             &[
-                p("model?", "string", "\"policy\" unless said, \"reference\" (the run's model before training), a directory or a hub id"),
+                p(
+                    "model?",
+                    "string",
+                    "\"policy\" unless said, \"reference\" (the run's model before training), a directory or a hub id",
+                ),
                 p("prompt", "{Message} | string", "Text is one message of the user"),
                 p("text", "string", "What the model would reply"),
                 p("temperature?", "number", "1 unless said"),
