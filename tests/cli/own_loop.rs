@@ -77,10 +77,13 @@ print(t:save())
     assert_eq!(state("run").unwrap(), state("loop").unwrap());
     for step in 1..=3 {
         let stored = |run: &str| {
-            r1::store::read_trajectories(&dir.path().join(format!("runs/{run}/trajectories/step-{step:06}.parquet")))
-                .unwrap()
+            let path = dir.path().join(format!("runs/{run}/trajectories/step-{step:06}.parquet"));
+            let mut all = r1::store::read_trajectories(&path).unwrap();
+            // What the cache spared depends on which request came first.
+            all.iter_mut().flat_map(|one| &mut one.steps).for_each(|step| step.prefilled = 0);
+            all
         };
-        assert_eq!(stored("run"), stored("loop"));
+        assert!(stored("run") == stored("loop"), "step {step}");
     }
     let timed = |name: &str| ["time", "throughput", "memory", "script"].iter().any(|start| name.starts_with(start));
     for (run, own) in metrics(dir.path(), "run").iter().zip(metrics(dir.path(), "loop")) {
