@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json, json};
 use tch::{Kind as Type, Tensor};
 
-use crate::engine::{Engine, EngineOptions, Queue, Scoring, TokenBytes, logprobs_of};
+use crate::engine::{self, Engine, EngineOptions, Queue, TokenBytes, logprobs_of};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, Request, Sampling, Seed, StreamSeed};
 use crate::model::{Model, Packed};
@@ -234,7 +234,7 @@ impl Opened {
             return Err(Error::new(Kind::Env, message));
         }
         let temperature = arguments["temperature"].as_f64().unwrap_or(1.0);
-        let scored = logprobs_of(&self.model, &Scoring { ids, from, temperature, reference: false })?;
+        let scored = logprobs_of(&self.model, &engine::Scoring { ids, from, temperature, reference: false })?;
         Ok(json!({ "logprobs": scored.into_iter().map(f64::from).collect::<Vec<_>>() }))
     }
 

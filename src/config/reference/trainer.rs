@@ -104,8 +104,9 @@ pub(super) const SETTINGS: &[Setting] = &[
         "string or table",
         "",
         "\"ppo\"",
-        "one of docs/training.md",
-        "From log-probabilities and advantages to a loss: a name, or a table of `name` and the loss's options.",
+        "one of docs/training.md, or custom",
+        "From log-probabilities and advantages to a loss: a name, or a table of `name` and the loss's options. custom is the recipe's \
+         function `loss`.",
     ),
     s(
         "trainer.clip",

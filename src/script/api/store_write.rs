@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value as Json, json};
 
 use crate::error::{Error, Kind, Result, suggest};
-use crate::mdp::{Step, Trajectory};
+use crate::mdp::{Seed, Step, Trajectory};
 
 /// Fields of a trajectory's table; those without a name in [`Trajectory`] are what others come to.
 const FIELDS: [(&str, &str); 17] = [
@@ -63,6 +63,9 @@ pub(super) fn trajectory(table: &Json, base: Option<&Trajectory>) -> Result<Traj
     let start = base.map_or(usual, |base| json!(base));
     let kept: &[&str] = if base.is_some() { &["seed", "record"] } else { &[] };
     let mut merged = overlay(start, table, &FIELDS, kept, "a trajectory")?;
+    // A seed that a double would round comes as its digits.
+    let seed: Seed = serde_json::from_value(merged["seed"].clone()).map_err(|error| misfit(&error.to_string()))?;
+    merged["seed"] = json!(seed.0);
     if let Some(steps) = fields_of(table, "a trajectory")?.get("steps") {
         let stored = base.map_or(&[][..], |base| &base.steps);
         merged["steps"] = steps_of(&listed("steps", steps), stored)?;
