@@ -174,6 +174,62 @@ function Script:row(row, split) end
 ---@return r1.Attempt
 function Script:reset(which) end
 
+---A run whose loop a program writes.
+---@class r1.Training
+---@field step number Steps done
+---@field steps number trainer.steps
+---@field rows number Of the training data
+---@field run_dir string
+---@field settings table<string, any> All settings of the recipe
+local Training = {}
+
+---Samples trajectories with the current weights, in the order of the data.
+---@param options? { groups?: number, samples?: number, rows?: number[], ids?: boolean }
+---@return r1.Trajectory[]
+function Training:rollout(options) end
+
+---Advantages by an estimator.
+---@param trajectories (r1.Trajectory|string)[] What rollout gave, or ids; those of earlier steps too
+---@param estimator? string|table<string, any> The recipe's unless said
+---@return any[] # For each trajectory a list with those of each step's tokens; nil for one that failed
+function Training:advantages(trajectories, estimator) end
+
+---Learns from trajectories.
+---@param trajectories (r1.Trajectory|string)[] What rollout gave, or ids; those of earlier steps too
+---@param options? { advantages?: any[], estimator?: string|table<string, any>, loss?: string|table<string, any>|(fun(b: r1.LossBatch, options: any): any), options?: table<string, any>, groups?: number[], lr?: number, epochs?: number, mini_batches?: number } What is left out is as the recipe says
+---@return table<string, number> # Metrics: docs/metrics.md
+function Training:update(trajectories, options) end
+
+---A supervised step on conversations, with a loss over the assistant's tokens.
+---@param examples ({ messages: r1.Message[], tools?: any[] })[]
+---@param options? { lr?: number }
+---@return table<string, number> # Metrics
+function Training:sft(examples, options) end
+
+---Log-probabilities of sampled tokens.
+---@param trajectories (r1.Trajectory|string)[] What rollout gave, or ids; those of earlier steps too
+---@param options? { model?: string }
+---@return ((number[])[])[] # For each trajectory and step those of the sampled tokens
+function Training:logprobs(trajectories, options) end
+
+---Evaluates the policy on the recipe's held-out tasks, and logs it.
+---@return (table<string, any>)? # accuracy, reward, tasks, parts …; nil without held-out data
+function Training:evaluate() end
+
+---Adds metrics to the line of this step in metrics.jsonl.
+---@param values table<string, number>
+function Training:log(values) end
+
+---Ends the step: trajectories and metrics are written, and the counters move on.
+---@param values? table<string, number> As of log
+---@return table<string, number> # Metrics of the step
+function Training:next_step(values) end
+
+---Writes a checkpoint, from which the run can be resumed.
+---@param out? string A directory for the model alone
+---@return string # The checkpoint
+function Training:save(out) end
+
 ---A stored trajectory.
 ---@class r1.Trajectory
 ---@field id string
@@ -646,17 +702,17 @@ r1 = {}
 r1.version = nil
 
 ---What a script returns: what to train, on what, how.
----@param recipe { name?: string, seed?: number, env?: r1.Env, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, advantage?: fun(group: r1.GroupMember[], failed: number): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, policy?: r1.PolicySettings, data?: { train?: r1.Dataset|string|table|r1.Task[], eval?: r1.Dataset|string|table|r1.Task[] }, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, needs?: string[] }
+---@param recipe { name?: string, seed?: number, env?: r1.Env, envs?: table<string, r1.Env>, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, advantage?: fun(group: r1.GroupMember[], failed: number): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, policy?: r1.PolicySettings, data?: { train?: r1.Dataset|string|table|r1.Task[], eval?: r1.Dataset|string|table|r1.Task[] }, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, needs?: string[] }
 ---@return r1.Recipe
 function r1.recipe(recipe) end
 
 ---An environment. Its functions hold no state: the host keeps it, copies it, takes it back.
----@param env { tools?: r1.Tool[], format?: string, max_steps?: number, system?: string, reset?: fun(task: r1.Task): any, step?: fun(state: any, action: r1.Action): r1.StepResult }
+---@param env { tools?: r1.Tool[], format?: string, max_steps?: number, system?: string, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any> }
 ---@return r1.Env
 function r1.env(env) end
 
 ---A tool written in Lua. Arguments are checked before it is called; what it gives as failure becomes an observation.
----@param tool { name: string, description?: string, parameters?: table<string, any>, timeout?: number|string, run: fun(arguments: table<string, any>, call: { state: any }): any, any }
+---@param tool { name: string, description?: string, parameters?: table<string, any>, timeout?: number|string, run: fun(arguments: table<string, any>, call: { state: any, kwargs?: table<string, any> }): any, any }
 ---@return r1.Tool
 function r1.tool(tool) end
 
@@ -747,6 +803,12 @@ function r1.context(messages) end
 ---@return string? # Nil if the prompt leaves no room
 ---@return { finish_reason: string, tokens: number }|string # Facts, or why there is none
 function r1.generate(prompt, options) end
+
+---How likely a text is as the reply to a prompt: the log-probability of each of its tokens. Only this trajectory waits; the numbers are recorded for replays.
+---@param options { model?: string, prompt: r1.Message[]|string, text: string, temperature?: number }
+---@return ({ logprobs: number[], sum: number, mean: number, tokens: number })? # Nil if the text leaves no room
+---@return string? # Why there is none
+function r1.logprobs(options) end
 
 ---Group-relative policy optimisation.
 ---@param settings r1.LearnerSettings docs/training.md
@@ -1001,11 +1063,17 @@ r1.store = {}
 function r1.store.steps(run) end
 
 ---The trajectories of a step of a run.
----@param run string
----@param step number
+---@param run string A run, or a file of trajectories
+---@param step? number Of the run; a file is one step
 ---@param options? { ids?: boolean, record?: boolean }
 ---@return r1.Trajectory[]
 function r1.store.trajectories(run, step, options) end
+
+---Writes trajectories in the layout of a run. Those of a run keep their seed and record, so that they can be replayed.
+---@param path string A Parquet file, such as runs/NAME/trajectories/step-000007.parquet
+---@param trajectories r1.Trajectory[] Tables as r1.store.trajectories gives them, edited or your own
+---@param options? { from?: string, overwrite?: boolean }
+function r1.store.write(path, trajectories, options) end
 
 ---Opens another script: its rows, and trajectories that are played by hand.
 ---@param path string From where the program lies, or the current directory
@@ -1017,6 +1085,12 @@ function r1.script(path, options) end
 ---@param options { script: string|r1.Script, policy: r1.Model|(fun(observation: any, step: number, attempt: r1.Attempt): any), rows?: number[], tasks?: r1.Task[], split?: string, samples?: number, seed?: number, sampling?: table<string, any>, branch?: { step?: number, count?: number }, settings?: table<string, any> }
 ---@return r1.Trajectory[]
 function r1.rollout(options) end
+
+---Opens a run whose loop the program writes: model, data and run directory are those of r1 run.
+---@param path string Of a recipe whose trainer has no critic
+---@param options? { settings?: table<string, any>, name?: string, runs?: string, resume?: string }
+---@return r1.Training # With the fields step, steps, rows, run_dir and settings
+function r1.training(path, options) end
 
 ---A test of a file that r1 test runs.
 ---@param name string What holds
