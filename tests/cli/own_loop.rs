@@ -72,9 +72,8 @@ print(t:save())
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "run"]);
     succeed(dir.path(), &["lua", "t.lua"]);
     assert!(weights(dir.path(), "run", 3) == weights(dir.path(), "loop", 3));
-    let state = |run: &str| {
-        r1::store::State::load(&dir.path().join(format!("runs/{run}/checkpoints/step-000003"))).unwrap()
-    };
+    let state =
+        |run: &str| r1::store::State::load(&dir.path().join(format!("runs/{run}/checkpoints/step-000003"))).unwrap();
     assert_eq!(state("run"), state("loop"));
     for step in 1..=3 {
         let stored = |run: &str| {

@@ -153,6 +153,9 @@ pub(super) fn write(
             .map_err(|error| Error { message: format!("trajectory {}: {}", place + 1, error.message), ..error })
     };
     let all = tables.iter().enumerate().map(read).collect::<Result<Vec<_>>>()?;
+    // The directory is written to the disk too, and a bare name has none.
+    let bare = path.parent().is_none_or(|folder| folder.as_os_str().is_empty());
+    let path = if bare { &Path::new(".").join(path) } else { path };
     crate::store::write_trajectories(path, 0, &all, &[])?;
     Ok(all.len())
 }
