@@ -5,6 +5,7 @@
 //!
 //! - [`mdp`]: plain data of the step-level decision process: message, observation, action, step, trajectory
 //! - [`config`]: a recipe's settings, typed, with defaults; what a script and the command line may set
+//! - [`answers`]: final answers of replies, and whether two of them are equal
 //! - [`text`]: tokenizers, chat templates, tool-call formats; text to ids and back, token in / token out
 //! - [`net`]: HTTP exchanges that can be watched and stopped
 //! - [`hub`]: models of the Hugging Face hub, fetched into its cache
@@ -26,6 +27,7 @@
 //! Shape letters used everywhere: B trajectories (or rows), G group size, T tokens, H heads, D head dimension,
 //! E hidden size, V vocabulary.
 
+pub mod answers;
 pub mod cli;
 mod clock;
 pub mod config;

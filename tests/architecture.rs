@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 /// Module -> modules it may import. `error` is free for all.
 const EDGES: &[(&str, &[&str])] = &[
     ("error", &[]),
+    ("answers", &[]),
     ("clock", &[]),
     ("units", &[]),
     ("mdp", &["units"]),
@@ -21,7 +22,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("engine", &["model", "mdp"]),
     ("tools", &["net"]),
     // Datasets lie in Parquet and on the hub.
-    ("script", &["mdp", "text", "tools", "config", "store", "hub", "clock", "units"]),
+    ("script", &["answers", "mdp", "text", "tools", "config", "store", "hub", "clock", "units"]),
     ("rollout", &["engine", "script", "text", "mdp", "config"]),
     ("telemetry", &[]),
     (

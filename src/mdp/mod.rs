@@ -1,11 +1,14 @@
 //! Plain data of the step-level decision process. No I/O, no tensors, no scripts.
 
+pub mod conversation;
+mod demonstration;
 mod generation;
 mod message;
 mod record;
 mod seed;
 mod trajectory;
 
+pub use demonstration::Demonstration;
 pub use generation::{Completion, FinishReason, Request, Sampling, StreamSeed, Support};
 pub use message::{Action, Content, Message, Observation, Part, Role, ToolCall};
 pub use record::{Answer, Exchange, Refusal};

@@ -1,10 +1,11 @@
 //! Messages, calls and actions between Lua tables and [`crate::mdp`], without a detour over JSON.
 
 use mlua::{Lua, Table, Value};
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
 use super::convert::{Odd, from_json, kind, show, to_json};
 use crate::error::{nearest, suggest};
+use crate::mdp::conversation::{IGNORED_FIELDS, MESSAGE_FIELDS};
 use crate::mdp::{Action, Content, Message, Part, Role, ToolCall};
 
 /// A list of message tables; `at` names it in messages of errors.
@@ -20,8 +21,6 @@ pub(crate) fn messages(list: &Table, at: &str) -> Result<Vec<Message>, String> {
     }
     Ok(out)
 }
-
-const MESSAGE_FIELDS: [&str; 6] = ["role", "content", "reasoning_content", "tool_calls", "name", "tool_call_id"];
 
 fn message(value: &Value, at: &dyn Fn() -> String) -> Result<Message, String> {
     let Value::Table(table) = value else {
@@ -46,6 +45,9 @@ fn message(value: &Value, at: &dyn Fn() -> String) -> Result<Message, String> {
                     b"name" => message.name = Some(text("name", &value)?),
                     b"tool_call_id" => message.tool_call_id = Some(text("tool_call_id", &value)?),
                     b"tool_calls" => message.tool_calls = tool_calls(&value, &|| format!("{}.tool_calls", at()))?,
+                    // Of supervised training.
+                    b"weight" => {}
+                    name if IGNORED_FIELDS.iter().any(|ignored| ignored.as_bytes() == name) => {}
                     _ => {
                         let name = name.to_string_lossy();
                         let help = suggest(&name, MESSAGE_FIELDS);
@@ -67,12 +69,8 @@ fn message(value: &Value, at: &dyn Fn() -> String) -> Result<Message, String> {
 fn role(value: &Value, at: &dyn Fn() -> String) -> Result<Role, String> {
     let names = ["system", "user", "assistant", "tool"];
     if let Value::String(name) = value {
-        match &*name.as_bytes() {
-            b"system" => return Ok(Role::System),
-            b"user" => return Ok(Role::User),
-            b"assistant" => return Ok(Role::Assistant),
-            b"tool" => return Ok(Role::Tool),
-            _ => {}
+        if let Some(role) = name.to_str().ok().and_then(|name| Role::named(&name)) {
+            return Ok(role);
         }
         let near = nearest(&name.to_string_lossy(), names);
         if let [near, ..] = near[..] {
@@ -104,23 +102,9 @@ fn tool_calls(value: &Value, at: &dyn Fn() -> String) -> Result<Vec<ToolCall>, S
         Json::Object(fields) if fields.is_empty() => Vec::new(),
         _ => return Err(format!("{} is not a list of calls", at())),
     };
-    items.iter().map(tool_call).collect::<Option<Vec<_>>>().ok_or_else(|| {
-        format!("{} holds something that is not a call; a call is {{ name = …, arguments = {{ … }} }}", at())
-    })
-}
-
-fn tool_call(json: &Json) -> Option<ToolCall> {
-    let own = json.get("function").unwrap_or(json);
-    let arguments = match own.get("arguments") {
-        Some(Json::String(text)) => serde_json::from_str(text).ok()?,
-        Some(arguments) => arguments.clone(),
-        None => Json::Object(Map::new()),
-    };
-    Some(ToolCall {
-        id: json.get("id").and_then(Json::as_str).map(str::to_owned),
-        name: own.get("name")?.as_str()?.to_owned(),
-        arguments,
-    })
+    let call =
+        |(index, json): (usize, &Json)| ToolCall::given(json).map_err(|why| format!("{}[{}] {why}", at(), index + 1));
+    items.iter().enumerate().map(call).collect()
 }
 
 /// An action as `lua/measure.lua` takes it: text, token ids, finish reason, calls; nil for an empty list.

@@ -12,7 +12,7 @@
 //! - `envs`: the environments of a recipe, and which one a task runs in; `columns`: the columns that say so
 //! - `dataset`: rows of files
 //! - `convert`, `messages`, `results`, `failure`: values in and out, errors with their lines
-//! - `answers`, `rank`, `interpreters`: final answers, texts by likeness, tool pools
+//! - `rank`, `interpreters`: texts by likeness, tool pools
 //! - [`Program`]: a script that is no recipe (`r1 lua`); [`Services`]: models and tensors for it, as plain data
 //! - [`Suite`]: a file of tests in Lua (`r1 test`)
 //! - [`budget`]: the errors for contexts that are too long, with the sizes of their parts
@@ -23,7 +23,6 @@
 //! `context(state, budget) -> observation`, `reward(state, outcome) -> number | parts`.
 
 mod advantage;
-mod answers;
 mod api;
 mod ask;
 pub mod budget;

@@ -3,7 +3,7 @@
 use mlua::{Lua, Table, Value};
 
 use super::args::{count, fail, text};
-use crate::script::answers;
+use crate::answers;
 use crate::script::convert::kind;
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
@@ -23,10 +23,10 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     )?;
     r1.raw_set(
         "math_equal",
-        lua.create_function(|lua, (a, b): (Value, Value)| {
-            let (a, b) = (answer(lua, &a)?, answer(lua, &b)?);
+        lua.create_function(|lua, (given, reference): (Value, Value)| {
+            let (given, reference) = (answer(lua, &given)?, answer(lua, &reference)?);
             // No answer equals nothing, not even no answer.
-            Ok(a.zip(b).is_some_and(|(a, b)| answers::math_equal(&a, &b)))
+            Ok(given.zip(reference).is_some_and(|(given, reference)| answers::math_equal(&given, &reference)))
         })?,
     )?;
     r1.raw_set(

@@ -19,10 +19,17 @@ pub(super) const ENTRIES: &[Entry] = &[
     ),
     f(
         "r1.math_equal",
-        &[p("a", "string | number | nil", ""), p("b", "string | number | nil", "")],
+        &[
+            p(
+                "answer",
+                "string | number | nil",
+                "What is graded: a bare answer, LaTeX or plain text, or a reply that states one",
+            ),
+            p("reference", "string | number | nil", "The right answer"),
+        ],
         &[("boolean", "")],
-        "Whether two answers say the same: numbers, fractions, simple LaTeX, lists. No answer equals nothing.",
-        "r1.math_equal(\"\\\\frac{1}{2}\", 0.5)  --> true\nr1.math_equal(\"1,000\", \"1000\")  --> true\nr1.math_equal(nil, nil)  --> false",
+        "Whether an answer says what the reference says: numbers, algebra, sets, intervals, points, matrices, equations, units, text. Whole numbers, fractions and decimals are compared exactly: 0.333333 is not 1/3. One of two units may be left out; two different ones differ. No answer equals nothing. docs/answers.md has the rules.",
+        "r1.math_equal(\"\\\\frac{1}{2}\", 0.5)  --> true\nr1.math_equal(\"x = 3 or x = -3\", \"\\\\pm 3\")  --> true\nr1.math_equal(\"10 cm\", \"10 m\")  --> false\nr1.math_equal(nil, nil)  --> false",
     ),
     f(
         "r1.clip",

@@ -1,0 +1,186 @@
+//! Numerical evaluation in double precision, with a bound of the rounding error.
+//!
+//! Roots, logarithms and other functions have no exact value here. They are compared at several points; the error that
+//! the evaluation may have made is carried along, so that a sum that cancels is not taken for zero.
+
+use num_complex::Complex64;
+
+use super::exact::Point;
+use super::expr::{Constant, Expr, Function};
+
+/// A value and how far the true one may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Approximate {
+    pub(super) value: Complex64,
+    pub(super) error: f64,
+}
+
+/// Unit roundoff, twice, for what libm adds.
+const EPSILON: f64 = f64::EPSILON * 2.0;
+
+/// Relative difference below which two evaluations are equal, beyond their errors.
+pub(super) const TOLERANCE: f64 = 1e-13;
+
+/// Largest relative error of a value that is still compared.
+const BLURRED: f64 = 1e-9;
+
+impl Approximate {
+    fn rounded(value: Complex64, error: f64) -> Option<Self> {
+        let error = error + EPSILON * value.norm();
+        (value.is_finite() && error.is_finite()).then_some(Self { value, error })
+    }
+
+    /// Whether both may be the same number, and are known well enough to say so.
+    pub(super) fn agrees(self, other: Self) -> bool {
+        let size = self.value.norm().max(other.value.norm());
+        let error = self.error + other.error;
+        error <= BLURRED * size.max(1e-3) && (self.value - other.value).norm() <= TOLERANCE * size + 4.0 * error
+    }
+
+    pub(super) fn is_real(self) -> bool {
+        self.value.im.abs() <= 4.0 * self.error + TOLERANCE * self.value.norm()
+    }
+
+    pub(super) fn is_zero(self) -> bool {
+        self.value.norm() <= 4.0 * self.error
+    }
+
+    pub(super) fn minus(self, other: Self) -> Option<Self> {
+        Self::rounded(self.value - other.value, self.error + other.error)
+    }
+
+    fn add(self, other: Self) -> Option<Self> {
+        Self::rounded(self.value + other.value, self.error + other.error)
+    }
+
+    pub(super) fn multiply(self, other: Self) -> Option<Self> {
+        let error = self.value.norm() * other.error + other.value.norm() * self.error + self.error * other.error;
+        Self::rounded(self.value * other.value, error)
+    }
+
+    fn divide(self, other: Self) -> Option<Self> {
+        let below = other.value.norm();
+        if below <= 2.0 * other.error {
+            return None;
+        }
+        let quotient = self.value / other.value;
+        Self::rounded(quotient, 2.0 * (self.error + quotient.norm() * other.error) / below)
+    }
+
+    /// A function's value; its error is that of the argument times the slope there.
+    fn apply(self, function: impl Fn(Complex64) -> Complex64) -> Option<Self> {
+        let value = function(self.value);
+        let step = (self.value.norm() * 1e-7).max(1e-9);
+        let slope = ((function(self.value + step) - value) / step).norm();
+        let slope = if slope.is_finite() { slope } else { ((function(self.value - step) - value) / step).norm() };
+        Self::rounded(value, slope * self.error)
+    }
+}
+
+/// The value at the point; `None` where it is undefined, infinite or unknown.
+pub(super) fn evaluate(expr: &Expr, point: Point) -> Option<Approximate> {
+    point.budget.spend(2)?;
+    let each = |part: &Expr| evaluate(part, point);
+    let real = |value: f64| Approximate::rounded(Complex64::new(value, 0.0), 0.0);
+    match expr {
+        Expr::Number { value, .. } => real(value.as_f64()),
+        Expr::Symbol(name) => {
+            // Between -2 and 2, so that powers and exponentials stay in range.
+            let value = point.value(name).as_f64();
+            real(0.31 * value.signum() + value / 40.0)
+        }
+        Expr::Constant(Constant::Pi) => real(std::f64::consts::PI),
+        Expr::Constant(Constant::E) => real(std::f64::consts::E),
+        Expr::Constant(Constant::I) => Approximate::rounded(Complex64::i(), 0.0),
+        Expr::Sum(parts) => {
+            let mut total = real(0.0)?;
+            for part in parts {
+                total = total.add(each(part)?)?;
+            }
+            Some(total)
+        }
+        Expr::Product(parts) => {
+            let mut total = real(1.0)?;
+            for part in parts {
+                total = total.multiply(each(part)?)?;
+            }
+            Some(total)
+        }
+        Expr::Quotient(above, below) => each(above)?.divide(each(below)?),
+        Expr::Negative(inside) => each(inside).map(|inside| Approximate { value: -inside.value, ..inside }),
+        Expr::Power(base, exponent) => power(each(base)?, each(exponent)?),
+        Expr::Call(function, arguments) => {
+            let mut values = Vec::with_capacity(arguments.len());
+            for argument in arguments {
+                values.push(each(argument)?);
+            }
+            call(*function, &values)
+        }
+        _ => None,
+    }
+}
+
+fn power(base: Approximate, exponent: Approximate) -> Option<Approximate> {
+    let whole = exponent.value.re.round();
+    if exponent.error <= EPSILON * 2.0 * whole.abs()
+        && exponent.value == Complex64::new(whole, 0.0)
+        && whole.abs() <= 64.0
+    {
+        let value = base.value.powi(whole as i32);
+        let error = whole.abs() * value.norm() * base.error / base.value.norm().max(f64::MIN_POSITIVE);
+        return Approximate::rounded(value, error * 2.0);
+    }
+    if base.is_zero() {
+        return None;
+    }
+    // base ^ exponent = exp(exponent * ln base)
+    exponent.multiply(base.apply(Complex64::ln)?)?.apply(Complex64::exp)
+}
+
+fn call(function: Function, arguments: &[Approximate]) -> Option<Approximate> {
+    let inverse = |x: Approximate| Approximate::rounded(Complex64::new(1.0, 0.0), 0.0)?.divide(x);
+    match (function, arguments) {
+        (Function::Sin, [x]) => x.apply(Complex64::sin),
+        (Function::Cos, [x]) => x.apply(Complex64::cos),
+        (Function::Tan, [x]) => x.apply(Complex64::tan),
+        (Function::Cot, [x]) => inverse(x.apply(Complex64::tan)?),
+        (Function::Sec, [x]) => inverse(x.apply(Complex64::cos)?),
+        (Function::Csc, [x]) => inverse(x.apply(Complex64::sin)?),
+        (Function::Arcsin, [x]) => x.apply(Complex64::asin),
+        (Function::Arccos, [x]) => x.apply(Complex64::acos),
+        (Function::Arctan, [x]) => x.apply(Complex64::atan),
+        (Function::Sinh, [x]) => x.apply(Complex64::sinh),
+        (Function::Cosh, [x]) => x.apply(Complex64::cosh),
+        (Function::Tanh, [x]) => x.apply(Complex64::tanh),
+        (Function::Exp, [x]) => x.apply(Complex64::exp),
+        (Function::Ln, [x]) if !x.is_zero() => x.apply(Complex64::ln),
+        (Function::Log, [base, x]) if !x.is_zero() && !base.is_zero() => {
+            x.apply(Complex64::ln)?.divide(base.apply(Complex64::ln)?)
+        }
+        (Function::Abs, [x]) => Approximate::rounded(Complex64::new(x.value.norm(), 0.0), x.error),
+        (Function::Root, [degree, x]) => root(*degree, *x),
+        _ => None,
+    }
+}
+
+/// The real root of a negative number where the degree is odd; the principal one otherwise.
+fn root(degree: Approximate, x: Approximate) -> Option<Approximate> {
+    let count = degree.value.re.round();
+    if degree.value != Complex64::new(count, 0.0) || !(1.0..=64.0).contains(&count) {
+        return power(x, Approximate::rounded(Complex64::new(1.0, 0.0), 0.0)?.divide(degree)?);
+    }
+    if x.value.norm() == 0.0 && x.error == 0.0 {
+        return Some(x);
+    }
+    if x.is_zero() {
+        return None;
+    }
+    if count == 2.0 {
+        return x.apply(Complex64::sqrt);
+    }
+    if x.is_real() && x.value.re < 0.0 && count % 2.0 == 1.0 {
+        let of = x.apply(|x| Complex64::new(-(-x.re).powf(1.0 / count), 0.0))?;
+        return Some(of);
+    }
+    power(x, Approximate::rounded(Complex64::new(1.0 / count, 0.0), 0.0)?)
+}

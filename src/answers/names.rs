@@ -1,0 +1,243 @@
+//! Names in formulas: functions with their arguments, constants, variables with their subscripts.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::arithmetic::product;
+use super::expr::{Constant, Expr, Function};
+use super::parse::Parser;
+use super::token::Kind;
+
+/// What follows a name.
+#[derive(Clone, Copy)]
+pub(super) enum Named {
+    Constant(Constant),
+    Function(Function),
+}
+
+/// A word or command that names a constant or a function.
+pub(super) fn named(name: &str) -> Option<Named> {
+    use Function::{
+        Arccos, Arcsin, Arctan, Ceiling, Cos, Cosh, Cot, Csc, Exp, Floor, Ln, Log, Sec, Sin, Sinh, Tan, Tanh,
+    };
+    Some(Named::Function(match name {
+        "pi" | "Pi" => return Some(Named::Constant(Constant::Pi)),
+        "infty" | "infinity" | "inf" | "oo" => return Some(Named::Constant(Constant::Infinity)),
+        "sin" => Sin,
+        "cos" => Cos,
+        "tan" => Tan,
+        "cot" => Cot,
+        "sec" => Sec,
+        "csc" => Csc,
+        "arcsin" | "asin" => Arcsin,
+        "arccos" | "acos" => Arccos,
+        "arctan" | "atan" => Arctan,
+        "sinh" => Sinh,
+        "cosh" => Cosh,
+        "tanh" => Tanh,
+        "ln" => Ln,
+        "log" => Log,
+        "exp" => Exp,
+        "sqrt" => Function::Root,
+        "abs" => Function::Abs,
+        "floor" => Floor,
+        "ceil" => Ceiling,
+        "binom" => Function::Binomial,
+        _ => return None,
+    }))
+}
+
+impl Parser<'_> {
+    pub(super) fn named_command(&mut self, name: &str) -> Option<Expr> {
+        match name {
+            "{" => self.bracket('s'),
+            "langle" => self.bracket('a'),
+            "begin" => self.matrix(),
+            "frac" => {
+                let above = self.argument()?;
+                Some(Expr::Quotient(Box::new(above), Box::new(self.argument()?)))
+            }
+            "lfloor" | "lceil" => {
+                let (function, close) =
+                    if name == "lfloor" { (Function::Floor, "rfloor") } else { (Function::Ceiling, "rceil") };
+                let inside = self.sum()?;
+                self.command(close).then(|| Expr::Call(function, vec![inside]))
+            }
+            "emptyset" | "varnothing" => Some(Expr::Set(Vec::new())),
+            "overline" | "bar" | "vec" | "hat" | "overrightarrow" | "widehat" => {
+                let inside = self.argument()?;
+                Some(Expr::Symbol(format!("{name} {}", fingerprint(&inside))))
+            }
+            "}" | "]" | "\\" | "end" | "rangle" | "rfloor" | "rceil" | "circ" | "$" | "cup" | "cap" | "pm" | "mp" => {
+                None
+            }
+            _ => match named(name) {
+                Some(named) => self.named(named),
+                None if name.chars().all(|c| c.is_ascii_alphabetic()) => self.variable(&format!("\\{name}")),
+                None => None,
+            },
+        }
+    }
+
+    pub(super) fn named(&mut self, named: Named) -> Option<Expr> {
+        let function = match named {
+            Named::Constant(constant) => return Some(Expr::Constant(constant)),
+            Named::Function(function) => function,
+        };
+        match function {
+            Function::Binomial => {
+                let above = self.argument()?;
+                return Some(Expr::Call(function, vec![above, self.argument()?]));
+            }
+            Function::Root => {
+                let degree = if self.mark('[') {
+                    let degree = self.sum()?;
+                    if !self.mark(']') {
+                        return None;
+                    }
+                    degree
+                } else {
+                    Expr::whole(2)
+                };
+                return Some(Expr::Call(function, vec![degree, self.argument_or_number()?]));
+            }
+            _ => {}
+        }
+        let base = if function == Function::Log {
+            Some(if self.mark('_') { self.argument_or_number()? } else { Expr::whole(10) })
+        } else {
+            None
+        };
+        let power = if self.mark('^') { Some(self.argument_or_number()?) } else { None };
+        let argument = self.deeper(Self::function_argument)?;
+        // `\sin^{-1} x` is the inverse function.
+        let inverse = match (&power, function) {
+            (Some(power), Function::Sin | Function::Cos | Function::Tan) if is_minus_one(power) => {
+                Some(match function {
+                    Function::Sin => Function::Arcsin,
+                    Function::Cos => Function::Arccos,
+                    _ => Function::Arctan,
+                })
+            }
+            _ => None,
+        };
+        if let Some(inverse) = inverse {
+            return Some(Expr::Call(inverse, vec![argument]));
+        }
+        let call = Expr::Call(function, base.into_iter().chain([argument]).collect());
+        Some(match power {
+            Some(power) => Expr::Power(Box::new(call), Box::new(power)),
+            None => call,
+        })
+    }
+
+    /// What a function without brackets applies to: `\sin 2x` but not `\sin x \cos x`.
+    fn function_argument(&mut self) -> Option<Expr> {
+        if matches!(self.peek(), Some(Kind::Mark('('))) {
+            return self.power();
+        }
+        let mut factors = vec![self.signed()?];
+        while self.begins_factor() {
+            let function = match self.peek() {
+                Some(Kind::Word(name) | Kind::Command(name)) => matches!(named(name), Some(Named::Function(_))),
+                Some(Kind::Mark(_)) => true,
+                _ => false,
+            };
+            if function || matches!(self.peek(), Some(Kind::Text(_))) {
+                break;
+            }
+            factors.push(self.power()?);
+        }
+        product(factors)
+    }
+
+    /// `{…}`, or one token; of a number's digits only the first, as in `\frac12`.
+    fn argument(&mut self) -> Option<Expr> {
+        if let Some(Kind::Number { source, .. }) = self.peek()
+            && source.len() == 2
+            && !matches!(self.behind(), Some(Kind::Mark('}')))
+        {
+            // Both arguments of `\frac12` are in one token: the first is read here, the second stays.
+            let digit = source.chars().nth(usize::from(self.half))?;
+            self.half = !self.half;
+            if !self.half {
+                self.skip(1);
+            }
+            return Some(Expr::whole(i64::from(digit.to_digit(10)?)));
+        }
+        self.argument_or_number()
+    }
+
+    fn argument_or_number(&mut self) -> Option<Expr> {
+        self.deeper(|parser| {
+            if parser.mark('-') {
+                return Some(parser.atom()?.negated());
+            }
+            parser.atom()
+        })
+    }
+
+    pub(super) fn variable(&mut self, name: &str) -> Option<Expr> {
+        let mut name = name.to_owned();
+        while self.mark('\'') {
+            name.push('\'');
+        }
+        if self.mark('_') {
+            name.push('_');
+            name += &self.subscript()?;
+        }
+        // `f(2)`: a function that nothing is known of.
+        let function = matches!(name.as_str(), "f" | "g" | "h" | "F" | "G" | "H") || name.contains(['_', '\'']);
+        if function && matches!(self.peek(), Some(Kind::Mark('('))) && !self.spaced() {
+            self.skip(1);
+            let argument = self.bracket('(')?;
+            return Some(Expr::Symbol(format!("{name}({})", fingerprint(&argument))));
+        }
+        Some(symbol(name))
+    }
+
+    /// What follows `_`, as text.
+    pub(super) fn subscript(&mut self) -> Option<String> {
+        let text = |kind: &Kind| match kind {
+            Kind::Number { source, .. } if !source.is_empty() => Some(source.clone()),
+            Kind::Letter(letter) => Some(letter.to_string()),
+            Kind::Word(word) | Kind::Text(word) => Some(word.clone()),
+            Kind::Command(name) => Some(format!("\\{name}")),
+            Kind::Mark(mark @ (',' | '+' | '-')) => Some(mark.to_string()),
+            _ => None,
+        };
+        if !self.mark('{') {
+            let said = text(self.peek()?)?;
+            self.skip(1);
+            return Some(said);
+        }
+        let mut said = String::new();
+        while !self.mark('}') {
+            said += &text(self.peek()?)?;
+            self.skip(1);
+        }
+        Some(said)
+    }
+}
+
+/// A short name for an expression, the same for the same expression.
+fn fingerprint(expr: &Expr) -> String {
+    let mut hasher = DefaultHasher::new();
+    expr.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}
+
+fn is_minus_one(expr: &Expr) -> bool {
+    match expr {
+        Expr::Negative(inside) => **inside == Expr::whole(1),
+        _ => false,
+    }
+}
+
+/// A variable, or the constant of that name.
+pub(super) fn symbol(name: String) -> Expr {
+    match name.as_str() {
+        "e" => Expr::Constant(Constant::E),
+        "i" => Expr::Constant(Constant::I),
+        _ => Expr::Symbol(name),
+    }
+}

@@ -1,0 +1,335 @@
+//! Tokens to an expression: lists, relations, sets and brackets. Sums and products are in [`super::arithmetic`].
+
+use super::expr::{Expr, Relation};
+use super::token::{Kind, Token};
+use super::words;
+
+/// Deepest nesting of brackets, fractions and exponents.
+const DEPTH: usize = 40;
+
+/// Most signs `±`. All of them are chosen together, so they make two readings however many they are.
+const SIGNS: usize = 8;
+
+/// Reads a whole answer; `None` if it is not mathematics that this parser knows.
+pub(super) fn parse(tokens: &[Token]) -> Option<Expr> {
+    let mut parser = Parser { tokens, at: 0, depth: 0, bars: 0, signs: 0, units: Vec::new(), half: false };
+    let list = parser.list(Expr::List)?;
+    parser.done().then_some(list)
+}
+
+pub(super) struct Parser<'a> {
+    tokens: &'a [Token],
+    at: usize,
+    depth: usize,
+    /// Open `|`.
+    pub(super) bars: usize,
+    signs: usize,
+    /// Units met in the item that is being read.
+    pub(super) units: Vec<String>,
+    /// Whether the first digit of `\\frac12` has been read.
+    pub(super) half: bool,
+}
+
+impl<'a> Parser<'a> {
+    pub(super) fn done(&self) -> bool {
+        self.at == self.tokens.len()
+    }
+
+    pub(super) fn peek(&self) -> Option<&'a Kind> {
+        self.ahead(0).map(|token| &token.kind)
+    }
+
+    pub(super) fn ahead(&self, count: usize) -> Option<&'a Token> {
+        self.tokens.get(self.at + count)
+    }
+
+    /// The token before this place.
+    pub(super) fn behind(&self) -> Option<&'a Kind> {
+        self.at.checked_sub(1).and_then(|at| self.tokens.get(at)).map(|token| &token.kind)
+    }
+
+    pub(super) fn skip(&mut self, count: usize) {
+        self.at += count;
+    }
+
+    pub(super) fn spaced(&self) -> bool {
+        self.ahead(0).is_some_and(|token| token.spaced)
+    }
+
+    pub(super) fn mark(&mut self, mark: char) -> bool {
+        let found = matches!(self.peek(), Some(Kind::Mark(c)) if *c == mark);
+        self.at += usize::from(found);
+        found
+    }
+
+    pub(super) fn command(&mut self, name: &str) -> bool {
+        let found = matches!(self.peek(), Some(Kind::Command(c)) if c == name);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn word(&mut self, names: &[&str]) -> bool {
+        let found = match self.peek() {
+            Some(Kind::Word(word) | Kind::Text(word)) => names.iter().any(|name| word.eq_ignore_ascii_case(name)),
+            _ => false,
+        };
+        self.at += usize::from(found);
+        found
+    }
+
+    pub(super) fn at_connector(&self) -> bool {
+        match self.peek() {
+            Some(Kind::Word(word) | Kind::Text(word)) => matches!(word.as_str(), "and" | "or"),
+            _ => false,
+        }
+    }
+
+    pub(super) fn sign(&mut self) -> Option<()> {
+        self.signs += 1;
+        (self.signs <= SIGNS).then_some(())
+    }
+
+    /// Runs `read` one level deeper.
+    pub(super) fn deeper<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        self.depth += 1;
+        if self.depth > DEPTH {
+            return None;
+        }
+        let result = read(self);
+        self.depth -= 1;
+        result
+    }
+
+    /// `a, b; c and d`, up to a closing bracket or the end. One item stays as it is.
+    fn list(&mut self, kind: fn(Vec<Expr>) -> Expr) -> Option<Expr> {
+        let mut items = self.items()?;
+        if items.len() == 1 { items.pop() } else { Some(kind(items)) }
+    }
+
+    fn items(&mut self) -> Option<Vec<Expr>> {
+        let mut items = vec![self.item()?];
+        loop {
+            let comma = self.mark(',') || self.mark(';');
+            if !(self.word(&["and", "or"]) || comma) {
+                return Some(items);
+            }
+            items.push(self.item()?);
+        }
+    }
+
+    /// One answer of a list, with its unit.
+    fn item(&mut self) -> Option<Expr> {
+        let outer = std::mem::take(&mut self.units);
+        let expr = match self.phrase() {
+            Some(phrase) => phrase,
+            None => self.relation()?,
+        };
+        let units = std::mem::replace(&mut self.units, outer);
+        Some(wrap(expr, &units))
+    }
+
+    /// An item that is words alone.
+    fn phrase(&mut self) -> Option<Expr> {
+        let mut count = 0;
+        let mut said = String::new();
+        let mut worded = false;
+        while let Some(token) = self.ahead(count) {
+            match &token.kind {
+                Kind::Word(word) | Kind::Text(word) if matches!(word.as_str(), "and" | "or") => break,
+                Kind::Word(word) if super::names::named(word).is_some() => return None,
+                Kind::Word(word) | Kind::Text(word) => {
+                    worded |= word.chars().count() > 1;
+                    said += if said.is_empty() { "" } else { " " };
+                    said += word;
+                }
+                // The spaces around a letter tell `a triangle` from a product.
+                Kind::Letter(letter) if token.spaced || count == 0 => {
+                    said += if said.is_empty() { "" } else { " " };
+                    said.push(*letter);
+                }
+                Kind::Mark(',' | ';' | ')' | ']' | '}') => break,
+                Kind::Command(name) if name == "}" => break,
+                // `\text{east}^\circ`: a degree sign on a word says nothing.
+                Kind::Mark('^')
+                    if self.ahead(count + 1).is_some_and(|next| next.kind == Kind::Command("circ".into())) =>
+                {
+                    count += 1;
+                }
+                _ => return None,
+            }
+            count += 1;
+        }
+        if !worded {
+            return None;
+        }
+        self.skip(count);
+        Some(Expr::Symbol(words::phrase(&said)))
+    }
+
+    fn relation(&mut self) -> Option<Expr> {
+        let first = self.ratio()?;
+        let mut rest = Vec::new();
+        while let Some(relation) = self.relation_sign() {
+            rest.push((relation, self.ratio()?));
+        }
+        Some(if rest.is_empty() { first } else { Expr::Related { first: Box::new(first), rest } })
+    }
+
+    fn relation_sign(&mut self) -> Option<Relation> {
+        // `:=`, `==`, `<=`, `>=`, `!=`
+        let next = matches!(self.ahead(1).map(|token| &token.kind), Some(Kind::Mark('=')));
+        let (relation, count) = match self.peek()? {
+            Kind::Mark('=') => (Relation::Equal, 1 + usize::from(next)),
+            Kind::Mark(':') if next => (Relation::Equal, 2),
+            Kind::Mark('<') => (if next { Relation::LessEqual } else { Relation::Less }, 1 + usize::from(next)),
+            Kind::Mark('>') => (if next { Relation::GreaterEqual } else { Relation::Greater }, 1 + usize::from(next)),
+            Kind::Mark('!') if next => (Relation::Unequal, 2),
+            Kind::Command(name) => match name.as_str() {
+                // Membership is read as `x = the set`.
+                "in" | "equiv" => (Relation::Equal, 1),
+                "approx" => (Relation::Approximate, 1),
+                "ne" => (Relation::Unequal, 1),
+                "le" => (Relation::LessEqual, 1),
+                "ge" => (Relation::GreaterEqual, 1),
+                _ => return None,
+            },
+            _ => return None,
+        };
+        self.skip(count);
+        Some(relation)
+    }
+
+    fn ratio(&mut self) -> Option<Expr> {
+        let mut parts = vec![self.union()?];
+        while matches!(self.peek(), Some(Kind::Mark(':')))
+            && !matches!(self.ahead(1).map(|token| &token.kind), Some(Kind::Mark('=')))
+        {
+            self.skip(1);
+            parts.push(self.union()?);
+        }
+        if parts.len() == 1 { parts.pop() } else { Some(Expr::Ratio(parts)) }
+    }
+
+    fn union(&mut self) -> Option<Expr> {
+        let mut parts = vec![self.sum()?];
+        while self.command("cup") || self.union_letter() {
+            parts.push(self.sum()?);
+        }
+        if parts.len() == 1 { parts.pop() } else { Some(Expr::Union(parts)) }
+    }
+
+    /// `(0, 1) U (2, 3)`
+    pub(super) fn at_union_letter(&self) -> bool {
+        matches!(self.behind(), Some(Kind::Mark(')' | ']')))
+            && matches!(self.peek(), Some(Kind::Letter('U')))
+            && matches!(self.ahead(1).map(|token| &token.kind), Some(Kind::Mark('(' | '[')))
+    }
+
+    fn union_letter(&mut self) -> bool {
+        let found = self.at_union_letter();
+        self.at += usize::from(found);
+        found
+    }
+
+    /// `(…)`, `[…)`, `\{…\}`, `{…}` or `\langle…\rangle`, its opening sign already read.
+    pub(super) fn bracket(&mut self, open: char) -> Option<Expr> {
+        let bars = std::mem::take(&mut self.bars);
+        let bracket = self.deeper(|parser| {
+            if open == 's' && parser.command("}") {
+                return Some(Expr::Set(Vec::new()));
+            }
+            let mut items = parser.items()?;
+            // `\{1, 2,\}`
+            parser.mark(',');
+            let close = parser.close(open)?;
+            Some(match open {
+                's' => Expr::Set(items),
+                // `\left[\begin{array}…\end{array}\right]`
+                _ if matches!(items.as_slice(), [Expr::Matrix(_)]) => items.pop()?,
+                '{' if items.len() > 1 => Expr::Set(items),
+                '(' | '{' if items.len() == 1 && close != ']' => items.pop()?,
+                'a' => Expr::Tuple { open: '(', close: ')', items },
+                _ if items.len() > 1 || (open == '[' && close == ']') => Expr::Tuple { open, close, items },
+                _ => return None,
+            })
+        });
+        self.bars = bars;
+        bracket
+    }
+
+    fn close(&mut self, open: char) -> Option<char> {
+        match open {
+            's' => self.command("}").then_some('s'),
+            'a' => (self.command("rangle") || self.mark('>')).then_some('a'),
+            '{' => self.mark('}').then_some('}'),
+            _ if self.mark(')') => Some(')'),
+            _ if self.mark(']') => Some(']'),
+            _ => None,
+        }
+    }
+
+    /// `{pmatrix} a & b \\ c & d \end{pmatrix}` behind `\begin`.
+    pub(super) fn matrix(&mut self) -> Option<Expr> {
+        let name = self.environment()?;
+        if !matches!(name.as_str(), "pmatrix" | "bmatrix" | "Bmatrix" | "matrix" | "smallmatrix" | "array") {
+            return None;
+        }
+        if name == "array" && self.mark('{') {
+            while !self.mark('}') {
+                self.peek()?;
+                self.skip(1);
+            }
+        }
+        self.deeper(|parser| {
+            let mut rows = vec![vec![parser.item()?]];
+            loop {
+                if parser.mark('&') {
+                    let cell = parser.item()?;
+                    rows.last_mut()?.push(cell);
+                } else if parser.command("\\") {
+                    if parser.command("end") {
+                        break;
+                    }
+                    let cell = parser.item()?;
+                    rows.push(vec![cell]);
+                } else if parser.command("end") {
+                    break;
+                } else {
+                    return None;
+                }
+            }
+            let width = rows.first()?.len();
+            (parser.environment()? == name && rows.iter().all(|row| row.len() == width)).then_some(Expr::Matrix(rows))
+        })
+    }
+
+    fn environment(&mut self) -> Option<String> {
+        if !self.mark('{') {
+            return None;
+        }
+        let Kind::Word(name) = self.peek()? else { return None };
+        self.skip(1);
+        self.mark('}').then(|| name.clone())
+    }
+}
+
+/// Puts an item's units around it; a prefix such as `\$` and a suffix such as `dollars` are one.
+fn wrap(expr: Expr, units: &[String]) -> Expr {
+    let mut names: Vec<String> = Vec::new();
+    for unit in units {
+        if let Some(name) = words::unit(unit).filter(|name| !names.contains(name)) {
+            names.push(name);
+        }
+    }
+    // `x = 5 cm`: the unit belongs to the value.
+    match expr {
+        _ if names.is_empty() => expr,
+        Expr::Related { first, mut rest } => {
+            if let Some((_, last)) = rest.last_mut() {
+                *last = Expr::Unit(Box::new(last.take()), names.join(" "));
+            }
+            Expr::Related { first, rest }
+        }
+        other => Expr::Unit(Box::new(other), names.join(" ")),
+    }
+}

@@ -1,0 +1,227 @@
+//! Comparison of what has several parts: lists, sets, points, intervals, unions, matrices, and answers with `±`.
+
+use super::compare::Comparison;
+use super::expr::{Constant, Expr, Function, Relation};
+
+/// Most elements of a list whose order does not matter.
+const MOST: usize = 200;
+
+/// The verdict, or `None` where neither side has parts.
+pub(super) fn compare(by: &Comparison, answer: &Expr, reference: &Expr) -> Option<bool> {
+    let (answer, reference) = (opened(answer), opened(reference));
+    let (answer, reference) = (&answer, &reference);
+    // `-2 < x < 7` as the reference is answered by `(-2, 7)` and by `x \in (-2, 7)`.
+    if let (Some(region), true) = (membership(answer), membership(reference).is_none() && is_relation(reference)) {
+        return Some(by.equal(region, reference));
+    }
+    if let (true, Some(interval)) = (is_region(answer), as_interval(reference)) {
+        return Some(by.equal(answer, &interval));
+    }
+    match (answer, reference) {
+        (Expr::Tuple { open: a, close: b, items: x }, Expr::Tuple { open: c, close: d, items: y }) => {
+            Some(a == c && b == d && by.each(x, y))
+        }
+        // `1, 2` answers the point `(1, 2)`; its order counts.
+        (Expr::List(list), Expr::Tuple { open: '(', close: ')', items })
+        | (Expr::Tuple { open: '(', close: ')', items }, Expr::List(list)) => {
+            Some(if matches!(answer, Expr::List(_)) { by.each(list, items) } else { by.each(items, list) })
+        }
+        (Expr::List(a), Expr::List(b)) => Some(lists(by, a, b)),
+        (Expr::Set(a), Expr::Set(b) | Expr::List(b)) | (Expr::List(a), Expr::Set(b)) => {
+            Some(unordered(by, &distinct(by, a), &distinct(by, b)))
+        }
+        (Expr::Union(a), Expr::Union(b)) => Some(unordered(by, a, b)),
+        // A set of one element is answered by the element.
+        (Expr::Set(a), _) if !is_relation(reference) => Some(matches!(a.as_slice(), [a] if by.equal(a, reference))),
+        (_, Expr::Set(b)) if !is_relation(answer) => Some(matches!(b.as_slice(), [b] if by.equal(answer, b))),
+        (Expr::Matrix(a), Expr::Matrix(b)) => Some(a.len() == b.len() && a.iter().zip(b).all(|(a, b)| by.each(a, b))),
+        _ if is_relation(answer) != is_relation(reference) => None,
+        _ if has_parts(answer) || has_parts(reference) => Some(false),
+        _ => None,
+    }
+}
+
+fn is_relation(expr: &Expr) -> bool {
+    matches!(expr, Expr::Related { .. })
+}
+
+fn has_parts(expr: &Expr) -> bool {
+    matches!(expr, Expr::Tuple { .. } | Expr::Set(_) | Expr::List(_) | Expr::Union(_) | Expr::Matrix(_))
+}
+
+/// The region of `x \in [0, 1]`.
+fn membership(expr: &Expr) -> Option<&Expr> {
+    match expr {
+        Expr::Related { first, rest } if first.is_name() => match rest.as_slice() {
+            [(Relation::Equal, region)] if is_region(region) => Some(region),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn is_region(expr: &Expr) -> bool {
+    match expr {
+        Expr::Tuple { items, .. } => items.len() == 2,
+        Expr::Union(parts) => parts.iter().all(|part| is_region(part) || matches!(part, Expr::Set(_))),
+        _ => false,
+    }
+}
+
+/// `±` as its two readings, sums of matrices added up, sets with their elements opened.
+fn opened(expr: &Expr) -> Expr {
+    match expr {
+        Expr::List(items) => Expr::List(items.iter().flat_map(Expr::readings).collect()),
+        Expr::Set(items) => Expr::Set(items.iter().flat_map(Expr::readings).collect()),
+        Expr::Sum(_) | Expr::Negative(_) => added(expr).unwrap_or_else(|| listed(expr)),
+        other => listed(other),
+    }
+}
+
+fn listed(expr: &Expr) -> Expr {
+    let mut readings = expr.readings();
+    match (readings.len(), readings.pop()) {
+        (1, Some(only)) => only,
+        (_, Some(last)) => {
+            readings.push(last);
+            Expr::List(readings)
+        }
+        (_, None) => expr.clone(),
+    }
+}
+
+/// A sum of matrices as one matrix.
+fn added(expr: &Expr) -> Option<Expr> {
+    match expr {
+        Expr::Matrix(_) => Some(expr.clone()),
+        Expr::Negative(inside) => {
+            let Expr::Matrix(rows) = added(inside)? else { return None };
+            let negated = |row: Vec<Expr>| row.into_iter().map(Expr::negated).collect();
+            Some(Expr::Matrix(rows.into_iter().map(negated).collect()))
+        }
+        Expr::Sum(terms) => {
+            let mut terms = terms.iter().map(added);
+            let Expr::Matrix(mut total) = terms.next()?? else { return None };
+            for term in terms {
+                let Expr::Matrix(rows) = term? else { return None };
+                if rows.len() != total.len() || rows.iter().zip(&total).any(|(a, b)| a.len() != b.len()) {
+                    return None;
+                }
+                for (cell, other) in total.iter_mut().flatten().zip(rows.into_iter().flatten()) {
+                    *cell = Expr::Sum(vec![cell.clone(), other]);
+                }
+            }
+            Some(Expr::Matrix(total))
+        }
+        _ => None,
+    }
+}
+
+/// Lists without brackets: in any order, unless one side gives names to its values and the other does not. An answer
+/// may repeat an element.
+fn lists(by: &Comparison, a: &[Expr], b: &[Expr]) -> bool {
+    let names_a: Vec<&Expr> = a.iter().filter_map(name).collect();
+    let names_b: Vec<&Expr> = b.iter().filter_map(name).collect();
+    let several = |names: &[&Expr]| names.windows(2).any(|pair| pair[0] != pair[1]);
+    if (names_a.is_empty() && several(&names_b)) || (names_b.is_empty() && several(&names_a)) {
+        return by.each(a, b);
+    }
+    unordered(by, a, b) || (a.len() > b.len() && unordered(by, &distinct(by, a), b))
+}
+
+/// The `x` of `x = 5`.
+fn name(expr: &Expr) -> Option<&Expr> {
+    match expr {
+        Expr::Related { first, .. } if first.is_name() => Some(first),
+        _ => None,
+    }
+}
+
+fn unordered(by: &Comparison, a: &[Expr], b: &[Expr]) -> bool {
+    if a.len() != b.len() || a.len() > MOST {
+        return false;
+    }
+    let mut left: Vec<&Expr> = b.iter().collect();
+    a.iter().all(|item| match left.iter().position(|other| by.equal(item, other)) {
+        Some(found) => {
+            left.swap_remove(found);
+            true
+        }
+        None => false,
+    })
+}
+
+fn distinct(by: &Comparison, items: &[Expr]) -> Vec<Expr> {
+    let mut kept: Vec<Expr> = Vec::new();
+    for item in items.iter().take(MOST + 1) {
+        if !kept.iter().any(|other| by.equal(item, other)) {
+            kept.push(item.clone());
+        }
+    }
+    kept
+}
+
+/// `a < x <= b`, `x > a` and `a <= |x| <= b` as intervals.
+fn as_interval(expr: &Expr) -> Option<Expr> {
+    let Expr::Related { first, rest } = expr else { return None };
+    let infinity = Expr::Constant(Constant::Infinity);
+    let (low, open, variable, close, high) = match rest.as_slice() {
+        [(one, middle), (two, last)] => {
+            let (one, two, low, high) = match (one, two) {
+                (Relation::Less | Relation::LessEqual, Relation::Less | Relation::LessEqual) => {
+                    (*one, *two, &**first, last)
+                }
+                (Relation::Greater | Relation::GreaterEqual, Relation::Greater | Relation::GreaterEqual) => {
+                    (*two, *one, last, &**first)
+                }
+                _ => return None,
+            };
+            (low.clone(), is_strict(one), middle, is_strict(two), high.clone())
+        }
+        [(sign, last)] => {
+            let (sign, variable, bound) =
+                if first.has_symbol() { (*sign, &**first, last) } else { (sign.flipped(), last, &**first) };
+            match sign {
+                Relation::Less | Relation::LessEqual if is_absolute(variable) => {
+                    (bound.clone().negated(), is_strict(sign), inside(variable), is_strict(sign), bound.clone())
+                }
+                Relation::Less | Relation::LessEqual => {
+                    (infinity.negated(), true, variable, is_strict(sign), bound.clone())
+                }
+                Relation::Greater | Relation::GreaterEqual => {
+                    (bound.clone(), is_strict(sign), variable, true, infinity)
+                }
+                _ => return None,
+            }
+        }
+        _ => return None,
+    };
+    let interval = |low: Expr, open: bool, close: bool, high: Expr| Expr::Tuple {
+        open: if open { '(' } else { '[' },
+        close: if close { ')' } else { ']' },
+        items: vec![low, high],
+    };
+    if low.has_symbol() || high.has_symbol() {
+        return None;
+    }
+    if is_absolute(variable) && matches!(inside(variable), Expr::Symbol(_)) {
+        let mirrored = interval(high.clone().negated(), close, open, low.clone().negated());
+        return Some(Expr::Union(vec![mirrored, interval(low, open, close, high)]));
+    }
+    matches!(variable, Expr::Symbol(_)).then(|| interval(low, open, close, high))
+}
+
+fn is_strict(sign: Relation) -> bool {
+    matches!(sign, Relation::Less | Relation::Greater)
+}
+
+fn is_absolute(expr: &Expr) -> bool {
+    matches!(expr, Expr::Call(Function::Abs, _))
+}
+
+fn inside(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Call(Function::Abs, parts) => parts.first().unwrap_or(expr),
+        other => other,
+    }
+}

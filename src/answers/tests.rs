@@ -1,0 +1,516 @@
+//! Pairs of answers that are equal and that are not, the cases of other graders, properties, and fuzzing.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
+use serde_json::Value;
+
+use super::*;
+
+/// `(answer, reference)`: both say the same.
+const EQUAL: &[(&str, &str)] = &[
+    // Order in sets and lists.
+    ("1, 2", "2, 1"),
+    ("\\{1, 2, 3\\}", "\\{3, 1, 2\\}"),
+    ("2 and 1", "1, 2"),
+    ("x = 1 or x = 2", "x = 2, x = 1"),
+    ("1;2", "1,2"),
+    ("(1,2), (3,4)", "(3,4), (1,2)"),
+    ("1, 2", "\\{2, 1\\}"),
+    ("1, 2", "(1, 2)"),
+    ("5", "\\{5\\}"),
+    // Signs.
+    ("\\pm 2", "2, -2"),
+    ("x = \\pm\\sqrt{3}", "\\sqrt3, -\\sqrt3"),
+    ("1 \\pm \\sqrt{5}", "1 - \\sqrt5, 1 + \\sqrt5"),
+    ("\\frac{1 \\pm \\sqrt{5}}{2}", "\\frac{1+\\sqrt5}{2}, \\frac{1-\\sqrt5}{2}"),
+    ("\\{\\pm 1, 0\\}", "\\{0, -1, 1\\}"),
+    // Intervals.
+    ("(2,3) \\cup (0,1)", "(0,1) \\cup (2,3)"),
+    ("[0, \\infty)", "[0, +\\infty)"),
+    ("(-\\infty, 2) U (3, \\infty)", "(-\\infty,2)\\cup(3,\\infty)"),
+    ("x \\in (0, 1)", "(0, 1)"),
+    ("(0, 1]", "0 < x \\le 1"),
+    ("[3, \\infty)", "x \\ge 3"),
+    ("x > 3", "3 < x"),
+    ("2x > 6", "x > 3"),
+    // Matrices.
+    ("\\begin{bmatrix} 1 & 2 \\\\ 3 & 4 \\end{bmatrix}", "\\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \\end{pmatrix}"),
+    ("\\begin{pmatrix} 0.5 \\\\ 2 \\end{pmatrix}", "\\begin{pmatrix} 1/2 \\\\ 2 \\end{pmatrix}"),
+    ("\\left[\\begin{array}{cc}1&2\\\\3&4\\end{array}\\right]", "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}"),
+    // Braces.
+    ("a^{2}", "a^2"),
+    ("e^{x}", "e^x"),
+    ("x_{1}", "x_1"),
+    ("\\frac{1}{2}", "\\frac12"),
+    ("\\dfrac{a}{b}", "a/b"),
+    ("2^{10}", "1024"),
+    // Algebra.
+    ("(x+1)^2", "x^2+2x+1"),
+    ("x(x+1)", "x^2 + x"),
+    ("\\frac{x^2-1}{x-1}", "x+1"),
+    ("3x + 2y", "2y+3x"),
+    ("\\frac{a+b}{2}", "\\frac{a}{2}+\\frac{b}{2}"),
+    ("\\sqrt{8}", "2\\sqrt{2}"),
+    ("\\frac{1}{\\sqrt{3}}", "\\frac{\\sqrt3}{3}"),
+    ("\\sqrt{x^2+2x+1}", "\\sqrt{(x+1)^2}"),
+    ("\\sin^2 x + \\cos^2 x", "1"),
+    ("\\tan x", "\\frac{\\sin x}{\\cos x}"),
+    ("e^{x}e^{y}", "e^{x+y}"),
+    ("y = 2x + 3", "2x - y + 3 = 0"),
+    ("(1+i)^2", "2i"),
+    ("\\frac{1}{i}", "-i"),
+    // Numbers.
+    ("5!", "120"),
+    ("\\binom{5}{2}", "10"),
+    ("\\dbinom{10}{3}", "120"),
+    ("\\log_2 8", "3"),
+    ("\\log_{10} 1000", "3"),
+    ("\\ln e^2", "2"),
+    ("\\log_4 2", "\\frac12"),
+    ("|-3|", "3"),
+    ("\\lfloor 2.7 \\rfloor", "2"),
+    ("\\sqrt[3]{27}", "3"),
+    ("\\sqrt[3]{-8}", "-2"),
+    ("8^{2/3}", "4"),
+    ("2\\frac{3}{4}", "\\frac{11}{4}"),
+    ("2\\frac{3}{4}", "2.75"),
+    ("2 3/4", "2.75"),
+    ("-1\\frac{1}{2}", "-1.5"),
+    ("0.\\overline{3}", "\\frac13"),
+    ("0.1\\overline{6}", "1/6"),
+    ("0.\\bar{9}", "1"),
+    ("1e3", "1000"),
+    ("1.5 \\times 10^{3}", "1500"),
+    ("1,234,567", "1234567"),
+    ("12{,}345", "12345"),
+    ("12\\,345", "12345"),
+    ("0.4444444444444444", "\\frac{4}{9}"),
+    ("3.141592653589793", "\\pi"),
+    ("\\frac{\\pi}{2}", "0.5\\pi"),
+    ("10\\text{ million}", "10000000"),
+    ("10 million", "10,000,000"),
+    ("-0", "0"),
+    ("007", "7"),
+    ("2\\cdot 3", "6"),
+    ("2^{100}", "1267650600228229401496703205376"),
+    // Units.
+    ("5 cm", "5\\text{ cm}"),
+    ("5 cm", "5"),
+    ("5 centimeters", "5\\text{ cm}"),
+    ("\\$5", "5"),
+    ("5 dollars", "\\$5"),
+    ("90^\\circ", "90"),
+    ("90°", "90^{\\circ}"),
+    ("15\\mbox{ cm}^2", "15"),
+    ("50\\%", "0.5"),
+    ("50\\%", "50"),
+    ("50 percent", "50\\%"),
+    ("x = 5 \\text{ cm}", "5"),
+    // Dressing.
+    ("5,", "5"),
+    ("5.", "5"),
+    ("**5**", "5"),
+    ("The answer is 5", "5"),
+    ("The answer is $\\frac12$.", "0.5"),
+    ("So the final answer is: 7", "7"),
+    ("\\text{5}", "5"),
+    ("x = 5", "5"),
+    ("5", "x = 5"),
+    ("\\text{(C)}", "C"),
+    ("(C)", "\\text{C}"),
+    ("\\text{odd}", "odd"),
+    ("Evelyn", "\\text{evelyn}"),
+    ("2024-01-02", "2024-01-02"),
+    ("204_5", "204_{5}"),
+    ("\\left(3, \\frac{\\pi}{2}\\right)", "(3, \\pi/2)"),
+];
+
+/// `(answer, reference)`: not the same.
+const UNEQUAL: &[(&str, &str)] = &[
+    // Whole numbers and decimals are exact.
+    ("1048576", "1048577"),
+    ("3628800", "3628801"),
+    ("999999", "1000000"),
+    ("(1000000,2)", "(1000001,2)"),
+    ("123456789012345678901234567890", "123456789012345678901234567891"),
+    ("3.14159", "\\pi"),
+    ("3.1415926535897", "\\pi + 10^{-9}"),
+    ("0.9999999", "1"),
+    ("0.999999999999999999", "1"),
+    ("0.333333", "\\frac13"),
+    ("0.3333333333333", "0.33333333333333"),
+    ("\\sqrt{4.0000000001}", "2"),
+    ("2^{100}", "2^{100}+1"),
+    ("10^{16}+\\sqrt{2}", "10^{16}"),
+    ("\\sqrt{10^{30}+1}", "10^{15}"),
+    // Mixed numbers.
+    ("2\\frac{3}{4}", "1.5"),
+    ("2 3/4", "23/4"),
+    ("2 3/4", "1.5"),
+    // Labels.
+    ("2024-01-02", "2021"),
+    ("2024-01-02", "2024-02-01"),
+    ("555-1234", "-679"),
+    ("01/02/2024", "1/4048"),
+    ("1.2.3", "1.23"),
+    ("12:30", "2/5"),
+    // Names.
+    ("x = 5", "y = 5"),
+    ("e", "E"),
+    ("x", "X"),
+    ("n = 45, k = 2", "k = 45, n = 2"),
+    ("2, 45", "k = 45, n = 2"),
+    ("x = 5", "x = 6"),
+    ("x + 1", "y + 1"),
+    ("east", "seat"),
+    ("no", "on"),
+    // Units.
+    ("10 cm", "10 m"),
+    ("1 m", "1 s"),
+    ("5 apples", "5 oranges"),
+    ("5\\text{ apples}", "5\\text{ oranges}"),
+    ("10 million", "10"),
+    ("10\\text{ million}", "10"),
+    ("10 million", "10 billion"),
+    ("50\\%", "5000\\%"),
+    ("0.5\\%", "50\\%"),
+    ("5 dollars", "5 cents"),
+    ("15 cm^2", "15 cm^3"),
+    ("2 xy", "2"),
+    // Structure.
+    ("(1, 2)", "(2, 1)"),
+    ("[0, 9)", "(0, 9)"),
+    ("[1, 2]", "1, 2"),
+    ("1, 2", "1, 3"),
+    ("1, 2, 3", "1, 2"),
+    ("1, 2, 3, 4, 5", "5"),
+    ("5", "1, 2, 3, 4, 5"),
+    ("1, 2", "1, 1, 2"),
+    ("5, 5", "5"),
+    ("1,234", "(1, 234)"),
+    ("0, 1", "0.1"),
+    ("\\pm 2", "2"),
+    ("2", "\\pm 2"),
+    ("1:2", "2:1"),
+    ("11_2", "3_{10}"),
+    ("204_5", "204"),
+    ("\\begin{pmatrix} 1 & 2 \\end{pmatrix}", "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}"),
+    ("x \\ge 3", "x > 3"),
+    ("x \\ge 3", "x \\le 3"),
+    ("-2x > 6", "x > 3"),
+    ("-2 \\le x \\le 7", "[-2, 7]"),
+    ("2x + z = 1", "1"),
+    ("x = 5", "x + y = 5"),
+    ("f(2) < f(1)", "f(4) < f(2)"),
+    ("1 = 2", "3 = 5"),
+    // Algebra.
+    ("x^2 + 1", "x^2 + 2"),
+    ("\\sqrt{x^2}", "x"),
+    ("(x+1)^2", "x^2+1"),
+    ("a - b", "b - a"),
+    ("\\frac{a}{b}", "\\frac{b}{a}"),
+    ("2^x", "x^2"),
+    ("\\sin x", "\\cos x"),
+    ("\\sin x", "x"),
+    ("\\log 100", "\\ln 100"),
+    ("1/0", "2/0"),
+    ("0/0", "0"),
+    ("2^{2^{2^{2^{2^2}}}}", "2^{2^{2^{2^{2^3}}}}"),
+    ("-3", "3"),
+    ("--4", "-4"),
+    ("2 3", "6"),
+    ("2 3", "23"),
+    ("5!", "5"),
+    ("", ""),
+    ("", "5"),
+    ("I do not know", "5"),
+    ("4 or 5", "5"),
+    ("either 4 or 5", "5"),
+    ("not 5", "5"),
+    ("between 4 and 5", "5"),
+    ("\\boxed{4} is wrong, \\boxed{5} is right, no: \\boxed{6}", "5"),
+];
+
+#[test]
+fn equal_answers_are_equal() {
+    let wrong: Vec<_> = EQUAL.iter().filter(|(answer, reference)| !math_equal(answer, reference)).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn different_answers_are_different() {
+    let wrong: Vec<_> = UNEQUAL.iter().filter(|(answer, reference)| math_equal(answer, reference)).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+fn golden(name: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/answers").join(name);
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn text<'a>(row: &'a Value, name: &str) -> &'a str {
+    row[name].as_str().unwrap()
+}
+
+/// Math-Verify's own assertions.
+#[test]
+fn math_verify_cases() {
+    let mut wrong = Vec::new();
+    for row in golden("math_verify_cases.jsonl") {
+        if math_equal(text(&row, "pred"), text(&row, "gold")) != row["expected"].as_bool().unwrap() {
+            wrong.push(text(&row, "id").to_owned());
+        }
+    }
+    // mv-186 asks for an inequality as the answer to an interval, under an option that is off by default. mv-217 has
+    // an unclosed box with W(n) = 1 and accepts W(x) = 1.
+    assert_eq!(wrong, ["mv-186", "mv-217"]);
+}
+
+/// Answers of MATH-500, rewritten, with the verdicts of PRM800K, Hendrycks, Math-Verify and DAPO.
+#[test]
+fn pairs_on_which_graders_agree() {
+    let names = ["prm800k", "hendrycks", "math_verify", "dapo"];
+    let mut agreeing = [0; 4];
+    let rows = golden("math_pairs.jsonl");
+    for row in &rows {
+        let (answer, reference, verdicts) = (text(row, "pred"), text(row, "gold"), text(row, "graders"));
+        let equal = math_equal(answer, reference);
+        for (count, verdict) in agreeing.iter_mut().zip(verdicts.chars()) {
+            *count += usize::from((verdict == 'T') == equal);
+        }
+        match verdicts {
+            "TTTT" => assert!(equal, "{answer} is not {reference}"),
+            // A full stop behind the answer changes nothing here.
+            "FFFF" if !answer.ends_with('.') => assert!(!equal, "{answer} is {reference}"),
+            _ => {}
+        }
+    }
+    eprintln!("of {}: {:?}", rows.len(), names.iter().zip(agreeing).collect::<Vec<_>>());
+    assert!(agreeing[2] >= 900, "{agreeing:?}");
+}
+
+/// Responses of Qwen2.5 to MATH problems, graded by its own harness.
+#[test]
+fn boxed_answers_of_real_responses() {
+    let rows = golden("math_responses.jsonl");
+    let right = |row: &&Value| {
+        let equal = row["boxed"].as_str().is_some_and(|boxed| math_equal(boxed, text(row, "gold")));
+        equal == row["correct"].as_bool().unwrap()
+    };
+    // The one difference is `10000` for `10{,}000`, which that harness refuses.
+    assert_eq!(rows.iter().filter(right).count(), rows.len() - 1);
+}
+
+/// An expression, and the same with one digit changed.
+fn expression() -> impl Strategy<Value = (String, String)> {
+    let digit = |digit: u8| char::from(b'0' + digit % 10);
+    let number = (1_u8..9, 0_u8..9, any::<bool>(), 1_u8..9).prop_map(move |(a, b, long, step)| {
+        let plain = if long { format!("{a}{b}") } else { b.to_string() };
+        let changed = if long { format!("{a}{}", digit(b + step)) } else { digit(b + step).to_string() };
+        (plain, changed)
+    });
+    number.prop_recursive(4, 20, 2, |inside| {
+        prop_oneof![
+            (inside.clone(), 1_u8..9).prop_map(|((a, b), n)| (format!("{a}+{n}"), format!("{b}+{n}"))),
+            (inside.clone(), 1_u8..9).prop_map(|((a, b), n)| (format!("{n}x-({a})"), format!("{n}x-({b})"))),
+            (inside.clone(), 1_u8..9)
+                .prop_map(|((a, b), n)| { (format!("\\frac{{{a}}}{{{n}}}"), format!("\\frac{{{b}}}{{{n}}}")) }),
+            inside.clone().prop_map(|(a, b)| (format!("({a})\\sqrt{{2}}"), format!("({b})\\sqrt{{2}}"))),
+            inside.clone().prop_map(|(a, b)| (format!("({a}, 7)"), format!("({b}, 7)"))),
+            inside.clone().prop_map(|(a, b)| (format!("[{a}, \\infty)"), format!("[{b}, \\infty)"))),
+            inside.prop_map(|(a, b)| (
+                format!("\\begin{{pmatrix}} {a} & 1 \\end{{pmatrix}}"),
+                format!("\\begin{{pmatrix}} {b} & 1 \\end{{pmatrix}}")
+            )),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn an_answer_equals_itself_and_not_its_neighbour((one, other) in expression()) {
+        prop_assert!(math_equal(&one, &one), "{one}");
+        prop_assert!(math_equal(&format!(" ${one}$. "), &one), "{one}");
+        prop_assert!(math_equal(&format!("so it is \\boxed{{{one}}}!"), &one), "{one}");
+        prop_assert!(!math_equal(&one, &other), "{one} is {other}");
+        prop_assert!(!math_equal(&other, &one), "{other} is {one}");
+    }
+
+    #[test]
+    fn whole_numbers_are_exact(value in 1_u128..u128::MAX / 2, step in 1_u128..1000) {
+        let (one, other) = (value.to_string(), (value + step).to_string());
+        prop_assert!(math_equal(&one, &(one.clone() + ".0")));
+        prop_assert!(!math_equal(&one, &other));
+        let equal = math_equal(&(one + "\\sqrt{2}"), &(other + "\\sqrt{2}"));
+        prop_assert!(!equal);
+    }
+
+    #[test]
+    fn fractions_are_exact(a in 1_i64..100_000, b in 1_i64..100_000, c in 1_i64..1000) {
+        let frac = |a: i64, b: i64| format!("\\frac{{{a}}}{{{b}}}");
+        let plain = format!("{a}/{b}");
+        prop_assert!(math_equal(&frac(a * c, b * c), &plain));
+        prop_assert!(!math_equal(&frac(a, b), &frac(a, b + 1)));
+        // Six decimals are the fraction only where it has no more.
+        let rounded = format!("{:.6}", a as f64 / b as f64);
+        prop_assert_eq!(math_equal(&rounded, &plain), (a * 1_000_000) % b == 0);
+    }
+
+    #[test]
+    fn order_matters_only_for_regions(a in ".{0,12}", b in ".{0,12}") {
+        prop_assert_eq!(math_equal(&a, &b), math_equal(&b, &a));
+    }
+}
+
+/// Text of the grammar's own pieces ends in time and breaks nothing; a text that says something equals itself.
+#[test]
+fn hostile_answers_end_in_time() {
+    const PIECES: &[&str] = &[
+        "1",
+        "2",
+        "9",
+        "23",
+        "0.5",
+        "1e9",
+        "99999",
+        "x",
+        "y",
+        "e",
+        "i",
+        "\\pi",
+        "+",
+        "-",
+        "*",
+        "/",
+        "^",
+        "^{",
+        "}",
+        "{",
+        "(",
+        ")",
+        "[",
+        "]",
+        "\\{",
+        "\\}",
+        "|",
+        "!",
+        ",",
+        ", ",
+        ";",
+        "=",
+        "<",
+        "\\le",
+        "\\in",
+        "\\cup",
+        "\\pm",
+        "\\frac",
+        "\\sqrt",
+        "\\sqrt[",
+        "\\sin",
+        "\\log_",
+        "\\ln",
+        "\\binom",
+        "\\text{",
+        "\\text{ cm}",
+        "\\boxed{",
+        "\\begin{pmatrix}",
+        "\\end{pmatrix}",
+        "\\\\",
+        "&",
+        "%",
+        "$",
+        "$$",
+        "\\(",
+        "\\)",
+        "\\[",
+        "\\]",
+        " ",
+        " is ",
+        "answer is ",
+        " million",
+        "^\\circ",
+        "\\overline{3}",
+        "0.\\overline",
+        "f(",
+        "_",
+        "and",
+        "é",
+        "½",
+        "²",
+        "\n",
+        "\\",
+        "apples",
+    ];
+    let seconds = std::env::var("R1_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let mut random = ChaCha8Rng::seed_from_u64(7);
+    let mut below = |count: usize| (random.next_u64() % count as u64) as usize;
+    while Instant::now() < end {
+        let mut sides = [String::new(), String::new()];
+        for side in &mut sides {
+            for _ in 0..below(40) {
+                let piece = PIECES[below(PIECES.len())];
+                let times = if below(30) == 0 { 1 + below(400) } else { 1 };
+                side.push_str(&piece.repeat(times));
+            }
+        }
+        let [a, b] = &sides;
+        let begin = Instant::now();
+        let equal = math_equal(a, b);
+        let took = begin.elapsed();
+        assert!(took < Duration::from_millis(500), "{took:?} for {a:?} and {b:?}");
+        assert!(math_equal(a, a) || super::read(a).is_none(), "{a:?} is not itself");
+        if equal {
+            assert!(math_equal(b, b), "{b:?}");
+        }
+    }
+}
+
+#[test]
+fn long_and_deep_answers_end_in_time() {
+    let texts = [
+        "(".repeat(300_000),
+        "{".repeat(1900),
+        "\\sqrt{".repeat(250),
+        "\\text{".repeat(100_000),
+        "f(".repeat(900),
+        "9^".repeat(900) + "9",
+        format!("{}{}", "2^{".repeat(300), "}".repeat(300)),
+        "99999999!".repeat(50),
+        "9".repeat(1900) + "^{99}",
+        format!("{}/{}", "7".repeat(900), "3".repeat(900)),
+        "1/3+".repeat(400) + "1",
+        "x/3+".repeat(400) + "1",
+        (1..400).map(|n| format!("1/{n}+")).collect::<String>() + "1",
+        "\\pm 1".repeat(200),
+        "1,".repeat(900) + "1",
+        format!("{}{}", "\\{1,".repeat(300), "\\}".repeat(300)),
+        "\\( ".repeat(50_000) + "\n\\)",
+        "$ ".repeat(50_000),
+        "\\boxed{".repeat(50_000),
+        "\\boxed{1}".repeat(50_000),
+        "answer is ".repeat(50_000),
+        "\\log_{1.0000001} 10^{300}".to_owned(),
+        "\\binom{9999}{400}".to_owned(),
+        "1e99999".to_owned(),
+        format!("0.\\overline{{{}}}", "1".repeat(1500)),
+    ];
+    for text in &texts {
+        let begin = Instant::now();
+        math_equal(text, &format!("{text} "));
+        math_equal(text, &format!("{text}+x"));
+        math_equal(&format!("{text}+\\sqrt{{2}}"), &format!("{text}+\\sqrt{{3}}"));
+        let took = begin.elapsed();
+        eprintln!("{took:?} for {}", &text[..20.min(text.len())]);
+        assert!(took < Duration::from_secs(1), "{took:?} for {}", &text[..20.min(text.len())]);
+    }
+}

@@ -1,0 +1,166 @@
+//! Conversations as datasets have them, as JSON: the OpenAI chat and fine-tuning shape, with what Hugging Face datasets
+//! and Parquet files do to it (absent values as null, arguments as tables).
+
+use serde_json::{Map, Value};
+
+use super::{Content, Message, Part, Role, ToolCall};
+
+/// Fields of a message that say something to r1.
+pub const MESSAGE_FIELDS: [&str; 7] =
+    ["role", "content", "reasoning_content", "tool_calls", "name", "tool_call_id", "weight"];
+
+/// Fields that other programs write into messages, and that change nothing here.
+pub const IGNORED_FIELDS: [&str; 5] = ["annotations", "audio", "refusal", "function_call", "id"];
+
+/// Roles and their other names: OpenAI's `developer` is the system prompt, `function` a tool's answer.
+const ROLES: [(&str, Role); 6] = [
+    ("system", Role::System),
+    ("developer", Role::System),
+    ("user", Role::User),
+    ("assistant", Role::Assistant),
+    ("tool", Role::Tool),
+    ("function", Role::Tool),
+];
+
+/// A message of a dataset.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Given {
+    pub message: Message,
+    /// Supervised training learns it: `weight` is not 0. Only the assistant's messages are ever learnt.
+    pub trained: bool,
+}
+
+impl Role {
+    /// The role of that name, other names included.
+    pub fn named(name: &str) -> Option<Self> {
+        ROLES.iter().find(|(other, _)| *other == name).map(|(_, role)| *role)
+    }
+}
+
+impl ToolCall {
+    /// A call as r1 writes it (`{ name, arguments }`) or in the OpenAI shape (`{ function = { name, arguments } }`), the
+    /// arguments as a table or as its JSON text.
+    ///
+    /// # Errors
+    /// Says what is missing or no JSON.
+    pub fn given(json: &Value) -> Result<Self, String> {
+        let own = json.get("function").filter(|function| function.is_object()).unwrap_or(json);
+        let Some(name) = own.get("name").and_then(Value::as_str) else {
+            return Err("is not a call; a call is { name = …, arguments = { … } }".to_owned());
+        };
+        let arguments = match own.get("arguments") {
+            None | Some(Value::Null) => Value::Object(Map::new()),
+            Some(Value::String(text)) if text.trim().is_empty() => Value::Object(Map::new()),
+            Some(Value::String(text)) => {
+                serde_json::from_str(text).map_err(|error| format!("has arguments that are not JSON: {error}"))?
+            }
+            Some(arguments) => arguments.clone(),
+        };
+        let id = json.get("id").and_then(Value::as_str).map(str::to_owned);
+        Ok(Self { id, name: name.to_owned(), arguments })
+    }
+}
+
+/// A list of messages, or its JSON text; `at` names it in errors.
+///
+/// # Errors
+/// Says which message is not one, and why.
+pub fn messages(json: &Value, at: &str) -> Result<Vec<Given>, String> {
+    let parsed;
+    let list = match json {
+        Value::Array(list) => list,
+        Value::String(text) => {
+            parsed = serde_json::from_str::<Value>(text).map_err(|error| format!("`{at}` is not JSON: {error}"))?;
+            parsed.as_array().ok_or_else(|| format!("`{at}` is not a list of messages"))?
+        }
+        other => return Err(format!("`{at}` is not a list of messages, it is {}", kind(other))),
+    };
+    if list.is_empty() {
+        return Err(format!("`{at}` is empty"));
+    }
+    list.iter().enumerate().map(|(index, item)| message(item, &format!("{at}[{}]", index + 1))).collect()
+}
+
+fn message(json: &Value, at: &str) -> Result<Given, String> {
+    let Some(fields) = json.as_object() else {
+        return Err(format!("{at} is {}; a message has `role` and `content`", kind(json)));
+    };
+    let Some(name) = fields.get("role").and_then(Value::as_str) else { return Err(format!("{at} has no `role`")) };
+    let Some(role) = Role::named(name) else {
+        let names: Vec<&str> = ROLES.iter().map(|(name, _)| *name).collect();
+        return Err(format!("{at}.role is \"{name}\"; it is one of `{}`", names.join("`, `")));
+    };
+    let mut given = Given { message: Message::new(role, Content::default()), trained: true };
+    let message = &mut given.message;
+    for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+        let text = || value.as_str().map(str::to_owned).ok_or_else(|| format!("{at}.{name} is not text"));
+        match name.as_str() {
+            "role" => {}
+            "content" => message.content = content(value, at)?,
+            "reasoning_content" => message.reasoning_content = Some(text()?),
+            "name" => message.name = Some(text()?),
+            "tool_call_id" => message.tool_call_id = Some(text()?),
+            "tool_calls" => {
+                let calls = value.as_array().ok_or_else(|| format!("{at}.tool_calls is not a list of calls"))?;
+                for (index, call) in calls.iter().enumerate() {
+                    let call = ToolCall::given(call).map_err(|why| format!("{at}.tool_calls[{}] {why}", index + 1))?;
+                    message.tool_calls.push(call);
+                }
+            }
+            "weight" => {
+                given.trained = match value.as_f64() {
+                    Some(0.0) => false,
+                    Some(1.0) => true,
+                    _ => return Err(format!("{at}.weight is {value}; it is 0 or 1")),
+                };
+            }
+            name if IGNORED_FIELDS.contains(&name) => {}
+            _ => {
+                let known = MESSAGE_FIELDS.join("`, `");
+                return Err(format!("{at} has the unknown field `{name}`; a message has `{known}`"));
+            }
+        }
+    }
+    Ok(given)
+}
+
+fn content(json: &Value, at: &str) -> Result<Content, String> {
+    match json {
+        Value::String(text) => Ok(Content::Text(text.clone())),
+        Value::Array(_) => serde_json::from_value::<Vec<Part>>(json.clone())
+            .map(Content::Parts)
+            .map_err(|error| format!("{at}.content is not a list of parts: {error}")),
+        other => Err(format!("{at}.content is {}; it is text or a list of parts", kind(other))),
+    }
+}
+
+/// The schemas of tools: a list, or its JSON text; nothing if there are none.
+///
+/// # Errors
+/// Says what it is instead.
+pub fn tools(json: Option<&Value>) -> Result<Vec<Value>, String> {
+    match json {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Array(tools)) => Ok(tools.clone()),
+        Some(Value::String(text)) if text.trim().is_empty() => Ok(Vec::new()),
+        Some(Value::String(text)) => match serde_json::from_str(text) {
+            Ok(Value::Array(tools)) => Ok(tools),
+            Ok(Value::Null) => Ok(Vec::new()),
+            Ok(other) => Err(format!("`tools` must be a list, not {}", kind(&other))),
+            Err(error) => Err(format!("`tools` is not JSON: {error}")),
+        },
+        Some(other) => Err(format!("`tools` must be a list, not {}", kind(other))),
+    }
+}
+
+/// A value in words.
+pub(super) fn kind(json: &Value) -> &'static str {
+    match json {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a table",
+    }
+}

@@ -1,0 +1,260 @@
+//! A row of a dataset as a conversation to imitate. The formats are those that supervised fine-tuning data is published
+//! in; docs/sft.md lists them.
+
+use serde_json::Value;
+
+use super::conversation::{self, Given, kind};
+use super::{Message, Role, ToolCall};
+
+/// A conversation to imitate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Demonstration {
+    pub messages: Vec<Message>,
+    /// One for each message: whether it is learnt. Only the assistant's are.
+    pub trained: Vec<bool>,
+    /// JSON schemas of the tools, as the prompt shows them.
+    pub tools: Vec<Value>,
+    /// The tool-call format, where the row names one.
+    pub format: Option<String>,
+}
+
+/// The shape of a row, by its columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// `messages`
+    Messages,
+    /// `prompt` and `completion`, text or messages
+    Completion,
+    /// ShareGPT: `conversations` of `{ from, value }`
+    ShareGpt,
+    /// Alpaca: `instruction`, `input` and `output`
+    Alpaca,
+}
+
+impl Shape {
+    fn of(row: &Value) -> Option<Self> {
+        let has = |name: &str| row.get(name).is_some_and(|value| !value.is_null());
+        if has("messages") {
+            Some(Self::Messages)
+        } else if has("prompt") && has("completion") {
+            Some(Self::Completion)
+        } else if has("conversations") {
+            Some(Self::ShareGpt)
+        } else if has("instruction") && has("output") {
+            Some(Self::Alpaca)
+        } else {
+            None
+        }
+    }
+}
+
+impl Demonstration {
+    /// Whether the row has the columns of one of the formats.
+    pub fn is_one(row: &Value) -> bool {
+        Shape::of(row).is_some()
+    }
+
+    /// Reads a row.
+    ///
+    /// # Errors
+    /// Says which column or message is wrong.
+    pub fn read(row: &Value) -> Result<Self, String> {
+        let given = match Shape::of(row) {
+            Some(Shape::Messages) => conversation::messages(&row["messages"], "messages")?,
+            Some(Shape::Completion) => completion(row)?,
+            Some(Shape::ShareGpt) => share_gpt(row)?,
+            Some(Shape::Alpaca) => alpaca(row)?,
+            None => {
+                return Err("the row has neither `messages` nor `prompt` and `completion` nor `conversations` nor \
+                            `instruction` and `output`"
+                    .to_owned());
+            }
+        };
+        let trained = given.iter().map(|given| given.trained && given.message.role == Role::Assistant).collect();
+        Ok(Self {
+            messages: given.into_iter().map(|given| given.message).collect(),
+            trained,
+            tools: conversation::tools(row.get("tools"))?,
+            format: row.get("format").and_then(Value::as_str).map(str::to_owned),
+        })
+    }
+}
+
+/// Text is the user's message and the reply; of messages, those of the prompt are not learnt.
+fn completion(row: &Value) -> Result<Vec<Given>, String> {
+    let mut given = match &row["prompt"] {
+        Value::String(text) => vec![plain(Role::User, text)],
+        list => conversation::messages(list, "prompt")?,
+    };
+    for given in &mut given {
+        given.trained = false;
+    }
+    match &row["completion"] {
+        Value::String(text) => given.push(plain(Role::Assistant, text)),
+        list => given.extend(conversation::messages(list, "completion")?),
+    }
+    Ok(given)
+}
+
+fn alpaca(row: &Value) -> Result<Vec<Given>, String> {
+    let text = |name: &str| match row.get(name) {
+        None | Some(Value::Null) => Ok(""),
+        Some(Value::String(text)) => Ok(text.as_str()),
+        Some(other) => Err(format!("`{name}` is {}; it must be text", kind(other))),
+    };
+    let (system, instruction, input) = (text("system")?, text("instruction")?, text("input")?);
+    let asked = if input.is_empty() { instruction.to_owned() } else { format!("{instruction}\n\n{input}") };
+    let mut given = Vec::new();
+    if !system.is_empty() {
+        given.push(plain(Role::System, system));
+    }
+    given.extend([plain(Role::User, &asked), plain(Role::Assistant, text("output")?)]);
+    Ok(given)
+}
+
+fn share_gpt(row: &Value) -> Result<Vec<Given>, String> {
+    let list = match &row["conversations"] {
+        Value::Array(list) if !list.is_empty() => list,
+        Value::Array(_) => return Err("`conversations` is empty".to_owned()),
+        other => return Err(format!("`conversations` is {}; it must be a list", kind(other))),
+    };
+    if list[0].get("role").is_some() {
+        return conversation::messages(&row["conversations"], "conversations");
+    }
+    let mut given: Vec<Given> = Vec::new();
+    if let Some(system) = row.get("system").and_then(Value::as_str).filter(|text| !text.is_empty()) {
+        given.push(plain(Role::System, system));
+    }
+    for (index, item) in list.iter().enumerate() {
+        let at = format!("conversations[{}]", index + 1);
+        let text = |name: &str| item.get(name).and_then(Value::as_str).ok_or_else(|| format!("{at} has no `{name}`"));
+        let (from, value) = (text("from")?, text("value")?);
+        let role = match from {
+            "system" => Role::System,
+            "human" | "user" => Role::User,
+            "gpt" | "assistant" | "chatgpt" | "bing" | "bard" | "model" | "function_call" => Role::Assistant,
+            "tool" | "observation" | "function_response" => Role::Tool,
+            other => {
+                return Err(format!(
+                    "{at}.from is \"{other}\"; it is one of `system`, `human`, `gpt`, `function_call`, `observation`"
+                ));
+            }
+        };
+        if from == "function_call" {
+            given.push(calls(value, &at)?);
+        } else {
+            given.push(plain(role, value));
+        }
+    }
+    Ok(given)
+}
+
+/// The JSON text of one call, or of a list of calls.
+fn calls(text: &str, at: &str) -> Result<Given, String> {
+    let json: Value = serde_json::from_str(text).map_err(|error| format!("{at}.value is not JSON: {error}"))?;
+    let list = json.as_array().cloned().unwrap_or_else(|| vec![json]);
+    let mut given = plain(Role::Assistant, "");
+    for call in &list {
+        given.message.tool_calls.push(ToolCall::given(call).map_err(|why| format!("{at}.value {why}"))?);
+    }
+    Ok(given)
+}
+
+fn plain(role: Role, text: &str) -> Given {
+    Given { message: Message::new(role, text), trained: true }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    /// Role, text, calls, and `*` where it is learnt.
+    fn shown(row: &Value) -> Vec<String> {
+        let read = Demonstration::read(row).unwrap();
+        let line = |(message, trained): (&Message, &bool)| {
+            let calls: Vec<String> =
+                message.tool_calls.iter().map(|call| format!(" {}({})", call.name, call.arguments)).collect();
+            let star = if *trained { "*" } else { "" };
+            format!("{}{star}: {}{}", message.role.name(), message.content.text(), calls.concat())
+        };
+        read.messages.iter().zip(&read.trained).map(line).collect()
+    }
+
+    #[test]
+    fn rows_of_openai_and_hugging_face_are_read() {
+        let openai = json!({
+            "messages": [
+                {"role": "developer", "content": "Be brief."},
+                {"role": "user", "content": [{"type": "text", "text": "1+1?"}], "name": null},
+                {"role": "assistant", "content": "Let me guess: 3", "weight": 0},
+                {"role": "user", "content": "Use the tool."},
+                {"role": "assistant", "content": null, "refusal": null, "weight": 1, "tool_calls": [
+                    {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 1}"}}]},
+                {"role": "tool", "tool_call_id": "c1", "content": "2"},
+                {"role": "assistant", "content": "2"},
+            ],
+            "tools": "[{\"type\": \"function\", \"function\": {\"name\": \"add\"}}]",
+            "parallel_tool_calls": false,
+        });
+        assert_eq!(
+            shown(&openai),
+            [
+                "system: Be brief.",
+                "user: 1+1?",
+                "assistant: Let me guess: 3",
+                "user: Use the tool.",
+                "assistant*:  add({\"a\":1})",
+                "tool: 2",
+                "assistant*: 2"
+            ]
+        );
+        assert_eq!(Demonstration::read(&openai).unwrap().tools[0]["function"]["name"], "add");
+        let hugging_face = json!({"messages": [
+            {"role": "user", "content": "1+1?", "tool_calls": null},
+            {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}]},
+        ], "tools": null});
+        assert_eq!(shown(&hugging_face), ["user: 1+1?", "assistant*:  add({\"a\":1})"]);
+    }
+
+    #[test]
+    fn rows_of_other_shapes_are_read() {
+        assert_eq!(shown(&json!({"prompt": "1+1?", "completion": "2"})), ["user: 1+1?", "assistant*: 2"]);
+        let of_messages = json!({
+            "prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+                       {"role": "user", "content": "c"}],
+            "completion": [{"role": "assistant", "content": "d"}],
+        });
+        assert_eq!(shown(&of_messages), ["user: a", "assistant: b", "user: c", "assistant*: d"]);
+        let share_gpt = json!({"system": "S", "conversations": [
+            {"from": "human", "value": "a"}, {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}"},
+            {"from": "observation", "value": "o"}, {"from": "gpt", "value": "b"}]});
+        assert_eq!(shown(&share_gpt), ["system: S", "user: a", "assistant*:  f({})", "tool: o", "assistant*: b"]);
+        let alpaca = json!({"instruction": "Add.", "input": "1 1", "output": "2"});
+        assert_eq!(shown(&alpaca), ["user: Add.\n\n1 1", "assistant*: 2"]);
+        assert_eq!(shown(&json!({"instruction": "Add.", "input": "", "output": "2"}))[0], "user: Add.");
+    }
+
+    #[test]
+    fn what_is_no_conversation_says_where() {
+        let why = |row: Value| Demonstration::read(&row).unwrap_err();
+        assert!(why(json!({"text": "x"})).starts_with("the row has neither `messages`"));
+        assert_eq!(why(json!({"messages": []})), "`messages` is empty");
+        assert_eq!(why(json!({"messages": [{"content": "x"}]})), "messages[1] has no `role`");
+        let role = why(json!({"messages": [{"role": "bot", "content": "x"}]}));
+        assert!(role.starts_with("messages[1].role is \"bot\"; it is one of `system`"), "{role}");
+        let field = why(json!({"messages": [{"role": "user", "contents": "x"}]}));
+        assert!(field.starts_with("messages[1] has the unknown field `contents`"), "{field}");
+        let call = json!({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]});
+        assert!(
+            why(json!({"messages": [call]})).starts_with("messages[1].tool_calls[1] has arguments that are not JSON")
+        );
+        assert_eq!(
+            why(json!({"messages": [{"role": "assistant", "content": "x", "weight": 0.5}]})),
+            "messages[1].weight is 0.5; it is 0 or 1"
+        );
+        assert_eq!(why(json!({"prompt": "x", "completion": "y", "tools": 4})), "`tools` must be a list, not a number");
+    }
+}
