@@ -856,11 +856,11 @@ function r1.last_boxed(text) end
 ---@return string?
 function r1.answer(text) end
 
----Whether two answers say the same: numbers, fractions, simple LaTeX, lists. No answer equals nothing.
----@param a string|number|nil
----@param b string|number|nil
+---Whether an answer says what the reference says: numbers, algebra, sets, intervals, points, matrices, equations, units, text. Whole numbers, fractions and decimals are compared exactly: 0.333333 is not 1/3. One of two units may be left out; two different ones differ. No answer equals nothing. docs/answers.md has the rules.
+---@param answer string|number|nil What is graded: a bare answer, LaTeX or plain text, or a reply that states one
+---@param reference string|number|nil The right answer
 ---@return boolean
-function r1.math_equal(a, b) end
+function r1.math_equal(answer, reference) end
 
 ---Shortens a text and says by how much.
 ---@param text string
