@@ -270,16 +270,30 @@ pub enum LossAgg {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sft {
+    /// Optimiser steps.
     pub steps: usize,
     /// Conversations per optimiser step.
     pub batch_size: usize,
+    /// Learning rate after the warm-up.
     pub lr: f64,
+    /// Steps over which the learning rate rises on a straight line to `lr`.
     pub warmup: usize,
-    /// The learning rate falls along a cosine to this share of `lr`.
+    /// After the warm-up the learning rate falls along half a cosine to this share of `lr`; 1 keeps it constant.
     pub final_lr: f64,
+    /// Decay rates of AdamW's first and second moments.
+    pub betas: (f64, f64),
+    /// Decoupled weight decay, of matrices only.
     pub weight_decay: f64,
+    /// The gradient's norm is clipped to this; 0 clips nothing.
     pub max_grad_norm: f64,
+    /// Tokens per forward pass. A step's conversations are packed into as many passes as they need.
     pub tokens_per_batch: usize,
+    /// Longest conversation, tokens; 0 is the model's context.
+    pub max_length: usize,
+    /// What happens to a longer one.
+    pub overlong: Overlong,
+    /// Evaluations of `data.eval` in a row without a lower loss after which the run stops; 0 never stops early.
+    pub patience: usize,
     /// Keep only the inputs of the layers until the backward pass, which computes the rest again.
     pub gradient_checkpointing: bool,
 }
@@ -292,12 +306,29 @@ impl Default for Sft {
             lr: 1e-5,
             warmup: 20,
             final_lr: 0.1,
+            betas: (0.9, 0.95),
             weight_decay: 0.0,
             max_grad_norm: 1.0,
             tokens_per_batch: 8192,
+            max_length: 0,
+            overlong: Overlong::Error,
+            patience: 0,
             gradient_checkpointing: false,
         }
     }
+}
+
+/// What supervised training does with a conversation that is too long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Overlong {
+    /// The run ends with an error that names the row.
+    #[default]
+    Error,
+    /// It is left out, and the next one takes its place.
+    Skip,
+    /// Its end is cut off.
+    Truncate,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -12,6 +12,7 @@ use super::vm::{at_definition, definition};
 use super::worker::Worker;
 use crate::config::{Source, Trainer};
 use crate::error::{Error, Kind, Result};
+use crate::mdp::Demonstration;
 
 /// Which rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,31 +80,38 @@ impl Worker {
                 None => Json::Null,
             },
         };
-        let supervised = matches!(self.script.settings.trainer, Trainer::Sft(_)) && split == Split::Train;
+        let supervised = matches!(self.script.settings.trainer, Trainer::Sft(_));
         let placed = |error: Error| error.at(self.place_of_row(split, index));
         columns::decode(&mut row).map_err(|why| placed(Error::new(Kind::Data, why)))?;
         let own_reset = supervised || self.envs.of(&row).map_err(placed)?.env.own_reset;
-        let needed: &[&str] = if supervised {
-            &["messages"]
-        } else if own_reset {
-            &[]
-        } else {
-            &["prompt", "problem", "question", "messages"]
-        };
+        if supervised && !Demonstration::is_one(&row) {
+            let known: Vec<&str> = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
+            let mut hint = format!("it has {}", names(&known));
+            if !matches!(self.script.source_of(split), Some(Source::Generated { .. } | Source::Rows(_))) {
+                hint = format!("{hint}; columns = {{ messages = \"…\" }} renames one");
+            }
+            let message =
+                "the row has no column `messages`, which r1.sft needs, nor those of another format (docs/sft.md)";
+            return Err(placed(Error::new(Kind::Data, message)).hint(hint));
+        }
+        let needed: &[&str] =
+            if supervised || own_reset { &[] } else { &["prompt", "problem", "question", "messages"] };
         let holds = |name: &&str| {
             row.get(name).is_some_and(|value| value.is_array() || (value.is_string() && *name != "messages"))
         };
         if !needed.is_empty() && !needed.iter().any(holds) {
             let known: Vec<&str> = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
             let wanted = needed.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ");
-            let use_of = if supervised { "r1.sft" } else { "the default reset" };
             let mut hint = format!("it has {}", names(&known));
             if !matches!(self.script.source_of(split), Some(Source::Generated { .. } | Source::Rows(_))) {
                 hint = format!("{hint}; columns = {{ {} = \"…\" }} renames one", needed[0]);
             }
-            return Err(Error::new(Kind::Data, format!("the row has no column {wanted}, which {use_of} needs"))
-                .at(self.place_of_row(split, index))
-                .hint(hint));
+            return Err(Error::new(
+                Kind::Data,
+                format!("the row has no column {wanted}, which the default reset needs"),
+            )
+            .at(self.place_of_row(split, index))
+            .hint(hint));
         }
         Ok(row)
     }

@@ -45,7 +45,25 @@ pub struct State {
     /// The running deviation of returns, where rewards are divided by it: discount, count, mean and variance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub returns: Option<[f64; 4]>,
+    /// The lowest held-out loss of supervised training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<Best>,
 }
+
+/// The lowest held-out loss so far.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Best {
+    /// The step after which it was measured.
+    pub step: u64,
+    /// Nats a token.
+    pub loss: f64,
+    /// Evaluations since then.
+    pub worse: u64,
+}
+
+/// The folder of a run directory with the model of the lowest held-out loss.
+pub const BEST: &str = "best";
 
 impl State {
     /// Writes `trainer_state/state.json` of a checkpoint.
@@ -75,30 +93,11 @@ impl RunDir {
     pub fn checkpoint(&self, step: u64, keep: usize, fill: impl FnOnce(&Path, &Path) -> Result<()>) -> Result<PathBuf> {
         let root = self.checkpoints();
         let name = format!("step-{step:06}");
-        let path = root.join(&name);
-        let unfinished = files::unfinished(&name, 0o777, |builder| builder.tempdir_in(&root))
-            .map_err(|e| failed("make a directory in", &root, &e))?;
-        // An error drops `unfinished`, which removes it.
-        let own = unfinished.path().join(TRAINER_STATE);
-        files::make_dir(&own)?;
-        fill(unfinished.path(), &own)?;
-        files::sync_tree(unfinished.path())?;
-        let rename = |from: &Path, to: &Path| fs::rename(from, to).map_err(|e| failed("rename to", to, &e));
-        if path.exists() {
-            // Written again after a resume: the old one steps aside first, since a rename can't replace it.
-            let aside = root.join(format!(".{name}-old{}", files::UNFINISHED));
-            if aside.exists() {
-                files::remove(&aside)?;
-            }
-            rename(&path, &aside)?;
-            rename(unfinished.path(), &path)?;
-            files::remove(&aside)?;
-        } else {
-            rename(unfinished.path(), &path)?;
-        }
-        // It has moved, so there is nothing left to remove.
-        let _ = unfinished.keep();
-        files::sync_dir(&root)?;
+        let path = publish(&root, &name, |dir| {
+            let own = dir.join(TRAINER_STATE);
+            files::make_dir(&own)?;
+            fill(dir, &own)
+        })?;
         files::write_bytes(&root.join("latest"), format!("{name}\n").as_bytes())?;
         if keep > 0 {
             let all = complete(self.path())?;
@@ -109,6 +108,41 @@ impl RunDir {
         }
         Ok(path)
     }
+}
+
+impl RunDir {
+    /// Replaces the folder [`BEST`] of the run by a model that `fill` writes. Returns where it is.
+    pub fn best(&self, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+        publish(self.path(), BEST, fill)
+    }
+}
+
+/// Makes the directory `root/name`: `fill` writes into a temporary one, which is synced and renamed, so the directory is
+/// complete or not there.
+fn publish(root: &Path, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    let path = root.join(name);
+    let unfinished = files::unfinished(name, 0o777, |builder| builder.tempdir_in(root))
+        .map_err(|e| failed("make a directory in", root, &e))?;
+    // An error drops `unfinished`, which removes it.
+    fill(unfinished.path())?;
+    files::sync_tree(unfinished.path())?;
+    let rename = |from: &Path, to: &Path| fs::rename(from, to).map_err(|e| failed("rename to", to, &e));
+    if path.exists() {
+        // Written again after a resume: the old one steps aside first, since a rename can't replace it.
+        let aside = root.join(format!(".{name}-old{}", files::UNFINISHED));
+        if aside.exists() {
+            files::remove(&aside)?;
+        }
+        rename(&path, &aside)?;
+        rename(unfinished.path(), &path)?;
+        files::remove(&aside)?;
+    } else {
+        rename(unfinished.path(), &path)?;
+    }
+    // It has moved, so there is nothing left to remove.
+    let _ = unfinished.keep();
+    files::sync_dir(root)?;
+    Ok(path)
 }
 
 /// The newest checkpoint of a run and its step; `None` when there is none yet.

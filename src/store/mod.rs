@@ -27,7 +27,7 @@ mod stored;
 mod table;
 mod trajectories;
 
-pub use checkpoint::{State, find_model, latest_checkpoint, trainer_state};
+pub use checkpoint::{BEST, Best, State, find_model, latest_checkpoint, trainer_state};
 pub use configuration::{Configuration, Origin, Origins, ScriptVersion};
 pub use files::write_atomic;
 pub use read::read_trajectories;

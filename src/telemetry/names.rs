@@ -201,12 +201,25 @@ pub const SECTIONS: &[Section] = &[
         names: &[
             name("sft/loss", "Mean negative log-likelihood of a trained (assistant) token, in nats"),
             name("sft/tokens", "Trained tokens in the step"),
+            name("sft/packed_tokens", "Tokens computed in the step: those of all its conversations, without padding"),
+            name("sft/supervised_share", "Share of the computed tokens that are trained"),
+            name(
+                "sft/fill",
+                "Share of the room of the micro-batches, `trainer.tokens_per_batch` each, that tokens fill",
+            ),
+            name(
+                "sft/padding_avoided",
+                "Share of the tokens of a batch padded to its longest conversation that would be padding",
+            ),
+            name("sft/overlong", "Conversations of the step that were left out or cut because they are too long"),
         ],
     },
     Section {
         title: "Evaluation",
         when: "Before the first step, after the last, and every `eval.every` steps, on `data.eval`.",
         names: &[
+            name("eval/loss", "Supervised training: mean negative log-likelihood of a held-out reply's token, in nats"),
+            name("eval/tokens", "Supervised training: tokens in that mean"),
             name("eval/accuracy", "Share of tasks whose trajectory counts as right"),
             name("eval/reward", "Mean total reward"),
             name("eval/<part>", "Mean of a named part of the reward, unweighted"),

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::Renderer;
+use super::pieces::Pieces;
 use super::turns::Next;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, Role};
@@ -21,6 +22,43 @@ impl Renderer {
     /// token, not the line break behind it; in Retool each piece up to `</code>`, not the interpreter's output.
     pub fn supervised(&self, messages: &[Message], tools: &[Value]) -> Result<Supervised> {
         self.marked(messages, tools, false)
+    }
+
+    /// The same, but only the assistant's messages with `trained[index]` are learnt.
+    ///
+    /// # Errors
+    /// Those of [`Renderer::supervised`], and [`Kind::Model`] where the template does not show which message wrote what.
+    pub fn supervised_where(&self, messages: &[Message], tools: &[Value], trained: &[bool]) -> Result<Supervised> {
+        let replies: Vec<usize> =
+            (0..messages.len()).filter(|index| messages[*index].role == Role::Assistant).collect();
+        let learnt = |index: usize| trained.get(index).copied().unwrap_or(true);
+        if replies.iter().all(|index| learnt(*index)) {
+            return self.supervised(messages, tools);
+        }
+        let mut pieces = self.pieces(messages, tools, Next::End)?;
+        let sampled = |pieces: &Pieces| pieces.0.iter().filter(|piece| piece.sampled).count();
+        // The sampled pieces of the conversation up to a message are those of the messages up to it.
+        let (all, mut owners) = (sampled(&pieces), Vec::new());
+        for index in replies {
+            let to = if index + 1 == messages.len() {
+                all
+            } else {
+                sampled(&self.pieces(&messages[..=index], tools, Next::End)?)
+            };
+            if to < owners.len() {
+                break;
+            }
+            owners.resize(to, index);
+        }
+        if owners.len() != all {
+            return Err(Error::new(Kind::Model, "the chat template does not show where a message begins and ends")
+                .hint("leave out `weight`, or use a ChatML template"));
+        }
+        for (piece, owner) in pieces.0.iter_mut().filter(|piece| piece.sampled).zip(owners) {
+            piece.sampled = learnt(owner);
+        }
+        let (ids, mask) = pieces.encode(self.tokenizer())?;
+        Ok(Supervised { ids, mask })
     }
 
     /// The same; `prompt` asks for a reply behind it.
@@ -88,6 +126,39 @@ mod tests {
             shown(&retool, &messages[..2]),
             "<|im_start|>user\n6*7?<|im_end|>\n<|im_start|>assistant\n«Run <code>print(6*7)</code>»<|im_end|>\n"
         );
+    }
+
+    #[test]
+    fn messages_of_weight_zero_are_not_learnt() {
+        let messages = [Message::user("a"), Message::assistant("b"), Message::user("c"), Message::assistant("d")];
+        let shown = |renderer: &Renderer, trained: &[bool]| {
+            let Supervised { ids, mask } = renderer.supervised_where(&messages, &[], trained).unwrap();
+            show(renderer, &ids, &mask)
+        };
+        let hermes = renderer(Format::Hermes);
+        let whole = |b: &str, d: &str| {
+            format!(
+                "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n{b}\n<|im_start|>user\nc<|im_end|>\n\
+                 <|im_start|>assistant\n{d}\n"
+            )
+        };
+        let (b, d) = ("b<|im_end|>", "d<|im_end|>");
+        let marked = |text: &str| format!("«{text}»");
+        assert_eq!(shown(&hermes, &[false, true, false, true]), whole(&marked(b), &marked(d)));
+        assert_eq!(shown(&hermes, &[false, false, false, true]), whole(b, &marked(d)));
+        assert_eq!(shown(&hermes, &[false, true, false, false]), whole(&marked(b), d));
+        // In one turn with its results, each message has its own piece.
+        let retool = renderer(Format::Retool);
+        let turn = [
+            Message::user("q"),
+            Message::assistant("Run <code>x</code>"),
+            Message::tool("1"),
+            Message::assistant("so 1"),
+        ];
+        let Supervised { ids, mask } = retool.supervised_where(&turn, &[], &[true, false, true, true]).unwrap();
+        let text = show(&retool, &ids, &mask);
+        assert!(text.contains("Run <code>x</code>") && !text.contains("«Run"), "{text}");
+        assert!(text.contains("«so 1<|im_end|>»"), "{text}");
     }
 
     /// The spans that transformers finds with `{% generation %}` in the training templates of TRL. They count the line

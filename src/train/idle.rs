@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use crate::config::{Branch, Decay, KlPlace, Learner, LossAgg, Settings, Trainer};
+use crate::config::{Branch, Decay, KlPlace, Learner, LossAgg, Settings, Sft, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::rl::objective::{CUSTOM, Formula, Objective};
 use crate::script::Script;
@@ -52,7 +52,7 @@ pub fn idle_settings(script: &Script) -> Result<Vec<Error>> {
 fn find(settings: &Settings, given: &Value) -> Vec<Idle> {
     let mut found = Found { given, list: Vec::new() };
     match &settings.trainer {
-        Trainer::Sft(sft) => found.warmup(sft.warmup, sft.steps),
+        Trainer::Sft(sft) => found.supervised(sft, settings),
         Trainer::Grpo(learner) => found.learner(learner, false),
         Trainer::Ppo(learner) => found.learner(learner, true),
     }
@@ -104,6 +104,18 @@ impl Found<'_> {
                 "trainer.warmup{own} is {warmup} and trainer.steps {steps}: the learning rate never gets to trainer.lr"
             );
             self.add("trainer.warmup", message, "lower trainer.warmup or raise trainer.steps");
+        }
+    }
+
+    fn supervised(&mut self, sft: &Sft, settings: &Settings) {
+        self.warmup(sft.warmup, sft.steps);
+        let nothing = settings.data.eval.is_none();
+        if nothing && settings.eval.every > 0 {
+            self.add("eval.every", "eval.every is set, and there is nothing to evaluate on", "give data.eval");
+        }
+        if sft.patience > 0 && (nothing || settings.eval.every == 0) {
+            let message = "trainer.patience counts evaluations during training, and there are none";
+            self.add("trainer.patience", message, "give data.eval and eval.every");
         }
     }
 

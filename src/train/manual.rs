@@ -18,16 +18,16 @@ use super::objective::Objective;
 use super::resume::Opened;
 use super::score::{Reference, score};
 use super::setup::Training;
-use super::sft::{self, Demonstration};
 use super::steps::Steps;
 use super::update::UpdateStats;
 use super::written::Learned;
-use super::{RunOptions, files, lesson, metrics, report};
+use super::{RunOptions, demonstrations, files, lesson, metrics, report, sft};
 use crate::config::{Choice, Filter, Learner, LossGraph, Sft};
 use crate::engine::Stats;
 use crate::error::{Error, Kind, Result, suggest};
-use crate::mdp::Trajectory;
+use crate::mdp::{Demonstration, Trajectory};
 use crate::rl::advantages::Need;
+use crate::rl::pack::Row;
 use crate::store::read_trajectories;
 use crate::telemetry::{Metrics, Reporter};
 
@@ -309,9 +309,14 @@ impl Manual {
         for (place, example) in examples.iter().enumerate() {
             let named =
                 |error: Error| Error { place: Some(format!("example {}", place + 1)), kind: Kind::Usage, ..error };
-            let example = Demonstration::from_row(example, place as u64).map_err(named)?;
-            let longest = self.it.session.max_context;
-            rows.push(sft::row(&example, &renderer, longest, place).map_err(named)?);
+            let example = Demonstration::read(example).map_err(|why| named(Error::new(Kind::Usage, why)))?;
+            let row = demonstrations::row(&example, &renderer).map_err(named)?;
+            let (tokens, longest) = (row.len(), self.it.session.max_context);
+            if tokens > longest {
+                let message = format!("the conversation has {tokens} tokens and the model's context holds {longest}");
+                return Err(named(Error::new(Kind::Usage, message).hint("shorten it or leave it out")));
+            }
+            rows.push(Row { trajectory: place, ..row });
         }
         let (learner, lr) = (&self.it.learner, self.rate(asked.lr)?);
         let settings =

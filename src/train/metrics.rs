@@ -278,6 +278,10 @@ pub(super) fn memory(metrics: &mut Metrics, device: Device) {
 pub(super) fn supervised(metrics: &mut Metrics, step: &SupervisedStats, lr: f64, seconds: f64) {
     metrics.set("sft/loss", step.loss);
     metrics.set("sft/tokens", step.trained as f64);
+    metrics.set("sft/packed_tokens", step.tokens as f64);
+    metrics.set("sft/supervised_share", step.trained as f64 / step.tokens as f64);
+    metrics.set("sft/fill", step.fill);
+    metrics.set("sft/padding_avoided", 1.0 - step.tokens as f64 / (step.rows * step.longest) as f64);
     metrics.set("policy/grad_norm", step.grad_norm);
     metrics.set("policy/lr", lr);
     metrics.set("time/step", seconds);

@@ -9,11 +9,13 @@ mod collect;
 mod credit;
 mod critic;
 mod custom;
+mod demonstrations;
 pub mod evaluate;
 mod failures;
 mod files;
 mod generation;
 mod grpo;
+mod held_out;
 mod idle;
 mod learn;
 mod lesson;
@@ -120,6 +122,9 @@ pub struct Summary {
     /// Evaluation before and after training; empty for supervised runs without one.
     pub before: Option<evaluate::Evaluation>,
     pub after: Option<evaluate::Evaluation>,
+    /// The model with the lowest held-out loss, where supervised training has `data.eval`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best: Option<PathBuf>,
     /// Stopped by Ctrl-C before its last step.
     pub interrupted: bool,
 }

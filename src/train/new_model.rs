@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use super::order;
-use super::sft::Demonstration;
+use super::{demonstrations, order};
 use crate::config::InitModel;
 use crate::error::{Error, Kind, Result};
 use crate::model::{Config, Model};
@@ -26,7 +25,7 @@ pub(super) fn make(
     let mut texts = Vec::new();
     for position in 0..wanted {
         let index = order::shuffled(position, rows, seed);
-        let demonstration = Demonstration::from_row(&worker.row(Split::Train, index)?, index)?;
+        let demonstration = demonstrations::read(worker, Split::Train, index)?;
         for message in &demonstration.messages {
             texts.push(message.content.text());
             for call in &message.tool_calls {

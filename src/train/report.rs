@@ -7,12 +7,12 @@ use super::credit::named;
 use super::evaluate::Evaluation;
 use super::session::Session;
 use super::{RunOptions, Summary, metrics};
-use crate::config::{Branch, BranchAt, Learner, Sft};
+use crate::config::{Branch, BranchAt, Learner, Overlong, Sft};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Role, Trajectory};
 use crate::model::Model;
 use crate::script::{Script, needs_in_words};
-use crate::store::RunDir;
+use crate::store::{Best, RunDir};
 use crate::telemetry::{Metrics, MetricsLog, Reporter, compact, duration};
 
 /// Example trajectories shown before and after.
@@ -209,12 +209,28 @@ pub(super) fn closing(reporter: &Reporter, summary: &Summary, curves: &Curves, o
     reporter.event("summary", &json!(summary));
 }
 
-pub(super) fn closing_sft(reporter: &Reporter, summary: &Summary, tokens: usize, options: &RunOptions) {
+/// What supervised training came to.
+pub(super) struct Supervised {
+    /// Tokens computed by this process.
+    pub(super) tokens: usize,
+    /// The lowest held-out loss.
+    pub(super) best: Option<Best>,
+    /// The patience that ended the run before its last step.
+    pub(super) stopped: Option<usize>,
+}
+
+pub(super) fn closing_sft(reporter: &Reporter, summary: &Summary, done: &Supervised, options: &RunOptions) {
     reporter.section(if summary.interrupted { "Stopped" } else { "Done" });
-    let millions = tokens as f64 / 1e6;
+    let millions = done.tokens as f64 / 1e6;
     reporter.text(&format!("{} steps, {millions:.1}M tokens in {}", summary.steps, duration(summary.seconds)));
+    if let Some(patience) = done.stopped {
+        reporter.text(&format!("stopped     early: {patience} evaluations in a row without a lower held-out loss"));
+    }
+    if let (Some(best), Some(path)) = (done.best, &summary.best) {
+        reporter.text(&format!("best        {} (held-out loss {:.4}, step {})", path.display(), best.loss, best.step));
+    }
     reporter.text(&format!("run         {}", summary.run_dir.display()));
-    if let Some(model) = options.out.as_ref().or(summary.checkpoint.as_ref()) {
+    if let Some(model) = options.out.as_ref().or(summary.best.as_ref()).or(summary.checkpoint.as_ref()) {
         reporter.text(&format!("model       {}", model.display()));
         reporter.text("next");
         reporter.text(&format!("  r1 infer --model {}", quoted(&model.display().to_string())));
@@ -223,6 +239,16 @@ pub(super) fn closing_sft(reporter: &Reporter, summary: &Summary, tokens: usize,
         reporter.text(&format!("  {}", options.resume_command("sft", &summary.run_dir)));
     }
     reporter.event("summary", &json!(summary));
+}
+
+/// Says how many conversations were too long, and what became of them.
+pub(super) fn overlong(reporter: &Reporter, count: u64, longest: usize, overlong: Overlong) {
+    let (conversations, were) = if count == 1 { ("conversation", "was") } else { ("conversations", "were") };
+    let fate = if overlong == Overlong::Truncate { "cut" } else { "left out" };
+    if count > 0 {
+        reporter
+            .warn(&format!("{count} {conversations} longer than {longest} tokens {were} {fate} (trainer.overlong)"));
+    }
 }
 
 /// Warns of settings that do nothing.

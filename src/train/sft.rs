@@ -1,32 +1,31 @@
 //! Supervised fine-tuning on the assistant tokens of conversations.
 //!
-//! A row of the dataset is `{ messages, tools?, format? }`. Its ids are made piece by piece exactly as a rollout would
-//! (text::Renderer::supervised), so that what reinforcement learning sees later is what was trained here. The loss is
-//! the mean negative log-probability of the masked-in tokens of the batch; rows are packed without padding.
+//! A row of the dataset is a conversation (`mdp::Demonstration`). Its ids are made piece by piece exactly as a rollout
+//! makes them (text::Renderer::supervised), so that reinforcement learning later sees what was trained here. The loss is
+//! the mean negative log-probability of the masked-in tokens of the batch; rows are packed without padding. docs/sft.md
+//! has the settings.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Instant;
 
-use serde_json::Value;
-
 use super::checkpoint::{Contents, load_optimizer};
+use super::demonstrations::Samples;
 use super::files::ModelFiles;
+use super::held_out::{HeldOut, is_best, stops_early};
 use super::idle::idle_settings;
+use super::report::Supervised;
 use super::resume::{Opened, record};
 use super::script_log::ScriptLog;
 use super::{RunOptions, Summary, adapter, due, files, metrics, new_model, order, report, session, source};
 use crate::config::{Sft, Trainer};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Message, Support};
 use crate::model::{Model, Packed};
 use crate::rl::adamw::{self, AdamW};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::rl::schedule::{Decay, Schedule};
-use crate::script::{Script, Split, Worker};
-use crate::store::{RunDir, State};
+use crate::script::{Split, Worker};
+use crate::store::{BEST, RunDir, State};
 use crate::telemetry::{Metrics, MetricsLog, Reporter};
 use crate::text::{Format, Renderer};
 
@@ -81,16 +80,16 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let (mut model, dir) = adapter::load_for_training(&dir, policy, merging, seed, options.fetching(reporter))?;
     model.set_checkpointing(sft.gradient_checkpointing);
     let model = Rc::new(model);
-    let mut renderers = Renderers {
-        // Of any format: what it shares with those of the rows is the tokenizer and the template.
-        base: Renderer::load(&dir, Format::Answer)?,
-        default: script.settings.env.format.clone(),
-        loaded: HashMap::new(),
-    };
-    let files = ModelFiles::read(&dir)?.with_template_of(&renderers.base);
+    let most = session::context(policy, model.config.max_position_embeddings, reporter);
+    // Of any format: what it shares with those of the rows is the tokenizer and the template.
+    let base = Renderer::load(&dir, Format::Answer)?;
+    let mut samples = Samples::new(&worker, base, &script.settings.env.format, &sft, most);
+    let files = ModelFiles::read(&dir)?.with_template_of(samples.base());
+    let eval = &script.settings.eval;
+    let held_out = HeldOut::new(&worker, &mut samples, eval)?;
     let mut optimizer = AdamW::new(
         model.parameters(),
-        adamw::Options { weight_decay: sft.weight_decay, betas: (0.9, 0.95), ..adamw::Options::default() },
+        adamw::Options { weight_decay: sft.weight_decay, betas: sft.betas, ..adamw::Options::default() },
     )?;
     if let Some(path) = &checkpoint {
         load_optimizer(&mut optimizer, path)?;
@@ -100,7 +99,6 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     report::opening_sft(reporter, &model, &run, rows, &sft);
     script.logged.iter().for_each(|line| printed.line(line));
 
-    let most = session::context(policy, model.config.max_position_embeddings, reporter);
     let mut summary = Summary { run_dir: run.path().to_owned(), ..Summary::default() };
     let schedule =
         Schedule { base: sft.lr, warmup: sft.warmup, decay: Decay::Cosine { total: sft.steps, floor: sft.final_lr } };
@@ -111,32 +109,55 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
         let contents = Contents { model: &model, files: &files, optimizer, ema: None, state };
         contents.write(&run, script.settings.checkpoint.keep, |_| Ok(()))
     };
-    while state.step < sft.steps as u64 {
+    let evaluate = |state: &mut State, values: &mut Metrics| -> Result<()> {
+        let Some(held_out) = &held_out else { return Ok(()) };
+        let started = Instant::now();
+        let loss = held_out.loss(&model, sft.tokens_per_batch)?;
+        if is_best(state, loss) {
+            run.best(|dir| {
+                model.save_trained(dir)?;
+                files.write(dir)
+            })?;
+        }
+        held_out.report(state.step, loss, started.elapsed().as_secs_f64(), values, reporter);
+        Ok(())
+    };
+    if held_out.is_some() && state.step == 0 {
+        let mut values = Metrics::new();
+        evaluate(&mut state, &mut values)?;
+        log.log(0, &values)?;
+    }
+    while state.step < sft.steps as u64 && !stops_early(&sft, &state) {
         if options.interrupted() {
             summary.interrupted = true;
             break;
         }
         let step_started = Instant::now();
         printed.at(state.step + 1);
-        let batch = batch(&worker, &mut renderers, &script, &state, &sft, rows, most)?;
+        let batch = batch(&mut samples, &state, &sft, rows)?;
         let lr = schedule.at(state.step as usize);
-        let done = update(&model, &mut optimizer, &batch, &sft, lr)?;
+        let done = update(&model, &mut optimizer, &batch.rows, &sft, lr)?;
         state.step += 1;
         state.optimizer_step += 1;
         state.policy_version += 1;
-        state.data_position += sft.batch_size as u64;
+        state.data_position += batch.taken;
         seen_tokens += done.tokens;
         let seconds = step_started.elapsed().as_secs_f64();
         let mut values = Metrics::new();
         metrics::supervised(&mut values, &done, lr, seconds);
+        values.set("sft/overlong", batch.too_long as f64);
         metrics::memory(&mut values, model.device());
+        let last = state.step == sft.steps as u64;
+        if last || due(state.step, eval.every, sft.steps) {
+            evaluate(&mut state, &mut values)?;
+        }
         log.log(state.step, &values)?;
         bar.inc(1);
         bar.tokens(done.tokens as u64);
         if due(state.step, script.settings.checkpoint.every, sft.steps) {
             save(&optimizer, &state)?;
         }
-        if state.step.is_multiple_of(20) || state.step == sft.steps as u64 {
+        if state.step.is_multiple_of(20) || last {
             printed.settle()?;
             reporter.step(state.step, sft.steps as u64, &values);
         }
@@ -144,14 +165,18 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     printed.settle()?;
     bar.finish();
     let checkpoint = save(&optimizer, &state)?;
+    summary.best = held_out.is_some().then(|| run.path().join(BEST));
     if let Some(out) = &options.out {
         let settings = &script.settings.checkpoint;
-        files::export(&checkpoint, out, settings, model.kind(), options.fetching(reporter))?;
+        let model_dir = summary.best.as_ref().unwrap_or(&checkpoint);
+        files::export(model_dir, out, settings, model.kind(), options.fetching(reporter))?;
     }
     summary.checkpoint = Some(checkpoint);
     summary.steps = state.step as usize;
     summary.seconds = started.elapsed().as_secs_f64();
-    report::closing_sft(reporter, &summary, seen_tokens, options);
+    let stopped = stops_early(&sft, &state).then_some(sft.patience);
+    report::closing_sft(reporter, &summary, &Supervised { tokens: seen_tokens, best: state.best, stopped }, options);
+    report::overlong(reporter, samples.too_long, samples.longest(), sft.overlong);
     Ok(summary)
 }
 
@@ -163,101 +188,40 @@ fn check(sft: &Sft) -> Result<()> {
     if !(sft.lr >= 0.0 && sft.lr.is_finite()) {
         return Err(Error::new(Kind::Script, format!("trainer.lr is {}", sft.lr)).hint("give a number from 0 up"));
     }
+    if ![sft.betas.0, sft.betas.1].iter().all(|beta| (0.0..1.0).contains(beta)) {
+        return Err(Error::new(Kind::Script, format!("trainer.betas is {:?}", sft.betas))
+            .hint("give two numbers from 0 up and below 1; the default is { 0.9, 0.95 }"));
+    }
     Ok(())
 }
 
-/// One renderer per tool format, over the same tokenizer.
-struct Renderers {
-    base: Renderer,
-    default: String,
-    loaded: HashMap<String, Arc<Renderer>>,
+/// The conversations of one optimiser step.
+struct Batch {
+    rows: Vec<Row>,
+    /// Rows of the dataset that were drawn for it, those left out among them.
+    taken: u64,
+    /// Conversations among them that are too long.
+    too_long: u64,
 }
 
-impl Renderers {
-    fn get(&mut self, format: Option<&str>) -> Result<Arc<Renderer>> {
-        let name = format.unwrap_or(&self.default).to_owned();
-        if let Some(renderer) = self.loaded.get(&name) {
-            return Ok(Arc::clone(renderer));
+/// Draws conversations until there are `trainer.batch_size`; in place of one that is left out the next one is drawn.
+fn batch(samples: &mut Samples, state: &State, sft: &Sft, count: u64) -> Result<Batch> {
+    let (mut rows, mut taken, before) = (Vec::with_capacity(sft.batch_size), 0, samples.too_long);
+    // A whole epoch on top: where nothing fits, that is known then.
+    let most = sft.batch_size as u64 + count;
+    while rows.len() < sft.batch_size && taken < most {
+        let index = order::shuffled(state.data_position + taken, count, state.seed);
+        taken += 1;
+        if let Some(row) = samples.row(Split::Train, index)? {
+            rows.push(Row { trajectory: rows.len(), ..row });
         }
-        let renderer = Arc::new(self.base.with_format(&name)?);
-        self.loaded.insert(name, Arc::clone(&renderer));
-        Ok(renderer)
     }
-}
-
-/// A dataset row as a conversation.
-pub(super) struct Demonstration {
-    pub(super) messages: Vec<Message>,
-    pub(super) tools: Vec<Value>,
-    pub(super) format: Option<String>,
-}
-
-impl Demonstration {
-    pub(super) fn from_row(row: &Value, index: u64) -> Result<Self> {
-        let place = format!("row {index} of data.train");
-        let messages = row.get("messages").ok_or_else(|| {
-            let columns: Vec<&str> = row.as_object().into_iter().flat_map(|map| map.keys().map(String::as_str)).collect();
-            Error::new(Kind::Data, format!("the row has no column `messages` (it has {})", columns.join(", ")))
-                .at(&place)
-                .hint("r1.sft wants rows { messages = { … }, tools = …, format = … }; rename with columns = { messages = \"…\" }")
-        })?;
-        let messages: Vec<Message> = serde_json::from_value(messages.clone()).map_err(|error| {
-            Error::new(Kind::Data, format!("`messages` is not a list of messages: {error}")).at(&place)
-        })?;
-        let tools = match row.get("tools") {
-            None | Some(Value::Null) => Vec::new(),
-            Some(Value::Array(tools)) => tools.clone(),
-            Some(other) => {
-                return Err(Error::new(Kind::Data, format!("`tools` must be a list, not {other}")).at(&place));
-            }
-        };
-        let format = row.get("format").and_then(Value::as_str).map(str::to_owned);
-        Ok(Self { messages, tools, format })
+    if rows.is_empty() {
+        let longest = samples.longest();
+        return Err(Error::new(Kind::Data, format!("no conversation of data.train fits into {longest} tokens"))
+            .hint("raise trainer.max_length or policy.max_context"));
     }
-}
-
-/// The rows of one optimiser step. A conversation longer than the model's context is an error, not a silent cut.
-fn batch(
-    worker: &Worker,
-    renderers: &mut Renderers,
-    script: &Script,
-    state: &State,
-    sft: &Sft,
-    count: u64,
-    longest: usize,
-) -> Result<Vec<Row>> {
-    let mut rows = Vec::with_capacity(sft.batch_size);
-    for offset in 0..sft.batch_size as u64 {
-        let index = order::shuffled(state.data_position + offset, count, script.settings.seed);
-        let demonstration = Demonstration::from_row(&worker.row(Split::Train, index)?, index)?;
-        let renderer = renderers.get(demonstration.format.as_deref())?;
-        let place = format!("row {index} of data.train");
-        rows.push(row(&demonstration, &renderer, longest, offset as usize).map_err(|error| error.at(place))?);
-    }
-    Ok(rows)
-}
-
-/// A conversation as a row whose assistant tokens are trained on. One that is longer than `longest` tokens is an error, not a
-/// silent cut.
-pub(super) fn row(
-    demonstration: &Demonstration,
-    renderer: &Renderer,
-    longest: usize,
-    trajectory: usize,
-) -> Result<Row> {
-    let made = renderer.supervised(&demonstration.messages, &demonstration.tools)?;
-    if made.ids.len() > longest {
-        let message = format!("the conversation has {} tokens and the model's context holds {longest}", made.ids.len());
-        return Err(Error::new(Kind::Data, message).hint("shorten it or leave it out of the dataset"));
-    }
-    Ok(Row {
-        logprobs: vec![0.0; made.ids.len()],
-        steps: vec![0; made.ids.len()],
-        ids: made.ids,
-        loss_mask: made.mask,
-        support: Support::default(),
-        trajectory,
-    })
+    Ok(Batch { rows, taken, too_long: samples.too_long - before })
 }
 
 /// What a supervised step did.
@@ -268,6 +232,11 @@ pub(super) struct SupervisedStats {
     /// Tokens computed, and those trained on among them.
     pub(super) tokens: usize,
     pub(super) trained: usize,
+    /// Conversations, and the tokens of the longest one.
+    pub(super) rows: usize,
+    pub(super) longest: usize,
+    /// Share of the room of the micro-batches (`trainer.tokens_per_batch` each) that tokens fill.
+    pub(super) fill: f64,
 }
 
 /// Forward, loss, backward, one AdamW step.
@@ -285,12 +254,13 @@ pub(super) fn update(
         );
     }
     optimizer.zero_grad();
-    let (mut loss_sum, mut tokens) = (0.0, 0);
+    let (mut loss_sum, mut tokens, mut room) = (0.0, 0, 0);
     let chunk = super::update::logprobs_at_once(model.config.vocab_size, model.device());
     for members in micro_batches(rows, sft.tokens_per_batch) {
         let batch = MicroBatch::new(rows, &members, |_, _| 0.0, model.device())?;
         let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths };
         tokens += packed.ids.numel();
+        room += sft.tokens_per_batch.max(packed.ids.numel());
         let pass = model.learn(&packed)?;
         let hidden = pass.hidden().f_index_select(0, &batch.predict)?;
         let (logp, _) = model.logprobs(&hidden, &batch.targets, 1.0, chunk)?;
@@ -305,5 +275,7 @@ pub(super) fn update(
         loss_sum += value;
     }
     let grad_norm = optimizer.step(lr, sft.max_grad_norm)?;
-    Ok(SupervisedStats { loss: loss_sum, grad_norm, tokens, trained })
+    let longest = rows.iter().map(Row::len).max().unwrap_or(0);
+    let fill = tokens as f64 / room as f64;
+    Ok(SupervisedStats { loss: loss_sum, grad_norm, tokens, trained, rows: rows.len(), longest, fill })
 }

@@ -25,6 +25,7 @@ mod repl;
 mod replay;
 mod resume;
 mod secrets;
+mod sft;
 mod store_write;
 mod training;
 mod updates;

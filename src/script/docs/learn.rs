@@ -28,7 +28,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         "r1.sft",
         &[p("settings", "SftSettings", "")],
         &[("Trainer", "")],
-        "Supervised fine-tuning on rows with `messages`.",
+        "Supervised fine-tuning on conversations: rows with `messages`, and other formats (docs/sft.md).",
         "r1.sft { steps = 100, lr = 1e-5 }",
     ),
     program(

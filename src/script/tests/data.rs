@@ -91,7 +91,7 @@ fn what_is_wrong_with_a_row_is_told_with_its_line() {
     let sft = Bench::new("return r1.recipe { trainer = r1.sft {}, data = { train = 't.jsonl' } }");
     sft.file("t.jsonl", "{\"text\": \"x\"}");
     assert_snapshot!(sft.show(sft.worker().row(Split::Train, 0).unwrap_err()), @r#"
-    the row has no column `messages`, which r1.sft needs
+    the row has no column `messages`, which r1.sft needs, nor those of another format (docs/sft.md)
       --> t.jsonl:1
       hint: it has `text`; columns = { messages = "…" } renames one
     "#);

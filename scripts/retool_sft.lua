@@ -1,0 +1,24 @@
+--- Supervised fine-tuning on demonstrations of ReTool (arXiv:2504.11536), the start before scripts/retool.lua. The rows
+--- are those of JoeYing/ReTool-SFT on the Hugging Face hub: one column `messages`, the assistant's text with
+--- <code>…</code>, <interpreter>…</interpreter> and <answer>…</answer>. What the interpreter wrote is not learnt.
+---
+---   r1 sft scripts/retool_sft.lua --out models/retool-sft
+---   r1 sft scripts/retool_sft.lua data.train=retool.jsonl data.eval=held_out.jsonl eval.every=10 trainer.patience=3
+---   r1 run scripts/retool.lua policy.model=models/retool-sft
+
+return r1.recipe {
+  env = r1.env { format = "retool" },
+  policy = { model = "Qwen/Qwen2.5-1.5B-Instruct" },
+  data = { train = r1.data.hf "JoeYing/ReTool-SFT" { split = "train" } },
+  -- Two epochs of the 2,000 published rows.
+  trainer = r1.sft {
+    steps = 125,
+    batch_size = 32,
+    lr = 1e-5,
+    warmup = 10,
+    max_length = 16384,
+    overlong = "skip",
+    gradient_checkpointing = true,
+  },
+  checkpoint = { every = 25 },
+}

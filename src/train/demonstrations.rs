@@ -1,0 +1,114 @@
+//! Conversations of a dataset as rows of tokens for supervised training.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::config::{Overlong, Sft};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Demonstration, Support};
+use crate::rl::pack::Row;
+use crate::script::{Split, Worker};
+use crate::text::Renderer;
+
+/// Reads row `index` (from 0) as a conversation.
+///
+/// # Errors
+/// `Kind::Data` names the file and line of a row that is none.
+pub(super) fn read(worker: &Worker, split: Split, index: u64) -> Result<Demonstration> {
+    let row = worker.row(split, index)?;
+    Demonstration::read(&row).map_err(|why| {
+        Error::new(Kind::Data, why)
+            .at(worker.place_of_row(split, index))
+            .hint("docs/sft.md lists the formats of rows; `columns` of the dataset renames columns")
+    })
+}
+
+/// Makes rows of tokens, with one renderer per tool format over the same tokenizer.
+pub(super) struct Samples<'a> {
+    worker: &'a Worker,
+    base: Renderer,
+    default: String,
+    loaded: HashMap<String, Arc<Renderer>>,
+    /// Most tokens of a row.
+    longest: usize,
+    overlong: Overlong,
+    /// Conversations longer than that, so far.
+    pub(super) too_long: u64,
+}
+
+impl<'a> Samples<'a> {
+    /// `base` is a renderer of any format; `default` is the format of rows that name none.
+    pub(super) fn new(worker: &'a Worker, base: Renderer, default: &str, sft: &Sft, context: usize) -> Self {
+        let longest = if sft.max_length == 0 { context } else { sft.max_length.min(context) };
+        let (default, loaded) = (default.to_owned(), HashMap::new());
+        Self { worker, base, default, loaded, longest, overlong: sft.overlong, too_long: 0 }
+    }
+
+    pub(super) fn longest(&self) -> usize {
+        self.longest
+    }
+
+    pub(super) fn base(&self) -> &Renderer {
+        &self.base
+    }
+
+    fn renderer(&mut self, format: Option<&str>) -> Result<Arc<Renderer>> {
+        let name = format.unwrap_or(&self.default).to_owned();
+        if let Some(renderer) = self.loaded.get(&name) {
+            return Ok(Arc::clone(renderer));
+        }
+        let renderer = Arc::new(self.base.with_format(&name)?);
+        self.loaded.insert(name, Arc::clone(&renderer));
+        Ok(renderer)
+    }
+
+    /// Row `index` of the split as tokens; `None` if it is left out because it is too long.
+    ///
+    /// # Errors
+    /// `Kind::Data` names the file and line of a row that is no conversation, or that is too long where that is an error.
+    pub(super) fn row(&mut self, split: Split, index: u64) -> Result<Option<Row>> {
+        let demonstration = read(self.worker, split, index)?;
+        let renderer = self.renderer(demonstration.format.as_deref())?;
+        let mut row = row(&demonstration, &renderer)?;
+        let (length, longest) = (row.len(), self.longest);
+        if length > longest {
+            self.too_long += 1;
+            match self.overlong {
+                Overlong::Error => {
+                    return Err(Error::new(
+                        Kind::Data,
+                        format!("the conversation has {length} tokens, and at most {longest} fit"),
+                    )
+                    .at(self.worker.place_of_row(split, index))
+                    .hint("trainer.overlong = \"skip\" leaves such rows out, \"truncate\" cuts their ends off"));
+                }
+                Overlong::Skip => return Ok(None),
+                Overlong::Truncate => {
+                    row.ids.truncate(longest);
+                    row.loss_mask.truncate(longest);
+                    row.logprobs.truncate(longest);
+                    row.steps.truncate(longest);
+                    // Nothing is left to learn.
+                    if row.sampled() == 0 {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+        Ok(Some(row))
+    }
+}
+
+/// The tokens of a conversation, with those of the learnt messages masked in.
+pub(super) fn row(demonstration: &Demonstration, renderer: &Renderer) -> Result<Row> {
+    let Demonstration { messages, tools, trained, .. } = demonstration;
+    let made = renderer.supervised_where(messages, tools, trained)?;
+    Ok(Row {
+        logprobs: vec![0.0; made.ids.len()],
+        steps: vec![0; made.ids.len()],
+        ids: made.ids,
+        loss_mask: made.mask,
+        support: Support::default(),
+        trajectory: 0,
+    })
+}
