@@ -43,6 +43,9 @@ pub struct Model {
     pub(super) kind: Kind,
 }
 
+/// The output head's key in a checkpoint.
+const HEAD: &str = "lm_head.weight";
+
 impl Model {
     /// Loads `config.json` and the safetensors (one file, or shards with an index) in `dir`.
     ///
@@ -80,8 +83,14 @@ impl Model {
         let tied = config.tie_word_embeddings;
         // Old checkpoints hold the rotary frequencies and a copy of the tied head; both are known without them.
         weights::read(&files, &parameters.named(), |name| {
-            name.ends_with("rotary_emb.inv_freq") || (tied && name == "lm_head.weight")
+            name.ends_with("rotary_emb.inv_freq") || (tied && name == HEAD)
         })?;
+        if tied && weights::differ(&files, HEAD, "model.embed_tokens.weight")? {
+            let message = format!("config.json ties the output head to the embedding, and {HEAD} is another tensor");
+            return Err(Error::new(error::Kind::Model, message)
+                .at_path(dir)
+                .hint("set tie_word_embeddings to false to use that head, or remove it from the weights"));
+        }
         Self::new(config, parameters, device, kind)
     }
 

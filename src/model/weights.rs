@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, View};
@@ -65,6 +66,22 @@ pub(super) fn numbers(files: &[PathBuf]) -> Result<u128> {
 /// The names of the tensors in a file.
 pub(super) fn names(path: &Path) -> Result<BTreeSet<String>> {
     with_tensors(path, |tensors| Ok(tensors.names().into_iter().map(ToString::to_string).collect()))
+}
+
+/// Whether two tensors of the files are different; false where one of them is not there.
+pub(super) fn differ(files: &[PathBuf], one: &str, other: &str) -> Result<bool> {
+    let mut found = Vec::new();
+    for path in files {
+        with_tensors(path, |tensors| {
+            for (_, view) in tensors.iter().filter(|(name, _)| *name == one || *name == other) {
+                let mut hasher = DefaultHasher::new();
+                view.data().hash(&mut hasher);
+                found.push((shape(&view), view.dtype(), hasher.finish()));
+            }
+            Ok(())
+        })?;
+    }
+    Ok(matches!(found.as_slice(), [one, other] if one != other))
 }
 
 /// Maps a file and hands its tensors on.

@@ -116,6 +116,28 @@ fn every_disagreement_with_the_config_is_named() {
 }
 
 #[test]
+fn a_tied_head_may_be_a_copy_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    tiny(true, Kind::Float).save(dir.path()).unwrap();
+    let path = dir.path().join("model.safetensors");
+    let tensors = Tensor::read_safetensors(&path).unwrap();
+    let embedding = tensors.iter().find(|(name, _)| name == "model.embed_tokens.weight").unwrap().1.copy();
+    let with_head = |head: Tensor| {
+        let mut all: Vec<_> = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect();
+        all.push(("lm_head.weight".to_owned(), head));
+        Tensor::write_safetensors(&all, &path).unwrap();
+    };
+    with_head(embedding.copy());
+    Model::load(dir.path(), Device::Cpu, Kind::Float).unwrap();
+    with_head(&embedding * 2.0);
+    let message = message(dir.path());
+    assert!(
+        message.contains("config.json ties the output head to the embedding, and lm_head.weight is another"),
+        "{message}"
+    );
+}
+
+#[test]
 fn damaged_files_are_one_clear_error() {
     let dir = tempfile::tempdir().unwrap();
     assert!(message(dir.path()).contains("config.json"));
