@@ -97,6 +97,10 @@ pub struct PolicySettings {
     /// Makes a new model instead of loading one (supervised training from nothing).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init: Option<InitModel>,
+    /// A recipe with `r1.sft` that `r1 run` runs first, once, on `model`: its result is the policy that reinforcement
+    /// learning starts from, and the reference policy.
+    /// Empty: none.
+    pub cold_start: String,
     /// Trains a low-rank adapter; the model's own weights stay as they are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lora: Option<LoraSettings>,
@@ -111,6 +115,7 @@ impl Default for PolicySettings {
             max_context: 0,
             cuda_graphs: true,
             init: None,
+            cold_start: String::new(),
             lora: None,
         }
     }

@@ -109,6 +109,10 @@ impl Found<'_> {
 
     fn supervised(&mut self, sft: &Sft, settings: &Settings) {
         self.warmup(sft.warmup, sft.steps);
+        if !settings.policy.cold_start.is_empty() {
+            let message = "policy.cold_start trains before reinforcement learning, and this trainer is r1.sft";
+            self.add("policy.cold_start", message, "leave it out");
+        }
         let nothing = settings.data.eval.is_none();
         if nothing && settings.eval.every > 0 {
             self.add("eval.every", "eval.every is set, and there is nothing to evaluate on", "give data.eval");

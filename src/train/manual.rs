@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::checked::checked;
+use super::cold_start::Started;
 use super::collect::{Draw, Wants, collect};
 use super::evaluate::{Evaluation, solved};
 use super::learn::{Given, How, Learnt, credit, learn};
@@ -21,7 +22,7 @@ use super::setup::Training;
 use super::steps::Steps;
 use super::update::UpdateStats;
 use super::written::Learned;
-use super::{RunOptions, demonstrations, files, lesson, metrics, report, sft};
+use super::{RunOptions, cold_start, demonstrations, files, lesson, metrics, report, sft};
 use crate::config::{Choice, Filter, Learner, LossGraph, Sft};
 use crate::engine::Stats;
 use crate::error::{Error, Kind, Result, suggest};
@@ -104,6 +105,10 @@ impl Manual {
                 .hint("use r1.grpo, or `r1 run` for r1.ppo"));
         }
         let options = opened.options.clone();
+        let opened = match cold_start::run(opened, &reporter)? {
+            Started::Ready(opened) => *opened,
+            Started::Interrupted(_) => return Err(Error::new(Kind::Interrupted, "stopped during the cold start")),
+        };
         let it = Training::open(opened, &reporter)?;
         Ok(Self {
             it,

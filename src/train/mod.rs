@@ -5,6 +5,7 @@
 mod adapter;
 mod checked;
 mod checkpoint;
+mod cold_start;
 mod collect;
 mod credit;
 mod critic;
@@ -50,6 +51,7 @@ use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
 use crate::telemetry::{Interrupt, Reporter};
 
+use cold_start::Started;
 use resume::Opened;
 
 pub use checked::{Checked, checked};
@@ -82,6 +84,8 @@ pub struct RunOptions {
     pub out: Option<PathBuf>,
     /// Whether changes of the script are left for the next run.
     pub no_reload: bool,
+    /// This supervised run is the cold start of another run, which says what comes next.
+    pub cold_start: bool,
     /// Set when somebody presses Ctrl-C; the loop ends after its step and writes a checkpoint.
     pub interrupt: Option<Interrupt>,
 }
@@ -131,7 +135,10 @@ pub struct Summary {
 
 /// Trains the recipe's policy by reinforcement learning; returns what it came to.
 pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
-    let opened = Opened::new(options, reporter)?;
+    let opened = match cold_start::run(Opened::new(options, reporter)?, reporter)? {
+        Started::Ready(opened) => *opened,
+        Started::Interrupted(summary) => return Ok(summary),
+    };
     match &opened.script.settings.trainer {
         Trainer::Grpo(_) => grpo::run(opened, reporter),
         Trainer::Ppo(_) => ppo::run(opened, reporter),

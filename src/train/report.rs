@@ -232,10 +232,12 @@ pub(super) fn closing_sft(reporter: &Reporter, summary: &Summary, done: &Supervi
     reporter.text(&format!("run         {}", summary.run_dir.display()));
     if let Some(model) = options.out.as_ref().or(summary.best.as_ref()).or(summary.checkpoint.as_ref()) {
         reporter.text(&format!("model       {}", model.display()));
-        reporter.text("next");
-        reporter.text(&format!("  r1 infer --model {}", quoted(&model.display().to_string())));
+        if !options.cold_start {
+            reporter.text("next");
+            reporter.text(&format!("  r1 infer --model {}", quoted(&model.display().to_string())));
+        }
     }
-    if summary.interrupted {
+    if summary.interrupted && !options.cold_start {
         reporter.text(&format!("  {}", options.resume_command("sft", &summary.run_dir)));
     }
     reporter.event("summary", &json!(summary));

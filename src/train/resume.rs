@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::{RunOptions, source};
+use super::{RunOptions, cold_start, source};
 use crate::config::{PolicySettings, Settings};
 use crate::error::{Error, Kind, Result};
 use crate::script::{Change, Script, changes};
@@ -31,7 +31,7 @@ pub(super) struct Resumed {
     /// The newest checkpoint and where it stands; none where the run ended before its first.
     pub(super) checkpoint: Option<(PathBuf, State)>,
     /// The run's last configuration.
-    stored: Configuration,
+    pub(super) stored: Configuration,
 }
 
 impl Opened {
@@ -85,6 +85,13 @@ impl Opened {
     /// whatever the name means now.
     pub(super) fn base(&self) -> PolicySettings {
         let mut policy = self.script.settings.policy.clone();
+        if !policy.cold_start.is_empty()
+            && let Some(resumed) = &self.resumed
+            && let Some(made) = cold_start::result(resumed.run.path())
+        {
+            policy.model = made.display().to_string();
+            return policy;
+        }
         if let Some(origin) = self.model_origin() {
             policy.model = source::recorded(&origin);
         }

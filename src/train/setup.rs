@@ -83,7 +83,13 @@ impl Training {
                 (found.clone().unwrap_or(dir), origin)
             }
         };
+        // The session's policy is the result of the cold start; the recipe's setting stays what it is.
+        let written = script.settings.policy.model.clone();
+        if !script.settings.policy.cold_start.is_empty() {
+            script.settings.policy.model.clone_from(&base.model);
+        }
         let mut session = Session::open(&mut script, &dir, fetching)?;
+        script.settings.policy.model = written;
         let origins = source::origins(&script, Some(origin))?;
         let rows = session.pool.rows(Split::Train).filter(|rows| *rows > 0).ok_or_else(|| {
             Error::new(Kind::Data, "the recipe has no training data")

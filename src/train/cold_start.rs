@@ -1,0 +1,97 @@
+//! A cold start: supervised training before reinforcement learning, in one run.
+//!
+//! `policy.cold_start` names a recipe with `r1.sft`. `r1 run` first trains `policy.model` as that recipe says, as a run of
+//! its own in the folder `sft` of the run directory, with its own checkpoints, metrics and configuration. Its result (the
+//! model with the lowest held-out loss, or the last one) is the policy and the reference policy that reinforcement
+//! learning starts from. A run that is interrupted during the cold start goes on there when it is resumed.
+
+use std::path::{Path, PathBuf};
+
+use super::checked::checked;
+use super::resume::{Opened, Resumed, record};
+use super::{RunOptions, Summary, files, sft};
+use crate::error::Result;
+use crate::script::Script;
+use crate::store::{BEST, Origins, RunDir, latest_checkpoint};
+use crate::telemetry::Reporter;
+
+/// The folder of a run directory with its cold start.
+const FOLDER: &str = "sft";
+
+/// A run before its first step of reinforcement learning.
+pub(super) enum Started {
+    Ready(Box<Opened>),
+    /// Stopped by Ctrl-C during the cold start.
+    Interrupted(Summary),
+}
+
+/// Runs the recipe's cold start, if it has one that this run has not finished.
+///
+/// # Errors
+/// Those of `r1 sft`; those of [`checked`], so that a contradiction is found before the cold start.
+pub(super) fn run(mut opened: Opened, reporter: &Reporter) -> Result<Started> {
+    let Some(recipe) = recipe(&opened.script) else { return Ok(Started::Ready(Box::new(opened))) };
+    checked(&opened.script)?;
+    let (script, options) = (&opened.script, &opened.options);
+    let resumed = match opened.resumed.take() {
+        Some(resumed) => resumed,
+        None => {
+            let run = RunDir::create(&options.runs_dir, &files::run_name(options, script))?;
+            record(&run, script, &options.overrides, &Origins::default(), 0, 0)?;
+            let stored = run.configuration()?;
+            Resumed { run, checkpoint: None, stored }
+        }
+    };
+    // Reinforcement learning records its model when it begins.
+    let finished = resumed.checkpoint.is_some() || resumed.stored.origins.model.is_some();
+    if !finished {
+        let run = resumed.run.path();
+        let folder = run.join(FOLDER);
+        let settings = &script.settings;
+        let supervised = RunOptions {
+            script: recipe,
+            overrides: vec![format!("policy.model={}", settings.policy.model), format!("seed={}", settings.seed)],
+            runs_dir: run.to_owned(),
+            name: Some(FOLDER.to_owned()),
+            resume: folder.join("config.json").is_file().then_some(folder),
+            out: None,
+            cold_start: true,
+            ..options.clone()
+        };
+        reporter.section("Cold start");
+        let summary = sft::run(&supervised, reporter)?;
+        if summary.interrupted {
+            reporter.text("next");
+            reporter.text(&format!("  {}", options.resume_command("run", run)));
+            return Ok(Started::Interrupted(Summary {
+                run_dir: run.to_owned(),
+                interrupted: true,
+                ..Summary::default()
+            }));
+        }
+    }
+    opened.resumed = Some(resumed);
+    Ok(Started::Ready(Box::new(opened)))
+}
+
+/// The recipe of the cold start: a path from the directory that r1 was started in, or from that of the script.
+fn recipe(script: &Script) -> Option<PathBuf> {
+    let path = Path::new(&script.settings.policy.cold_start);
+    if path.as_os_str().is_empty() {
+        return None;
+    }
+    if path.is_file() {
+        return Some(path.to_owned());
+    }
+    Some(script.path.parent().unwrap_or(Path::new("")).join(path))
+}
+
+/// The model that the cold start of a run made; `None` if it has made none yet.
+pub(super) fn result(run: &Path) -> Option<PathBuf> {
+    let folder = run.join(FOLDER);
+    let best = folder.join(BEST);
+    if best.is_dir() {
+        return Some(best);
+    }
+    latest_checkpoint(&folder).ok().flatten().map(|(_, path)| path)
+}
