@@ -601,6 +601,7 @@ function Expectation:raises(text) end
 ---@field device? string
 ---@field max_context? number
 ---@field cuda_graphs? boolean
+---@field cold_start? string
 ---@field init? table<string, any>
 ---@field lora? table<string, any>
 
@@ -665,9 +666,13 @@ function Expectation:raises(text) end
 ---@field lr? number
 ---@field warmup? number
 ---@field final_lr? number
+---@field betas? any[]
 ---@field weight_decay? number
 ---@field max_grad_norm? number
 ---@field tokens_per_batch? number
+---@field max_length? number
+---@field overlong? string
+---@field patience? number
 ---@field gradient_checkpointing? boolean
 
 ---Evaluation.
@@ -825,7 +830,7 @@ function r1.ppo(settings) end
 ---@return r1.Trainer
 function r1.trainer(settings) end
 
----Supervised fine-tuning on rows with `messages`.
+---Supervised fine-tuning on conversations: rows with `messages`, and other formats (docs/sft.md).
 ---@param settings r1.SftSettings
 ---@return r1.Trainer
 function r1.sft(settings) end

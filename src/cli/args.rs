@@ -222,6 +222,7 @@ impl RecipeArgs {
             threads: self.threads,
             out: self.out,
             no_reload: false,
+            cold_start: false,
             interrupt: Some(interrupt),
         })
     }

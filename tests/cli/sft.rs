@@ -17,7 +17,7 @@ return r1.recipe {
 }
 "#;
 
-const ROWS: &str = r#"{"messages": [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "1+1?"}, {"role": "assistant", "content": null, "weight": 1, "tool_calls": [{"id": "c", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 1}"}}]}, {"role": "tool", "tool_call_id": "c", "content": "2"}, {"role": "assistant", "content": "2"}], "tools": "[]", "parallel_tool_calls": false}
+const ROWS: &str = r#"{"messages": [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "1+1?"}, {"role": "assistant", "content": null, "weight": 1, "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}}]}], "tools": "[]", "parallel_tool_calls": false}
 {"prompt": "Say 3", "completion": "I say 3"}
 {"conversations": [{"from": "human", "value": "Say 4"}, {"from": "gpt", "value": "I say 4"}]}
 {"instruction": "Say", "input": "5", "output": "I say 5"}
@@ -153,20 +153,31 @@ fn evaluations_resume_to_the_same_bytes() {
     assert_eq!(losses("whole").len(), 5);
 }
 
-/// The recipe for ReTool's published rows, with rows in that format.
+/// The recipe for ReTool's published rows, with rows in that format and a model that has room for them.
 #[test]
 fn retools_published_format_is_learnt() {
+    const MODEL: &str = r#"
+        return r1.recipe {
+          env = r1.env { format = "retool" },
+          policy = { init = {
+            hidden_size = 16, intermediate_size = 32, num_hidden_layers = 1, num_attention_heads = 2,
+            num_key_value_heads = 1, max_position_embeddings = 1024, vocab_size = 272, tokenizer_rows = 3,
+          } },
+          data = { train = "retool.jsonl" },
+          trainer = r1.sft { steps = 1, batch_size = 1, warmup = 0 },
+        }"#;
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let dir = directory(&[], true);
+    let dir = directory(&[("make.lua", MODEL)], false);
     fs::copy(root.join("scripts/retool_sft.lua"), dir.path().join("retool_sft.lua")).unwrap();
     fs::copy(root.join("tests/golden/sft/retool.jsonl"), dir.path().join("retool.jsonl")).unwrap();
+    succeed(dir.path(), &["sft", "make.lua", "-q", "--out", "model"]);
     let settings = [
         "policy.model=model",
         "data.train=retool.jsonl",
         "trainer.steps=1",
         "trainer.batch_size=3",
         "trainer.warmup=0",
-        "trainer.overlong=truncate",
+        "trainer.overlong=error",
     ];
     succeed(dir.path(), &[&["sft", "retool_sft.lua", "-q", "--name", "a"], &settings[..]].concat());
     let share = values(&dir.path().join("runs/a"), "sft/supervised_share");
