@@ -534,7 +534,7 @@ const HOSTILE: &[(&str, &str, Outcome)] = &[
     ),
     (
         "taking the command pipe",
-        "import os, threading\nthreading.Thread(target=lambda: os.read(201, 100), daemon=True).start()",
+        "import os, threading\ntaken = []\nthreading.Thread(target=lambda: taken.append(os.read(201, 100)), daemon=True).start()\nwhile not taken: pass",
         TimesOut,
     ),
     (
