@@ -267,7 +267,7 @@ fn what_programs_leave_behind_never_disables_the_next_call() {
     for namespaces in [true, false] {
         let options = PythonOptions { timeout: LONG, namespaces, pool: 2, max_sessions: 2, ..PythonOptions::default() };
         let python = Python::new(options).unwrap();
-        for round in 0..12 {
+        for round in 0..6 {
             for code in LEFTOVERS {
                 run(&python, code);
             }

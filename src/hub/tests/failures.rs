@@ -262,10 +262,13 @@ fn what_is_no_hub_is_named() {
 #[test]
 fn a_server_that_ignores_ranges_and_breaks_off_is_not_asked_for_ever() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::changed(tiny(), |asked, _, answer| match asked.at_store {
-        // Always the whole file from its first byte, and always cut at the same place.
-        true => Answer { cut: Some(50), ..Answer::new(200, weights()) },
-        false => answer,
+    let server = Server::changed(tiny(), |asked, _, answer| {
+        if asked.at_store {
+            // Always the whole file from its first byte, and always cut at the same place.
+            Answer { cut: Some(50), ..Answer::new(200, weights()) }
+        } else {
+            answer
+        }
     });
     let hub = hub(&server.url, dir.path(), &[]);
     let (fetched, notes) = fetch_noting(&hub, "org/tiny");

@@ -49,8 +49,8 @@ impl Cache {
         }
         let text = std::str::from_utf8(&bytes).map_err(|_| refuse("not valid UTF-8"))?;
         let build = |size: usize| RegexBuilder::new(text).size_limit(size).dfa_size_limit(COMPILED).build();
-        let fits = SIZES.into_iter().map(|size| (size, build(size)));
-        let compiled = fits.skip_while(|(_, built)| matches!(built, Err(regex::Error::CompiledTooBig(_)))).next();
+        let mut fits = SIZES.into_iter().map(|size| (size, build(size)));
+        let compiled = fits.find(|(_, built)| !matches!(built, Err(regex::Error::CompiledTooBig(_))));
         let (size, regex) = compiled.ok_or_else(|| refuse("too large: its repetitions take more than 1 MiB"))?;
         let regex = regex.map_err(|error| {
             let text = error.to_string();
