@@ -965,12 +965,12 @@ function r1.text.rank(query, texts) end
 ---@return { content: string, reasoning?: string, calls: r1.ToolCall[], errors: string[] }
 function r1.text.parse_tool_calls(format, text, options) end
 
----The tokenizer of a model.
+---The tokenizer of a model. A recipe names a model directory, or one beside its script.
 ---@param model string A directory; in programs also a hub id or r1-nano, of which no weights are fetched
 ---@return r1.Tokenizer
 function r1.text.tokenizer(model) end
 
----A chat template.
+---A chat template. A recipe names a model directory, a file beside its script or, in functions of the env, a file that it declares with "fs:DIR".
 ---@param from string A model (a directory; in programs also a hub id or r1-nano), a template's file, or the source itself
 ---@param options? { bos_token?: string, eos_token?: string, format?: string }
 ---@return r1.Template

@@ -152,7 +152,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         "r1.text.tokenizer",
         &[p("model", "string", "A directory; in programs also a hub id or r1-nano, of which no weights are fetched")],
         &[("Tokenizer", "")],
-        "The tokenizer of a model.",
+        "The tokenizer of a model. A recipe names a model directory, or one beside its script.",
         "local ids = r1.text.tokenizer(\"Qwen/Qwen3-0.6B\"):encode(\"one two\")",
     ),
     f(
@@ -190,7 +190,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             ),
         ],
         &[("Template", "")],
-        "A chat template.",
+        "A chat template. A recipe names a model directory, a file beside its script or, in functions of the env, a file that it declares with \"fs:DIR\".",
         "r1.text.template(\"{% for m in messages %}{{ m.content }};{% endfor %}\"):render({ r1.user(\"hi\") })  --> \"hi;\"",
     ),
     f(
