@@ -19,10 +19,13 @@ function defaults.reset(task)
   return { task = task, messages = messages }
 end
 
---- A reply without calls ends the task; calls are answered.
+--- A reply without calls ends the task, unless it was cut before its end; calls are answered.
 function defaults.step(state, action)
   push(state.messages, assistant(action))
-  if #action.tool_calls == 0 then return { done = true } end
+  if #action.tool_calls == 0 then
+    local cut = action.finish_reason == "length" or action.finish_reason == "deadline"
+    return { done = not cut, truncated = cut }
+  end
   for _, result in ipairs(call_tools(action.tool_calls, { state = state })) do
     push(state.messages, observation(result))
   end

@@ -65,9 +65,10 @@ function Script:reset(which)
   return setmetatable({ handle = handle, dir = self.dir }, Attempt)
 end
 
---- What the policy is shown: messages, text, or { token_ids = … }.
+--- What the policy is shown: messages, text, or { token_ids = … }; nil if the context is full and the trajectory over.
 function Attempt:observe()
   local shown = ask("env.observe", { attempt = handle_of(self.handle) })
+  if shown.over then return nil end
   return shown.messages or shown.text or shown
 end
 
@@ -131,7 +132,9 @@ end
 local function play(attempt, policy, most)
   local count = 0
   while count < most do
-    local reply = policy(attempt:observe(), count + 1, attempt)
+    local shown = attempt:observe()
+    if shown == nil then return true end
+    local reply = policy(shown, count + 1, attempt)
     if reply == nil then return false end
     count = count + 1
     if attempt:step(reply).done then return true end

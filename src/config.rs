@@ -5,6 +5,7 @@
 
 mod branch;
 mod data;
+mod env;
 mod learner;
 mod loss_graph;
 mod reference;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use branch::{Branch, BranchAt};
 pub use data::{Columns, DataFile, DataFormat, DataSettings, HubData, Source};
+pub use env::{CallRewards, EnvSettings, ExcessCalls, OnOverflow};
 pub use learner::{
     ALGORITHMS, Algorithm, Choice, CriticSettings, Decay, Filter, Kl, KlPlace, Learner, OnNan, WeightGroup,
 };
@@ -195,25 +197,6 @@ impl Default for LoraSettings {
     }
 }
 
-/// Settings of `r1.env` that are data; its functions stay in the VM.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct EnvSettings {
-    /// How tool calls are written: `auto` (what the model's chat template asks for), `hermes`, `qwen3_coder`, `llama3`,
-    /// `pythonic`, `mistral`, `deepseek_v3`, `deepseek_v31`, `harmony`, `retool`, `tir` or `answer`.
-    pub format: String,
-    /// Reaching it truncates the trajectory.
-    pub max_steps: usize,
-    /// System prompt the default `reset` puts first; empty for none.
-    pub system: String,
-}
-
-impl Default for EnvSettings {
-    fn default() -> Self {
-        Self { format: "auto".to_owned(), max_steps: 8, system: String::new() }
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RolloutSettings {
@@ -221,7 +204,8 @@ pub struct RolloutSettings {
     pub concurrency: usize,
     /// Script worker threads; 0 picks one for every four cores.
     pub workers: usize,
-    /// Failed trajectories are tried again this often in a fresh environment.
+    /// Failed trajectories are sampled again up to so many times: in a fresh environment, from another random stream. One that
+    /// could only fail again is not.
     pub retries: usize,
     /// Share of failed trajectories in a step above which the run stops.
     pub max_failure_rate: f64,

@@ -55,7 +55,8 @@
 ---What an env makes of an action.
 ---@class r1.StepResult
 ---@field reward? number
----@field done? boolean The env ends the task
+---@field done? boolean The env ends the task; final, also after a reply that was cut
+---@field truncated? boolean A limit of the env's own ends it, or the reply was cut before it was whole
 ---@field parts? table<string, number> Named parts for the logs
 
 ---How a trajectory ended.
@@ -63,7 +64,8 @@
 ---@field text string The last reply
 ---@field steps number
 ---@field terminated boolean The env ended it
----@field truncated boolean A limit cut it
+---@field truncated boolean A limit ended it
+---@field truncated_by? string Which: max_steps, max_tokens, context_overflow, length, deadline or env
 
 ---The sampled tokens of a mini-batch, as a loss sees them: tensors with a number for each.
 ---@class r1.LossBatch
@@ -592,6 +594,12 @@ function Expectation:raises(text) end
 ---@class r1.EnvSettings
 ---@field format? string
 ---@field max_steps? number
+---@field max_tokens? number
+---@field on_overflow? string
+---@field max_calls? number
+---@field excess_calls? string
+---@field max_result_tokens? number
+---@field call_rewards? table<string, any>
 ---@field system? string
 
 ---Which model.
@@ -712,24 +720,24 @@ r1.version = nil
 function r1.recipe(recipe) end
 
 ---An environment. Its functions hold no state: the host keeps it, copies it, takes it back.
----@param env { tools?: r1.Tool[], format?: string, max_steps?: number, system?: string, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any> }
+---@param env { tools?: r1.Tool[], format?: string, max_steps?: number, max_tokens?: number, on_overflow?: string, max_calls?: number, excess_calls?: string, max_result_tokens?: number, call_rewards?: { ok?: number, failed?: number, refused?: number, malformed?: number }, system?: string, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any> }
 ---@return r1.Env
 function r1.env(env) end
 
 ---A tool written in Lua. Arguments are checked before it is called; what it gives as failure becomes an observation.
----@param tool { name: string, description?: string, parameters?: table<string, any>, timeout?: number|string, run: fun(arguments: table<string, any>, call: { state: any, kwargs?: table<string, any> }): any, any }
+---@param tool { name: string, description?: string, parameters?: table<string, any>, timeout?: number|string, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, run: fun(arguments: table<string, any>, call: { state: any, kwargs?: table<string, any> }): any, any, any }
 ---@return r1.Tool
 function r1.tool(tool) end
 
 r1.tools = {}
 
 ---A Python interpreter in a sandbox: no network, no files, no other processes.
----@param options? { name?: string, description?: string, timeout?: number|string, memory?: number|string, disk?: number|string, session?: boolean, site_packages?: boolean, preload?: string[], interpreter?: string, pool?: number, output_bytes?: number, traceback?: string, session_idle?: number, max_sessions?: number, namespaces?: boolean }
+---@param options? { name?: string, description?: string, timeout?: number|string, memory?: number|string, disk?: number|string, session?: boolean, site_packages?: boolean, preload?: string[], interpreter?: string, pool?: number, output_bytes?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, traceback?: string, session_idle?: number, max_sessions?: number, namespaces?: boolean }
 ---@return r1.Tool
 function r1.tools.python(options) end
 
 ---An embedded interpreter that needs nothing installed.
----@param options? { name?: string, description?: string, timeout?: number|string, operations?: number, call_depth?: number, expression_depth?: number, string_bytes?: number, array_length?: number, map_length?: number, output_bytes?: number }
+---@param options? { name?: string, description?: string, timeout?: number|string, operations?: number, call_depth?: number, expression_depth?: number, string_bytes?: number, array_length?: number, map_length?: number, output_bytes?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
 ---@return r1.Tool
 function r1.tools.rhai(options) end
 

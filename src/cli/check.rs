@@ -180,9 +180,9 @@ fn tell(
             };
             let _ = writeln!(
                 out,
-                "{} trajectories of {} tasks with scripted replies, {} steps, in {seconds:.1} s{rewards}; longest prompt {} \
-                 tokens, budget {}",
-                report.trajectories, report.tasks, report.steps, report.longest_prompt, report.budget
+                "{} trajectories of {} of {} tasks with scripted replies, {} steps, in {seconds:.1} s{rewards}; longest \
+                 prompt {} tokens, budget {}",
+                report.trajectories, report.tasks, report.rows, report.steps, report.longest_prompt, report.budget
             );
         }
         None => {

@@ -13,4 +13,4 @@ pub use generation::{Completion, FinishReason, Request, Sampling, StreamSeed, Su
 pub use message::{Action, Content, Message, Observation, Part, Role, ToolCall};
 pub use record::{Answer, Exchange, Refusal};
 pub use seed::{Seed, environment_seed, seed_value};
-pub use trajectory::{CallKind, Fork, Status, Step, ToolRecord, Trajectory};
+pub use trajectory::{CallKind, Fork, Limit, Status, Step, ToolRecord, Trajectory};

@@ -14,7 +14,7 @@ use super::{Exchange, FinishReason, Message, Support};
 pub enum Status {
     /// The environment ended the task.
     Terminated,
-    /// A limit cut the task: `max_steps`, or a reply cut at its longest.
+    /// A limit ended the task before the environment did; [`Trajectory::truncated_by`] says which.
     Truncated,
     /// The script raised an error or broke its contract.
     EnvError,
@@ -22,7 +22,7 @@ pub enum Status {
     ToolTimeout,
     /// The script ran into its CPU or memory limit.
     ScriptLimit,
-    /// The prompt left no room for a reply.
+    /// The prompt left no room for a reply, before anything was sampled or with `env.on_overflow = "fail"`.
     ContextOverflow,
     /// Stopped from outside.
     Aborted,
@@ -66,6 +66,8 @@ pub enum CallKind {
     Ran,
     /// It named a tool, and the arguments did not fit the tool's schema.
     BadArguments,
+    /// It was one too many for `env.max_calls`.
+    Excess,
     /// It named no tool of the recipe.
     Unknown,
     /// It could not be parsed.
@@ -75,12 +77,55 @@ pub enum CallKind {
 impl CallKind {
     /// Whether the call was parsed and named a tool of the recipe.
     pub fn is_known(self) -> bool {
-        matches!(self, Self::Ran | Self::BadArguments)
+        matches!(self, Self::Ran | Self::BadArguments | Self::Excess)
     }
 
     /// For `skip_serializing_if`.
     pub(crate) fn is_usual(&self) -> bool {
         *self == Self::Ran
+    }
+}
+
+/// The limit that truncated a trajectory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// `env.max_steps` steps were made.
+    MaxSteps,
+    /// `env.max_tokens` tokens were sampled.
+    MaxTokens,
+    /// The next prompt left no room for a reply (`env.on_overflow = "end"`).
+    ContextOverflow,
+    /// The last reply reached its longest, and `step` returned `truncated = true`.
+    Length,
+    /// The last reply ran out of time, and `step` returned `truncated = true`.
+    Deadline,
+    /// `step` returned `truncated = true` for a whole reply: a limit of the environment's own.
+    Env,
+}
+
+impl Limit {
+    pub const ALL: [Self; 6] =
+        [Self::MaxSteps, Self::MaxTokens, Self::ContextOverflow, Self::Length, Self::Deadline, Self::Env];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MaxSteps => "max_steps",
+            Self::MaxTokens => "max_tokens",
+            Self::ContextOverflow => "context_overflow",
+            Self::Length => "length",
+            Self::Deadline => "deadline",
+            Self::Env => "env",
+        }
+    }
+
+    /// What `step` meant by `truncated = true` after a reply that ended for this reason.
+    pub fn of_reply(reason: FinishReason) -> Self {
+        match reason {
+            FinishReason::Length => Self::Length,
+            FinishReason::Deadline => Self::Deadline,
+            FinishReason::Stop | FinishReason::StopString => Self::Env,
+        }
     }
 }
 
@@ -156,6 +201,13 @@ pub struct Trajectory {
     /// SHA-256 of the script (and the modules it required) that made it.
     pub script_hash: String,
     pub status: Status,
+    /// The limit that truncated it; `None` for any other status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub truncated_by: Option<Limit>,
+    /// Failed attempts at this trajectory before this one (`rollout.retries`). Each drew its replies from a random stream
+    /// of its own, which this number names.
+    #[serde(default)]
+    pub retries: u32,
     /// Why it failed, with file and line, when it did.
     pub error: Option<String>,
     pub steps: Vec<Step>,

@@ -6,8 +6,9 @@ use serde_json::Value;
 
 use super::Spec;
 use super::prompt::{Last, Prompt};
+use crate::config::OnOverflow;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Action, Completion, Fork, Request, Sampling, Status, Step, StreamSeed, Trajectory};
+use crate::mdp::{Action, Completion, Fork, Limit, Request, Sampling, Status, Step, StreamSeed, Trajectory};
 use crate::script::{Failure, Outcome, Record, Reward, State, StepResult, Worker, budget};
 use crate::text::Renderer;
 
@@ -47,7 +48,7 @@ pub struct Attempt {
     max_steps: usize,
     trajectory: Trajectory,
     last: Option<Last>,
-    /// What the policy is shown now; `None` until somebody looks.
+    /// The prompt of the next step; `None` until [`Attempt::look`].
     shown: Option<Prompt>,
     over: Option<Status>,
     failed: Option<Status>,
@@ -60,8 +61,12 @@ impl Attempt {
         let state = stage.worker.reset_with(&task, spec.env_seed, record).await?;
         let trajectory = empty(&spec, task, stage.worker.hash());
         let max_steps = spec.max_steps.unwrap_or(usize::MAX).min(state.max_steps());
-        let over = (max_steps == 0).then_some(Status::Truncated);
-        Ok(Self { spec, state, max_steps, trajectory, last: None, shown: None, over, failed: None })
+        let mut attempt =
+            Self { spec, state, max_steps, trajectory, last: None, shown: None, over: None, failed: None };
+        if max_steps == 0 {
+            attempt.truncate(Limit::MaxSteps);
+        }
+        Ok(attempt)
     }
 
     /// What writes the prompts of its environment.
@@ -69,34 +74,74 @@ impl Attempt {
         self.state.renderer().map_or(stage.renderer, |own| own)
     }
 
-    /// What the policy is shown now.
-    pub async fn look(&mut self, stage: Stage<'_>) -> Result<&Prompt, Stop> {
-        let prompt = if let Some(prompt) = self.shown.take() {
-            prompt
-        } else {
-            let (worker, renderer, budget) = (stage.worker, self.renderer(stage), self.spec.budget());
-            let tools = self.state.tools();
-            let observation = worker.observe(&self.state, budget).await?;
-            let prompt = Prompt::of(renderer, tools, observation, self.last.as_ref())?;
-            readable(&prompt.ids, renderer)?;
-            if prompt.ids.len() > budget && worker.has_context(&self.state) {
-                let checked = budget::check(renderer, tools, &prompt.observation, budget);
-                checked.map_err(|error| worker.over_budget(&self.state, error))?;
+    /// The prompt of the next step. `None` if the context is full: a trajectory that has sampled something is then over,
+    /// unless `env.on_overflow` is `"fail"`.
+    ///
+    /// # Errors
+    /// [`Stop::Failed`] if the environment fails, or if a prompt that nothing was sampled before leaves no room.
+    pub async fn look(&mut self, stage: Stage<'_>) -> Result<Option<&Prompt>, Stop> {
+        if self.shown.is_none() && self.trajectory.truncated_by != Some(Limit::ContextOverflow) {
+            match self.prompt(stage).await {
+                Ok(prompt) => self.shown = Some(prompt),
+                Err(Stop::Failed(failure)) if failure.status == Status::ContextOverflow && self.ends_on_overflow() => {
+                    self.truncate(Limit::ContextOverflow);
+                }
+                Err(stop) => return Err(stop),
             }
-            let (tokens, most) = (prompt.ids.len(), self.spec.max_context);
-            if tokens >= most {
-                let error = budget::overflow(renderer, tools, &prompt.observation, tokens, most);
-                return Err(Failure::new(Status::ContextOverflow, error).into());
-            }
-            prompt
-        };
-        Ok(self.shown.insert(prompt))
+        }
+        Ok(self.shown.as_ref())
     }
 
-    /// What a policy is asked for its next reply.
-    pub async fn request(&mut self, stage: Stage<'_>) -> Result<Request, Stop> {
-        let prompt_ids = self.look(stage).await?.ids.clone();
-        let room = self.spec.max_context - prompt_ids.len();
+    fn ends_on_overflow(&self) -> bool {
+        self.state.settings().on_overflow == OnOverflow::End && !self.trajectory.steps.is_empty()
+    }
+
+    async fn prompt(&self, stage: Stage<'_>) -> Result<Prompt, Stop> {
+        let (worker, renderer, budget) = (stage.worker, self.renderer(stage), self.spec.budget());
+        let tools = self.state.tools();
+        let observation = worker.observe(&self.state, budget).await?;
+        let prompt = Prompt::of(renderer, tools, observation, self.last.as_ref())?;
+        readable(&prompt.ids, renderer)?;
+        if prompt.ids.len() > budget && worker.has_context(&self.state) {
+            let checked = budget::check(renderer, tools, &prompt.observation, budget);
+            checked.map_err(|error| worker.over_budget(&self.state, error))?;
+        }
+        let (tokens, most) = (prompt.ids.len(), self.spec.max_context);
+        if tokens >= most {
+            let error = budget::overflow(renderer, tools, &prompt.observation, tokens, most);
+            return Err(Failure::new(Status::ContextOverflow, error).into());
+        }
+        Ok(prompt)
+    }
+
+    /// Ends it by a limit, behind its last step.
+    fn truncate(&mut self, limit: Limit) {
+        self.over = Some(Status::Truncated);
+        self.trajectory.truncated_by = Some(limit);
+        if let Some(last) = self.trajectory.steps.last_mut() {
+            last.truncated = true;
+        }
+    }
+
+    /// Tokens that the reply to the prompt of [`Attempt::look`] may have: `sampling.max_new_tokens`, bounded by what is left
+    /// of the context and of `env.max_tokens`.
+    pub fn room(&self) -> usize {
+        let prompt = self.shown.as_ref().map_or(0, |prompt| prompt.ids.len());
+        let left = self.tokens_left().unwrap_or(usize::MAX);
+        self.spec.sampling.max_new_tokens.min(self.spec.max_context.saturating_sub(prompt)).min(left)
+    }
+
+    /// What is left of `env.max_tokens`; `None` without that limit.
+    fn tokens_left(&self) -> Option<usize> {
+        let most = self.state.settings().max_tokens;
+        (most > 0).then(|| most.saturating_sub(self.trajectory.response_tokens()))
+    }
+
+    /// The request for the next reply; `None` if the context is full, as in [`Attempt::look`].
+    pub async fn request(&mut self, stage: Stage<'_>) -> Result<Option<Request>, Stop> {
+        let Some(prompt) = self.look(stage).await? else { return Ok(None) };
+        let prompt_ids = prompt.ids.clone();
+        let room = self.room();
         let mut sampling = self.spec.sampling.clone();
         if sampling.max_new_tokens > room {
             sampling = Sampling { max_new_tokens: room, ..(*sampling).clone() }.into();
@@ -108,16 +153,17 @@ impl Attempt {
             own.stop.extend(renderer.stop_strings().iter().cloned());
             sampling = own.into();
         }
-        Ok(Request {
+        Ok(Some(Request {
             prompt_ids,
             sampling,
             stop_ids: renderer.stop_ids(),
             seed: StreamSeed { step: self.trajectory.steps.len() as u32, ..self.spec.seed },
             conversation: self.spec.seed.trajectory,
-        })
+        }))
     }
 
-    /// What the environment makes of a reply. A reply that it fails on is kept as the last step.
+    /// Hands a reply to the environment. A reply that it fails on is kept as the last step. Nothing happens if the context is
+    /// full, as in [`Attempt::look`].
     pub async fn act(&mut self, stage: Stage<'_>, completion: Completion) -> Result<(), Stop> {
         self.look(stage).await?;
         let action = read_reply(self.renderer(stage), self.state.tools(), &completion);
@@ -133,8 +179,6 @@ impl Attempt {
             Ok(result) => (result, None),
             Err(failure) => (StepResult::default(), Some(failure)),
         };
-        let cut = completion.finish_reason.is_cut();
-        let out_of_steps = self.trajectory.steps.len() + 1 >= self.max_steps && failure.is_none();
         self.trajectory.steps.push(Step {
             prompt_ids: prompt.ids.clone(),
             response_ids: completion.token_ids.clone(),
@@ -143,8 +187,8 @@ impl Attempt {
             text: action.text.clone(),
             finish_reason: completion.finish_reason,
             reward: result.reward,
-            terminated: result.done && !cut,
-            truncated: (result.done && cut) || (out_of_steps && !result.done),
+            terminated: result.done,
+            truncated: false,
             tools: result.tools,
             prefilled: completion.prefilled as u32,
             new_row: prompt.new_row,
@@ -156,14 +200,18 @@ impl Attempt {
         for (name, value) in result.parts {
             *self.trajectory.reward_parts.entry(name).or_insert(0.0) += value;
         }
-        self.over = match (result.done, cut) {
-            (true, false) => Some(Status::Terminated),
-            (true, true) => Some(Status::Truncated),
-            (false, _) => out_of_steps.then_some(Status::Truncated),
-        };
-        if !result.done {
-            let shown = prompt.messages();
-            self.last = Some(Last { shown, ids: prompt.ids, response: completion.token_ids, text: action.text });
+        if result.done {
+            self.over = Some(Status::Terminated);
+            return Ok(());
+        }
+        let shown = prompt.messages();
+        self.last = Some(Last { shown, ids: prompt.ids, response: completion.token_ids, text: action.text });
+        if result.truncated {
+            self.truncate(Limit::of_reply(completion.finish_reason));
+        } else if self.tokens_left() == Some(0) {
+            self.truncate(Limit::MaxTokens);
+        } else if self.trajectory.steps.len() >= self.max_steps {
+            self.truncate(Limit::MaxSteps);
         }
         Ok(())
     }
@@ -203,19 +251,19 @@ impl Attempt {
             steps: self.trajectory.steps.len(),
             terminated: self.over == Some(Status::Terminated),
             truncated: self.over != Some(Status::Terminated),
+            truncated_by: self.trajectory.truncated_by,
         };
         stage.worker.reward(&self.state, &outcome).await
     }
 
     /// Ends it: what would have come next where that was asked for, the conversation, the outcome reward.
     pub async fn finish(&mut self, stage: Stage<'_>) -> Result<(), Stop> {
-        if self.spec.next_prompt && self.over != Some(Status::Terminated) {
+        // After a full context there is no next state.
+        let cut = self.over == Some(Status::Truncated) && self.trajectory.truncated_by != Some(Limit::ContextOverflow);
+        if self.spec.next_prompt && (cut || self.over.is_none()) {
             let next = self.next_after_cut(stage).await?;
             if let Some(step) = self.trajectory.steps.last_mut() {
-                // What no policy can read has no value; the state before it has one.
-                let readable = next.len() <= self.spec.max_context;
-                step.next_prompt_ids =
-                    if readable { next } else { [&step.prompt_ids[..], &step.response_ids].concat() };
+                step.next_prompt_ids = next;
             }
         }
         self.trajectory.messages = stage.worker.messages(&self.state);
@@ -232,18 +280,21 @@ impl Attempt {
         Ok(())
     }
 
-    /// What the policy would have seen after the step that a limit made the last: its own reply, if that was cut, else
-    /// the environment's next observation.
+    /// What the policy would have seen after the step that a limit made the last: the environment's next observation; its
+    /// own reply where that was cut, or where the observation would not fit into the context.
     async fn next_after_cut(&self, stage: Stage<'_>) -> Result<Vec<u32>, Stop> {
-        match self.trajectory.steps.last() {
-            Some(step) if step.finish_reason.is_cut() => Ok([step.prompt_ids.as_slice(), &step.response_ids].concat()),
-            Some(_) => {
-                let observation = stage.worker.observe(&self.state, self.spec.budget()).await?;
-                let (renderer, tools) = (self.renderer(stage), self.state.tools());
-                Ok(Prompt::of(renderer, tools, observation, self.last.as_ref())?.ids)
-            }
-            None => Ok(Vec::new()),
+        let Some(step) = self.trajectory.steps.last() else { return Ok(Vec::new()) };
+        let reply = [step.prompt_ids.as_slice(), &step.response_ids].concat();
+        if step.finish_reason.is_cut() {
+            return Ok(reply);
         }
+        let observation = match stage.worker.observe(&self.state, self.spec.budget()).await {
+            Err(failure) if failure.status == Status::ContextOverflow => return Ok(reply),
+            observed => observed?,
+        };
+        let (renderer, tools) = (self.renderer(stage), self.state.tools());
+        let next = Prompt::of(renderer, tools, observation, self.last.as_ref())?.ids;
+        Ok(if next.len() <= self.spec.max_context { next } else { reply })
     }
 
     /// A copy that goes its own way from here: state, steps, record and sessions of tools so far, at the price of copying
@@ -347,6 +398,8 @@ pub(super) fn empty(spec: &Spec, task: Value, script_hash: &str) -> Trajectory {
         seed: spec.env_seed,
         script_hash: script_hash.to_owned(),
         status: Status::Aborted,
+        truncated_by: None,
+        retries: 0,
         error: None,
         steps: Vec::new(),
         outcome_reward: 0.0,

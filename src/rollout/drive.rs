@@ -9,25 +9,53 @@ use super::tree::{Point, Points};
 use super::write::with_policy;
 use crate::engine::Policy;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Completion, Request, Status, Trajectory};
+use crate::mdp::{Completion, Request, Sampling, Status, Trajectory};
 use crate::script::{Failure, Record, Worker};
 use crate::text::Renderer;
 
 /// Runs one trajectory to its end. Failures of script, tools or limits end up as its status; only what makes the
 /// whole run pointless (an unreadable dataset row, a policy that is gone) is an error.
 pub async fn drive(worker: &Worker, renderer: &Renderer, policy: &dyn Policy, spec: &Spec) -> Result<Trajectory> {
-    let trajectory = drive_root(Stage { worker, renderer }, policy, spec, None).await;
+    let made = drive_root(Stage { worker, renderer }, policy, spec, None).await;
     policy.release(spec.seed.trajectory);
-    trajectory
+    Ok(made?.trajectory)
 }
 
-/// As [`drive`], keeping the states that are branched from. The policy is not told that the conversation is over.
+/// A trajectory, and whether another attempt could end otherwise.
+pub(super) struct Made {
+    pub(super) trajectory: Trajectory,
+    pub(super) worth_retrying: bool,
+}
+
+impl Made {
+    fn failed(trajectory: Trajectory, failure: &Failure, sampling: &Sampling) -> Self {
+        let worth_retrying = may_differ(&trajectory, failure, sampling);
+        Self { trajectory, worth_retrying }
+    }
+}
+
+/// Whether a failed trajectory could end otherwise when its replies are drawn anew. It could not if it is a function of
+/// task, seed and script alone: nothing was drawn, and nothing was asked of the world.
+fn may_differ(trajectory: &Trajectory, failure: &Failure, sampling: &Sampling) -> bool {
+    match failure.status {
+        Status::Aborted => false,
+        _ if failure.lasting => false,
+        // These depend on the clock.
+        Status::ToolTimeout | Status::ScriptLimit => true,
+        _ => {
+            let drawn = sampling.temperature > 0.0 && !trajectory.own_steps().is_empty();
+            drawn || !trajectory.record.is_empty()
+        }
+    }
+}
+
+/// As [`drive`], keeping the states that are branched from. The conversation is not released.
 pub(super) async fn drive_root(
     stage: Stage<'_>,
     policy: &dyn Policy,
     spec: &Spec,
     points: Option<&mut Points<'_>>,
-) -> Result<Trajectory> {
+) -> Result<Made> {
     let task = stage.worker.row(spec.split, spec.task_index)?;
     let record = Record::live();
     let mut asks = record.listen();
@@ -40,7 +68,7 @@ pub(super) async fn drive_root(
         Err(failure) => {
             let mut trajectory = never_begun(stage, spec, task, &failure);
             trajectory.record = record.take();
-            Ok(trajectory)
+            Ok(Made::failed(trajectory, &failure, &spec.sampling))
         }
     }
 }
@@ -56,17 +84,20 @@ pub fn never_begun(stage: Stage<'_>, spec: &Spec, task: Value, failure: &Failure
 pub async fn go_on(stage: Stage<'_>, policy: &dyn Policy, mut attempt: Attempt) -> Result<Trajectory> {
     let ended = writing(stage, policy, &mut attempt, usize::MAX, None).await;
     policy.release(attempt.spec().seed.trajectory);
-    concluded(stage, attempt, ended)
+    Ok(concluded(stage, attempt, ended)?.trajectory)
 }
 
 /// What it came to; a failure is its status.
-fn concluded(stage: Stage<'_>, mut attempt: Attempt, ended: Result<(), Stop>) -> Result<Trajectory> {
+fn concluded(stage: Stage<'_>, mut attempt: Attempt, ended: Result<(), Stop>) -> Result<Made> {
     match ended {
-        Ok(()) => {}
-        Err(Stop::Failed(failure)) => attempt.fail(stage.worker, &failure),
-        Err(Stop::Fatal(error)) => return Err(error),
+        Ok(()) => Ok(Made { trajectory: attempt.into_trajectory(), worth_retrying: false }),
+        Err(Stop::Failed(failure)) => {
+            attempt.fail(stage.worker, &failure);
+            let sampling = attempt.spec().sampling.clone();
+            Ok(Made::failed(attempt.into_trajectory(), &failure, &sampling))
+        }
+        Err(Stop::Fatal(error)) => Err(error),
     }
-    Ok(attempt.into_trajectory())
 }
 
 /// How far [`go_to`] came.
@@ -83,7 +114,7 @@ pub async fn go_to(stage: Stage<'_>, policy: &dyn Policy, mut attempt: Attempt, 
         return Ok(Reached::There(Box::new(attempt)));
     }
     policy.release(attempt.spec().seed.trajectory);
-    Ok(Reached::Ended(Box::new(concluded(stage, attempt, ended)?)))
+    Ok(Reached::Ended(Box::new(concluded(stage, attempt, ended)?.trajectory)))
 }
 
 /// Continues a trajectory several times from where it is, all at the same time: one continuation for each of `specs`,
@@ -99,7 +130,7 @@ pub async fn branch(
 }
 
 /// Goes on from a state that was kept for it, under a name and seeds of its own, and keeps states in turn. `replied` is
-/// called after the first reply. The policy is not told that the conversation is over.
+/// called after the first reply. The conversation is not released.
 pub(super) async fn branch_off(
     stage: Stage<'_>,
     policy: &dyn Policy,
@@ -107,12 +138,14 @@ pub(super) async fn branch_off(
     spec: &Spec,
     points: &mut Points<'_>,
     mut replied: impl FnMut(),
-) -> Result<Trajectory> {
+) -> Result<Made> {
     let mut fork = match point.attempt.fork(spec.clone()) {
         Ok(fork) => fork,
         Err(error) => {
             let task = point.attempt.trajectory().task.clone();
-            return Ok(never_begun(stage, spec, task, &Failure::new(Status::ScriptLimit, error)));
+            let failure = Failure::new(Status::ScriptLimit, error);
+            let trajectory = never_begun(stage, spec, task, &failure);
+            return Ok(Made::failed(trajectory, &failure, &spec.sampling));
         }
     };
     let first = point.attempt.trajectory().steps.len() + 1;
@@ -149,7 +182,7 @@ async fn run_steps(
         if attempt.trajectory().steps.len() >= most {
             return Ok(());
         }
-        let request = attempt.request(stage).await?;
+        let Some(request) = attempt.request(stage).await? else { break };
         let completion = sample(policy, request).await?;
         if let Some(points) = &mut points {
             points.consider(attempt, &completion)?;

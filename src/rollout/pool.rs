@@ -25,7 +25,7 @@ pub struct PoolOptions {
     pub workers: usize,
     /// Trajectories in flight, over all threads.
     pub concurrency: usize,
-    /// Tries after a failed one.
+    /// Attempts after a failed one, where another could end otherwise.
     pub retries: usize,
 }
 
@@ -138,7 +138,7 @@ impl Pool {
         lock(&self.current).number
     }
 
-    /// Tries after a failed one, from the next [`Pool::start`] on.
+    /// Attempts after a failed one, from the next [`Pool::start`] on.
     pub fn set_retries(&mut self, retries: usize) {
         self.retries = retries;
     }

@@ -9,7 +9,7 @@ use super::Spec;
 use super::attempt::{Attempt, Stage, Stop};
 use super::drive::never_begun;
 use crate::error::Result;
-use crate::mdp::{Completion, Status, Step, ToolRecord, Trajectory};
+use crate::mdp::{Completion, Limit, Status, Step, ToolRecord, Trajectory};
 use crate::script::{Difference, Record, Strictness};
 use crate::text::Renderer;
 
@@ -53,14 +53,17 @@ async fn go_through(stage: Stage<'_>, recorded: &Trajectory, attempt: &mut Attem
         }
         attempt.act(stage, completion(step)).await?;
     }
-    if attempt.over().is_none() && recorded.status.is_failure() {
-        // It failed before the next reply: while it was looked at, or because there came none.
-        attempt.look(stage).await?;
-        if recorded.status == Status::Aborted {
-            attempt.stop_as(recorded);
-            return Ok(true);
+    let failed = recorded.status.is_failure();
+    if attempt.over().is_none() && (failed || recorded.truncated_by == Some(Limit::ContextOverflow)) {
+        // It ended before the next reply: with the prompt, or because no reply came.
+        let over = attempt.look(stage).await?.is_none();
+        if failed && !over {
+            if recorded.status == Status::Aborted {
+                attempt.stop_as(recorded);
+                return Ok(true);
+            }
+            return Ok(false);
         }
-        return Ok(false);
     }
     let done = attempt.over().is_some();
     attempt.finish(stage).await?;
@@ -160,10 +163,13 @@ pub fn first_difference(renderer: &Renderer, recorded: &Trajectory, replayed: &R
         Some(error) => format!("{}\n{error}", trajectory.status.name()),
         None => trajectory.status.name().to_owned(),
     };
+    let limit = |trajectory: &Trajectory| trajectory.truncated_by.map_or("", Limit::name).to_owned();
     let next = |trajectory: &Trajectory| trajectory.steps.last().map_or_else(String::new, |s| text(&s.next_prompt_ids));
     let pretty = |value: serde_json::Value| format!("{value:#}");
     differs("status", end(recorded), end(now))
         .or_else(|| differs("steps", steps(recorded, false), steps(now, replayed.unfinished)))
+        // Files written before limits were stored do not say which one it was.
+        .or_else(|| recorded.truncated_by.and_then(|_| differs("truncated by", limit(recorded), limit(now))))
         .or_else(|| differs("outcome reward", number(recorded.outcome_reward), number(now.outcome_reward)))
         .or_else(|| differs("reward parts", parts(recorded), parts(now)))
         .or_else(|| differs("messages", pretty(json!(recorded.messages)), pretty(json!(now.messages))))

@@ -63,6 +63,13 @@ impl Spec {
         }
     }
 
+    /// The same with the random stream of a retry: replies are drawn anew, the environment's seed stays. 0 is the first
+    /// attempt.
+    pub(super) fn retry(&self, retries: u32) -> Self {
+        let seed = self.seed.seed ^ u64::from(retries).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        Self { seed: StreamSeed { seed, ..self.seed }, ..self.clone() }
+    }
+
     /// Tokens that a prompt may have, so that a reply fits behind it.
     pub fn budget(&self) -> usize {
         self.max_context.saturating_sub(self.sampling.max_new_tokens.min(self.max_context / 2))

@@ -9,13 +9,13 @@ use futures_util::future::join_all;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::attempt::Stage;
-use super::drive::{branch_off, drive_root};
+use super::drive::{Made, branch_off, drive_root};
 use super::pool::{Batch, Generation, Job};
 use super::spec::Spec;
 use super::tree::{Point, Points, choose};
 use crate::engine::Policy;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Status, Trajectory};
+use crate::mdp::Trajectory;
 use crate::script::{Split, Worker};
 use crate::text::Renderer;
 
@@ -125,14 +125,14 @@ async fn limb<'a>(
     let mut points = Points::new(&tree.at, spec.seed, most);
     let (point, mut parent) = from.unzip();
     let mut home = parent.as_ref().map(|parent| Rc::clone(&parent.home));
-    let made = retrying(machines, batch, generation, async |worker| {
+    let made = retrying(machines, batch, generation, spec, async |worker, spec| {
         points.clear();
         if let (Some(point), Some(home)) = (point, &home) {
             let stage = Stage { worker: home, renderer: &machines.renderer };
-            return branch_off(stage, policy, point, spec, &mut points, || parent = None).await;
+            return branch_off(stage, policy, point, &spec, &mut points, || parent = None).await;
         }
         let stage = Stage { worker: &worker, renderer: &machines.renderer };
-        let trajectory = drive_root(stage, policy, spec, Some(&mut points)).await;
+        let trajectory = drive_root(stage, policy, &spec, Some(&mut points)).await;
         home = Some(worker);
         trajectory
     });
@@ -166,26 +166,27 @@ fn tell(job: &Job, result: Result<Trajectory>) {
     let _ = job.reply.send(result);
 }
 
-/// Makes a trajectory; a failed one is tried again, under the same seeds, from where it began.
+/// Makes a trajectory. A failed one is made again from where it began, with replies from another random stream, unless it
+/// could only fail again.
 async fn retrying(
     machines: &Machines,
     batch: &Batch,
     generation: &Arc<Generation>,
-    mut make: impl AsyncFnMut(Rc<Worker>) -> Result<Trajectory>,
+    spec: &Spec,
+    mut make: impl AsyncFnMut(Rc<Worker>, Spec) -> Result<Made>,
 ) -> Result<Trajectory> {
-    let mut left = batch.retries;
+    let mut retries = 0;
     loop {
         if batch.stop.load(Ordering::Relaxed) {
             return Err(Error::new(Kind::Interrupted, "stopped"));
         }
         let worker = machines.worker(generation)?;
-        let trajectory = make(Rc::clone(&worker)).await?;
+        let made = make(Rc::clone(&worker), spec.retry(retries)).await?;
         machines.rest(generation, &worker);
-        let again = trajectory.status.is_failure() && !matches!(trajectory.status, Status::Aborted);
-        if !again || left == 0 {
-            return Ok(trajectory);
+        if !made.worth_retrying || retries as usize >= batch.retries {
+            return Ok(Trajectory { retries, ..made.trajectory });
         }
-        left -= 1;
+        retries += 1;
     }
 }
 

@@ -14,13 +14,15 @@ pub struct Failure {
     /// What it is recorded as.
     pub status: Status,
     pub error: Error,
+    /// It is a fault of the recipe that every further attempt would come to.
+    pub lasting: bool,
     /// The script's frames, innermost first: `scripts/retool.lua:12 in step`. Empty when there are none.
     pub traceback: Vec<String>,
 }
 
 impl Failure {
     pub(crate) fn new(status: Status, error: Error) -> Self {
-        Self { status, error, traceback: Vec::new() }
+        Self { status, error, lasting: false, traceback: Vec::new() }
     }
 }
 

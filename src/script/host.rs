@@ -95,8 +95,12 @@ pub(crate) struct Call {
     lines: Cell<usize>,
     /// Whether it has been said that it logs too many.
     cut: Cell<bool>,
-    /// What tools were asked and answered, in order.
+    /// What tools were asked and answered, in order. Calls that a tool makes itself are not among them.
     pub(crate) tools: RefCell<Vec<ToolRecord>>,
+    /// Calls of the reply that were carried out so far, for `env.max_calls`.
+    pub(crate) carried_out: Cell<usize>,
+    /// The error of what it asked for last without declaring it.
+    pub(crate) undeclared: RefCell<Option<Error>>,
     /// Stateful tools of the trajectory, if there is one.
     pub(crate) session: Option<Rc<Session>>,
     /// The environment of the trajectory, if there is one.
@@ -137,6 +141,8 @@ impl Call {
             lines: Cell::new(limits.log),
             cut: Cell::new(false),
             tools: RefCell::new(Vec::new()),
+            carried_out: Cell::new(0),
+            undeclared: RefCell::default(),
             session: None,
             env: None,
         }

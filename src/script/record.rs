@@ -262,6 +262,8 @@ pub(crate) struct Lane {
     /// `step`, `step/2`.
     path: String,
     parent: Option<Rc<Lane>>,
+    /// It runs a tool, or something that a tool started.
+    in_tool: bool,
     branches: Cell<usize>,
     rng: RefCell<Option<ChaCha8Rng>>,
     /// On a replay: waits for an answer that never came.
@@ -270,12 +272,12 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) fn root(entry: Entry) -> Rc<Self> {
-        Self::new(entry.name().to_owned(), None)
+        Self::new(entry.name().to_owned(), None, false)
     }
 
-    fn new(path: String, parent: Option<Rc<Self>>) -> Rc<Self> {
+    fn new(path: String, parent: Option<Rc<Self>>, in_tool: bool) -> Rc<Self> {
         let (branches, stalled) = (Cell::new(0), Cell::new(false));
-        Rc::new(Self { path, parent, branches, rng: RefCell::default(), stalled })
+        Rc::new(Self { path, parent, in_tool, branches, rng: RefCell::default(), stalled })
     }
 
     fn stall(&self) {
@@ -383,9 +385,24 @@ impl Call {
     /// Runs `future` beside others, in a lane of its own. Branches are numbered in the order of these calls, which must
     /// not depend on time.
     pub(crate) fn branch<F: Future>(self: &Rc<Self>, future: F) -> impl Future<Output = F::Output> + use<F> {
+        let in_tool = self.in_tool();
+        self.branch_as(future, in_tool)
+    }
+
+    /// [`Call::branch`] for a call of a tool.
+    pub(crate) fn branch_for_tool<F: Future>(self: &Rc<Self>, future: F) -> impl Future<Output = F::Output> + use<F> {
+        self.branch_as(future, true)
+    }
+
+    /// Whether a tool is running, or something that a tool started.
+    pub(crate) fn in_tool(&self) -> bool {
+        self.lane.borrow().in_tool
+    }
+
+    fn branch_as<F: Future>(self: &Rc<Self>, future: F, in_tool: bool) -> impl Future<Output = F::Output> + use<F> {
         let (call, parent) = (self.clone(), self.lane());
         parent.branches.set(parent.branches.get() + 1);
-        let lane = Lane::new(format!("{}/{}", parent.path, parent.branches.get()), Some(parent));
+        let lane = Lane::new(format!("{}/{}", parent.path, parent.branches.get()), Some(parent), in_tool);
         async move {
             let mut future = pin!(future);
             poll_fn(|cx| {

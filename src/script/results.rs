@@ -6,7 +6,7 @@ use mlua::{Table, Value};
 
 use super::convert::{self, kind, show};
 use crate::error::suggest;
-use crate::mdp::ToolRecord;
+use crate::mdp::{Limit, ToolRecord};
 
 /// Most parts of a reward, and bytes of the name of one: each is a metric of the run.
 const FIELDS: usize = 64;
@@ -17,8 +17,10 @@ const NAME: usize = 64;
 pub struct StepResult {
     /// The env's step reward plus the process rewards of the tool calls.
     pub reward: f64,
-    /// The env ended the task.
+    /// The env ended the task; final, whatever cut the reply.
     pub done: bool,
+    /// The env says that a limit ended the task. `done` takes precedence.
+    pub truncated: bool,
     /// Named parts for the logs.
     pub parts: BTreeMap<String, f64>,
     pub tools: Vec<ToolRecord>,
@@ -32,6 +34,7 @@ pub struct Outcome {
     pub steps: usize,
     pub terminated: bool,
     pub truncated: bool,
+    pub truncated_by: Option<Limit>,
 }
 
 /// What a reward function gave.
@@ -50,9 +53,10 @@ pub(crate) fn step_result(value: &Value) -> Result<StepResult, String> {
     each(table, |name, value| {
         match name {
             "reward" => result.reward = number("step: reward", value)?,
-            "done" => match value {
-                Value::Boolean(done) => result.done = *done,
-                other => return Err(format!("step: done is {}; it must be true or false", kind(other))),
+            "done" | "truncated" => match value {
+                Value::Boolean(done) if name == "done" => result.done = *done,
+                Value::Boolean(truncated) => result.truncated = *truncated,
+                other => return Err(format!("step: {name} is {}; it must be true or false", kind(other))),
             },
             "parts" => match value {
                 Value::Table(parts) => each(parts, |name, value| {
@@ -62,7 +66,7 @@ pub(crate) fn step_result(value: &Value) -> Result<StepResult, String> {
                 other => return Err(format!("step: parts is {}; it must be a table of numbers", kind(other))),
             },
             other => {
-                let help = suggest(other, ["reward", "done", "parts"]);
+                let help = suggest(other, ["reward", "done", "truncated", "parts"]);
                 return Err(format!("step returned the unknown field `{other}` ({help})"));
             }
         }

@@ -320,6 +320,7 @@ impl Vm {
             let traceback = described.map(|described| described.traceback).unwrap_or_default();
             return Err(Failure { traceback, ..Failure::new(Status::ScriptLimit, error) });
         }
+        let undeclared = call.undeclared.take();
         match result {
             Ok(value) => self.check_memory(entry).map(|()| value),
             Err(error) => {
@@ -332,7 +333,8 @@ impl Vm {
                     error.place = described.place.or_else(|| self.origin(function));
                     return Err(Failure { traceback, ..Failure::new(Status::ScriptLimit, error) });
                 }
-                Err(Failure { traceback, ..Failure::new(Status::EnvError, described) })
+                let lasting = undeclared.is_some_and(|own| own.message == described.message);
+                Err(Failure { traceback, lasting, ..Failure::new(Status::EnvError, described) })
             }
         }
     }

@@ -22,7 +22,7 @@ use super::rows;
 use super::state::State;
 use super::vm::{Measured, Sources, Vm, at_definition, definition};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Action, Message, Observation, Status};
+use crate::mdp::{Action, Limit, Message, Observation, Status};
 use crate::text::Renderer;
 
 /// What a step gives: its result, or a finite reward and `done` where it has nothing else; then the size of the state.
@@ -262,11 +262,12 @@ impl Worker {
     }
 
     fn outcome(&self, outcome: &Outcome) -> mlua::Result<Table> {
-        let table = self.vm.lua.create_table_with_capacity(0, 4)?;
+        let table = self.vm.lua.create_table_with_capacity(0, 5)?;
         table.raw_set("text", outcome.text.as_str())?;
         table.raw_set("steps", outcome.steps)?;
         table.raw_set("terminated", outcome.terminated)?;
         table.raw_set("truncated", outcome.truncated)?;
+        table.raw_set("truncated_by", outcome.truncated_by.map(Limit::name))?;
         Ok(table)
     }
 

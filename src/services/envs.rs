@@ -247,18 +247,20 @@ impl Envs {
     ) -> Result<Json, Stop> {
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
         match function {
-            "env.observe" => Ok(json!(attempt.look(stage).await?.observation)),
+            "env.observe" => Ok(match attempt.look(stage).await? {
+                Some(prompt) => json!(prompt.observation),
+                None => json!({ "over": true }),
+            }),
             "env.request" => {
-                let request = attempt.request(stage).await?;
+                let Some(request) = attempt.request(stage).await? else { return Err(is_over(attempt)) };
                 Ok(json!({
                     "prompt_ids": request.prompt_ids, "stop_ids": request.stop_ids, "seed": seed_value(request.seed.seed),
                     "sampling": *with_stop(attempt.renderer(stage), &request.sampling),
                 }))
             }
             "env.step" => {
-                if attempt.failed().is_some() || attempt.over().is_some() {
-                    let status = attempt.failed().or(attempt.over()).map_or("", crate::mdp::Status::name);
-                    return Err(Error::new(Kind::Script, format!("the trajectory is over: {status}")).into());
+                if attempt.failed().is_some() || attempt.over().is_some() || attempt.look(stage).await?.is_none() {
+                    return Err(is_over(attempt));
                 }
                 let reply: Reply = read(&arguments["reply"])?;
                 step(stage, attempt, reply).await?;
@@ -367,12 +369,19 @@ async fn step(stage: Stage<'_>, attempt: &mut Attempt, reply: Reply) -> Result<(
     attempt.take(stage, completion, action).await
 }
 
+fn is_over(attempt: &Attempt) -> Stop {
+    let status = attempt.failed().or(attempt.over()).map_or("", crate::mdp::Status::name);
+    let limit = attempt.trajectory().truncated_by.map_or_else(String::new, |limit| format!(" by {}", limit.name()));
+    Error::new(Kind::Script, format!("the trajectory is over: {status}{limit}")).into()
+}
+
 /// What a step came to.
 fn stepped(attempt: &Attempt) -> Json {
     let status = attempt.over().map(crate::mdp::Status::name);
     match attempt.trajectory().steps.last() {
         Some(step) => json!({
-            "reward": step.reward, "done": status.is_some(), "status": status, "text": step.text, "tools": step.tools,
+            "reward": step.reward, "done": status.is_some(), "status": status,
+            "truncated_by": attempt.trajectory().truncated_by, "text": step.text, "tools": step.tools,
         }),
         None => json!({}),
     }

@@ -15,7 +15,7 @@ use super::files::failed;
 use super::record;
 use super::trajectories::{FORMAT, FORMAT_KEY, parquet_failed};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{CallKind, FinishReason, Fork, Status, Step, Support, ToolRecord, Trajectory};
+use crate::mdp::{CallKind, FinishReason, Fork, Limit, Status, Step, Support, ToolRecord, Trajectory};
 
 /// Reads a file of trajectories. Files of another format version, without a column, or damaged are refused.
 pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
@@ -83,6 +83,15 @@ impl Columns<'_> {
                 .into_iter()
                 .find(|known| known.name() == status)
                 .ok_or_else(|| damaged(format!("unknown status `{status}`")))?,
+            // Files written before these columns lack them.
+            truncated_by: match self.0.column_by_name("truncated_by") {
+                Some(_) => self.limit(row)?,
+                None => None,
+            },
+            retries: match self.0.column_by_name("retries") {
+                Some(_) => self.required::<UInt32Type>("retries", row)?,
+                None => 0,
+            },
             error: self.optional_text("error", row)?.map(str::to_owned),
             steps: Vec::new(),
             outcome_reward: self.required::<Float64Type>("outcome_reward", row)?,
@@ -90,6 +99,12 @@ impl Columns<'_> {
             messages: self.json("messages", row)?,
             record: Vec::new(),
         })
+    }
+
+    fn limit(&self, row: usize) -> Result<Option<Limit>> {
+        let Some(name) = self.optional_text("truncated_by", row)? else { return Ok(None) };
+        let known = Limit::ALL.into_iter().find(|known| known.name() == name);
+        known.map(Some).ok_or_else(|| damaged(format!("unknown limit `{name}`")))
     }
 
     /// Files written before there were forks have none.
@@ -329,6 +344,8 @@ mod tests {
             (task_index, group, seed, sample) in any::<(u64, u64, u64, u32)>(),
             task in value(),
             status in proptest::sample::select(Status::ALL.to_vec()),
+            (truncated_by, retries) in
+                (proptest::option::of(proptest::sample::select(Limit::ALL.to_vec())), any::<u32>()),
             error in proptest::option::of(".*"),
             steps in vec(step(), 0..4),
             outcome_reward in finite(),
@@ -339,8 +356,8 @@ mod tests {
         ) -> Trajectory {
             let record = in_order(exchanges);
             Trajectory {
-                id, task_index, task, group, sample, fork, seed, script_hash, status, error, steps, outcome_reward,
-                reward_parts, messages, record,
+                id, task_index, task, group, sample, fork, seed, script_hash, status, truncated_by, retries, error, steps,
+                outcome_reward, reward_parts, messages, record,
             }
         }
     }
@@ -382,6 +399,8 @@ mod tests {
             seed: 0,
             script_hash: String::new(),
             status: Status::Terminated,
+            truncated_by: None,
+            retries: 0,
             error: None,
             steps: vec![step; steps],
             outcome_reward: 1.0,

@@ -22,7 +22,7 @@ use serde::Serialize;
 use super::files::{failed, write_atomic};
 use super::{RunDir, record};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Step, Trajectory};
+use crate::mdp::{Limit, Step, Trajectory};
 
 /// Version of the columns, in the file's metadata; it grows when a column changes its meaning.
 pub(super) const FORMAT: &str = "1";
@@ -142,6 +142,8 @@ fn columns(rows: &[Row<'_>], policy_version: u64) -> Result<RecordBatch> {
 
     let record: Result<StringArray> = rows.iter().map(|row| json(&record::of_row(row)).map(Some)).collect();
 
+    let limit = rows.iter().map(|row| row.trajectory.truncated_by.map(Limit::name));
+    let limit: ArrayRef = Arc::new(limit.collect::<StringArray>());
     let columns: Vec<(&str, ArrayRef, bool)> = vec![
         ("trajectory", small(|row| Some(row.position)), false),
         ("id", text(|t| &t.id), false),
@@ -155,6 +157,8 @@ fn columns(rows: &[Row<'_>], policy_version: u64) -> Result<RecordBatch> {
         ("policy_version", Arc::new(UInt64Array::from(vec![policy_version; rows.len()])), false),
         ("script_hash", text(|t| &t.script_hash), false),
         ("status", text(|t| t.status.name()), false),
+        ("truncated_by", limit, true),
+        ("retries", small(|row| Some(row.trajectory.retries)), true),
         ("error", Arc::new(rows.iter().map(|r| r.trajectory.error.as_deref()).collect::<StringArray>()), true),
         ("total_reward", number(Trajectory::total_reward), false),
         ("outcome_reward", number(|t| t.outcome_reward), false),

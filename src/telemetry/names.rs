@@ -77,9 +77,15 @@ pub const SECTIONS: &[Section] = &[
             name("rollout/truncated_share", "Share of trajectories that a limit ended, not the environment"),
             name(
                 "rollout/truncated/<limit>",
-                "Trajectories that this limit ended: `steps`, or what cut the last reply (`length`, `deadline`); written \
-                 when there are any",
+                "Trajectories that this limit ended: `max_steps`, `max_tokens`, `context_overflow`, or what the env's \
+                 `truncated = true` stands for (`length`, `deadline`: the last reply was cut; `env`); written when there \
+                 are any",
             ),
+            name(
+                "rollout/overflow_share",
+                "Share of trajectories that ended because the next prompt left no room for a reply",
+            ),
+            name("rollout/retries", "Failed attempts that were sampled again (`rollout.retries`)"),
             name("rollout/failed_share", "Share of trajectories that failed; left out of the advantages"),
             name("rollout/failed/<status>", "Trajectories that failed with this status; written when there are any"),
             name(

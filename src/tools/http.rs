@@ -120,10 +120,7 @@ async fn exchange(
         Reach::Nowhere => return Err(format!("{host} is not allowed")),
     };
     // Through a proxy no address is looked up here.
-    let inside = host
-        .parse::<IpAddr>()
-        .map_or_else(|_| host == "localhost" || host.ends_with(".localhost"), |ip| !is_public(ip));
-    if inside && !anywhere {
+    if is_inside(&host) && !anywhere {
         return Err(format!("{host} is no public address"));
     }
     let client = client(anywhere)?;
@@ -133,6 +130,12 @@ async fn exchange(
         Fault::Absent(why) | Fault::Broken(why) => why,
         Fault::Stopped => "stopped".to_owned(),
     })
+}
+
+/// Whether the name of a host says that it is not public: a private address, or this machine.
+pub fn is_inside(host: &str) -> bool {
+    let local = |_| host == "localhost" || host.ends_with(".localhost");
+    host.parse::<IpAddr>().map_or_else(local, |ip| !is_public(ip))
 }
 
 fn answer(url: String, whole: &Whole) -> HttpAnswer {

@@ -180,6 +180,8 @@ mod tests {
             seed: 0,
             script_hash: String::new(),
             status: Status::Terminated,
+            truncated_by: None,
+            retries: 0,
             error: None,
             steps,
             outcome_reward: 0.0,

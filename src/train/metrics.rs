@@ -13,7 +13,7 @@ use super::update::UpdateStats;
 use super::value::CriticStats;
 use crate::config::Learner;
 use crate::engine::Stats;
-use crate::mdp::{FinishReason, Status, Step, Trajectory};
+use crate::mdp::{FinishReason, Limit, Status, Step, Trajectory};
 use crate::model::{peak_memory, resident_memory};
 use crate::native;
 use crate::rl::kl::KlController;
@@ -72,10 +72,13 @@ pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
     metrics.set("rollout/cut_share", cut as f64 / replies.len().max(1) as f64);
     metrics.set("rollout/truncated_share", per(&|t| f64::from(u8::from(t.status == Status::Truncated))));
     let mut limits: BTreeMap<&str, usize> = BTreeMap::new();
-    for trajectory in counted.iter().filter(|t| t.status == Status::Truncated) {
-        let last = trajectory.steps.last().map(|step| step.finish_reason).filter(|reason| reason.is_cut());
-        *limits.entry(last.map_or("steps", FinishReason::name)).or_default() += 1;
+    for limit in counted.iter().filter_map(|trajectory| trajectory.truncated_by) {
+        *limits.entry(limit.name()).or_default() += 1;
     }
+    let overflow = |t: &Trajectory| f64::from(u8::from(t.truncated_by == Some(Limit::ContextOverflow)));
+    metrics.set("rollout/overflow_share", per(&overflow));
+    let retries: u32 = trajectories.iter().map(|trajectory| trajectory.retries).sum();
+    metrics.set("rollout/retries", f64::from(retries));
     for (limit, count) in limits {
         metrics.set(format!("rollout/truncated/{limit}"), count as f64);
     }

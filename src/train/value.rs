@@ -8,7 +8,7 @@ use super::steps::Steps;
 use super::update::trajectories_of;
 use crate::config::{CriticSettings, Learner, OnNan};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Support, Trajectory};
+use crate::mdp::{Limit, Support, Trajectory};
 use crate::model::{Critic, Model, Packed, Pass};
 use crate::rl::adamw::AdamW;
 use crate::rl::losses::{explained_variance, value_loss};
@@ -62,7 +62,9 @@ pub(super) fn values(
             found[row][place] = value;
         }
     }
-    let mut next = vec![None; trajectories.len()];
+    // A full context is an end for the policy: what comes after it is worth 0 (docs/environments.md).
+    let overflowed = |trajectory: &Trajectory| trajectory.truncated_by == Some(Limit::ContextOverflow);
+    let mut next: Vec<Option<f64>> = trajectories.iter().map(|t| overflowed(t).then_some(0.0)).collect();
     for (&trajectory, values) in cut.iter().zip(found.split_off(rows.len())) {
         next[trajectory] = values.last().map(|&value| f64::from(value));
     }

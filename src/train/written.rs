@@ -139,6 +139,8 @@ mod tests {
             seed: 0,
             script_hash: String::new(),
             status: Status::Terminated,
+            truncated_by: None,
+            retries: 0,
             error: None,
             steps: vec![step(&[1], &[2]), step(&[1, 2, 3], &[4]), step(&[9], &[5])],
             outcome_reward: 0.0,

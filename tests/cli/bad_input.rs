@@ -347,7 +347,7 @@ fn settings_that_do_nothing() {
         exit: 0
         --- stdout
         a.lua: estimator grpo, loss ppo
-        22 trajectories of 2 tasks with scripted replies, 22 steps, in [time]; rewards from 0 to 1; longest prompt 22 tokens, budget 124
+        22 trajectories of 2 of 2 tasks with scripted replies, 22 steps, in [time]; rewards from 0 to 1; longest prompt 22 tokens, budget 124
 
         warning (settings): trainer.warmup is 4 and trainer.steps 2: the learning rate never gets to trainer.lr
           --> a.lua:19
@@ -376,7 +376,7 @@ fn settings_that_do_nothing() {
         exit: 0
         --- stdout
         a.lua: estimator grpo, loss ppo: nothing contradicts itself
-        22 trajectories of 2 tasks with scripted replies, 22 steps, in [time]; rewards from 0 to 1; longest prompt 22 tokens, budget 124
+        22 trajectories of 2 of 2 tasks with scripted replies, 22 steps, in [time]; rewards from 0 to 1; longest prompt 22 tokens, budget 124
 
         warning (settings): policy.max_context is 4096, and the model takes 128 tokens: 128 it is
 

@@ -100,7 +100,7 @@ fn each_broken_promise_is_found_with_its_line() {
             "error limits x.lua:4: an empty reply runs into a limit: step used more than 0.2 s of CPU time (half of limits.cpu, for a check); nothing else was tried",
         ),
         // Rewards.
-        (vec![("REWARD", "return 1")], "warning reward x.lua: all 33 trajectories have the reward 1"),
+        (vec![("REWARD", "return 1")], "warning reward x.lua: all 63 trajectories have the reward 1"),
         (vec![("REWARD", "return 0 / 0")], "error replies x.lua:5: "),
         // Tools.
         (vec![("TOOLS", add)], "warning tools x.lua:4: a call of `add` came to no tool"),
@@ -138,6 +138,60 @@ fn each_broken_promise_is_found_with_its_line() {
     assert_eq!(sound, Vec::<String>::new());
 }
 
+#[test]
+fn an_estimator_is_tried_on_made_up_groups() {
+    let with = |algorithm: &str, body: &str| {
+        let own = format!("advantage = function(group) {body} end, trainer = r1.{algorithm} {{ estimator = 'custom',");
+        findings(&recipe(&[]).replace("trainer = r1.grpo {", &own).replace("sampling =", "\n sampling ="))
+    };
+    let list = "local list = {} for i, one in ipairs(group) do list[i] =";
+    for (body, wanted) in [
+        ("", "for a group with rewards that differ: advantage must return advantages as a list"),
+        ("return { 1 }", "for a group with rewards that differ: advantage returned 1 advantages for 2 trajectories"),
+        ("return { 0 / 0, 1 }", "for a group with rewards that differ: an advantage is NaN"),
+        ("return group[1].mean.x", "for a group with rewards that differ: attempt to index nil with 'x'"),
+        ("while true do end", "for a group with rewards that differ: advantage used more than 0.5 s of CPU time"),
+        (&format!("{list} {{ 1, 2, 3 }} end return list"), "as advantages of trajectory 1, which has 1 steps"),
+        // Divided by the deviation of a uniform group.
+        (
+            &format!(
+                "local sum, squares = 0, 0 for _, one in ipairs(group) do sum = sum + one.total / #group end
+                 for _, one in ipairs(group) do squares = squares + (one.total - sum) ^ 2 end
+                 {list} (one.total - sum) / math.sqrt(squares) end return list"
+            ),
+            "for a group with equal rewards: an advantage is NaN",
+        ),
+        (
+            &format!("local two = group[2] {list} one.total - two.total end return list"),
+            "for a group with a single trajectory: attempt to index nil",
+        ),
+    ] {
+        let found = with("grpo", body);
+        let broken = found.iter().find(|line| line.starts_with("error advantage x.lua:"));
+        assert!(broken.is_some_and(|line| line.contains(wanted)), "{wanted}: {found:#?}");
+    }
+    let sound = format!("{list} one.total end return list");
+    assert_eq!(with("grpo", &sound), Vec::<String>::new());
+    let found = with("ppo", &sound);
+    assert!(found[0].contains("advantage must return a second list"), "{found:#?}");
+    let values = format!("{list} one.values[1] + (one.truncated and one.next_value or 0) end return list, list");
+    assert_eq!(with("ppo", &values), Vec::<String>::new());
+}
+
+/// A row that breaks `reset` is found though it is neither the first, the middle nor the last.
+#[test]
+fn rows_between_are_tried_too() {
+    let broken = recipe(&[
+        ("ROW", "return { n = index == 2 and 'two' or index }"),
+        ("RESET", "return { n = task.n + 1, messages = { r1.user('Say ' .. task.n) } }"),
+    ]);
+    let found = findings(&broken);
+    assert!(
+        found.iter().any(|line| line.starts_with("error reset x.lua:3: attempt to perform arithmetic")),
+        "{found:#?}"
+    );
+}
+
 /// Each loop would cost its limit for every reply, task and machine.
 #[test]
 fn an_endless_loop_is_met_once() {
@@ -158,7 +212,7 @@ fn what_is_found_says_how_to_see_it() {
     exit: 6
     --- stdout
     x.lua: estimator grpo, loss ppo: nothing contradicts itself
-    33 trajectories of 3 tasks with scripted replies, 37 steps, in [time]; rewards from 1 to 1; longest prompt 22 tokens, budget 120
+    63 trajectories of 9 of 9 tasks with scripted replies, 73 steps, in [time]; rewards from 1 to 1; longest prompt 22 tokens, budget 120
 
     error (replies): an empty reply and 4 other kinds of reply make the env fail: attempt to compare number < nil
       --> x.lua:4
@@ -167,7 +221,7 @@ fn what_is_found_says_how_to_see_it() {
         :reset 0 seed=0
         :step """"""
 
-    warning (reward): all 7 trajectories have the reward 1
+    warning (reward): all 13 trajectories have the reward 1
       --> x.lua
       hint: a group whose members are all worth the same teaches nothing; if the right replies are just not among those tried, all is well: r1 check --model tries the model's
 

@@ -6,6 +6,7 @@ mod branching;
 mod check;
 mod determinism;
 mod doc;
+mod episodes;
 mod failures;
 mod hub;
 mod infer;

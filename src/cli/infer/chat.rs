@@ -376,14 +376,15 @@ impl Chat {
             }
             let stepped = stepped.map_err(failed)?;
             answer.tool_calls += stepped.tools.len();
-            if !stepped.done && step < state.max_steps() {
+            let over = stepped.done || stepped.truncated;
+            if !over && step < state.max_steps() {
                 show(Piece::Turn { text: &answer.text, reasoning: answer.reasoning.as_deref() });
             }
             for message in worker.messages(&state).iter().skip(seen).filter(|message| message.role == Role::Tool) {
                 let name = message.name.as_deref().unwrap_or("tool");
                 show(Piece::Result { name, text: &message.content.text() });
             }
-            if stepped.done {
+            if over {
                 break;
             }
         }

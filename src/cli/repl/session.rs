@@ -223,9 +223,10 @@ impl Session {
         let (runtime, interrupt) = (&self.runtime, self.interrupt);
         let attempt = &mut self.branches[self.current].attempt;
         let looked = wait(runtime, interrupt, async {
-            attempt.look(stage).await.map(|prompt| (prompt.observation.clone(), prompt.ids.clone(), prompt.new_row))
+            let shown = attempt.look(stage).await?;
+            Ok(shown.map(|prompt| (prompt.observation.clone(), prompt.ids.clone(), prompt.new_row)))
         })?;
-        looked.map_err(|stop| self.stopped(stop))
+        looked.map_err(|stop| self.stopped(stop))?.ok_or_else(full)
     }
 
     /// Keeps where the trajectory is, to come back to it.
@@ -295,7 +296,7 @@ impl Session {
             let (runtime, interrupt) = (&self.runtime, self.interrupt);
             let attempt = &mut self.branches[self.current].attempt;
             let request = wait(runtime, interrupt, attempt.request(stage))?;
-            let request = request.map_err(|stop| self.stopped(stop))?;
+            let Some(request) = request.map_err(|stop| self.stopped(stop))? else { return Err(full()) };
             let Some(sampler) = &mut self.sampler else { return Ok(()) };
             let completion = sampler.reply(request, interrupt)?;
             self.act(completion, None)?;
@@ -347,7 +348,7 @@ impl Session {
     fn show_step(&mut self, before: &Observation) -> Result<()> {
         let attempt = self.attempt()?;
         let number = attempt.trajectory().steps.len();
-        let over = attempt.over();
+        let mut over = attempt.over();
         let Some(step) = attempt.trajectory().steps.last().cloned() else { return Ok(()) };
         let mut line = format!("step {number}: reward {}", signed(step.reward));
         for tool in &step.tools {
@@ -355,9 +356,18 @@ impl Session {
             let _ = write!(line, ", {}{bad}", tool.name);
         }
         if over.is_none() {
-            let now = self.observation()?;
-            say(&line)?;
-            return say(&view::news(&self.terminal, Some(before), &now));
+            match self.observation() {
+                Ok(now) => {
+                    say(&line)?;
+                    return say(&view::news(&self.terminal, Some(before), &now));
+                }
+                Err(error) => {
+                    over = self.attempt()?.over();
+                    if over.is_none() {
+                        return Err(error);
+                    }
+                }
+            }
         }
         say(&line)?;
         let messages = {
@@ -367,7 +377,9 @@ impl Session {
         say(&view::news(&self.terminal, Some(before), &Observation::Messages(messages)))?;
         let name = over.map_or("", Status::name);
         let reward = self.reward()?;
-        say(&format!("{name} after {number} step{}: {reward}", if number == 1 { "" } else { "s" }))
+        let limit = self.attempt()?.trajectory().truncated_by;
+        let limit = limit.map_or_else(String::new, |limit| format!(" by {}", limit.name()));
+        say(&format!("{name}{limit} after {number} step{}: {reward}", if number == 1 { "" } else { "s" }))
     }
 
     /// The whole reward if it ended here, and the parts of its outcome.
@@ -453,4 +465,10 @@ pub(super) fn console(loaded: &Loaded, terminal: &Rc<Terminal>) -> Result<Consol
     console.give("task", &json!(null))?;
     terminal.complete_with(console.clone());
     Ok(console)
+}
+
+/// The error for a trajectory that a full context has ended.
+fn full() -> Error {
+    Error::new(Kind::Usage, "the trajectory is over: the next prompt leaves no room for a reply")
+        .hint(":undo takes the last step back, :reset begins anew")
 }

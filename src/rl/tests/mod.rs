@@ -48,6 +48,8 @@ pub(super) fn trajectory(steps: Vec<Step>) -> Trajectory {
         seed: 0,
         script_hash: String::new(),
         status: Status::Terminated,
+        truncated_by: None,
+        retries: 0,
         error: None,
         steps,
         outcome_reward: 0.0,

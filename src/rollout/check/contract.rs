@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use super::advantage;
 use super::endings::{self, repeat};
 use super::replies::{self, Kind, Now};
 use super::{Finding, Level, Options, Report};
@@ -14,6 +15,10 @@ use crate::mdp::{Message, Observation, Status, Trajectory};
 use crate::rollout::{Attempt, Spec, Stage, Stop, first_difference, never_begun, replay, typed, with_policy};
 use crate::script::{Record, Script, Split, Strictness, Worker};
 use crate::text::{Renderer, schema};
+
+/// Rows of a split that are looked at. All ways to reply are tried on the first, the middle and the last one, and on one of each
+/// environment.
+const ROWS: usize = 16;
 
 /// Steps after which a scripted trajectory is ended where a recipe allows more.
 const STEPS: usize = 8;
@@ -30,6 +35,8 @@ pub(super) struct Tried {
 pub(super) struct Task {
     pub(super) row: u64,
     pub(super) value: Value,
+    /// All ways to reply are tried on it.
+    thorough: bool,
 }
 
 pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
@@ -48,15 +55,20 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
         return Ok(report);
     }
     tools(&first, script, &mut report);
-    report.tasks = tasks.len();
 
     let (one, two) = (Stage { worker: &first, renderer }, Stage { worker: &second, renderer });
     let mut tried = Vec::new();
+    let mut tasks_tried = std::collections::BTreeSet::new();
     'tasks: for task in &tasks {
         let spec = spec(script, task, options);
         report.budget = spec.budget();
         let tools = first.of_task(&task.value).map(|of| of.tools).unwrap_or_default();
-        for kind in Kind::all(&task.value, &tools) {
+        let mut kinds = Kind::all(&task.value, &tools);
+        if !task.thorough {
+            kinds.retain(Kind::depends_on_task);
+        }
+        let before = report.trajectories;
+        for kind in kinds {
             if started.elapsed().as_secs_f64() > options.seconds {
                 break;
             }
@@ -67,9 +79,14 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
             report.steps += trajectory.steps.len();
             let at_limit = limited(trajectory.status);
             tried.push(Tried { kind, which: task.clone(), trajectory });
+            tasks_tried.insert(task.row);
+            report.tasks = tasks_tried.len();
             if at_limit {
                 break 'tasks;
             }
+        }
+        if report.trajectories == before {
+            break;
         }
         resets(one, two, &spec, task, &mut report).await;
     }
@@ -81,6 +98,7 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
         again(two, script, it, options, &mut report).await?;
     }
     endings::judge(&tried, one, script, &mut report);
+    advantage::check(&tried, &first, script, &mut report);
     report.findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     Ok(report)
 }
@@ -136,6 +154,16 @@ fn spec(script: &Script, task: &Task, options: &Options) -> Spec {
     spec
 }
 
+/// The rows to look at: `thorough`, then others between them, evenly spread.
+fn spread(thorough: &[u64], count: u64) -> Vec<u64> {
+    let most = count.min(ROWS as u64);
+    let even = (0..most).map(|place| place * (count - 1) / (most - 1).max(1));
+    let mut seen = std::collections::BTreeSet::new();
+    let mut rows: Vec<u64> = thorough.iter().copied().chain(even).filter(|row| seen.insert(*row)).collect();
+    rows.truncate(ROWS.max(thorough.len()));
+    rows
+}
+
 /// Rows are there, can be read, and are the same every time. Gives some to try things on.
 fn rows(first: &Worker, second: &Worker, report: &mut Report) -> Vec<Task> {
     let mut tasks = Vec::new();
@@ -158,14 +186,15 @@ fn rows(first: &Worker, second: &Worker, report: &mut Report) -> Vec<Task> {
                 continue;
             }
         };
-        let mut some = vec![0, count / 2, count - 1];
+        if split == Split::Train {
+            report.rows = count;
+        }
+        let mut thorough = vec![0, count / 2, count - 1];
         match first.rows_of_environments(split) {
-            Ok(rows) => some.extend(rows),
+            Ok(rows) => thorough.extend(rows),
             Err(error) => report.add(Finding::error("data", error)),
         }
-        some.sort_unstable();
-        some.dedup();
-        for row in some {
+        for row in spread(&thorough, count) {
             let place = || Some(first.place_of_row(split, row));
             match (first.row(split, row), first.row(split, row), second.row(split, row)) {
                 (Ok(value), Ok(again), Ok(other)) => {
@@ -176,7 +205,7 @@ fn rows(first: &Worker, second: &Worker, report: &mut Report) -> Vec<Task> {
                         report.add(Finding::new(Level::Error, "data", message).at(place()).hint(hint));
                     }
                     if split == Split::Train {
-                        tasks.push(Task { row, value });
+                        tasks.push(Task { row, value, thorough: thorough.contains(&row) });
                     }
                 }
                 (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => {
@@ -267,19 +296,20 @@ async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<
             Ok(attempt) => attempt,
             Err(failure) => return Ok(Some(never_begun(stage, spec, task.value.clone(), &failure))),
         };
-        let most = spec.sampling.max_new_tokens;
         while attempt.over().is_none() {
             let step = attempt.trajectory().steps.len();
             // What was tried once is followed by noise.
             let now = if step > 0 && matches!(kind, Kind::Call(_) | Kind::AllCalls) { &Kind::Words } else { kind };
             let shown = match attempt.look(stage).await {
-                Ok(prompt) => last_text(&prompt.observation, stage.renderer),
+                Ok(None) => break,
+                Ok(Some(prompt)) => last_text(&prompt.observation, stage.renderer),
                 Err(Stop::Failed(failure)) => {
                     attempt.fail(stage.worker, &failure);
                     return Ok(Some(attempt.into_trajectory()));
                 }
                 Err(Stop::Fatal(error)) => return Err(error),
             };
+            let most = attempt.room();
             let seen = Now { task: &task.value, tools: attempt.state().tools(), shown: &shown, step, most };
             let Some(said) = now.say(attempt.renderer(stage), &seen) else { return Ok(None) };
             let completion = typed(stage, &said.text, said.finish_reason)?;
@@ -353,5 +383,22 @@ fn difference(a: &Value, b: &Value, at: &str) -> String {
             let short = |value: &Value| value.to_string().chars().take(60).collect::<String>();
             format!("{at} is {} and {}", short(a), short(b))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_spread_over_the_data() {
+        assert_eq!(spread(&[0, 0, 0], 1), [0]);
+        assert_eq!(spread(&[0, 1, 1], 2), [0, 1]);
+        assert_eq!(spread(&[0, 2, 3], 4), [0, 2, 3, 1]);
+        let many = spread(&[0, 500_000, 999_999], 1_000_000);
+        assert_eq!((many.len(), &many[..3]), (16, &[0, 500_000, 999_999][..]));
+        let mut sorted = many.clone();
+        sorted.sort_unstable();
+        assert!(sorted.windows(2).all(|pair| pair[1] - pair[0] <= 133_334), "{sorted:?}");
     }
 }

@@ -3,7 +3,7 @@
 use super::contract::Tried;
 use super::replies::Kind;
 use super::{Finding, Level, Report};
-use crate::mdp::{Status, Trajectory};
+use crate::mdp::{Limit, Status, Trajectory};
 use crate::rollout::Stage;
 use crate::script::{OfTask, Script, Worker};
 use crate::text::Renderer;
@@ -56,6 +56,13 @@ fn ended(it: &Tried, of: Option<&OfTask>, script: &Script, causes: &mut Vec<Caus
         finding
     };
     match trajectory.status {
+        Status::Truncated if trajectory.truncated_by == Some(Limit::ContextOverflow) => {
+            let (steps, most) = (trajectory.steps.len(), of.map_or(script.settings.env.max_steps, |of| of.max_steps));
+            let message = format!("{name} fills the context after {steps} of {most} steps; the trajectory ends there");
+            let hint =
+                "a `context` function can shorten what the policy sees; docs/environments.md says how it is scored";
+            report.add(finding(Level::Warning, "context", message).hint(hint));
+        }
         Status::Terminated | Status::Truncated | Status::Aborted => {}
         Status::EnvError if trajectory.steps.is_empty() => {
             report.add(finding(Level::Error, "reset", message));
@@ -95,7 +102,7 @@ fn ended(it: &Tried, of: Option<&OfTask>, script: &Script, causes: &mut Vec<Caus
         Status::ContextOverflow => {
             let steps = trajectory.steps.len();
             let most = of.map_or(script.settings.env.max_steps, |of| of.max_steps);
-            let message = format!("{name} fill the context after {steps} of {most} steps: {message}");
+            let message = format!("{name} fills the context after {steps} of {most} steps: {message}");
             report.add(finding(Level::Warning, "context", message));
         }
     }

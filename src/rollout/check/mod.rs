@@ -1,6 +1,7 @@
 //! The contract of a recipe, tried out: trajectories with scripted replies, in two virtual machines, before anything is
 //! trained.
 //!
+//! - `advantage`: what an estimator of the recipe's own must return
 //! - `replies`: what a policy may say: nothing, noise, calls of every tool, broken calls, the task's own answer
 //! - `contract`: what must hold of rows, tools, resets, states, steps
 //! - `endings`: what must hold of how trajectories end, of prompts and rewards
@@ -8,6 +9,7 @@
 //! A script keeps its contract if every trajectory is a function of task, seed and replies, ends as no failure, and can be
 //! told from others by its reward. What is found names the line and what to do.
 
+mod advantage;
 mod contract;
 mod endings;
 mod replies;
@@ -34,7 +36,8 @@ pub enum Level {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub level: Level,
-    /// Which rule: `settings`, `data`, `tools`, `reset`, `state`, `step`, `replies`, `reward`, `context`, `masks`, `limits`.
+    /// Which rule: `settings`, `data`, `tools`, `reset`, `state`, `step`, `replies`, `reward`, `advantage`, `context`, `masks`,
+    /// `limits`.
     pub rule: &'static str,
     pub message: String,
     /// `scripts/retool.lua:14`
@@ -51,6 +54,8 @@ pub struct Report {
     /// What the script printed, each line once, and the number of further lines.
     pub log: Vec<LogLine>,
     pub more_log: usize,
+    /// Rows of `data.train`, and how many of them something was tried on.
+    pub rows: u64,
     pub tasks: usize,
     pub trajectories: usize,
     pub steps: usize,

@@ -96,6 +96,11 @@ impl Kind {
         matches!(self, Self::HalfCall | Self::UnknownTool | Self::WrongArguments(_))
     }
 
+    /// Whether another task may make another outcome likely: what is tried on every row.
+    pub(super) fn depends_on_task(&self) -> bool {
+        matches!(self, Self::Words | Self::Answer { .. })
+    }
+
     /// For messages.
     pub(super) fn name(&self) -> String {
         match self {

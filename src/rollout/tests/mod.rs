@@ -1,6 +1,7 @@
 //! Trees: where branches begin, what they share with their root, and that nothing of it depends on who else runs.
 #![allow(clippy::unwrap_used, clippy::float_cmp, clippy::print_stderr, clippy::panic)]
 
+mod ends;
 mod forks;
 
 use std::collections::HashMap;

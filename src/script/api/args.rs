@@ -170,7 +170,9 @@ pub(crate) fn undeclared(lua: &Lua, host: &Host, function: &str, need: &str) -> 
         return raise(misuse(lua, why).hint("call it in reset, step, context, reward or the `run` of a tool"));
     }
     let why = format!("{function}: the recipe does not declare that it needs this");
-    raise(misuse(lua, why).hint(format!("add needs = {{ \"{need}\" }} to r1.recipe")))
+    let error = misuse(lua, why).hint(format!("add needs = {{ \"{need}\" }} to r1.recipe"));
+    host.current().undeclared.replace(Some(error.clone()));
+    raise(error)
 }
 
 /// Fails where the call has used up its CPU time: host functions that may run long ask between their steps, since

@@ -10,14 +10,15 @@ use serde_json::{Value as Json, json};
 
 use super::args::{Fields, fail, raise};
 use super::tool::{Run, Tool};
+use crate::config::{EnvSettings, ExcessCalls};
 use crate::error::{Error, Kind};
 use crate::mdp::{CallKind, ToolRecord};
 use crate::script::convert::{self, Odd, kind, to_json};
-use crate::script::host::{Call, Host};
+use crate::script::host::{Call, Entry, Host};
 use crate::script::interpreters;
 use crate::script::suspended::{Suspended, with_room};
 use crate::script::vm::at_definition;
-use crate::text::schema;
+use crate::text::{Renderer, schema};
 use crate::tools::{Output, Python, Rhai};
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
@@ -27,11 +28,12 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         let nesting = Nesting::deeper(&call);
         let jobs = nesting
             .ok_or_else(|| fail(&lua, NAME, format!("tools call tools more than {NESTED} deep or wide")))
-            .and_then(|nesting| Ok((nesting, jobs(&lua, &host, &calls, &options)?)));
+            .and_then(|nesting| Ok((nesting, jobs(&lua, &host, &call, &calls, &options)?)));
+        let (in_tool, host) = (call.in_tool(), host.clone());
         async move {
             let (_nesting, jobs) = jobs?;
-            let mut running: Vec<_> =
-                jobs.into_iter().map(|job| Box::pin(call.branch(job.run(lua.clone(), call.clone())))).collect();
+            let run = |job: Job| call.branch_for_tool(job.run(lua.clone(), call.clone(), &host));
+            let mut running: Vec<_> = jobs.into_iter().map(|job| Box::pin(run(job))).collect();
             let answers = try_join_all(running.iter_mut()).await;
             // Where one has failed, the others are still suspended.
             with_room(&lua, || drop(running));
@@ -39,7 +41,10 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             let list = lua.create_table_with_capacity(answers.len(), 0)?;
             for answer in answers {
                 list.raw_push(answer.to_lua(&lua)?)?;
-                call.tools.borrow_mut().push(answer.record);
+                // What a tool calls is its own affair: the policy made one call.
+                if !in_tool {
+                    call.tools.borrow_mut().push(answer.record);
+                }
             }
             Ok(list)
         }
@@ -79,10 +84,10 @@ struct Answer {
 }
 
 impl Answer {
-    /// A call that could not be carried out: the policy is told why.
-    fn refused(call_id: Option<String>, kind: CallKind, name: &str, arguments: Json, why: String) -> Self {
+    /// A call that was not carried out: the policy is shown why.
+    fn refused(call_id: Option<String>, kind: CallKind, name: &str, arguments: Json, why: String, reward: f64) -> Self {
         let name = name.to_owned();
-        let record = ToolRecord { name, arguments, kind, output: why, ok: false, reward: 0.0, seconds: 0.0 };
+        let record = ToolRecord { name, arguments, kind, output: why, ok: false, reward, seconds: 0.0 };
         Self { call_id, record }
     }
 
@@ -104,7 +109,7 @@ enum Job {
 }
 
 /// Reads and checks calls. What the policy did wrong becomes an answer; what the script did wrong is raised.
-fn jobs(lua: &Lua, host: &Host, calls: &Value, options: &Value) -> mlua::Result<Vec<Job>> {
+fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> mlua::Result<Vec<Job>> {
     let Value::Table(calls) = calls else {
         return Err(fail(lua, NAME, format!("takes a list of calls such as action.tool_calls, got {}", kind(calls))));
     };
@@ -117,22 +122,27 @@ fn jobs(lua: &Lua, host: &Host, calls: &Value, options: &Value) -> mlua::Result<
     }
     let tools = host.tools();
     let env = host.current().env.clone();
+    let usual = EnvSettings::default();
+    let settings = settings_of(call, &usual);
+    let rewards = &settings.call_rewards;
+    let mut quota = Quota::new(call, settings, calls)?;
     let mut jobs = Vec::with_capacity(calls.raw_len());
     for index in 1..=calls.raw_len() {
-        let Value::Table(call) = calls.raw_get(index)? else {
+        let Value::Table(given_call) = calls.raw_get(index)? else {
             return Err(fail(lua, NAME, format!("call {index} is not a table")));
         };
-        let text = |name: &str| match call.raw_get(name) {
+        let text = |name: &str| match given_call.raw_get(name) {
             Ok(Value::String(text)) => Some(text.to_string_lossy()),
             _ => None,
         };
         let call_id = text("id");
         if let Some(error) = text("error") {
-            jobs.push(Job::Refused(Answer::refused(call_id, CallKind::Malformed, "malformed", Json::Null, error)));
+            let (kind, reward) = (CallKind::Malformed, rewards.malformed);
+            jobs.push(Job::Refused(Answer::refused(call_id, kind, "malformed", Json::Null, error, reward)));
             continue;
         }
         let Some(name) = text("name") else { return Err(fail(lua, NAME, format!("call {index} has no `name`"))) };
-        let given: Value = call.raw_get("arguments")?;
+        let given: Value = given_call.raw_get("arguments")?;
         let mut arguments = to_json(&given, "arguments", Odd::Refuse).map_err(|why| fail(lua, NAME, why))?;
         if given.is_nil() || arguments.as_array().is_some_and(Vec::is_empty) {
             arguments = json!({});
@@ -144,18 +154,16 @@ fn jobs(lua: &Lua, host: &Host, calls: &Value, options: &Value) -> mlua::Result<
             let names: Vec<String> = tools.iter().map(|tool| format!("`{}`", tool.name)).collect();
             let have =
                 if names.is_empty() { "there are no tools".to_owned() } else { format!("tools: {}", names.join(", ")) };
-            jobs.push(Job::Refused(Answer::refused(
-                call_id,
-                CallKind::Unknown,
-                &name,
-                arguments,
-                format!("Error: no tool `{name}`; {have}"),
-            )));
+            let why = format!("Error: no tool `{name}`; {have}");
+            let (kind, reward) = (CallKind::Unknown, rewards.refused);
+            jobs.push(Job::Refused(Answer::refused(call_id, kind, &name, arguments, why, reward)));
             continue;
         };
-        if let Err(why) = schema::check(&tool.parameters, &arguments) {
+        let fits = schema::check(&tool.parameters, &arguments).map_err(|why| (CallKind::BadArguments, why));
+        if let Err((kind, why)) = fits.and_then(|()| quota.take().map_err(|why| (CallKind::Excess, why))) {
             let why = format!("Error: {why}");
-            jobs.push(Job::Refused(Answer::refused(call_id, CallKind::BadArguments, &tool.name, arguments, why)));
+            let reward = tool.rewards.refused.unwrap_or(rewards.refused);
+            jobs.push(Job::Refused(Answer::refused(call_id, kind, &tool.name, arguments, why, reward)));
             continue;
         }
         let given = if given.is_nil() { Value::Table(lua.create_table()?) } else { given };
@@ -180,8 +188,54 @@ fn with_kwargs(lua: &Lua, options: &Value, kwargs: &Json) -> mlua::Result<Value>
     Ok(Value::Table(own))
 }
 
+/// The settings of the environment that a call is for.
+fn settings_of<'a>(call: &'a Call, usual: &'a EnvSettings) -> &'a EnvSettings {
+    call.env.as_ref().map_or(usual, |env| &env.env.settings)
+}
+
+/// How many calls of a reply may still be carried out.
+struct Quota<'a> {
+    call: &'a Call,
+    /// `env.max_calls`; `None` without a limit.
+    most: Option<usize>,
+    /// Calls of the reply, where more than `most` refuse all.
+    too_many: Option<usize>,
+}
+
+impl<'a> Quota<'a> {
+    /// The limit is for the calls of a reply: not for those of `reset` or `reward`, nor for those that a tool makes.
+    fn new(call: &'a Call, env: &EnvSettings, calls: &Table) -> mlua::Result<Self> {
+        let limited = env.max_calls > 0 && call.entry == Entry::Step && !call.in_tool();
+        let most = limited.then_some(env.max_calls);
+        let mut well_formed = call.carried_out.get();
+        for index in 1..=calls.raw_len() {
+            if let Value::Table(item) = calls.raw_get(index)? {
+                well_formed += usize::from(item.raw_get::<Value>("error")?.is_nil());
+            }
+        }
+        let refuses_all = env.excess_calls == ExcessCalls::RefuseAll;
+        let too_many = most.filter(|most| refuses_all && well_formed > *most).map(|_| well_formed);
+        Ok(Self { call, most, too_many })
+    }
+
+    /// Counts one more call, or says why it is not carried out.
+    fn take(&mut self) -> Result<(), String> {
+        let Some(most) = self.most else { return Ok(()) };
+        let calls = if most == 1 { "1 call".to_owned() } else { format!("{most} calls") };
+        if let Some(all) = self.too_many {
+            return Err(format!("a reply may have {calls}, this one has {all}: none was carried out"));
+        }
+        let so_far = self.call.carried_out.get();
+        if so_far == most {
+            return Err(format!("a reply may have {calls}: this one was not carried out"));
+        }
+        self.call.carried_out.set(so_far + 1);
+        Ok(())
+    }
+}
+
 impl Job {
-    async fn run(self, lua: Lua, call: Rc<Call>) -> mlua::Result<Answer> {
+    async fn run(self, lua: Lua, call: Rc<Call>, host: &Host) -> mlua::Result<Answer> {
         let (tool, call_id, arguments, given, prelude, options) = match self {
             Self::Refused(answer) => return Ok(answer),
             Self::Ready { tool, call_id, arguments, given, prelude, options } => {
@@ -192,7 +246,7 @@ impl Job {
         let started = Instant::now();
         let (output, reward) = match &tool.run {
             Run::Lua { run, timeout } => {
-                let mut future = Suspended::<(Value, Value)>::inner(&lua, run, (given, options));
+                let mut future = Suspended::<(Value, Value, Value)>::inner(&lua, run, (given, options));
                 let called = |result: mlua::Result<_>| result.context(format!("{NAME}, tool `{}`", tool.name));
                 let result = match timeout {
                     None => Ok(called(future.await)?),
@@ -206,11 +260,11 @@ impl Job {
                     }
                 };
                 let (text, ok, reward) = match result {
-                    Ok((text, second)) => {
-                        let (text, ok, reward) = read_result(&tool.name, run, &text, &second)?;
+                    Ok((text, second, third)) => {
+                        let (text, ok, reward) = read_result(&tool.name, run, &text, &second, &third)?;
                         (cut(text, call.result), ok, reward)
                     }
-                    Err(text) => (text, false, 0.0),
+                    Err(text) => (text, false, None),
                 };
                 let seconds = started.elapsed().as_secs_f64();
                 (Output { text, ok, timed_out: false, seconds }, reward)
@@ -223,7 +277,7 @@ impl Job {
                         None => python.run(&code(), &prelude).await,
                     }
                 };
-                (interpret(&call, &tool.name, &arguments, &prelude, live).await?, 0.0)
+                (interpret(&call, &tool.name, &arguments, &prelude, live).await?, None)
             }
             Run::Rhai(options) => {
                 let live = async {
@@ -233,10 +287,25 @@ impl Job {
                     let output = tokio::task::spawn_blocking(move || rhai.run(&code, &prelude)).await;
                     output.map_err(|error| Error::new(Kind::Internal, format!("rhai stopped: {error}")))
                 };
-                (interpret(&call, &tool.name, &arguments, &prelude, live).await?, 0.0)
+                (interpret(&call, &tool.name, &arguments, &prelude, live).await?, None)
             }
         };
         let Output { text, ok, seconds, .. } = output;
+        let (most, usual) = {
+            let usual = EnvSettings::default();
+            let env = settings_of(&call, &usual);
+            let reward = if ok {
+                tool.rewards.ok.unwrap_or(env.call_rewards.ok)
+            } else {
+                tool.rewards.failed.unwrap_or(env.call_rewards.failed)
+            };
+            (tool.max_result_tokens.unwrap_or(env.max_result_tokens), reward)
+        };
+        let reward = reward.unwrap_or(usual);
+        let text = match &host.renderer() {
+            Some(renderer) if most > 0 => cut_to_tokens(renderer, text, most).map_err(raise)?,
+            _ => text,
+        };
         let (name, kind) = (tool.name.clone(), CallKind::Ran);
         let record = ToolRecord { name, arguments, kind, output: text, ok, reward, seconds };
         Ok(Answer { call_id, record })
@@ -277,8 +346,31 @@ fn cut(text: String, most: usize) -> String {
     format!("{}\n… ({} more bytes)", &text[..end], text.len() - end)
 }
 
-/// What a Lua tool returned: text and a process reward, or nil and why not.
-fn read_result(name: &str, run: &Function, first: &Value, second: &Value) -> mlua::Result<(String, bool, f64)> {
+/// A result of at most `most` tokens, and how many are left out.
+fn cut_to_tokens(renderer: &Renderer, text: String, most: usize) -> Result<String, Error> {
+    // A token has a byte or more.
+    if text.len() <= most {
+        return Ok(text);
+    }
+    let tokenizer = renderer.tokenizer();
+    let ids = tokenizer.encode(&text)?;
+    if ids.len() <= most {
+        return Ok(text);
+    }
+    let shown = tokenizer.decode(&ids[..most], false);
+    // A character may be more than one token.
+    let shown = shown.trim_end_matches(char::REPLACEMENT_CHARACTER);
+    Ok(format!("{shown}\n… ({} more tokens)", ids.len() - most))
+}
+
+/// What a Lua tool returned: text and a process reward, or nil, why not and a process reward. `None` where it gave no reward.
+fn read_result(
+    name: &str,
+    run: &Function,
+    first: &Value,
+    second: &Value,
+    third: &Value,
+) -> mlua::Result<(String, bool, Option<f64>)> {
     let wrong = |what: String| raise(at_definition(run, format!("tool `{name}` {what}")));
     let text = match first {
         Value::String(text) => text.to_string_lossy(),
@@ -286,18 +378,23 @@ fn read_result(name: &str, run: &Function, first: &Value, second: &Value) -> mlu
         Value::Table(_) => to_json(first, "the result", Odd::Refuse).map_err(wrong)?.to_string(),
         Value::Nil => {
             return match second {
-                Value::String(message) => Ok((message.to_string_lossy(), false, 0.0)),
+                Value::String(message) => Ok((message.to_string_lossy(), false, reward_of(third).map_err(wrong)?)),
                 _ => Err(wrong("returned nil; it must return text, or nil and a message".to_owned())),
             };
         }
         other => return Err(wrong(format!("returned {}; it must return text", kind(other)))),
     };
-    let reward = match second {
-        Value::Nil => 0.0,
-        Value::Integer(_) | Value::Number(_) => convert::float(second)
-            .filter(|reward| reward.is_finite())
-            .ok_or_else(|| wrong(format!("returned the reward {}", convert::show(second))))?,
-        other => return Err(wrong(format!("returned {} as its reward; it must be a number", kind(other)))),
-    };
-    Ok((text, true, reward))
+    Ok((text, true, reward_of(second).map_err(wrong)?))
+}
+
+/// The process reward that a tool returned, if any; else what is wrong with it.
+fn reward_of(value: &Value) -> Result<Option<f64>, String> {
+    match value {
+        Value::Nil => Ok(None),
+        Value::Integer(_) | Value::Number(_) => {
+            let reward = convert::float(value).filter(|reward| reward.is_finite());
+            reward.map(Some).ok_or_else(|| format!("returned the reward {}", convert::show(value)))
+        }
+        other => Err(format!("returned {} as its reward; it must be a number", kind(other))),
+    }
 }

@@ -26,7 +26,22 @@ pub(crate) struct Env {
 
 impl UserData for Env {}
 
-pub(super) const FIELDS: [&str; 8] = ["tools", "format", "max_steps", "system", "reset", "step", "context", "reward"];
+pub(super) const FIELDS: [&str; 14] = [
+    "tools",
+    "format",
+    "max_steps",
+    "max_tokens",
+    "on_overflow",
+    "max_calls",
+    "excess_calls",
+    "max_result_tokens",
+    "call_rewards",
+    "system",
+    "reset",
+    "step",
+    "context",
+    "reward",
+];
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     r1.raw_set("env", lua.create_function(|lua, value: Value| env(lua, &value))?)

@@ -11,7 +11,7 @@ use super::secret::{Named, Secrets, Text};
 use super::tool::{SECONDS, seconds};
 use crate::script::convert::{Odd, kind, to_json};
 use crate::script::host::{Call, Host};
-use crate::tools::{HttpRequest, METHODS, Reach, http, url_target, url_with_query};
+use crate::tools::{HttpRequest, METHODS, Reach, http, is_inside, url_target, url_with_query};
 
 /// Bytes of an answer unless said, and the most that can be said.
 const BYTES: usize = 1 << 20;
@@ -196,7 +196,8 @@ impl Asked {
             let why = format!("`{}` is no address: it begins with http:// or https://", self.request.url);
             return Err(fail(lua, self.function, why));
         };
-        if self.host.grants.borrow().reach(&host, port) == Reach::Nowhere {
+        let reach = self.host.grants.borrow().reach(&host, port);
+        if reach == Reach::Nowhere || (reach == Reach::Public && is_inside(&host)) {
             return Err(undeclared(lua, &self.host, self.function, &format!("http:{host}")));
         }
         Ok(())

@@ -128,6 +128,8 @@ pub fn trajectory_table(trajectory: &Trajectory, ids: bool, record: bool) -> Jso
         "task_index": trajectory.task_index,
         "task": trajectory.task,
         "status": trajectory.status.name(),
+        "truncated_by": trajectory.truncated_by,
+        "retries": trajectory.retries,
         "error": trajectory.error,
         "script_hash": trajectory.script_hash,
         "reward": trajectory.total_reward(),

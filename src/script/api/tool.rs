@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use mlua::{Function, Lua, Table, UserData, Value};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json, json};
 
 use super::args::{Fields, fail, fail_with};
@@ -23,12 +23,27 @@ pub(crate) struct Tool {
     pub(crate) description: String,
     /// JSON Schema of the arguments.
     pub(crate) parameters: Json,
+    /// Longest result in tokens of the policy; the env's own limit unless said, 0 for none.
+    pub(crate) max_result_tokens: Option<usize>,
+    pub(crate) rewards: ToolRewards,
     pub(crate) run: Run,
+}
+
+/// Process rewards of a tool's calls, where they are not those of `env.call_rewards`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ToolRewards {
+    /// It succeeded.
+    pub(crate) ok: Option<f64>,
+    /// It failed or timed out.
+    pub(crate) failed: Option<f64>,
+    /// Its arguments did not fit, or there were too many calls.
+    pub(crate) refused: Option<f64>,
 }
 
 /// How a call is carried out.
 pub(crate) enum Run {
-    /// `run(arguments, options) -> text [, reward]`, or `nil, message`; waits at most `timeout`.
+    /// `run(arguments, options) -> text [, reward]`, or `nil, message [, reward]`; waits at most `timeout`.
     Lua {
         run: Function,
         timeout: Option<Duration>,
@@ -94,7 +109,8 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
 /// `r1.tool { name =, description =, parameters =, timeout =, run = function(arguments) … end }`.
 fn tool(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     const NAME: &str = "r1.tool";
-    let fields = Fields::new(lua, NAME, value, &["name", "description", "parameters", "timeout", "run"])?;
+    let known = ["name", "description", "parameters", "timeout", "run", "max_result_tokens", "rewards"];
+    let fields = Fields::new(lua, NAME, value, &known)?;
     let name = fields.text("name")?.ok_or_else(|| fail(lua, NAME, "needs `name`"))?;
     let run = fields.function("run")?.ok_or_else(|| fail(lua, NAME, "needs `run`, a function of the arguments"))?;
     let timeout = match fields.get("timeout")? {
@@ -107,7 +123,22 @@ fn tool(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     let description = fields.text("description")?.unwrap_or_default();
     let parameters = parameters(fields.json("parameters")?).map_err(|why| fail(lua, NAME, why))?;
     schema::refuse_unknown(&parameters).map_err(|why| fail(lua, NAME, format!("`parameters`: {why}")))?;
-    Ok(ToolHandle(Rc::new(Tool { name, description, parameters, run: Run::Lua { run, timeout } })))
+    let (max_result_tokens, rewards) = (max_result_tokens(&fields)?, rewards(lua, NAME, &fields)?);
+    let run = Run::Lua { run, timeout };
+    Ok(ToolHandle(Rc::new(Tool { name, description, parameters, max_result_tokens, rewards, run })))
+}
+
+fn max_result_tokens(fields: &Fields<'_>) -> mlua::Result<Option<usize>> {
+    match fields.get("max_result_tokens")? {
+        Value::Nil => Ok(None),
+        Value::Integer(tokens) if tokens >= 0 => Ok(Some(tokens as usize)),
+        Value::Number(tokens) if tokens >= 0.0 && tokens.fract() == 0.0 && tokens < 1e15 => Ok(Some(tokens as usize)),
+        other => Err(fields.refuse("max_result_tokens", "a whole number, 0 or more", &other)),
+    }
+}
+
+fn rewards(lua: &Lua, function: &str, fields: &Fields<'_>) -> mlua::Result<ToolRewards> {
+    settings::section("rewards", &fields.json("rewards")?).map_err(|error| fail_with(lua, function, error))
 }
 
 /// A JSON Schema, or the short form `{ city = { type = "string" }, days = "integer" }` where all are required unless
@@ -168,7 +199,7 @@ fn code_parameters() -> Json {
     })
 }
 
-const OWN_FIELDS: [&str; 5] = ["name", "description", "memory", "disk", "session"];
+const OWN_FIELDS: [&str; 7] = ["name", "description", "memory", "disk", "session", "max_result_tokens", "rewards"];
 
 /// `r1.tools.python { timeout = 5, memory = "512MiB", session = false, … }`.
 fn python(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
@@ -188,6 +219,8 @@ fn python(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
         name: fields.text("name")?.unwrap_or_else(|| "python".to_owned()),
         description: fields.text("description")?.unwrap_or_else(|| description.to_owned()),
         parameters: code_parameters(),
+        max_result_tokens: max_result_tokens(&fields)?,
+        rewards: rewards(lua, NAME, &fields)?,
         run: Run::Python { options, session },
     })))
 }
@@ -195,13 +228,16 @@ fn python(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
 /// `r1.tools.rhai { … }`.
 fn rhai(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     const NAME: &str = "r1.tools.rhai";
-    let (fields, options) = interpreter::<RhaiOptions>(lua, NAME, value, &["name", "description"])?;
+    let (fields, options) =
+        interpreter::<RhaiOptions>(lua, NAME, value, &["name", "description", "max_result_tokens", "rewards"])?;
     Ok(ToolHandle(Rc::new(Tool {
         name: fields.text("name")?.unwrap_or_else(|| "rhai".to_owned()),
         description: fields
             .text("description")?
             .unwrap_or_else(|| "Runs a Rhai program and gives what it prints.".to_owned()),
         parameters: code_parameters(),
+        max_result_tokens: max_result_tokens(&fields)?,
+        rewards: rewards(lua, NAME, &fields)?,
         run: Run::Rhai(options),
     })))
 }

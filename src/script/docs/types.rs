@@ -95,7 +95,8 @@ const TABLES: &[(&str, &str, Fields)] = &[
         "What an env makes of an action",
         &[
             ("reward?", "number", ""),
-            ("done?", "boolean", "The env ends the task"),
+            ("done?", "boolean", "The env ends the task; final, also after a reply that was cut"),
+            ("truncated?", "boolean", "A limit of the env's own ends it, or the reply was cut before it was whole"),
             ("parts?", "{[string]: number}", "Named parts for the logs"),
         ],
     ),
@@ -106,7 +107,8 @@ const TABLES: &[(&str, &str, Fields)] = &[
             ("text", "string", "The last reply"),
             ("steps", "number", ""),
             ("terminated", "boolean", "The env ended it"),
-            ("truncated", "boolean", "A limit cut it"),
+            ("truncated", "boolean", "A limit ended it"),
+            ("truncated_by?", "string", "Which: max_steps, max_tokens, context_overflow, length, deadline or env"),
         ],
     ),
     (

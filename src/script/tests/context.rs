@@ -273,7 +273,7 @@ fn the_state_keeps_what_the_policy_no_longer_sees() {
 
 #[test]
 fn more_than_the_budget_is_an_error_with_sizes() {
-    let small = ["policy.max_context=200", "sampling.max_new_tokens=40"];
+    let small = ["policy.max_context=200", "sampling.max_new_tokens=40", "env.on_overflow=fail"];
     let told = |context: &str| {
         let (trajectory, _) = rollout(&conversation(9, context), &small);
         format!("{}: {}", trajectory.status.name(), trajectory.error.unwrap_or_default())

@@ -9,6 +9,7 @@
 )]
 
 mod api;
+mod calls;
 mod context;
 mod data;
 mod docs;
@@ -94,7 +95,7 @@ fn call(name: &str, arguments: Json) -> ToolCall {
 }
 
 fn outcome(text: &str) -> Outcome {
-    Outcome { text: text.to_owned(), steps: 1, terminated: true, truncated: false }
+    Outcome { text: text.to_owned(), steps: 1, terminated: true, truncated: false, truncated_by: None }
 }
 
 /// A recipe with `env` in it, and nothing else of note.

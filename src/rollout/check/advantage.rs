@@ -1,0 +1,65 @@
+//! An estimator of the recipe's own (`advantage`), tried out on groups of the trajectories that were tried.
+
+use super::contract::Tried;
+use super::{Finding, Report};
+use crate::config::Trainer;
+use crate::error::{Error, Result};
+use crate::mdp::Trajectory;
+use crate::script::{Estimated, GroupMember, Script, Worker};
+
+/// Calls it on groups as a run may come to them: rewards that differ, rewards that are all the same, a single trajectory that
+/// failures left over. Parts, tasks and lengths are those of trajectories that were tried; rewards and values are made up.
+pub(super) fn check(tried: &[Tried], worker: &Worker, script: &Script, report: &mut Report) {
+    let (Trainer::Grpo(learner) | Trainer::Ppo(learner)) = &script.settings.trainer else { return };
+    let played = |it: &&Tried| !it.trajectory.status.is_failure() && !it.trajectory.steps.is_empty();
+    let trajectories: Vec<&Trajectory> = tried.iter().filter(played).map(|it| &it.trajectory).collect();
+    if learner.estimator.name != "custom" || trajectories.is_empty() {
+        return;
+    }
+    let critic = matches!(script.settings.trainer, Trainer::Ppo(_));
+    let size = learner.group_size.max(2);
+    for (what, size, failed, reward) in [
+        ("rewards that differ", size, 0, (|place| place as f64 - 0.5) as fn(usize) -> f64),
+        ("equal rewards", size, 0, |_| 1.0),
+        ("a single trajectory", 1, size - 1, |_| 1.0),
+    ] {
+        let group: Vec<GroupMember<'_>> =
+            (0..size).map(|place| member(trajectories[place % trajectories.len()], reward(place), critic)).collect();
+        if let Err(mut error) = advantages(worker, &group, failed, critic) {
+            error.message = format!("for a group with {what}: {}", error.message);
+            // The other groups would most likely fail alike.
+            return report.add(Finding::error("advantage", error));
+        }
+    }
+}
+
+/// A trajectory that earned `reward` with its last step.
+fn member(trajectory: &Trajectory, reward: f64, critic: bool) -> GroupMember<'_> {
+    let mut member = GroupMember::of(trajectory);
+    let steps = member.rewards.len();
+    member.rewards = vec![0.0; steps];
+    member.rewards[steps - 1] = reward;
+    member.total = reward;
+    if critic {
+        member.values = Some(vec![0.5; steps]);
+        member.next_value = member.truncated.then_some(0.5);
+    }
+    member
+}
+
+fn advantages(worker: &Worker, group: &[GroupMember<'_>], failed: usize, critic: bool) -> Result<()> {
+    let Estimated { advantages, returns } = worker.advantage(group, failed)?;
+    let broken = |why: &str| -> Result<(), Error> { Err(worker.broken_advantage(why)) };
+    if critic && returns.is_none() {
+        return broken(
+            "advantage must return a second list, of returns by step: what the critic should have predicted",
+        );
+    }
+    for (what, lists) in [("an advantage", Some(advantages)), ("a return", returns)] {
+        if let Some(bad) = lists.iter().flatten().flatten().find(|number| !number.is_finite()) {
+            let bad = if bad.is_nan() { "NaN".to_owned() } else { bad.to_string() };
+            return broken(&format!("{what} is {bad}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! How trajectories end: the environment's word, limits, full contexts, retries.
+
+use super::*;
+use crate::engine::Scripted;
+use crate::mdp::Limit;
+
+/// A recipe in a directory of its own, and the requests that a policy got.
+struct Ends {
+    script: Script,
+    renderer: Arc<Renderer>,
+    seen: Arc<Mutex<Vec<Request>>>,
+    _dir: tempfile::TempDir,
+}
+
+impl Ends {
+    fn new(env: &str, settings: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.lua");
+        let source = format!(
+            "return r1.recipe {{ env = r1.env {{ {env} }},\n\
+             reward = function(state, outcome) return {{ one = 1, ended = outcome.terminated and 1 or 0 }} end,\n\
+             data = {{ train = {{ {{ prompt = 'go' }} }} }} }}"
+        );
+        std::fs::write(&path, source).unwrap();
+        let settings: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), Format::Hermes).unwrap());
+        Self { script: Script::load(&path, &settings).unwrap(), renderer, seen: Arc::default(), _dir: dir }
+    }
+
+    fn spec(&self) -> Spec {
+        Spec { next_prompt: true, ..Spec::new(Split::Train, 0, &self.script.settings) }
+    }
+
+    /// One trajectory by a policy that replies with `ids`, cut where they are too many.
+    fn run(&self, spec: Spec, retries: usize, ids: Vec<u32>) -> Trajectory {
+        let seen = Arc::clone(&self.seen);
+        let policy: Arc<dyn Policy> = Arc::new(Scripted::new(move |request| {
+            lock(&seen).push(request.clone());
+            ids.clone()
+        }));
+        let options = PoolOptions { workers: 1, concurrency: 1, retries };
+        let pool = Pool::new(&self.script, &self.renderer, &options).unwrap();
+        pool.start(&policy, vec![spec], &no_progress()).unwrap().finish().unwrap().remove(0)
+    }
+
+    fn requests(&self) -> Vec<Request> {
+        std::mem::take(&mut *lock(&self.seen))
+    }
+
+    fn replays(&self, trajectory: &Trajectory, spec: Spec) {
+        let worker = Worker::new(&self.script, Some(Arc::clone(&self.renderer))).unwrap();
+        let stage = Stage { worker: &worker, renderer: &self.renderer };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let replayed = runtime.block_on(replay(stage, trajectory, spec, Strictness::Exact)).unwrap();
+        assert_eq!(first_difference(&self.renderer, trajectory, &replayed), None);
+        assert!(!replayed.unfinished);
+    }
+}
+
+/// Goes on until it is stopped.
+const ENDLESS: &str = "step = function(state, action) r1.push(state.messages, r1.assistant(action))\n\
+    r1.push(state.messages, r1.user('on')) return { reward = 0 } end";
+
+#[test]
+fn what_the_env_says_is_final_also_after_a_cut_reply() {
+    let bench = Ends::new("step = function(state, action) return { done = true, reward = 0.5 } end", &[]);
+    let spec = || {
+        let mut spec = bench.spec();
+        Arc::make_mut(&mut spec.sampling).max_new_tokens = 4;
+        spec
+    };
+    let cut = bench.run(spec(), 0, vec![5; 9]);
+    let step = &cut.steps[0];
+    assert_eq!(step.finish_reason, FinishReason::Length);
+    assert_eq!(
+        (cut.status, cut.truncated_by, step.terminated, step.truncated),
+        (Status::Terminated, None, true, false)
+    );
+    assert!(step.next_prompt_ids.is_empty(), "a critic is not asked behind a terminal state");
+    assert_eq!((cut.reward_parts["ended"], cut.total_reward()), (1.0, 2.5));
+    bench.replays(&cut, spec());
+
+    // The default step takes a cut reply for what it is; an env of one's own may say the same.
+    for env in ["", "step = function(state, action) return { truncated = true } end"] {
+        let bench = Ends::new(env, &[]);
+        let cut = bench.run(Spec { sampling: spec().sampling, ..bench.spec() }, 0, vec![5; 9]);
+        let step = &cut.steps[0];
+        assert_eq!((cut.status, cut.truncated_by), (Status::Truncated, Some(Limit::Length)), "{env}");
+        assert!(!step.terminated && step.truncated);
+        assert_eq!(step.next_prompt_ids, [&step.prompt_ids[..], &step.response_ids].concat());
+        assert_eq!(cut.reward_parts["ended"], 0.0);
+    }
+}
+
+#[test]
+fn a_full_context_ends_a_trajectory_and_its_reward_counts() {
+    let bench = Ends::new(ENDLESS, &[]);
+    let spec = || Spec { max_context: 120, ..bench.spec() };
+    let full = bench.run(spec(), 3, vec![5; 30]);
+    let last = full.steps.last().unwrap();
+    assert_eq!((full.status, full.truncated_by, full.retries), (Status::Truncated, Some(Limit::ContextOverflow), 0));
+    assert!(last.truncated && !last.terminated && last.next_prompt_ids.is_empty());
+    assert!(full.steps.len() > 1 && full.steps.len() < 8);
+    assert!(full.steps[..full.steps.len() - 1].iter().all(|step| !step.truncated));
+    assert_eq!((full.total_reward(), full.reward_parts["one"]), (1.0, 1.0));
+    assert_eq!(bench.requests().len(), full.steps.len());
+    bench.replays(&full, spec());
+
+    // A context function that can make it no shorter says the same.
+    let keeps = "max_steps = 99, reset = function(task) return { messages = { r1.user('go') } } end, ";
+    let bench = Ends::new(&format!("{keeps}{ENDLESS}"), &["env.on_overflow=fail"]);
+    let spec = || Spec { max_context: 120, ..bench.spec() };
+    let failed = bench.run(spec(), 0, vec![5; 30]);
+    assert_eq!((failed.status, failed.truncated_by), (Status::ContextOverflow, None));
+    assert!(failed.error.unwrap().contains("the context holds 120"));
+}
+
+#[test]
+fn a_first_prompt_that_does_not_fit_is_a_failure() {
+    for setting in ["env.on_overflow=end", "env.on_overflow=fail"] {
+        let bench = Ends::new(ENDLESS, &[setting]);
+        let failed = bench.run(Spec { max_context: 4, ..bench.spec() }, 3, vec![5; 30]);
+        assert_eq!((failed.status, failed.steps.len(), failed.retries), (Status::ContextOverflow, 0, 0), "{setting}");
+        assert!(bench.requests().is_empty());
+    }
+}
+
+#[test]
+fn the_tokens_of_a_trajectory_are_bounded() {
+    let bench = Ends::new(ENDLESS, &["env.max_tokens=70"]);
+    let ended = bench.run(bench.spec(), 0, vec![5; 30]);
+    assert_eq!((ended.status, ended.truncated_by), (Status::Truncated, Some(Limit::MaxTokens)));
+    assert_eq!(ended.steps.iter().map(|step| step.response_ids.len()).collect::<Vec<_>>(), [30, 30, 10]);
+    let rooms: Vec<usize> = bench.requests().iter().map(|request| request.sampling.max_new_tokens).collect();
+    assert_eq!(rooms, [70, 40, 10]);
+    assert!(ended.steps[2].truncated);
+    bench.replays(&ended, bench.spec());
+}
+
+#[test]
+fn a_retry_draws_anew_and_what_could_only_fail_again_is_not_retried() {
+    // Drawn replies: every attempt has a stream of its own.
+    let bench = Ends::new("step = function() error('no') end", &[]);
+    let failed = bench.run(bench.spec(), 2, vec![5]);
+    assert_eq!((failed.status, failed.retries), (Status::EnvError, 2));
+    let seeds: std::collections::HashSet<u64> = bench.requests().iter().map(|request| request.seed.seed).collect();
+    assert_eq!(seeds.len(), 3, "a stream for each attempt");
+    // Greedy replies would be the same.
+    let greedy = || {
+        let mut spec = bench.spec();
+        Arc::make_mut(&mut spec.sampling).temperature = 0.0;
+        spec
+    };
+    let failed = bench.run(greedy(), 3, vec![5]);
+    assert_eq!((failed.retries, bench.requests().len()), (0, 1));
+    // Unless the world has a say.
+    let bench = Ends::new("step = function() r1.clock() error('no') end", &[]);
+    let failed = bench.run(Spec { sampling: greedy().sampling, ..bench.spec() }, 1, vec![5]);
+    assert_eq!((failed.retries, bench.requests().len()), (1, 2));
+    // Nothing was drawn.
+    let bench = Ends::new("reset = function() error('no') end", &[]);
+    let failed = bench.run(bench.spec(), 3, vec![5]);
+    assert_eq!((failed.status, failed.retries), (Status::EnvError, 0));
+}

@@ -1,0 +1,181 @@
+//! Calls of tools: their limits, their process rewards, and the length of their results.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::*;
+use crate::mdp::Status;
+use crate::text::{Format, Renderer};
+
+/// What a step with these calls comes to, under `env` and overrides of settings.
+fn stepped(env: &str, overrides: &[&str], calls: Vec<ToolCall>, errors: usize) -> Result<StepResult, String> {
+    let bench = Bench::new(&recipe(env));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), Format::Hermes).unwrap());
+    let worker = Worker::new(&bench.load(overrides).unwrap(), Some(renderer)).unwrap();
+    run(async {
+        let state = worker.reset(&json!({"prompt": "?"}), 1).await.unwrap();
+        let mut act = action("");
+        act.tool_calls = calls;
+        act.errors = (0..errors).map(|number| format!("call {number} can't be read")).collect();
+        worker.step(&state, &act).await.map_err(|failure| format!("{}: {}", failure.status.name(), bench.show(failure)))
+    })
+}
+
+fn rewards(result: &StepResult) -> Vec<f64> {
+    result.tools.iter().map(|tool| tool.reward).collect()
+}
+
+const TOOLS: &str = r#"
+local search = r1.tool { name = "search", parameters = { q = "string" }, rewards = { refused = -0.5 }, run = function(x)
+  if x.q == "none" then return nil, "nothing found", -0.05 end
+  if x.q == "bad" then return nil, "broken" end
+  if x.q == "good" then return "found", 0.25 end
+  return "found"
+end }
+local env = r1.env { tools = { search, r1.tools.rhai { rewards = { ok = 0.75 } } }, ENV }
+"#;
+
+fn tools(env: &str) -> String {
+    TOOLS.replace("ENV", env)
+}
+
+#[test]
+fn failed_refused_and_malformed_calls_have_process_rewards() {
+    let calls = || {
+        vec![
+            call("search", json!({"q": "none"})),
+            call("search", json!({"q": "bad"})),
+            call("search", json!({"q": "good"})),
+            call("search", json!({"q": "fine"})),
+            call("search", json!({})),
+            call("serch", json!({})),
+            call("rhai", json!({"code": "1 + 1"})),
+            call("rhai", json!({"code": "1 +"})),
+        ]
+    };
+    let usual = stepped(&tools(""), &[], calls(), 1).unwrap();
+    assert_eq!(rewards(&usual), [-0.05, 0.0, 0.25, 0.0, -0.5, 0.0, 0.75, 0.0, 0.0]);
+    assert_eq!(usual.reward, -0.05 + 0.25 - 0.5 + 0.75);
+    let env = "call_rewards = { ok = 0.1, failed = -0.2, refused = -0.3, malformed = -0.4 }";
+    let own = stepped(&tools(env), &[], calls(), 1).unwrap();
+    // A number from `run` takes precedence over the tool's `rewards`, and these over the env's.
+    assert_eq!(rewards(&own), [-0.05, -0.2, 0.25, 0.1, -0.5, -0.3, 0.75, -0.2, -0.4]);
+    let typed = stepped(&tools(env), &["env.call_rewards.malformed=-1"], calls(), 1).unwrap();
+    assert_eq!(rewards(&typed)[8], -1.0);
+    let wrong = stepped(&tools("").replace("-0.05", "0/0"), &[], calls(), 0).unwrap_err();
+    assert!(wrong.starts_with("env_error: tool `search` returned the reward NaN\n  --> x.lua:2"), "{wrong}");
+    let wrong = refused(&recipe(&tools("call_rewards = { bad = 1 }")));
+    assert!(wrong.contains("unknown field `env.call_rewards.bad`"), "{wrong}");
+    let wrong = refused(&recipe(&tools("").replace("refused = -0.5", "refused = '-0.5'")));
+    assert!(wrong.contains("`rewards.refused` must be a number"), "{wrong}");
+}
+
+#[test]
+fn calls_of_a_reply_have_a_limit() {
+    let calls = || (0..3).map(|_| call("search", json!({"q": "fine"}))).collect::<Vec<_>>();
+    let outputs = |settings: &[&str]| {
+        let result = stepped(&tools(""), settings, calls(), 1).unwrap();
+        result.tools.iter().map(|tool| format!("{} {}", tool.ok, tool.output)).collect::<Vec<_>>()
+    };
+    assert_eq!(outputs(&[]), ["true found", "true found", "true found", "false call 0 can't be read"]);
+    assert_eq!(
+        outputs(&["env.max_calls=1"]),
+        [
+            "true found",
+            "false Error: a reply may have 1 call: this one was not carried out",
+            "false Error: a reply may have 1 call: this one was not carried out",
+            "false call 0 can't be read"
+        ]
+    );
+    let all = outputs(&["env.max_calls=2", "env.excess_calls=refuse_all"]);
+    assert_eq!(all[..3], ["false Error: a reply may have 2 calls, this one has 3: none was carried out"; 3]);
+    assert_eq!(outputs(&["env.max_calls=3", "env.excess_calls=refuse_all"])[..3], ["true found"; 3]);
+    let rewards = rewards(&stepped(&tools(""), &["env.max_calls=2"], calls(), 0).unwrap());
+    assert_eq!(rewards, [0.0, 0.0, -0.5]);
+    // Several lists of a step are one reply; `reset` and what a tool calls are none.
+    let env = r#"
+        local inner = r1.tool { name = "inner", run = function() return "in" end }
+        local outer = r1.tool { name = "outer", run = function()
+          return r1.call_tools({ { name = "inner" }, { name = "inner" } })[2].content
+        end }
+        local env = r1.env { tools = { inner, outer }, max_calls = 1,
+          reset = function() return { messages = {}, n = #r1.call_tools { { name = "inner" }, { name = "inner" } } } end,
+          step = function(state, action)
+            local one, two = r1.call_tools { action.tool_calls[1] }, r1.call_tools { action.tool_calls[1] }
+            return { done = one[1].content == "in" and not two[1].ok }
+          end }"#;
+    assert!(stepped(env, &[], vec![call("outer", json!({}))], 0).unwrap().done);
+}
+
+#[test]
+fn a_tool_that_calls_tools_is_one_call() {
+    let env = r#"
+        local run = r1.tool { name = "run", parameters = { n = "integer" }, run = function(x)
+          local result = r1.call_tools({ { name = "rhai", arguments = { code = "print(" .. x.n .. " + 1)" } } })[1]
+          return result.content, result.reward + 1
+        end }
+        local env = r1.env { tools = { run, r1.tools.rhai { rewards = { ok = 0.5 } } } }"#;
+    let result = stepped(env, &[], vec![call("run", json!({"n": 1})), call("run", json!({"n": 5}))], 0).unwrap();
+    let told: Vec<(&str, &str)> = result.tools.iter().map(|tool| (tool.name.as_str(), tool.output.trim())).collect();
+    assert_eq!(told, [("run", "2"), ("run", "6")]);
+    assert_eq!((rewards(&result), result.reward), (vec![1.5, 1.5], 3.0));
+}
+
+#[test]
+fn results_are_cut_to_tokens() {
+    let env = r#"
+        local words = r1.tool { name = "words", max_result_tokens = 5, run = function() return string.rep("word ", 100) end }
+        local short = r1.tool { name = "short", run = function() return "ä" end }
+        local long = r1.tool { name = "long", run = function() return string.rep("ä", 100) end }
+        local free = r1.tool { name = "free", max_result_tokens = 0, run = function() return string.rep("x ", 50) end }
+        local env = r1.env { tools = { words, short, long, free, r1.tools.rhai { max_result_tokens = 4 } }, max_result_tokens = 9 }"#;
+    let names = ["words", "short", "long", "free"];
+    let mut calls: Vec<ToolCall> = names.iter().map(|name| call(name, json!({}))).collect();
+    calls.push(call("rhai", json!({"code": "print(\"one two three four five six seven eight nine\")"})));
+    let result = stepped(env, &[], calls, 0).unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let renderer = Renderer::load(&root.join("models/r1-nano"), Format::Hermes).unwrap();
+    let count = |text: &str| renderer.tokenizer().encode(text).unwrap().len();
+    let output = |place: usize| result.tools[place].output.as_str();
+    for (place, most) in [(0, 5), (2, 9), (4, 4)] {
+        let (shown, mark) = output(place).rsplit_once('\n').unwrap();
+        assert!(count(shown) <= most && count(shown) + 1 >= most, "{shown}");
+        assert!(mark.starts_with("… (") && mark.ends_with(" more tokens)"), "{mark}");
+    }
+    assert!(output(0).starts_with("word ") && !output(2).contains(char::REPLACEMENT_CHARACTER));
+    assert_eq!((output(1), output(3).len()), ("ä", 100));
+}
+
+#[test]
+fn an_address_that_is_not_declared_is_an_error_of_the_recipe() {
+    let env = |needs: &str, body: &str| {
+        let tool = format!("local page = r1.tool {{ name = 'page', run = function() {body} end }}");
+        let env = "local env = r1.env { tools = { page } }";
+        recipe(&format!("{tool}\n{env}")).replace("trainer =", &format!("needs = {needs}, trainer ="))
+    };
+    let failed = |source: &str| {
+        let bench = Bench::new(source);
+        let worker = bench.worker();
+        run(async {
+            let state = worker.reset(&json!({"prompt": "?"}), 1).await.unwrap();
+            let mut act = action("");
+            act.tool_calls.push(call("page", json!({})));
+            let failure = worker.step(&state, &act).await.unwrap_err();
+            (failure.status, failure.lasting, failure.error.message, failure.error.hint.unwrap())
+        })
+    };
+    let url = "r1.http.get('http://127.0.0.1:9/')";
+    for (needs, body) in [
+        ("{ 'http' }", format!("return {url}")),
+        ("{ 'http' }", format!("pcall(function() return {url} end) return {url}")),
+        ("{}", format!("return {url}")),
+    ] {
+        let (status, lasting, message, hint) = failed(&env(needs, &body));
+        assert_eq!((status, lasting), (Status::EnvError, true), "{needs} {body}");
+        assert_eq!(message, "r1.http.get: the recipe does not declare that it needs this");
+        assert_eq!(hint, "add needs = { \"http:127.0.0.1\" } to r1.recipe");
+    }
+}
