@@ -265,7 +265,13 @@ mod tests {
     }
 
     fn call_kind() -> impl Strategy<Value = CallKind> {
-        prop::sample::select(vec![CallKind::Ran, CallKind::BadArguments, CallKind::Unknown, CallKind::Malformed])
+        prop::sample::select(vec![
+            CallKind::Ran,
+            CallKind::BadArguments,
+            CallKind::Excess,
+            CallKind::Unknown,
+            CallKind::Malformed,
+        ])
     }
 
     fn finite() -> impl Strategy<Value = f64> {

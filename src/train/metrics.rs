@@ -332,6 +332,8 @@ mod tests {
             seed: 0,
             script_hash: String::new(),
             status: Status::Terminated,
+            truncated_by: None,
+            retries: 0,
             error: None,
             steps: vec![Step {
                 prompt_ids: vec![1],

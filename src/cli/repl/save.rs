@@ -100,7 +100,8 @@ impl Session {
                     .hint(":undo takes the change back; :reset begins anew"));
             }
             let looked = self.wait(attempt.look(stage))?;
-            shown.push(looked.map_err(|stop| self.stopped(stop))?.observation.clone());
+            let prompt = looked.map_err(|stop| self.stopped(stop))?;
+            shown.extend(prompt.map(|prompt| prompt.observation.clone()));
         }
         Ok(shown)
     }
