@@ -109,7 +109,7 @@ pub fn compute(
     let value = values.get(graph.result).ok_or_else(|| Error::new(Kind::Internal, "the loss has no result"))?;
     let value = match result {
         Some(Shape::Tokens) => objective.of_tokens(value.shallow_clone(), ratios, inputs, denominators)?,
-        _ => objective.of_total(value.shallow_clone(), ratios, inputs, denominators)?,
+        _ => objective.of_total(value, ratios, inputs, denominators)?,
     };
     if !f64::try_from(&value.loss)?.is_finite()
         && let Some(error) = not_finite(graph, &values)?

@@ -440,13 +440,13 @@ impl Objective {
             token_loss = token_loss.f_mul(&self.weights(weights, inputs.sequence(ratio_over))?)?;
         }
         let policy = aggregate(&token_loss, inputs.sequence(seq), loss_agg, denominators)?;
-        self.of_total(policy, ratios, inputs, denominators)
+        self.of_total(&policy, ratios, inputs, denominators)
     }
 
     /// The objective of a policy loss that is one number already, with the KL and entropy terms.
     pub(super) fn of_total(
         &self,
-        policy: Tensor,
+        policy: &Tensor,
         ratios: RatioStats,
         inputs: &Inputs<'_>,
         denominators: &Denominators,

@@ -204,9 +204,8 @@ fn report(
     objective: &Objective,
     graph: Option<&LossGraph>,
     rows: &[StepRow],
-    corrections: Corrections,
+    Corrections { importance, rejection, correction_over }: Corrections,
 ) -> Result<Report> {
-    let Corrections { importance, rejection, correction_over } = corrections;
     let reads = |input: Input| graph.is_some_and(|graph| graph.reads(input));
     let batch = Batch::new(rows, false)?;
     let flat = Flat::new(&batch);

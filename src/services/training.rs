@@ -52,7 +52,7 @@ impl Trainings {
                 ..RunOptions::default()
             };
             // The program itself says what there is to say; warnings are the host's.
-            let run = Manual::open(options, Reporter::new(true, false, false))?;
+            let run = Manual::open(&options, Reporter::new(true, false, false))?;
             let about = run.about();
             self.next += 1;
             self.open.insert(self.next, run);

@@ -96,8 +96,8 @@ impl Manual {
     ///
     /// # Errors
     /// As `r1 run`; [`Kind::Usage`] for a trainer with a critic.
-    pub fn open(options: RunOptions, reporter: Reporter) -> Result<Self> {
-        let opened = Opened::new(&options, &reporter)?;
+    pub fn open(options: &RunOptions, reporter: Reporter) -> Result<Self> {
+        let opened = Opened::new(options, &reporter)?;
         if checked(&opened.script)?.critic {
             let message = "r1.training drives trainers without a critic, and this recipe trains one";
             return Err(Error::new(Kind::Usage, message)
@@ -235,7 +235,7 @@ impl Manual {
     pub fn advantages(&mut self, ids: &[String], estimator: Option<Choice>) -> Result<Value> {
         let (learner, objective) = self.way(&UpdateOptions { estimator, ..UpdateOptions::default() })?;
         let (all, own) = self.with_companions(ids, &objective)?;
-        let all = regroup(all, None)?;
+        let all = regroup(all, None);
         // What the host keeps of rewards moves on with updates only.
         let returns = self.it.returns;
         let learned = Learned::of(&all);
@@ -268,7 +268,7 @@ impl Manual {
             Some(_) => (self.find(ids)?, ids.len()),
             None => self.with_companions(ids, &objective)?,
         };
-        let all = regroup(all, asked.groups.as_deref())?;
+        let all = regroup(all, asked.groups.as_deref());
         let lr = self.rate(asked.lr)?;
         let how = How { learner: &learner, objective: &objective, lr, advantages: asked.advantages.as_deref() };
         let Learnt { learned, lesson, scores, credit, updates, kl } =
@@ -446,12 +446,12 @@ impl Manual {
 
 /// Groups numbered one after the other: trajectories of different steps are of different groups, unless `given` says
 /// otherwise.
-fn regroup(mut all: Vec<Trajectory>, given: Option<&[u64]>) -> Result<Vec<Trajectory>> {
+fn regroup(mut all: Vec<Trajectory>, given: Option<&[u64]>) -> Vec<Trajectory> {
     if let Some(given) = given {
         for (trajectory, group) in all.iter_mut().zip(given) {
             trajectory.group = *group;
         }
-        return Ok(all);
+        return all;
     }
     let mut numbers: BTreeMap<(String, u64), u64> = BTreeMap::new();
     for trajectory in &mut all {
@@ -459,5 +459,5 @@ fn regroup(mut all: Vec<Trajectory>, given: Option<&[u64]>) -> Result<Vec<Trajec
         let next = numbers.len() as u64;
         trajectory.group = *numbers.entry((step, trajectory.group)).or_insert(next);
     }
-    Ok(all)
+    all
 }

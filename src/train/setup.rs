@@ -99,9 +99,10 @@ impl Training {
         freeze(&session.model, &learner.freeze).map_err(|error| error.at(script.place_of("trainer.freeze")))?;
         let mut optimizer = weights::optimizer(&session.model, &learner)
             .map_err(|error| error.at(script.place_of("trainer.groups")))?;
-        let reference = match objective.has_reference() {
-            false => None,
-            true => Some(Reference::load(&session.model, &base, &options, reporter)?),
+        let reference = if objective.has_reference() {
+            Some(Reference::load(&session.model, &base, &options, reporter)?)
+        } else {
+            None
         };
         session.engine.set_reference(reference_scorer(&session.model, &base, &options, reporter, reference.clone()));
         if let Some(path) = &checkpoint {

@@ -79,7 +79,7 @@ fn preference_pairs_are_their_closed_form_and_micro_batches_add_up() {
     let margin = |tokens: [usize; 3]| tokens.map(|i| ADVANTAGES[i] * (LOGP[i] - REFERENCE[i])).iter().sum::<f64>();
     let margins = [margin([0, 1, 2]), margin([3, 4, 5])];
     let softplus = |x: f64| (1.0 + (-0.5 * x).exp()).ln();
-    assert!((loss - (softplus(margins[0]) + softplus(margins[1])) / 2.0).abs() < 1e-14, "{loss}");
+    assert!((loss - f64::midpoint(softplus(margins[0]), softplus(margins[1]))).abs() < 1e-14, "{loss}");
     for (i, got) in gradient.iter().enumerate() {
         let sigmoid = 1.0 / (1.0 + (0.5 * margins[i / 3]).exp());
         assert!((got + 0.5 * ADVANTAGES[i] * sigmoid / 2.0).abs() < 1e-14, "{i}: {got}");
