@@ -346,7 +346,7 @@ pub struct CheckpointSettings {
     pub every: usize,
     /// How many to keep; 0 keeps all.
     pub keep: usize,
-    /// Type of the weights that `--out` writes; `auto` is the type the run computed in.
+    /// Type of the weights that `--out` writes; `auto` is the type of the model's files that the run began from.
     pub export: Dtype,
     /// `--out` writes the model with its adapter merged into the weights, not the adapter alone.
     pub merge: bool,

@@ -132,6 +132,10 @@ impl Error {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => new.hint(
                 "free some space; what was written before is intact, and --resume goes on from the last checkpoint",
             ),
+            std::io::ErrorKind::FileTooLarge => new.hint(
+                "raise the limit of file sizes (ulimit -f); what was written before is intact, and --resume goes on from the \
+                 last checkpoint",
+            ),
             std::io::ErrorKind::PermissionDenied => new.hint("check the permissions of the path"),
             _ => new,
         }

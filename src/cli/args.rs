@@ -138,6 +138,9 @@ pub(super) struct RecipeArgs {
     /// Root of every random stream; the same as seed=N
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Also print example trajectories and all plots
+    #[arg(long)]
+    verbose: bool,
     /// Also write the final model, or its adapter, to this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -220,6 +223,7 @@ impl RecipeArgs {
             name: self.name,
             resume,
             threads: self.threads,
+            verbose: self.verbose,
             out: self.out,
             no_reload: false,
             cold_start: false,

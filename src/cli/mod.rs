@@ -5,6 +5,7 @@ mod check;
 mod diff;
 mod doc;
 mod failure;
+mod flag;
 mod infer;
 mod lua;
 mod masks;
@@ -28,6 +29,7 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches};
 use crate::error::{Error, Kind, Result};
 use crate::script;
 use crate::services::TensorThread;
+use crate::telemetry::ignore_file_size_signal;
 use args::{Cli, Command};
 use failure::Voice;
 
@@ -54,9 +56,10 @@ fn dispatch(typed: &[OsString], voice: Voice) -> Result<ExitCode> {
             // Help and version are results.
             return printed(error.print()).map(|()| ExitCode::SUCCESS);
         }
-        Err(error) => return Ok(voice.refuse(&error)),
+        Err(error) => return flag::meant(&error, typed).map_or_else(|| Ok(voice.refuse(&error)), Err),
     };
     crate::native::return_memory();
+    ignore_file_size_signal();
     // Models that scripts name are opened on a thread that starts when the first is asked for.
     script::share_services(Arc::new(TensorThread::new(cli.output.reporter())));
     match cli.command {

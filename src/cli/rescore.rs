@@ -13,7 +13,7 @@ use crate::mdp::Trajectory;
 use crate::rl::compare::{against_group, spearman};
 use crate::rollout::Replayed;
 use crate::script::Strictness;
-use crate::telemetry::{Reporter, ctrl_c};
+use crate::telemetry::{Reporter, counted, ctrl_c};
 
 /// Trajectories that are shown, of those that changed most.
 const SHOWN: usize = 10;
@@ -194,7 +194,8 @@ fn tell(
 ) -> Result<()> {
     let summary = Summary::of(&pairs);
     let steps = if first == last { format!("step {first}") } else { format!("steps {first} to {last}") };
-    print(&format!("{run}, {steps}: {} trajectories under {script}\n\n", pairs.len()))?;
+    let trajectories = counted(pairs.len(), "trajectory", "trajectories");
+    print(&format!("{run}, {steps}: {trajectories} under {script}\n\n"))?;
     let number = |value: f64| format!("{value:+.4}");
     let mut rows = vec![["mean of", "old", "new"].map(str::to_owned).to_vec()];
     rows.push(vec!["reward".to_owned(), number(summary.old), number(summary.new)]);

@@ -5,7 +5,8 @@
 //! prompts up here.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -149,9 +150,13 @@ impl Drop for Queue {
 }
 
 impl Queue {
-    /// Waits for the next call; none when every client is gone.
-    pub(super) fn wait(&self) -> Option<Call> {
-        self.calls.recv().ok()
+    /// The next call, if one comes within `longest`. `Err` when every client is gone and everything was read.
+    pub(super) fn wait(&self, longest: Duration) -> Result<Option<Call>, Closed> {
+        match self.calls.recv_timeout(longest) {
+            Ok(call) => Ok(Some(call)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(Closed),
+        }
     }
 
     /// The next call that is already here. `Err` when every client is gone and everything was read.

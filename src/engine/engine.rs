@@ -27,6 +27,9 @@ use crate::model::{KvCache, Model, Span};
 /// Prefixes shorter than this are computed again rather than copied.
 const WORTH_COPYING: usize = 8;
 
+/// How long an idle engine waits before it asks again whether to stop.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// Tokens every slot has room for at first.
 const FIRST_CAPACITY: usize = 256;
 
@@ -96,16 +99,28 @@ impl Engine {
     /// A bad request, or one whose logits are not finite, fails alone. Errors: `Kind::Numeric` if that befell every
     /// request; whatever the model fails with (out of memory), after all requests in flight got the same error.
     pub fn serve(&mut self, queue: Queue) -> Result<Stats> {
+        self.serve_until(queue, &|| false)
+    }
+
+    /// [`serve`](Self::serve), which also ends with `Kind::Interrupted` as soon as `stop` says so; it is asked between the
+    /// layers of the model, and [several times a second](LOOK) where nothing is to be computed.
+    pub fn serve_until(&mut self, queue: Queue, stop: &dyn Fn() -> bool) -> Result<Stats> {
         let begin = Instant::now();
         self.progress.reset();
         let mut outcome = Outcome::default();
         let mut open = true;
         let served = loop {
+            if stop() {
+                let error = Error::new(Kind::Interrupted, "stopped");
+                self.abort(&error);
+                break Err(error);
+            }
             if open && self.idle() {
                 let wait = Instant::now();
-                match queue.wait() {
-                    Some(call) => self.accept(call),
-                    None => open = false,
+                match queue.wait(LOOK) {
+                    Ok(Some(call)) => self.accept(call),
+                    Ok(None) => {}
+                    Err(_) => open = false,
                 }
                 add_time(&self.progress.idle_nanoseconds, wait.elapsed());
             }
@@ -123,7 +138,7 @@ impl Engine {
                 }
                 break Ok(());
             }
-            if let Err(error) = self.iterate(&mut outcome, &|| false, &mut |_| ()) {
+            if let Err(error) = self.iterate(&mut outcome, stop, &mut |_| ()) {
                 self.abort(&error);
                 break Err(error);
             }

@@ -36,7 +36,7 @@ pub use lora::LoraConfig;
 pub use memory::{available as available_memory, peak as peak_memory, resident as resident_memory};
 pub use network::{Model, SHARD_BYTES};
 pub use pass::Pass;
-pub use weights::write_file as write_tensors;
+pub use weights::{stored_dtype, write_file as write_tensors};
 
 pub use crate::native::softmax;
 

@@ -63,6 +63,20 @@ pub(super) fn numbers(files: &[PathBuf]) -> Result<u128> {
     Ok(all)
 }
 
+/// The type that the model in `dir` is stored in: `f32`, `bf16`, `f16` or `f64`, by the first tensor; `None` where there are
+/// no weights, or those of another type.
+pub fn stored_dtype(dir: &Path) -> Option<&'static str> {
+    let first = files(dir).ok()?.into_iter().next()?;
+    let dtype = with_tensors(&first, |tensors| Ok(tensors.iter().next().map(|(_, view)| view.dtype()))).ok()??;
+    match dtype {
+        Dtype::F32 => Some("f32"),
+        Dtype::BF16 => Some("bf16"),
+        Dtype::F16 => Some("f16"),
+        Dtype::F64 => Some("f64"),
+        _ => None,
+    }
+}
+
 /// The names of the tensors in a file.
 pub(super) fn names(path: &Path) -> Result<BTreeSet<String>> {
     with_tensors(path, |tensors| Ok(tensors.names().into_iter().map(ToString::to_string).collect()))

@@ -128,6 +128,12 @@ impl Pool {
         }
     }
 
+    /// Lets go of the threads without waiting for the calls that they are in the middle of; for a process that is about to
+    /// end.
+    pub fn abandon(&mut self) {
+        self.threads.iter_mut().for_each(|thread| thread.handle = None);
+    }
+
     /// What gives the pool the next generation, from any thread.
     pub fn replacer(&self) -> Replacer {
         Replacer(Arc::clone(&self.current))

@@ -72,6 +72,7 @@ pub use repl::{Breakpoint, Candidate, Console, Halt, Layout, OnHalt, Resume, Sho
 pub use results::{Outcome, Reward, StepResult};
 pub use rows::{OfTask, Split};
 pub use services::{Services, share_services};
+pub use settings::setting_keys;
 pub(crate) use settings::{policy as policy_settings, section, section_over};
 pub use state::State;
 pub use suite::{Suite, Verdict};

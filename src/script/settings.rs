@@ -338,6 +338,11 @@ pub(crate) fn keys(recipe: &Json) -> Vec<String> {
     keys
 }
 
+/// Every dotted key that may be set for recipes of this algorithm.
+pub fn setting_keys(algorithm: &str) -> Vec<String> {
+    keys(&serde_json::json!({ "trainer": { "algorithm": algorithm } }))
+}
+
 fn flatten(at: &str, json: &Json, keys: &mut Vec<String>) {
     match json {
         Json::Object(fields) => fields.iter().for_each(|(name, value)| flatten(&join(at, name), value, keys)),

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::RunDir;
 use super::files::{self, failed};
+use super::{RunDir, manifest};
 use crate::error::{Error, Kind, Result};
 
 /// The folder of a checkpoint that holds everything but the model: the optimiser's state, averages of weights, the
 /// critic, and `state.json`.
-const TRAINER_STATE: &str = "trainer_state";
+pub(super) const TRAINER_STATE: &str = "trainer_state";
 
 /// Where a checkpoint keeps what resuming needs. Checkpoints of the first versions of r1 kept it at the top level, and
 /// are still read.
@@ -96,7 +96,8 @@ impl RunDir {
         let path = publish(&root, &name, |dir| {
             let own = dir.join(TRAINER_STATE);
             files::make_dir(&own)?;
-            fill(dir, &own)
+            fill(dir, &own)?;
+            manifest::write(dir)
         })?;
         files::write_bytes(&root.join("latest"), format!("{name}\n").as_bytes())?;
         if keep > 0 {

@@ -69,6 +69,9 @@ pub struct Origin {
     pub name: String,
     /// The directory it was read from.
     pub path: PathBuf,
+    /// Of a model: the type of its weights in the files, `f32`, `bf16` or `f16`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<String>,
     /// Of what the Hugging Face hub has: the commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,

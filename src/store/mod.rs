@@ -20,6 +20,7 @@
 mod checkpoint;
 mod configuration;
 mod files;
+mod manifest;
 mod read;
 mod record;
 mod run_dir;
@@ -30,6 +31,7 @@ mod trajectories;
 pub use checkpoint::{BEST, Best, State, find_model, latest_checkpoint, trainer_state};
 pub use configuration::{Configuration, Origin, Origins, ScriptVersion};
 pub use files::write_atomic;
+pub use manifest::verify;
 pub use read::read_trajectories;
 pub use run_dir::{Recipe, RunDir, ScriptsDir, newest_run};
 pub use stored::{Sources, StoredRun};

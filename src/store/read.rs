@@ -1,6 +1,7 @@
 //! Trajectories back from Parquet, exactly as they were written.
 
 use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use arrow_array::cast::AsArray;
@@ -13,7 +14,7 @@ use serde_json::Value;
 
 use super::files::failed;
 use super::record;
-use super::trajectories::{FORMAT, FORMAT_KEY, parquet_failed};
+use super::trajectories::{FORMAT, FORMAT_KEY, SUM_KEY, parquet_failed};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{CallKind, FinishReason, Fork, Limit, Status, Step, Support, ToolRecord, Trajectory};
 
@@ -22,14 +23,16 @@ pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
     let what = "read trajectories";
     let file = File::open(path).map_err(|e| failed(what, path, &e))?;
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|e| parquet_failed(what, path, &e))?;
-    let format = builder
-        .metadata()
-        .file_metadata()
-        .key_value_metadata()
-        .and_then(|all| all.iter().find(|pair| pair.key == FORMAT_KEY))
-        .and_then(|pair| pair.value.as_deref());
-    if format != Some(FORMAT) {
+    let metadata = |key: &str| {
+        let all = builder.metadata().file_metadata().key_value_metadata()?;
+        all.iter().find(|pair| pair.key == key)?.value.as_deref()
+    };
+    if metadata(FORMAT_KEY) != Some(FORMAT) {
         return Err(Error::new(Kind::Store, "not a file of trajectories that this r1 reads").at_path(path));
+    }
+    // Files of the first versions of r1 have no checksum.
+    if let Some(sum) = metadata(SUM_KEY) {
+        check_sum(path, sum)?;
     }
     let reader = builder.build().map_err(|e| parquet_failed(what, path, &e))?;
     let mut trajectories = Vec::new();
@@ -39,6 +42,24 @@ pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
         append(&batch, &mut trajectories, &mut last).map_err(|e| e.at_path(path))?;
     }
     Ok(trajectories)
+}
+
+/// Compares the pages of a file with the checksum in its footer.
+fn check_sum(path: &Path, sum: &str) -> Result<()> {
+    let wrong = || damaged("its checksum is not that of what was written").at_path(path);
+    let (bytes, crc) = sum.split_once(':').ok_or_else(wrong)?;
+    let bytes: u64 = bytes.parse().map_err(|_| wrong())?;
+    let file = File::open(path).map_err(|e| failed("read trajectories", path, &e))?;
+    let (mut pages, mut buffer, mut read, mut found) = (file.take(bytes), vec![0; 1 << 20], 0_u64, 0);
+    loop {
+        let count = pages.read(&mut buffer).map_err(|e| failed("read trajectories", path, &e))?;
+        if count == 0 {
+            break;
+        }
+        found = crc32c::crc32c_append(found, &buffer[..count]);
+        read += count as u64;
+    }
+    if read == bytes && format!("{found:08x}") == crc { Ok(()) } else { Err(wrong()) }
 }
 
 /// Adds the rows of a batch; `last` is the place in the file of the trajectory that the next row may go on with.
@@ -427,6 +448,23 @@ mod tests {
         assert!(back[7].reward_parts["odd"].is_nan());
         assert_eq!(back.len(), 120);
         assert!(back.iter().zip(&trajectories).all(|(a, b)| a.steps == b.steps));
+    }
+
+    /// Every byte of the pages counts: what their compression does not notice, the checksum does.
+    #[test]
+    fn a_flipped_byte_is_found() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), "demo").unwrap();
+        let path = run.write_trajectories(1, 0, &[plain("a", 2), plain("b", 1)], &[]).unwrap();
+        let whole = fs::read(&path).unwrap();
+        assert_eq!(read_trajectories(&path).unwrap().len(), 2);
+        let footer = u32::from_le_bytes(whole[whole.len() - 8..whole.len() - 4].try_into().unwrap()) as usize + 8;
+        for at in 0..whole.len() - footer {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            fs::write(&path, &bytes).unwrap();
+            assert_eq!(read_trajectories(&path).unwrap_err().kind, Kind::Store, "byte {at}");
+        }
     }
 
     #[test]

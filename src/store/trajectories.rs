@@ -27,6 +27,8 @@ use crate::mdp::{Limit, Step, Trajectory};
 /// Version of the columns, in the file's metadata; it grows when a column changes its meaning.
 pub(super) const FORMAT: &str = "1";
 pub(super) const FORMAT_KEY: &str = "r1.format";
+/// In the file's metadata: how many bytes come before the footer, and their CRC-32C in hexadecimal (`81920:1a2b3c4d`).
+pub(super) const SUM_KEY: &str = "r1.crc32c";
 
 /// Rows turned into columns at once. Small, because the text of a batch must stay under 2 GiB.
 const BATCH: usize = 128;
@@ -103,15 +105,42 @@ fn encode(
         .build();
     let store = |e: ParquetError| parquet_failed("write trajectories", path, &e);
     let schema = columns(&[], policy_version)?.schema();
-    let mut writer = ArrowWriter::try_new(file, Arc::clone(&schema), Some(properties)).map_err(store)?;
+    let summed = Summed { file, bytes: 0, crc: 0 };
+    let mut writer = ArrowWriter::try_new(summed, Arc::clone(&schema), Some(properties)).map_err(store)?;
     for chunk in rows.chunks(BATCH) {
         writer.write(&columns(chunk, policy_version)?).map_err(store)?;
         if writer.in_progress_size() > ROW_GROUP_BYTES {
             writer.flush().map_err(store)?;
         }
     }
+    // All pages are in the file then; what follows is the footer.
+    writer.flush().map_err(store)?;
+    writer.sync().map_err(|e| failed("write trajectories", path, &e))?;
+    let Summed { bytes, crc, .. } = writer.inner();
+    let sum = format!("{bytes}:{crc:08x}");
+    writer.append_key_value_metadata(KeyValue::new(SUM_KEY.to_owned(), sum));
     writer.close().map_err(store)?;
     Ok(())
+}
+
+/// A file, and the checksum of what was written to it.
+struct Summed<'a> {
+    file: &'a mut (dyn Write + Send),
+    bytes: u64,
+    crc: u32,
+}
+
+impl Write for Summed<'_> {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(buffer)?;
+        self.crc = crc32c::crc32c_append(self.crc, &buffer[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// The columns of the file, in order.

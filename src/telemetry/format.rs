@@ -19,7 +19,16 @@ pub fn thousands(value: f64) -> String {
 /// `41%`; one decimal below 10% where it says something.
 pub fn percent(share: f64) -> String {
     let value = share * 100.0;
-    if value > 0.0 && value < 9.95 && value.fract() > 0.05 { format!("{value:.1}%") } else { format!("{value:.0}%") }
+    if value > 0.0 && value < 9.95 && value.fract() > 0.05 {
+        return format!("{value:.1}%");
+    }
+    // Adding 0 takes the sign off what is rounded to 0.
+    format!("{:.0}%", value.round() + 0.0)
+}
+
+/// A count with its noun: `1 step`, `2 steps`, `1,000 trajectories`.
+pub fn counted(count: usize, singular: &str, plural: &str) -> String {
+    format!("{} {}", thousands(count as f64), if count == 1 { singular } else { plural })
 }
 
 /// Seconds as `0.4 s`, `12 s`, `2 min 03 s`, `1 h 05 min`.
@@ -87,6 +96,8 @@ mod tests {
         assert_eq!(percent(0.034), "3.4%");
         assert_eq!(percent(1.0), "100%");
         assert_eq!(percent(0.0), "0%");
+        assert_eq!([percent(-0.0), percent(-0.001), percent(-0.02)], ["0%", "0%", "-2%"]);
+        assert_eq!([counted(1, "step", "steps"), counted(0, "step", "steps")], ["1 step", "0 steps"]);
         assert_eq!(compact(0.4123), "0.412");
         assert_eq!(compact(3.14e-5), "3.1e-5");
         assert_eq!(compact(1e-6), "1e-6");

@@ -55,6 +55,8 @@ pub struct MetricsLog {
     file: File,
     /// Bytes of whole lines.
     length: u64,
+    /// The last line, and the byte it begins at.
+    last: Option<Line>,
     events: EventFile,
 }
 
@@ -63,54 +65,77 @@ impl MetricsLog {
     /// was logged after it is dropped, since those steps are done again.
     pub fn open(run: &Path, resume_after: Option<u64>) -> Result<Self> {
         let path = run.join("metrics.jsonl");
-        let (file, length) = open_lines(&path, resume_after)?;
+        let (file, length, last) =
+            opened(&path, resume_after).map_err(|error| Error::io(Kind::Store, "write metrics", &path, &error))?;
         let events = EventFile::create(&run.join("tb"), now(), resume_after)?;
-        Ok(Self { path, file, length, events })
+        Ok(Self { path, file, length, last, events })
     }
 
-    /// Adds the metrics of a step.
+    /// Adds the metrics of a step. A step has one line: where the last one is of this step already, as it is when an
+    /// evaluation follows a training step, these metrics go into it.
+    ///
+    /// # Errors
+    /// `Kind::Store`; the line of the step is then as it was before.
     pub fn log(&mut self, step: u64, metrics: &Metrics) -> Result<()> {
         let time = now();
-        let mut object = Map::new();
-        object.insert("step".to_owned(), Value::from(step));
-        object.insert("time".to_owned(), Value::from((time * 1e3).round() / 1e3));
+        let same = self.last.take().filter(|(_, line)| line["step"].as_u64() == Some(step));
+        let (start, before) = same.unwrap_or_else(|| (self.length, Map::new()));
+        let mut object = before.clone();
+        object.entry("step").or_insert_with(|| Value::from(step));
+        object.entry("time").or_insert_with(|| Value::from((time * 1e3).round() / 1e3));
         object.extend(metrics.to_json());
-        let line = format!("{}\n", Value::Object(object));
-        if let Err(e) = self.file.write_all(line.as_bytes()) {
-            // No half line stays behind; if this fails too, reading skips it.
-            let _ = self.file.set_len(self.length).and_then(|()| self.file.seek(SeekFrom::End(0)));
+        if let Err(e) = self.put(start, &object) {
+            // What the line was before; if this fails too, reading skips a half line.
+            let _ = if before.is_empty() { self.file.set_len(start).map(|()| start) } else { self.put(start, &before) };
             return Err(Error::io(Kind::Store, "write metrics", &self.path, &e));
         }
-        self.length += line.len() as u64;
+        self.last = Some((start, object));
         self.events.scalars(time, step, metrics.iter())
+    }
+
+    /// Writes a line at `start`, up to which the file is kept.
+    fn put(&mut self, start: u64, object: &Map<String, Value>) -> io::Result<u64> {
+        let line = format!("{}\n", Value::Object(object.clone()));
+        self.file.seek(SeekFrom::Start(start))?;
+        self.file.write_all(line.as_bytes())?;
+        self.length = start + line.len() as u64;
+        self.file.set_len(self.length)?;
+        Ok(self.length)
     }
 }
 
 /// Opens a log of JSON objects with a `step`, one a line, to write at its end; gives its length too. Lines of steps after
 /// `resume_after` are removed, since a resumed run takes those steps again.
 pub(crate) fn open_lines(path: &Path, resume_after: Option<u64>) -> Result<(File, u64)> {
-    let opened = || {
-        let mut file = File::options().create(true).read(true).write(true).truncate(false).open(path)?;
-        let length = kept(&file, resume_after.unwrap_or(u64::MAX))?;
-        file.set_len(length)?;
-        file.seek(SeekFrom::End(0))?;
-        Ok((file, length))
-    };
-    opened().map_err(|error| Error::io(Kind::Store, "write the log", path, &error))
+    let opened = opened(path, resume_after).map(|(file, length, _)| (file, length));
+    opened.map_err(|error| Error::io(Kind::Store, "write the log", path, &error))
 }
 
-/// Bytes of the leading whole lines whose step is at most `last`.
-fn kept(file: &File, last: u64) -> io::Result<u64> {
+/// The file, its length and its last line.
+fn opened(path: &Path, resume_after: Option<u64>) -> io::Result<(File, u64, Option<Line>)> {
+    let mut file = File::options().create(true).read(true).write(true).truncate(false).open(path)?;
+    let (length, last) = kept(&file, resume_after.unwrap_or(u64::MAX))?;
+    file.set_len(length)?;
+    file.seek(SeekFrom::End(0))?;
+    Ok((file, length, last))
+}
+
+/// A line's first byte, and what it says.
+type Line = (u64, Map<String, Value>);
+
+/// Bytes of the leading whole lines whose step is at most `until`, and the last of these lines.
+fn kept(file: &File, until: u64) -> io::Result<(u64, Option<Line>)> {
     let mut reader = BufReader::new(file);
-    let mut kept = 0;
+    let (mut kept, mut last) = (0, None);
     let mut line = Vec::new();
     loop {
         line.clear();
         let read = reader.read_until(b'\n', &mut line)? as u64;
-        let step = serde_json::from_slice::<Value>(&line).ok().and_then(|object| object["step"].as_u64());
-        if read == 0 || !line.ends_with(b"\n") || step.is_none_or(|step| step > last) {
-            return Ok(kept);
-        }
+        let object = serde_json::from_slice::<Map<String, Value>>(&line).ok();
+        let object =
+            object.filter(|object| object.get("step").and_then(Value::as_u64).is_some_and(|step| step <= until));
+        let Some(object) = object.filter(|_| line.ends_with(b"\n")) else { return Ok((kept, last)) };
+        last = Some((kept, object));
         kept += read;
     }
 }
@@ -165,6 +190,30 @@ mod tests {
         let steps: Vec<u64> = lines(run.path()).iter().map(|line| line["step"].as_u64().unwrap()).collect();
         assert_eq!(steps, [1, 2, 3, 4]);
         assert_eq!(lines(run.path())[3]["reward/mean"], 1.0);
+    }
+
+    #[test]
+    fn an_evaluation_goes_into_the_line_of_its_step() {
+        let run = tempfile::tempdir().unwrap();
+        let accuracy = |value: f64| {
+            let mut metrics = Metrics::new();
+            metrics.set("eval/accuracy", value);
+            metrics
+        };
+        let mut log = MetricsLog::open(run.path(), None).unwrap();
+        log.log(0, &accuracy(0.25)).unwrap();
+        log.log(1, &one(0.5)).unwrap();
+        log.log(1, &accuracy(0.75)).unwrap();
+        drop(log);
+        // Evaluated again when the run is resumed; the longer text makes way for the shorter one.
+        let mut log = MetricsLog::open(run.path(), Some(1)).unwrap();
+        log.log(1, &accuracy(1.0)).unwrap();
+        log.log(2, &one(0.25)).unwrap();
+        let lines = lines(run.path());
+        let steps: Vec<u64> = lines.iter().map(|line| line["step"].as_u64().unwrap()).collect();
+        assert_eq!(steps, [0, 1, 2]);
+        assert_eq!((&lines[1]["reward/mean"], &lines[1]["eval/accuracy"]), (&Value::from(0.5), &Value::from(1.0)));
+        assert!(lines[1]["time"].is_number() && lines[2].get("eval/accuracy").is_none());
     }
 
     #[test]

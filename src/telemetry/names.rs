@@ -278,8 +278,9 @@ pub fn page() -> String {
     let mut page = String::from(
         "# Metrics\n\n\
          <!-- Made from src/telemetry/names.rs: `R1_UPDATE=1 cargo test metrics_page` writes it again. -->\n\n\
-         Every metric of a run is in `metrics.jsonl` (one JSON object a step, `null` where a number is not finite) and in \
-         `tb/` (`tensorboard --logdir runs`) under the same name.\n",
+         Every metric of a run is in `metrics.jsonl` (one JSON object per step, `null` where a number is not finite) and in \
+         `tb/` (`tensorboard --logdir runs`) under the same name. Step 0 is the evaluation before training; the metrics of a \
+         later evaluation are in the object of the step that it followed, which is written again with them.\n",
     );
     for section in SECTIONS {
         // Writing to a string can't fail.

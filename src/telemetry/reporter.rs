@@ -120,6 +120,14 @@ impl Reporter {
         }
     }
 
+    /// An answer to what the user has just done, such as pressing Ctrl-C: shown in every mode.
+    pub fn answer(&self, message: &str) {
+        match self.0.mode {
+            Mode::Json => self.0.event("answer", &json!({ "message": message })),
+            Mode::Quiet | Mode::Bars | Mode::Plain => self.0.error_line(&format!("  {message}")),
+        }
+    }
+
     /// Something is not as it should be, and the run goes on.
     pub fn warn(&self, message: &str) {
         if self.0.mode == Mode::Json {

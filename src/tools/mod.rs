@@ -9,6 +9,8 @@
 //! without end, read what it should not, or try to forge its own result. A failing program is an ordinary result
 //! ([`Output`] with `ok: false`), never an [`Error`](crate::Error); an error means that the tool can't be set up.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 mod capture;
 mod http;
 pub(crate) mod process;
@@ -21,6 +23,15 @@ pub use http::{HttpAnswer, HttpRequest, METHODS, Reach, http, is_inside, url_esc
 pub use process::{Program, ProgramOutput, run_program};
 pub use python::{Python, PythonOptions, Traceback};
 pub use rhai::{Rhai, RhaiOptions};
+
+/// A Python interpreter was started without namespaces, though they were wanted.
+static WITHOUT_NAMESPACES: AtomicBool = AtomicBool::new(false);
+
+/// Whether the system allows no namespaces to Python interpreters that should have them. Their programs are confined by
+/// Landlock, seccomp and resource limits alone then.
+pub fn is_without_namespaces() -> bool {
+    WITHOUT_NAMESPACES.load(Ordering::Relaxed)
+}
 
 /// What a program left behind, ready to be shown to the policy.
 #[derive(Clone, Debug, PartialEq)]

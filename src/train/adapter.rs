@@ -11,6 +11,7 @@ use crate::config::{LoraSettings, PolicySettings};
 use crate::error::{Error, Kind, Result};
 use crate::hub::commit_of;
 use crate::model::{LoraConfig, Model};
+use crate::store::verify;
 
 /// Loads what `dir` holds, a model or an adapter with the model it names; and the directory of tokenizer and settings, which
 /// may be with either.
@@ -25,6 +26,7 @@ pub(super) fn load_with(
     read: impl Fn(&Path, Device, tch::Kind) -> Result<Model>,
     fetching: Fetching<'_>,
 ) -> Result<(Model, PathBuf)> {
+    verify(dir, true)?;
     let device = crate::native::device(policy.device)?;
     let kind = compute_kind(policy.dtype, device);
     let Some(config) = LoraConfig::load(dir)? else {

@@ -51,6 +51,16 @@ impl Contents<'_> {
     }
 }
 
+/// The error that a run ends with, and what became of the weights after its last step.
+pub(super) fn with_kept(error: Error, step: u64, saved: Result<PathBuf>) -> Error {
+    let kept = match saved {
+        Ok(path) => format!("the weights after step {step} are kept in {}", path.display()),
+        Err(failed) => format!("the weights after step {step} could not be kept: {}", failed.message),
+    };
+    let hint = error.hint.as_ref().map_or_else(|| kept.clone(), |hint| format!("{hint}; {kept}"));
+    Error { hint: Some(hint), ..error }
+}
+
 /// Refuses tensors that hold NaN or infinity: nobody could go on from them.
 pub(super) fn require_finite(tensors: &[(String, Tensor)], what: &str) -> Result<()> {
     for (name, tensor) in tensors.iter().filter(|(_, tensor)| tensor.is_floating_point()) {

@@ -9,7 +9,7 @@ use super::report::quoted;
 use super::setup::Training;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
-use crate::telemetry::{Mode, Reporter};
+use crate::telemetry::{Mode, Reporter, counted};
 
 /// Causes told one by one; more are counted together.
 const CAUSES: usize = 20;
@@ -90,7 +90,9 @@ impl Failures {
         }
         let mut causes: Vec<&Cause> = self.seen.values().collect();
         causes.sort_by_key(|cause| std::cmp::Reverse(cause.count));
-        let mut text = format!("{total} trajectories failed in this run and were left out");
+        let were = if total == 1 { "was" } else { "were" };
+        let failed = counted(total, "trajectory", "trajectories");
+        let mut text = format!("{failed} failed in this run and {were} left out");
         for Cause { text: cause, count } in causes {
             text.extend([format!("\n  {count} x {cause}").replace("\n    ", "\n      ")]);
         }

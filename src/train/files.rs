@@ -11,6 +11,7 @@ use crate::config::{CheckpointSettings, DeviceChoice, Dtype, PolicySettings};
 use crate::error::{Error, Kind, Result};
 use crate::model::{LoraConfig, Model};
 use crate::script::Script;
+use crate::store::Origin;
 use crate::text::{CHATML_TEMPLATE, Renderer};
 
 /// Files beside the weights that make a directory a whole model.
@@ -98,15 +99,21 @@ pub(super) fn read_tensors(path: &Path) -> Result<HashMap<String, Tensor>> {
 }
 
 /// Writes a checkpoint's model or adapter, without optimiser and counters, to a directory of its own. `computed` is the type
-/// the run computed in.
+/// the run computed in, `origin` what it began from.
 pub(super) fn export(
     checkpoint: &Path,
     out: &Path,
     settings: &CheckpointSettings,
     computed: tch::Kind,
+    origin: Option<&Origin>,
     fetching: Fetching<'_>,
 ) -> Result<()> {
-    let dtype = settings.export;
+    // What the checkpoint has already is left as it is.
+    let dtype = match (settings.export, origin.and_then(|origin| origin.dtype.as_deref())) {
+        (Dtype::Auto, Some("bf16")) if computed != tch::Kind::BFloat16 => Dtype::Bf16,
+        (Dtype::Auto, Some("f32")) if computed != tch::Kind::Float => Dtype::F32,
+        (own, _) => own,
+    };
     let is_adapter = LoraConfig::load(checkpoint)?.is_some();
     std::fs::create_dir_all(out).map_err(|error| Error::io(Kind::Store, "make the directory", out, &error))?;
     if !settings.merge && (dtype == Dtype::Auto || is_adapter) {

@@ -18,7 +18,7 @@ use super::reload::Reloads;
 use super::resume::Opened;
 use super::setup::Training;
 use super::{Summary, due, metrics, report};
-use crate::error::Result;
+use crate::error::{Kind, Result};
 use crate::rl::advantages::Need;
 use crate::telemetry::{Metrics, Reporter};
 
@@ -33,7 +33,7 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
     let mut reloads = Reloads::start(&it, options, reporter)?;
     let mut curves = report::Curves::default();
     while it.state.step < it.learner.steps as u64 {
-        if options.interrupted() {
+        if it.is_stopping(reporter) {
             summary.interrupted = true;
             break;
         }
@@ -47,10 +47,16 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
 
         // 1. Roll out: `groups_per_step` tasks, `group_size` tries each, with the current weights.
         it.session.engine.clear_cache();
-        let collected = collect(&mut it.session, learner, &it.state, it.rows, wants, Draw::default(), reporter)
-            .map_err(|error| report::in_step(error, it.state.step + 1))?;
+        let collected = match collect(&mut it.session, learner, &it.state, it.rows, wants, Draw::default(), reporter) {
+            Ok(collected) => collected,
+            Err(error) if error.kind == Kind::Interrupted => {
+                summary.interrupted = true;
+                break;
+            }
+            Err(error) => return Err(it.save_before(report::in_step(error, it.state.step + 1), |_| Ok(()))),
+        };
         let trajectories = &collected.trajectories;
-        it.look_at_failures(trajectories, reporter)?;
+        it.look_at_failures(trajectories, reporter).map_err(|error| it.save_before(error, |_| Ok(())))?;
         let sampling_seconds = step_started.elapsed().as_secs_f64();
 
         // 2. Learn: rows, what reference and learner think of them, advantages, and `epochs` passes over them.
@@ -58,8 +64,15 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
         let lr = it.schedule.at(it.state.step as usize);
         let how = How { learner, objective: &objective, lr, advantages: None };
         let companion = |index| collected.is_companion(index);
-        let Learnt { learned, lesson, scores, credit, updates, kl } =
-            learn(&mut it, trajectories, &companion, how, reporter)?;
+        let learnt = match learn(&mut it, trajectories, &companion, how, reporter) {
+            Ok(learnt) => learnt,
+            Err(error) if error.kind == Kind::Interrupted => {
+                summary.interrupted = true;
+                break;
+            }
+            Err(error) => return Err(error),
+        };
+        let Learnt { learned, lesson, scores, credit, updates, kl } = learnt;
         let taught = learned.trajectories();
         let training_seconds = update_started.elapsed().as_secs_f64();
 

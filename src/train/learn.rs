@@ -57,6 +57,9 @@ pub(super) struct Learnt<'a> {
 
 /// Learns from `trajectories`: `epochs` passes in `mini_batches` optimiser steps each. Mini-batches hold whole trajectories.
 /// Those that `companion` names are baselines for others and not learned from.
+///
+/// # Errors
+/// `Kind::Interrupted` if the user wants the run to end at once; nothing was changed then.
 pub(super) fn learn<'a>(
     it: &mut Training,
     trajectories: &'a [Trajectory],
@@ -90,6 +93,9 @@ pub(super) fn learn<'a>(
         ..Lesson::default()
     };
     let lesson = lesson::for_custom(lesson, objective, taught);
+    if !it.standing.update_begins() {
+        return Err(Error::new(Kind::Interrupted, "stopped before the update"));
+    }
     let bar = reporter.bar("training", (epochs * learner.mini_batches) as u64, "updates");
     let mut updates: Vec<UpdateStats> = Vec::new();
     for _ in 0..epochs {

@@ -437,8 +437,8 @@ impl Manual {
         let checkpoint = self.it.save(|_| Ok(()))?;
         if let Some(out) = out {
             let kind = self.it.session.model.kind();
-            let settings = &self.it.script.settings.checkpoint;
-            files::export(&checkpoint, out, settings, kind, self.options.fetching(&self.reporter))?;
+            let (settings, origin) = (&self.it.script.settings.checkpoint, self.it.origins.model.as_ref());
+            files::export(&checkpoint, out, settings, kind, origin, self.options.fetching(&self.reporter))?;
         }
         Ok(checkpoint)
     }

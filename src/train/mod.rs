@@ -31,6 +31,7 @@ mod ppo;
 mod reload;
 mod report;
 mod resume;
+mod row_check;
 mod score;
 mod script_log;
 mod session;
@@ -38,6 +39,7 @@ mod setup;
 pub mod sft;
 mod signal;
 mod source;
+mod standing;
 mod steps;
 mod update;
 mod value;
@@ -82,11 +84,13 @@ pub struct RunOptions {
     pub threads: Option<u16>,
     /// Also write the final model, or its adapter, here (HF layout, PEFT's).
     pub out: Option<PathBuf>,
+    /// Whether example trajectories and all plots are printed.
+    pub verbose: bool,
     /// Whether changes of the script are left for the next run.
     pub no_reload: bool,
     /// This supervised run is the cold start of another run, which says what comes next.
     pub cold_start: bool,
-    /// Set when somebody presses Ctrl-C; the loop ends after its step and writes a checkpoint.
+    /// Counts Ctrl-C and its like: the first ends the loop after its step, the second at once (docs/resume.md).
     pub interrupt: Option<Interrupt>,
 }
 
@@ -109,10 +113,6 @@ impl RunOptions {
             command.push_str(" --no-reload");
         }
         command
-    }
-
-    fn interrupted(&self) -> bool {
-        self.interrupt.is_some_and(Interrupt::is_set)
     }
 }
 

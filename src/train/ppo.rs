@@ -24,7 +24,7 @@ use super::update::{Update, UpdateStats};
 use super::value::{CriticStats, values};
 use super::written::Learned;
 use super::{Summary, due, metrics, report};
-use crate::error::Result;
+use crate::error::{Kind, Result};
 use crate::rl::advantages::Need;
 use crate::telemetry::{Metrics, Reporter};
 
@@ -40,7 +40,7 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
     let mut reloads = Reloads::start(&it, options, reporter)?;
     let mut curves = report::Curves::default();
     while it.state.step < it.learner.steps as u64 {
-        if options.interrupted() {
+        if it.is_stopping(reporter) {
             summary.interrupted = true;
             break;
         }
@@ -54,10 +54,19 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
 
         // 1. Roll out with the current weights.
         it.session.engine.clear_cache();
-        let collected = collect(&mut it.session, learner, &it.state, it.rows, wants, Draw::default(), reporter)
-            .map_err(|error| report::in_step(error, it.state.step + 1))?;
+        let collected = match collect(&mut it.session, learner, &it.state, it.rows, wants, Draw::default(), reporter) {
+            Ok(collected) => collected,
+            Err(error) if error.kind == Kind::Interrupted => {
+                summary.interrupted = true;
+                break;
+            }
+            Err(error) => {
+                return Err(it.save_before(report::in_step(error, it.state.step + 1), |dir: &Path| critic.save(dir)));
+            }
+        };
         let trajectories = &collected.trajectories;
-        it.look_at_failures(trajectories, reporter)?;
+        it.look_at_failures(trajectories, reporter)
+            .map_err(|error| it.save_before(error, |dir: &Path| critic.save(dir)))?;
         let sampling_seconds = step_started.elapsed().as_secs_f64();
 
         // 2. Rows, and what reference, learner and critic think of them.
@@ -96,6 +105,10 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
             ..Lesson::default()
         };
         let lesson = lesson::for_custom(lesson, &objective, taught);
+        if !it.standing.update_begins() {
+            summary.interrupted = true;
+            break;
+        }
         let bar = reporter.bar("training", (epochs * learner.mini_batches) as u64, "updates");
         let mut updates: Vec<UpdateStats> = Vec::new();
         let mut critic_updates: Vec<CriticStats> = Vec::new();

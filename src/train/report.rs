@@ -1,6 +1,9 @@
 //! What a run tells a person: its opening, evaluations, example trajectories, the closing words. And the two checks
 //! that stop a run which can't be going well.
 
+use std::fs::File;
+use std::io::Write;
+
 use serde_json::json;
 
 use super::credit::named;
@@ -13,7 +16,7 @@ use crate::mdp::{Role, Trajectory};
 use crate::model::Model;
 use crate::script::{Script, needs_in_words};
 use crate::store::{Best, RunDir};
-use crate::telemetry::{Metrics, MetricsLog, Reporter, compact, duration};
+use crate::telemetry::{Metrics, MetricsLog, Reporter, compact, counted, duration};
 
 /// Example trajectories shown before and after.
 const EXAMPLES: usize = 3;
@@ -47,7 +50,7 @@ fn describe(model: &Model) -> String {
 
 pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows: u64, learner: &Learner) {
     reporter.info(&format!("policy   {} ({})", session.settings.policy.model, describe(&session.model)));
-    reporter.info(&format!("data     {rows} training tasks"));
+    reporter.info(&format!("data     {}", counted(rows as usize, "training task", "training tasks")));
     let needs = needs_in_words(&session.settings.needs);
     if !needs.is_empty() {
         reporter.info(&format!("outside  the script may {}", needs.join(", ")));
@@ -62,10 +65,10 @@ pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows
         BranchAt::Steps(list) => format!(" ({roots} roots, branches{rounds} after steps {list:?})"),
     };
     reporter.info(&format!(
-        "training {} steps of {} groups of {} trajectories{trees}, lr {}",
-        learner.steps,
-        learner.groups_per_step,
-        learner.group_size,
+        "training {} of {} of {}{trees}, lr {}",
+        counted(learner.steps, "step", "steps"),
+        counted(learner.groups_per_step, "group", "groups"),
+        counted(learner.group_size, "trajectory", "trajectories"),
         compact(learner.lr)
     ));
     reporter.info(&format!("run      {}", run.path().display()));
@@ -83,8 +86,10 @@ pub(super) fn literal_keys(reporter: &Reporter, script: &Script) {
 
 pub(super) fn opening_sft(reporter: &Reporter, model: &Model, run: &RunDir, rows: u64, sft: &Sft) {
     reporter.info(&format!("model    {}", describe(model)));
-    reporter.info(&format!("data     {rows} conversations"));
-    reporter.info(&format!("training {} steps of {} conversations, lr {}", sft.steps, sft.batch_size, compact(sft.lr)));
+    let conversations = |count| counted(count, "conversation", "conversations");
+    reporter.info(&format!("data     {}", conversations(rows as usize)));
+    let (steps, batch) = (counted(sft.steps, "step", "steps"), conversations(sft.batch_size));
+    reporter.info(&format!("training {steps} of {batch}, lr {}", compact(sft.lr)));
     reporter.info(&format!("run      {}", run.path().display()));
 }
 
@@ -117,18 +122,40 @@ pub(super) fn evaluation(
     Ok(())
 }
 
-/// A few whole trajectories, for people.
-pub(super) fn examples(reporter: &Reporter, label: &str, trajectories: &[Trajectory]) {
-    reporter.section(&format!("Trajectories {label} training"));
+/// In the run directory: whole trajectories of the evaluations before and after training.
+const EXAMPLES_FILE: &str = "examples.txt";
+
+/// Adds a few whole trajectories to the run's `examples.txt`, and prints them with `--verbose`.
+///
+/// # Errors
+/// `Kind::Store` if the file can't be written.
+pub(super) fn examples(
+    reporter: &Reporter,
+    (label, step): (&str, u64),
+    trajectories: &[Trajectory],
+    run: &RunDir,
+    verbose: bool,
+) -> Result<()> {
+    let mut shown = Vec::new();
     for trajectory in trajectories.iter().take(EXAMPLES) {
         let (reward, status) = (trajectory.total_reward(), trajectory.status.name());
-        reporter.text(&format!("task {}, reward {reward:+.1}, {status}", trajectory.task_index));
+        shown.push(format!("task {}, reward {reward:+.1}, {status}", trajectory.task_index));
         for (who, text) in lines(trajectory) {
             let mut text = text.lines();
-            reporter.text(&format!("  {who:>9}  {}", text.next().unwrap_or_default()));
-            text.for_each(|line| reporter.text(&format!("  {:>9}  {line}", "")));
+            shown.push(format!("  {who:>9}  {}", text.next().unwrap_or_default()));
+            shown.extend(text.map(|line| format!("  {:>9}  {line}", "")));
         }
     }
+    let title = format!("Trajectories {label} training");
+    if verbose {
+        reporter.section(&title);
+        shown.iter().for_each(|line| reporter.text(line));
+    }
+    let path = run.path().join(EXAMPLES_FILE);
+    let text = format!("{title} (step {step})\n{}\n\n", shown.join("\n"));
+    let file = File::options().create(true).append(true).open(&path);
+    file.and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(|error| Error::io(Kind::Store, "write the examples", &path, &error))
 }
 
 /// A conversation as lines of `role  text`.
@@ -179,8 +206,10 @@ pub(super) fn closing(reporter: &Reporter, summary: &Summary, curves: &Curves, o
     if curves.accuracy.len() > 1 {
         let first = curves.first.unwrap_or(1);
         reporter.plot("rollout/accuracy", first, &curves.accuracy);
-        reporter.plot("rollout/tool_call_share", first, &curves.tools);
-        reporter.plot("rollout/response_tokens", first, &curves.tokens);
+        if options.verbose {
+            reporter.plot("rollout/tool_call_share", first, &curves.tools);
+            reporter.plot("rollout/response_tokens", first, &curves.tokens);
+        }
     }
     if let (Some(before), Some(after)) = (&summary.before, &summary.after) {
         let row = |label: &str, before: f64, after: f64| {
@@ -194,8 +223,12 @@ pub(super) fn closing(reporter: &Reporter, summary: &Summary, curves: &Curves, o
             row("reply tokens", before.response_tokens, after.response_tokens),
         ]);
     }
-    reporter.text(&format!("{} steps in {}", summary.steps, duration(summary.seconds)));
+    reporter.text(&format!("{} in {}", counted(summary.steps, "step", "steps"), duration(summary.seconds)));
     reporter.text(&format!("run         {}", summary.run_dir.display()));
+    let examples = summary.run_dir.join(EXAMPLES_FILE);
+    if examples.is_file() {
+        reporter.text(&format!("examples    {}", examples.display()));
+    }
     if let Some(checkpoint) = &summary.checkpoint {
         reporter.text(&format!("checkpoint  {}", checkpoint.display()));
         reporter.text("next");
@@ -222,7 +255,8 @@ pub(super) struct Supervised {
 pub(super) fn closing_sft(reporter: &Reporter, summary: &Summary, done: &Supervised, options: &RunOptions) {
     reporter.section(if summary.interrupted { "Stopped" } else { "Done" });
     let millions = done.tokens as f64 / 1e6;
-    reporter.text(&format!("{} steps, {millions:.1}M tokens in {}", summary.steps, duration(summary.seconds)));
+    let steps = counted(summary.steps, "step", "steps");
+    reporter.text(&format!("{steps}, {millions:.1}M tokens in {}", duration(summary.seconds)));
     if let Some(patience) = done.stopped {
         reporter.text(&format!("stopped     early: {patience} evaluations in a row without a lower held-out loss"));
     }

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
+use super::standing::Standing;
 use super::{RunOptions, cold_start, source};
 use crate::config::{PolicySettings, Settings};
 use crate::error::{Error, Kind, Result};
 use crate::script::{Change, Script, changes};
-use crate::store::{Configuration, Origin, Origins, Recipe, RunDir, State, latest_checkpoint};
+use crate::store::{Configuration, Origin, Origins, Recipe, RunDir, State, latest_checkpoint, verify};
 use crate::telemetry::{Mode, Reporter};
 
 /// What a training loop begins with.
@@ -22,6 +23,7 @@ pub(super) struct Opened {
     pub(super) options: RunOptions,
     /// The run to go on with; none for a new one.
     pub(super) resumed: Option<Resumed>,
+    pub(super) standing: Standing,
 }
 
 /// A run to go on with.
@@ -41,15 +43,19 @@ impl Opened {
     /// `Kind::Store` if the run can't be read or another process writes to it, `Kind::Usage` for a seed or an algorithm that
     /// is not the run's; those of [`Script::load`].
     pub(super) fn new(options: &RunOptions, reporter: &Reporter) -> Result<Self> {
+        let standing = Standing::new(options.interrupt, reporter)?;
         let Some(path) = &options.resume else {
             let script = Script::load(&options.script, &options.overrides)?;
-            return Ok(Self { script, options: options.clone(), resumed: None });
+            return Ok(Self { script, options: options.clone(), resumed: None, standing });
         };
         // The lock first: nothing that another process may be changing is read.
         let run = RunDir::open(path)?;
         let stored = run.configuration()?;
         let checkpoint = match latest_checkpoint(path)? {
-            Some((_, path)) => Some((path.clone(), State::load(&path)?)),
+            Some((_, path)) => {
+                verify(&path, false)?;
+                Some((path.clone(), State::load(&path)?))
+            }
             None => None,
         };
         let overrides = in_effect(&stored.overrides, &options.overrides);
@@ -78,7 +84,7 @@ impl Opened {
         let options = RunOptions { overrides, ..options.clone() };
         let resumed = Resumed { run, checkpoint, stored };
         resumed.say(&script, reporter);
-        Ok(Self { script, options, resumed: Some(resumed) })
+        Ok(Self { script, options, resumed: Some(resumed), standing })
     }
 
     /// The policy's settings with the model that the run started from: for a resumed run the one that it started from then,

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::adapter;
 use super::failures::Failures;
@@ -17,8 +18,9 @@ use crate::mdp::{Sampling, Trajectory};
 use crate::model::Model;
 use crate::rollout::{Pool, PoolOptions, Progress, Tree};
 use crate::script::Script;
-use crate::telemetry::Reporter;
+use crate::telemetry::{Interrupt, Reporter};
 use crate::text::Renderer;
+use crate::tools;
 
 /// A loaded recipe with everything that runs it.
 pub(super) struct Session {
@@ -34,6 +36,11 @@ pub(super) struct Session {
     pub(super) log: ScriptLog,
     /// Longest prompt plus reply, tokens.
     pub(super) max_context: usize,
+    /// The user has been warned of a weaker sandbox.
+    warned_of_sandbox: bool,
+    interrupt: Option<Interrupt>,
+    /// Signals that end a rollout: an evaluation ends with the first, the sampling of a step with the second.
+    pub(super) patience: u32,
 }
 
 impl Session {
@@ -48,8 +55,9 @@ impl Session {
             adapter::load_for_training(dir, policy, settings.checkpoint.merge, settings.seed, fetching)?;
         model.set_checkpointing(settings.trainer.gradient_checkpointing());
         model.set_graphs(policy.cuda_graphs);
+        let files = ModelFiles::read(&dir)?;
         let (model, renderer) = (Rc::new(model), load_renderer(&dir, &settings.env.format, fetching.reporter)?);
-        let files = ModelFiles::read(&dir)?.with_template_of(&renderer);
+        let files = files.with_template_of(&renderer);
         let max_context = context(policy, model.config.max_position_embeddings, fetching.reporter);
         if let Some(most) = script.written_number("sampling.max_new_tokens").filter(|most| *most >= max_context) {
             fetching.reporter.warn(&format!(
@@ -65,7 +73,20 @@ impl Session {
             &renderer,
             &PoolOptions { workers: settings.rollout.workers, concurrency: slots, retries: settings.rollout.retries },
         )?;
-        Ok(Self { settings, model, renderer, engine, pool, failures: Failures::default(), log, files, max_context })
+        Ok(Self {
+            settings,
+            model,
+            renderer,
+            engine,
+            pool,
+            failures: Failures::default(),
+            files,
+            log,
+            max_context,
+            warned_of_sandbox: false,
+            interrupt: fetching.interrupt,
+            patience: 2,
+        })
     }
 
     /// Sampling settings with the tool format's stop strings added.
@@ -79,6 +100,9 @@ impl Session {
     }
 
     /// Runs trajectories to their end: script workers step environments while this thread samples for them.
+    ///
+    /// # Errors
+    /// `Kind::Interrupted` after [`patience`](Self::patience) signals; the session is of no use for rollouts then.
     pub(super) fn rollout(
         &mut self,
         trees: Vec<impl Into<Tree>>,
@@ -96,10 +120,22 @@ impl Session {
         let policy: Arc<dyn Policy> = Arc::new(client);
         let pending = self.pool.start(&policy, trees, &progress)?;
         drop(policy);
-        let stats = self.engine.serve(queue)?;
+        let (interrupt, patience) = (self.interrupt, self.patience);
+        let stop = || interrupt.is_some_and(|interrupt| interrupt.count() >= patience);
+        let stats = self.engine.serve_until(queue, &stop).inspect_err(|_| {
+            pending.stop_flag().store(true, Ordering::Relaxed);
+            self.pool.abandon();
+        })?;
         let trajectories = pending.finish();
         bar.finish();
         self.log.settle()?;
+        if tools::is_without_namespaces() && !self.warned_of_sandbox {
+            self.warned_of_sandbox = true;
+            reporter.warn(
+                "the system allows no namespaces: Python programs of the policy are confined by Landlock, seccomp and \
+                 resource limits alone",
+            );
+        }
         Ok((trajectories?, stats))
     }
 }

@@ -4,15 +4,17 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::checked::{Checked, checked};
-use super::checkpoint::{Contents, load_average, load_optimizer};
+use super::checkpoint::{Contents, load_average, load_optimizer, with_kept};
 use super::custom;
 use super::evaluate::{Evaluation, evaluate};
 use super::objective::Objective;
 use super::resume::{Opened, record};
+use super::row_check::{self, RowCheck};
 use super::score::Reference;
 use super::session::{Session, load_model};
 use super::signal::Signal;
 use super::source::{self, model_dir};
+use super::standing::Standing;
 use super::watch::Watch;
 use super::weights::{self, freeze, trained};
 use super::{RunOptions, Summary, files, report};
@@ -29,7 +31,7 @@ use crate::rl::rewards::{ReturnScale, Shaping};
 use crate::rl::rows::StepRow;
 use crate::rl::schedule::{self, Schedule};
 use crate::script::{Script, Split, Worker};
-use crate::store::{Origins, RunDir, State};
+use crate::store::{Origins, RunDir, State, latest_checkpoint};
 use crate::telemetry::{MetricsLog, Reporter};
 
 /// A run of reinforcement learning, ready for its next step.
@@ -61,6 +63,9 @@ pub(super) struct Training {
     /// The policy's settings with the model that the run started from, which is the reference policy.
     pub(super) base: PolicySettings,
     pub(super) origins: Origins,
+    pub(super) standing: Standing,
+    verbose: bool,
+    row_check: RowCheck,
 }
 
 impl Training {
@@ -72,8 +77,10 @@ impl Training {
         // A resumed run starts from its newest checkpoint, everything else from the recipe's model.
         let (checkpoint, mut base) = (opened.checkpoint().map(Path::to_owned), opened.base());
         let (state, origin) = (opened.state(), opened.model_origin());
-        let Opened { mut script, options, resumed } = opened;
+        let Opened { mut script, options, resumed, standing } = opened;
         let fetching = options.fetching(reporter);
+        source::fetch_data(&script, fetching)?;
+        let row_check = RowCheck::start(&script)?;
         let (dir, origin) = match (&checkpoint, origin) {
             (Some(checkpoint), Some(origin)) => (checkpoint.clone(), origin),
             (found, _) => {
@@ -90,6 +97,7 @@ impl Training {
         }
         let mut session = Session::open(&mut script, &dir, fetching)?;
         script.settings.policy.model = written;
+        row_check.wait(row_check::PATIENCE)?;
         let origins = source::origins(&script, Some(origin))?;
         let rows = session.pool.rows(Split::Train).filter(|rows| *rows > 0).ok_or_else(|| {
             Error::new(Kind::Data, "the recipe has no training data")
@@ -141,6 +149,8 @@ impl Training {
         session.log.settle()?;
         report::literal_keys(reporter, &script);
         let schedule = schedule_of(&learner);
+        let saved = checkpoint.as_ref().map(|_| state.step);
+        standing.opened(state.step, saved, options.resume_command("run", run.path()));
         Ok(Self {
             script,
             learner,
@@ -160,19 +170,37 @@ impl Training {
             checkpoint,
             base,
             origins,
+            standing,
+            verbose: options.verbose,
+            row_check,
             watch: Watch::default(),
             signal: Signal::default(),
             warned: warnings.into_iter().map(|error| error.message).collect(),
         })
     }
 
-    /// Evaluates, logs and shows it; `examples` also shows a few trajectories.
+    /// Whether the run is to end before its next step.
+    pub(super) fn is_stopping(&self, reporter: &Reporter) -> bool {
+        self.row_check.look(reporter);
+        self.standing.is_stopping()
+    }
+
+    /// Evaluates, logs and shows it; `examples` also stores a few trajectories for people.
     pub(super) fn evaluate(&mut self, reporter: &Reporter, label: &str, examples: bool) -> Result<Option<Evaluation>> {
         self.session.engine.clear_cache();
-        let Some((evaluation, trajectories)) = evaluate(&mut self.session, reporter, label)? else { return Ok(None) };
+        self.session.patience = 1;
+        let evaluated = evaluate(&mut self.session, reporter, label);
+        self.session.patience = 2;
+        let (evaluation, trajectories) = match evaluated {
+            Ok(Some(evaluated)) => evaluated,
+            Ok(None) => return Ok(None),
+            // The run ends before its next step.
+            Err(error) if error.kind == Kind::Interrupted => return Ok(None),
+            Err(error) => return Err(error),
+        };
         report::evaluation(reporter, &mut self.log, self.state.step, label, &evaluation)?;
         if examples {
-            report::examples(reporter, label, &trajectories);
+            report::examples(reporter, (label, self.state.step), &trajectories, &self.run, self.verbose)?;
         }
         Ok(Some(evaluation))
     }
@@ -199,11 +227,25 @@ impl Training {
         }
     }
 
-    /// Writes a checkpoint; `more` adds to its folder `trainer_state`.
+    /// Writes a checkpoint, unless the newest one is of this step already; `more` adds to its folder `trainer_state`.
     pub(super) fn save(&self, more: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
         let Self { session, optimizer, ema, state, .. } = self;
+        if self.standing.is_saved(state.step)
+            && let Some((_, path)) = latest_checkpoint(self.run.path())?
+        {
+            return Ok(path);
+        }
         let contents = Contents { model: &session.model, files: &session.files, optimizer, ema: ema.as_ref(), state };
-        contents.write(&self.run, session.settings.checkpoint.keep, more)
+        self.standing.saving(state.step, || contents.write(&self.run, session.settings.checkpoint.keep, more))
+    }
+
+    /// Saves what is trained before a run ends with an error in a step whose update has not begun, and says so.
+    pub(super) fn save_before(&self, error: Error, more: impl FnOnce(&Path) -> Result<()>) -> Error {
+        let step = self.state.step;
+        if step == 0 || self.standing.is_saved(step) {
+            return error;
+        }
+        with_kept(error, step, self.save(more))
     }
 
     /// The average of the weights takes in an optimiser step.
@@ -238,10 +280,12 @@ impl Training {
         self.save_average()?;
         if let Some(out) = &options.out {
             let (settings, kind) = (&self.script.settings.checkpoint, self.session.model.kind());
-            files::export(&checkpoint, out, settings, kind, options.fetching(reporter))?;
+            let origin = self.origins.model.as_ref();
+            files::export(&checkpoint, out, settings, kind, origin, options.fetching(reporter))?;
         }
         if !summary.interrupted {
             summary.after = self.evaluate(reporter, "after", true)?;
+            summary.interrupted = self.standing.is_stopping();
         }
         self.session.log.settle()?;
         summary.checkpoint = Some(checkpoint);
@@ -270,6 +314,7 @@ impl Training {
         self.state.data_position += groups as u64;
         self.state.policy_version += u64::from(changed);
         self.state.returns = self.returns.map(|own| [own.gamma, own.count, own.mean, own.variance]);
+        self.standing.step_is_done(self.state.step);
         self.state.kl_coef = match self.kl {
             KlController::Adaptive { coef, .. } => Some(coef),
             KlController::Fixed { .. } => None,

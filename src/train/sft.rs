@@ -9,13 +9,14 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
 
-use super::checkpoint::{Contents, load_optimizer};
+use super::checkpoint::{Contents, load_optimizer, with_kept};
 use super::demonstrations::Samples;
 use super::files::ModelFiles;
 use super::held_out::{HeldOut, is_best, stops_early};
 use super::idle::idle_settings;
 use super::report::Supervised;
 use super::resume::{Opened, record};
+use super::row_check::{self, RowCheck};
 use super::script_log::ScriptLog;
 use super::{RunOptions, Summary, adapter, due, files, metrics, new_model, order, report, session, source};
 use crate::config::{Sft, Trainer};
@@ -40,11 +41,13 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     };
     let (checkpoint, base) = (opened.checkpoint().map(Path::to_owned), opened.base());
     let (mut state, origin) = (opened.state(), opened.model_origin());
-    let Opened { mut script, options, resumed } = opened;
+    let Opened { mut script, options, resumed, standing } = opened;
     let (options, goes_on) = (&options, resumed.is_some());
     check(&sft)?;
     report::warn(reporter, &idle_settings(&script)?);
     source::fetch_data(&script, options.fetching(reporter))?;
+    // Before anything listens to what the script prints: rows are read again when they are drawn.
+    let row_check = RowCheck::start(&script)?;
     let printed = ScriptLog::new(reporter);
     script.listen(printed.sink());
     let worker = Worker::new(&script, None)?;
@@ -53,6 +56,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
             .at_path(&options.script)
             .hint("give `data = { train = … }` in the recipe, or data.train=FILE.jsonl on the command line")
     })?;
+    row_check.wait(row_check::PATIENCE)?;
     let run = match resumed {
         Some(resumed) => resumed.run,
         None => RunDir::create(&options.runs_dir, &files::run_name(options, &script))?,
@@ -73,7 +77,8 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
             (dir, Some(origin))
         }
     };
-    record(&run, &script, &options.overrides, &source::origins(&script, origin)?, 0, state.step)?;
+    let origins = source::origins(&script, origin)?;
+    record(&run, &script, &options.overrides, &origins, 0, state.step)?;
     report::literal_keys(reporter, &script);
     let merging = script.settings.checkpoint.merge;
     let seed = script.settings.seed;
@@ -107,7 +112,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let mut seen_tokens = 0_usize;
     let save = |optimizer: &AdamW, state: &State| {
         let contents = Contents { model: &model, files: &files, optimizer, ema: None, state };
-        contents.write(&run, script.settings.checkpoint.keep, |_| Ok(()))
+        standing.saving(state.step, || contents.write(&run, script.settings.checkpoint.keep, |_| Ok(())))
     };
     let evaluate = |state: &mut State, values: &mut Metrics| -> Result<()> {
         let Some(held_out) = &held_out else { return Ok(()) };
@@ -122,22 +127,33 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
         held_out.report(state.step, loss, started.elapsed().as_secs_f64(), values, reporter);
         Ok(())
     };
+    standing.opened(state.step, checkpoint.as_ref().map(|_| state.step), options.resume_command("sft", run.path()));
     if held_out.is_some() && state.step == 0 {
         let mut values = Metrics::new();
         evaluate(&mut state, &mut values)?;
         log.log(0, &values)?;
     }
     while state.step < sft.steps as u64 && !stops_early(&sft, &state) {
-        if options.interrupted() {
+        row_check.look(reporter);
+        if standing.is_stopping() {
             summary.interrupted = true;
             break;
         }
         let step_started = Instant::now();
         printed.at(state.step + 1);
-        let batch = batch(&mut samples, &state, &sft, rows)?;
+        let batch = match batch(&mut samples, &state, &sft, rows) {
+            Ok(batch) => batch,
+            Err(error) if state.step == 0 || standing.is_saved(state.step) => return Err(error),
+            Err(error) => return Err(with_kept(error, state.step, save(&optimizer, &state))),
+        };
         let lr = schedule.at(state.step as usize);
+        if !standing.update_begins() {
+            summary.interrupted = true;
+            break;
+        }
         let done = update(&model, &mut optimizer, &batch.rows, &sft, lr)?;
         state.step += 1;
+        standing.step_is_done(state.step);
         state.optimizer_step += 1;
         state.policy_version += 1;
         state.data_position += batch.taken;
@@ -169,7 +185,8 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     if let Some(out) = &options.out {
         let settings = &script.settings.checkpoint;
         let model_dir = summary.best.as_ref().unwrap_or(&checkpoint);
-        files::export(model_dir, out, settings, model.kind(), options.fetching(reporter))?;
+        let origin = origins.model.as_ref();
+        files::export(model_dir, out, settings, model.kind(), origin, options.fetching(reporter))?;
     }
     summary.checkpoint = Some(checkpoint);
     summary.steps = state.step as usize;

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Kind, Result};
 use crate::hub::{Event, Hub, ModelId, Watch, commit_of};
+use crate::model::stored_dtype;
 use crate::script::{Script, Split};
 use crate::store::{Origin, Origins, find_model};
 use crate::telemetry::{Bar, Interrupt, Reporter};
@@ -150,7 +151,8 @@ pub(super) fn fetch_data(script: &Script, fetching: Fetching<'_>) -> Result<()> 
 /// Where a model came from that was found in `dir`.
 pub(super) fn origin(name: &str, dir: &Path) -> Origin {
     let path = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-    Origin { name: name.to_owned(), commit: commit_of(dir), path }
+    let dtype = stored_dtype(dir).map(str::to_owned);
+    Origin { name: name.to_owned(), commit: commit_of(dir), path, dtype }
 }
 
 /// Where the model of a run came from, and those of its datasets that are on the hub. The datasets have been fetched.
@@ -160,7 +162,7 @@ pub(super) fn origin(name: &str, dir: &Path) -> Origin {
 pub(super) fn origins(script: &Script, model: Option<Origin>) -> Result<Origins> {
     let of = |split| -> Result<Option<Origin>> {
         let Some((name, path)) = script.hub_data(split)? else { return Ok(None) };
-        Ok(Some(Origin { commit: commit_of(&path), name, path }))
+        Ok(Some(Origin { commit: commit_of(&path), name, path, dtype: None }))
     };
     Ok(Origins { model, train: of(Split::Train)?, eval: of(Split::Eval)? })
 }

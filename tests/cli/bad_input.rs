@@ -1,6 +1,6 @@
 //! Every kind of bad input: one clear message with file and line or path, and the exit code of its kind.
 
-use super::{cli_snapshot, directory};
+use super::{cli_snapshot, directory, fail};
 
 /// A recipe that runs on the tiny model in a moment, with places to break.
 const RECIPE: &str = r#"local env = r1.env {
@@ -134,8 +134,8 @@ fn a_row_without_its_column() {
     exit: 6
     --- stderr
       policy   model (0.0M parameters, Float on Cpu, 1 MiB)
-      data     1 training tasks
-      training 1 steps of 2 groups of 2 trajectories, lr 1e-6
+      data     1 training task
+      training 1 step of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
     error: 4 of 4 trajectories failed
       4 x env_error: r1.user: the content must be text or a list of parts, got nil
@@ -159,7 +159,7 @@ fn a_row_that_is_no_json() {
     --- stderr
       policy   model (0.0M parameters, Float on Cpu, 1 MiB)
       data     2 training tasks
-      training 1 steps of 2 groups of 2 trajectories, lr 1e-6
+      training 1 step of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
     error: the row is not JSON: expected `,` or `}` in column 14
       --> tasks.jsonl:2
@@ -209,7 +209,7 @@ fn a_reward_that_is_no_number() {
     --- stderr
       policy   model (0.0M parameters, Float on Cpu, 1 MiB)
       data     2 training tasks
-      training 1 steps of 2 groups of 2 trajectories, lr 1e-6
+      training 1 step of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
     error: 4 of 4 trajectories failed
       4 x env_error: reward returned nil; it must return a number or a table of named parts
@@ -225,7 +225,7 @@ fn a_reward_that_is_no_number() {
     --- stderr
       policy   model (0.0M parameters, Float on Cpu, 1 MiB)
       data     2 training tasks
-      training 1 steps of 2 groups of 2 trajectories, lr 1e-6
+      training 1 step of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
     error: 4 of 4 trajectories failed
       4 x env_error: reward is NaN
@@ -245,7 +245,7 @@ fn an_env_that_throws() {
     --- stderr
       policy   model (0.0M parameters, Float on Cpu, 1 MiB)
       data     2 training tasks
-      training 1 steps of 2 groups of 2 trajectories, lr 1e-6
+      training 1 step of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
     error: 4 of 4 trajectories failed
       4 x env_error: no such room
@@ -265,7 +265,7 @@ fn an_env_that_loops() {
     --- stderr
       policy   model (0.0M parameters, Float on Cpu, 1 MiB)
       data     2 training tasks
-      training 1 steps of 2 groups of 2 trajectories, lr 1e-6
+      training 1 step of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
     error: 4 of 4 trajectories failed
       4 x script_limit: step used more than [time] of CPU time
@@ -285,6 +285,32 @@ fn errors_as_json() {
     --- stdout
     {"event":"error","kind":"usage","exit_code":2,"message":"unknown setting `trainer.goup_size`","place":"trainer.goup_size=4","hint":"did you mean `trainer.group_size` or `trainer.loss.name` or `trainer.kl.horizon`?"}
     "#);
+}
+
+#[test]
+fn a_flag_that_is_a_setting() {
+    cli_snapshot!({}, ["run", "a.lua", "--lr", "3"], @"
+    exit: 2
+    --- stderr
+    error: unexpected argument `--lr`
+      hint: settings are written as key=value: trainer.lr=3
+    ");
+    cli_snapshot!({}, ["run", "a.lua", "--max-new-tokens=9"], @"
+    exit: 2
+    --- stderr
+    error: unexpected argument `--max-new-tokens`
+      hint: settings are written as key=value: sampling.max_new_tokens=9
+    ");
+}
+
+/// A row that can't be read is found before anything is trained, wherever it is.
+#[test]
+fn a_bad_row_deep_in_a_dataset() {
+    let rows = |bad: &str| format!("{}{bad}\n", "{\"prompt\": \"Say 1\"}\n".repeat(500));
+    let dir = directory(&[("a.lua", RECIPE), ("tasks.jsonl", &rows("{\"prompt\": "))], true);
+    let error = fail(dir.path(), &["run", "a.lua", "-q", "trainer.steps=1"]);
+    assert!(error.contains("tasks.jsonl:501"), "{error}");
+    assert!(!dir.path().join("runs").exists(), "a run was begun");
 }
 
 #[test]

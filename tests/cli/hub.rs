@@ -61,6 +61,23 @@ fn a_recipe_trains_a_model_of_the_hub() {
     let output = with_hub(dir.path(), &server, &run).env("HF_HUB_OFFLINE", "1").output().unwrap();
     assert!(output.status.success(), "{}", said(dir.path(), &server, &output));
     assert_eq!(server.asked().len(), before);
+    // The run knows the commit, and so does an adapter, which resumes on the model of that commit.
+    let json = |path: &str| -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(dir.path().join("runs").join(path)).unwrap()).unwrap()
+    };
+    let origin = json("a/config.json")["origins"]["model"].clone();
+    let commit = origin["commit"].as_str().unwrap().to_owned();
+    assert!(origin["name"] == "org/tiny@main" && origin["path"].as_str().unwrap().ends_with(&commit), "{origin}");
+    for more in [&["policy.lora.rank=2", "--name", "lora"][..], &["--resume", "lora", "trainer.steps=2"]] {
+        let output =
+            with_hub(dir.path(), &server, &[&run[..], more].concat()).env("HF_HUB_OFFLINE", "1").output().unwrap();
+        assert!(output.status.success(), "{}", said(dir.path(), &server, &output));
+    }
+    let adapter = json("lora/checkpoints/step-000002/adapter_config.json");
+    assert_eq!(
+        (&adapter["base_model_name_or_path"], &adapter["revision"]),
+        (&"org/tiny".into(), &commit.as_str().into())
+    );
 }
 
 #[test]
@@ -153,6 +170,12 @@ fn a_recipe_trains_on_a_dataset_of_the_hub() {
     let text = said(dir.path(), &server, &output);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("fetching data: 2 files"), "{text}");
+    let config = std::fs::read(dir.path().join("runs/a/config.json")).unwrap();
+    let origin = &serde_json::from_slice::<serde_json::Value>(&config).unwrap()["origins"]["train"];
+    assert!(
+        origin["name"] == "org/tiny" && origin["commit"].as_str().is_some_and(|commit| commit.len() == 40),
+        "{origin}"
+    );
     let output = with_hub(dir.path(), &server, &["run", "a.lua", &model, "data.train.split=dev"]).output().unwrap();
     insta::assert_snapshot!(said(dir.path(), &server, &output), @r#"
     exit: 4

@@ -27,6 +27,7 @@ mod replay;
 mod resume;
 mod secrets;
 mod sft;
+mod signals;
 mod store_write;
 mod training;
 mod updates;

@@ -244,3 +244,95 @@ fn a_run_starts_from_another_run() {
     let last = |run: &str| files(&dir.path().join("runs").join(run).join("checkpoints/step-000004"));
     assert!(last("whole") == last("parts"));
 }
+
+/// A model stored in bf16 is trained in f32 on the CPU, and exported as it was stored.
+#[test]
+fn an_export_has_the_type_of_the_model_it_began_from() {
+    let dtype = |path: &Path| {
+        let bytes = fs::read(path).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        format!("{:?}", tensors.tensors()[0].1.dtype())
+    };
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let run = |more: &[&str]| succeed(dir.path(), &[&["run", "a.lua", "-q", "trainer.steps=1"], more].concat());
+    run(&["--name", "first", "--out", "small", "checkpoint.export=bf16"]);
+    assert_eq!(dtype(&dir.path().join("small/model.safetensors")), "BF16");
+    run(&["--name", "second", "--out", "same", "policy.model=small", "policy.dtype=f32"]);
+    assert_eq!(dtype(&dir.path().join("same/model.safetensors")), "BF16");
+    assert_eq!(dtype(&dir.path().join("runs/second/checkpoints/step-000001/model.safetensors")), "F32");
+    run(&["--name", "third", "--out", "wide", "policy.model=small", "checkpoint.export=f32"]);
+    assert_eq!(dtype(&dir.path().join("wide/model.safetensors")), "F32");
+}
+
+/// A base model without a chat template is trained with ChatML: whoever opens the checkpoint must use it too.
+#[test]
+fn a_checkpoint_has_the_template_that_was_trained_with() {
+    let dir = directory(&[("a.lua", RECIPE), ("b.lua", SUPERVISED)], true);
+    let path = dir.path().join("model/tokenizer_config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert!(config.as_object_mut().unwrap().remove("chat_template").is_some());
+    fs::write(&path, config.to_string()).unwrap();
+    for (verb, script) in [("run", "a"), ("sft", "b")] {
+        succeed(dir.path(), &[verb, &format!("{script}.lua"), "-q", "trainer.steps=1"]);
+        let checkpoint = dir.path().join(format!("runs/{script}/checkpoints/step-000001"));
+        let template = fs::read_to_string(checkpoint.join("chat_template.jinja")).unwrap();
+        assert!(template.contains("<|im_start|>"), "{template}");
+        // The other files are those of the model.
+        assert_eq!(fs::read(checkpoint.join("tokenizer_config.json")).unwrap(), fs::read(&path).unwrap());
+    }
+}
+
+/// A checkpoint that a disk or a copy has damaged is neither resumed from nor talked to.
+#[test]
+fn a_damaged_checkpoint_is_refused() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    succeed(dir.path(), &["run", "a.lua", "-q"]);
+    let checkpoint = dir.path().join("runs/a/checkpoints/step-000002");
+    for name in
+        ["model.safetensors", "tokenizer.json", "trainer_state/optimizer.safetensors", "trainer_state/state.json"]
+    {
+        let path = checkpoint.join(name);
+        let whole = fs::read(&path).unwrap();
+        let mut bytes = whole.clone();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        let error = fail(dir.path(), &["run", "a.lua", "--resume", "runs/a", "trainer.steps=3"]);
+        assert!(error.contains("has changed since the checkpoint was written") && error.contains(name), "{error}");
+        if !name.contains('/') {
+            let error = fail(dir.path(), &["infer", "--model", "runs/a", "-p", "Say 3"]);
+            assert!(error.contains("has changed since the checkpoint was written"), "{error}");
+        }
+        fs::write(&path, &whole).unwrap();
+    }
+    succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/a", "trainer.steps=3"]);
+}
+
+/// The closing page fits a screen, and each step has one line in the metrics, with its evaluation.
+#[test]
+fn the_closing_page_is_a_screen_and_a_step_is_a_line() {
+    let eval = "data = { eval = r1.data.generate { count = 2, row = function(index) return { prompt = \"Say \" .. index } end }, ";
+    let dir = directory(&[("a.lua", &RECIPE.replace("data = { ", eval))], true);
+    let page = |said: &str| said.lines().skip_while(|line| *line != "Done").map(str::to_owned).collect::<Vec<_>>();
+    let said = succeed(dir.path(), &["run", "a.lua", "trainer.steps=3", "eval.every=1"]);
+    let closing = page(&said);
+    assert!((8..=24).contains(&closing.len()), "{} lines: {closing:#?}", closing.len());
+    assert!(
+        closing.iter().any(|line| line == "examples    runs/a/examples.txt") && !said.contains("Trajectories"),
+        "{said}"
+    );
+    let examples = fs::read_to_string(dir.path().join("runs/a/examples.txt")).unwrap();
+    assert!(examples.contains("Trajectories before training (step 0)\ntask 0, reward"), "{examples}");
+    assert!(examples.contains("Trajectories after training (step 3)"), "{examples}");
+    let text = fs::read_to_string(dir.path().join("runs/a/metrics.jsonl")).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |name: &str| -> Vec<u64> {
+        let with = lines.iter().filter(|line| line.get(name).is_some());
+        with.map(|line| line["step"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(of("eval/accuracy"), [0, 1, 2, 3]);
+    assert_eq!(of("policy/loss"), [1, 2, 3]);
+    assert_eq!(lines.len(), 4);
+    let said = succeed(dir.path(), &["run", "a.lua", "--verbose", "trainer.steps=1"]);
+    assert!(said.contains("Trajectories before training") && said.contains("1 step in "), "{said}");
+}

@@ -220,3 +220,33 @@ fn a_full_disk_loses_nothing_that_was_written() {
     let last = fs::read(checkpoint.join("model.safetensors")).unwrap();
     assert!(last.len() > 1000);
 }
+
+/// A sandbox that is weaker than on other machines is a thing to know.
+#[test]
+#[cfg(target_os = "linux")]
+fn python_without_namespaces_is_a_warning() {
+    let tools = RECIPE.replace(
+        "env = r1.env { format = \"retool\" },",
+        "env = r1.env { tools = { r1.tools.python {} }, format = \"retool\", max_steps = 1,
+           step = function() r1.call_tools { { name = \"python\", arguments = { code = \"1\" } } } return { done = true } end },",
+    );
+    let dir = directory(&[("a.lua", &tools)], true);
+    // In a user namespace in which no others can be made.
+    let script =
+        "for kind in mnt user pid net ipc uts; do echo 0 > /proc/sys/user/max_${kind}_namespaces || exit 99; done
+        exec \"$0\" \"$@\"";
+    let run = |command: &mut std::process::Command| {
+        let output = command.args(["run", "a.lua", "-q", "trainer.steps=1"]).current_dir(dir.path()).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let mut bare = std::process::Command::new("unshare");
+    let said = run(bare.args(["-r", "sh", "-c", script, env!("CARGO_BIN_EXE_r1")]));
+    if !said.contains("the system allows no namespaces") {
+        let probe = std::process::Command::new("unshare").args(["-r", "sh", "-c", script, "true"]).status();
+        let python = std::process::Command::new("python3").arg("--version").output();
+        assert!(python.is_err() || !probe.is_ok_and(|status| status.success()), "{said}");
+        eprintln!("skipped: no user namespaces or no python3 here");
+        return;
+    }
+    assert_eq!(said.matches("the system allows no namespaces").count(), 1, "{said}");
+}

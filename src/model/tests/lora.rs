@@ -199,3 +199,27 @@ fn without_its_adapter_a_policy_is_its_base() {
         assert_eq!(model.forward(&pack(&rows)).unwrap(), adapted);
     }
 }
+
+/// PEFT keeps the revision of a model on the hub in a field of its own; the first versions of r1 wrote it into the name.
+#[test]
+fn the_base_model_has_its_revision() {
+    let dir = tempfile::tempdir().unwrap();
+    let load = |fields: &str| {
+        let text = format!("{{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": 4, {fields}}}");
+        fs::write(dir.path().join("adapter_config.json"), text).unwrap();
+        LoraConfig::load(dir.path()).unwrap().unwrap()
+    };
+    let field = |config: &LoraConfig, name: &str| config.source[name].as_str().map(str::to_owned);
+    let config = load("\"base_model_name_or_path\": \"org/name\", \"revision\": \"v2\"");
+    assert_eq!(config.base().as_deref(), Some("org/name@v2"));
+    let config = load("\"base_model_name_or_path\": \"org/name\", \"revision\": null");
+    assert_eq!(config.base().as_deref(), Some("org/name"));
+    let config = load("\"base_model_name_or_path\": \"org/name@v3\"");
+    assert_eq!(config.base().as_deref(), Some("org/name@v3"));
+    assert_eq!(field(&config, "base_model_name_or_path").as_deref(), Some("org/name"));
+    assert_eq!(field(&config, "revision").as_deref(), Some("v3"));
+    // A directory has no revision.
+    let path = dir.path().display();
+    let config = load(&format!("\"base_model_name_or_path\": \"{path}\", \"revision\": \"main\""));
+    assert_eq!(config.base(), Some(path.to_string()));
+}

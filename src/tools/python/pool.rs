@@ -231,6 +231,9 @@ impl Host {
             match Server::start(&self.interpreter, &self.options, self.pool, namespaces).await {
                 Ok(server) => {
                     self.namespaces.set(Some(namespaces));
+                    if namespaces == Namespaces::None && self.options.namespaces {
+                        crate::tools::WITHOUT_NAMESPACES.store(true, std::sync::atomic::Ordering::Relaxed);
+                    }
                     return Ok(server);
                 }
                 Err(error) => last = error,

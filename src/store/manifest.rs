@@ -1,0 +1,129 @@
+//! The checksums of a checkpoint's files: `trainer_state/manifest.json`.
+//!
+//! CRC-32C finds what disks, networks and copies do to a file; it is no protection against someone who wants to deceive.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::checkpoint::TRAINER_STATE;
+use super::files::{self, failed};
+use crate::error::{Error, Kind, Result};
+
+const FILE: &str = "manifest.json";
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Manifest {
+    /// By the path within the checkpoint.
+    files: BTreeMap<String, Sum>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Sum {
+    bytes: u64,
+    /// In hexadecimal.
+    crc32c: String,
+}
+
+/// Writes the manifest of the files in `checkpoint`.
+pub(super) fn write(checkpoint: &Path) -> Result<()> {
+    let mut manifest = Manifest::default();
+    collect(checkpoint, checkpoint, &mut manifest.files)?;
+    let text = serde_json::to_string_pretty(&manifest)
+        .map_err(|e| Error::new(Kind::Internal, format!("can't write the manifest as JSON: {e}")))?;
+    files::write_bytes(&checkpoint.join(TRAINER_STATE).join(FILE), format!("{text}\n").as_bytes())
+}
+
+fn collect(root: &Path, folder: &Path, found: &mut BTreeMap<String, Sum>) -> Result<()> {
+    for path in files::list(folder)? {
+        if path.is_dir() {
+            collect(root, &path, found)?;
+        } else if let Some(name) = path.strip_prefix(root).ok().and_then(Path::to_str) {
+            found.insert(name.to_owned(), sum(&path).map_err(|e| failed("read the file", &path, &e))?);
+        }
+    }
+    Ok(())
+}
+
+/// Compares the files of a checkpoint with its manifest: all of them, or with `model_only` those of the model at the top
+/// level. A directory without a manifest is taken as it is.
+///
+/// # Errors
+/// [`Kind::Store`] names a file that is missing or has changed.
+pub fn verify(checkpoint: &Path, model_only: bool) -> Result<()> {
+    let path = checkpoint.join(TRAINER_STATE).join(FILE);
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
+        Err(e) => return Err(failed("read the file", &path, &e)),
+    };
+    let manifest: Manifest = serde_json::from_slice(&bytes)
+        .map_err(|e| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(&path))?;
+    for (name, written) in manifest.files.iter().filter(|(name, _)| !(model_only && name.contains('/'))) {
+        let file = checkpoint.join(name);
+        let now = sum(&file).map_err(|e| failed("read the checkpoint's file", &file, &e))?;
+        if now != *written {
+            let message = if now.bytes == written.bytes {
+                "the file has changed since the checkpoint was written".to_owned()
+            } else {
+                format!("the file has {} bytes; {} were written", now.bytes, written.bytes)
+            };
+            return Err(Error::new(Kind::Store, message).at_path(&file).hint(format!(
+                "copy it again or use another checkpoint; if it was changed on purpose, remove {}",
+                path.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn sum(path: &Path) -> io::Result<Sum> {
+    let (mut file, mut buffer) = (File::open(path)?, vec![0; 1 << 20]);
+    let (mut bytes, mut crc) = (0, 0);
+    loop {
+        let read = file.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(Sum { bytes, crc32c: format!("{crc:08x}") });
+        }
+        crc = crc32c::crc32c_append(crc, &buffer[..read]);
+        bytes += read as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn every_flipped_byte_and_missing_file_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join(TRAINER_STATE);
+        fs::create_dir(&own).unwrap();
+        verify(dir.path(), false).unwrap();
+        fs::write(dir.path().join("model.safetensors"), b"weights").unwrap();
+        fs::write(own.join("state.json"), b"{}").unwrap();
+        write(dir.path()).unwrap();
+        verify(dir.path(), false).unwrap();
+        for (file, top) in [("model.safetensors", true), ("trainer_state/state.json", false)] {
+            let path = dir.path().join(file);
+            let whole = fs::read(&path).unwrap();
+            for at in 0..whole.len() {
+                let mut bytes = whole.clone();
+                bytes[at] ^= 0x40;
+                fs::write(&path, &bytes).unwrap();
+                let error = verify(dir.path(), false).unwrap_err();
+                assert_eq!((error.kind, error.place.as_deref()), (Kind::Store, path.to_str()));
+                assert_eq!(verify(dir.path(), true).is_err(), top);
+            }
+            fs::write(&path, &whole[1..]).unwrap();
+            assert!(verify(dir.path(), false).unwrap_err().message.contains("bytes;"));
+            fs::remove_file(&path).unwrap();
+            assert!(verify(dir.path(), false).unwrap_err().message.contains("no such file"));
+            fs::write(&path, &whole).unwrap();
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Reads every row of the datasets in files once, so that one that can't be read is found at the start of a run and not when
+//! it is drawn, hours later.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use crate::config::Source;
+use crate::error::{Error, Kind, Result};
+use crate::script::{Script, Split, Worker};
+use crate::telemetry::Reporter;
+
+/// How long a run waits for the rows before its first step; larger datasets are read beside it.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Rows being read on a thread.
+pub(super) struct RowCheck {
+    found: Receiver<Result<()>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl RowCheck {
+    /// Starts to read the rows that the run may draw. Rows that a function makes are made when they are drawn.
+    ///
+    /// # Errors
+    /// `Kind::Internal` if there is no thread to be had.
+    pub(super) fn start(script: &Script) -> Result<Self> {
+        let (result, found) = channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (script, own) = (script.clone(), Arc::clone(&stop));
+        std::thread::Builder::new()
+            .name("rows".to_owned())
+            .spawn(move || {
+                // The run may be over.
+                let _ = result.send(read(&script, &own));
+            })
+            .map_err(|error| Error::new(Kind::Internal, format!("can't start the thread that reads rows: {error}")))?;
+        Ok(Self { found, stop })
+    }
+
+    /// Waits for the rows, at most for `longest`.
+    ///
+    /// # Errors
+    /// That of the first row that can't be read.
+    pub(super) fn wait(&self, longest: Duration) -> Result<()> {
+        self.found.recv_timeout(longest).unwrap_or(Ok(()))
+    }
+
+    /// Warns of a row that was found meanwhile.
+    pub(super) fn look(&self, reporter: &Reporter) {
+        if let Ok(Err(error)) = self.found.try_recv() {
+            reporter.warn(&format!("{error}\n  the run ends with a checkpoint when it draws this row"));
+        }
+    }
+}
+
+impl Drop for RowCheck {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+fn read(script: &Script, stop: &AtomicBool) -> Result<()> {
+    let settings = &script.settings;
+    let in_files = |source: &Option<Source>| matches!(source, Some(Source::File(_) | Source::Hub(_)));
+    let (train, eval) = (in_files(&settings.data.train), in_files(&settings.data.eval));
+    if !train && !eval {
+        return Ok(());
+    }
+    let worker = Worker::new(script, None)?;
+    let limit = if settings.eval.limit == 0 { u64::MAX } else { settings.eval.limit as u64 };
+    for (split, _) in [(Split::Train, train), (Split::Eval, eval)].into_iter().filter(|(_, wanted)| *wanted) {
+        let most = if split == Split::Eval { limit } else { u64::MAX };
+        for index in 0..worker.rows(split)?.unwrap_or(0).min(most) {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            worker.row(split, index)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! What Ctrl-C meets in a run: an answer at once, and an end that keeps what can be kept.
+//!
+//! The first signal ends the run after the step under way, or ends an evaluation. The second one ends it at once: while
+//! trajectories are sampled the weights are still those of the last step, so that a checkpoint of them is written; in the
+//! middle of an update they are those of no step, and what is left is the newest checkpoint.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Kind, Result};
+use crate::telemetry::{Answered, Interrupt, Reporter};
+
+/// What a run is doing, shared with the thread that answers signals.
+#[derive(Clone)]
+pub(super) struct Standing {
+    inner: Arc<Mutex<Inner>>,
+    interrupt: Option<Interrupt>,
+    _answered: Option<Arc<Answered>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    phase: Phase,
+    /// Steps that are done.
+    step: u64,
+    /// The step of the newest checkpoint.
+    saved: Option<u64>,
+    /// The weights have changed since then.
+    changed: bool,
+    /// The command that goes on with the run.
+    again: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// Loading; there is nothing to save.
+    #[default]
+    Starting,
+    /// The weights are those of the last step.
+    Whole,
+    /// The weights are changing.
+    Updating,
+    Saving,
+}
+
+impl Standing {
+    /// Answers signals from now on.
+    ///
+    /// # Errors
+    /// `Kind::Internal` if there is no thread to be had.
+    pub(super) fn new(interrupt: Option<Interrupt>, reporter: &Reporter) -> Result<Self> {
+        let inner: Arc<Mutex<Inner>> = Arc::default();
+        let (own, reporter) = (Arc::clone(&inner), reporter.clone());
+        let answered = interrupt.map(|interrupt| {
+            interrupt.answered(move |count| {
+                // Held until the answer is given, so that no update begins meanwhile.
+                let inner = lock(&own);
+                let (words, leaves) = inner.answer(count);
+                reporter.answer(&words);
+                if leaves {
+                    leave();
+                }
+            })
+        });
+        Ok(Self { inner, interrupt, _answered: answered.transpose()?.map(Arc::new) })
+    }
+
+    /// The run is open: `step` steps are done, `saved` is its newest checkpoint, `again` goes on with it.
+    pub(super) fn opened(&self, step: u64, saved: Option<u64>, again: String) {
+        *lock(&self.inner) = Inner { phase: Phase::Whole, step, saved, changed: false, again };
+    }
+
+    /// Whether the run is to end after its step.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.interrupt.is_some_and(Interrupt::is_set)
+    }
+
+    /// The weights are going to change. False if the run is to end before that, with the weights as they are.
+    #[must_use]
+    pub(super) fn update_begins(&self) -> bool {
+        let mut inner = lock(&self.inner);
+        let goes_on = self.interrupt.is_none_or(|interrupt| interrupt.count() < 2);
+        if goes_on {
+            (inner.phase, inner.changed) = (Phase::Updating, true);
+        }
+        goes_on
+    }
+
+    /// A step is done, its update included.
+    pub(super) fn step_is_done(&self, step: u64) {
+        let mut inner = lock(&self.inner);
+        (inner.phase, inner.step) = (Phase::Whole, step);
+    }
+
+    /// Whether the newest checkpoint is of `step` and of the weights as they are.
+    pub(super) fn is_saved(&self, step: u64) -> bool {
+        let inner = lock(&self.inner);
+        inner.saved == Some(step) && !inner.changed
+    }
+
+    /// Writes a checkpoint of `step` by `write`.
+    pub(super) fn saving<T>(&self, step: u64, write: impl FnOnce() -> Result<T>) -> Result<T> {
+        lock(&self.inner).phase = Phase::Saving;
+        let written = write();
+        let mut inner = lock(&self.inner);
+        inner.phase = Phase::Whole;
+        if written.is_ok() {
+            (inner.saved, inner.changed) = (Some(step), false);
+        }
+        written
+    }
+}
+
+impl Inner {
+    /// What to say to the `count`th signal, and whether the process ends with it.
+    fn answer(&self, count: u32) -> (String, bool) {
+        let Self { phase, step, saved, again, .. } = self;
+        let kept = match saved {
+            Some(saved) => format!("the newest checkpoint is that of step {saved}; go on with\n    {again}"),
+            None => "the run has no checkpoint yet".to_owned(),
+        };
+        match (phase, count) {
+            (Phase::Starting, 1) => {
+                ("stopping before the first step; press Ctrl-C again to stop at once".to_owned(), false)
+            }
+            (Phase::Starting, _) => ("stopped before the first step".to_owned(), true),
+            (Phase::Whole | Phase::Updating, 1) => {
+                ("stopping after this step; press Ctrl-C again to stop at once".to_owned(), false)
+            }
+            (Phase::Saving, 1) => (format!("stopping when the checkpoint of step {step} is written"), false),
+            (Phase::Whole, _) if *saved == Some(*step) => (format!("stopping at once; {kept}"), false),
+            (Phase::Whole | Phase::Saving, _) => {
+                let words = "press Ctrl-C again to leave without it";
+                (format!("stopping at once: writing a checkpoint of step {step}; {words}"), false)
+            }
+            (Phase::Updating, _) => (format!("stopped in the middle of step {}: {kept}", step + 1), true),
+        }
+    }
+}
+
+fn lock(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
+    inner.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the process without waiting for other threads.
+#[allow(unsafe_code)]
+fn leave() -> ! {
+    // SAFETY: no code runs afterwards. Files that were being written have temporary names.
+    unsafe { libc::_exit(i32::from(Kind::Interrupted.exit_code())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_signal_ends_what_can_not_be_saved() {
+        let at = |phase, step, saved| Inner {
+            phase,
+            step,
+            saved,
+            changed: false,
+            again: "r1 run a.lua --resume runs/a".to_owned(),
+        };
+        let (words, leaves) = at(Phase::Updating, 4, Some(2)).answer(1);
+        assert!(words.contains("after this step") && !leaves, "{words}");
+        let (words, leaves) = at(Phase::Updating, 4, Some(2)).answer(2);
+        assert!(words.contains("in the middle of step 5") && words.contains("that of step 2; go on with") && leaves);
+        let (words, leaves) = at(Phase::Whole, 4, Some(2)).answer(2);
+        assert!(words.contains("writing a checkpoint of step 4") && !leaves, "{words}");
+        let (words, leaves) = at(Phase::Whole, 4, Some(4)).answer(2);
+        assert!(words.contains("that of step 4") && !leaves, "{words}");
+        assert!(at(Phase::Starting, 0, None).answer(2).1);
+        assert!(!at(Phase::Saving, 4, Some(2)).answer(2).1);
+    }
+}
