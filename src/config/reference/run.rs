@@ -370,7 +370,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "\"auto\"",
         "",
-        "Type of the weights that --out writes; auto is the type the run computed in.",
+        "Type of the weights that --out writes; auto is the type of the model that the run began from.",
     ),
     s(
         "checkpoint.merge",
