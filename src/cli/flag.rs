@@ -18,12 +18,14 @@ pub(super) fn meant(error: &clap::Error, typed: &[OsString]) -> Option<Error> {
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
     let typed: Vec<&str> = typed.iter().filter_map(|word| word.to_str()).collect();
     let (_, algorithm) = COMMANDS.iter().find(|(command, _)| typed.iter().skip(1).any(|word| word == command))?;
-    let (flag, given) = flag.split_once('=').map_or((flag.as_str(), None), |(flag, value)| (flag, Some(value)));
+    let flag = flag.split('=').next().unwrap_or_default().to_owned();
     let name = flag.trim_start_matches('-').replace('-', "_");
     let keys = setting_keys(algorithm);
     let of_trainer = format!("trainer.{name}");
     let key = keys.iter().find(|key| **key == name || **key == of_trainer);
     let key = key.or_else(|| keys.iter().find(|key| key.ends_with(&format!(".{name}"))))?;
+    // `--lr 3` or `--lr=3`.
+    let given = typed.iter().find_map(|word| word.strip_prefix(flag.as_str())?.strip_prefix('='));
     let next = typed.iter().position(|word| *word == flag).and_then(|place| typed.get(place + 1));
     let value = given.or(next.copied().filter(|word| !word.starts_with('-'))).unwrap_or("VALUE");
     Some(

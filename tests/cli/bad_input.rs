@@ -157,10 +157,6 @@ fn a_row_that_is_no_json() {
         @"
     exit: 4
     --- stderr
-      policy   model (0.0M parameters, Float on Cpu, 1 MiB)
-      data     2 training tasks
-      training 1 step of 2 groups of 2 trajectories, lr 1e-6
-      run      runs/a
     error: the row is not JSON: expected `,` or `}` in column 14
       --> tasks.jsonl:2
       hint: a dataset holds one JSON object a line
