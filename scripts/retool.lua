@@ -2,8 +2,8 @@
 --- <code>…</code>, the sandbox answers in <interpreter>…</interpreter>, the answer is \boxed{} inside <answer>…</answer>.
 ---
 ---   r1 run scripts/retool.lua
----   r1 run scripts/retool.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct data.train=dapo.jsonl data.eval=aime24.jsonl \
----     sampling.max_new_tokens=1024 trainer.lr=1e-6
+---
+--- r1-nano was fine-tuned for this format and gets no instruction. For other models: scripts/retool_instruct.lua.
 
 local problems = require("./lib/problems")
 local python = r1.tools.python { timeout = 5, memory = "512MiB" }
