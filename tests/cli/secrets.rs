@@ -53,7 +53,7 @@ fn no_file_of_a_run_holds_a_secret() {
             format = "retool",
             reset = function(task)
               local answer = r1.http.get("http://{address}/", {{ headers = {{ ["X-Api-Key"] = r1.secret("OWN_KEY") }} }})
-              return {{ said = answer.body, messages = {{ r1.user(answer.body) }} }}
+              return {{ said = answer.body, messages = {{ r1.user("Hi") }} }}
             end,
           }},
           reward = function(state, outcome) return {{ outcome = #outcome.text % 2 }} end,
@@ -75,7 +75,7 @@ fn no_file_of_a_run_holds_a_secret() {
     let said = shown(dir.path(), &output);
     assert!(!said.contains(VALUE), "{said}");
     assert!(said.contains("use the environment variable OWN_KEY"), "{said}");
-    assert!(said.contains("a.lua:21 looks like it holds an API key"), "{said}");
+    assert!(said.contains("a.lua:17 looks like it holds an API key"), "{said}");
 
     let output = r1(dir.path(), &["run", "a.lua", "--name", "b"]).env_remove("OWN_KEY").output().unwrap();
     let said = shown(dir.path(), &output);
