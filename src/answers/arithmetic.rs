@@ -17,7 +17,8 @@ impl Parser<'_> {
                     terms.push(parser.product()?);
                 } else if parser.mark('-') {
                     terms.push(parser.product()?.negated());
-                } else if let Some(minus_first) = parser.plus_minus()? {
+                } else if let Some(minus_first) = parser.plus_minus() {
+                    parser.sign()?;
                     terms.push(Expr::PlusMinus { of: Box::new(parser.product()?), minus_first });
                 } else if first {
                     terms.push(parser.product()?);
@@ -28,18 +29,15 @@ impl Parser<'_> {
         })
     }
 
-    fn plus_minus(&mut self) -> Option<Option<bool>> {
-        let found = if self.command("pm") {
+    /// The sign `±` (false) or `∓` (true) at this place.
+    fn plus_minus(&mut self) -> Option<bool> {
+        if self.command("pm") {
             Some(false)
         } else if self.command("mp") {
             Some(true)
         } else {
             None
-        };
-        if found.is_some() {
-            self.sign()?;
         }
-        Some(found)
     }
 
     fn product(&mut self) -> Option<Expr> {
@@ -277,7 +275,7 @@ impl Parser<'_> {
         if degree || !self.mark('^') {
             return Some(base);
         }
-        let exponent = self.deeper(|parser| parser.signed())?;
+        let exponent = self.deeper(Self::signed)?;
         Some(Expr::Power(Box::new(base), Box::new(exponent)))
     }
 
@@ -294,13 +292,13 @@ impl Parser<'_> {
                 Some(Expr::Number { value: value.clone(), digits: *digits })
             }
             Kind::Letter(letter) => self.variable(&letter.to_string()),
-            Kind::Word(word) => match named(word) {
-                Some(named) => self.named(named),
-                None => {
-                    let letters = word.chars().map(|letter| symbol(letter.to_string()));
-                    product(letters.collect())
+            Kind::Word(word) => {
+                if let Some(named) = named(word) {
+                    return self.named(named);
                 }
-            },
+                let letters = word.chars().map(|letter| symbol(letter.to_string()));
+                product(letters.collect())
+            }
             Kind::Text(text) if text.chars().count() == 1 => self.variable(text),
             Kind::Text(text) => Some(Expr::Symbol(words::phrase(text))),
             Kind::Mark(open @ ('(' | '[' | '{')) => self.bracket(*open),

@@ -58,7 +58,7 @@ impl Comparison {
         }
         match (answer, reference) {
             (Expr::Ratio(a), Expr::Ratio(b)) => self.each(a, b),
-            (Expr::Symbol(_), _) | (_, Expr::Symbol(_)) if self.spelled(answer, reference) => true,
+            (Expr::Symbol(_), _) | (_, Expr::Symbol(_)) if Self::spelled(answer, reference) => true,
             (Expr::Based { .. } | Expr::Ratio(_), _) | (_, Expr::Based { .. } | Expr::Ratio(_)) => false,
             _ => self.scalars(answer, reference),
         }
@@ -87,7 +87,7 @@ impl Comparison {
     }
 
     /// A word and the product of its letters are the same.
-    fn spelled(&self, a: &Expr, b: &Expr) -> bool {
+    fn spelled(a: &Expr, b: &Expr) -> bool {
         let spell = |expr: &Expr| -> Option<String> {
             match expr {
                 Expr::Symbol(name) => Some(name.clone()),
@@ -261,7 +261,7 @@ impl Comparison {
         let long = |part: &Expr| match part {
             Expr::Number { value, .. } => {
                 let size = value.words();
-                size > 2 || significant(&value.as_f64()) > PRECISE
+                size > 2 || significant(value.as_f64()) > PRECISE
             }
             _ => false,
         };
@@ -293,7 +293,7 @@ impl Comparison {
 }
 
 /// The significant decimal digits that a double needs.
-fn significant(value: &f64) -> usize {
+fn significant(value: f64) -> usize {
     let text = format!("{value:e}");
     let mantissa = text.split('e').next().unwrap_or_default();
     mantissa.bytes().filter(u8::is_ascii_digit).count()

@@ -175,12 +175,13 @@ fn root(degree: Approximate, x: Approximate) -> Option<Approximate> {
     if x.is_zero() {
         return None;
     }
-    if count == 2.0 {
+    let count = count as i64;
+    if count == 2 {
         return x.apply(Complex64::sqrt);
     }
-    if x.is_real() && x.value.re < 0.0 && count % 2.0 == 1.0 {
-        let of = x.apply(|x| Complex64::new(-(-x.re).powf(1.0 / count), 0.0))?;
+    if x.is_real() && x.value.re < 0.0 && count % 2 == 1 {
+        let of = x.apply(|x| Complex64::new(-(-x.re).powf(1.0 / count as f64), 0.0))?;
         return Some(of);
     }
-    power(x, Approximate::rounded(Complex64::new(1.0 / count, 0.0), 0.0)?)
+    power(x, Approximate::rounded(Complex64::new(1.0 / count as f64, 0.0), 0.0)?)
 }

@@ -98,7 +98,7 @@ impl Lexer<'_> {
             // `1.2.3` is no number.
             return None;
         }
-        let repeated = if decimal { self.repeated()? } else { None };
+        let repeated = if decimal && self.repeats() { Some(self.repeated()?) } else { None };
         let exponent = self.exponent();
         let places = u32::try_from(fraction.len()).ok()?;
         let digits = format!("{whole}{fraction}");
@@ -120,13 +120,19 @@ impl Lexer<'_> {
         self.push(Kind::Number { value, digits: written, source })
     }
 
-    /// `\overline{36}`, `\bar{3}` or `\dot{3}` behind the decimal point.
-    fn repeated(&mut self) -> Option<Option<String>> {
+    fn repeats(&self) -> bool {
+        self.repetition().is_some()
+    }
+
+    /// The command at this place that marks repeating digits.
+    fn repetition(&self) -> Option<&'static str> {
         let rest: String = self.chars[self.at..].iter().take(12).collect();
-        let Some(name) = ["\\overline", "\\bar", "\\dot"].into_iter().find(|name| rest.starts_with(*name)) else {
-            return Some(None);
-        };
-        self.at += name.len();
+        ["\\overline", "\\bar", "\\dot"].into_iter().find(|name| rest.starts_with(*name))
+    }
+
+    /// `\overline{36}`, `\bar{3}` or `\dot{3}` behind the decimal point.
+    fn repeated(&mut self) -> Option<String> {
+        self.at += self.repetition()?.len();
         let braced = self.peek(0) == Some('{');
         self.at += usize::from(braced);
         let digits = if braced {
@@ -140,7 +146,7 @@ impl Lexer<'_> {
             return None;
         }
         self.at += usize::from(braced);
-        Some(Some(digits))
+        Some(digits)
     }
 
     /// The exponent of `1e-6`; `2e` and `3ex` have none.

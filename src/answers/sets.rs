@@ -18,8 +18,8 @@ pub(super) fn compare(by: &Comparison, answer: &Expr, reference: &Expr) -> Optio
         return Some(by.equal(answer, &interval));
     }
     match (answer, reference) {
-        (Expr::Tuple { open: a, close: b, items: x }, Expr::Tuple { open: c, close: d, items: y }) => {
-            Some(a == c && b == d && by.each(x, y))
+        (Expr::Tuple { open, close, items }, Expr::Tuple { open: begin, close: end, items: others }) => {
+            Some(open == begin && close == end && by.each(items, others))
         }
         // `1, 2` answers the point `(1, 2)`; its order counts.
         (Expr::List(list), Expr::Tuple { open: '(', close: ')', items })

@@ -490,7 +490,7 @@ fn long_and_deep_answers_end_in_time() {
         format!("{}/{}", "7".repeat(900), "3".repeat(900)),
         "1/3+".repeat(400) + "1",
         "x/3+".repeat(400) + "1",
-        (1..400).map(|n| format!("1/{n}+")).collect::<String>() + "1",
+        (1..400).map(|n| format!("1/{n}")).collect::<Vec<_>>().join("+"),
         "\\pm 1".repeat(200),
         "1,".repeat(900) + "1",
         format!("{}{}", "\\{1,".repeat(300), "\\}".repeat(300)),

@@ -244,12 +244,11 @@ impl Lexer<'_> {
             let c = self.peek(0)?;
             self.at += 1;
             return match c {
-                '!' => Some(()),
                 ',' | ';' | ':' | ' ' | '\n' | '>' => {
                     self.spaced = true;
                     Some(())
                 }
-                '(' | ')' | '[' | ']' => Some(()),
+                '!' | '(' | ')' | '[' | ']' => Some(()),
                 '{' | '}' => {
                     self.depth = if c == '{' { self.depth + 1 } else { self.depth.saturating_sub(1) };
                     self.push(Kind::Command(c.to_string()))
