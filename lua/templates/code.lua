@@ -1,57 +1,58 @@
---- {{name}}: programs that are tried out. The policy may run Python as often as it likes; its last program is run with
---- tests that it has not seen. What a test expects stays in this script: the program shares a process with whatever is
---- run behind it, so it could make an `assert` there pass, but it cannot know the right answer.
+--- {{name}}: programs that are graded by running them. A program runs in the sandbox; what the last one that works prints is
+--- compared with what the policy has not seen.
 ---
 ---   r1 check {{file}}
 ---   r1 run {{file}}
 
-local python = r1.tools.python { timeout = 5, memory = "512MiB" }
+local python = r1.tools.python { timeout = 5, memory = "256MiB" }
 
 local env = r1.env {
   tools = { python },
-  max_steps = 4,
-  system = "Try your program out, then give it whole in a block that begins with ```python and ends with ```.",
+  format = "retool", -- r1-nano writes its programs in <code>…</code>; leave this out for other models
+  max_steps = 3, -- reaching it truncates
+  reset = function(task) return { task = task, messages = { r1.user(task.problem) } } end,
+  step = function(state, action)
+    r1.push(state.messages, r1.assistant(action))
+    if #action.tool_calls == 0 then return { done = true } end
+    local result = r1.call_tools(action.tool_calls)[1]
+    r1.push(state.messages, r1.observation(result))
+    -- The last program that works counts; one that fails can be mended.
+    if result.ok then state.printed = result.content end
+    return {}
+  end,
 }
 
---- The program in the last block.
-local function program(text)
-  local last
-  for block in string.gmatch(text, "```python\n(.-)```") do last = block end
-  return last
-end
-
---- The share of the tests that pass, and a little for a program at all. Each test runs in a process of its own: the
---- program is the prelude, of which no output is kept, and the value of the call is what the process prints.
+--- 1 for a program that prints the right result, 0.2 for one that runs.
 local function reward(state, outcome)
-  local code = program(outcome.text)
-  if code == nil then return { tests = 0, form = { value = 0, weight = 0.1 } } end
-  local calls = {}
-  for index, check in ipairs(state.task.tests) do
-    calls[index] = { name = "python", arguments = { code = check.call } }
-  end
-  local passed = 0
-  for index, result in ipairs(r1.call_tools(calls, { prelude = code })) do
-    if result.ok and result.content == state.task.tests[index].gives then passed = passed + 1 end
-  end
-  return { tests = passed / #calls, form = { value = 1, weight = 0.1 } }
+  local ran = state.printed ~= nil
+  local lines = string.split(state.printed or "", "\n")
+  local correct = ran and r1.math_equal(lines[#lines], state.task.answer)
+  return { correct = correct and 1 or 0, runs = { value = ran and 1 or 0, weight = correct and 0 or 0.2 } }
 end
 
-local TASKS = {
-  { problem = "Write a function double(x) that gives twice x.", tests = { { call = "double(2)", gives = "4" }, { call = "double(-1)", gives = "-2" } } },
-  { problem = "Write a function largest(xs) that gives the largest of a list.", tests = { { call = "largest([3, 9, 2])", gives = "9" }, { call = "largest([-4])", gives = "-4" } } },
-  { problem = "Write a function turned(s) that turns a text around.", tests = { { call = "turned('abc')", gives = "'cba'" }, { call = "turned('')", gives = "''" } } },
-}
+local THINGS = { "apples", "books", "cards", "eggs", "lamps", "pens", "rings", "seeds" }
 
-local function row(index) return TASKS[(index - 1) % #TASKS + 1] end
+local function exercise()
+  local a, b, c = math.random(32, 98), math.random(32, 98), math.random(12, 98)
+  local thing = THINGS[math.random(#THINGS)]
+  if math.random() < 0.5 then
+    return { problem = `Ana has {a} boxes with {b} {thing} in each. How many {thing} in all?`, answer = tostring(a * b) }
+  end
+  return {
+    problem = `Bo buys {a} crates of {b} {thing} and sells {c} {thing}. How many {thing} are left?`,
+    answer = tostring(a * b - c),
+  }
+end
 
 return r1.recipe {
   env = env,
   reward = reward,
   policy = { model = "r1-nano" },
   data = {
-    train = r1.data.generate { count = 300, row = row },
-    eval = r1.data.generate { count = #TASKS, row = row },
+    train = r1.data.generate { count = 10000, seed = 1, row = exercise },
+    eval = r1.data.generate { count = 100, seed = 2, row = exercise },
   },
-  sampling = { max_new_tokens = 160 },
-  trainer = r1.grpo { steps = 100, group_size = 8, groups_per_step = 4, lr = 1e-4 },
+  sampling = { max_new_tokens = 48 },
+  trainer = r1.grpo { steps = 40, group_size = 8, groups_per_step = 12, lr = 2e-4 },
+  eval = { temperature = 1, accuracy = "correct" },
 }

@@ -1,29 +1,30 @@
 --- What {{file}} promises: r1 test {{test}}
 
 local script = r1.script("{{beside}}")
+local task = { problem = "Ana has 43 boxes with 58 pens in each. How many pens in all?", answer = "2494" }
 
 local function worth(reply)
-  local trajectory = script:reset { row = 0 }
+  local trajectory = script:reset { task = task }
   trajectory:step(reply)
   return (trajectory:reward())
 end
 
-test("a program is worth the share of its tests that pass, and a little more", function()
-  expect(worth("```python\ndef double(x):\n  return 2 * x\n```")):near(1.1)
-  expect(worth("```python\ndef double(x):\n  return 4\n```")):near(0.6)
-  expect(worth("```python\ndef double(x)\n```")):near(0.1)
-  expect(worth("def double(x): return 2 * x")):near(0)
+test("a program is worth 1 if it prints the right result, a little if it runs", function()
+  expect(worth("<code>print(43*58)</code>")):near(1)
+  expect(worth("<code>print(43+58)</code>")):near(0.2)
+  expect(worth("<code>print(43*</code>")):near(0)
+  expect(worth("2494")):near(0)
+end)
+
+test("a program that fails can be mended", function()
+  local trajectory = script:reset { task = task }
+  expect(trajectory:step("<code>print(43*)</code>").done):equals(false)
+  trajectory:step("<code>print(43*58)</code>")
+  expect(trajectory:step("That is it.").done):equals(true)
+  expect(trajectory:reward()):near(1)
 end)
 
 test("a program cannot declare itself right", function()
-  expect(worth("```python\nimport os\nos._exit(0)\n```")):near(0.1)
-  expect(worth("```python\nraise SystemExit\n```")):near(0.1)
-  expect(worth("```python\nclass Any:\n  def __eq__(self, other): return True\ndef double(x): return Any()\n```")):near(0.1)
-end)
-
-test("programs can be tried out first", function()
-  local trajectory = script:reset { row = 0 }
-  local step = trajectory:call("python", { code = "print(2 * 21)" })
-  expect(step.tools[1].output):equals("42")
-  expect(step.done):equals(false)
+  expect(worth("<code>raise SystemExit</code>") < 1):equals(true)
+  expect(worth("<code>import os; os._exit(0)</code>") < 1):equals(true)
 end)

@@ -4,8 +4,9 @@
 ---   r1 repl {{file}}
 ---   r1 run {{file}}
 
-local SIZE = 4
-local MOVES = { up = { -1, 0 }, down = { 1, 0 }, left = { 0, -1 }, right = { 0, 1 } }
+local SIZE = 3
+-- As on a number pad. A reply may say anything; its last digit is the move.
+local MOVES = { ["8"] = { -1, 0 }, ["2"] = { 1, 0 }, ["4"] = { 0, -1 }, ["6"] = { 0, 1 } }
 
 -- The board as the policy sees it: P the player, G the goal, O a hole, _ ice.
 local function draw(state)
@@ -23,33 +24,37 @@ local function draw(state)
   return table.concat(lines, "\n")
 end
 
+-- Steps from the player to the goal, holes aside.
+local function distance(state) return 2 * SIZE - state.row - state.column end
+
 local env = r1.env {
-  max_steps = 10,
+  max_steps = 8,
   -- The board comes from the seed: the same seed, the same board.
   reset = function(task)
     local state = { row = 1, column = 1, holes = {}, at_goal = false, messages = {} }
     for cell = 2, SIZE * SIZE - 1 do state.holes[cell] = math.random() < task.holes end
     state.holes[1], state.holes[SIZE * SIZE] = false, false
-    local rules = "Walk from P to G over the ice (_) and into no hole (O). Say up, down, left or right, one at a time."
+    local rules = "Walk from P to G over the ice (_) and into no hole (O): 8 is up, 2 down, 4 left, 6 right."
     state.messages[1] = r1.user(rules .. "\n\n" .. draw(state))
     return state
   end,
   step = function(state, action)
     r1.push(state.messages, r1.assistant(action))
-    -- The last direction that is named counts.
-    local move
-    for word in string.gmatch(string.lower(action.text), "%a+") do move = MOVES[word] or move end
+    local move = MOVES[string.match(action.text, "(%d)%D*$") or ""]
     if move == nil then
-      r1.push(state.messages, r1.user("Say up, down, left or right."))
-      return { reward = -0.1 }
+      r1.push(state.messages, r1.user("Say 8, 2, 4 or 6."))
+      return { reward = -0.02 }
     end
+    local before = distance(state)
     state.row = math.clamp(state.row + move[1], 1, SIZE)
     state.column = math.clamp(state.column + move[2], 1, SIZE)
     local cell = (state.row - 1) * SIZE + state.column
     state.at_goal = cell == SIZE * SIZE
-    if state.at_goal or state.holes[cell] then return { done = true } end
+    -- A little for every step that comes nearer, taken back by one that goes away.
+    local nearer = 0.1 * (before - distance(state))
+    if state.at_goal or state.holes[cell] then return { reward = nearer, done = true } end
     r1.push(state.messages, r1.user(draw(state)))
-    return {}
+    return { reward = nearer }
   end,
 }
 
@@ -60,9 +65,10 @@ return r1.recipe {
   reward = reward,
   policy = { model = "r1-nano" },
   data = {
-    train = r1.data.generate { count = 1000, seed = 1, row = function() return { holes = 0.2 } end },
-    eval = r1.data.generate { count = 50, seed = 2, row = function() return { holes = 0.2 } end },
+    train = r1.data.generate { count = 1000, seed = 1, row = function() return { holes = 0.1 } end },
+    eval = r1.data.generate { count = 64, seed = 2, row = function() return { holes = 0.1 } end },
   },
-  sampling = { max_new_tokens = 12 },
-  trainer = r1.grpo { steps = 100, group_size = 8, groups_per_step = 8, lr = 1e-4 },
+  sampling = { max_new_tokens = 16 },
+  trainer = r1.grpo { steps = 40, group_size = 8, groups_per_step = 8, lr = 3e-4 },
+  eval = { temperature = 1, accuracy = "goal" },
 }

@@ -4,24 +4,26 @@ local script = r1.script("{{beside}}")
 
 test("the goal is reached over ice", function()
   local trajectory = script:reset { task = { holes = 0 } }
-  for _, move in ipairs { "right", "right", "right", "down", "down" } do
-    expect(trajectory:step(move).done):equals(false)
+  for _, move in ipairs { "6", "6", "2" } do
+    local step = trajectory:step(move)
+    expect(step.done):equals(false)
+    expect(step.reward):near(0.1)
   end
-  expect(trajectory:step("I go down.").status):equals("terminated")
-  expect(trajectory:reward()):near(1)
+  expect(trajectory:step("I go 2.").status):equals("terminated")
+  expect(trajectory:reward()):near(1.4)
 end)
 
 test("a hole ends the game", function()
   local trajectory = script:reset { task = { holes = 1 } }
-  expect(trajectory:step("down").status):equals("terminated")
-  expect(trajectory:reward()):near(0)
+  expect(trajectory:step("2").status):equals("terminated")
+  expect(trajectory:reward()):near(0.1)
 end)
 
-test("walls hold, and nonsense costs", function()
+test("walls hold, and what is no move costs", function()
   local trajectory = script:reset { task = { holes = 0 } }
-  trajectory:step("up")
+  trajectory:step("8")
   expect(trajectory:state().row):equals(1)
-  expect(trajectory:step("jump").reward):near(-0.1)
+  expect(trajectory:step("jump").reward):near(-0.02)
 end)
 
 test("the seed makes the board", function()

@@ -1,49 +1,32 @@
---- {{name}}: questions that are answered by searching. The pages are in this file; r1.http (with `needs = { "http" }`) or a
---- file of one's own can take their place.
+--- {{name}}: questions that are answered by searching. The pages come with each question; a file of one's own or r1.http (with
+--- `needs = { "http" }`) can take their place.
 ---
 ---   r1 check {{file}}
 ---   r1 run {{file}}
 
-local PAGES = {
-  { title = "Nile", text = "The Nile flows through Egypt into the Mediterranean Sea. It is 6650 km long." },
-  { title = "Danube", text = "The Danube rises in the Black Forest and flows into the Black Sea. It is 2850 km long." },
-  { title = "Volga", text = "The Volga is the longest river of Europe. It is 3530 km long and ends in the Caspian Sea." },
-  { title = "Rhine", text = "The Rhine rises in the Alps and flows into the North Sea. It is 1230 km long." },
-}
-
--- Words of a text, as a set.
-local function words(text)
-  local found = {}
-  for word in string.gmatch(string.lower(text), "%w+") do found[word] = true end
-  return found
-end
-
 local search = r1.tool {
   name = "search",
-  description = "Finds the page that fits a query best.",
-  parameters = { query = { type = "string", description = "Words to look for" } },
-  run = function(arguments)
-    local best, most = nil, 0
-    for _, page in ipairs(PAGES) do
-      local own, hits = words(page.title .. " " .. page.text), 0
-      for word in pairs(words(arguments.query)) do hits = hits + (own[word] and 1 or 0) end
-      if hits > most then best, most = page, hits end
+  description = "Finds the page whose title is in the query.",
+  parameters = { code = { type = "string", description = "The query" } },
+  -- Beside its arguments a tool is given the state of the trajectory that called it.
+  run = function(arguments, call)
+    for _, page in ipairs(call.state.task.pages) do
+      if string.find(arguments.code, page.title, 1, true) then return page.text end
     end
-    if best == nil then return nil, "nothing was found" end
-    return best.title .. ": " .. best.text
+    return nil, "nothing was found"
   end,
 }
 
 local env = r1.env {
   tools = { search },
-  max_steps = 5,
-  system = "Search for what you don't know. Give the answer between <answer> and </answer>.",
+  format = "retool", -- r1-nano writes its queries in <code>…</code>; leave this out for other models
+  max_steps = 4, -- reaching it truncates
 }
 
 --- 1 for the right answer, 0.1 for one in the right form.
 local function reward(state, outcome)
-  local answer = r1.answer(outcome.text)
-  local correct = answer ~= nil and string.lower(answer) == string.lower(state.task.answer)
+  local answer = r1.last_boxed(outcome.text)
+  local correct = answer ~= nil and r1.math_equal(answer, state.task.answer)
   return {
     answer = correct and 1 or 0,
     form = { value = answer ~= nil and 1 or 0, weight = correct and 0 or 0.1 },
@@ -51,23 +34,37 @@ local function reward(state, outcome)
   }
 end
 
-local QUESTIONS = {
-  { question = "Into which sea does the Danube flow?", answer = "Black Sea" },
-  { question = "Into which sea does the Volga flow?", answer = "Caspian Sea" },
-  { question = "Where does the Rhine rise?", answer = "Alps" },
-  { question = "How many kilometres long is the Nile?", answer = "6650" },
-}
+local NAMES = { "Ana", "Bo", "Cleo", "Dev", "Eli", "Finn", "Gus", "Hana" }
 
-local function row(index) return QUESTIONS[(index - 1) % #QUESTIONS + 1] end
+-- What can only be known by looking it up: a model that guesses is wrong.
+local function question()
+  local number, other = tostring(math.random(1000, 9999)), tostring(math.random(1000, 9999))
+  local note, stock = { title = "note", text = number }, { title = "stock", text = other }
+  if math.random() < 0.5 then
+    local name = NAMES[math.random(#NAMES)]
+    return {
+      problem = `{name} left a note. Print note and do what it says. What is the result?`,
+      answer = number,
+      pages = { note, stock },
+    }
+  end
+  local each, guess = math.random(32, 98), math.random(32, 98)
+  return {
+    problem = `Each crate holds {each} pens. The number of crates is stock, or {guess} if stock is unknown. How many pens?`,
+    answer = other,
+    pages = { note, stock },
+  }
+end
 
 return r1.recipe {
   env = env,
   reward = reward,
   policy = { model = "r1-nano" },
   data = {
-    train = r1.data.generate { count = 400, row = row },
-    eval = r1.data.generate { count = #QUESTIONS, row = row },
+    train = r1.data.generate { count = 10000, seed = 1, row = question },
+    eval = r1.data.generate { count = 100, seed = 2, row = question },
   },
-  sampling = { max_new_tokens = 96 },
-  trainer = r1.grpo { steps = 100, group_size = 8, groups_per_step = 4, lr = 1e-4 },
+  sampling = { max_new_tokens = 64 },
+  trainer = r1.grpo { steps = 40, group_size = 8, groups_per_step = 12, lr = 2e-4 },
+  eval = { temperature = 1, accuracy = "answer" },
 }

@@ -1,10 +1,10 @@
 --- What {{file}} promises: r1 test {{test}}
 
 local script = r1.script("{{beside}}")
-local task = { problem = "How much is 20 plus 22?", answer = "42" }
+local task = { problem = "Ana has 43 boxes with 58 pens in each. How many pens in all?", answer = "2494" }
 
 test("the right answer is worth 1, another nothing", function()
-  for reply, worth in pairs { ["42"] = 1, ["It is 42."] = 1, ["41"] = 0, ["no idea"] = 0 } do
+  for reply, worth in pairs { ["2494"] = 1, ["It is \\boxed{2494}."] = 1, ["2484"] = 0, ["no idea"] = 0 } do
     local trajectory = script:reset { task = task }
     expect(trajectory:step(reply).done):equals(true)
     expect(trajectory:reward()):near(worth)
@@ -13,17 +13,18 @@ end)
 
 test("a call is answered, and the task goes on", function()
   local trajectory = script:reset { task = task }
-  local step = trajectory:call("add", { a = 20, b = 22 })
+  local step = trajectory:call("calculate", { code = "43*58" })
   expect(step.done):equals(false)
-  expect(step.tools[1].output):equals("42")
-  trajectory:step("42")
+  expect(step.tools[1].output):equals("2494")
+  trajectory:step("2494")
   local reward, parts = trajectory:reward()
   expect(reward):near(1)
   expect(parts.calls):equals(1)
 end)
 
-test("a call that does not fit is told so", function()
-  local step = script:reset({ task = task }):call("add", { a = "twenty" })
-  expect(step.tools[1].ok):equals(false)
-  expect(step.done):equals(false)
+test("sums of products are worked out, and nothing else", function()
+  local result = function(code) return script:reset({ task = task }):call("calculate", { code = code }).tools[1] end
+  expect(result("print(2*3+4*5)").output):equals("26")
+  expect(result("10 - 2*3").output):equals("4")
+  expect(result("import os").ok):equals(false)
 end)

@@ -148,6 +148,7 @@ function LossBatch:log(name, x) end
 ---@class r1.ToolUse
 ---@field name string
 ---@field arguments any
+---@field kind? string bad_arguments, unknown or malformed, for a call that did not run
 ---@field output string What the policy was shown
 ---@field ok boolean
 ---@field reward number Process reward
@@ -232,13 +233,29 @@ function Training:next_step(values) end
 ---@return string # The checkpoint
 function Training:save(out) end
 
----A stored trajectory.
+---A step of a trajectory; ids and log-probabilities are there after a rollout, and with `ids = true` from r1.store.
+---@class r1.Step
+---@field text string The reply
+---@field reward number With process rewards; the last step has the outcome reward too
+---@field finish_reason string stop, stop_string, length or deadline
+---@field terminated boolean
+---@field truncated boolean
+---@field new_row boolean Its prompt does not extend the step before
+---@field tools r1.ToolUse[]
+---@field prompt_tokens number
+---@field response_tokens number
+---@field prompt_ids? number[]
+---@field response_ids? number[]
+---@field logprobs? number[] Of the response ids, under the policy that sampled them
+---@field support? table<string, any> What they were drawn from, where sampling cut the distribution
+
+---A trajectory: stored, or of r1.rollout and Attempt:finish.
 ---@class r1.Trajectory
 ---@field id string
 ---@field group number
 ---@field sample number
 ---@field fork? { parent: string, step: number } What it was forked from, and the steps they share
----@field seed number
+---@field seed number|string Its digits as text where it is above 2^53
 ---@field task_index number
 ---@field task r1.Task
 ---@field status string
@@ -246,9 +263,9 @@ function Training:save(out) end
 ---@field script_hash string
 ---@field reward number
 ---@field outcome_reward number
----@field parts table<string, number>
+---@field parts table<string, number> Named parts of the reward, added up over the trajectory
 ---@field messages r1.Message[]
----@field steps (table<string, any>)[]
+---@field steps r1.Step[]
 ---@field record? (table<string, any>)[]
 ---@field branch? number Which continuation it is, of r1.rollout
 

@@ -102,6 +102,9 @@ pub(crate) fn describe(error: &LuaError) -> Described {
                 error = error
                     .hint("host functions that wait can't be called inside table.sort, string.gsub or a metamethod");
             }
+            if let Some(hint) = super::habits::of_message(message) {
+                error = error.hint(hint);
+            }
             Described { error, traceback: frames(traceback) }.located()
         }
         LuaError::MemoryError(_) => {

@@ -12,6 +12,7 @@
 //! - `envs`: the environments of a recipe, and which one a task runs in; `columns`: the columns that say so
 //! - `dataset`: rows of files
 //! - `convert`, `messages`, `results`, `failure`: values in and out, errors with their lines
+//! - `habits`: hints for what other languages write differently
 //! - `rank`, `interpreters`: texts by likeness, tool pools
 //! - [`Program`]: a script that is no recipe (`r1 lua`); [`Services`]: models and tensors for it, as plain data
 //! - [`Suite`]: a file of tests in Lua (`r1 test`)
@@ -33,6 +34,7 @@ pub mod docs;
 mod envs;
 mod failure;
 mod grants;
+mod habits;
 mod host;
 mod interpreters;
 mod keys;

@@ -75,6 +75,9 @@ pub(crate) fn seal(lua: &Lua, environment: &Table) -> mlua::Result<()> {
         lua.create_function(move |lua, (_, name): (Value, Value)| -> mlua::Result<Value> {
             let name = name.to_string()?;
             let error = misuse(lua, format!("undefined global `{name}`"));
+            if let Some(hint) = super::habits::of_name(&name) {
+                return Err(mlua::Error::external(error.hint(hint)));
+            }
             let known: Vec<&str> = names.iter().map(String::as_str).collect();
             let near = crate::error::nearest(&name, known.iter().copied());
             Err(mlua::Error::external(if near.is_empty() { error } else { error.hint(suggest(&name, known)) }))

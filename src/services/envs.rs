@@ -16,7 +16,7 @@ use crate::engine::{EngineClient, Policy};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, FinishReason, Sampling, Seed, StreamSeed, Support, ToolCall, Trajectory, seed_value};
 use crate::rollout::{self, Attempt, Reached, Spec, Stage, Stop};
-use crate::script::{Record, Script, Split, section_over};
+use crate::script::{Record, Script, Split, section_over, trajectory_table};
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
 
@@ -387,16 +387,13 @@ fn stepped(attempt: &Attempt) -> Json {
     }
 }
 
-/// A trajectory with the sum of its rewards.
+/// A trajectory with its token ids; `branch` is the number of the continuation.
 fn shown(trajectory: &Trajectory, branch: Option<u32>) -> Json {
-    let mut told = json!(trajectory);
-    told["seed"] = seed_value(trajectory.seed);
-    told["reward"] = json!(trajectory.total_reward());
-    told["branch"] = json!(branch);
-    if let Some(fields) = told.as_object_mut() {
-        fields.remove("record");
+    let mut shown = trajectory_table(trajectory, true, false);
+    if branch.is_some() {
+        shown["branch"] = json!(branch);
     }
-    told
+    shown
 }
 
 /// What the script logged meanwhile goes along.

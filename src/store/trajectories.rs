@@ -257,6 +257,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_column_is_documented() {
+        use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.parquet");
+        encode(&mut File::create(&path).unwrap(), 0, &[], &[], &path).unwrap();
+        let metadata = ArrowReaderMetadata::load(&File::open(&path).unwrap(), ArrowReaderOptions::new()).unwrap();
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/outputs.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let rows: String = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
+        for field in metadata.schema().fields() {
+            let name = format!("`{}`", field.name());
+            assert!(rows.contains(&name), "docs/outputs.md does not say what the column {name} is");
+        }
+    }
+
+    #[test]
     fn a_full_disk_is_named() {
         let Ok(mut full) = File::options().write(true).open("/dev/full") else { return };
         let error = encode(&mut full, 0, &[], &[], Path::new("runs/x/step.parquet")).unwrap_err();

@@ -68,6 +68,11 @@ fn programs_get_the_lines_of_a_run_as_events() {
     assert_eq!(logged.len(), 11, "{logged:?}");
     assert_eq!((&logged[0]["function"], &logged[0]["place"]), (&Value::from("script"), &Value::from("a.lua:2")));
     assert!(logged[1..].iter().all(|line| line["step"] == 1 && line["trajectory"].is_string()), "{logged:?}");
+    let page = include_str!("../../docs/outputs.md");
+    for event in &events {
+        let name = event["event"].as_str().unwrap();
+        assert!(page.contains(&format!("`{name}`")), "docs/outputs.md does not say what the event `{name}` is");
+    }
     let omitted = events.iter().find(|event| event["event"] == "log_omitted").unwrap();
     // 32 trajectories print twice.
     assert_eq!(omitted["lines"], 64 - 10);

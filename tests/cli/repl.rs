@@ -184,7 +184,7 @@ fn breakpoints_stop_a_step_and_reload_plays_it_again() {
     terminated after 2 steps: reward +1.2 = steps +0.1 +0.1 and outcome +1  (solved 1)
     "#);
     let nothing = type_in(dir.path(), &["guess.lua"], ":break answer_to\n:step what?\nguess, secret\n:locals\n:abort");
-    assert!(nothing.contains("\nnil\n10\n") && nothing.contains("\nguess = nil\nsecret = 10\n"), "{nothing}");
+    assert!(nothing.contains("\nnil\n10\n") && nothing.contains("\nguess = nil\nsecret = 10"), "{nothing}");
     let wrong = type_in(dir.path(), &["guess.lua"], ":break answer_to\n:step 5\n:cotninue");
     assert!(wrong.starts_with("exit: 2") && wrong.contains("did you mean `continue`?"), "{wrong}");
 }
@@ -280,4 +280,52 @@ fn seeds_that_a_run_gives_to_environments_fit_lua() {
     let output = r1(dir.path(), &["lua", "-e", code]).output().unwrap();
     let text = shown(dir.path(), &output);
     assert_eq!(text.matches("number\ttrue").count(), 6, "{text}");
+}
+
+#[test]
+fn the_tokens_of_a_finished_trajectory_hold_its_last_reply_as_sampled() {
+    let dir = directory(&[("guess.lua", GUESS)], true);
+    let text = type_in(dir.path(), &["guess.lua"], ":reset 1\n:step 20\n:tokens");
+    assert!(text.contains("[2][0][<|im_end|>]") && text.contains("3 of them sampled"), "{text}");
+    let text = type_in(dir.path(), &["guess.lua"], ":reset 1\n:step 30\n:step 20\n:tokens");
+    assert!(text.contains("[3][0]") && text.contains("[2][0]") && text.contains("6 of them sampled"), "{text}");
+}
+
+#[test]
+fn the_model_that_replies_makes_the_tokens_from_the_first_prompt_on() {
+    let dir = directory(&[("guess.lua", GUESS)], true);
+    let text = type_in(dir.path(), &["guess.lua"], ":tokens");
+    assert!(text.contains("the context holds 128"), "{text}");
+    let text = type_in(dir.path(), &["guess.lua", "--model", "r1-nano"], ":tokens");
+    assert!(text.contains("the context holds 1024"), "{text}");
+}
+
+#[test]
+fn a_halted_session_is_left_and_a_step_given_up_is_taken_back() {
+    let dir = directory(&[("guess.lua", GUESS)], true);
+    let left = type_in(dir.path(), &["guess.lua"], ":break answer_to\n:step 5\n:quit\n:step 7");
+    assert!(left.starts_with("exit: 0") && !left.contains("step 1"), "{left}");
+    let text = type_in(dir.path(), &["guess.lua"], ":break answer_to\n:step 5\n:abort\n:clear\n:state tries\n:step 10");
+    assert!(text.starts_with("exit: 0") && text.contains("\n0\n"), "{text}");
+    assert!(text.contains("terminated after 1 step"), "{text}");
+}
+
+#[test]
+fn breakpoints_do_not_stop_what_writes_a_test() {
+    let dir = directory(&[("guess.lua", GUESS)], true);
+    let text = type_in(dir.path(), &["guess.lua"], ":break reward\n:reset 1\n:step 30\n:save kept_test.lua\n:branches");
+    assert!(text.starts_with("exit: 0") && text.contains("kept_test.lua written"), "{text}");
+    assert!(text.contains("* main"), "{text}");
+}
+
+#[test]
+fn a_task_is_json_or_lua_and_branches_are_named_when_they_are_played_again() {
+    let dir = directory(&[("guess.lua", GUESS)], true);
+    for task in [r#"{"secret": 4}"#, "{ secret = 4 }"] {
+        let text = type_in(dir.path(), &["guess.lua"], &format!(":reset {task}\n:step 4"));
+        assert!(text.starts_with("exit: 0") && text.contains("terminated after 1 step"), "{task}: {text}");
+    }
+    let text = type_in(dir.path(), &["guess.lua"], ":reset 1\n:step 5\n:fork mine\n:step 6\n:reload");
+    let after = text.split("guess.lua loaded").nth(1).unwrap();
+    assert!(after.contains("\nbranch main\n") && after.contains("\nbranch mine\n"), "{text}");
 }

@@ -78,6 +78,10 @@ enum Meant<'a> {
 }
 
 fn meant(typed: &str) -> Result<Meant<'_>> {
+    // What other consoles call it. With a space before it, it is a question.
+    if matches!(typed.trim_end(), "exit" | "quit" | "exit()" | "quit()") {
+        return Ok(Meant::Command("/exit", ""));
+    }
     if typed.starts_with('/') {
         let (name, rest) = typed.split_once(char::is_whitespace).unwrap_or((typed, ""));
         let name = name.trim();
@@ -300,6 +304,10 @@ mod tests {
         assert_eq!(meant("\"\"\"\"\"\"").unwrap(), Meant::Nothing);
         assert_eq!(meant("/system Be  brief. ").unwrap(), Meant::Command("/system", "Be  brief."));
         assert_eq!(meant("/undo").unwrap(), Meant::Command("/undo", ""));
+        for word in ["exit", "quit", "exit()"] {
+            assert_eq!(meant(word).unwrap(), Meant::Command("/exit", ""));
+            assert_eq!(meant(&format!(" {word}")).unwrap(), question(word));
+        }
     }
 
     #[test]

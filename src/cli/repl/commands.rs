@@ -47,7 +47,8 @@ pub(super) const HALTED: &[Command] = &[
     command("locals", "", "the locals"),
     command("where", "", "how the script got here"),
     command("help", "", "this"),
-    command("abort", "", "give the step up"),
+    command("abort", "", "give the call up: a step is taken back"),
+    command("quit", "", "leave; so does Ctrl-D"),
 ];
 
 /// A command and what is behind it. A beginning of a name will do where it fits one only.

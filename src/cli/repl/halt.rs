@@ -16,6 +16,9 @@ pub(super) fn handler(terminal: &Rc<Terminal>) -> OnHalt {
     let terminal = Rc::clone(terminal);
     let told = RefCell::default();
     Box::new(move |halt| {
+        if terminal.passing.get() {
+            return Resume::Continue;
+        }
         let resume = if halt.trace { traced(&terminal, halt, &told) } else { stopped(&terminal, halt) };
         resume.unwrap_or_else(|error| {
             terminal.break_off(error);
@@ -43,7 +46,10 @@ fn traced(terminal: &Terminal, halt: &Halt<'_>, last: &RefCell<BTreeMap<String, 
 fn stopped(terminal: &Terminal, halt: &Halt<'_>) -> Result<Resume> {
     say(&format!("{}  {}", terminal.paint(&Paint::new().bold(), &halt.place), halt.source.trim()))?;
     loop {
-        let Some(typed) = terminal.next("halted> ")? else { return Ok(Resume::Abort) };
+        let Some(typed) = terminal.next("halted> ")? else {
+            terminal.leaving.set(true);
+            return Ok(Resume::Abort);
+        };
         let typed = typed.trim();
         if typed.is_empty() {
             continue;
@@ -71,7 +77,14 @@ fn stopped(terminal: &Terminal, halt: &Halt<'_>) -> Result<Resume> {
             "next" => return Ok(Resume::Next),
             "in" => return Ok(Resume::Into),
             "out" => return Ok(Resume::Out),
-            "abort" => return Ok(Resume::Abort),
+            "abort" => {
+                terminal.aborted.set(true);
+                return Ok(Resume::Abort);
+            }
+            "quit" => {
+                terminal.leaving.set(true);
+                return Ok(Resume::Abort);
+            }
             "locals" => {
                 for (name, value) in halt.locals(&Layout::default()) {
                     say(&format!("{name} = {}", terminal.value(&value)))?;

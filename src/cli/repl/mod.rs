@@ -38,8 +38,11 @@ pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
     interrupt.at_once(true);
     let terminal = Rc::new(Terminal::open(output)?);
     let reporter = output.reporter();
+    // Tokens are those of the model that replies, from the first prompt on.
+    let model = args.model.as_ref().map(|model| format!("policy.model={}", model.display()));
+    let overrides: Vec<String> = args.overrides.iter().cloned().chain(model).collect();
     let loaded = match (&args.script, &args.replay) {
-        (Some(path), _) => Loaded::new(Script::load(path, &args.overrides)?, &reporter)?,
+        (Some(path), _) => Loaded::new(Script::load(path, &overrides)?, &reporter)?,
         (None, None) => return bare(&terminal, interrupt, output),
         (None, Some(place)) => {
             // Any trajectory of the run brings its script.
@@ -81,7 +84,15 @@ fn talk(terminal: &Terminal, interrupt: Interrupt, take: &mut dyn FnMut(&str) ->
             continue;
         }
         interrupt.at_once(false);
-        match take(&typed) {
+        let taken = take(&typed);
+        if terminal.leaving.get() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if terminal.aborted.take() {
+            terminal.note("given up");
+            continue;
+        }
+        match taken {
             Ok(true) => {}
             Ok(false) => return Ok(ExitCode::SUCCESS),
             Err(error) => terminal.fail(terminal.broken().unwrap_or(error))?,
@@ -142,7 +153,7 @@ fn take(session: &mut Session, terminal: &Terminal, typed: &str) -> Result<bool>
             session.tell_log()?;
         }
         "tokens" => {
-            let (_, ids, new_row) = session.look()?;
+            let (ids, new_row) = session.tokens()?;
             let loaded = Rc::clone(&session.loaded);
             let text = view::prompt(terminal, &loaded.renderer, session.attempt()?, &ids, new_row);
             say(&text)?;
@@ -205,7 +216,7 @@ fn take(session: &mut Session, terminal: &Terminal, typed: &str) -> Result<bool>
 /// `[eval] [ROW] [seed=N]`, or a task as a table.
 fn reset(session: &mut Session, rest: &str) -> Result<()> {
     if rest.starts_with('{') {
-        let task = session.data(rest)?;
+        let task = session.table(rest)?;
         return session.reset(None, None, None, Some(task));
     }
     let (mut split, mut row, mut seed) = (None, None, None);

@@ -88,7 +88,11 @@ impl Session {
         let (Some(start), current) = (self.start.clone(), self.current) else { return Ok(()) };
         let old = std::mem::take(&mut self.branches);
         let mut all = Vec::new();
+        let several = old.len() > 1;
         for branch in old {
+            if several {
+                say(&format!("branch {}", branch.name))?;
+            }
             let played = branch.attempt.trajectory().steps.clone();
             let record = Record::replay(branch.attempt.state().record().exchanges(), Strictness::Live);
             self.begin(start.clone(), &record)?;

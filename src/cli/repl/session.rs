@@ -229,6 +229,18 @@ impl Session {
         looked.map_err(|stop| self.stopped(stop))?.ok_or_else(full)
     }
 
+    /// The tokens of the trajectory so far, and whether they begin a row: what the policy is shown now, or, once it is over,
+    /// the last prompt with its reply.
+    pub(super) fn tokens(&mut self) -> Result<(Vec<u32>, bool)> {
+        let attempt = self.attempt()?;
+        if attempt.over().is_some()
+            && let Some(last) = attempt.trajectory().steps.last()
+        {
+            return Ok(([&last.prompt_ids[..], &last.response_ids].concat(), false));
+        }
+        self.look().map(|(_, ids, new_row)| (ids, new_row))
+    }
+
     /// Keeps where the trajectory is, to come back to it.
     fn mark(&mut self) -> Result<()> {
         let branch = self.branch()?;
@@ -313,7 +325,7 @@ impl Session {
         }
         let sampler = Sampler::open(&self.loaded.script, self.model.as_ref(), self.interrupt, &self.reporter)?;
         self.terminal.note(&format!("{} replies", sampler.name));
-        if self.loaded.stands_in || self.model.is_some() {
+        if self.loaded.stands_in || (self.model.is_some() && self.file.is_none()) {
             // Its tokens are others: the trajectory is played again in them.
             let renderer = std::sync::Arc::clone(&sampler.renderer);
             let loaded = Loaded::with(self.loaded.script.clone(), renderer, self.loaded.max_context, false)?;
@@ -339,6 +351,10 @@ impl Session {
             }
         });
         branch.failed = !matches!(acted, Ok(Ok(())));
+        if self.terminal.aborted.get() {
+            // The step is given up at a breakpoint: the trajectory is where it was.
+            return self.undo(1).map(drop);
+        }
         self.tell_log()?;
         acted?.map_err(|stop| self.stopped(stop))?;
         self.show_step(&shown)
@@ -443,13 +459,19 @@ impl Session {
     /// The arguments of a call: JSON, as models write them, or a table.
     pub(super) fn arguments(&mut self, text: &str) -> Result<Value> {
         let refuse = |why: String| Error::new(Kind::Usage, why).hint("as in {\"x\": 1} or { x = 1 }");
-        let arguments = match serde_json::from_str::<Value>(text) {
-            Ok(arguments) => arguments,
+        let arguments = self.table(text)?;
+        if arguments.is_object() { Ok(arguments) } else { Err(refuse(format!("`{text}` names no arguments"))) }
+    }
+
+    /// A table, as JSON or as Lua.
+    pub(super) fn table(&mut self, text: &str) -> Result<Value> {
+        let refuse = |why: String| Error::new(Kind::Usage, why).hint("as in {\"x\": 1} or { x = 1 }");
+        match serde_json::from_str::<Value>(text) {
+            Ok(table) => Ok(table),
             Err(odd) => self
                 .data(text)
-                .map_err(|failure| refuse(format!("`{text}` is neither JSON ({odd}) nor Lua ({})", failure.message)))?,
-        };
-        if arguments.is_object() { Ok(arguments) } else { Err(refuse(format!("`{text}` names no arguments"))) }
+                .map_err(|failure| refuse(format!("`{text}` is neither JSON ({odd}) nor Lua ({})", failure.message))),
+        }
     }
 
     /// The plain data that typed code gives.

@@ -1,6 +1,6 @@
 //! Lines in and out: an editor with memory, completion and continued lines at a terminal, plain lines from a pipe.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -31,6 +31,11 @@ pub(super) struct Terminal {
     voice: Voice,
     /// What went wrong where it could not be told: at a breakpoint.
     broken: RefCell<Option<Error>>,
+    /// What was decided at a breakpoint: to give the call up, to leave.
+    pub(super) aborted: Cell<bool>,
+    pub(super) leaving: Cell<bool>,
+    /// Breakpoints are passed over.
+    pub(super) passing: Cell<bool>,
 }
 
 /// What can be completed: set when a script is loaded.
@@ -48,6 +53,9 @@ impl Terminal {
             colour: wanted && io::stdout().is_terminal(),
             voice: Voice::new(false, wanted),
             broken: RefCell::default(),
+            aborted: Cell::new(false),
+            leaving: Cell::new(false),
+            passing: Cell::new(false),
         };
         if !person {
             return Ok(terminal);

@@ -165,8 +165,15 @@ mod tests {
             compare(&Settings { data: DataSettings { train, eval }, ..Settings::default() }, "", &mut seen);
         }
         // And nothing is in the reference that is no setting, but for what stands for tables of options.
-        let known =
-            ["needs", "trainer.algorithm", "policy.init", "policy.lora", "data.train.format", "data.eval.format"];
+        let known = [
+            "envs",
+            "needs",
+            "trainer.algorithm",
+            "policy.init",
+            "policy.lora",
+            "data.train.format",
+            "data.eval.format",
+        ];
         let is_option = |path: &str| OPEN.iter().any(|table| path.starts_with(&format!("{table}.")));
         for setting in super::settings() {
             let there = seen.contains(&(setting.path, setting.only));

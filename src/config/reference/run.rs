@@ -58,6 +58,15 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "Makes a new Qwen2 model and a tokenizer trained on the recipe's own text instead of loading one (r1 sft).",
     ),
+    s(
+        "policy.cold_start",
+        "string",
+        "",
+        "\"\"",
+        "",
+        "A recipe with r1.sft that r1 run runs first, once, on policy.model; its result is the policy, and the reference \
+         policy, of reinforcement learning.",
+    ),
     s("policy.init.hidden_size", "integer", "", "192", "≥ 1", "Width of the hidden states."),
     s("policy.init.intermediate_size", "integer", "", "512", "≥ 1", "Width of the MLP."),
     s("policy.init.num_hidden_layers", "integer", "", "4", "≥ 1", "Number of layers."),

@@ -353,7 +353,25 @@ pub(super) const SETTINGS: &[Setting] = &[
 pub(super) const SFT: &[Setting] = &[
     sft("trainer.steps", "integer", "steps", "1000", "≥ 0", "Optimiser steps."),
     sft("trainer.batch_size", "integer", "conversations", "64", "≥ 1", "Conversations per optimiser step."),
-    sft("trainer.lr", "number", "", "1e-5", "≥ 0", "Learning rate of AdamW (betas 0.9 and 0.95)."),
+    sft("trainer.lr", "number", "", "1e-5", "≥ 0", "Learning rate of AdamW after the warm-up."),
+    sft("trainer.betas", "list", "", "[0.9, 0.95]", "0 ≤ x < 1", "Decay rates of AdamW's first and second moments."),
+    sft("trainer.max_length", "integer", "tokens", "0", "≥ 0", "Longest conversation; 0 is the model's context."),
+    sft(
+        "trainer.overlong",
+        "\"error\" | \"skip\" | \"truncate\"",
+        "",
+        "\"error\"",
+        "",
+        "What is done with a longer conversation: it ends the run, is left out, or is cut at its end.",
+    ),
+    sft(
+        "trainer.patience",
+        "integer",
+        "evaluations",
+        "0",
+        "≥ 0",
+        "Evaluations of data.eval in a row without a lower loss after which the run stops; 0 never stops early.",
+    ),
     sft("trainer.warmup", "integer", "steps", "20", "≥ 0", "Steps over which the learning rate rises linearly from 0."),
     sft(
         "trainer.final_lr",

@@ -117,7 +117,8 @@ fn open(lua: &Lua, host: &Host, function: &str, run: &Value) -> mlua::Result<Sto
     StoredRun::open(Path::new(&name), Path::new(RUNS)).map_err(raise)
 }
 
-/// A trajectory as a table; token ids and the record of what it asked are long, and there if asked for.
+/// A trajectory as programs see it, from `r1.store`, `r1.rollout` and `Attempt:finish` alike (the declared type
+/// `Trajectory`). Token ids, and the record of what the script asked the host, are long: they are there if asked for.
 pub fn trajectory_table(trajectory: &Trajectory, ids: bool, record: bool) -> Json {
     let mut table = json!({
         "id": trajectory.id,

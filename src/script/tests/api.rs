@@ -54,3 +54,22 @@ fn logs_go_to_the_host() {
     assert_eq!(lines, ["x.lua:1: hello 1 {\"a\":2} nil", "x.lua:2: printed"]);
     assert!(worker.take_log().is_empty());
 }
+
+/// What is usual in Python is answered with what to write instead.
+#[test]
+fn habits_of_other_languages_get_a_hint() {
+    for (habit, hint) in [
+        ("None", "Luau's word is `nil`"),
+        ("True", "Luau's word is `true`"),
+        ("len({})", "the length of a list or text is `#value`"),
+        ("io.open('x')", "recipes reach files with r1.fs"),
+        ("'a' + 'b'", "texts are joined with `..`"),
+        ("1 + 'b'", "texts are joined with `..`"),
+        ("({}):append(1)", "r1.push(list, item) appends to a list"),
+        ("('a'):strip()", "is the text without spaces around it"),
+        ("1 != 2", "~="),
+    ] {
+        let message = refused(&recipe(&format!("local it = {habit}\nlocal env = r1.env {{}}")));
+        assert!(message.contains(hint), "{habit}: {message}");
+    }
+}

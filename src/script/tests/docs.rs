@@ -204,3 +204,97 @@ fn types_are_lua_that_can_be_read() {
     program(&types).unwrap();
     program(&format!("local function types()\n{}\nend", docs::luacats())).unwrap();
 }
+
+/// Fails unless a value has the fields that its declared type says: all that are always there, and no others.
+fn agrees(name: &str, names: &BTreeSet<String>) {
+    let types = docs::named_types();
+    let fields = &types.iter().find(|named| named.name == name).unwrap().fields;
+    let all: BTreeSet<&str> = fields.iter().map(|(field, ..)| field.trim_end_matches('?')).collect();
+    for field in names {
+        assert!(all.contains(field.as_str()), "{name}.{field} is not declared");
+    }
+    for (field, ..) in fields.iter().filter(|(field, ..)| !field.ends_with('?')) {
+        assert!(names.contains(field), "{name}.{field} is declared, and not there");
+    }
+}
+
+#[test]
+fn declared_types_have_the_fields_of_real_values() {
+    let names = |value: &Json| -> BTreeSet<String> {
+        let fields = value.as_object().unwrap().iter();
+        fields.filter(|(_, value)| !value.is_null()).map(|(name, _)| name.clone()).collect()
+    };
+    let mut trajectory = crate::mdp::Trajectory {
+        id: "1-0-0".to_owned(),
+        task_index: 0,
+        task: serde_json::json!({ "problem": "?" }),
+        group: 0,
+        sample: 0,
+        fork: None,
+        seed: 1,
+        script_hash: String::new(),
+        status: crate::mdp::Status::Terminated,
+        error: None,
+        steps: Vec::new(),
+        outcome_reward: 1.0,
+        reward_parts: [("solved".to_owned(), 1.0)].into(),
+        messages: Vec::new(),
+        record: Vec::new(),
+    };
+    let step = serde_json::json!({
+        "prompt_ids": [1], "response_ids": [2], "logprobs": [-0.5], "text": "x", "finish_reason": "stop",
+        "reward": 1.0, "terminated": true, "truncated": false, "prefilled": 1, "new_row": true, "next_prompt_ids": [],
+        "tools": [{ "name": "t", "arguments": {}, "output": "", "ok": true, "reward": 0.0, "seconds": 0.1 }],
+    });
+    trajectory.steps.push(serde_json::from_value(step).unwrap());
+    // r1.store has it without ids and record unless they are asked for; rollouts give ids.
+    for (ids, record) in [(false, false), (true, false), (true, true)] {
+        let plain = trajectory_table(&trajectory, ids, record);
+        agrees("Trajectory", &names(&plain));
+        agrees("Step", &names(&plain["steps"][0]));
+        agrees("ToolUse", &names(&plain["steps"][0]["tools"][0]));
+        assert_eq!(plain["steps"][0].get("response_ids").is_some(), ids);
+        assert_eq!(plain["parts"]["solved"], 1.0);
+    }
+    let source = "local function tell(name, value) for field in pairs(value) do print(name .. '.' .. field) end end\n\
+                  local env = r1.env {\n\
+                    reset = function() return { messages = { r1.user 'x' } } end,\n\
+                    step = function(state, action) tell('Action', action) return { done = true } end }\n\
+                  return r1.recipe { env = env, reward = function(_, outcome) tell('Outcome', outcome) return 0 end }";
+    let bench = Bench::new(source);
+    let worker = bench.worker();
+    let state = run(worker.reset(&Json::Null, 0)).unwrap();
+    let action = Action { tool_calls: vec![call("t", serde_json::json!({}))], ..action("x") };
+    run(worker.step(&state, &action)).unwrap();
+    run(worker.reward(&state, &outcome("x"))).unwrap();
+    let logged: Vec<String> = worker.take_log().into_iter().map(|line| line.text).collect();
+    for name in ["Action", "Outcome"] {
+        let of = logged.iter().filter_map(|text| text.strip_prefix(name)?.strip_prefix('.'));
+        agrees(name, &of.map(str::to_owned).collect());
+    }
+}
+
+/// Every listing of docs/luau.md runs, and gives what it says.
+#[test]
+fn the_listings_of_the_page_on_luau_are_true() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/luau.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let mut checked = 0;
+    for block in page.split("```lua\n").skip(1).map(|rest| rest.split("```").next().unwrap()) {
+        let mut before = String::new();
+        for line in block.lines() {
+            let Some((expression, expected)) = line.split_once("  --> ") else {
+                before.push_str(line);
+                before.push('\n');
+                continue;
+            };
+            let told = program(&format!("{before}return {expression}"));
+            let show = |value: &Json| if value.is_null() { "nil".to_owned() } else { value.to_string() };
+            let told = told.map(|values| values.iter().map(show).collect::<Vec<_>>().join(", "));
+            assert_eq!(told, Ok(expected.to_owned()), "{line}");
+            checked += 1;
+        }
+        program(&before).unwrap();
+    }
+    assert!(checked >= 25, "{checked}");
+}
