@@ -225,6 +225,8 @@ fn declared_types_have_the_fields_of_real_values() {
         fields.filter(|(_, value)| !value.is_null()).map(|(name, _)| name.clone()).collect()
     };
     let mut trajectory = crate::mdp::Trajectory {
+        retries: Default::default(),
+        truncated_by: None,
         id: "1-0-0".to_owned(),
         task_index: 0,
         task: serde_json::json!({ "problem": "?" }),
