@@ -37,23 +37,21 @@ impl StoredRun {
     pub fn open(given: &Path, root: &Path) -> Result<Self> {
         let below = root.join(given);
         let path = if given.join("config.json").is_file() || !below.is_dir() { given.to_owned() } else { below };
-        match ConfigFile::read(&path)? {
-            Some(config) => Ok(Self { path, config }),
-            None => {
-                let runs = files::list(root)?;
-                let names: Vec<String> = runs
-                    .iter()
-                    .filter(|path| path.join("config.json").is_file())
-                    .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
-                    .collect();
-                let error = Error::new(Kind::Store, format!("there is no run `{}`", given.display()));
-                Err(if names.is_empty() {
-                    error.hint(format!("{} holds no runs; `r1 run SCRIPT` makes one", root.display()))
-                } else {
-                    error.hint(suggest(&given.display().to_string(), names.iter().map(String::as_str)))
-                })
-            }
+        if let Some(config) = ConfigFile::read(&path)? {
+            return Ok(Self { path, config });
         }
+        let runs = files::list(root)?;
+        let names: Vec<String> = runs
+            .iter()
+            .filter(|path| path.join("config.json").is_file())
+            .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+            .collect();
+        let error = Error::new(Kind::Store, format!("there is no run `{}`", given.display()));
+        Err(if names.is_empty() {
+            error.hint(format!("{} holds no runs; `r1 run SCRIPT` makes one", root.display()))
+        } else {
+            error.hint(suggest(&given.display().to_string(), names.iter().map(String::as_str)))
+        })
     }
 
     pub fn path(&self) -> &Path {

@@ -149,7 +149,9 @@ pub(super) fn examples(
     let title = format!("Trajectories {label} training");
     if verbose {
         reporter.section(&title);
-        shown.iter().for_each(|line| reporter.text(line));
+        for line in &shown {
+            reporter.text(line);
+        }
     }
     let path = run.path().join(EXAMPLES_FILE);
     let text = format!("{title} (step {step})\n{}\n\n", shown.join("\n"));
