@@ -9,7 +9,7 @@ use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{Seed, Step, Trajectory};
 
 /// Fields of a trajectory's table; those without a name in [`Trajectory`] are what others come to.
-const FIELDS: [(&str, &str); 17] = [
+const FIELDS: [(&str, &str); 19] = [
     ("id", "id"),
     ("group", "group"),
     ("sample", "sample"),
@@ -18,6 +18,8 @@ const FIELDS: [(&str, &str); 17] = [
     ("task_index", "task_index"),
     ("task", "task"),
     ("status", "status"),
+    ("truncated_by", "truncated_by"),
+    ("retries", "retries"),
     ("error", "error"),
     ("script_hash", "script_hash"),
     ("outcome_reward", "outcome_reward"),
