@@ -85,8 +85,8 @@ print(t:save())
         };
         assert!(stored("run") == stored("loop"), "step {step}");
     }
-    // What depends on the clock, and on which request came first.
-    let clocked = ["time", "throughput", "memory", "script", "rollout/cached_share"];
+    // What depends on the clock and on which request came first, and evaluations, which the loop does not make.
+    let clocked = ["time", "throughput", "memory", "script", "rollout/cached_share", "eval"];
     let timed = |name: &str| clocked.iter().any(|start| name.starts_with(start));
     for (run, own) in metrics(dir.path(), "run").iter().zip(metrics(dir.path(), "loop")) {
         for (name, value) in run.as_object().unwrap().iter().filter(|(name, _)| !timed(name)) {
