@@ -15,7 +15,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use branch::{Branch, BranchAt};
-pub use data::{Columns, DataFile, DataFormat, DataSettings, HubData, Source};
+pub use data::{
+    Columns, Compression, DataFile, DataFormat, DataSettings, HubData, OverlongPrompts, Part, Paths, Source,
+};
 pub use env::{CallRewards, EnvSettings, ExcessCalls, OnOverflow};
 pub use learner::{
     ALGORITHMS, Algorithm, Choice, CriticSettings, Decay, Filter, Kl, KlPlace, Learner, OnNan, WeightGroup,
@@ -96,6 +98,8 @@ pub struct PolicySettings {
     pub max_context: usize,
     /// Records the steps of generation as CUDA graphs, on a GPU: a launch a step in place of hundreds, for some memory.
     pub cuda_graphs: bool,
+    /// Variables of the chat template (transformers' `chat_template_kwargs`), such as `enable_thinking = false`.
+    pub template_kwargs: serde_json::Map<String, serde_json::Value>,
     /// Makes a new model instead of loading one (supervised training from nothing).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init: Option<InitModel>,
@@ -116,6 +120,7 @@ impl Default for PolicySettings {
             device: DeviceChoice::Auto,
             max_context: 0,
             cuda_graphs: true,
+            template_kwargs: serde_json::Map::new(),
             init: None,
             cold_start: String::new(),
             lora: None,
@@ -325,17 +330,61 @@ pub enum Overlong {
 pub struct EvalSettings {
     /// Steps between evaluations; 0 evaluates before and after only.
     pub every: usize,
-    /// Rows of `data.eval` used; 0 is all.
+    /// Rows of `data.eval` used, of each of its datasets; 0 is all.
     pub limit: usize,
+    /// Whether the policy is evaluated before the first step.
+    pub before: bool,
+    /// Whether it is evaluated after the last step.
+    pub after: bool,
     /// Sampling temperature; 0 is greedy.
     pub temperature: f64,
+    /// Smallest set of tokens whose probabilities add up to this; `sampling.top_p` if `nil`.
+    pub top_p: Option<f64>,
+    /// Most likely tokens that are drawn from, 0 for all; `sampling.top_k` if `nil`.
+    pub top_k: Option<usize>,
+    /// Least probability, as a share of the most likely token's; `sampling.min_p` if `nil`.
+    pub min_p: Option<f64>,
+    /// Tokens of a reply at most; `sampling.max_new_tokens` if `nil`.
+    pub max_new_tokens: Option<usize>,
+    /// Steps after which a trajectory is cut off; the environment's own setting if `nil`.
+    pub max_steps: Option<usize>,
+    /// The environment of all evaluation tasks, by its name in `envs`; what rows name if empty. A recipe may also give one
+    /// here: `eval = { env = r1.env { … } }`.
+    pub env: String,
     /// Named reward part that counts as accuracy; empty: total reward > 0.
     pub accuracy: String,
 }
 
+impl EvalSettings {
+    /// How replies are sampled in evaluation, where training samples with `usual`.
+    pub fn sampling(&self, usual: &Sampling) -> Sampling {
+        Sampling {
+            temperature: self.temperature,
+            top_p: self.top_p.unwrap_or(usual.top_p),
+            top_k: self.top_k.unwrap_or(usual.top_k),
+            min_p: self.min_p.unwrap_or(usual.min_p),
+            max_new_tokens: self.max_new_tokens.unwrap_or(usual.max_new_tokens),
+            ..usual.clone()
+        }
+    }
+}
+
 impl Default for EvalSettings {
     fn default() -> Self {
-        Self { every: 0, limit: 128, temperature: 0.0, accuracy: String::new() }
+        Self {
+            every: 0,
+            limit: 128,
+            before: true,
+            after: true,
+            temperature: 0.0,
+            top_p: None,
+            top_k: None,
+            min_p: None,
+            max_new_tokens: None,
+            max_steps: None,
+            env: String::new(),
+            accuracy: String::new(),
+        }
     }
 }
 

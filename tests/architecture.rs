@@ -75,6 +75,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("mlua", &["script"]),
     ("parquet", &["store"]),
     ("arrow_array", &["store"]),
+    ("arrow_ipc", &["store"]),
     ("tch", &["native", "model", "rl", "engine", "train", "services", "error"]),
     ("torch_sys", &["native"]),
     ("clap", &["cli"]),

@@ -287,6 +287,12 @@ pub(super) struct InferArgs {
     /// Most tokens of a reply [default: as the recipe or the model says, or 512]
     #[arg(long, alias = "max-tokens", value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_new_tokens: Option<u32>,
+    /// Text that every reply begins with, such as '<think>\n'; \n is a line break
+    #[arg(long, value_name = "TEXT", value_parser = escaped, conflicts_with = "api_base")]
+    pub(super) reply_prefix: Option<String>,
+    /// A variable of the chat template, such as enable_thinking=false; may be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    pub(super) template_arg: Vec<(String, serde_json::Value)>,
     /// CPU threads for model arithmetic [default: one a core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "api_base")]
     pub(super) threads: Option<u16>,
@@ -452,4 +458,16 @@ fn share_or_none(text: &str) -> std::result::Result<f64, String> {
         Ok(value) if (0.0..1.0).contains(&value) => Ok(value),
         _ => Err("must be a number from 0, below 1".to_owned()),
     }
+}
+
+/// A text in which `\n` and `\t` are a line break and a tabulator.
+#[allow(clippy::unnecessary_wraps)] // what clap calls
+fn escaped(text: &str) -> std::result::Result<String, String> {
+    Ok(text.replace("\\n", "\n").replace("\\t", "\t"))
+}
+
+/// `NAME=VALUE`; the value is JSON if it parses, else text.
+fn variable(text: &str) -> std::result::Result<(String, serde_json::Value), String> {
+    let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE, such as enable_thinking=false")?;
+    Ok((name.trim().to_owned(), serde_json::from_str(value).unwrap_or_else(|_| value.into())))
 }

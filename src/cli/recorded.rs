@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Trajectory;
 use crate::rollout::{self, Replayed, Spec, Stage};
-use crate::script::{Script, Strictness, Worker};
+use crate::script::{Script, Strictness, Worker, style_of};
 use crate::store::{self, StoredRun};
 use crate::telemetry::{Interrupt, Reporter};
 use crate::text::Renderer;
@@ -97,14 +97,14 @@ impl Recorded {
 
     /// The tokenizer and template of the run's own checkpoints, or of the model it started from.
     fn renderer(&self, script: &Script, reporter: &Reporter) -> Result<Renderer> {
-        let format = &script.settings.env.format;
+        let style = &style_of(&script.settings);
         if let Some((_, checkpoint)) = store::latest_checkpoint(self.run.path())?
             && checkpoint.join("tokenizer.json").is_file()
         {
-            return Renderer::load_named(&checkpoint, format);
+            return Renderer::load_styled(&checkpoint, style);
         }
         let fetching = Fetching { reporter, interrupt: None };
-        Renderer::load_named(&train::model_dir(&script.settings.policy.model, fetching)?, format)
+        Renderer::load_styled(&train::model_dir(&script.settings.policy.model, fetching)?, style)
     }
 
     /// Runs a trajectory again.

@@ -1,5 +1,6 @@
 //! Settings of datasets.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,25 @@ use serde::{Deserialize, Serialize};
 pub struct DataSettings {
     pub train: Option<Source>,
     pub eval: Option<Source>,
+    /// Longest first prompt of a task, tokens; 0: whatever leaves room for a reply in the context.
+    pub max_prompt_tokens: usize,
+    /// What happens to rows whose first prompt is longer.
+    pub overlong_prompts: OverlongPrompts,
+}
+
+/// What happens to rows whose first prompt is too long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OverlongPrompts {
+    /// As `filter` for rows of files and of the recipe; rows that a function makes are not looked at.
+    #[default]
+    Auto,
+    /// They are left out before the run starts, and counted.
+    Filter,
+    /// The run does not start.
+    Error,
+    /// They stay in; nothing is looked at.
+    Keep,
 }
 
 /// A dataset. A plain string is the path of a file.
@@ -26,16 +46,70 @@ pub enum Source {
     Generated { count: u64, seed: u64 },
     /// Rows that stand in the recipe.
     Rows(Vec<serde_json::Value>),
+    /// Several datasets by name, mixed.
+    Mixed(BTreeMap<String, Part>),
+}
+
+/// A dataset among others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "serde_json::Value", into = "serde_json::Value")]
+pub struct Part {
+    /// Share of the tasks that are drawn from it, relative to the others. Without any weights each has as many as it has
+    /// rows; with some, the others have 1.
+    pub weight: Option<f64>,
+    /// The environment of rows that name none.
+    pub env: Option<String>,
+    pub source: Source,
+}
+
+impl TryFrom<serde_json::Value> for Part {
+    type Error = serde_json::Error;
+
+    fn try_from(mut json: serde_json::Value) -> Result<Self, Self::Error> {
+        let mut take = |name: &str| json.as_object_mut().and_then(|fields| fields.remove(name)).unwrap_or_default();
+        let (weight, env) = (serde_json::from_value(take("weight"))?, serde_json::from_value(take("env"))?);
+        let rows = take("rows");
+        let source = serde_json::from_value(if rows.is_null() { json } else { rows })?;
+        Ok(Self { weight, env, source })
+    }
+}
+
+impl From<Part> for serde_json::Value {
+    fn from(part: Part) -> Self {
+        let mut json = serde_json::to_value(&part.source).unwrap_or_default();
+        if json.is_array() {
+            json = serde_json::json!({ "rows": json });
+        }
+        if let Some(weight) = part.weight {
+            json["weight"] = weight.into();
+        }
+        if let Some(env) = part.env {
+            json["env"] = env.into();
+        }
+        json
+    }
+}
+
+impl Source {
+    /// Its datasets by name; the name of one that stands alone is empty.
+    pub fn parts(&self) -> Vec<(&str, &Self)> {
+        match self {
+            Self::Mixed(parts) => parts.iter().map(|(name, part)| (name.as_str(), &part.source)).collect(),
+            alone => vec![("", alone)],
+        }
+    }
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum SourceForm {
     Path(PathBuf),
+    Paths(Vec<PathBuf>),
     File(DataFile),
     Hub(HubData),
     Generated(GeneratedForm),
     Rows(Vec<serde_json::Value>),
+    Mixed(BTreeMap<String, Part>),
 }
 
 #[derive(Deserialize)]
@@ -49,19 +123,47 @@ struct GeneratedForm {
 impl From<SourceForm> for Source {
     fn from(form: SourceForm) -> Self {
         match form {
-            SourceForm::Path(path) => Self::File(DataFile { path, ..DataFile::default() }),
+            SourceForm::Path(path) => Self::File(DataFile { path: path.into(), ..DataFile::default() }),
+            SourceForm::Paths(paths) => Self::File(DataFile { path: Paths::Several(paths), ..DataFile::default() }),
             SourceForm::File(file) => Self::File(file),
             SourceForm::Hub(data) => Self::Hub(data),
             SourceForm::Generated(GeneratedForm { count, seed }) => Self::Generated { count, seed },
             SourceForm::Rows(rows) => Self::Rows(rows),
+            SourceForm::Mixed(parts) => Self::Mixed(parts),
         }
+    }
+}
+
+/// Files of rows: one, several, a folder, or a pattern in which `*` stands for anything within a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Paths {
+    #[default]
+    None,
+    One(PathBuf),
+    Several(Vec<PathBuf>),
+}
+
+impl Paths {
+    pub fn all(&self) -> &[PathBuf] {
+        match self {
+            Self::None => &[],
+            Self::One(path) => std::slice::from_ref(path),
+            Self::Several(paths) => paths,
+        }
+    }
+}
+
+impl<P: Into<PathBuf>> From<P> for Paths {
+    fn from(path: P) -> Self {
+        Self::One(path.into())
     }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataFile {
-    pub path: PathBuf,
+    pub path: Paths,
     /// What the file is where its name does not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<DataFormat>,
@@ -88,7 +190,7 @@ pub struct HubData {
 }
 
 /// What the script calls a column -> what the file calls it.
-pub type Columns = std::collections::BTreeMap<String, String>;
+pub type Columns = BTreeMap<String, String>;
 
 /// How a file holds its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,18 +201,40 @@ pub enum DataFormat {
     Csv,
     Tsv,
     Parquet,
+    /// Arrow's IPC format, as a file or a stream: what `datasets` writes with `save_to_disk`.
+    Arrow,
 }
 
 impl DataFormat {
-    /// What a file's name says.
+    /// What a file's name says, behind which `.gz` or `.zst` may stand.
     pub fn of(path: &std::path::Path) -> Option<Self> {
+        let path = if Compression::of(path).is_some() { path.file_stem()?.as_ref() } else { path };
         Some(match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "jsonl" | "ndjson" => Self::Jsonl,
             "json" => Self::Json,
             "csv" => Self::Csv,
             "tsv" => Self::Tsv,
             "parquet" => Self::Parquet,
+            "arrow" => Self::Arrow,
             _ => return None,
         })
+    }
+}
+
+/// How a file is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    Gzip,
+    Zstd,
+}
+
+impl Compression {
+    /// What a file's name says.
+    pub fn of(path: &std::path::Path) -> Option<Self> {
+        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "gz" => Some(Self::Gzip),
+            "zst" => Some(Self::Zstd),
+            _ => None,
+        }
     }
 }

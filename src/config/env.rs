@@ -28,6 +28,9 @@ pub struct EnvSettings {
     pub call_rewards: CallRewards,
     /// System prompt the default `reset` puts first; empty for none.
     pub system: String,
+    /// Text that every reply begins with, such as `<think>\n`. It is the end of the prompt: it is not sampled and not trained
+    /// on, and the environment sees it as the beginning of the reply.
+    pub reply_prefix: String,
 }
 
 impl Default for EnvSettings {
@@ -42,6 +45,7 @@ impl Default for EnvSettings {
             max_result_tokens: 0,
             call_rewards: CallRewards::default(),
             system: String::new(),
+            reply_prefix: String::new(),
         }
     }
 }

@@ -17,7 +17,20 @@ pub struct DataFiles<'a> {
 }
 
 /// Endings of files with rows, the preferred first.
-const ENDINGS: [&str; 6] = [".parquet", ".jsonl", ".ndjson", ".csv", ".tsv", ".json"];
+const ENDINGS: [&str; 12] = [
+    ".parquet",
+    ".arrow",
+    ".jsonl",
+    ".jsonl.zst",
+    ".jsonl.gz",
+    ".ndjson",
+    ".csv",
+    ".csv.gz",
+    ".tsv",
+    ".json",
+    ".json.zst",
+    ".json.gz",
+];
 
 /// What a split may be called.
 const NAMES: [&[&str]; 3] =
@@ -181,6 +194,9 @@ mod tests {
         assert_eq!(chosen(&["a.jsonl", "b.jsonl", "README.md"], "train", "", "").unwrap(), ["a.jsonl", "b.jsonl"]);
         assert_eq!(chosen(&["train/0.csv", "dev/0.csv"], "validation", "", "").unwrap(), ["dev/0.csv"]);
         assert_eq!(chosen(&["Train.jsonl", "Train.parquet"], "train", "", "").unwrap(), ["Train.parquet"]);
+        let packed =
+            ["en/c4-train.00000-of-00002.json.gz", "en/c4-train.00001-of-00002.json.gz", "en/c4-validation.json.gz"];
+        assert_eq!(chosen(&packed, "train", "", "").unwrap(), packed[..2]);
         assert_eq!(
             chosen(&["data/dapo_en-0.parquet", "data/x.parquet"], "dapo_en", "", "").unwrap(),
             ["data/dapo_en-0.parquet"]
@@ -210,7 +226,7 @@ mod tests {
         "#);
         insta::assert_snapshot!(chosen(&["README.md", "x.bin"], "train", "", "").unwrap_err(), @r#"
         the dataset has no files that r1 reads
-          hint: it reads .parquet, .jsonl, .ndjson, .csv, .tsv, .json
+          hint: it reads .parquet, .arrow, .jsonl, .jsonl.zst, .jsonl.gz, .ndjson, .csv, .csv.gz, .tsv, .json, .json.zst, .json.gz
         "#);
         assert!(chosen(&["../x.csv"], "train", "", "").unwrap_err().contains("outside of itself"));
     }

@@ -58,9 +58,9 @@ impl Attempt {
     /// Resets the environment to `task`.
     pub async fn begin(stage: Stage<'_>, spec: Spec, task: Value, record: &Record) -> Result<Self, Failure> {
         record.set_name(&spec.id);
-        let state = stage.worker.reset_with(&task, spec.env_seed, record).await?;
+        let state = stage.worker.reset_as(spec.split, &task, spec.env_seed, record).await?;
         let trajectory = empty(&spec, task, stage.worker.hash());
-        let max_steps = spec.max_steps.unwrap_or(usize::MAX).min(state.max_steps());
+        let max_steps = spec.max_steps.unwrap_or(state.max_steps());
         let mut attempt =
             Self { spec, state, max_steps, trajectory, last: None, shown: None, over: None, failed: None };
         if max_steps == 0 {
@@ -162,11 +162,18 @@ impl Attempt {
         }))
     }
 
+    /// A reply to what the policy is shown now, as the environment sees it: behind the reply prefix where there is one.
+    pub(super) fn read(&self, stage: Stage<'_>, completion: &Completion) -> Action {
+        let renderer = self.renderer(stage);
+        let prefixed = self.shown.as_ref().is_none_or(|prompt| prompt.prefixed);
+        read_reply(renderer, self.state.tools(), if prefixed { renderer.reply_prefix() } else { "" }, completion)
+    }
+
     /// Hands a reply to the environment. A reply that it fails on is kept as the last step. Nothing happens if the context is
     /// full, as in [`Attempt::look`].
     pub async fn act(&mut self, stage: Stage<'_>, completion: Completion) -> Result<(), Stop> {
         self.look(stage).await?;
-        let action = read_reply(self.renderer(stage), self.state.tools(), &completion);
+        let action = self.read(stage, &completion);
         self.take(stage, completion, action).await
     }
 
@@ -369,13 +376,13 @@ fn summable(trajectory: &Trajectory) -> Result<(), Failure> {
 }
 
 /// The reply as the environment sees it.
-pub fn read_reply(renderer: &Renderer, tools: &[Value], completion: &Completion) -> Action {
+fn read_reply(renderer: &Renderer, tools: &[Value], prefix: &str, completion: &Completion) -> Action {
     // The end-of-turn id is no part of the text.
     let ids = match completion.token_ids.split_last() {
         Some((last, rest)) if renderer.stop_ids().contains(last) => rest,
         _ => &completion.token_ids,
     };
-    let text = renderer.tokenizer().decode(ids, false);
+    let text = format!("{prefix}{}", renderer.tokenizer().decode(ids, false));
     let reply = renderer.parse(&text, tools);
     Action {
         text,

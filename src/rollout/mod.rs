@@ -42,6 +42,7 @@ mod pool;
 mod prompt;
 mod replay;
 mod spec;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -49,12 +50,13 @@ mod tree;
 mod typed;
 mod write;
 
-pub use attempt::{Attempt, Stage, Stop, read_reply};
+pub use attempt::{Attempt, Stage, Stop};
 pub use drive::{Reached, branch, drive, go_on, go_to, never_begun};
 pub use pool::{Pending, Pool, PoolOptions, Progress, Replacer, no_progress};
 pub use prompt::Prompt;
 pub use replay::{Mismatch, Replayed, completion, first_difference, replay};
 pub use spec::Spec;
+pub use survey::{Search, Survey, survey};
 pub use tree::Tree;
 pub use typed::{typed, typed_calls};
 pub use write::with_policy;

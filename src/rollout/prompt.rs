@@ -27,6 +27,8 @@ pub struct Prompt {
     pub ids: Vec<u32>,
     /// It does not extend the last prompt and reply: it starts a new training row.
     pub new_row: bool,
+    /// It ends with the reply prefix.
+    pub prefixed: bool,
 }
 
 impl Prompt {
@@ -56,15 +58,16 @@ impl Prompt {
             .hint("use a vision model, or describe the image in text");
             return Err(Stop::Failed(Failure::new(Status::EnvError, error)));
         }
+        let prefixed = renderer.prefixes(messages, tools);
         if let Some(last) = last
             && let Some(shown) = &last.shown
             && let Extension::Appends(added) = renderer.extend(shown, &last.response, &last.text, messages, tools)?
         {
             let ids = [last.ids.as_slice(), &last.response, &added].concat();
-            return Ok(Self { observation, ids, new_row: false });
+            return Ok(Self { observation, ids, new_row: false, prefixed });
         }
         let ids = renderer.prompt(messages, tools)?;
-        Ok(Self { observation, ids, new_row: true })
+        Ok(Self { observation, ids, new_row: true, prefixed })
     }
 
     fn raw(observation: Observation, ids: Vec<u32>, last: Option<&Last>) -> Self {
@@ -74,7 +77,7 @@ impl Prompt {
                 && ids.starts_with(prompt)
                 && ids[prompt.len()..].starts_with(response)
         });
-        Self { observation, ids, new_row: !continues }
+        Self { observation, ids, new_row: !continues, prefixed: false }
     }
 
     /// The messages that were shown, if it was messages.

@@ -1,14 +1,17 @@
 //! Replies that no policy sampled: typed by a person, written by a test.
 
-use super::attempt::{Attempt, Stage, read_reply};
+use super::attempt::{Attempt, Stage};
 use crate::error::Result;
 use crate::mdp::{Action, Completion, FinishReason, Support, ToolCall};
+use crate::text::Renderer;
 
 /// A text as a reply. One that stops ends with the policy's own end of turn; special tokens may be spelled out.
-pub fn typed(stage: Stage<'_>, text: &str, finish_reason: FinishReason) -> Result<Completion> {
-    let mut token_ids = stage.renderer.tokenizer().encode_with_special(text)?;
+pub fn typed(renderer: &Renderer, text: &str, finish_reason: FinishReason) -> Result<Completion> {
+    // The prompt has the reply prefix already.
+    let text = text.strip_prefix(renderer.reply_prefix()).unwrap_or(text);
+    let mut token_ids = renderer.tokenizer().encode_with_special(text)?;
     if finish_reason == FinishReason::Stop {
-        token_ids.extend(stage.renderer.stop_ids().first());
+        token_ids.extend(renderer.stop_ids().first());
     }
     Ok(Completion {
         logprobs: vec![0.0; token_ids.len()],
@@ -30,8 +33,8 @@ pub fn typed_calls(
 ) -> Result<(Completion, Action)> {
     let renderer = attempt.renderer(stage);
     let written = renderer.format().write(text.to_owned(), &calls);
-    let completion = typed(stage, &written, FinishReason::Stop)?;
-    let mut action = read_reply(renderer, attempt.state().tools(), &completion);
+    let completion = typed(renderer, &written, FinishReason::Stop)?;
+    let mut action = attempt.read(stage, &completion);
     if action.tool_calls.is_empty() && action.errors.is_empty() {
         action.tool_calls = calls;
     }

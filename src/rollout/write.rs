@@ -62,7 +62,7 @@ async fn score(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &Score) 
 
 async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &Ask) -> Result<Written> {
     let renderer = stage.renderer;
-    let prompt_ids = renderer.prompt(&ask.messages, &[])?;
+    let prompt_ids = renderer.prompt_without_prefix(&ask.messages, &[])?;
     let options = &ask.options;
     let own = &spec.sampling;
     let wanted = options.max_new_tokens.unwrap_or(own.max_new_tokens).max(1);

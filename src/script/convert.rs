@@ -364,3 +364,20 @@ pub(crate) fn kind(value: &Value) -> String {
         other => format!("a {}", other.type_name()),
     }
 }
+/// Largest whole number up to which all are numbers of Luau.
+const EXACT: u64 = 1 << 53;
+
+/// Turns whole numbers into text that Luau's numbers, which are doubles, would round: ids of 64 bits keep their digits.
+pub(crate) fn keep_digits(value: &mut Json) {
+    match value {
+        Json::Number(number) => {
+            let size = number.as_i64().map(i64::unsigned_abs).or_else(|| number.as_u64());
+            if size.is_some_and(|size| size > EXACT) {
+                *value = Json::String(number.to_string());
+            }
+        }
+        Json::Array(items) => items.iter_mut().for_each(keep_digits),
+        Json::Object(fields) => fields.values_mut().for_each(keep_digits),
+        Json::Null | Json::Bool(_) | Json::String(_) => {}
+    }
+}

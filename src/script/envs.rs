@@ -11,6 +11,8 @@ use super::api::recipe::Recipe;
 use super::api::tool::Tool;
 use super::columns::{Columns, FLOWS};
 use super::grants::Grants;
+use super::rows::Split;
+use super::settings::section;
 use super::vm::Vm;
 use crate::config::{EnvSettings, Settings};
 use crate::error::{Error, Kind, Result, suggest};
@@ -43,9 +45,17 @@ pub(crate) struct LoadedEnv {
     pub(crate) renderer: Option<Arc<Renderer>>,
 }
 
-/// How the prompts of an environment are written.
-fn style(settings: &EnvSettings) -> Style {
-    Style { format: settings.format.clone() }
+/// How the prompts of a recipe are written where an environment does not say otherwise.
+pub fn style_of(settings: &Settings) -> Style {
+    style(&settings.env, settings)
+}
+
+fn style(env: &EnvSettings, settings: &Settings) -> Style {
+    Style {
+        format: env.format.clone(),
+        reply_prefix: env.reply_prefix.clone(),
+        template_kwargs: settings.policy.template_kwargs.clone(),
+    }
 }
 
 impl LoadedEnv {
@@ -53,7 +63,7 @@ impl LoadedEnv {
         vm: &Vm,
         recipe: &Recipe,
         (name, env): (&str, Option<&Env>),
-        (settings, usual): (EnvSettings, &EnvSettings),
+        (settings, all): (EnvSettings, &Settings),
     ) -> Result<Self> {
         let (reset, step) = vm
             .defaults(&settings.system)
@@ -62,7 +72,7 @@ impl LoadedEnv {
         let own_step = env.and_then(|env| env.step.clone());
         let context = env.and_then(|env| env.context.clone()).or_else(|| recipe.context.clone());
         let renderer = match &vm.host.renderer {
-            Some(renderer) if style(&settings) != style(usual) => Some(renderer.styled(&style(&settings))?),
+            Some(renderer) if style(&settings, all) != style_of(all) => Some(renderer.styled(&style(&settings, all))?),
             _ => None,
         };
         Ok(Self {
@@ -93,6 +103,8 @@ pub(crate) struct TaskEnv {
     pub(crate) max_steps: usize,
     /// The columns of the task that say so; null if there are none.
     pub(crate) columns: Json,
+    /// It is one of those that evaluation has for itself.
+    pub(crate) eval: bool,
 }
 
 impl TaskEnv {
@@ -104,49 +116,85 @@ impl TaskEnv {
             tool_kwargs: Map::new(),
             max_steps: env.settings.max_steps,
             columns: Json::Null,
+            eval: false,
             env: env.clone(),
         }
     }
 }
 
+/// The environments that tasks of a split may run in.
+struct Set {
+    /// Each as a task has it that asks for nothing else.
+    all: Vec<Rc<TaskEnv>>,
+    /// Whether rows choose one by name.
+    named: bool,
+}
+
 /// All environments of a recipe.
 pub(crate) struct Envs {
-    /// Each as a task has it that asks for nothing else.
-    pub(crate) all: Vec<Rc<TaskEnv>>,
+    train: Set,
+    /// Where evaluation has environments of its own.
+    eval: Option<Set>,
 }
 
 impl Envs {
     pub(crate) fn new(vm: &Vm, recipe: &Recipe, settings: &Settings) -> Result<Self> {
-        let mut all = Vec::new();
-        let whole = |loaded: LoadedEnv| {
-            let env = Rc::new(loaded);
-            Rc::new(TaskEnv::of(&env, env.tools.clone()))
+        let (usual, eval) = (&settings.env, &recipe.eval);
+        let load = |name: &str, env: Option<&Env>, own: EnvSettings| {
+            let env = Rc::new(LoadedEnv::new(vm, recipe, (name, env), (own, settings))?);
+            Ok::<_, Error>(Rc::new(TaskEnv::of(&env, env.tools.clone())))
         };
-        let usual = &settings.env;
-        for (name, env) in &recipe.envs {
-            let own = settings.envs.get(name).unwrap_or(usual).clone();
-            all.push(whole(LoadedEnv::new(vm, recipe, (name, Some(env)), (own, usual))?));
+        let own = |name: &str| settings.envs.get(name).unwrap_or(usual).clone();
+        let all = |context: Option<&Function>, keep: &dyn Fn(&str) -> bool| -> Result<Vec<Rc<TaskEnv>>> {
+            let with = |env: &Env| Env { context: context.or(env.context.as_ref()).cloned(), ..env.clone() };
+            if recipe.envs.is_empty() {
+                let env = context.map(|context| Env { context: Some(context.clone()), ..Env::default() });
+                return Ok(vec![load("", env.as_ref(), usual.clone())?]);
+            }
+            let kept = recipe.envs.iter().filter(|(name, _)| keep(name));
+            kept.map(|(name, env)| load(name, Some(&with(env)), own(name))).collect()
+        };
+        let named = !settings.envs.is_empty();
+        let train = Set { all: all(None, &|_| true)?, named };
+        let context = eval.context.as_ref();
+        let eval = if let Some(env) = &eval.env {
+            let own = section::<EnvSettings>("eval.env", &env.settings)?;
+            let env = Env { context: context.or(env.context.as_ref()).cloned(), ..env.clone() };
+            Some(Set { all: vec![load("", Some(&env), own)?], named: false })
+        } else if !settings.eval.env.is_empty() {
+            Some(Set { all: all(context, &|name| name == settings.eval.env)?, named: false })
+        } else {
+            context.map(|_| all(context, &|_| true)).transpose()?.map(|all| Set { all, named })
+        };
+        Ok(Self { train, eval })
+    }
+
+    fn of_split(&self, split: Split) -> &Set {
+        match &self.eval {
+            Some(eval) if split == Split::Eval => eval,
+            _ => &self.train,
         }
-        if all.is_empty() {
-            all.push(whole(LoadedEnv::new(vm, recipe, ("", None), (usual.clone(), usual))?));
-        }
-        Ok(Self { all })
+    }
+
+    /// All of them, those of training first.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Rc<TaskEnv>> {
+        self.train.all.iter().chain(self.eval.iter().flat_map(|eval| &eval.all))
     }
 
     /// Whether rows choose among several by name.
-    pub(crate) fn named(&self) -> bool {
-        self.all.iter().any(|known| !known.env.name.is_empty())
+    pub(crate) fn named(&self, split: Split) -> bool {
+        self.of_split(split).named
     }
 
-    /// The tools of all environments, each name once.
-    pub(crate) fn tools(&self) -> Vec<Rc<Tool>> {
-        let mut tools: Vec<Rc<Tool>> = Vec::new();
-        for tool in self.all.iter().flat_map(|known| &known.tools) {
-            if !tools.iter().any(|known| known.name == tool.name) {
-                tools.push(tool.clone());
-            }
-        }
-        tools
+    /// How many there are.
+    pub(crate) fn count(&self, split: Split) -> usize {
+        self.of_split(split).all.len()
+    }
+
+    /// The first environment, where rows name one.
+    pub(crate) fn first_named(&self, split: Split) -> Option<&str> {
+        let set = self.of_split(split);
+        set.all.first().map(|known| known.env.name.as_str()).filter(|_| set.named)
     }
 
     /// Refuses tools of any environment that the recipe does not declare what they need.
@@ -154,25 +202,52 @@ impl Envs {
     /// # Errors
     /// As [`Tool::check`].
     pub(crate) fn check_tools(&self, grants: &Grants) -> Result<()> {
-        self.all.iter().flat_map(|known| &known.tools).try_for_each(|tool| tool.check(grants))
+        self.all().flat_map(|known| &known.tools).try_for_each(|tool| tool.check(grants))
     }
 
     /// The environment of a task.
     ///
     /// # Errors
     /// [`Kind::Data`] for columns that can't be read, or that name an environment or a tool that there is not.
-    pub(crate) fn of(&self, task: &Json) -> Result<Rc<TaskEnv>> {
+    pub(crate) fn of(&self, split: Split, task: &Json) -> Result<Rc<TaskEnv>> {
+        let eval = split == Split::Eval && self.eval.is_some();
+        self.of_split(split).of(task, eval)
+    }
+
+    /// What a task's columns say that nothing understands.
+    pub(crate) fn notice(&self, split: Split, task: &Json) -> Option<String> {
+        let name = task.get("agent_name")?.as_str().filter(|name| !name.is_empty() && !FLOWS.contains(name))?;
+        let known = self.of_split(split).all.iter().any(|known| known.env.name == name);
+        (!known).then(|| {
+            format!("the column `agent_name` is \"{name}\", which is no environment of the recipe: it is not used")
+        })
+    }
+
+    /// The tools of all environments, each name once.
+    pub(crate) fn tools(&self) -> Vec<Rc<Tool>> {
+        let mut tools: Vec<Rc<Tool>> = Vec::new();
+        for tool in self.all().flat_map(|known| &known.tools) {
+            if !tools.iter().any(|known| known.name == tool.name) {
+                tools.push(tool.clone());
+            }
+        }
+        tools
+    }
+}
+
+impl Set {
+    fn of(&self, task: &Json, eval: bool) -> Result<Rc<TaskEnv>> {
         let columns = Columns::read(task).map_err(|why| Error::new(Kind::Data, why))?;
         let chosen = self.choose(&columns)?;
         // A column `tools` of a recipe without tools is the script's own.
         let wanted = columns.tools.as_ref().filter(|_| !chosen.env.tools.is_empty());
         if wanted.is_none() && columns.kwargs.is_empty() && columns.tool_kwargs.is_empty() && !columns.single_step {
-            if !self.named() {
+            if !self.named && !eval {
                 return Ok(chosen.clone());
             }
             // Its columns name it.
-            let whole = TaskEnv { columns: Columns::of(task), ..TaskEnv::of(&chosen.env, chosen.tools.clone()) };
-            return Ok(Rc::new(whole));
+            let whole = TaskEnv::of(&chosen.env, chosen.tools.clone());
+            return Ok(Rc::new(TaskEnv { columns: Columns::of(task), eval, ..whole }));
         }
         let known = || chosen.env.tools.iter().map(|tool| tool.name.as_str());
         let mut tools = chosen.tools.clone();
@@ -188,18 +263,13 @@ impl Envs {
         if columns.single_step {
             own.max_steps = own.max_steps.min(1);
         }
-        own.columns = Columns::of(task);
+        (own.columns, own.eval) = (Columns::of(task), eval);
         (own.kwargs, own.tool_kwargs) = (columns.kwargs, columns.tool_kwargs);
         Ok(Rc::new(own))
     }
 
-    /// A task that names the first environment, where rows name one.
-    pub(crate) fn first_named(&self) -> Option<&str> {
-        self.all.first().map(|known| known.env.name.as_str()).filter(|name| !name.is_empty())
-    }
-
     fn choose(&self, columns: &Columns) -> Result<&Rc<TaskEnv>> {
-        if !self.named()
+        if !self.named
             && let Some(only) = self.all.first()
         {
             return Ok(only);

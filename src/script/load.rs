@@ -41,8 +41,8 @@ pub struct Script {
     /// What of them somebody wrote.
     pub(crate) written: Arc<Written>,
     pub(crate) modules: Arc<BTreeMap<String, Module>>,
-    /// The datasets, indexed once for all workers.
-    datasets: Arc<[OnceLock<Result<Dataset>>; 2]>,
+    /// The datasets of files, by name, indexed once for all workers.
+    datasets: Arc<[BTreeMap<String, OnceLock<Result<Dataset>>>; 2]>,
     /// What the file logged while it was loaded.
     pub logged: Vec<LogLine>,
     /// Where the lines of its workers go.
@@ -93,13 +93,15 @@ impl Script {
         if settings.name.is_empty() {
             settings.name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         }
-        for (name, source, row) in
-            [("train", &settings.data.train, &recipe.rows[0]), ("eval", &settings.data.eval, &recipe.rows[1])]
-        {
-            if matches!(source, Some(Source::Generated { .. })) && row.is_none() {
-                return Err(Error::new(Kind::Usage, format!("`data.{name}` has no row function to make rows with"))
-                    .at_path(path)
-                    .hint(format!("give a file: data.{name}=tasks.jsonl")));
+        let splits = [("train", &settings.data.train), ("eval", &settings.data.eval)];
+        for ((split, source), rows) in splits.into_iter().zip(&recipe.rows) {
+            for (name, source) in source.iter().flat_map(Source::parts) {
+                if matches!(source, Source::Generated { .. }) && !rows.contains_key(name) {
+                    let at = if name.is_empty() { format!("data.{split}") } else { format!("data.{split}.{name}") };
+                    return Err(Error::new(Kind::Usage, format!("`{at}` has no row function to make rows with"))
+                        .at_path(path)
+                        .hint(format!("give a file: {at}=tasks.jsonl")));
+                }
             }
         }
         let loss = match &settings.trainer {
@@ -108,6 +110,10 @@ impl Script {
             }
             _ => None,
         };
+        let unopened = splits.map(|(_, source)| {
+            let parts = source.iter().flat_map(Source::parts);
+            parts.map(|(name, _)| (name.to_owned(), OnceLock::new())).collect::<BTreeMap<_, _>>()
+        });
         let modules = vm.modules();
         let algorithm = data.get("trainer").and_then(|trainer| trainer.get("algorithm"));
         let algorithm = algorithm.and_then(Json::as_str).unwrap_or("grpo").to_owned();
@@ -120,10 +126,16 @@ impl Script {
             loss,
             written: Arc::new(Written { recipe: recipe.settings, all: data, typed: overrides.to_vec() }),
             modules: Arc::new(modules),
-            datasets: Arc::default(),
+            datasets: Arc::new(unopened),
             logged: vm.host.take_log(),
             sink: LogSink::default(),
         })
+    }
+
+    /// The script without anyone who hears its lines.
+    #[must_use]
+    pub fn unheard(&self) -> Self {
+        Self { sink: LogSink::default(), ..self.clone() }
     }
 
     /// Sends the lines that workers of this script log to `sink` as they come. Without it each worker keeps its own
@@ -198,39 +210,58 @@ impl Script {
     /// [`Kind::Data`], with the reason; [`Kind::Interrupted`].
     pub fn fetch_data(&self, watch: &Watch<'_>) -> Result<()> {
         for split in [Split::Train, Split::Eval] {
-            if let Some(Source::Hub(_)) = self.source_of(split) {
-                self.opened(split, watch)?;
+            for (name, source) in self.source_of(split).into_iter().flat_map(Source::parts) {
+                if matches!(source, Source::Hub(_)) {
+                    self.opened(split, name, source, watch)?;
+                }
             }
         }
         Ok(())
     }
 
-    /// The name of a split's dataset and its first file, if the dataset is one of the hub.
+    /// The datasets of a split that are of the hub: their names there, and the first file of each.
     ///
     /// # Errors
-    /// [`Kind::Data`] if it can't be opened.
-    pub fn hub_data(&self, split: Split) -> Result<Option<(String, PathBuf)>> {
-        let Some(Source::Hub(data)) = self.source_of(split) else { return Ok(None) };
-        let path = self.dataset(split)?.and_then(Dataset::first_file);
-        Ok(path.map(|path| (data.hf.clone(), path.to_owned())))
+    /// [`Kind::Data`] if one can't be opened.
+    pub fn hub_data(&self, split: Split) -> Result<Vec<(String, PathBuf)>> {
+        let mut found = Vec::new();
+        for part in self.parts(split) {
+            let Source::Hub(data) = part.source else { continue };
+            let path = self.dataset(split, &part)?.and_then(Dataset::first_file);
+            found.extend(path.map(|path| (data.hf.clone(), path.to_owned())));
+        }
+        Ok(found)
     }
 
-    /// The rows of a split that are in files, found when first asked for.
-    pub(crate) fn dataset(&self, split: Split) -> Result<Option<&Dataset>> {
-        self.opened(split, &Watch { event: &|_| (), stop: &|| false })
+    /// The datasets of a split, in the order in which their rows are counted.
+    pub(crate) fn parts(&self, split: Split) -> Vec<Named<'_>> {
+        match self.source_of(split) {
+            None => Vec::new(),
+            Some(Source::Mixed(parts)) => parts
+                .iter()
+                .map(|(name, part)| Named { name, env: part.env.as_deref(), weight: part.weight, source: &part.source })
+                .collect(),
+            Some(source) => vec![Named { name: "", env: None, weight: None, source }],
+        }
     }
 
-    fn opened(&self, split: Split, watch: &Watch<'_>) -> Result<Option<&Dataset>> {
-        if matches!(self.source_of(split), None | Some(Source::Generated { .. } | Source::Rows(_))) {
+    /// The rows of a dataset that is in files, found when first asked for.
+    pub(crate) fn dataset(&self, split: Split, part: &Named<'_>) -> Result<Option<&Dataset>> {
+        self.opened(split, part.name, part.source, &Watch { event: &|_| (), stop: &|| false })
+    }
+
+    fn opened(&self, split: Split, name: &str, source: &Source, watch: &Watch<'_>) -> Result<Option<&Dataset>> {
+        if !matches!(source, Source::File(_) | Source::Hub(_)) {
             return Ok(None);
         }
-        let open = || self.open_data(split, watch);
-        self.datasets[split as usize].get_or_init(open).as_ref().map(Some).map_err(Clone::clone)
+        let Some(opened) = self.datasets[split as usize].get(name) else { return Ok(None) };
+        let open = || self.open_data(split, name, source, watch);
+        opened.get_or_init(open).as_ref().map(Some).map_err(Clone::clone)
     }
 
-    fn open_data(&self, split: Split, watch: &Watch<'_>) -> Result<Dataset> {
-        let opened = match self.source_of(split) {
-            Some(Source::Hub(data)) => {
+    fn open_data(&self, split: Split, name: &str, source: &Source, watch: &Watch<'_>) -> Result<Dataset> {
+        let opened = match source {
+            Source::Hub(data) => {
                 let wanted = DataFiles {
                     split: if data.split.is_empty() { split.name() } else { &data.split },
                     subset: &data.subset,
@@ -240,18 +271,17 @@ impl Script {
                     ModelId::dataset(&data.hf).and_then(|id| Hub::from_env()?.fetch_data(&id, &wanted, watch));
                 fetched.and_then(|paths| Dataset::open(&paths, None, &data.columns))
             }
-            Some(Source::File(file)) => {
-                // A relative path is looked for in the current directory, then beside the script.
-                let beside = directory(&self.path).join(&file.path);
-                let path = if file.path.exists() || !beside.exists() { file.path.clone() } else { beside };
-                Dataset::open(&[path], file.format, &file.columns)
+            Source::File(file) => {
+                let found = super::dataset::find(file.path.all(), &directory(&self.path), file.format);
+                found.and_then(|paths| Dataset::open(&paths, file.format, &file.columns))
             }
-            Some(Source::Generated { .. } | Source::Rows(_)) | None => {
+            Source::Generated { .. } | Source::Rows(_) | Source::Mixed(_) => {
                 Err(Error::new(Kind::Data, "this split has no files"))
             }
         };
         opened.map_err(|error| {
-            let names = format!("data.{} of {} names it", split.name(), self.path.display());
+            let at = if name.is_empty() { String::new() } else { format!(".{name}") };
+            let names = format!("data.{}{at} of {} names it", split.name(), self.path.display());
             let hint = error.hint.as_ref().map_or_else(|| names.clone(), |hint| format!("{hint}; {names}"));
             error.hint(hint)
         })
@@ -263,6 +293,17 @@ impl Script {
             Split::Eval => self.settings.data.eval.as_ref(),
         }
     }
+}
+
+/// A dataset of a split.
+#[derive(Clone, Copy)]
+pub(crate) struct Named<'a> {
+    /// Empty for one that stands alone.
+    pub(crate) name: &'a str,
+    /// The environment of rows that name none.
+    pub(crate) env: Option<&'a str>,
+    pub(crate) weight: Option<f64>,
+    pub(crate) source: &'a Source,
 }
 
 /// Runs the main file and takes its recipe.

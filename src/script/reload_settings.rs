@@ -64,7 +64,7 @@ pub(crate) fn merge(old: &Settings, new: &Settings) -> Merged {
 }
 
 fn env(old: &EnvSettings, new: &EnvSettings) -> EnvSettings {
-    EnvSettings { format: old.format.clone(), ..new.clone() }
+    EnvSettings { format: old.format.clone(), reply_prefix: old.reply_prefix.clone(), ..new.clone() }
 }
 
 fn trainer(old: &Trainer, new: &Trainer) -> Trainer {

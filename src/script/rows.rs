@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 use super::columns;
 use super::convert::{self, Odd, kind};
 use super::host::{Call, Entry};
+use super::load::Named;
 use super::vm::{at_definition, definition};
 use super::worker::Worker;
 use crate::config::{Source, Trainer};
@@ -30,6 +31,18 @@ impl Split {
     }
 }
 
+/// A dataset of a split.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DataPart {
+    /// Its name in the recipe; empty for one that stands alone.
+    pub name: String,
+    /// Its share of the tasks that are drawn, relative to the others'; `None` if the recipe does not say.
+    pub weight: Option<f64>,
+    pub rows: u64,
+    /// A function of the recipe makes the rows.
+    pub generated: bool,
+}
+
 /// What a task has of its environment.
 #[derive(Clone, Debug)]
 pub struct OfTask {
@@ -44,20 +57,60 @@ pub struct OfTask {
 impl Worker {
     /// Number of rows; `None` if the recipe has no such split.
     pub fn rows(&self, split: Split) -> Result<Option<u64>> {
-        match self.script.source_of(split) {
-            None => Ok(None),
-            Some(Source::Generated { count, .. }) => Ok(Some(*count)),
-            Some(Source::Rows(rows)) => Ok(Some(rows.len() as u64)),
-            Some(_) => Ok(self.script.dataset(split)?.map(super::dataset::Dataset::len)),
+        if self.script.source_of(split).is_none() {
+            return Ok(None);
         }
+        Ok(Some(self.parts(split)?.iter().map(|part| part.rows).sum()))
+    }
+
+    /// The datasets of a split: the rows of the first come first.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] for files that can't be read.
+    pub fn parts(&self, split: Split) -> Result<Vec<DataPart>> {
+        let part = |named: Named<'_>| {
+            let rows = self.count(split, &named)?;
+            let generated = matches!(named.source, Source::Generated { .. });
+            Ok(DataPart { name: named.name.to_owned(), weight: named.weight, rows, generated })
+        };
+        self.script.parts(split).into_iter().map(part).collect()
+    }
+
+    fn count(&self, split: Split, named: &Named<'_>) -> Result<u64> {
+        Ok(match named.source {
+            Source::Generated { count, .. } => *count,
+            Source::Rows(rows) => rows.len() as u64,
+            _ => self.script.dataset(split, named)?.map_or(0, super::dataset::Dataset::len),
+        })
+    }
+
+    /// The dataset that a row is of, and its number there.
+    fn find(&self, split: Split, index: u64) -> Result<Option<(Named<'_>, u64)>> {
+        let mut within = index;
+        let parts = self.script.parts(split);
+        if let [alone] = parts[..] {
+            return Ok(Some((alone, index)));
+        }
+        for named in parts {
+            let rows = self.count(split, &named)?;
+            if within < rows {
+                return Ok(Some((named, within)));
+            }
+            within -= rows;
+        }
+        Ok(None)
     }
 
     /// Where a row comes from: `data.jsonl:17`, or the line of the function that makes it.
     pub fn place_of_row(&self, split: Split, index: u64) -> String {
-        if let Ok(Some(file)) = self.script.dataset(split) {
-            return file.place(index);
+        let found = self.find(split, index).ok().flatten();
+        if let Some((named, within)) = &found
+            && let Ok(Some(file)) = self.script.dataset(split, named)
+        {
+            return file.place(*within);
         }
-        let row = self.recipe.rows[split as usize].as_ref().and_then(definition);
+        let rows = &self.recipe.rows[split as usize];
+        let row = found.and_then(|(named, _)| rows.get(named.name)).and_then(definition);
         row.unwrap_or_else(|| self.script.path.display().to_string())
     }
 
@@ -67,27 +120,45 @@ impl Worker {
     /// [`Kind::Data`] with file and line for a row that can't be read or lacks what the default `reset` (or
     /// supervised training) needs; [`Kind::Script`] if the function that makes rows fails.
     pub fn row(&self, split: Split, index: u64) -> Result<Json> {
-        let mut row = match self.script.source_of(split) {
-            None => return Err(Error::new(Kind::Data, format!("the recipe has no data.{}", split.name()))),
-            Some(Source::Generated { count, seed }) => self.generate(split, index, *count, *seed)?,
-            Some(Source::Rows(rows)) => usize::try_from(index)
+        if self.script.source_of(split).is_none() {
+            return Err(Error::new(Kind::Data, format!("the recipe has no data.{}", split.name())));
+        }
+        let Some((named, within)) = self.find(split, index)? else {
+            return Err(no_row(split, index, self.rows(split)?.unwrap_or(0)));
+        };
+        let mut row = match named.source {
+            Source::Generated { count, seed } => self.generate(split, named.name, within, *count, *seed)?,
+            Source::Rows(rows) => usize::try_from(within)
                 .ok()
                 .and_then(|index| rows.get(index))
                 .cloned()
                 .ok_or_else(|| no_row(split, index, rows.len() as u64))?,
-            Some(_) => match self.script.dataset(split)? {
-                Some(file) => file.row(index)?,
+            _ => match self.script.dataset(split, &named)? {
+                Some(file) => file.row(within)?,
                 None => Json::Null,
             },
         };
+        if let Some(fields) = row.as_object_mut() {
+            let fill = [("data_source", Some(named.name).filter(|name| !name.is_empty())), ("env", named.env)];
+            for (column, value) in fill.into_iter().filter_map(|(column, value)| Some((column, value?))) {
+                let own = fields.entry(column).or_insert(Json::Null);
+                if own.is_null() {
+                    *own = value.into();
+                }
+            }
+        }
+        // Conversations to imitate do not pass through the virtual machine.
+        if !matches!(self.script.settings.trainer, Trainer::Sft(_)) {
+            convert::keep_digits(&mut row);
+        }
         let supervised = matches!(self.script.settings.trainer, Trainer::Sft(_));
         let placed = |error: Error| error.at(self.place_of_row(split, index));
         columns::decode(&mut row).map_err(|why| placed(Error::new(Kind::Data, why)))?;
-        let own_reset = supervised || self.envs.of(&row).map_err(placed)?.env.own_reset;
+        let own_reset = supervised || self.envs.of(split, &row).map_err(placed)?.env.own_reset;
         if supervised && !Demonstration::is_one(&row) {
             let known: Vec<&str> = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
             let mut hint = format!("it has {}", names(&known));
-            if !matches!(self.script.source_of(split), Some(Source::Generated { .. } | Source::Rows(_))) {
+            if !matches!(named.source, Source::Generated { .. } | Source::Rows(_)) {
                 hint = format!("{hint}; columns = {{ messages = \"…\" }} renames one");
             }
             let message =
@@ -103,7 +174,7 @@ impl Worker {
             let known: Vec<&str> = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
             let wanted = needed.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ");
             let mut hint = format!("it has {}", names(&known));
-            if !matches!(self.script.source_of(split), Some(Source::Generated { .. } | Source::Rows(_))) {
+            if !matches!(named.source, Source::Generated { .. } | Source::Rows(_)) {
                 hint = format!("{hint}; columns = {{ {} = \"…\" }} renames one", needed[0]);
             }
             return Err(Error::new(
@@ -119,39 +190,44 @@ impl Worker {
     /// A row for each environment of the recipe, to try things on: the first that there is among the first 10,000 rows.
     pub fn rows_of_environments(&self, split: Split) -> Result<Vec<u64>> {
         const LOOKED_AT: u64 = 10_000;
-        if !self.envs.named() {
+        if !self.envs.named(split) {
             return Ok(vec![0]);
         }
         let (mut found, mut rows) = (Vec::new(), Vec::new());
         for index in 0..self.rows(split)?.unwrap_or(0).min(LOOKED_AT) {
-            let name = self.envs.of(&self.row(split, index)?)?.env.name.clone();
+            let name = self.envs.of(split, &self.row(split, index)?)?.env.name.clone();
             if !found.contains(&name) {
                 found.push(name);
                 rows.push(index);
             }
-            if found.len() == self.envs.all.len() {
+            if found.len() == self.envs.count(split) {
                 break;
             }
         }
         Ok(rows)
     }
 
-    /// What a task has of its environment.
+    /// What a row's columns say that nothing understands.
+    pub fn notice(&self, split: Split, task: &Json) -> Option<String> {
+        self.envs.notice(split, task)
+    }
+
+    /// What a task of training has of its environment.
     ///
     /// # Errors
     /// [`Kind::Data`] if its columns name an environment or a tool that there is not.
     pub fn of_task(&self, task: &Json) -> Result<OfTask> {
-        let env = self.envs.of(task)?;
+        let env = self.envs.of(Split::Train, task)?;
         Ok(OfTask { env: env.env.name.clone(), tools: env.schemas.clone(), max_steps: env.max_steps })
     }
 
     /// The name of the first environment, where rows name one.
     pub fn first_env(&self) -> Option<&str> {
-        self.envs.first_named()
+        self.envs.first_named(Split::Train)
     }
 
-    fn generate(&self, split: Split, index: u64, count: u64, seed: u64) -> Result<Json> {
-        let Some(function) = &self.recipe.rows[split as usize] else {
+    fn generate(&self, split: Split, name: &str, index: u64, count: u64, seed: u64) -> Result<Json> {
+        let Some(function) = self.recipe.rows[split as usize].get(name) else {
             return Err(Error::new(Kind::Data, format!("data.{} has no row function", split.name())));
         };
         if index >= count {

@@ -6,11 +6,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json};
 
+use super::data_settings;
+pub(crate) use super::data_settings::{dataset, stem};
 use super::grants::Need;
 use crate::config::{
-    ALGORITHMS, Algorithm, CheckpointSettings, Columns, DataFile, DataFormat, DataSettings, EnvSettings, EvalSettings,
-    HubData, InitModel, Learner, Limits, LoraSettings, PolicySettings, RolloutSettings, Settings, Sft, Source, Trainer,
-    WeightGroup,
+    ALGORITHMS, Algorithm, CheckpointSettings, EnvSettings, EvalSettings, InitModel, Learner, Limits, LoraSettings,
+    PolicySettings, RolloutSettings, Settings, Sft, Trainer, WeightGroup,
 };
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Sampling;
@@ -78,6 +79,12 @@ pub(crate) fn read(json: &Json) -> Result<Settings> {
     let recipe = fields_of("", json)?;
     let null = Json::Null;
     let get = |name: &str| recipe.get(name).unwrap_or(&null);
+    let envs = envs(get("envs"))?;
+    let eval = section::<EvalSettings>("eval", get("eval"))?;
+    if !eval.env.is_empty() && !envs.contains_key(&eval.env) {
+        let message = format!("`eval.env` is \"{}\", and the recipe has no such environment", eval.env);
+        return Err(Error::new(Kind::Script, message).hint(suggest(&eval.env, envs.keys().map(String::as_str))));
+    }
     Ok(Settings {
         name: match get("name") {
             Json::Null => String::new(),
@@ -89,13 +96,13 @@ pub(crate) fn read(json: &Json) -> Result<Settings> {
             other => other.as_u64().ok_or_else(|| misfit("seed", other, "expected u64"))?,
         },
         policy: policy(get("policy"))?,
-        data: DataSettings { train: source("data.train", get("data"))?, eval: source("data.eval", get("data"))? },
+        data: data_settings::read(get("data"), &envs)?,
         sampling: section::<Sampling>("sampling", get("sampling"))?,
         env: section::<EnvSettings>("env", get("env"))?,
-        envs: envs(get("envs"))?,
+        envs,
         rollout: section::<RolloutSettings>("rollout", get("rollout"))?,
         trainer: trainer(get("trainer"))?,
-        eval: section::<EvalSettings>("eval", get("eval"))?,
+        eval,
         checkpoint: section::<CheckpointSettings>("checkpoint", get("checkpoint"))?,
         limits: section::<Limits>("limits", get("limits"))?,
         needs: needs(get("needs"))?,
@@ -158,97 +165,9 @@ pub(crate) fn trainer(json: &Json) -> Result<Trainer> {
         .hint(suggest(algorithm.as_str().unwrap_or_default(), known)))
 }
 
-fn source(at: &str, data: &Json) -> Result<Option<Source>> {
-    let fields = fields_of("data", data)?;
-    if let Some(name) = fields.keys().find(|name| !["train", "eval"].contains(&name.as_str())) {
-        return Err(unknown("data", name, ["train", "eval"]));
-    }
-    let own = at.strip_prefix("data.").unwrap_or(at);
-    match fields.get(own) {
-        None | Some(Json::Null) => Ok(None),
-        Some(json) => dataset(at, json).map(Some),
-    }
-}
-
-/// A dataset: a path, `{ path =, format =, columns = }`, `{ hf =, split =, … }` for one of the hub, `{ count =, seed = }`
-/// for rows that the script makes, or the rows themselves.
-pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
-    if let Json::String(path) = json {
-        return Ok(Source::File(DataFile { path: path.into(), ..DataFile::default() }));
-    }
-    if let Json::Array(items) = json {
-        return Ok(Source::Rows(rows(at, items)?));
-    }
-    let fields = fields_of(at, json)?;
-    let known: &[&str] = if fields.contains_key("count") {
-        &["count", "seed"]
-    } else if fields.contains_key("hf") {
-        &["hf", "split", "subset", "file", "columns"]
-    } else {
-        &["path", "format", "columns"]
-    };
-    if let Some(name) = fields.keys().find(|name| !known.contains(&name.as_str())) {
-        return Err(unknown(at, name, known.iter().copied()));
-    }
-    if let Some(count) = fields.get("count") {
-        let whole =
-            |name: &str, value: &Json| value.as_u64().ok_or_else(|| misfit(&join(at, name), value, "expected u64"));
-        let seed = fields.get("seed").map_or(Ok(0), |seed| whole("seed", seed))?;
-        return Ok(Source::Generated { count: whole("count", count)?, seed });
-    }
-    let text = |name: &str| match fields.get(name) {
-        None | Some(Json::Null) => Ok(String::new()),
-        Some(Json::String(text)) => Ok(text.clone()),
-        Some(other) => Err(misfit(&join(at, name), other, "expected a string")),
-    };
-    let mut columns = Columns::new();
-    if let Some(renames) = fields.get("columns") {
-        let at = join(at, "columns");
-        for (name, column) in fields_of(&at, renames)? {
-            let Json::String(column) = column else {
-                return Err(misfit(&join(&at, name), column, "expected a string"));
-            };
-            columns.insert(name.clone(), column.clone());
-        }
-    }
-    if fields.contains_key("hf") {
-        let data =
-            HubData { hf: text("hf")?, split: text("split")?, subset: text("subset")?, file: text("file")?, columns };
-        crate::hub::ModelId::dataset(&data.hf).map_err(|error| Error { kind: Kind::Script, ..error })?;
-        return Ok(Source::Hub(data));
-    }
-    if !fields.contains_key("path") {
-        let error = Error::new(Kind::Script, format!("`{at}` needs `path`, the file to read"));
-        return Err(if at.contains('.') { error.hint("or `hf`, a dataset of the hub") } else { error });
-    }
-    let format = match text("format")?.as_str() {
-        "" => None,
-        name => {
-            let read = serde_json::from_value::<DataFormat>(Json::from(name));
-            Some(read.map_err(|error| misfit(&join(at, "format"), &Json::from(name), &error.to_string()))?)
-        }
-    };
-    Ok(Source::File(DataFile { path: text("path")?.into(), format, columns }))
-}
-
-/// Rows that stand in the recipe: tables with named columns.
-fn rows(at: &str, items: &[Json]) -> Result<Vec<Json>> {
-    let empty = Error::new(Kind::Script, format!("`{at}` has no rows"));
-    if items.is_empty() {
-        return Err(empty.hint("a path, a dataset of r1.data, or a list of rows such as { { prompt = \"…\" } }"));
-    }
-    let row = |(place, item): (usize, &Json)| match item {
-        Json::Object(_) => Ok(item.clone()),
-        Json::Array(none) if none.is_empty() => Ok(Json::Object(Map::new())),
-        other => Err(misfit(&format!("{at}[{}]", place + 1), other, "expected a map")),
-    };
-    items.iter().enumerate().map(row).collect()
-}
-
 /// Tables whose fields depend on the script's data or on what was chosen by name.
-const OPEN: [&str; 7] = [
-    "data.train.columns.",
-    "data.eval.columns.",
+const OPEN: [&str; 6] = [
+    "policy.template_kwargs.",
     "trainer.estimator.",
     "trainer.loss.",
     "trainer.importance.",
@@ -267,7 +186,7 @@ pub(crate) fn override_with(recipe: &mut Json, arguments: &[String]) -> Result<(
         };
         let key = key.trim();
         let known = keys(recipe);
-        let open = OPEN.iter().any(|table| key.starts_with(table));
+        let open = OPEN.iter().any(|table| key.starts_with(table)) || data_settings::is_column(key);
         if !known.iter().any(|known| known == key) && !open {
             return Err(usage(format!("unknown setting `{key}`")).hint(suggest(key, known.iter().map(String::as_str))));
         }
@@ -278,6 +197,7 @@ pub(crate) fn override_with(recipe: &mut Json, arguments: &[String]) -> Result<(
         let mut fitting = None;
         for candidate in candidates {
             let mut changed = recipe.clone();
+            data_settings::make_way(&mut changed, key);
             put(&mut changed, key, candidate);
             match read(&changed) {
                 Ok(_) => {
@@ -296,7 +216,7 @@ pub(crate) fn override_with(recipe: &mut Json, arguments: &[String]) -> Result<(
     Ok(())
 }
 
-fn put(recipe: &mut Json, key: &str, value: Json) {
+pub(super) fn put(recipe: &mut Json, key: &str, value: Json) {
     let mut place = recipe;
     for name in key.split('.') {
         // A dataset given as a path is the object `{ path = … }` in short, a choice given as a name `{ name = … }`.
@@ -328,13 +248,11 @@ pub(crate) fn keys(recipe: &Json) -> Vec<String> {
         }
     }
     keys.extend(["trainer.estimator", "trainer.loss"].map(str::to_owned));
-    keys.push("needs".to_owned());
+    keys.extend(["needs", "policy.template_kwargs"].map(str::to_owned));
     flatten("policy.init", &to_json(&InitModel::default()), &mut keys);
     flatten("policy.lora", &to_json(&LoraSettings::default()), &mut keys);
-    for split in ["data.train", "data.eval"] {
-        let names = ["path", "format", "columns", "hf", "split", "subset", "file", "count", "seed"];
-        keys.extend(names.map(|name| join(split, name)));
-    }
+    keys.retain(|key| !["data.train", "data.eval"].contains(&key.as_str()));
+    keys.extend(data_settings::keys(recipe));
     keys
 }
 
@@ -350,7 +268,7 @@ fn flatten(at: &str, json: &Json, keys: &mut Vec<String>) {
     }
 }
 
-fn fields_of<'a>(at: &str, json: &'a Json) -> Result<&'a Map<String, Json>> {
+pub(super) fn fields_of<'a>(at: &str, json: &'a Json) -> Result<&'a Map<String, Json>> {
     static NONE: std::sync::LazyLock<Map<String, Json>> = std::sync::LazyLock::new(Map::new);
     match json {
         Json::Object(fields) => Ok(fields),
@@ -375,7 +293,7 @@ fn to_json<T: Serialize>(value: &T) -> Json {
     serde_json::to_value(value).unwrap_or(Json::Null)
 }
 
-fn join(at: &str, name: &str) -> String {
+pub(super) fn join(at: &str, name: &str) -> String {
     if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
 }
 
@@ -385,7 +303,7 @@ pub(crate) fn unknown<'a>(at: &str, name: &str, known: impl IntoIterator<Item = 
 }
 
 /// The error for a value of the wrong type: serde's words made readable.
-fn misfit(at: &str, value: &Json, serde: &str) -> Error {
+pub(super) fn misfit(at: &str, value: &Json, serde: &str) -> Error {
     let wanted = serde.rsplit("expected ").next().unwrap_or(serde).trim_end_matches('`');
     if let Some(variants) = serde.strip_prefix("unknown variant ") {
         let names: Vec<&str> = variants.split('`').skip(3).step_by(2).collect();

@@ -140,6 +140,9 @@ impl State {
         if !self.env.columns.is_null() {
             snapshot["env"] = self.env.columns.clone();
         }
+        if self.env.eval {
+            snapshot["split"] = "eval".into();
+        }
         Ok(snapshot)
     }
 

@@ -18,7 +18,7 @@ use super::load::{self, Script};
 use super::messages;
 use super::record::Record;
 use super::results::{Outcome, Reward, StepResult, reward, step_result};
-use super::rows;
+use super::rows::{self, Split};
 use super::state::State;
 use super::vm::{Measured, Sources, Vm, at_definition, definition};
 use crate::error::{Error, Kind, Result};
@@ -81,15 +81,20 @@ impl Worker {
 
     /// Starts a trajectory. `math.random` draws from a stream of (seed, step, entry point) in every call.
     pub async fn reset(&self, task: &Json, seed: u64) -> Result<State, Failure> {
-        self.reset_with(task, seed, &Record::live()).await
+        self.reset_as(Split::Train, task, seed, &Record::live()).await
     }
 
     /// As [`Worker::reset`], under a record that the caller holds: to keep it whatever happens, or to replay it.
     pub async fn reset_with(&self, task: &Json, seed: u64, record: &Record) -> Result<State, Failure> {
+        self.reset_as(Split::Train, task, seed, record).await
+    }
+
+    /// As [`Worker::reset_with`], for a task of a split,
+    pub async fn reset_as(&self, split: Split, task: &Json, seed: u64, record: &Record) -> Result<State, Failure> {
         if !record.is_replay() {
             self.prepare().map_err(|error| Failure::new(Status::EnvError, error))?;
         }
-        let env = self.envs.of(task).map_err(|error| Failure::new(Status::EnvError, error))?;
+        let env = self.envs.of(split, task).map_err(|error| Failure::new(Status::EnvError, error))?;
         let loaded = env.env.clone();
         let reset = &loaded.reset;
         let session = Rc::default();
@@ -310,7 +315,9 @@ impl Worker {
 
     /// A state from its snapshot.
     pub fn restore(&self, snapshot: &Json) -> Result<State> {
-        let env = self.envs.of(snapshot.get("env").unwrap_or(&Json::Null))?;
+        let eval = snapshot.get("split").is_some_and(|split| split == "eval");
+        let split = if eval { Split::Eval } else { Split::Train };
+        let env = self.envs.of(split, snapshot.get("env").unwrap_or(&Json::Null))?;
         State::restore(&self.vm.lua, snapshot, env)
     }
 
@@ -353,7 +360,7 @@ impl Worker {
     /// The functions that the host calls, by the names they have in a recipe.
     pub(crate) fn functions(&self) -> Vec<(&'static str, Function)> {
         let mut all = Vec::new();
-        for known in &self.envs.all {
+        for known in self.envs.all() {
             let env = &known.env;
             all.extend([("reset", env.reset.own.clone()), ("step", env.step.own.clone())]);
             all.extend(env.context.as_ref().map(|context| ("context", context.own.clone())));

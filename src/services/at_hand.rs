@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::config::Settings;
 use crate::error::Result;
-use crate::script::{Script, Worker};
+use crate::script::{Script, Worker, style_of};
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
 use crate::train::{self, Fetching, MODEL_NANO};
@@ -30,7 +30,12 @@ impl Loaded {
             Some(dir) => (dir, false),
             None => (train::model_dir(MODEL_NANO, Fetching { reporter, interrupt: None })?, true),
         };
-        let renderer = Arc::new(Renderer::load_named(&dir, &script.settings.env.format)?);
+        let mut style = style_of(&script.settings);
+        if stands_in {
+            // Its template is not the one that they are for.
+            style.template_kwargs.clear();
+        }
+        let renderer = Arc::new(Renderer::load_styled(&dir, &style)?);
         let max_context = if stands_in { 0 } else { context_of(&dir, &script.settings) };
         Self::with(script, renderer, max_context, stands_in)
     }

@@ -17,6 +17,7 @@
 //!
 //! Every failure here is [`Kind::Store`](crate::Kind::Store) and names the path.
 
+mod arrow_file;
 mod checkpoint;
 mod configuration;
 mod files;
@@ -28,6 +29,7 @@ mod stored;
 mod table;
 mod trajectories;
 
+pub use arrow_file::ArrowFile;
 pub use checkpoint::{BEST, Best, State, find_model, latest_checkpoint, trainer_state};
 pub use configuration::{Configuration, Origin, Origins, ScriptVersion};
 pub use files::write_atomic;

@@ -71,24 +71,11 @@ impl Table {
         let mut within = usize::try_from(index - first).unwrap_or(usize::MAX);
         for batch in batches.iter() {
             if within < batch.num_rows() {
-                return self.read(batch, within);
+                return fields(&self.path, batch, within);
             }
             within -= batch.num_rows();
         }
         Err(Error::new(Kind::Data, "the Parquet file is damaged: a row group is short").at_path(&self.path))
-    }
-
-    fn read(&self, batch: &RecordBatch, row: usize) -> Result<Map<String, Json>> {
-        let mut fields = Map::new();
-        for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
-            let value = value(column, row).map_err(|why| {
-                Error::new(Kind::Data, format!("column `{}`: {why}", field.name())).at_path(&self.path)
-            })?;
-            if !value.is_null() {
-                fields.insert(field.name().clone(), value);
-            }
-        }
-        Ok(fields)
     }
 
     fn group(&self, index: usize) -> Result<Arc<Vec<RecordBatch>>> {
@@ -115,6 +102,19 @@ impl Table {
         }
         Ok(batches)
     }
+}
+
+/// A row of a batch.
+pub(super) fn fields(path: &Path, batch: &RecordBatch, row: usize) -> Result<Map<String, Json>> {
+    let mut fields = Map::new();
+    for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
+        let value = value(column, row)
+            .map_err(|why| Error::new(Kind::Data, format!("column `{}`: {why}", field.name())).at_path(path))?;
+        if !value.is_null() {
+            fields.insert(field.name().clone(), value);
+        }
+    }
+    Ok(fields)
 }
 
 fn damaged(path: &Path, error: &dyn std::fmt::Display) -> Error {

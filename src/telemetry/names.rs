@@ -40,6 +40,20 @@ pub const SECTIONS: &[Section] = &[
         ],
     },
     Section {
+        title: "Sources",
+        when: "Every step of reinforcement learning whose tasks have the column `data_source`, which a dataset with a name \
+               fills; over the trajectories of one source that did not fail.",
+        names: &[
+            name(
+                "source/<source>/reward",
+                "Mean over trajectories of the sum of step rewards, outcome reward included",
+            ),
+            name("source/<source>/accuracy", "Share of trajectories that count as right"),
+            name("source/<source>/response_tokens", "Mean sampled tokens a trajectory"),
+            name("source/<source>/share", "Share of the step's trajectories"),
+        ],
+    },
+    Section {
         title: "Rollout",
         when: "Every step of reinforcement learning, over the trajectories sampled in it.",
         names: &[
@@ -235,6 +249,12 @@ pub const SECTIONS: &[Section] = &[
             ),
             name("eval/response_tokens", "Mean sampled tokens a trajectory"),
             name("eval/failed_share", "Share of trajectories that failed; they count as wrong"),
+            name(
+                "eval/<source>/accuracy",
+                "`eval/accuracy` over the tasks of one source (the column `data_source`), where tasks have one",
+            ),
+            name("eval/<source>/reward", "Mean total reward over the same tasks"),
+            name("eval/<source>/tasks", "Number of these tasks"),
         ],
     },
     Section {

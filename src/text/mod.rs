@@ -24,6 +24,9 @@ mod renderer;
 mod room;
 pub mod schema;
 mod stream;
+mod style;
+#[cfg(test)]
+mod styles;
 mod supervised;
 mod template;
 #[cfg(test)]
@@ -34,8 +37,9 @@ mod turns;
 
 pub(crate) use dialect::TimeLimit;
 pub use format::{AUTO, CODE_TOOL, Format, Reply};
-pub use renderer::{Extension, Renderer, Style};
+pub use renderer::{Extension, Renderer};
 pub use stream::{Event, Stream};
+pub use style::Style;
 pub use supervised::Supervised;
 pub use template::Template;
 pub use tokenizer::Tokenizer;

@@ -6,7 +6,7 @@
 //! other is rendered with and without the new messages, and the rendering must begin with what was shown before.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Map, Value, json};
 
@@ -14,6 +14,7 @@ use super::format::{Behind, CODE_TOOL, Format, Reply, Turn};
 use super::formats::native::{Ability, Native};
 use super::pieces::{Pieces, said, tools_without_special};
 use super::stream::{Stream, find};
+use super::style::Style;
 use super::turns::{Between, Next};
 use super::{Template, Tokenizer};
 use crate::error::{Error, Kind, Result};
@@ -28,20 +29,13 @@ pub enum Extension {
     Rewrites,
 }
 
-/// How prompts are written, where several environments of a recipe differ in it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Style {
-    /// The name of the format of calls; `auto` is what the chat template asks for.
-    pub format: String,
-}
-
 /// Renders conversations for one policy. `Send` and `Sync`; every method is a pure function of its arguments.
 pub struct Renderer {
-    tokenizer: Arc<Tokenizer>,
-    template: Template,
-    format: Format,
+    pub(super) tokenizer: Arc<Tokenizer>,
+    pub(super) template: Template,
+    pub(super) format: Format,
     /// What bare code is a call of.
-    code_tool: String,
+    pub(super) code_tool: String,
     ability: Ability,
     between: Option<Between>,
     /// What the template prints before an assistant's content, and what ends its turn (`<|im_end|>`).
@@ -57,8 +51,10 @@ pub struct Renderer {
     reasoning_field: Option<&'static str>,
     stop_ids: Arc<Vec<u32>>,
     stop_strings: Vec<String>,
+    /// Text that every reply begins with.
+    pub(super) reply_prefix: String,
     /// The same tokenizer and template in other styles, made when first asked for.
-    styled: Mutex<Vec<(Style, Arc<Self>)>>,
+    pub(super) styled: Mutex<Vec<(Style, Arc<Self>)>>,
     /// The tokenizer's special tokens, which tools may not write.
     special: Vec<String>,
 }
@@ -75,40 +71,10 @@ impl Renderer {
         Self::new(Tokenizer::load(dir)?, format)
     }
 
-    /// The same with a format by name; `auto` is the one that the template asks for.
-    pub fn load_named(dir: &Path, format: &str) -> Result<Self> {
-        let tokenizer = Tokenizer::load(dir)?;
-        let template = Template::of(&tokenizer)?;
-        let format = Format::named(format, &template)?;
-        Self::with_template(Arc::new(tokenizer), template, format)
-    }
-
     /// A renderer over a tokenizer and the template beside it.
     pub fn new(tokenizer: Tokenizer, format: Format) -> Result<Self> {
         let template = Template::of(&tokenizer)?;
         Self::with_template(Arc::new(tokenizer), template, format)
-    }
-
-    /// The same with switches of the template set (`enable_thinking`), which may change all that was learnt of it.
-    pub fn with_switches(&self, switches: Map<String, Value>) -> Result<Self> {
-        let template = self.template.with_switches(switches);
-        Ok(Self::with_template(Arc::clone(&self.tokenizer), template, self.format)?.with_code_tool(&self.code_tool))
-    }
-
-    /// The same tokenizer and template in another style.
-    ///
-    /// # Errors
-    /// [`Kind::Script`] for an unknown format.
-    pub fn styled(&self, style: &Style) -> Result<Arc<Self>> {
-        let mut made = self.styled.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, renderer)) = made.iter().find(|(known, _)| known == style) {
-            return Ok(Arc::clone(renderer));
-        }
-        let format = Format::named(&style.format, &self.template)?;
-        let renderer = Self::with_template(Arc::clone(&self.tokenizer), self.template.clone(), format)?;
-        let renderer = Arc::new(renderer.with_code_tool(&self.code_tool));
-        made.push((style.clone(), Arc::clone(&renderer)));
-        Ok(renderer)
     }
 
     pub(super) fn with_template(tokenizer: Arc<Tokenizer>, template: Template, format: Format) -> Result<Self> {
@@ -154,6 +120,7 @@ impl Renderer {
             stop_ids: Arc::new(stop_ids),
             stop_strings: format.stop_strings().iter().map(|&stop| stop.to_owned()).collect(),
             code_tool: CODE_TOOL.to_owned(),
+            reply_prefix: String::new(),
             styled: Mutex::default(),
             special: tokenizer.special_tokens(),
             marker,
@@ -162,22 +129,6 @@ impl Renderer {
             template,
             format,
         })
-    }
-
-    /// A renderer over the same tokenizer and template for another format, by name.
-    ///
-    /// # Errors
-    /// `Kind::Script` if there is no such format.
-    pub fn with_format(&self, name: &str) -> Result<Self> {
-        let format = Format::named(name, &self.template)?;
-        Self::with_template(Arc::clone(&self.tokenizer), self.template.clone(), format)
-    }
-
-    /// Names the tool that bare code calls; `python` unless told otherwise.
-    #[must_use]
-    pub fn with_code_tool(mut self, name: impl Into<String>) -> Self {
-        self.code_tool = name.into();
-        self
     }
 
     pub fn tokenizer(&self) -> &Tokenizer {
@@ -211,14 +162,22 @@ impl Renderer {
     /// The ids that ask for a reply: the conversation and the template's prompt for an assistant, or, where the last
     /// message is a result inside the policy's turn (Retool), that turn up to the result.
     pub fn prompt(&self, messages: &[Message], tools: &[Value]) -> Result<Vec<u32>> {
-        Ok(self.pieces(messages, tools, Next::Prompt)?.encode(&self.tokenizer)?.0)
+        let mut pieces = self.pieces(messages, tools, Next::Prompt)?;
+        if self.prefixes(messages, tools) {
+            pieces.push(&self.reply_prefix, false);
+        }
+        Ok(pieces.encode(&self.tokenizer)?.0)
     }
 
     /// The text of [`Renderer::prompt`].
     pub fn prompt_text(&self, messages: &[Message], tools: &[Value]) -> Result<String> {
         refuse_images(messages)?;
         let text = self.render(&self.turns(messages, &Behind::default(), tools), tools, Next::Prompt)?;
-        Ok(said(&text).into_owned())
+        let mut text = said(&text).into_owned();
+        if self.prefixes(messages, tools) {
+            text.push_str(&self.reply_prefix);
+        }
+        Ok(text)
     }
 
     /// How many ids a prompt has.
@@ -277,6 +236,9 @@ impl Renderer {
                     None => return Ok(Extension::Rewrites),
                 },
             },
+        }
+        if !turns.last().is_some_and(Turn::is_answered) {
+            pieces.push(&self.reply_prefix, false);
         }
         Ok(Extension::Appends(pieces.encode(&self.tokenizer)?.0))
     }
@@ -429,7 +391,7 @@ impl Renderer {
     }
 
     /// A conversation's turns. Thinking that the template would not print is put into the content, once.
-    fn turns(&self, messages: &[Message], behind: &Behind<'_>, tools: &[Value]) -> Vec<Turn> {
+    pub(super) fn turns(&self, messages: &[Message], behind: &Behind<'_>, tools: &[Value]) -> Vec<Turn> {
         let messages = tools_without_special(messages, &self.special);
         let mut turns = self.format.turns(&messages, behind, self.ability, self.opens_thinking, tools);
         for turn in turns.iter_mut().filter(|turn| turn.reasoning.is_some()) {

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 use super::tokenizer::Tokenizer;
 use super::{dialect, filters, train};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, suggest};
 
 /// Instructions that one rendering may take: some seconds. The longest real conversations take a hundredth of it.
 const FUEL: u64 = 50_000_000;
@@ -139,6 +139,51 @@ impl Template {
     #[must_use]
     pub fn with_switches(&self, switches: Map<String, Value>) -> Self {
         Self { switches, ..self.clone() }
+    }
+
+    /// The same, for variables that a person has set.
+    ///
+    /// # Errors
+    /// [`Kind::Script`] for one that the template does not read.
+    pub fn with_kwargs(&self, kwargs: &Map<String, Value>) -> Result<Self> {
+        /// Variables that every rendering sets.
+        const OWN: [&str; 6] = ["messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"];
+        for name in kwargs.keys() {
+            if OWN.contains(&name.as_str()) {
+                let message = format!("`policy.template_kwargs.{name}` is what every prompt sets itself");
+                return Err(Error::new(Kind::Script, message));
+            }
+            if !self.reads(name) {
+                let message = format!("the chat template does not read `{name}` (policy.template_kwargs)");
+                let mut known: Vec<String> = [DEFAULT, TOOL_USE]
+                    .iter()
+                    .filter_map(|part| self.environment.get_template(part).ok())
+                    .flat_map(|template| template.undeclared_variables(false))
+                    .filter(|known| {
+                        !OWN.contains(&known.as_str()) && self.environment.globals().all(|(own, _)| own != known)
+                    })
+                    .collect();
+                known.sort_unstable();
+                known.dedup();
+                let hint = if known.is_empty() {
+                    "it has no variables of its own".to_owned()
+                } else {
+                    suggest(name, known.iter().map(String::as_str))
+                };
+                return Err(Error::new(Kind::Script, message).at(&self.origin).hint(hint));
+            }
+        }
+        Ok(self.with_switches(kwargs.clone()))
+    }
+
+    /// Whether a name stands in the template as a word.
+    fn reads(&self, name: &str) -> bool {
+        let word = |letter: char| letter.is_alphanumeric() || letter == '_';
+        !name.is_empty()
+            && self
+                .source
+                .match_indices(name)
+                .any(|(at, _)| !self.source[..at].ends_with(word) && !self.source[at + name.len()..].starts_with(word))
     }
 
     /// The template for learning how it writes. A rendering may take little, and the first that takes more is the last: a

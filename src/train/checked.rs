@@ -63,7 +63,10 @@ fn bounds(settings: &Settings) -> Result<()> {
     ];
     let steps = settings.environments().into_iter().map(|(at, env)| (format!("{at}.max_steps"), env.max_steps as f64));
     let counts = counts.into_iter().map(|(name, value)| (name.to_owned(), value));
-    if let Some((name, value)) = counts.chain(steps).find(|(_, value)| !(*value > 0.0 && value.is_finite())) {
+    let own = [("eval.max_new_tokens", eval.max_new_tokens), ("eval.max_steps", eval.max_steps)];
+    let own = own.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value? as f64)));
+    if let Some((name, value)) = counts.chain(steps).chain(own).find(|(_, value)| !(*value > 0.0 && value.is_finite()))
+    {
         return Err(Error::new(Kind::Script, format!("{name} is {value}")).hint("give a number above 0"));
     }
     let rate = rollout.max_failure_rate;

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::order;
 use super::session::Session;
 use crate::config::{Branch, Learner};
 use crate::engine::Stats;
@@ -57,7 +56,6 @@ pub(super) fn collect(
     session: &mut Session,
     learner: &Learner,
     state: &State,
-    rows: u64,
     wants: Wants,
     draw: Draw<'_>,
     reporter: &Reporter,
@@ -71,7 +69,7 @@ pub(super) fn collect(
         let missing = learner.groups_per_step - kept;
         let label = if round == 0 { "sampling" } else { "refilling" };
         let from = draw.first + collected.groups;
-        let trees = trees(session, learner, state, rows, from..from + missing, wants, draw);
+        let trees = trees(session, learner, state, from..from + missing, wants, draw);
         let (found, stats) = session.rollout(trees, reporter, label)?;
         collected.groups += missing;
         collected.stats.add(&stats);
@@ -122,7 +120,6 @@ fn trees(
     session: &Session,
     learner: &Learner,
     state: &State,
-    rows: u64,
     numbers: std::ops::Range<usize>,
     wants: Wants,
     draw: Draw<'_>,
@@ -135,7 +132,8 @@ fn trees(
     for group in numbers.map(|number| number as u64) {
         let position = state.data_position + group;
         let given = draw.rows.and_then(|rows| rows.get(group as usize - draw.first));
-        let task_index = given.copied().unwrap_or_else(|| order::shuffled(position, rows, state.seed));
+        let next = || session.rows.train.as_ref().map_or(0, |order| order.at(position, state.seed));
+        let task_index = given.copied().unwrap_or_else(next);
         let spec = |sample: usize| {
             let companion = sample == learner.group_size;
             Spec {

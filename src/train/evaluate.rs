@@ -26,13 +26,22 @@ pub struct Evaluation {
     /// Mean of each named part of the reward.
     pub parts: BTreeMap<String, f64>,
     pub seconds: f64,
+    /// The same for the tasks of each source (the column `data_source`), where tasks have one.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub sources: BTreeMap<String, Evaluation>,
 }
 
 impl Evaluation {
-    /// Means over `trajectories`; a failed one counts as wrong.
+    /// Means over `trajectories`, together and by source; a failed one counts as wrong.
     pub fn of(trajectories: &[Trajectory], accuracy: &str) -> Self {
+        let all: Vec<&Trajectory> = trajectories.iter().collect();
+        let sources = by_source(&all).into_iter().map(|(name, own)| (name.to_owned(), Self::over(&own, accuracy)));
+        Self { sources: sources.collect(), ..Self::over(&all, accuracy) }
+    }
+
+    fn over(trajectories: &[&Trajectory], accuracy: &str) -> Self {
         let count = trajectories.len().max(1) as f64;
-        let mean = |of: &dyn Fn(&Trajectory) -> f64| trajectories.iter().map(of).sum::<f64>() / count;
+        let mean = |of: &dyn Fn(&Trajectory) -> f64| trajectories.iter().map(|it| of(it)).sum::<f64>() / count;
         let mut parts: BTreeMap<String, f64> = BTreeMap::new();
         for trajectory in trajectories {
             for (name, value) in &trajectory.reward_parts {
@@ -50,8 +59,25 @@ impl Evaluation {
             failures: trajectories.iter().filter(|trajectory| trajectory.status.is_failure()).count(),
             parts,
             seconds: 0.0,
+            sources: BTreeMap::new(),
         }
     }
+}
+
+/// Trajectories by the source of their tasks; those whose task has none are left out.
+pub(super) fn by_source<'a>(trajectories: &[&'a Trajectory]) -> BTreeMap<&'a str, Vec<&'a Trajectory>> {
+    let mut found: BTreeMap<&str, Vec<&Trajectory>> = BTreeMap::new();
+    for trajectory in trajectories {
+        if let Some(source) = source(trajectory) {
+            found.entry(source).or_default().push(trajectory);
+        }
+    }
+    found
+}
+
+/// The source of a trajectory's task: its column `data_source`, which a dataset with a name fills.
+pub(super) fn source(trajectory: &Trajectory) -> Option<&str> {
+    trajectory.task.get("data_source").and_then(serde_json::Value::as_str).filter(|name| !name.is_empty())
 }
 
 /// 1 for a solved task, 0 for any other; the accuracy part may also be in between.
@@ -72,12 +98,11 @@ pub(super) fn evaluate(
     label: &str,
 ) -> Result<Option<(Evaluation, Vec<Trajectory>)>> {
     let settings = &session.settings;
-    let Some(rows) = session.pool.rows(Split::Eval) else { return Ok(None) };
-    let count = if settings.eval.limit == 0 { rows } else { rows.min(settings.eval.limit as u64) };
-    let mut sampling = settings.sampling.clone();
-    sampling.temperature = settings.eval.temperature;
-    let sampling = session.with_stop(sampling);
-    let specs: Vec<Spec> = (0..count)
+    let Some(rows) = &session.rows.eval else { return Ok(None) };
+    let sampling = session.with_stop(settings.eval.sampling(&settings.sampling));
+    let specs: Vec<Spec> = rows
+        .first(settings.eval.limit as u64)
+        .into_iter()
         .map(|index| Spec {
             id: format!("{label}-{index}"),
             split: Split::Eval,
@@ -88,7 +113,7 @@ pub(super) fn evaluate(
             // A stream of its own, so that evaluating more often changes nothing in training.
             seed: StreamSeed { seed: !settings.seed, trajectory: index, step: 0 },
             sampling: std::sync::Arc::clone(&sampling),
-            max_steps: None,
+            max_steps: settings.eval.max_steps,
             max_context: session.max_context,
             next_prompt: false,
         })

@@ -28,7 +28,9 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
     let options = &opened.options.clone();
     let mut it = Training::open(opened, reporter)?;
     let mut summary = Summary { run_dir: it.run.path().to_owned(), ..Summary::default() };
-    summary.before = it.evaluate(reporter, "before", true)?;
+    if it.session.settings.eval.before {
+        summary.before = it.evaluate(reporter, "before", true)?;
+    }
 
     let mut reloads = Reloads::start(&it, options, reporter)?;
     let mut curves = report::Curves::default();
@@ -47,7 +49,7 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
 
         // 1. Roll out: `groups_per_step` tasks, `group_size` tries each, with the current weights.
         it.session.engine.clear_cache();
-        let collected = match collect(&mut it.session, learner, &it.state, it.rows, wants, Draw::default(), reporter) {
+        let collected = match collect(&mut it.session, learner, &it.state, wants, Draw::default(), reporter) {
             Ok(collected) => collected,
             Err(error) if error.kind == Kind::Interrupted => {
                 summary.interrupted = true;

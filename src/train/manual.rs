@@ -144,7 +144,7 @@ impl Manual {
         learner.group_size = asked.samples.unwrap_or(learner.group_size);
         learner.groups_per_step = asked.groups.unwrap_or(learner.groups_per_step);
         if let Some(rows) = &asked.rows {
-            let count = self.it.rows;
+            let count = self.it.session.pool.rows(crate::script::Split::Train).unwrap_or(0);
             if let Some(row) = rows.iter().find(|row| **row >= count) {
                 let message = format!("there is no row {row}: the training data has {count}");
                 return Err(Error::new(Kind::Usage, message).hint("rows are counted from 0"));
@@ -158,9 +158,8 @@ impl Manual {
         let wants = Wants { greedy: self.it.objective.needs(Need::Greedy), next_prompt: false };
         let draw = Draw { first: self.groups, rows: asked.rows.as_deref() };
         self.it.session.engine.clear_cache();
-        let mut collected =
-            collect(&mut self.it.session, &learner, &self.it.state, self.it.rows, wants, draw, &self.reporter)
-                .map_err(|error| report::in_step(error, self.it.state.step + 1))?;
+        let mut collected = collect(&mut self.it.session, &learner, &self.it.state, wants, draw, &self.reporter)
+            .map_err(|error| report::in_step(error, self.it.state.step + 1))?;
         self.it.look_at_failures(&collected.trajectories, &self.reporter)?;
         let companions = collected.trajectories.split_off(collected.companions_from);
         self.groups += collected.groups;

@@ -14,7 +14,7 @@ use crate::config::{Filter, Learner, OnNan};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Fork;
 use crate::rl::advantages::Need;
-use crate::script::{Script, Split, Worker};
+use crate::script::{Script, Worker};
 use crate::store::State;
 use crate::telemetry::Reporter;
 
@@ -52,14 +52,12 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
     let learner = Learner { groups_per_step: 1, filter: Filter::default(), ..learner };
     let dir = model_dir(&script.settings.policy.model, options.fetching(reporter))?;
     let mut session = Session::open(&mut script, &dir, options.fetching(reporter))?;
-    let tasks = session
-        .pool
-        .rows(Split::Train)
-        .filter(|rows| *rows > 0)
-        .ok_or_else(|| Error::new(Kind::Data, "the recipe has no training data").at_path(&options.script))?;
+    if session.rows.train.is_none() {
+        return Err(Error::new(Kind::Data, "the recipe has no training data").at_path(&options.script));
+    }
     let state = State { seed: script.settings.seed, ..State::default() };
     let wants = Wants { greedy: objective.needs(Need::Greedy), next_prompt: false };
-    let collected = collect(&mut session, &learner, &state, tasks, wants, Draw::default(), reporter)?;
+    let collected = collect(&mut session, &learner, &state, wants, Draw::default(), reporter)?;
     let trajectories = &collected.trajectories;
     let learned = Learned::of(trajectories);
     let taught = learned.trajectories();

@@ -6,7 +6,7 @@ use tch::Device;
 
 use super::collect::Collected;
 use super::credit::Credit;
-use super::evaluate::Evaluation;
+use super::evaluate::{Evaluation, by_source};
 use super::lesson::Lesson;
 use super::sft::SupervisedStats;
 use super::update::UpdateStats;
@@ -47,6 +47,7 @@ pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
         metrics.set(format!("reward/{name}"), sum / counted.len() as f64);
     }
 
+    sources(metrics, &counted, &solved);
     metrics.set("rollout/accuracy", per(&solved));
     metrics.set("rollout/tool_call_share", per(&|t| f64::from(u8::from(t.tool_calls() > 0))));
     metrics.set("rollout/tool_calls", per(&|t| t.tool_calls() as f64));
@@ -301,6 +302,29 @@ pub(super) fn evaluation(metrics: &mut Metrics, evaluation: &Evaluation) {
     metrics.set("time/evaluation", evaluation.seconds);
     for (name, value) in &evaluation.parts {
         metrics.set(format!("eval/{name}"), *value);
+    }
+    for (name, of) in &evaluation.sources {
+        let name = source_name(name);
+        metrics.set(format!("eval/{name}/accuracy"), of.accuracy);
+        metrics.set(format!("eval/{name}/reward"), of.reward);
+        metrics.set(format!("eval/{name}/tasks"), of.tasks as f64);
+    }
+}
+
+/// A source in the name of a metric, where `/` parts words: `openai/gsm8k` is `openai_gsm8k`.
+fn source_name(source: &str) -> String {
+    source.replace('/', "_")
+}
+
+/// Rewards and accuracy of a step's trajectories by the source of their tasks.
+fn sources(metrics: &mut Metrics, counted: &[&Trajectory], solved: &impl Fn(&Trajectory) -> f64) {
+    for (name, own) in by_source(counted) {
+        let mean = |of: &dyn Fn(&Trajectory) -> f64| own.iter().map(|t| of(t)).sum::<f64>() / own.len() as f64;
+        let name = source_name(name);
+        metrics.set(format!("source/{name}/reward"), mean(&Trajectory::total_reward));
+        metrics.set(format!("source/{name}/accuracy"), mean(solved));
+        metrics.set(format!("source/{name}/response_tokens"), mean(&|t| t.response_tokens() as f64));
+        metrics.set(format!("source/{name}/share"), own.len() as f64 / counted.len() as f64);
     }
 }
 

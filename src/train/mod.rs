@@ -34,6 +34,7 @@ mod resume;
 mod row_check;
 mod score;
 mod script_log;
+mod selection;
 mod session;
 mod setup;
 pub mod sft;

@@ -1,6 +1,135 @@
-//! The order in which dataset rows are drawn: a fresh permutation every epoch, computed without storing it.
+//! The order in which dataset rows are drawn: a fresh permutation every epoch, computed without storing it; and how several
+//! datasets take turns.
+
+use std::cell::RefCell;
 
 use sha2::{Digest, Sha256};
+
+use crate::error::{Error, Kind, Result};
+use crate::script::DataPart;
+
+/// Which row comes at which position of a run. A position's row depends on the datasets, their weights and the seed alone, so
+/// a resumed run draws what an unbroken one would have.
+pub(super) struct Order {
+    parts: Vec<Part>,
+    /// A position, and how many rows of each dataset come before it.
+    drawn: RefCell<(u64, Vec<u64>)>,
+}
+
+struct Part {
+    /// Rows that are drawn from, by their number in the split.
+    rows: Rows,
+    /// Share of the positions.
+    share: f64,
+    /// Sets its order apart from the others'.
+    salt: u64,
+}
+
+enum Rows {
+    /// All of them, from this number on.
+    All {
+        first: u64,
+        count: u64,
+    },
+    Some(Vec<u64>),
+}
+
+impl Rows {
+    fn len(&self) -> u64 {
+        match self {
+            Self::All { count, .. } => *count,
+            Self::Some(rows) => rows.len() as u64,
+        }
+    }
+
+    fn get(&self, index: u64) -> u64 {
+        match self {
+            Self::All { first, .. } => first + index,
+            Self::Some(rows) => usize::try_from(index).ok().and_then(|index| rows.get(index)).copied().unwrap_or(0),
+        }
+    }
+}
+
+impl Order {
+    /// The order of the rows of `parts` without `left_out`, which is sorted.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] if nothing is left of a dataset.
+    pub(super) fn new(parts: &[DataPart], left_out: &[u64]) -> Result<Self> {
+        let weighted = parts.iter().any(|part| part.weight.is_some());
+        let mut first = 0;
+        let mut own = Vec::with_capacity(parts.len());
+        for part in parts {
+            let all = first..first + part.rows;
+            first = all.end;
+            let without = left_out.iter().any(|row| all.contains(row));
+            let rows = if without {
+                Rows::Some(all.filter(|row| left_out.binary_search(row).is_err()).collect())
+            } else {
+                Rows::All { first: all.start, count: part.rows }
+            };
+            if rows.len() == 0 {
+                let which = if part.name.is_empty() { String::new() } else { format!(" `{}`", part.name) };
+                let message = format!("no row of the dataset{which} can be used: each one's prompt is too long");
+                return Err(Error::new(Kind::Data, message)
+                    .hint("raise policy.max_context or data.max_prompt_tokens, or lower sampling.max_new_tokens"));
+            }
+            let share = if weighted { part.weight.unwrap_or(1.0) } else { rows.len() as f64 };
+            let salt = if parts.len() == 1 { 0 } else { named(&part.name) };
+            own.push(Part { rows, share, salt });
+        }
+        let sum: f64 = own.iter().map(|part| part.share).sum();
+        own.iter_mut().for_each(|part| part.share /= sum);
+        Ok(Self { drawn: RefCell::new((0, vec![0; own.len()])), parts: own })
+    }
+
+    /// How many rows are drawn from.
+    pub(super) fn rows(&self) -> u64 {
+        self.parts.iter().map(|part| part.rows.len()).sum()
+    }
+
+    /// The row at a position of the run, by its number in the split.
+    pub(super) fn at(&self, position: u64, seed: u64) -> u64 {
+        let [part] = &self.parts[..] else {
+            let (which, within) = self.turn(position);
+            let part = &self.parts[which];
+            return part.rows.get(shuffled(within, part.rows.len(), seed ^ part.salt));
+        };
+        part.rows.get(shuffled(position, part.rows.len(), seed))
+    }
+
+    /// The first rows of each dataset in their own order, at most `most` of each; all if `most` is 0.
+    pub(super) fn first(&self, most: u64) -> Vec<u64> {
+        let of = |part: &Part| if most == 0 { part.rows.len() } else { part.rows.len().min(most) };
+        self.parts.iter().flat_map(|part| (0..of(part)).map(|index| part.rows.get(index))).collect()
+    }
+
+    /// Which dataset has its turn at a position, and how many of its rows came before. The one that is furthest behind its
+    /// share is next, so every stretch of the run has the shares that the whole has, up to one row.
+    fn turn(&self, position: u64) -> (usize, u64) {
+        let mut drawn = self.drawn.borrow_mut();
+        if drawn.0 > position {
+            *drawn = (0, vec![0; self.parts.len()]);
+        }
+        loop {
+            let (at, counts) = &mut *drawn;
+            let behind = |which: usize| self.parts[which].share * (*at + 1) as f64 - counts[which] as f64;
+            let next =
+                (1..self.parts.len()).fold(0, |best, which| if behind(which) > behind(best) { which } else { best });
+            if *at == position {
+                return (next, counts[next]);
+            }
+            counts[next] += 1;
+            *at += 1;
+        }
+    }
+}
+
+/// Sets apart the random streams of datasets.
+fn named(name: &str) -> u64 {
+    let digest = Sha256::digest(name);
+    digest.iter().take(8).fold(0, |all, byte| all << 8 | u64::from(*byte))
+}
 
 /// Row number `position` of the endless stream of epochs over `rows` rows. Within an epoch every row comes once; the
 /// order depends on the seed and the epoch alone, so a resumed run draws what the first one would have.
@@ -36,6 +165,7 @@ fn feistel(value: u64, half: u32, seed: u64, epoch: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use std::collections::HashSet;
 
     use super::*;
@@ -57,5 +187,44 @@ mod tests {
         assert_ne!(order(1, 0), order(2, 0));
         assert_ne!(order(1, 0), order(1, 1));
         assert_eq!(order(1, 1), order(1, 1));
+    }
+
+    fn part(name: &str, weight: Option<f64>, rows: u64) -> DataPart {
+        DataPart { name: name.to_owned(), weight, rows, generated: false }
+    }
+
+    #[test]
+    fn one_dataset_is_drawn_as_ever() {
+        let order = Order::new(&[part("", None, 10)], &[]).unwrap();
+        assert_eq!(order.rows(), 10);
+        assert!((0..40).all(|position| order.at(position, 5) == shuffled(position, 10, 5)));
+        let order = Order::new(&[part("", None, 5)], &[1, 3]).unwrap();
+        let epoch: HashSet<u64> = (0..3).map(|position| order.at(position, 5)).collect();
+        assert_eq!(epoch, HashSet::from([0, 2, 4]));
+        assert!(Order::new(&[part("", None, 2)], &[0, 1]).is_err());
+    }
+
+    #[test]
+    fn datasets_take_turns_by_weight() {
+        let parts = [part("a", Some(3.0), 4), part("b", None, 100)];
+        let order = Order::new(&parts, &[5]).unwrap();
+        let drawn: Vec<u64> = (0..400).map(|position| order.at(position, 1)).collect();
+        // Of any eight positions six are of `a`; an epoch of it takes every row once.
+        for stretch in drawn.chunks(8) {
+            assert_eq!(stretch.iter().filter(|row| **row < 4).count(), 6);
+        }
+        let a: Vec<u64> = drawn.iter().copied().filter(|row| *row < 4).collect();
+        assert!(a.chunks(4).all(|epoch| epoch.iter().collect::<HashSet<_>>().len() == 4));
+        assert!(!drawn.contains(&5) && drawn.iter().all(|row| *row < 104));
+        // From anywhere, in any order, with nothing kept.
+        let fresh = Order::new(&parts, &[5]).unwrap();
+        assert_eq!(fresh.at(333, 1), drawn[333]);
+        assert_eq!(order.at(2, 1), drawn[2]);
+        // Without weights every dataset has as many as it has rows.
+        let order = Order::new(&[part("a", None, 25), part("b", None, 75)], &[]).unwrap();
+        let epoch: HashSet<u64> = (0..100).map(|position| order.at(position, 1)).collect();
+        assert_eq!(epoch.len(), 100);
+        assert_eq!(order.first(2), [0, 1, 25, 26]);
+        assert_eq!(order.first(0).len(), 100);
     }
 }

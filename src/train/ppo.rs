@@ -35,7 +35,9 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
     let mut it = Training::open(opened, reporter)?;
     let mut critic = Learning::open(&it, options, reporter)?;
     let mut summary = Summary { run_dir: it.run.path().to_owned(), ..Summary::default() };
-    summary.before = it.evaluate(reporter, "before", true)?;
+    if it.session.settings.eval.before {
+        summary.before = it.evaluate(reporter, "before", true)?;
+    }
 
     let mut reloads = Reloads::start(&it, options, reporter)?;
     let mut curves = report::Curves::default();
@@ -54,7 +56,7 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
 
         // 1. Roll out with the current weights.
         it.session.engine.clear_cache();
-        let collected = match collect(&mut it.session, learner, &it.state, it.rows, wants, Draw::default(), reporter) {
+        let collected = match collect(&mut it.session, learner, &it.state, wants, Draw::default(), reporter) {
             Ok(collected) => collected,
             Err(error) if error.kind == Kind::Interrupted => {
                 summary.interrupted = true;

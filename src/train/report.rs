@@ -104,20 +104,24 @@ pub(super) fn evaluation(
     let mut values = Metrics::new();
     metrics::evaluation(&mut values, evaluation);
     log.log(step, &values)?;
-    reporter.table(&[
-        ["held out", "accuracy", "tool-call share", "tool calls", "reply tokens", "failed", "tasks"]
-            .map(str::to_owned)
-            .to_vec(),
+    let titles = ["held out", "accuracy", "tool-call share", "tool calls", "reply tokens", "failed", "tasks"];
+    let row = |label: String, of: &Evaluation| {
         vec![
-            label.to_owned(),
-            format!("{:.3}", evaluation.accuracy),
-            format!("{:.3}", evaluation.tool_call_share),
-            format!("{:.2}", evaluation.tool_calls),
-            format!("{:.1}", evaluation.response_tokens),
-            evaluation.failures.to_string(),
-            evaluation.tasks.to_string(),
-        ],
-    ]);
+            label,
+            format!("{:.3}", of.accuracy),
+            format!("{:.3}", of.tool_call_share),
+            format!("{:.2}", of.tool_calls),
+            format!("{:.1}", of.response_tokens),
+            of.failures.to_string(),
+            of.tasks.to_string(),
+        ]
+    };
+    let mut table = vec![titles.map(str::to_owned).to_vec(), row(label.to_owned(), evaluation)];
+    // One source says what the whole says.
+    if evaluation.sources.len() > 1 {
+        table.extend(evaluation.sources.iter().map(|(name, of)| row(format!("{label}: {name}"), of)));
+    }
+    reporter.table(&table);
     reporter.event("evaluation", &json!({ "label": label, "step": step, "metrics": values.to_json() }));
     Ok(())
 }

@@ -10,6 +10,7 @@ use super::adapter;
 use super::failures::Failures;
 use super::files::ModelFiles;
 use super::script_log::ScriptLog;
+use super::selection::Selection;
 use super::source::{Fetching, fetch_data, model_dir};
 use crate::config::{Dtype, PolicySettings, Settings};
 use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
@@ -17,9 +18,9 @@ use crate::error::Result;
 use crate::mdp::{Sampling, Trajectory};
 use crate::model::Model;
 use crate::rollout::{Pool, PoolOptions, Progress, Tree};
-use crate::script::Script;
+use crate::script::{Script, style_of};
 use crate::telemetry::{Interrupt, Reporter};
-use crate::text::Renderer;
+use crate::text::{Renderer, Style};
 use crate::tools;
 
 /// A loaded recipe with everything that runs it.
@@ -30,6 +31,8 @@ pub(super) struct Session {
     pub(super) engine: Engine,
     pub(super) pool: Pool,
     pub(super) failures: Failures,
+    /// The rows that tasks are drawn from.
+    pub(super) rows: Selection,
     /// The files beside the model's weights.
     pub(super) files: ModelFiles,
     /// What the script prints.
@@ -56,7 +59,7 @@ impl Session {
         model.set_checkpointing(settings.trainer.gradient_checkpointing());
         model.set_graphs(policy.cuda_graphs);
         let files = ModelFiles::read(&dir)?;
-        let (model, renderer) = (Rc::new(model), load_renderer(&dir, &settings.env.format, fetching.reporter)?);
+        let (model, renderer) = (Rc::new(model), load_renderer(&dir, &style_of(&settings), fetching.reporter)?);
         let files = files.with_template_of(&renderer);
         let max_context = context(policy, model.config.max_position_embeddings, fetching.reporter);
         if let Some(most) = script.written_number("sampling.max_new_tokens").filter(|most| *most >= max_context) {
@@ -73,6 +76,7 @@ impl Session {
             &renderer,
             &PoolOptions { workers: settings.rollout.workers, concurrency: slots, retries: settings.rollout.retries },
         )?;
+        let rows = Selection::new(script, &renderer, max_context, fetching)?;
         Ok(Self {
             settings,
             model,
@@ -80,6 +84,7 @@ impl Session {
             engine,
             pool,
             failures: Failures::default(),
+            rows,
             files,
             log,
             max_context,
@@ -160,17 +165,17 @@ pub fn beyond(wanted: usize, limit: usize) -> String {
 /// Loads the policy: model on its device, tokenizer and template for the recipe's tool format.
 pub fn load_policy(
     policy: &PolicySettings,
-    format: &str,
+    style: &Style,
     fetching: Fetching<'_>,
 ) -> Result<(Rc<Model>, Arc<Renderer>, PathBuf)> {
     let (model, dir) = load_model(policy, fetching)?;
-    let renderer = load_renderer(&dir, format, fetching.reporter)?;
+    let renderer = load_renderer(&dir, style, fetching.reporter)?;
     Ok((model, renderer, dir))
 }
 
 /// A model's tokenizer and template; whoever waits is told where a template of our own stands in.
-pub fn load_renderer(dir: &Path, format: &str, reporter: &Reporter) -> Result<Arc<Renderer>> {
-    let renderer = Renderer::load_named(dir, format)?;
+pub fn load_renderer(dir: &Path, style: &Style, reporter: &Reporter) -> Result<Arc<Renderer>> {
+    let renderer = Renderer::load_styled(dir, style)?;
     if renderer.template().is_default() {
         reporter.warn("the model has no chat template: plain ChatML stands in, which it may not know");
     }

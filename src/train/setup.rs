@@ -8,6 +8,7 @@ use super::checkpoint::{Contents, load_average, load_optimizer, with_kept};
 use super::custom;
 use super::evaluate::{Evaluation, evaluate};
 use super::objective::Objective;
+use super::order::Order;
 use super::resume::{Opened, record};
 use super::row_check::{self, RowCheck};
 use super::score::Reference;
@@ -30,7 +31,7 @@ use crate::rl::kl::KlController;
 use crate::rl::rewards::{ReturnScale, Shaping};
 use crate::rl::rows::StepRow;
 use crate::rl::schedule::{self, Schedule};
-use crate::script::{Script, Split, Worker};
+use crate::script::{Script, Worker};
 use crate::store::{Origins, RunDir, State, latest_checkpoint};
 use crate::telemetry::{MetricsLog, Reporter};
 
@@ -99,7 +100,7 @@ impl Training {
         script.settings.policy.model = written;
         row_check.wait(row_check::PATIENCE)?;
         let origins = source::origins(&script, Some(origin))?;
-        let rows = session.pool.rows(Split::Train).filter(|rows| *rows > 0).ok_or_else(|| {
+        let rows = session.rows.train.as_ref().map(Order::rows).ok_or_else(|| {
             Error::new(Kind::Data, "the recipe has no training data")
                 .at_path(&options.script)
                 .hint("give `data = { train = … }` in the recipe, or data.train=FILE.jsonl on the command line")
@@ -283,7 +284,7 @@ impl Training {
             let origin = self.origins.model.as_ref();
             files::export(&checkpoint, out, settings, kind, origin, options.fetching(reporter))?;
         }
-        if !summary.interrupted {
+        if !summary.interrupted && self.session.settings.eval.after {
             summary.after = self.evaluate(reporter, "after", true)?;
             summary.interrupted = self.standing.is_stopping();
         }

@@ -161,7 +161,7 @@ pub(super) fn origin(name: &str, dir: &Path) -> Origin {
 /// `Kind::Data` for a dataset that can't be read.
 pub(super) fn origins(script: &Script, model: Option<Origin>) -> Result<Origins> {
     let of = |split| -> Result<Option<Origin>> {
-        let Some((name, path)) = script.hub_data(split)? else { return Ok(None) };
+        let Some((name, path)) = script.hub_data(split)?.into_iter().next() else { return Ok(None) };
         Ok(Some(Origin { commit: commit_of(&path), name, path, dtype: None }))
     };
     Ok(Origins { model, train: of(Split::Train)?, eval: of(Split::Eval)? })

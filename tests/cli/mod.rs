@@ -28,6 +28,7 @@ mod resume;
 mod secrets;
 mod sft;
 mod signals;
+mod sources;
 mod store_write;
 mod training;
 mod updates;

@@ -82,6 +82,9 @@ impl Local {
             conversation: 0,
         };
         let mut stream = renderer.stream(tools);
+        let prefixed = matches!(observation, Observation::Messages(messages) if renderer.prefixes(messages, tools));
+        let prefix = if prefixed { renderer.reply_prefix() } else { "" };
+        stream.push(prefix).iter().for_each(|event| show_event(event, show));
         let mut characters = Characters::new(renderer.tokenizer());
         let Completion { token_ids, finish_reason, .. } =
             self.engine.generate(request, &|| interrupt.is_set(), &mut |id| {
@@ -101,7 +104,7 @@ impl Local {
             Some((last, rest)) if stop_ids.contains(last) => rest,
             _ => &token_ids,
         };
-        let text = renderer.tokenizer().decode(own, false);
+        let text = format!("{prefix}{}", renderer.tokenizer().decode(own, false));
         let parsed = renderer.parse(&text, tools);
         let tokens = token_ids.len();
         self.last = match observation {

@@ -19,7 +19,7 @@ use super::failure::Voice;
 use crate::config::{PolicySettings, Settings};
 use crate::engine::{Engine, EngineOptions, TokenBytes};
 use crate::error::{Error, Kind, Result};
-use crate::script::{Script, Worker};
+use crate::script::{Script, Worker, style_of};
 use crate::telemetry::{Interrupt, Reporter, ctrl_c};
 use crate::text::{Format, Renderer};
 use crate::train::Fetching;
@@ -69,13 +69,29 @@ pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
 
 /// Opens the model or the server, and the recipe if there is one.
 fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<Chat> {
-    let script = args.script.as_ref().map(|path| Script::load(path, &[])).transpose()?;
-    let settings = script.as_ref().map(|script| script.settings.clone()).unwrap_or_default();
+    let script = args.script.as_ref().map(|path| load(args, path)).transpose()?;
+    let mut settings = script.as_ref().map(|script| script.settings.clone()).unwrap_or_default();
+    if script.is_none() {
+        settings.env.reply_prefix = args.reply_prefix.clone().unwrap_or_default();
+        settings.policy.template_kwargs = args.template_arg.iter().cloned().collect();
+    }
     // The command line lets no --api-base pass without --model.
     let (speaker, renderer) = if let (Some(base), Some(model)) = (&args.api_base, &args.model) {
         let recipe = script.is_some().then_some(&settings);
+        if settings.environments().iter().any(|(_, env)| !env.reply_prefix.is_empty()) {
+            return Err(Error::new(
+                Kind::Usage,
+                "env.reply_prefix needs a model in this process: servers take no beginning of \
+                                                a reply",
+            )
+            .hint("leave out --api-base, or set env.reply_prefix to \"\""));
+        }
         let format = recipe.map(|settings| remote::format(&settings.env.format)).transpose()?;
-        let asked = asked_of_server(args, recipe, format);
+        let mut asked = asked_of_server(args, recipe, format);
+        if !settings.policy.template_kwargs.is_empty() {
+            let kwargs = settings.policy.template_kwargs.clone();
+            asked.insert("chat_template_kwargs".to_owned(), Value::Object(kwargs));
+        }
         let remote = Remote::new(base, model, asked, format, settings.policy.max_context)?;
         (Speaker::Remote(Box::new(remote)), None)
     } else {
@@ -87,6 +103,18 @@ fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<C
         None => None,
     };
     Ok(Chat::new(speaker, args.seed.unwrap_or(0), args.system.clone(), recipe, interrupt))
+}
+
+/// The recipe, with what the flags say of prompts.
+fn load(args: &InferArgs, path: &Path) -> Result<Script> {
+    let script = Script::load(path, &[])?;
+    let mut overrides = Vec::new();
+    if let Some(prefix) = &args.reply_prefix {
+        let of = |(at, _): &(String, _)| format!("{at}.reply_prefix={}", Value::from(prefix.as_str()));
+        overrides.extend(script.settings.environments().iter().map(of));
+    }
+    overrides.extend(args.template_arg.iter().map(|(name, value)| format!("policy.template_kwargs.{name}={value}")));
+    if overrides.is_empty() { Ok(script) } else { Script::load(path, &overrides) }
 }
 
 fn open_local(
@@ -106,11 +134,11 @@ fn open_local(
         (None, None) => (settings.policy.model.clone(), settings.policy.model.clone()),
     };
     let policy = PolicySettings { model, init: None, lora: None, ..settings.policy.clone() };
-    let (model, renderer, dir) = train::load_policy(&policy, &settings.env.format, fetching)?;
+    let (model, renderer, dir) = train::load_policy(&policy, &style_of(settings), fetching)?;
 
     let mut sampling = settings.sampling.clone();
     if scripted {
-        sampling.temperature = settings.eval.temperature;
+        sampling = settings.eval.sampling(&sampling);
     } else {
         sampling = train::model_sampling(&dir, MAX_NEW_TOKENS, reporter)?;
     }

@@ -266,7 +266,7 @@ impl Session {
         self.ready()?;
         let loaded = Rc::clone(&self.loaded);
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
-        let completion = rollout::typed(stage, text, FinishReason::Stop)?;
+        let completion = rollout::typed(self.attempt()?.renderer(stage), text, FinishReason::Stop)?;
         self.act(completion, None)
     }
 

@@ -162,7 +162,11 @@ mod tests {
         ];
         for source in sources {
             let (train, eval) = (Some(source.clone()), Some(source));
-            compare(&Settings { data: DataSettings { train, eval }, ..Settings::default() }, "", &mut seen);
+            compare(
+                &Settings { data: DataSettings { train, eval, ..DataSettings::default() }, ..Settings::default() },
+                "",
+                &mut seen,
+            );
         }
         // And nothing is in the reference that is no setting, but for what stands for tables of options.
         let known = [

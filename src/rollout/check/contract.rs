@@ -60,7 +60,7 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
     let mut tried = Vec::new();
     let mut tasks_tried = std::collections::BTreeSet::new();
     'tasks: for task in &tasks {
-        let spec = spec(script, task, options);
+        let spec = spec(&first, script, task, options);
         report.budget = spec.budget();
         let tools = first.of_task(&task.value).map(|of| of.tools).unwrap_or_default();
         let mut kinds = Kind::all(&task.value, &tools);
@@ -145,12 +145,12 @@ pub(super) fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Op
     Ok(report)
 }
 
-fn spec(script: &Script, task: &Task, options: &Options) -> Spec {
+fn spec(worker: &Worker, script: &Script, task: &Task, options: &Options) -> Spec {
     let mut spec = Spec::new(Split::Train, task.row, &script.settings);
     if options.max_context > 0 {
         spec.max_context = options.max_context;
     }
-    spec.max_steps = Some(STEPS);
+    spec.max_steps = worker.of_task(&task.value).ok().map(|of| of.max_steps.min(STEPS));
     spec
 }
 
@@ -312,7 +312,7 @@ async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<
             let most = attempt.room();
             let seen = Now { task: &task.value, tools: attempt.state().tools(), shown: &shown, step, most };
             let Some(said) = now.say(attempt.renderer(stage), &seen) else { return Ok(None) };
-            let completion = typed(stage, &said.text, said.finish_reason)?;
+            let completion = typed(attempt.renderer(stage), &said.text, said.finish_reason)?;
             match attempt.act(stage, completion).await {
                 Ok(()) => {}
                 Err(Stop::Failed(failure)) => {
@@ -347,7 +347,7 @@ async fn again(two: Stage<'_>, script: &Script, it: &Tried, options: &Options, r
     if matches!(it.trajectory.status, Status::ScriptLimit | Status::ToolTimeout) {
         return Ok(());
     }
-    let spec = spec(script, &it.which, options);
+    let spec = spec(two.worker, script, &it.which, options);
     let replayed = replay(two, &it.trajectory, spec, Strictness::Exact).await?;
     drop(two.worker.take_log());
     if let Some(difference) = first_difference(two.renderer, &it.trajectory, &replayed) {

@@ -137,7 +137,7 @@ impl<'a> Fields<'a> {
         self.plain(name, &self.get(name)?)
     }
 
-    fn plain(&self, name: &str, value: &Value) -> mlua::Result<serde_json::Value> {
+    pub(crate) fn plain(&self, name: &str, value: &Value) -> mlua::Result<serde_json::Value> {
         to_json(value, name, Odd::Refuse).map_err(|why| match why.split_once(" is a function;") {
             Some((path, _)) => self.astray(path),
             None => fail(self.lua, self.function, why),

@@ -1,5 +1,6 @@
 //! `r1.data.jsonl`, `csv`, `parquet`, `hf` and `generate`: where tasks come from.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use mlua::{Function, Lua, MetaMethod, Table, UserData, UserDataMethods, Value};
@@ -7,6 +8,8 @@ use serde_json::{Map, Value as Json};
 
 use super::args::{Fields, fail, fail_with, text};
 use crate::config::DataFormat;
+use crate::error::{Error, Kind};
+use crate::script::convert::{Odd, to_json};
 use crate::script::settings;
 
 /// A dataset of a recipe: its settings, and the function that makes its rows if it has one.
@@ -49,9 +52,10 @@ fn file(lua: &Lua, function: &'static str, formats: [DataFormat; 2], value: &Val
     let mut settings = if let Value::String(path) = value {
         Map::from_iter([("path".to_owned(), Json::String(path.to_string_lossy()))])
     } else {
-        Fields::new(lua, function, value, &["path", "columns"])?.rest(&[])?
+        Fields::new(lua, function, value, &["path", "columns", "name", "weight", "env"])?.rest(&[])?
     };
-    let path = settings.get("path").and_then(Json::as_str).map(PathBuf::from).unwrap_or_default();
+    let path = settings.get("path").map(|path| path.get(0).unwrap_or(path));
+    let path = path.and_then(Json::as_str).map(PathBuf::from).unwrap_or_default();
     match DataFormat::of(&path) {
         Some(said) if formats.contains(&said) => {}
         Some(_) => {
@@ -79,7 +83,8 @@ fn hf(lua: &Lua, id: &Value, options: &Value) -> mlua::Result<Dataset> {
     let id = text(lua, NAME, "name", id)?;
     let mut settings = match options {
         Value::Nil => Map::new(),
-        options => Fields::new(lua, NAME, options, &["split", "subset", "file", "columns"])?.rest(&[])?,
+        options => Fields::new(lua, NAME, options, &["split", "subset", "file", "columns", "name", "weight", "env"])?
+            .rest(&[])?,
     };
     settings.insert("hf".to_owned(), Json::String(id));
     let settings = Json::Object(settings);
@@ -90,7 +95,7 @@ fn hf(lua: &Lua, id: &Value, options: &Value) -> mlua::Result<Dataset> {
 /// `r1.data.generate { count =, seed =, row = function(index) … end }`; `index` counts from 1.
 fn generate(lua: &Lua, value: &Value) -> mlua::Result<Dataset> {
     const NAME: &str = "r1.data.generate";
-    let fields = Fields::new(lua, NAME, value, &["count", "seed", "row"])?;
+    let fields = Fields::new(lua, NAME, value, &["count", "seed", "row", "name", "weight", "env"])?;
     let row =
         fields.function("row")?.ok_or_else(|| fail(lua, NAME, "needs `row`, a function that makes row `index`"))?;
     if fields.get("count")?.is_nil() {
@@ -99,4 +104,75 @@ fn generate(lua: &Lua, value: &Value) -> mlua::Result<Dataset> {
     let settings = Json::Object(fields.rest(&["row"])?);
     settings::dataset("generate", &settings).map_err(|error| fail_with(lua, NAME, error))?;
     Ok(Dataset { settings, row: Some(row) })
+}
+
+/// `data.train` or `data.eval`: a dataset, or several by name with the functions that make their rows. The name of one that
+/// stands alone is empty.
+pub(crate) fn source(lua: &Lua, name: &str, value: &Value) -> mlua::Result<(Json, BTreeMap<String, Function>)> {
+    const NAME: &str = "r1.recipe";
+    let at = format!("data.{name}");
+    let (mut parts, mut rows) = (Map::new(), BTreeMap::new());
+    let mut add = |key: Option<String>, value: &Value| {
+        let Dataset { settings, row } = match value {
+            Value::UserData(own) if own.is::<Dataset>() => own.borrow::<Dataset>()?.clone(),
+            value => Dataset { settings: plain(lua, &at, value)?, row: None },
+        };
+        let own = settings.as_object();
+        let said = own.and_then(|own| own.get("name")).and_then(Json::as_str).map(str::to_owned);
+        let Some(name) = key.or(said).or_else(|| own.map(settings::stem)).filter(|name| !name.is_empty()) else {
+            return Err(fail(lua, NAME, format!("a dataset of `{at}` has no name")));
+        };
+        if row.is_none() && settings.get("count").is_some() {
+            return Err(no_rows(lua, &format!("{at}.{name}")));
+        }
+        if let Some(row) = row {
+            rows.insert(name.clone(), row);
+        }
+        if parts.insert(name.clone(), settings).is_some() {
+            let error = Error::new(Kind::Script, format!("two datasets of `{at}` are called `{name}`"));
+            return Err(fail_with(lua, NAME, error.hint("give them names: r1.data.jsonl { path = …, name = … }")));
+        }
+        Ok(())
+    };
+    match value {
+        Value::UserData(own) if own.is::<Dataset>() => {
+            let Dataset { settings, row } = own.borrow::<Dataset>()?.clone();
+            let named = settings.get("name").or(settings.get("weight")).or(settings.get("env")).is_some();
+            if named {
+                add(None, value)?;
+            } else {
+                return Ok((settings, row.into_iter().map(|row| (String::new(), row)).collect()));
+            }
+        }
+        Value::Table(table) => {
+            let is_dataset = |value: &Value| value.as_userdata().is_some_and(mlua::AnyUserData::is::<Dataset>);
+            let mut several = false;
+            table.for_each(|_: Value, value: Value| {
+                several |= is_dataset(&value);
+                Ok(())
+            })?;
+            if !several {
+                let settings = plain(lua, &at, value)?;
+                if settings.get("count").is_some() {
+                    return Err(no_rows(lua, &at));
+                }
+                return Ok((settings, rows));
+            }
+            table.for_each(|key: Value, value: Value| match key {
+                Value::String(key) => add(Some(key.to_string_lossy()), &value),
+                _ => add(None, &value),
+            })?;
+        }
+        value => return Ok((plain(lua, &at, value)?, rows)),
+    }
+    Ok((Json::Object(parts), rows))
+}
+
+fn plain(lua: &Lua, at: &str, value: &Value) -> mlua::Result<Json> {
+    to_json(value, at, Odd::Refuse).map_err(|why| fail(lua, "r1.recipe", why))
+}
+
+fn no_rows(lua: &Lua, at: &str) -> mlua::Error {
+    let why = format!("`{at}` has `count` but no rows: use r1.data.generate {{ count =, row = }}");
+    fail(lua, "r1.recipe", why)
 }

@@ -13,7 +13,7 @@ use crate::script::settings;
 use crate::text::{AUTO, Format};
 
 /// An environment.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Env {
     pub(crate) settings: Json,
     pub(crate) tools: Vec<Rc<Tool>>,

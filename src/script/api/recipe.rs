@@ -1,5 +1,7 @@
 //! `r1.recipe { … }`: what a script returns.
 
+use std::collections::BTreeMap;
+
 use mlua::{Function, Lua, Table, UserData, Value};
 use serde_json::{Map, Value as Json};
 
@@ -23,8 +25,17 @@ pub(crate) struct Recipe {
     pub(crate) advantage: Option<Function>,
     /// The loss `custom`.
     pub(crate) loss: Option<Function>,
-    /// Row functions of `data.train` and `data.eval`.
-    pub(crate) rows: [Option<Function>; 2],
+    /// What evaluation has for itself.
+    pub(crate) eval: EvalEnv,
+    /// Row functions of `data.train` and `data.eval`, by the dataset's name.
+    pub(crate) rows: [BTreeMap<String, Function>; 2],
+}
+
+/// What evaluation has in place of the recipe's own.
+#[derive(Clone, Default)]
+pub(crate) struct EvalEnv {
+    pub(crate) env: Option<Env>,
+    pub(crate) context: Option<Function>,
 }
 
 impl UserData for Recipe {}
@@ -59,7 +70,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     let (context, reward) = (fields.function("context")?, fields.function("reward")?);
     let (advantage, loss) = (fields.function("advantage")?, fields.function("loss")?);
     let mut settings = Map::new();
-    for name in ["name", "seed", "policy", "sampling", "rollout", "eval", "checkpoint", "limits", "needs"] {
+    for name in ["name", "seed", "policy", "sampling", "rollout", "checkpoint", "limits", "needs"] {
         if !fields.get(name)?.is_nil() {
             settings.insert(name.to_owned(), fields.json(name)?);
         }
@@ -82,35 +93,40 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
             return Err(fields.refuse("trainer", "what r1.grpo { … }, r1.ppo { … } or r1.sft { … } gives", &other));
         }
     }
-    let mut rows = [None, None];
-    if let Value::Table(data) = fields.get("data")? {
-        let data = Fields::new(lua, "r1.recipe: data", &Value::Table(data), &["train", "eval"])?;
-        let mut sources = Map::new();
-        for (name, row) in ["train", "eval"].into_iter().zip(&mut rows) {
-            let source = match data.get(name)? {
-                Value::Nil => continue,
-                Value::UserData(own) if own.is::<Dataset>() => own.borrow::<Dataset>()?.clone(),
-                Value::String(_) | Value::Table(_) => Dataset { settings: data.json(name)?, row: None },
-                Value::Function(_) => return Err(data.astray(name)),
-                other => return Err(data.refuse(name, "a path or what r1.data.… gives", &other)),
-            };
-            if source.row.is_none() && source.settings.get("count").is_some() {
-                return Err(fail(
-                    lua,
-                    NAME,
-                    format!("`data.{name}` has `count` but no rows: use r1.data.generate {{ count =, row = }}"),
-                ));
-            }
-            sources.insert(name.to_owned(), source.settings);
-            *row = source.row;
+    let eval = match fields.get("eval")? {
+        Value::Nil => EvalEnv::default(),
+        Value::Table(given) => {
+            let (eval, plain) = eval(lua, &fields, &given)?;
+            settings.insert("eval".to_owned(), fields.plain("eval", &Value::Table(plain))?);
+            eval
         }
-        settings.insert("data".to_owned(), Json::Object(sources));
-    } else if !fields.get("data")?.is_nil() {
-        return Err(fail(
-            lua,
-            NAME,
-            format!("`data` must be {{ train =, eval = }}, got {}", kind(&fields.get("data")?)),
-        ));
+        other => return Err(fields.refuse("eval", "a table", &other)),
+    };
+    let mut rows = [BTreeMap::new(), BTreeMap::new()];
+    match fields.get("data")? {
+        Value::Nil => {}
+        Value::Table(data) => {
+            let known = ["train", "eval", "max_prompt_tokens", "overlong_prompts"];
+            let data = Fields::new(lua, "r1.recipe: data", &Value::Table(data), &known)?;
+            let mut own = data.rest(&["train", "eval"])?;
+            for (name, rows) in ["train", "eval"].into_iter().zip(&mut rows) {
+                let value = data.get(name)?;
+                match &value {
+                    Value::Nil => continue,
+                    Value::Function(_) => return Err(data.astray(name)),
+                    Value::UserData(own) if own.is::<Dataset>() => {}
+                    Value::String(_) | Value::Table(_) => {}
+                    other => return Err(data.refuse(name, "a path or what r1.data.… gives", other)),
+                }
+                let (source, made) = super::data::source(lua, name, &value)?;
+                own.insert(name.to_owned(), source);
+                *rows = made;
+            }
+            settings.insert("data".to_owned(), Json::Object(own));
+        }
+        other => {
+            return Err(fail(lua, NAME, format!("`data` must be {{ train =, eval = }}, got {}", kind(&other))));
+        }
     }
     let settings = Json::Object(settings);
     settings::read(&settings).map_err(|error| fail_with(lua, NAME, error))?;
@@ -127,7 +143,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     }
     own_function(lua, &settings, "estimator", "advantage", "advantage = function(group) … end", advantage.is_some())?;
     own_function(lua, &settings, "loss", "loss", "loss = function(b) … end", loss.is_some())?;
-    Ok(Recipe { settings, envs, context, reward, advantage, loss, rows })
+    Ok(Recipe { settings, envs, eval, context, reward, advantage, loss, rows })
 }
 
 /// Refuses a function of the recipe that `trainer` does not name, and the name without the function.
@@ -147,6 +163,24 @@ fn own_function(lua: &Lua, settings: &Json, choice: &str, field: &str, example: 
         ),
         _ => Ok(()),
     }
+}
+
+/// `eval = { env =, context =, … }`: what the VM keeps of it, and the rest.
+fn eval(lua: &Lua, fields: &Fields<'_>, given: &Table) -> mlua::Result<(EvalEnv, Table)> {
+    let (mut eval, plain) = (EvalEnv::default(), lua.create_table()?);
+    given.for_each(|name: Value, value: Value| {
+        let of = |own: &str| matches!(&name, Value::String(name) if *name == *own);
+        match &value {
+            Value::UserData(data) if of("env") && data.is::<Env>() => eval.env = Some(data.borrow::<Env>()?.clone()),
+            Value::String(_) if of("env") => plain.raw_set(name, value)?,
+            other if of("env") => return Err(fields.refuse("eval.env", "an environment, or the name of one", other)),
+            Value::Function(function) if of("context") => eval.context = Some(function.clone()),
+            other if of("context") => return Err(fields.refuse("eval.context", "a function", other)),
+            _ => plain.raw_set(name, value)?,
+        }
+        Ok(())
+    })?;
+    Ok((eval, plain))
 }
 
 /// `env = r1.env { … }`, or `envs = { search = r1.env { … }, … }`, in the order of their names.
@@ -171,7 +205,7 @@ fn envs(lua: &Lua, fields: &Fields<'_>) -> mlua::Result<Vec<(String, Env)>> {
             error.hint("`env` is for a recipe with one environment; move it into `envs`"),
         ));
     }
-    let mut all = std::collections::BTreeMap::new();
+    let mut all = BTreeMap::new();
     named.for_each(|name: Value, env: Value| {
         let name = match &name {
             Value::String(name) if !name.as_bytes().is_empty() => name.to_string_lossy(),

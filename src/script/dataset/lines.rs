@@ -2,12 +2,13 @@
 //! begin is made once; a row is read when asked for.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
+use crate::config::Compression;
 use crate::error::{Error, Kind, Result};
 
 #[derive(Debug)]
@@ -37,7 +38,7 @@ impl Lines {
     /// One JSON object a line.
     pub(super) fn jsonl(path: &Path) -> Result<Self> {
         let failed = |error: &std::io::Error| failed(path, error);
-        let file = File::open(path).map_err(|error| failed(&error))?;
+        let file = open(path)?;
         let mut reader = BufReader::with_capacity(1 << 20, &file);
         let (mut rows, mut text) = (Vec::new(), Vec::new());
         let (mut start, mut line) = (0, 0);
@@ -58,7 +59,7 @@ impl Lines {
 
     /// CSV after RFC 4180. Cells are text, as they stand.
     pub(super) fn csv(path: &Path, delimiter: u8) -> Result<Self> {
-        let file = File::open(path).map_err(|error| failed(path, &error))?;
+        let file = open(path)?;
         let mut reader = csv::ReaderBuilder::new()
             .delimiter(delimiter)
             .has_headers(false)
@@ -151,6 +152,25 @@ impl Lines {
             }
         }
     }
+}
+
+/// A file of text. What is compressed is written out, into a file without a name, so that rows can be read in any order.
+pub(super) fn open(path: &Path) -> Result<File> {
+    let failed = |error: std::io::Error| failed(path, &error);
+    let file = File::open(path).map_err(failed)?;
+    let Some(compression) = Compression::of(path) else { return Ok(file) };
+    let packed = BufReader::with_capacity(1 << 20, file);
+    let mut plain = tempfile::tempfile().map_err(failed)?;
+    match compression {
+        Compression::Gzip => std::io::copy(&mut flate2::bufread::MultiGzDecoder::new(packed), &mut plain),
+        Compression::Zstd => zstd::stream::read::Decoder::with_buffer(packed)
+            .and_then(|mut packed| std::io::copy(&mut packed, &mut plain)),
+    }
+    .map_err(|error| {
+        Error::new(Kind::Data, format!("the file can't be decompressed: {error}")).at_path(path).hint("is it whole?")
+    })?;
+    plain.seek(SeekFrom::Start(0)).map_err(failed)?;
+    Ok(plain)
 }
 
 fn failed(path: &Path, error: &std::io::Error) -> Error {

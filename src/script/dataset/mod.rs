@@ -1,15 +1,18 @@
 //! Datasets: rows from JSONL, JSON, CSV and Parquet files, found once and read when asked for.
 
+mod find;
 mod lines;
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json};
 
 use crate::config::DataFormat;
 use crate::error::{Error, Kind, Result, suggest};
-use crate::store::Table;
+use crate::store::{ArrowFile, Table};
+pub(crate) use find::find;
 use lines::Lines;
 
 /// One or more files whose rows are counted through.
@@ -35,6 +38,7 @@ enum Rows {
     /// A list in one JSON file.
     List(Vec<Json>),
     Table(Table),
+    Arrow(ArrowFile),
 }
 
 impl Dataset {
@@ -109,13 +113,14 @@ impl File {
         let path = self.path.display();
         match &self.rows {
             Rows::Lines(lines) => format!("{path}:{}", lines.line(index)),
-            Rows::List(_) | Rows::Table(_) => format!("{path}, row {index}"),
+            Rows::List(_) | Rows::Table(_) | Rows::Arrow(_) => format!("{path}, row {index}"),
         }
     }
 
     fn row(&self, index: u64) -> Result<Map<String, Json>> {
         let json = match &self.rows {
             Rows::Table(table) => return table.row(index),
+            Rows::Arrow(file) => return file.row(index),
             Rows::Lines(lines) => lines.row(index).map_err(|error| error.at(self.place(index)))?,
             Rows::List(items) => items.get(usize::try_from(index).unwrap_or(usize::MAX)).cloned().unwrap_or_default(),
         };
@@ -133,6 +138,7 @@ impl Rows {
             DataFormat::Csv => Ok(Self::Lines(Lines::csv(path, b',')?)),
             DataFormat::Tsv => Ok(Self::Lines(Lines::csv(path, b'\t')?)),
             DataFormat::Parquet => Ok(Self::Table(Table::open(path)?)),
+            DataFormat::Arrow => Ok(Self::Arrow(ArrowFile::open(path)?)),
             DataFormat::Json => match list_of(path)? {
                 Some(items) => Ok(Self::List(items)),
                 // Many call lines of JSON so.
@@ -146,13 +152,16 @@ impl Rows {
             Self::Lines(lines) => lines.len(),
             Self::List(items) => items.len() as u64,
             Self::Table(table) => table.rows(),
+            Self::Arrow(file) => file.rows(),
         }
     }
 }
 
 /// The items of a file that holds one list; `None` if it holds anything else.
 fn list_of(path: &Path) -> Result<Option<Vec<Json>>> {
-    let bytes = std::fs::read(path).map_err(|error| Error::io(Kind::Data, "read the dataset", path, &error))?;
+    let mut bytes = Vec::new();
+    let failed = |error: std::io::Error| Error::io(Kind::Data, "read the dataset", path, &error);
+    lines::open(path)?.read_to_end(&mut bytes).map_err(failed)?;
     let text = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
     if !text.trim_ascii_start().starts_with(b"[") {
         return Ok(None);

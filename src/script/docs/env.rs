@@ -5,6 +5,10 @@ use super::{Entry, Param, constant, f, p, table};
 const COLUMNS: Param =
     p("columns?", "{[string]: string}", "What the script calls a column: what the file calls it; dots look inside");
 
+const NAME: Param = p("name?", "string", "Its name among other datasets; it fills the column `data_source`");
+const WEIGHT: Param = p("weight?", "number", "Its share of the tasks, relative to the other datasets'");
+const ENV: Param = p("env?", "string", "The environment of its rows, where they name none");
+
 pub(super) const ENTRIES: &[Entry] = &[
     constant("r1.version", &[("string", "")], "The version of r1."),
     f(
@@ -36,8 +40,8 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p("policy?", "PolicySettings", "Which model"),
                 p(
                     "data?",
-                    "{train: (Dataset | string | table | {Task})?, eval: (Dataset | string | table | {Task})?}",
-                    "Where tasks come from",
+                    "{train: (Dataset | string | table | {Task})?, eval: (Dataset | string | table | {Task})?, max_prompt_tokens: number?, overlong_prompts: string?}",
+                    "Where tasks come from; several datasets by name or as a list are mixed (docs/data.md)",
                 ),
                 p("sampling?", "Sampling", "How replies are sampled"),
                 p("rollout?", "RolloutSettings", ""),
@@ -80,6 +84,11 @@ pub(super) const ENTRIES: &[Entry] = &[
                     "Process rewards of calls by how they end; 0 unless said",
                 ),
                 p("system?", "string", "System prompt of the default reset"),
+                p(
+                    "reply_prefix?",
+                    "string",
+                    "Text that every reply begins with, such as \"<think>\\n\"; it is not sampled",
+                ),
                 p(
                     "reset?",
                     "(task: Task, kwargs: {[string]: any}) -> any",
@@ -262,8 +271,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         "r1.data.jsonl",
         &[p(
             "path",
-            "string | {path: string, columns: {[string]: string}?}",
-            "A file, or its path and columns = { mine = \"theirs\" }",
+            "string | {path: string | {string}, columns: {[string]: string}?, name: string?, weight: number?, env: string?}",
+            "A file, or its path and columns = { mine = \"theirs\" }; name, weight and env among other datasets",
         )],
         &[("Dataset", "")],
         "Rows of a file with one JSON object a line, or one list of them. A plain path does the same by its ending.",
@@ -271,14 +280,22 @@ pub(super) const ENTRIES: &[Entry] = &[
     ),
     f(
         "r1.data.csv",
-        &[p("path", "string | {path: string, columns: {[string]: string}?}", "")],
+        &[p(
+            "path",
+            "string | {path: string | {string}, columns: {[string]: string}?, name: string?, weight: number?, env: string?}",
+            "",
+        )],
         &[("Dataset", "")],
         "Rows of a CSV or TSV file; the first line names the columns, cells are text.",
         "r1.data.csv \"tasks.csv\"",
     ),
     f(
         "r1.data.parquet",
-        &[p("path", "string | {path: string, columns: {[string]: string}?}", "")],
+        &[p(
+            "path",
+            "string | {path: string | {string}, columns: {[string]: string}?, name: string?, weight: number?, env: string?}",
+            "",
+        )],
         &[("Dataset", "")],
         "Rows of a Parquet file. Those of verl work as they are.",
         "r1.data.parquet \"train.parquet\"",
@@ -295,6 +312,9 @@ pub(super) const ENTRIES: &[Entry] = &[
                     p("subset?", "string", "A folder of the repository"),
                     p("file?", "string", "Files by name instead; * stands for anything"),
                     COLUMNS,
+                    NAME,
+                    WEIGHT,
+                    ENV,
                 ],
             ),
         ],
@@ -310,6 +330,9 @@ pub(super) const ENTRIES: &[Entry] = &[
             &[
                 p("count", "number", "How many there are"),
                 p("seed?", "number", ""),
+                NAME,
+                WEIGHT,
+                ENV,
                 p(
                     "row",
                     "(index: integer) -> Task",

@@ -165,3 +165,188 @@ fn columns_work_with_a_single_environment() {
         assert_eq!(worker.reset(&json!({}), 0).await.unwrap().tools().len(), 2);
     });
 }
+
+#[test]
+fn several_datasets_are_one_with_names_and_environments() {
+    let bench = Bench::new(
+        r#"
+        return r1.recipe {
+          envs = { search = r1.env {}, math = r1.env {} },
+          reward = function() return 0 end,
+          data = {
+            train = {
+              gsm = r1.data.jsonl { path = "gsm.jsonl", weight = 3, env = "math" },
+              made = r1.data.generate { count = 2, env = "search", row = function(n) return { problem = "made " .. n } end },
+            },
+            eval = {
+              r1.data.jsonl { path = "gsm.jsonl", env = "math" },
+              r1.data.jsonl { path = "gsm.jsonl", name = "again", env = "search" },
+            },
+          },
+        }"#,
+    );
+    bench.file(
+        "gsm.jsonl",
+        "{\"problem\": \"a\"}\n{\"problem\": \"b\", \"data_source\": \"mine\", \"env\": \"search\"}\n",
+    );
+    let worker = bench.worker();
+    let parts = worker.parts(Split::Train).unwrap();
+    let shown: Vec<_> = parts.iter().map(|part| (part.name.as_str(), part.weight, part.rows, part.generated)).collect();
+    assert_eq!(shown, [("gsm", Some(3.0), 2, false), ("made", None, 2, true)]);
+    assert_eq!(worker.rows(Split::Train).unwrap(), Some(4));
+    let row = |index| worker.row(Split::Train, index).unwrap();
+    assert_eq!(row(0), json!({"problem": "a", "data_source": "gsm", "env": "math"}));
+    // What a row says itself stands.
+    assert_eq!(row(1), json!({"problem": "b", "data_source": "mine", "env": "search"}));
+    assert_eq!(row(3), json!({"problem": "made 2", "data_source": "made", "env": "search"}));
+    assert!(worker.place_of_row(Split::Train, 1).ends_with("gsm.jsonl:2"));
+    assert_eq!(worker.row(Split::Train, 4).unwrap_err().message, "there is no row 4; data.train has 4");
+    let names: Vec<String> = worker.parts(Split::Eval).unwrap().into_iter().map(|part| part.name).collect();
+    assert_eq!(names, ["again", "gsm"]);
+
+    let weights = |script: &Script| {
+        let Some(crate::config::Source::Mixed(parts)) = &script.settings.data.train else { panic!() };
+        parts.values().map(|part| part.weight).collect::<Vec<_>>()
+    };
+    assert_eq!(weights(&bench.load(&["data.train.made.weight=0.5"]).unwrap()), [Some(3.0), Some(0.5)]);
+    let refusal = |setting: &str| bench.load(&[setting]).unwrap_err().message;
+    assert_eq!(refusal("data.train.gsm.weight=0"), "`data.train.gsm.weight` is 0");
+    let unknown = "`data.train.gsm.env` is \"mth\", and the recipe has no such environment";
+    assert_eq!(refusal("data.train.gsm.env=mth"), unknown);
+    // The settings are the same when they are read back.
+    let settings = bench.load(&[]).unwrap().settings;
+    let back: crate::config::Settings = serde_json::from_value(serde_json::to_value(&settings).unwrap()).unwrap();
+    assert_eq!(back, settings);
+}
+
+#[test]
+fn datasets_need_names_of_their_own() {
+    let recipe = |train: &str| refused(&format!("return r1.recipe {{ data = {{ train = {train} }} }}"));
+    let twice = recipe("{ r1.data.jsonl 'a.jsonl', r1.data.jsonl 'x/a.jsonl' }");
+    assert!(twice.contains("two datasets of `data.train` are called `a`"), "{twice}");
+    let misspelt = recipe("{ pth = 'a.jsonl' }");
+    assert!(misspelt.contains("unknown field `data.train.pth`"), "{misspelt}");
+    let named = Bench::new("return r1.recipe { data = { train = { one = 'a.jsonl', two = { path = 'b.csv' } } } }");
+    let Some(crate::config::Source::Mixed(parts)) = named.load(&[]).unwrap().settings.data.train else { panic!() };
+    assert_eq!(parts.keys().map(String::as_str).collect::<Vec<_>>(), ["one", "two"]);
+}
+
+/// `data.train.hf=…` with any recipe.
+#[test]
+fn another_kind_of_dataset_takes_the_place_of_the_recipes() {
+    use crate::config::Source;
+    let hf = "data.train.hf=openai/gsm8k";
+    for train in [
+        "r1.data.generate { count = 3, row = function() return { problem = 'x' } end }",
+        "'t.jsonl'",
+        "{ path = 't.jsonl', columns = { problem = 'q' } }",
+        "{ { problem = 'x' } }",
+        "{ a = 'a.jsonl', b = 'b.jsonl' }",
+    ] {
+        let bench = Bench::new(&format!("return r1.recipe {{ data = {{ train = {train} }} }}"));
+        let script = bench.load(&[hf, "data.train.split=test"]).unwrap();
+        let Some(Source::Hub(hub)) = &script.settings.data.train else { panic!("{train}") };
+        assert_eq!((hub.hf.as_str(), hub.split.as_str()), ("openai/gsm8k", "test"));
+        let script = bench.load(&[hf, "data.train.path=other.csv"]).unwrap();
+        let Some(Source::File(file)) = &script.settings.data.train else { panic!("{train}") };
+        assert_eq!(file.path, "other.csv".into());
+    }
+    // A part of several keeps its name and its weight.
+    let bench =
+        Bench::new("return r1.recipe { data = { train = { a = { path = 'a.jsonl', weight = 2 }, b = 'b.jsonl' } } }");
+    let script = bench.load(&["data.train.a.hf=openai/gsm8k"]).unwrap();
+    let Some(Source::Mixed(parts)) = &script.settings.data.train else { panic!() };
+    assert!(matches!((&parts["a"].source, parts["a"].weight), (Source::Hub(_), Some(2.0))));
+}
+
+#[test]
+fn evaluation_has_an_environment_context_and_limits_of_its_own() {
+    let bench = Bench::new(
+        r#"
+        local look = r1.tool { name = "look", run = function() return "seen" end }
+        return r1.recipe {
+          env = r1.env { tools = { look }, max_steps = 2 },
+          reward = function() return 1 end,
+          data = { train = { { problem = "a" } }, eval = { { problem = "b" } } },
+          eval = {
+            env = r1.env { max_steps = 5, system = "Held out." }, temperature = 0.5, top_p = 0.9, max_new_tokens = 7,
+            before = false,
+            context = function(state) return { state.messages[1], r1.user("again: " .. state.task.problem) } end,
+          },
+        }"#,
+    );
+    let script = bench.load(&[]).unwrap();
+    let eval = &script.settings.eval;
+    assert!(!eval.before && eval.after);
+    let sampling = eval.sampling(&script.settings.sampling);
+    assert_eq!((sampling.temperature, sampling.top_p, sampling.max_new_tokens), (0.5, 0.9, 7));
+    assert_eq!(sampling.top_k, script.settings.sampling.top_k);
+    let worker = bench.worker();
+    run(async {
+        let trained = worker.reset(&worker.row(Split::Train, 0).unwrap(), 0).await.unwrap();
+        assert_eq!((trained.tools().len(), trained.max_steps()), (1, 2));
+        assert_eq!(texts(&worker.observe(&trained, 100).await.unwrap()), ["a"]);
+        let task = worker.row(Split::Eval, 0).unwrap();
+        let held = worker.reset_as(Split::Eval, &task, 0, &Record::live()).await.unwrap();
+        assert_eq!((held.tools().len(), held.max_steps()), (0, 5));
+        assert_eq!(texts(&worker.observe(&held, 100).await.unwrap()), ["Held out.", "again: b"]);
+        assert_eq!(worker.reward(&held, &outcome("")).await.unwrap().total, 1.0);
+        assert_eq!(worker.restore(&held.snapshot().unwrap()).unwrap().max_steps(), 5);
+    });
+    let named = Bench::new(&TWO.replace("trainer =", "eval = { env = \"math\" }, trainer ="));
+    let worker = named.worker();
+    let held = run(worker.reset_as(Split::Eval, &json!({"env": "search", "problem": "x"}), 0, &Record::live()));
+    assert_eq!(held.unwrap().env_name(), "math");
+    let unknown = Bench::new(&TWO.replace("trainer =", "eval = { env = \"maths\" }, trainer ="));
+    assert!(unknown.refusal().contains("`eval.env` is \"maths\""));
+}
+
+#[test]
+fn datasets_are_files_folders_lists_and_patterns_compressed_or_not() {
+    use std::io::Write;
+    let bench = |train: &str| {
+        let bench = Bench::new(&format!(
+            "return r1.recipe {{ data = {{ train = {train} }}, reward = function() return 0 end }}"
+        ));
+        let row = |name: &str| format!("{{\"problem\": \"{name}\"}}\n");
+        bench.file("d/a.jsonl", &row("a"));
+        bench.file("d/b.csv", "problem\nb\n");
+        let path = |name: &str| bench.dir.path().join(name);
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        gzip.write_all(format!("{}{}", row("g1"), row("g2")).as_bytes()).unwrap();
+        std::fs::write(path("d/g.jsonl.gz"), gzip.finish().unwrap()).unwrap();
+        std::fs::write(path("d/z.jsonl.zst"), zstd::encode_all(row("z").as_bytes(), 3).unwrap()).unwrap();
+        bench
+    };
+    let problems = |train: &str| -> Vec<String> {
+        let worker = bench(train).worker();
+        let count = worker.rows(Split::Train).unwrap().unwrap();
+        (0..count)
+            .map(|index| worker.row(Split::Train, index).unwrap()["problem"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(problems("'d'"), ["a", "b", "g1", "g2", "z"]);
+    assert_eq!(problems("{ 'd/z.jsonl.zst', 'd/a.jsonl' }"), ["z", "a"]);
+    assert_eq!(problems("r1.data.jsonl { path = { 'd/a.jsonl', 'd/g.jsonl.gz' } }"), ["a", "g1", "g2"]);
+    assert_eq!(problems("'d/*.jsonl.*'"), ["g1", "g2", "z"]);
+    let broken = bench("'d/g.jsonl.gz'");
+    broken.file("d/g.jsonl.gz", "not gzip");
+    let error = broken.worker().row(Split::Train, 0).unwrap_err();
+    assert!(error.message.starts_with("the file can't be decompressed"), "{error}");
+}
+
+#[test]
+fn whole_numbers_that_luau_would_round_stay_as_text() {
+    let bench = Bench::new(
+        "return r1.recipe { env = r1.env { reset = function(task) return { id = task.id, small = task.small } end },\n\
+         reward = function() return 0 end, data = { train = 't.jsonl' } }",
+    );
+    bench
+        .file("t.jsonl", "{\"id\": 9007199254740993, \"small\": 9007199254740992, \"list\": [-9223372036854775807]}\n");
+    let worker = bench.worker();
+    let task = worker.row(Split::Train, 0).unwrap();
+    assert_eq!(task["id"], "9007199254740993");
+    assert_eq!((&task["small"], &task["list"]), (&json!(9_007_199_254_740_992_u64), &json!(["-9223372036854775807"])));
+    let state = run(worker.reset(&task, 0)).unwrap();
+    assert_eq!(state.snapshot().unwrap()["state"]["id"], "9007199254740993");
+}

@@ -1,0 +1,220 @@
+//! A look through all rows before a run: each can be read, names an environment that there is, and its first prompt has room
+//! in the context.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Spec;
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Observation, Status};
+use crate::script::{Failure, Record, Script, Split, Strictness, Worker};
+use crate::text::Renderer;
+
+/// What to look for.
+#[derive(Clone)]
+pub struct Search<'a> {
+    pub script: &'a Script,
+    pub renderer: &'a Arc<Renderer>,
+    pub split: Split,
+    /// Rows that are looked at.
+    pub rows: &'a [u64],
+    /// Whether first prompts are made; else rows are read only.
+    pub prompts: bool,
+    /// Longest prompt plus reply, tokens.
+    pub max_context: usize,
+    /// Longest first prompt, tokens.
+    pub longest: usize,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Survey {
+    /// Rows whose first prompt is too long, in order.
+    pub overlong: Vec<u64>,
+    /// The longest of them, with its tokens and its place. Tokens are not known where a context function gave up.
+    pub example: Option<(u64, Option<usize>, String)>,
+    /// Rows whose `reset` waits for something outside of the script, which is not asked for: they are kept.
+    pub unseen: usize,
+    /// Rows whose first prompt can't be made, and the first reason.
+    pub failed: Option<(usize, u64, Error)>,
+    /// What rows say that nothing understands.
+    pub notices: BTreeSet<String>,
+}
+
+/// Rows that a thread takes at once.
+const CHUNK: usize = 64;
+
+/// Fewest rows for which another thread, with its virtual machine, is worth starting.
+const ROWS_PER_THREAD: usize = 256;
+
+/// Looks through rows, on all cores. `seen` hears how many more have been looked at.
+///
+/// # Errors
+/// [`Kind::Data`] for the first row that can't be read; [`Kind::Interrupted`] if `stop` is set.
+pub fn survey(search: &Search<'_>, stop: &(dyn Fn() -> bool + Sync), seen: &(dyn Fn(u64) + Sync)) -> Result<Survey> {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = search.rows.len().div_ceil(ROWS_PER_THREAD).clamp(1, cores);
+    let chunks = Mutex::new(search.rows.chunks(CHUNK));
+    let over = AtomicBool::new(false);
+    let found: Mutex<std::result::Result<Survey, (u64, Error)>> = Mutex::new(Ok(Survey::default()));
+    std::thread::scope(|scope| {
+        let work = || {
+            let searched = thread(search, &chunks, &over, stop, seen);
+            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            match searched {
+                Ok(more) => {
+                    if let Ok(all) = &mut *found {
+                        all.add(more);
+                    }
+                }
+                Err((row, error)) => {
+                    // The first row that is wrong, whoever comes upon it.
+                    if found.as_ref().err().is_none_or(|(known, _)| row < *known) {
+                        *found = Err((row, error));
+                    }
+                }
+            }
+        };
+        let started: Vec<_> =
+            (1..threads).map(|_| std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work)).collect();
+        work();
+        drop(started);
+    });
+    let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut found = found.map_err(|(_, error)| error)?;
+    found.overlong.sort_unstable();
+    Ok(found)
+}
+
+/// Bytes of a thread's stack, as for script workers.
+const STACK: usize = 16 << 20;
+
+type Chunks<'a> = Mutex<std::slice::Chunks<'a, u64>>;
+
+/// Looks through chunks until there are no more; a failure is that of a row.
+fn thread(
+    search: &Search<'_>,
+    chunks: &Chunks<'_>,
+    over: &AtomicBool,
+    stop: &(dyn Fn() -> bool + Sync),
+    seen: &(dyn Fn(u64) + Sync),
+) -> std::result::Result<Survey, (u64, Error)> {
+    let worker = || Worker::new(search.script, Some(Arc::clone(search.renderer))).map_err(|error| (0, error));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime =
+        runtime.map_err(|error| (0, Error::new(Kind::Internal, format!("can't start a runtime: {error}"))))?;
+    let mut own = worker()?;
+    let mut found = Survey::default();
+    loop {
+        let chunk = chunks.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let Some(chunk) = chunk.filter(|_| !over.load(Ordering::Relaxed)) else { return Ok(found) };
+        if stop() {
+            return Err((0, Error::new(Kind::Interrupted, "stopped while the data was looked through")));
+        }
+        for &row in chunk {
+            let looked = runtime.block_on(look(search, &own, row, &mut found));
+            looked.map_err(|error| {
+                over.store(true, Ordering::Relaxed);
+                (row, error)
+            })?;
+        }
+        drop(own.take_log());
+        if own.is_worn() {
+            own = worker()?;
+        }
+        seen(chunk.len() as u64);
+    }
+}
+
+async fn look(search: &Search<'_>, worker: &Worker, row: u64, found: &mut Survey) -> Result<()> {
+    let task = worker.row(search.split, row)?;
+    found.notices.extend(worker.notice(search.split, &task));
+    if !search.prompts {
+        return Ok(());
+    }
+    let spec = Spec { max_context: search.max_context, ..Spec::new(search.split, row, &search.script.settings) };
+    // What the world would answer is not asked for: a row whose beginning depends on it is not known yet.
+    let record = Record::replay(Vec::new(), Strictness::Exact);
+    let made = prompt(search, worker, &task, &spec, &record).await;
+    if record.close().is_some() {
+        found.unseen += 1;
+        return Ok(());
+    }
+    match made {
+        Ok(Some(tokens)) => found.too_long(row, Some(tokens), worker.place_of_row(search.split, row)),
+        Ok(None) => {}
+        Err(failure) if failure.status == Status::ContextOverflow => {
+            found.too_long(row, None, worker.place_of_row(search.split, row));
+        }
+        Err(failure) => match &mut found.failed {
+            Some((count, first, error)) => {
+                *count += 1;
+                if row < *first {
+                    (*first, *error) = (row, failure.error);
+                }
+            }
+            none => *none = Some((1, row, failure.error)),
+        },
+    }
+    Ok(())
+}
+
+/// The tokens of a first prompt that is too long.
+async fn prompt(
+    search: &Search<'_>,
+    worker: &Worker,
+    task: &serde_json::Value,
+    spec: &Spec,
+    record: &Record,
+) -> std::result::Result<Option<usize>, Failure> {
+    /// Bytes of text that a token has at least, however odd the text.
+    const BYTES: f64 = 0.25;
+    let state = worker.reset_as(search.split, task, spec.env_seed, record).await?;
+    let budget = spec.budget();
+    let observation = worker.observe(&state, budget).await?;
+    let renderer = state.renderer().unwrap_or(search.renderer);
+    let failed = |error: Error| Failure::new(Status::EnvError, error);
+    let tokens = match &observation {
+        Observation::TokenIds(ids) => ids.len(),
+        Observation::Text(text) => renderer.tokenizer().encode(text).map_err(failed)?.len(),
+        Observation::Messages(messages) => {
+            // Most prompts are far from the limit, and need not be encoded.
+            let text = renderer.prompt_text(messages, state.tools()).map_err(failed)?;
+            if text.len() as f64 <= search.longest as f64 * BYTES {
+                return Ok(None);
+            }
+            renderer.count(messages, state.tools()).map_err(failed)?
+        }
+    };
+    let longest = if worker.has_context(&state) { search.longest.min(budget) } else { search.longest };
+    Ok((tokens > longest).then_some(tokens))
+}
+
+impl Survey {
+    fn too_long(&mut self, row: u64, tokens: Option<usize>, place: String) {
+        self.overlong.push(row);
+        self.longer((row, tokens, place));
+    }
+
+    /// Keeps the longest as the example; of equals the first.
+    fn longer(&mut self, new: (u64, Option<usize>, String)) {
+        let key = |(row, tokens, _): &(u64, Option<usize>, String)| (tokens.unwrap_or(0), std::cmp::Reverse(*row));
+        if self.example.as_ref().is_none_or(|known| key(&new) > key(known)) {
+            self.example = Some(new);
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.overlong.extend(other.overlong);
+        self.unseen += other.unseen;
+        self.notices.extend(other.notices);
+        if let Some(example) = other.example {
+            self.longer(example);
+        }
+        self.failed = match (self.failed.take(), other.failed) {
+            (Some((a, x, one)), Some((b, y, two))) => Some(if x <= y { (a + b, x, one) } else { (a + b, y, two) }),
+            (one, two) => one.or(two),
+        };
+    }
+}

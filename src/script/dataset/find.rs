@@ -1,0 +1,147 @@
+//! From what a recipe says of files to the files: lists, folders, patterns.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::DataFormat;
+use crate::error::{Error, Kind, Result};
+
+/// Files beside a dataset's own that say something of it.
+const ABOUT: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
+
+/// The files that `paths` name, each in the current directory or else in `beside`. Those of a folder or of a pattern are in
+/// the order of their names.
+///
+/// # Errors
+/// [`Kind::Data`] for a folder or a pattern without files.
+pub(crate) fn find(paths: &[PathBuf], beside: &Path, format: Option<DataFormat>) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for path in paths {
+        let other = beside.join(path);
+        let is_pattern = !path.exists() && !other.exists() && path.to_string_lossy().contains('*');
+        if is_pattern {
+            let mut all = fitting(path);
+            if all.is_empty() {
+                all = fitting(&other);
+            }
+            if all.is_empty() {
+                return Err(Error::new(Kind::Data, "no file fits the pattern").at_path(path));
+            }
+            found.append(&mut all);
+            continue;
+        }
+        let path = if path.exists() || !other.exists() { path.clone() } else { other };
+        if !path.is_dir() {
+            found.push(path);
+            continue;
+        }
+        let mut all = Vec::new();
+        within(&path, format, &mut all)
+            .map_err(|error| Error::io(Kind::Data, "read the dataset's folder", &path, &error))?;
+        if all.is_empty() {
+            let hint = "it reads .jsonl, .json, .csv, .tsv, .parquet, .arrow, and lines compressed as .gz or .zst";
+            return Err(Error::new(Kind::Data, "the folder has no files that r1 reads").at_path(&path).hint(hint));
+        }
+        found.append(&mut all);
+    }
+    Ok(found)
+}
+
+/// The files of a folder and of its folders that have rows. Without a format, those whose names say one.
+fn within(folder: &Path, format: Option<DataFormat>, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
+    for path in listed(folder)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with(['.', '_']) || ABOUT.contains(&name.as_str()) {
+            continue;
+        }
+        if path.is_dir() {
+            within(&path, format, found)?;
+        } else if DataFormat::of(&path).is_some_and(|own| format.is_none_or(|format| format == own)) {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn listed(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut paths = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
+    paths.sort_unstable();
+    Ok(paths)
+}
+
+/// The files that fit a pattern, part by part of the path; what can't be read has none.
+fn fitting(pattern: &Path) -> Vec<PathBuf> {
+    let mut all = vec![PathBuf::new()];
+    for part in pattern.components() {
+        let part = part.as_os_str().to_string_lossy();
+        let mut next = Vec::new();
+        for path in all {
+            if !part.contains('*') {
+                next.push(path.join(&*part));
+                continue;
+            }
+            let folder = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
+            let fits = |found: &PathBuf| {
+                let name = found.file_name().unwrap_or_default().to_string_lossy();
+                !name.starts_with('.') && fits(&part, &name)
+            };
+            let names = listed(folder).unwrap_or_default().into_iter().filter(fits);
+            next.extend(names.map(|found| path.join(found.file_name().unwrap_or_default())));
+        }
+        all = next;
+    }
+    all.retain(|path| path.is_file());
+    all
+}
+
+/// Whether a name fits a pattern in which `*` stands for any letters.
+fn fits(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((before, rest)) => name.strip_prefix(before).is_some_and(|name| {
+            let starts = name.char_indices().map(|(at, _)| at).chain([name.len()]);
+            // The last star takes all that it can.
+            if rest.contains('*') { starts.into_iter().any(|at| fits(rest, &name[at..])) } else { name.ends_with(rest) }
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn patterns_fit_names() {
+        for (pattern, name, expected) in [
+            ("a*c", "abc", true),
+            ("a*c", "ac", true),
+            ("a*b*c", "aXbYbc", true),
+            ("a*b*c", "aXYc", false),
+            ("*", "é", true),
+            ("a*a", "a", false),
+            ("ab", "abc", false),
+        ] {
+            assert_eq!(fits(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn folders_lists_and_patterns_name_files() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("d/inner")).unwrap();
+        for name in ["d/b.jsonl", "d/a.jsonl.gz", "d/state.json", "d/notes.txt", "d/.x.csv", "d/inner/c.parquet"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        let found = |paths: &[&str]| -> std::result::Result<Vec<String>, String> {
+            let paths: Vec<PathBuf> = paths.iter().map(Into::into).collect();
+            let found = find(&paths, dir.path(), None).map_err(|error| error.message)?;
+            Ok(found.iter().map(|path| path.strip_prefix(dir.path()).unwrap().display().to_string()).collect())
+        };
+        assert_eq!(found(&["d"]).unwrap(), ["d/a.jsonl.gz", "d/b.jsonl", "d/inner/c.parquet"]);
+        assert_eq!(found(&["d/*.jsonl", "d/inner/*"]).unwrap(), ["d/b.jsonl", "d/inner/c.parquet"]);
+        assert_eq!(found(&["*/b*"]).unwrap(), ["d/b.jsonl"]);
+        assert_eq!(found(&["d/*.tsv"]).unwrap_err(), "no file fits the pattern");
+        std::fs::create_dir(dir.path().join("empty")).unwrap();
+        assert_eq!(found(&["empty"]).unwrap_err(), "the folder has no files that r1 reads");
+    }
+}

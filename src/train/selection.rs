@@ -1,0 +1,124 @@
+//! The rows that a run draws from: all that can be used, found before it starts.
+
+use std::sync::Arc;
+
+use super::order::Order;
+use super::source::Fetching;
+use crate::config::OverlongPrompts;
+use crate::error::{Error, Kind, Result};
+use crate::rollout::{Search, Survey, survey};
+use crate::script::{DataPart, Script, Split, Worker};
+use crate::telemetry::Interrupt;
+use crate::text::Renderer;
+
+/// The rows of both splits.
+pub(super) struct Selection {
+    pub(super) train: Option<Order>,
+    pub(super) eval: Option<Order>,
+}
+
+/// Rows from which on a bar shows how far the look through them is.
+const MANY: usize = 2000;
+
+impl Selection {
+    /// Looks through the rows of a recipe, as `data.overlong_prompts` says.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] for a row that can't be read, or names an environment or a tool that there is not; with
+    /// `overlong_prompts = "error"` for one that is too long.
+    pub(super) fn new(
+        script: &Script,
+        renderer: &Arc<Renderer>,
+        max_context: usize,
+        fetching: Fetching<'_>,
+    ) -> Result<Self> {
+        // What it prints while it is tried is printed when it runs.
+        let script = &script.unheard();
+        let worker = Worker::new(script, None)?;
+        let split = |split| -> Result<Option<Order>> {
+            let parts = worker.parts(split)?;
+            if parts.iter().all(|part| part.rows == 0) {
+                return Ok(None);
+            }
+            let left_out = look(script, renderer, split, &parts, max_context, fetching)?;
+            Order::new(&parts, &left_out).map(Some)
+        };
+        Ok(Self { train: split(Split::Train)?, eval: split(Split::Eval)? })
+    }
+}
+
+/// Rows that are left out.
+fn look(
+    script: &Script,
+    renderer: &Arc<Renderer>,
+    split: Split,
+    parts: &[DataPart],
+    max_context: usize,
+    fetching: Fetching<'_>,
+) -> Result<Vec<u64>> {
+    let data = &script.settings.data;
+    let mut first = 0;
+    let mut rows = Vec::new();
+    for part in parts {
+        // Rows that a function makes may be without number.
+        let looked_at = match data.overlong_prompts {
+            OverlongPrompts::Auto | OverlongPrompts::Keep => !part.generated,
+            OverlongPrompts::Filter | OverlongPrompts::Error => true,
+        };
+        if looked_at {
+            rows.extend(first..first + part.rows);
+        }
+        first += part.rows;
+    }
+    if rows.is_empty() {
+        return Ok(rows);
+    }
+    let room = max_context.saturating_sub(1);
+    let longest = if data.max_prompt_tokens == 0 { room } else { data.max_prompt_tokens.min(room) };
+    let prompts = data.overlong_prompts != OverlongPrompts::Keep;
+    let search = Search { script, renderer, split, rows: &rows, prompts, max_context, longest };
+    let reporter = fetching.reporter;
+    let bar = (rows.len() >= MANY)
+        .then(|| reporter.bar(&format!("reading {} data", split.name()), rows.len() as u64, "rows"));
+    let stop = || fetching.interrupt.is_some_and(Interrupt::is_set);
+    let found = survey(&search, &stop, &|more| {
+        if let Some(bar) = &bar {
+            bar.inc(more);
+        }
+    });
+    if let Some(bar) = &bar {
+        bar.finish();
+    }
+    let Survey { overlong, example, unseen, failed, notices } = found?;
+    for notice in notices {
+        reporter.warn(&notice);
+    }
+    let name = split.name();
+    if let Some((count, row, error)) = failed {
+        let (rows, Error { message, place, .. }) = (plural(count, "row"), error);
+        let at = place.map(|place| format!(" ({place})")).unwrap_or_default();
+        reporter.warn(&format!("{rows} of data.{name} can't be started; row {row}: {message}{at}"));
+    }
+    if unseen > 0 {
+        let rows = plural(unseen, "row");
+        reporter.info(&format!("{rows} of data.{name} could not be measured: their reset waits for something outside"));
+    }
+    if let Some((row, tokens, place)) = example {
+        let tokens = tokens.map_or_else(String::new, |tokens| format!(" has {tokens} tokens"));
+        let message = format!(
+            "{} of {} in data.{name} have a first prompt of more than {longest} tokens, such as row {row}{tokens}",
+            overlong.len(),
+            plural(rows.len(), "row")
+        );
+        if data.overlong_prompts == OverlongPrompts::Error {
+            let hint = "overlong_prompts = \"filter\" leaves such rows out; policy.max_context and data.max_prompt_tokens set the limit";
+            return Err(Error::new(Kind::Data, message).at(place).hint(hint));
+        }
+        reporter.warn(&format!("{message} ({place}): left out"));
+    }
+    Ok(overlong)
+}
+
+fn plural(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}

@@ -1,0 +1,114 @@
+//! Several environments and datasets in one run, rows that are too long, prefixes of replies.
+
+use super::{directory, r1, shown};
+
+/// Two environments, two datasets, and rows of which one is far too long.
+const TWO: &str = r#"
+local long = string.rep("long ", 200)
+local function rows(word, count)
+  local list = {}
+  for n = 1, count do list[n] = { problem = word .. n } end
+  return list
+end
+local ones, twos = rows("one ", 4), rows("two ", 8)
+twos[3].problem = long
+return r1.recipe {
+  policy = { model = "model" },
+  envs = {
+    first = r1.env { max_steps = 1, system = "First." },
+    second = r1.env { max_steps = 2, format = "hermes", reply_prefix = "So: ", reward = function(state, outcome)
+      return { prefixed = outcome.text:sub(1, 4) == "So: " and 1 or 0, total = #outcome.text }
+    end },
+  },
+  reward = function(state, outcome) return { total = -#outcome.text } end,
+  data = {
+    train = {
+      ones = { rows = ones, weight = 1, env = "first" },
+      twos = { rows = twos, weight = 1, env = "second" },
+    },
+    eval = { ones = { rows = rows("one ", 2), env = "first" }, twos = { rows = rows("two ", 2), env = "second" } },
+  },
+  sampling = { max_new_tokens = 8 },
+  trainer = r1.grpo { steps = 4, groups_per_step = 2, group_size = 2, lr = 1e-3, warmup = 0 },
+  eval = { limit = 1 },
+}
+"#;
+
+fn metrics(dir: &std::path::Path, run: &str) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(dir.join("runs").join(run).join("metrics.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn ran(dir: &std::path::Path, args: &[&str]) -> String {
+    let output = r1(dir, args).output().unwrap();
+    assert!(output.status.success(), "{}", shown(dir, &output));
+    shown(dir, &output)
+}
+
+#[test]
+fn one_run_trains_on_two_environments_and_datasets() {
+    let dir = directory(&[("two.lua", TWO)], true);
+    let told = ran(dir.path(), &["run", "two.lua", "--name", "whole", "checkpoint.every=1"]);
+    assert!(
+        told.contains("1 of 12 rows in data.train have a first prompt of more than 127 tokens, such as row 6"),
+        "{told}"
+    );
+    // Each source by itself, in the table and in the metrics.
+    assert!(told.contains("before: ones") && told.contains("after: twos"), "{told}");
+    let all = metrics(dir.path(), "whole");
+    let steps: Vec<_> = all.iter().filter(|line| line.get("source/ones/reward").is_some()).collect();
+    assert_eq!(steps.len(), 4);
+    for step in steps {
+        assert_eq!(step["source/ones/share"], 0.5);
+        assert!(step["source/ones/reward"].as_f64().unwrap() <= 0.0);
+        assert!(step["source/twos/reward"].as_f64().unwrap() >= 0.0);
+        // Only trajectories of the second environment have it.
+        assert_eq!(step["reward/prefixed"], 0.5);
+    }
+    let evaluated = all.iter().find(|line| line.get("eval/accuracy").is_some()).unwrap();
+    assert_eq!((&evaluated["eval/ones/tasks"], &evaluated["eval/twos/tasks"]), (&1.0.into(), &1.0.into()));
+
+    // The same trajectories after a stop in the middle.
+    ran(dir.path(), &["run", "two.lua", "--name", "broken", "trainer.steps=2", "checkpoint.every=1"]);
+    ran(dir.path(), &["run", "two.lua", "--name", "broken", "--resume", "trainer.steps=4"]);
+    let rewards = |run: &str| -> Vec<serde_json::Value> {
+        metrics(dir.path(), run).iter().filter_map(|line| line.get("source/twos/reward").cloned()).collect()
+    };
+    assert_eq!(rewards("whole"), rewards("broken"));
+
+    // What was stored runs again, each trajectory in its own environment.
+    let told = ran(dir.path(), &["replay", "runs/whole"]);
+    assert!(told.contains("16 trajectories: every observation, reward and status as recorded"), "{told}");
+    ran(dir.path(), &["check", "two.lua"]);
+}
+
+#[test]
+fn rows_that_are_too_long_can_be_kept_or_refused() {
+    let dir = directory(&[("two.lua", TWO)], true);
+    let output = r1(dir.path(), &["run", "two.lua", "data.overlong_prompts=error"]).output().unwrap();
+    let told = shown(dir.path(), &output);
+    assert!(told.starts_with("exit: 6") && told.contains("1 of 12 rows in data.train"), "{told}");
+    let output = r1(dir.path(), &["run", "two.lua", "data.max_prompt_tokens=3"]).output().unwrap();
+    let told = shown(dir.path(), &output);
+    assert!(told.contains("no row of the dataset `ones` can be used"), "{told}");
+    let wrong = TWO.replace("env = \"second\" },\n    },\n    eval", "},\n    },\n    eval");
+    let dir = directory(&[("two.lua", &wrong)], true);
+    let output = r1(dir.path(), &["run", "two.lua", "data.overlong_prompts=keep"]).output().unwrap();
+    let told = shown(dir.path(), &output);
+    // Before anything is sampled, though the first row of the other dataset is sound.
+    assert!(told.contains("the row does not say which of the recipe's environments it is for"), "{told}");
+    assert!(!dir.path().join("runs").exists(), "{told}");
+}
+
+#[test]
+fn a_reply_has_its_prefix_in_a_chat() {
+    let dir = directory(&[], true);
+    let told = |args: &[&str]| {
+        let common = ["infer", "--model", "model", "-p", "Say 1", "--temperature", "0", "--max-new-tokens", "4"];
+        let output = r1(dir.path(), &[&common, args].concat()).output().unwrap();
+        shown(dir.path(), &output)
+    };
+    assert!(told(&["--reply-prefix", "Well\\n"]).contains("stdout\nWell"), "{}", told(&["--reply-prefix", "Well\\n"]));
+    let refused = told(&["--template-arg", "enable_thinking=false"]);
+    assert!(refused.contains("the chat template does not read `enable_thinking`"), "{refused}");
+}
