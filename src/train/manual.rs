@@ -132,7 +132,7 @@ impl Manual {
     /// Where the run is: `{ step, steps, run_dir, rows, settings }`.
     pub fn about(&self) -> Value {
         json!({
-            "step": self.it.state.step, "steps": self.it.learner.steps, "run_dir": self.it.run.path(), "rows": self.it.rows,
+            "step": self.it.state.step, "steps": self.it.learner.steps, "run_dir": self.it.run.path(), "rows": self.it.session.pool.rows(crate::script::Split::Train),
             "settings": self.it.session.settings,
         })
     }

@@ -57,8 +57,6 @@ pub(super) struct Training {
     pub(super) signal: Signal,
     /// Settings that were warned of.
     pub(super) warned: Vec<String>,
-    /// Training tasks.
-    pub(super) rows: u64,
     /// Where a resumed run goes on from.
     pub(super) checkpoint: Option<PathBuf>,
     /// The policy's settings with the model that the run started from, which is the reference policy.
@@ -167,7 +165,6 @@ impl Training {
             state,
             run,
             log,
-            rows,
             checkpoint,
             base,
             origins,
