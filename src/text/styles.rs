@@ -10,8 +10,8 @@ use crate::mdp::Message;
 
 /// ChatML that thinks unless it is told not to, as Qwen3's does.
 const THINKING: &str = "{%- for m in messages -%}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{%- endfor -%}\
-    {%- if add_generation_prompt -%}<|im_start|>assistant\n\
-    {%- if enable_thinking is defined and enable_thinking is false -%}<think>\n\n</think>\n\n{%- endif -%}{%- endif -%}";
+    {%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}\
+    {%- if enable_thinking is defined and enable_thinking is false -%}{{ '<think>\n\n</think>\n\n' }}{%- endif -%}{%- endif -%}";
 
 fn prefixed(format: Format) -> std::sync::Arc<super::Renderer> {
     let style = Style { reply_prefix: "<think>\n".to_owned(), ..Style::of_format(format.name()) };

@@ -26,7 +26,7 @@ pub(crate) struct Env {
 
 impl UserData for Env {}
 
-pub(super) const FIELDS: [&str; 14] = [
+pub(super) const FIELDS: [&str; 15] = [
     "tools",
     "format",
     "max_steps",
@@ -37,6 +37,7 @@ pub(super) const FIELDS: [&str; 14] = [
     "max_result_tokens",
     "call_rewards",
     "system",
+    "reply_prefix",
     "reset",
     "step",
     "context",

@@ -274,7 +274,7 @@ fn what_can_not_be_meant_is_refused_where_it_is_written() {
       hint: known: `columns`, `file`, `hf`, `split`, `subset`
     "#);
     assert_snapshot!(told("{ path = 'x', format = 'xml' }"), @r#"
-    r1.recipe: `data.train.format` is "xml"; it is one of `jsonl`, `json`, `csv`, `tsv`, `parquet`
+    r1.recipe: `data.train.format` is "xml"; it is one of `jsonl`, `json`, `csv`, `tsv`, `parquet`, `arrow`
       --> x.lua:1
     "#);
     let hf = files("r1.data.hf 'openai/gsm8k@main' { split = 'test', subset = 'main' }", &[])

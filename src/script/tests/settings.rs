@@ -75,7 +75,7 @@ fn unknown_and_unfit_overrides_are_refused() {
     assert_snapshot!(no("temprature=1"), @r#"
     unknown setting `temprature`
       --> temprature=1
-      hint: did you mean `eval.temperature` or `sampling.temperature`?
+      hint: did you mean `eval.temperature` or `sampling.temperature` or `policy.template_kwargs`?
     "#);
     assert_snapshot!(no("lr"), @r#"
     `lr` is not a setting

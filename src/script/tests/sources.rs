@@ -319,7 +319,8 @@ fn datasets_are_files_folders_lists_and_patterns_compressed_or_not() {
         bench
     };
     let problems = |train: &str| -> Vec<String> {
-        let worker = bench(train).worker();
+        let bench = bench(train);
+        let worker = bench.worker();
         let count = worker.rows(Split::Train).unwrap().unwrap();
         (0..count)
             .map(|index| worker.row(Split::Train, index).unwrap()["problem"].as_str().unwrap().to_owned())
