@@ -42,7 +42,7 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
     let mut reloads = Reloads::start(&it, options, reporter)?;
     let mut curves = report::Curves::default();
     while it.state.step < it.learner.steps as u64 {
-        if it.is_stopping(reporter) {
+        if it.is_stopping() {
             summary.interrupted = true;
             break;
         }

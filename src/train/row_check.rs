@@ -1,5 +1,5 @@
-//! Reads every row of the datasets in files once, so that one that can't be read is found at the start of a run and not when
-//! it is drawn, hours later.
+//! Reads every row of the datasets in files once, so that supervised training finds one that can't be read at its start and
+//! not when it is drawn, hours later. Reinforcement learning finds it as it selects its rows (selection.rs).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,20 +63,26 @@ impl Drop for RowCheck {
 
 fn read(script: &Script, stop: &AtomicBool) -> Result<()> {
     let settings = &script.settings;
-    let in_files = |source: &Option<Source>| matches!(source, Some(Source::File(_) | Source::Hub(_)));
-    let (train, eval) = (in_files(&settings.data.train), in_files(&settings.data.eval));
-    if !train && !eval {
+    let in_files = |source: &Option<Source>| {
+        let parts = source.as_ref().map(Source::parts).unwrap_or_default();
+        parts.iter().any(|(_, source)| matches!(source, Source::File(_) | Source::Hub(_)))
+    };
+    if !in_files(&settings.data.train) && !in_files(&settings.data.eval) {
         return Ok(());
     }
     let worker = Worker::new(script, None)?;
     let limit = if settings.eval.limit == 0 { u64::MAX } else { settings.eval.limit as u64 };
-    for (split, _) in [(Split::Train, train), (Split::Eval, eval)].into_iter().filter(|(_, wanted)| *wanted) {
-        let most = if split == Split::Eval { limit } else { u64::MAX };
-        for index in 0..worker.rows(split)?.unwrap_or(0).min(most) {
-            if stop.load(Ordering::Relaxed) {
-                return Ok(());
+    for (split, most) in [(Split::Train, u64::MAX), (Split::Eval, limit)] {
+        let mut first = 0;
+        for part in worker.parts(split)? {
+            let wanted = if part.generated { 0 } else { part.rows.min(most) };
+            for index in first..first + wanted {
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                worker.row(split, index)?;
             }
-            worker.row(split, index)?;
+            first += part.rows;
         }
     }
     Ok(())

@@ -10,7 +10,6 @@ use super::evaluate::{Evaluation, evaluate};
 use super::objective::Objective;
 use super::order::Order;
 use super::resume::{Opened, record};
-use super::row_check::{self, RowCheck};
 use super::score::Reference;
 use super::session::{Session, load_model};
 use super::signal::Signal;
@@ -64,7 +63,6 @@ pub(super) struct Training {
     pub(super) origins: Origins,
     pub(super) standing: Standing,
     verbose: bool,
-    row_check: RowCheck,
 }
 
 impl Training {
@@ -79,7 +77,6 @@ impl Training {
         let Opened { mut script, options, resumed, standing } = opened;
         let fetching = options.fetching(reporter);
         source::fetch_data(&script, fetching)?;
-        let row_check = RowCheck::start(&script)?;
         let (dir, origin) = match (&checkpoint, origin) {
             (Some(checkpoint), Some(origin)) => (checkpoint.clone(), origin),
             (found, _) => {
@@ -96,7 +93,6 @@ impl Training {
         }
         let mut session = Session::open(&mut script, &dir, fetching)?;
         script.settings.policy.model = written;
-        row_check.wait(row_check::PATIENCE)?;
         let origins = source::origins(&script, Some(origin))?;
         let rows = session.rows.train.as_ref().map(Order::rows).ok_or_else(|| {
             Error::new(Kind::Data, "the recipe has no training data")
@@ -170,7 +166,6 @@ impl Training {
             origins,
             standing,
             verbose: options.verbose,
-            row_check,
             watch: Watch::default(),
             signal: Signal::default(),
             warned: warnings.into_iter().map(|error| error.message).collect(),
@@ -178,8 +173,7 @@ impl Training {
     }
 
     /// Whether the run is to end before its next step.
-    pub(super) fn is_stopping(&self, reporter: &Reporter) -> bool {
-        self.row_check.look(reporter);
+    pub(super) fn is_stopping(&self) -> bool {
         self.standing.is_stopping()
     }
 
