@@ -104,14 +104,14 @@ fn look(
         reporter.info(&format!("{rows} of data.{name} could not be measured: their reset waits for something outside"));
     }
     if let Some((row, tokens, place)) = example {
-        let tokens = tokens.map_or_else(String::new, |tokens| format!(" has {tokens} tokens"));
+        let tokens = tokens.map_or_else(String::new, |tokens| format!(" ({tokens} tokens)"));
         let message = format!(
             "{} of {} in data.{name} have a first prompt of more than {longest} tokens, such as row {row}{tokens}",
             overlong.len(),
             plural(rows.len(), "row")
         );
         if data.overlong_prompts == OverlongPrompts::Error {
-            let hint = "overlong_prompts = \"filter\" leaves such rows out; policy.max_context and data.max_prompt_tokens set the limit";
+            let hint = "data.overlong_prompts=filter leaves such rows out; policy.max_context and data.max_prompt_tokens set the limit";
             return Err(Error::new(Kind::Data, message).at(place).hint(hint));
         }
         reporter.warn(&format!("{message} ({place}): left out"));

@@ -133,6 +133,7 @@ fn a_row_without_its_column() {
     cli_snapshot!(model, { "a.lua" => RECIPE, "tasks.jsonl" => "{\"question\": \"1+1\"}\n" }, ["run", "a.lua"], @"
     exit: 6
     --- stderr
+    warning: 1 row of data.train can't be started; row 0: r1.user: the content must be text or a list of parts, got nil (a.lua:5)
       policy   model (0.0M parameters, Float on Cpu, 1 MiB)
       data     1 training task
       training 1 step of 2 groups of 2 trajectories, lr 1e-6

@@ -79,7 +79,12 @@ fn one_run_trains_on_two_environments_and_datasets() {
     // What was stored runs again, each trajectory in its own environment.
     let told = ran(dir.path(), &["replay", "runs/whole"]);
     assert!(told.contains("16 trajectories: every observation, reward and status as recorded"), "{told}");
-    ran(dir.path(), &["check", "two.lua"]);
+    // A check knows which rows the run leaves out.
+    let told = ran(dir.path(), &["check", "two.lua"]);
+    assert!(told.contains("warning (context)") && told.contains("a run leaves such rows out"), "{told}");
+    let output = r1(dir.path(), &["check", "two.lua", "data.overlong_prompts=keep"]).output().unwrap();
+    let told = shown(dir.path(), &output);
+    assert!(told.contains("error (context): the prompt has 1023 tokens"), "{told}");
 }
 
 #[test]
@@ -87,7 +92,7 @@ fn rows_that_are_too_long_can_be_kept_or_refused() {
     let dir = directory(&[("two.lua", TWO)], true);
     let output = r1(dir.path(), &["run", "two.lua", "data.overlong_prompts=error"]).output().unwrap();
     let told = shown(dir.path(), &output);
-    assert!(told.starts_with("exit: 6") && told.contains("1 of 12 rows in data.train"), "{told}");
+    assert!(told.starts_with("exit: 4") && told.contains("1 of 12 rows in data.train"), "{told}");
     let output = r1(dir.path(), &["run", "two.lua", "data.max_prompt_tokens=3"]).output().unwrap();
     let told = shown(dir.path(), &output);
     assert!(told.contains("no row of the dataset `ones` can be used"), "{told}");

@@ -3,9 +3,10 @@
 use super::contract::Tried;
 use super::replies::Kind;
 use super::{Finding, Level, Report};
+use crate::config::OverlongPrompts;
 use crate::mdp::{Limit, Status, Trajectory};
 use crate::rollout::Stage;
-use crate::script::{OfTask, Script, Worker};
+use crate::script::{OfTask, Script, Split, Worker};
 use crate::text::Renderer;
 
 /// Judges all of them.
@@ -13,7 +14,8 @@ pub(super) fn judge(tried: &[Tried], stage: Stage<'_>, script: &Script, report: 
     let mut causes = Vec::new();
     for it in tried {
         let of = stage.worker.of_task(&it.which.value).ok();
-        ended(it, of.as_ref(), script, &mut causes, report);
+        let left_out = it.trajectory.steps.is_empty() && left_out(it.which.row, tried, stage.worker, script);
+        ended(it, of.as_ref(), left_out, script, &mut causes, report);
         continued(it, stage.renderer, report);
     }
     for Cause { message, names, finding, .. } in causes {
@@ -39,8 +41,32 @@ struct Cause {
     finding: usize,
 }
 
+/// Whether a run leaves out a row whose first prompt is too long. If no row can be started, the prompts are at fault.
+fn left_out(row: u64, tried: &[Tried], worker: &Worker, script: &Script) -> bool {
+    let filtered = match script.settings.data.overlong_prompts {
+        OverlongPrompts::Filter => true,
+        OverlongPrompts::Error | OverlongPrompts::Keep => false,
+        OverlongPrompts::Auto => {
+            let mut end = 0;
+            worker.parts(Split::Train).unwrap_or_default().iter().any(|part| {
+                let start = end;
+                end += part.rows;
+                (start..end).contains(&row) && !part.generated
+            })
+        }
+    };
+    filtered && tried.iter().any(|it| !it.trajectory.steps.is_empty())
+}
+
 /// A trajectory ended as it may.
-fn ended(it: &Tried, of: Option<&OfTask>, script: &Script, causes: &mut Vec<Cause>, report: &mut Report) {
+fn ended(
+    it: &Tried,
+    of: Option<&OfTask>,
+    left_out: bool,
+    script: &Script,
+    causes: &mut Vec<Cause>,
+    report: &mut Report,
+) {
     let Tried { kind, trajectory, .. } = it;
     let longest = trajectory.steps.iter().map(|step| step.prompt_ids.len()).max().unwrap_or(0);
     report.longest_prompt = report.longest_prompt.max(longest);
@@ -97,6 +123,10 @@ fn ended(it: &Tried, of: Option<&OfTask>, script: &Script, causes: &mut Vec<Caus
                 "limits",
                 format!("{name} waits too long: {message}; nothing else was tried"),
             ));
+        }
+        Status::ContextOverflow if left_out => {
+            let message = format!("{message}: a run leaves such rows out (data.overlong_prompts)");
+            report.add(finding(Level::Warning, "context", message));
         }
         Status::ContextOverflow if trajectory.steps.is_empty() => report.add(finding(Level::Error, "context", message)),
         Status::ContextOverflow => {
