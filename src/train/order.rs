@@ -79,7 +79,9 @@ impl Order {
             own.push(Part { rows, share, salt });
         }
         let sum: f64 = own.iter().map(|part| part.share).sum();
-        own.iter_mut().for_each(|part| part.share /= sum);
+        for part in &mut own {
+            part.share /= sum;
+        }
         Ok(Self { drawn: RefCell::new((0, vec![0; own.len()])), parts: own })
     }
 

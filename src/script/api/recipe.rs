@@ -143,7 +143,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     }
     own_function(lua, &settings, "estimator", "advantage", "advantage = function(group) … end", advantage.is_some())?;
     own_function(lua, &settings, "loss", "loss", "loss = function(b) … end", loss.is_some())?;
-    Ok(Recipe { settings, envs, eval, context, reward, advantage, loss, rows })
+    Ok(Recipe { settings, envs, context, reward, advantage, loss, eval, rows })
 }
 
 /// Refuses a function of the recipe that `trainer` does not name, and the name without the function.
