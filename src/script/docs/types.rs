@@ -211,6 +211,8 @@ const TABLES: &[(&str, &str, Fields)] = &[
             ("task_index", "number", ""),
             ("task", "Task", ""),
             ("status", "string", ""),
+            ("truncated_by?", "string", "The limit that cut it"),
+            ("retries", "number", "How often it was sampled again after a failure"),
             ("error?", "string", ""),
             ("script_hash", "string", ""),
             ("reward", "number", ""),
