@@ -259,6 +259,8 @@ function Training:save(out) end
 ---@field task_index number
 ---@field task r1.Task
 ---@field status string
+---@field truncated_by? string The limit that cut it
+---@field retries number How often it was sampled again after a failure
 ---@field error? string
 ---@field script_hash string
 ---@field reward number
