@@ -20,7 +20,7 @@ pub use data::{
 };
 pub use env::{CallRewards, EnvSettings, ExcessCalls, OnOverflow};
 pub use learner::{
-    ALGORITHMS, Algorithm, Choice, CriticSettings, Decay, Filter, Kl, KlPlace, Learner, OnNan, WeightGroup,
+    ALGORITHMS, Algorithm, Choice, CriticSettings, Decay, Filter, Kl, KlPlace, Learner, MiniBatchBy, OnNan, WeightGroup,
 };
 pub use loss_graph::{Binary, Input, LossGraph, Node, Op, Operand, Over, Shape, Unary};
 

@@ -57,6 +57,11 @@ pub struct Learner {
     pub epochs: usize,
     /// Optimiser steps a pass.
     pub mini_batches: usize,
+    /// What a mini-batch holds: whole trajectories, or the steps of one number, the last ones first.
+    pub mini_batch_by: MiniBatchBy,
+    /// By step: the advantages of a trajectory's earlier steps are multiplied by how much likelier its later steps have
+    /// become in this pass, kept within `1 ± step_ratio_clip`.
+    pub step_ratio_clip: f64,
     /// Most tokens computed at once; changes memory and speed, never the result beyond rounding.
     pub tokens_per_batch: usize,
     /// Keep only the inputs of the layers until the backward pass, which computes the rest again: less memory, more time,
@@ -102,6 +107,8 @@ impl Default for Learner {
             ema: 0.0,
             epochs: 1,
             mini_batches: 1,
+            mini_batch_by: MiniBatchBy::Trajectory,
+            step_ratio_clip: 0.2,
             tokens_per_batch: 4096,
             gradient_checkpointing: false,
             filter: Filter::default(),
@@ -184,6 +191,16 @@ pub enum Decay {
     Constant,
     Linear,
     Cosine,
+}
+
+/// What a mini-batch holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MiniBatchBy {
+    /// Whole trajectories, dealt into `trainer.mini_batches`.
+    Trajectory,
+    /// The steps of one number of all trajectories, from the last number to the first (SeeUPO, arXiv:2602.06554).
+    Step,
 }
 
 /// What happens when a number is NaN or infinite.
@@ -275,7 +292,7 @@ impl Default for CriticSettings {
 }
 
 /// Algorithms by name.
-pub const ALGORITHMS: [&str; 19] = [
+pub const ALGORITHMS: [&str; 26] = [
     "grpo",
     "dr_grpo",
     "dapo",
@@ -295,6 +312,13 @@ pub const ALGORITHMS: [&str; 19] = [
     "reinforce_pp_baseline",
     "ppo",
     "pspo",
+    "capo",
+    "seeupo",
+    "gdpo",
+    "optimal_token_baseline",
+    "luspo",
+    "vespo",
+    "dro",
 ];
 
 /// A way to learn, and what its settings are unless a recipe says otherwise.
@@ -316,13 +340,34 @@ impl Algorithm {
             "grpo" => usual,
             "dr_grpo" => Learner { estimator: Choice::with("grpo", "normalize", json!("none")), ..by("dr_grpo") },
             "dapo" => Learner { filter: Filter { uniform: true, ..Filter::default() }, ..by("dapo") },
-            "gspo" | "cispo" | "sapo" => by(name),
+            "gspo" | "cispo" | "sapo" | "luspo" | "vespo" | "dro" => by(name),
             "gmpo" => by("geo_mean"),
             "gpg" => Learner { loss: Choice::new("gpg"), ..of("gpg") },
-            "rloo" | "opo" | "max_rl" | "grpo_passk" | "rapo" | "gigpo" | "reinforce_pp_baseline" => of(name),
+            "rloo"
+            | "opo"
+            | "max_rl"
+            | "grpo_passk"
+            | "rapo"
+            | "gigpo"
+            | "reinforce_pp_baseline"
+            | "gdpo"
+            | "optimal_token_baseline" => of(name),
             "remax" | "reinforce_pp" => Learner { estimator: Choice::new(name), ..one },
             "ppo" => Learner { estimator: Choice::new("gae"), ..one },
             "pspo" => Learner { estimator: Choice::new("gae"), loss: Choice::new("pspo"), ..one },
+            // A value before each action, and the length-normalised ratio of the whole action, clipped as published.
+            "capo" => {
+                let clip = [("seq", json!("step")), ("clip_low", json!(3e-4)), ("clip_high", json!(3e-4))];
+                let options = clip.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+                let loss = Choice { name: "gspo".to_owned(), options };
+                Learner { estimator: Choice::new("gae"), loss, ..one }
+            }
+            "seeupo" => Learner {
+                estimator: Choice::with("grpo", "normalize", json!("none")),
+                loss: Choice::with("gspo", "seq", json!("step")),
+                mini_batch_by: MiniBatchBy::Step,
+                ..usual
+            },
             _ => return None,
         };
         Some(Self { critic: settings.wants_values(), settings })

@@ -99,6 +99,53 @@ pub fn reinforce(tokens: &Tokens<'_>) -> Result<(Tensor, RatioStats)> {
     Ok((tokens.advantages.f_neg()?.f_mul(tokens.logp)?, stats))
 }
 
+/// The weight of a sequence in VESPO by its ratio w, `phi(w) = e^lambda w^k e^(-lambda w)`, which is 1 at w = 1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VespoOptions {
+    /// Exponent for tokens whose advantage is at least 0: how fast sequences that have become unlikely lose weight.
+    pub k_pos: f64,
+    /// Decay for the same: how fast sequences that have become likely lose weight.
+    pub lambda_pos: f64,
+    /// For tokens with a negative advantage.
+    pub k_neg: f64,
+    pub lambda_neg: f64,
+}
+
+/// VESPO (arXiv:2602.10693): `-sg(phi(w)) A logp`, with w the ratio of the whole sequence, the product of its token ratios
+/// (and of its off-policy `weights` `[N]`), its logarithm kept in [ln 1e-8, 20].
+pub fn vespo(tokens: &Tokens<'_>, weights: Option<&Tensor>, options: VespoOptions) -> Result<(Tensor, RatioStats)> {
+    const LEAST: f64 = 1e-8;
+    let log_ratio = tokens.log_ratio()?;
+    let phi = {
+        let _guard = no_grad_guard();
+        let segments = Segments::new(tokens.sequence)?;
+        let mut log_w = segments.sum(&log_ratio)?;
+        if let Some(weights) = weights {
+            let log_weights = weights.f_clamp_min(LEAST)?.f_log()?.f_clamp_max(LOG_RATIO_LIMIT)?;
+            log_w = log_w.f_add(&segments.sum(&log_weights)?)?;
+        }
+        let log_w = segments.spread(&log_w.f_clamp(LEAST.ln(), LOG_RATIO_LIMIT)?)?;
+        let of = |k: f64, lambda: f64| -> Result<Tensor> {
+            let lambda = lambda.max(1e-4);
+            Ok(log_w.f_mul_scalar(k)?.f_sub(&log_w.f_exp()?.f_mul_scalar(lambda)?)?.f_add_scalar(lambda)?.f_exp()?)
+        };
+        let loses = tokens.advantages.f_lt(0.0)?;
+        of(options.k_neg, options.lambda_neg)?.f_where_self(&loses, &of(options.k_pos, options.lambda_pos)?)?
+    };
+    let stats = RatioStats::of(&log_ratio, &log_ratio.f_exp()?, tokens.advantages, OPEN)?;
+    Ok((phi.f_mul(tokens.advantages)?.f_neg()?.f_mul(tokens.logp)?, stats))
+}
+
+/// DRO (direct reward optimisation, arXiv:2405.19107) in verl's form: `-(A logp - beta / 2 (logp - logp_old)^2)`. The square
+/// holds the policy near the one that sampled, also where the advantage is 0.
+pub fn dro(tokens: &Tokens<'_>, beta: f64) -> Result<(Tensor, RatioStats)> {
+    let log_ratio = tokens.logp.f_sub(tokens.logp_old)?;
+    let penalty = log_ratio.f_square()?.f_mul_scalar(0.5 * beta)?;
+    let clamped = tokens.log_ratio()?;
+    let stats = RatioStats::of(&clamped, &clamped.f_exp()?, tokens.advantages, OPEN)?;
+    Ok((penalty.f_sub(&tokens.advantages.f_mul(tokens.logp)?)?, stats))
+}
+
 /// What DPPO measures between the behaviour and the current policy at a sampled token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -250,4 +297,54 @@ pub fn explained_variance(values: &[f64], returns: &[f64]) -> f64 {
     let rest: Vec<f64> = returns.iter().zip(values).map(|(r, v)| r - v).collect();
     let all = variance(returns);
     if all == 0.0 { f64::NAN } else { 1.0 - variance(&rest) / all }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// Losses and gradients of a loss at two sequences of two tokens and one.
+    fn at(
+        log_ratios: [f64; 3],
+        advantages: [f64; 3],
+        loss: impl Fn(&Tokens<'_>) -> Result<(Tensor, RatioStats)>,
+    ) -> (Vec<f64>, Vec<f64>) {
+        let old = Tensor::from_slice(&[-1.0, -2.0, -0.5]);
+        let logp = (&old + Tensor::from_slice(&log_ratios)).detach().set_requires_grad(true);
+        let (advantages, sequence) = (Tensor::from_slice(&advantages), Tensor::from_slice(&[0_i64, 0, 1]));
+        let tokens = Tokens { logp: &logp, logp_old: &old, advantages: &advantages, sequence: &sequence };
+        let (loss, _) = loss(&tokens).unwrap();
+        loss.sum(Kind::Double).backward();
+        (Vec::try_from(loss.detach()).unwrap(), Vec::try_from(logp.grad()).unwrap())
+    }
+
+    fn close(found: &[f64], want: [f64; 3]) {
+        assert!(found.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-14), "{found:?} {want:?}");
+    }
+
+    #[test]
+    fn dro_is_a_policy_gradient_with_a_square() {
+        let (loss, gradient) = at([0.5, 0.0, -0.25], [2.0, -1.0, 0.0], |tokens| dro(tokens, 0.8));
+        close(&loss, [-(2.0 * -0.5) + 0.4 * 0.25, -2.0, 0.4 * 0.0625]);
+        close(&gradient, [-2.0 + 0.8 * 0.5, 1.0, 0.8 * -0.25]);
+    }
+
+    #[test]
+    fn vespo_weighs_whole_sequences_by_a_gamma_form() {
+        let options = VespoOptions { k_pos: 2.0, lambda_pos: 3.0, k_neg: 1.0, lambda_neg: 0.5 };
+        let phi = |w: f64, k: f64, lambda: f64| lambda.exp() * w.powf(k) * (-lambda * w).exp();
+        let (first, second) = (0.75_f64.exp(), (-0.25_f64).exp());
+        let (_, gradient) = at([0.5, 0.25, -0.25], [2.0, 2.0, -1.0], |tokens| vespo(tokens, None, options));
+        let positive = phi(first, 2.0, 3.0);
+        close(&gradient, [-2.0 * positive, -2.0 * positive, phi(second, 1.0, 0.5)]);
+        // On policy it is REINFORCE.
+        close(&at([0.0; 3], [2.0, 2.0, -1.0], |tokens| vespo(tokens, None, options)).1, [-2.0, -2.0, 1.0]);
+        // Off-policy weights are factors of the ratio.
+        let weights = Tensor::from_slice(&[1.5, 1.0, 0.5]);
+        let (_, gradient) = at([0.0; 3], [2.0, 2.0, -1.0], |tokens| vespo(tokens, Some(&weights), options));
+        let positive = phi(1.5, 2.0, 3.0);
+        close(&gradient, [-2.0 * positive, -2.0 * positive, phi(0.5, 1.0, 0.5)]);
+    }
 }

@@ -23,6 +23,7 @@ pub mod correction;
 pub mod custom;
 pub mod ema;
 pub mod filter;
+mod formula;
 pub mod kl;
 pub mod loss;
 pub mod losses;

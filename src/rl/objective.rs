@@ -6,11 +6,14 @@ use tch::Tensor;
 
 use super::advantages::Need;
 use super::aggregate::{Denominators, aggregate};
+pub use super::formula::{
+    BandOptions, ClipCovOptions, ClipOptions, DppoOptions, DroOptions, Formula, KlCovOptions, NoOptions, SapoOptions,
+};
 use super::kl::{KlKind, kl, kl_straight_through};
 use super::loss::{Clip, LOG_RATIO_LIMIT, RatioStats, ppo_clip};
 use super::losses::{
-    Divergence, Tokens, cispo, clip_cov, clip_cov_selection, dppo, geo_mean, gspo, kl_cov, kl_cov_selection, reinforce,
-    sapo,
+    Divergence, Tokens, VespoOptions, cispo, clip_cov, clip_cov_selection, dppo, dro, geo_mean, gspo, kl_cov,
+    kl_cov_selection, reinforce, sapo, vespo,
 };
 use super::options::{names, refuse_rest, table, take_from, unknown, within};
 use super::segments::Segments;
@@ -25,80 +28,13 @@ pub enum Unit {
     Step,
 }
 
-/// The clip of PPO, as options.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ClipOptions {
-    pub clip_low: f64,
-    pub clip_high: f64,
-    /// Off without it.
-    pub dual_clip: Option<f64>,
-}
-
-/// Two bounds, as options.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct BandOptions {
-    pub clip_low: f64,
-    pub clip_high: f64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SapoOptions {
-    pub tau_pos: f64,
-    pub tau_neg: f64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ClipCovOptions {
-    pub clip_low: f64,
-    pub clip_high: f64,
-    /// Share of tokens taken out.
-    pub share: f64,
-    pub cov_low: f64,
-    pub cov_high: f64,
-    pub seed: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct KlCovOptions {
-    /// Share of tokens held back.
-    pub share: f64,
-    pub cov_coef: f64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DppoOptions {
-    pub clip_low: f64,
-    pub clip_high: f64,
-    /// Largest ratio that weighs a token.
-    pub truncate: f64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct NoOptions {}
-
-/// The formula of a loss with its options.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Formula {
-    Ppo(ClipOptions),
-    Gspo(BandOptions),
-    Cispo(BandOptions),
-    Sapo(SapoOptions),
-    GeoMean(BandOptions),
-    ClipCov(ClipCovOptions),
-    KlCov(KlCovOptions),
-    Dppo(Divergence, DppoOptions),
-    Reinforce(NoOptions),
-    /// The recipe's own: [`super::custom`].
-    Custom,
-}
-
 /// What every loss may have beside its own options.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Terms {
     pub loss_agg: LossAgg,
     /// What 'seq' is in `loss_agg`.
     pub seq: Unit,
-    /// What a sequence ratio (`gspo`, `pspo`, `geo_mean`) is over.
+    /// What a sequence ratio (`gspo`, `pspo`, `luspo`, `geo_mean`, `vespo`) is over.
     pub ratio_over: Unit,
     /// What seq-mean-token-sum-norm divides by; without it the longest sequence of the mini-batch.
     pub horizon: Option<f64>,
@@ -177,7 +113,7 @@ const fn band(clip_low: f64, clip_high: f64) -> BandOptions {
 
 impl Objective {
     /// Every name.
-    pub const NAMES: [&'static str; 15] = [
+    pub const NAMES: [&'static str; 18] = [
         "ppo",
         "gspo",
         "pspo",
@@ -193,6 +129,9 @@ impl Objective {
         "dppo_kl",
         "gpg",
         "reinforce",
+        "luspo",
+        "vespo",
+        "dro",
     ];
 
     /// A loss by name with its published defaults.
@@ -206,7 +145,9 @@ impl Objective {
             "ppo" => clip(0.2, 0.2, Some(3.0)),
             "dr_grpo" | "bnpo" => clip(0.2, 0.2, None),
             "dapo" => clip(0.2, 0.28, None),
-            "gspo" | "pspo" => Formula::Gspo(band(3e-4, 4e-4)),
+            "gspo" | "pspo" | "luspo" => Formula::Gspo(band(3e-4, 4e-4)),
+            "vespo" => Formula::Vespo(VespoOptions { k_pos: 2.0, lambda_pos: 3.0, k_neg: 3.0, lambda_neg: 2.0 }),
+            "dro" => Formula::Dro(DroOptions { beta: 0.1 }),
             "cispo" => Formula::Cispo(band(0.2, 0.2)),
             "sapo" => Formula::Sapo(SapoOptions { tau_pos: 1.0, tau_neg: 1.05 }),
             "geo_mean" => Formula::GeoMean(band(0.4, 0.4)),
@@ -231,6 +172,8 @@ impl Objective {
         match name {
             "gspo" | "sapo" => terms.loss_agg = LossAgg::SeqMeanTokenMean,
             "dr_grpo" => terms.loss_agg = LossAgg::SeqMeanTokenSumNorm,
+            // GSPO with every sequence weighed by its length (arXiv:2602.05261).
+            "luspo" => terms.loss_agg = LossAgg::SeqMeanTokenSum,
             // One term of the mean is a step: its ratio and its advantage belong together.
             "geo_mean" => (terms.loss_agg, terms.seq) = (LossAgg::SeqMeanTokenMean, Unit::Step),
             "pspo" => {
@@ -258,17 +201,7 @@ impl Objective {
     pub(super) fn read(name: &str, rest: &mut serde_json::Map<String, Value>) -> Result<Self> {
         let mut objective = Self::named(name)?;
         objective.terms = take_from(name, rest, &objective.terms)?;
-        objective.formula = match objective.formula {
-            Formula::Ppo(own) => Formula::Ppo(take_from(name, rest, &own)?),
-            Formula::Gspo(own) => Formula::Gspo(take_from(name, rest, &own)?),
-            Formula::Cispo(own) => Formula::Cispo(take_from(name, rest, &own)?),
-            Formula::Sapo(own) => Formula::Sapo(take_from(name, rest, &own)?),
-            Formula::GeoMean(own) => Formula::GeoMean(take_from(name, rest, &own)?),
-            Formula::ClipCov(own) => Formula::ClipCov(take_from(name, rest, &own)?),
-            Formula::KlCov(own) => Formula::KlCov(take_from(name, rest, &own)?),
-            Formula::Dppo(divergence, own) => Formula::Dppo(divergence, take_from(name, rest, &own)?),
-            own @ (Formula::Reinforce(_) | Formula::Custom) => own,
-        };
+        objective.formula = objective.formula.read(name, rest)?;
         objective.check()?;
         Ok(objective)
     }
@@ -296,56 +229,13 @@ impl Objective {
 
     /// The names of all its options.
     pub(super) fn options(&self) -> Vec<String> {
-        let own = match &self.formula {
-            Formula::Ppo(own) => names(own),
-            Formula::Gspo(own) | Formula::Cispo(own) | Formula::GeoMean(own) => names(own),
-            Formula::Sapo(own) => names(own),
-            Formula::ClipCov(own) => names(own),
-            Formula::KlCov(own) => names(own),
-            Formula::Dppo(_, own) => names(own),
-            Formula::Reinforce(own) => names(own),
-            Formula::Custom => Vec::new(),
-        };
+        let own = self.formula.options();
         own.into_iter().chain(names(&self.terms)).collect()
     }
 
     fn check(&self) -> Result<()> {
         let least = |option, value, low| within(self.name, option, value, low, f64::INFINITY);
-        let below_one = |low| within(self.name, "clip_low", low, 0.0, 1.0);
-        match self.formula {
-            Formula::Ppo(ClipOptions { clip_low, clip_high, dual_clip }) => {
-                below_one(clip_low)?;
-                least("clip_high", clip_high, 0.0)?;
-                least("dual_clip", dual_clip.unwrap_or(f64::MAX), 1.0)?;
-            }
-            Formula::Gspo(own) | Formula::Cispo(own) => {
-                below_one(own.clip_low)?;
-                least("clip_high", own.clip_high, 0.0)?;
-            }
-            Formula::GeoMean(own) => {
-                least("clip_low", own.clip_low, 0.0)?;
-                least("clip_high", own.clip_high, 0.0)?;
-            }
-            Formula::Sapo(own) => {
-                least("tau_pos", own.tau_pos, f64::MIN_POSITIVE)?;
-                least("tau_neg", own.tau_neg, f64::MIN_POSITIVE)?;
-            }
-            Formula::ClipCov(own) => {
-                below_one(own.clip_low)?;
-                least("clip_high", own.clip_high, 0.0)?;
-                within(self.name, "share", own.share, 0.0, 1.0)?;
-            }
-            Formula::KlCov(own) => {
-                within(self.name, "share", own.share, 0.0, 1.0)?;
-                least("cov_coef", own.cov_coef, 0.0)?;
-            }
-            Formula::Dppo(_, own) => {
-                least("clip_low", own.clip_low, 0.0)?;
-                least("clip_high", own.clip_high, 0.0)?;
-                least("truncate", own.truncate, f64::MIN_POSITIVE)?;
-            }
-            Formula::Reinforce(_) | Formula::Custom => {}
-        }
+        self.formula.check(self.name)?;
         least("horizon", self.terms.horizon.unwrap_or(1.0), f64::MIN_POSITIVE)?;
         least("kl_coef", self.terms.kl_coef, 0.0)?;
         within(self.name, "entropy_coef", self.terms.entropy_coef, f64::MIN, f64::MAX)
@@ -389,6 +279,8 @@ impl Objective {
             (Formula::Sapo(own), _) => sapo(tokens, own.tau_pos, own.tau_neg),
             (Formula::GeoMean(own), _) => geo_mean(tokens, own.clip_low, own.clip_high),
             (Formula::Dppo(divergence, own), _) => dppo(tokens, divergence, own.clip_low, own.clip_high, own.truncate),
+            (Formula::Vespo(own), _) => vespo(tokens, None, own),
+            (Formula::Dro(own), _) => dro(tokens, own.beta),
             (Formula::Reinforce(_), _) => reinforce(tokens),
             (Formula::ClipCov(own), Some(selected)) => {
                 let clip = Clip { low: own.clip_low, high: own.clip_high, dual: None };
@@ -423,6 +315,11 @@ impl Objective {
             advantages: inputs.advantages,
             sequence: inputs.sequence(self.terms.ratio_over),
         };
+        if let Formula::Vespo(own) = self.formula {
+            // Its off-policy weights are part of the sequence's ratio.
+            let (token_loss, ratios) = vespo(&tokens, inputs.weights, own)?;
+            return self.of_tokens(token_loss, ratios, &Inputs { weights: None, ..*inputs }, denominators);
+        }
         let (token_loss, ratios) = self.token_loss(&tokens, inputs.selected)?;
         self.of_tokens(token_loss, ratios, inputs, denominators)
     }

@@ -75,6 +75,9 @@ pub fn rows(list: &Value) -> Result<Vec<StepRow>> {
             let error = Error::new(Kind::Usage, "there is no `mask`").at(place);
             return Err(error.hint("a list with 1 for each token that the policy sampled and 0 for others"));
         }
+        if fields.get("parts").and_then(Value::as_array).is_some_and(Vec::is_empty) {
+            fields.remove("parts");
+        }
         for name in FOR_ALL {
             if let Some(one) = fields.get_mut(name).filter(|value| value.is_number()) {
                 *one = Value::Array(vec![one.clone()]);
@@ -104,6 +107,7 @@ fn misfit(fields: &serde_json::Map<String, Value>, error: &serde_json::Error) ->
         "next_value" => "a number",
         "terminated" | "truncated" | "greedy" => "true or false",
         "anchor" => "text",
+        "parts" => "a table of numbers by name",
         name if FOR_ALL.contains(&name) => "a number, or a list of one for each token",
         "mask" | "status" => return Error::new(Kind::Usage, error),
         _ => "a list with a number for each token",
@@ -310,6 +314,77 @@ fn report(
             .hint("look at the size of the advantages and of logp - logp_old"));
     }
     Ok(Report { loss: value, gradient: flat.scatter(rows, &gradient), metrics })
+}
+
+/// The critic's loss of plain lists, see [`super::losses::value_loss`]: the mean over all entries.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ValueReport {
+    pub loss: f64,
+    /// With respect to `values`.
+    pub gradient: Vec<f64>,
+    /// Share of entries where the clip decides.
+    pub clip_frac: f64,
+}
+
+/// The critic's loss: `values` now, `values_old` before the update, `returns` its targets; `options.clip` keeps a value
+/// within that distance of the old one, and is off without it.
+///
+/// # Errors
+/// [`Kind::Usage`] for lists of different length and for options that do not exist; [`Kind::Numeric`] for NaN and infinity.
+pub fn value_loss(values: &[f64], values_old: &[f64], returns: &[f64], options: &Value) -> Result<ValueReport> {
+    let mut rest = table("value_loss", &integral(options))?;
+    let ValueOptions { clip } = take("value_loss", &mut rest)?;
+    refuse_rest("value_loss", &rest, &names(&ValueOptions::default()))?;
+    if values.len() != values_old.len() || values.len() != returns.len() {
+        let message = format!("{} values, {} old ones and {} returns", values.len(), values_old.len(), returns.len());
+        return Err(Error::new(Kind::Usage, message).hint("the three lists have one entry for each position"));
+    }
+    if clip.is_some_and(|clip| !(clip > 0.0 && clip.is_finite())) {
+        return Err(Error::new(Kind::Usage, "option `clip` of `value_loss` is a number above 0"));
+    }
+    if values.is_empty() {
+        return Ok(ValueReport { loss: 0.0, gradient: Vec::new(), clip_frac: 0.0 });
+    }
+    let own = Tensor::f_from_slice(values)?.set_requires_grad(true);
+    let (loss, clip_frac) =
+        super::losses::value_loss(&own, &Tensor::f_from_slice(values_old)?, &Tensor::f_from_slice(returns)?, clip)?;
+    let loss = loss.f_mean(Dtype::Double)?;
+    loss.f_backward()?;
+    let report = ValueReport { loss: f64::try_from(&loss)?, gradient: Vec::try_from(own.grad())?, clip_frac };
+    if !report.loss.is_finite() {
+        return Err(Error::new(Kind::Numeric, format!("the critic's loss is {}", report.loss)));
+    }
+    Ok(report)
+}
+
+/// The entropy, nats, of the distribution that each list of logits gives at `temperature`.
+///
+/// # Errors
+/// [`Kind::Usage`] for an empty list or a temperature that is not above 0; [`Kind::Numeric`] for NaN and infinity.
+pub fn entropy(logits: &[Vec<f64>], temperature: f64) -> Result<Vec<f64>> {
+    if !(temperature > 0.0 && temperature.is_finite()) {
+        return Err(Error::new(Kind::Usage, format!("`temperature` is a number above 0, not {temperature}")));
+    }
+    let one = |(place, logits): (usize, &Vec<f64>)| {
+        let at = |error: Error| error.at(format!("list {}", place + 1));
+        if logits.is_empty() {
+            return Err(at(Error::new(Kind::Usage, "there are no logits")));
+        }
+        if let Some(bad) = logits.iter().find(|logit| !logit.is_finite()) {
+            return Err(at(Error::new(Kind::Numeric, format!("a logit is {bad}"))));
+        }
+        let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let scaled: Vec<f64> = logits.iter().map(|logit| (logit - largest) / temperature).collect();
+        let sum: f64 = scaled.iter().map(|x| x.exp()).sum();
+        Ok(sum.ln() - scaled.iter().map(|x| x * x.exp()).sum::<f64>() / sum)
+    };
+    logits.iter().enumerate().map(one).collect()
+}
+
+/// Options of [`value_loss`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct ValueOptions {
+    clip: Option<f64>,
 }
 
 fn mean(values: &Tensor) -> Result<f64> {

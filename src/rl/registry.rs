@@ -33,8 +33,9 @@ pub fn check(estimator: &Estimator, objective: &Objective, host: &Host<'_>) -> R
             Need::Groups => ("groups of at least two trajectories", "raise `group_size`"),
             Need::Greedy => ("a greedy companion for every group", "turn greedy companions on"),
             Need::Anchors => ("the observation of every step", "keep the prompts as anchors"),
-            // Every host has the log-probabilities of the rollout, and can look at a whole mini-batch.
-            Need::Logp | Need::WholeBatch => continue,
+            // Every host has the log-probabilities of the rollout and can score its tokens again; what parts a reward has
+            // is known with the first trajectories.
+            Need::Logp | Need::WholeBatch | Need::Squares | Need::Parts => continue,
         };
         let there = if need == Need::Groups { host.group_size > 1 } else { host.has.contains(&need) };
         if !there {

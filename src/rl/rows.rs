@@ -39,6 +39,10 @@ pub struct StepRow {
     pub logp_rollout: Vec<f64>,
     /// Entropy at each token `[T]`, nats.
     pub entropy: Vec<f64>,
+    /// The sum of squared probabilities over the vocabulary at each token `[T]`, under the behaviour policy.
+    pub sum_pi_squared: Vec<f64>,
+    /// Named parts of the reward that this step earned; those of a trajectory's steps are added up.
+    pub parts: BTreeMap<String, f64>,
     /// For a loss: the advantage of each token `[T]`, or of all.
     pub advantages: Vec<f64>,
     /// The environment ended the task with this step.
@@ -132,6 +136,11 @@ impl StepRow {
             ("logp_rollout", &self.logp_rollout, self.logp_rollout.is_empty() || self.logp_rollout.len() == tokens),
             ("advantages", &self.advantages, short(self.advantages.len())),
             ("entropy", &self.entropy, self.entropy.is_empty() || self.entropy.len() == tokens),
+            (
+                "sum_pi_squared",
+                &self.sum_pi_squared,
+                self.sum_pi_squared.is_empty() || self.sum_pi_squared.len() == tokens,
+            ),
         ];
         for (name, list, fits) in lists {
             if !fits {
@@ -145,6 +154,9 @@ impl StepRow {
                     .at(self.place())
                     .hint("look for divisions by zero in what made it"));
             }
+        }
+        if let Some((name, bad)) = self.parts.iter().find(|(_, value)| !value.is_finite()) {
+            return Err(Error::new(Kind::Numeric, format!("part `{name}` of the reward is {bad}")).at(self.place()));
         }
         if self.terminated && self.truncated {
             return Err(Error::new(Kind::Usage, "a step is either terminated or truncated").at(self.place()));

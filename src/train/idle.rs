@@ -180,7 +180,7 @@ impl Found<'_> {
     fn terms(&mut self, loss: &Objective, learner: &Learner) {
         let options = self
             .fields("trainer.loss", &["kl", "kl_straight_through", "kl_times_ratio", "horizon", "seq", "ratio_over"]);
-        let sequences = matches!(loss.formula, Formula::Gspo(_) | Formula::GeoMean(_));
+        let sequences = matches!(loss.formula, Formula::Gspo(_) | Formula::GeoMean(_) | Formula::Vespo(_));
         for name in options {
             let leash = learner.kl.coef > 0.0 && learner.kl.place == KlPlace::Loss;
             let none = !leash && loss.terms.kl_coef == 0.0 && !self.says("trainer.loss.kl_coef");

@@ -5,6 +5,7 @@ use super::credit::{Credit, Ways, named};
 use super::lesson::{self, Lesson, Scores};
 use super::metrics;
 use super::objective::Objective;
+use super::parts::Parts;
 use super::report;
 use super::setup::Training;
 use super::steps::Steps;
@@ -99,13 +100,15 @@ pub(super) fn learn<'a>(
     let bar = reporter.bar("training", (epochs * learner.mini_batches) as u64, "updates");
     let mut updates: Vec<UpdateStats> = Vec::new();
     for _ in 0..epochs {
-        for part in lesson.split(learner.mini_batches, objective.together()) {
+        let mut parts = Parts::of(&lesson, learner, objective.together());
+        while let Some(part) = parts.take() {
             let kl_coef = objective.loss_kl(it.kl.coef());
             let update = Update { model: &it.session.model, objective, learner, temperature, kl_coef, lr };
             let stepped = update.step(&mut it.optimizer, &part);
             let stats = stepped.map_err(|error| it.keep(named(error, trajectories), trajectories))?;
             report::skipped(reporter, it.state.step + 1, stats.skipped.as_ref(), trajectories);
             if stats.stepped {
+                parts.updated(&part, &update)?;
                 it.average()?;
                 it.state.optimizer_step += 1;
             }
@@ -140,6 +143,9 @@ pub(super) fn credit(
     let mut steps = Steps::of(taught, companion);
     if how.objective.needs(Need::Anchors) {
         steps.anchor(taught, &it.session.renderer);
+    }
+    if objective.needs(Need::Parts) {
+        steps.parts(taught);
     }
     fill(&mut steps);
     let (shaping, mut returns) = (it.shaping(how.objective), it.returns);

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use tch::Tensor;
 
 use super::objective::Objective;
-use super::score::{largest_difference, score};
+use super::score::{largest_difference, score, sum_pi_squared};
 use super::setup::Training;
 use super::update::UpdateStats;
 use crate::config::{Input, Learner, Over};
 use crate::error::Result;
 use crate::mdp::Trajectory;
+use crate::rl::advantages::Need;
 use crate::rl::pack::{self, Row};
 use crate::telemetry::Metrics;
 
@@ -127,6 +128,8 @@ pub(super) struct Scores {
     pub(super) reference: Option<Vec<Vec<f32>>>,
     /// Weights for the difference of the two.
     pub(super) weights: Option<Vec<Vec<f32>>>,
+    /// Sums of squared probabilities, for estimators that want them.
+    squares: Option<Vec<Vec<f32>>>,
     /// Difference of sampler and learner, where it was measured ahead of the updates.
     mismatch: Option<f64>,
 }
@@ -154,7 +157,12 @@ pub(super) fn scores(
         Some(reference) => Some(reference.score(rows, temperature, learner.tokens_per_batch)?),
         None => None,
     };
-    Ok(Scores { old, reference, weights, mismatch })
+    let squares = if training.objective.needs(Need::Squares) {
+        Some(sum_pi_squared(&training.session.model, rows, temperature, learner.tokens_per_batch)?)
+    } else {
+        None
+    };
+    Ok(Scores { old, reference, weights, squares, mismatch })
 }
 
 /// Weights of tokens whose sampler was not quite the learner; a sequence is a trajectory.
@@ -191,6 +199,9 @@ impl Scores {
     pub(super) fn fill(&self, steps: &mut super::steps::Steps, rows: &[Row]) {
         if let Some(reference) = &self.reference {
             steps.fill(rows, reference, |row| &mut row.logp_ref);
+        }
+        if let Some(squares) = &self.squares {
+            steps.fill(rows, squares, |row| &mut row.sum_pi_squared);
         }
         if let Some(old) = &self.old {
             steps.fill(rows, old, |row| &mut row.logp_old);

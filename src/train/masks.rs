@@ -5,6 +5,7 @@ use super::collect::{Draw, Wants, collect};
 use super::credit::{Credit, Ways};
 use super::custom;
 use super::lesson;
+use super::score::sum_pi_squared;
 use super::session::Session;
 use super::source::model_dir;
 use super::steps::Steps;
@@ -65,6 +66,14 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
     let mut steps = Steps::of(taught, |index| collected.is_companion(index));
     if objective.needs(Need::Anchors) {
         steps.anchor(taught, &session.renderer);
+    }
+    if objective.needs(Need::Parts) {
+        steps.parts(taught);
+    }
+    if objective.needs(Need::Squares) {
+        let (temperature, budget) = (script.settings.sampling.temperature, learner.tokens_per_batch);
+        let squares = sum_pi_squared(&session.model, &rows, temperature, budget)?;
+        steps.fill(&rows, &squares, |row| &mut row.sum_pi_squared);
     }
     let zeros: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
     if critic {

@@ -26,6 +26,7 @@ mod metrics;
 mod new_model;
 mod objective;
 mod order;
+mod parts;
 mod plan;
 mod ppo;
 mod reload;

@@ -5,7 +5,9 @@ use serde_json::{Map, Value};
 
 use std::sync::Arc;
 
-use crate::config::{Branch, BranchAt, Input, KlPlace, Learner, LossAgg, LossGraph, Over, Settings, Shape};
+use crate::config::{
+    Branch, BranchAt, Input, KlPlace, Learner, LossAgg, LossGraph, MiniBatchBy, Over, Settings, Shape,
+};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Sampling;
 use crate::rl::advantages::{Estimator, Need};
@@ -74,7 +76,7 @@ impl Objective {
             "custom" if learner.estimator.options.is_empty() => None,
             _ => Some(Estimator::new(name, &options).map_err(|error| at("estimator", error))?),
         };
-        let values = estimator.is_some_and(|estimator| estimator.needs().contains(&Need::Critic));
+        let values = estimator.as_ref().is_some_and(|estimator| estimator.needs().contains(&Need::Critic));
         if critic && estimator.is_some() && !values {
             let message = format!("trainer.estimator is {name}, which has no use for the critic that r1.ppo trains");
             return Err(Error::new(Kind::Script, message).hint("use r1.grpo, or estimator = \"gae\""));
@@ -83,6 +85,12 @@ impl Objective {
             let message = format!("trainer.estimator is {name}, which wants the values of a critic");
             return Err(Error::new(Kind::Script, message).hint("use r1.ppo"));
         }
+        if critic && learner.mini_batch_by == MiniBatchBy::Step {
+            let message = "trainer.mini_batch_by is \"step\", which is defined without a critic";
+            return Err(
+                Error::new(Kind::Script, message).hint("use r1.grpo, or trainer.mini_batch_by = \"trajectory\"")
+            );
+        }
         if learner.filter.uniform && learner.group_size < 2 {
             let message = "trainer.filter.uniform drops groups without variance, and groups of one have none";
             return Err(Error::new(Kind::Script, message).hint("raise trainer.group_size or leave the filter out"));
@@ -90,6 +98,13 @@ impl Objective {
         let mut policy = policy_objective(learner).map_err(|error| at("loss", error))?;
         let mut shaping: Shaping = read("shaping", &learner.shaping)?;
         shaping.check().map_err(|error| at("shaping", error))?;
+        if let Some(Estimator::Gdpo(_)) = &estimator
+            && (shaping != Shaping::default() || (learner.kl.place == KlPlace::Reward && learner.kl.coef > 0.0))
+        {
+            let message = "trainer.estimator is gdpo, which reads the parts of the reward: trainer.shaping and a KL in \
+                           the reward act on their sum, and do nothing";
+            return Err(Error::new(Kind::Script, message).hint("leave them out, or put the KL into the loss"));
+        }
         let mut coef = learner.kl.coef;
         if learner.kl.place == KlPlace::Reward && coef > 0.0 {
             shaping.kl = Some(KlPenalty { coef, kind: kl_kind(&learner.kl.kind)? });
@@ -136,7 +151,8 @@ impl Objective {
 
     /// Whether estimator or loss wants this.
     pub fn needs(&self, need: Need) -> bool {
-        self.estimator.is_some_and(|estimator| estimator.needs().contains(&need)) || self.policy.needs().contains(&need)
+        self.estimator.as_ref().is_some_and(|estimator| estimator.needs().contains(&need))
+            || self.policy.needs().contains(&need)
     }
 
     /// Whether there is a reference policy.
@@ -250,6 +266,16 @@ fn numbers(learner: &Learner) -> Result<()> {
         return refuse(
             format!("trainer.mini_batches is {} and a step has {trajectories} trajectories", learner.mini_batches),
             "give fewer mini-batches",
+        );
+    }
+    if learner.mini_batch_by == MiniBatchBy::Step && learner.mini_batches > 1 {
+        let message = format!("trainer.mini_batches is {} and trainer.mini_batch_by \"step\"", learner.mini_batches);
+        return refuse(message, "by step there is one for each number of a step: leave trainer.mini_batches out");
+    }
+    if !(learner.step_ratio_clip >= 0.0 && learner.step_ratio_clip < 1.0) {
+        return refuse(
+            format!("trainer.step_ratio_clip is {}", learner.step_ratio_clip),
+            "give a number from 0 up to below 1, such as 0.2",
         );
     }
     if let Some((low, high)) = learner.clip
@@ -391,6 +417,15 @@ mod tests {
         assert!(refused(&usual, true).contains("use r1.grpo"));
         assert!(refused(&Learner { group_size: 1, ..usual.clone() }, false).contains("group"));
         assert!(refused(&Learner { mini_batches: 129, ..usual.clone() }, false).contains("128 trajectories"));
+        let by_step = Learner { mini_batch_by: MiniBatchBy::Step, ..usual.clone() };
+        let several = Learner { mini_batches: 2, ..by_step.clone() };
+        assert!(refused(&several, false).contains("one for each number of a step"));
+        assert!(refused(&Learner { step_ratio_clip: 1.0, ..by_step.clone() }, false).contains("step_ratio_clip is 1"));
+        let gae = Choice { name: "gae".to_owned(), options: Map::new() };
+        assert!(refused(&Learner { estimator: gae, ..by_step }, true).contains("without a critic"));
+        let prime = Map::from_iter([("prime".to_owned(), Value::from(true))]);
+        let parts = Learner { shaping: prime, ..Algorithm::named("gdpo").unwrap().settings };
+        assert!(refused(&parts, false).contains("reads the parts of the reward"));
         assert!(refused(&Learner { clip: Some((-0.1, 0.2)), ..usual.clone() }, false).contains("trainer.clip"));
         assert!(refused(&Learner { lr: f64::NAN, ..usual.clone() }, false).contains("trainer.lr is NaN"));
         let kl = Kl { coef: 0.1, kind: "k9".to_owned(), ..Kl::default() };

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use tch::no_grad_guard;
+use tch::{Kind, Tensor, no_grad_guard};
 
 use super::setup::load_alone;
 use super::update::logprobs_at_once;
@@ -30,6 +30,41 @@ pub(super) fn score(model: &Model, rows: &[Row], temperature: f64, tokens_per_ba
         }
     }
     Ok(scores)
+}
+
+/// The sum of squared probabilities at each sampled token of each row, over what it was drawn from; 0 elsewhere.
+pub(super) fn sum_pi_squared(
+    model: &Model,
+    rows: &[Row],
+    temperature: f64,
+    tokens_per_batch: usize,
+) -> Result<Vec<Vec<f32>>> {
+    let _guard = no_grad_guard();
+    let mut found: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
+    for members in micro_batches(rows, tokens_per_batch) {
+        let batch = MicroBatch::new(rows, &members, |_, _| 0.0, model.device())?;
+        let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths };
+        let hidden = model.forward(&packed)?.f_index_select(0, &batch.predict)?;
+        let at_once = logprobs_at_once(model.config.vocab_size, model.device());
+        for (number, places) in batch.tokens.chunks(at_once).enumerate() {
+            let chunk = hidden.f_narrow(0, (number * at_once) as i64, places.len() as i64)?;
+            let logits = model.logits(&chunk)?.f_to_kind(Kind::Float)?.f_div_scalar(temperature)?;
+            let probabilities = logits.f_softmax(-1, Kind::Float)?;
+            let squares = probabilities.f_square()?.f_sum_dim_intlist([-1_i64].as_slice(), false, Kind::Float)?;
+            for (i, (&(row, place), whole)) in places.iter().zip(Vec::<f32>::try_from(squares)?).enumerate() {
+                let support: Vec<i64> = rows[row].support.of(place).iter().map(|&id| i64::from(id)).collect();
+                found[row][place] = if support.is_empty() {
+                    whole
+                } else {
+                    let ids = Tensor::f_from_slice(&support)?.f_to_device(model.device())?;
+                    let own = probabilities.f_get(i as i64)?.f_index_select(0, &ids)?;
+                    let (sum, squares) = (own.f_sum(Kind::Double)?, own.f_square()?.f_sum(Kind::Double)?);
+                    (f64::try_from(squares)? / f64::try_from(sum)?.powi(2)) as f32
+                };
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// The largest difference of scores at sampled tokens.

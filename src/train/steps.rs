@@ -77,6 +77,15 @@ impl Steps {
         }
     }
 
+    /// Gives the last step of each trajectory the named parts of its reward.
+    pub(super) fn parts(&mut self, trajectories: &[Trajectory]) {
+        for (index, trajectory) in trajectories.iter().enumerate() {
+            if let Some(last) = self.last(index) {
+                last.parts.clone_from(&trajectory.reward_parts);
+            }
+        }
+    }
+
     /// Gives every step the kind of its task, for normalisation among tasks of one kind: the column `tag` of its row, or
     /// else `data_source`. Kinds are numbered in the order in which they appear.
     ///

@@ -129,7 +129,9 @@ impl Update<'_> {
         let units = graph.map(|_| custom::Units::of(rows, &groups));
         stats.custom = graph.is_some();
         let selected = self.selected(lesson)?;
-        let all = !self.objective.only_advantages() || shared.is_some();
+        // Some losses also hold tokens without an advantage, once the policy has moved.
+        let pulls = objective.formula.pulls_without_advantage() && (0..rows.len()).any(|row| lesson.moves(row));
+        let all = !self.objective.only_advantages() || shared.is_some() || pulls;
         let active: Vec<usize> = (0..rows.len()).filter(|&row| all || lesson.moves(row)).collect();
         stats.sampled = active.iter().map(|&row| rows[row].sampled()).sum();
         let (mut entropy, mut pulls, mut kl_sum) = (0.0, (0.0, 0.0), None);

@@ -46,7 +46,7 @@ fn every_algorithm_runs() {
         succeed(dir.path(), &["run", "a.lua", "-q", "--name", name, "trainer.steps=1", &algorithm]);
         let found = metrics(&dir.path().join("runs").join(name));
         assert!(found["policy/grad_norm"].as_f64().is_some_and(f64::is_finite), "{name}: {found:?}");
-        assert_eq!(found.contains_key("critic/loss"), ["ppo", "pspo"].contains(&name), "{name}");
+        assert_eq!(found.contains_key("critic/loss"), ["ppo", "pspo", "capo"].contains(&name), "{name}");
         assert_eq!(found.contains_key("kl/mean"), name == "pspo", "{name}");
     }
 }

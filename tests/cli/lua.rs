@@ -254,6 +254,35 @@ fn a_model_without_a_tokenizer() {
 }
 
 #[test]
+fn value_losses_and_entropies_are_at_hand() {
+    // Half a square, held back by the clip at 0.5; the second entry is inside.
+    let clipped = run("local found = r1.rl.value_loss({ 1, 0.25 }, { 0, 0 }, { 2, 0 }, { clip = 0.5 })
+             return found.loss, found.clip_frac, found.gradient");
+    assert_eq!(clipped, "exit: 0\n--- stdout\n0.578125\t0.5\t[0,0.125]");
+    assert_eq!(
+        run("local two, four = table.unpack(r1.rl.entropy({ { 3, 3 }, { 0, 0, 0, 0 } }))
+             return math.abs(two - math.log(2)) < 1e-12, math.abs(four - math.log(4)) < 1e-12"),
+        "exit: 0\n--- stdout\ntrue\ttrue"
+    );
+    // A temperature is that of the sampler: logits 2 and 0 at 2 are 1 and 0 at 1.
+    assert_eq!(
+        run(
+            "local a, b = r1.rl.entropy({ { 2, 0 } }, 2)[1], r1.rl.entropy({ { 1, 0 } })[1] return math.abs(a - b) < 1e-15"
+        ),
+        "exit: 0\n--- stdout\ntrue"
+    );
+    assert!(run("r1.rl.value_loss({ 1 }, { 0, 0 }, { 2 })").contains("1 values, 2 old ones and 1 returns"));
+    assert!(run("r1.rl.value_loss({ 1 }, { 0 }, { 2 }, { clp = 1 })").contains("did you mean clip"));
+    assert!(run("r1.rl.entropy({ {} })").contains("there are no logits"));
+    // Sums that no number holds are an error, not nil.
+    let huge = run(
+        "local function row(n, r) return { group = 1, trajectory = n, step = 1, mask = { 1 }, rewards = { r } } end
+             return r1.rl.advantages('grpo', { row(1, 1.7e308), row(2, -1.7e308) }).advantages",
+    );
+    assert!(!huge.starts_with("exit: 0") && huge.contains("an advantage is"), "{huge}");
+}
+
+#[test]
 fn estimators_and_losses_are_at_hand() {
     assert_eq!(
         run("local rows = {

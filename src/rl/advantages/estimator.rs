@@ -1,13 +1,16 @@
 //! Estimators by name, with typed options, over rows.
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::group::{
-    Deviation, EPSILON, Ranking, gpg, group_normalized, grpo_passk, max_rl, opo, rapo, reinforce_pp_baseline, rloo,
-};
+use super::group::{Ranking, gpg, group_normalized, grpo_passk, max_rl, opo, rapo, reinforce_pp_baseline, rloo};
 use super::over_rows::{Advantages, bilevel, gigpo, greedy, mean_logp, missing, step_gae, token_gae, tree};
-use super::sequence::{Whiten, reinforce_pp};
+use super::parts::gdpo;
+use super::sequence::reinforce_pp;
+use super::settings::{
+    Gae, GaeBilevel, GaeToken, Gdpo, Gigpo, Gpg, Grpo, MaxRl, Plain, Rapo, ReinforcePp, ReinforcePpBaseline, Remax,
+    TokenBaseline, Tree,
+};
+use super::token_baseline::{Timeline, optimal_token_baseline};
 use crate::error::{Error, Kind, Result};
 use crate::rl::options::{names, refuse_rest, table, take, unknown, within};
 use crate::rl::rows::{Batch, Path, StepRow};
@@ -27,6 +30,10 @@ pub enum Need {
     Anchors,
     /// Log-probabilities of the sampled tokens when the advantages are made.
     Logp,
+    /// The sum of squared probabilities over the vocabulary at each sampled token.
+    Squares,
+    /// Named parts of the reward.
+    Parts,
     /// All tokens of a mini-batch at once: statistics that micro-batches would change.
     WholeBatch,
 }
@@ -39,199 +46,8 @@ pub enum Level {
     Token,
 }
 
-/// Step-level GAE: a step is one decision (Agent-R1's default).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Gae {
-    pub gamma: f64,
-    pub lambda: f64,
-    /// After a truncated trajectory V is the critic's value of the next observation (`next_value`), not 0.
-    pub bootstrap: bool,
-    pub whiten: Whiten,
-}
-
-impl Default for Gae {
-    fn default() -> Self {
-        Self { gamma: 1.0, lambda: 1.0, bootstrap: true, whiten: Whiten::Std }
-    }
-}
-
-/// GAE over sampled tokens, across the steps of a trajectory.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct GaeToken {
-    pub gamma: f64,
-    pub lambda: f64,
-    pub bootstrap: bool,
-    pub whiten: Whiten,
-}
-
-impl Default for GaeToken {
-    fn default() -> Self {
-        Self { gamma: 1.0, lambda: 1.0, bootstrap: true, whiten: Whiten::Variance }
-    }
-}
-
-/// GAE over steps, then over the tokens of each.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct GaeBilevel {
-    /// Discount from step to step.
-    pub gamma_turn: f64,
-    /// Discount from token to token.
-    pub gamma: f64,
-    pub lambda: f64,
-    pub bootstrap: bool,
-    pub whiten: Whiten,
-}
-
-impl Default for GaeBilevel {
-    fn default() -> Self {
-        Self { gamma_turn: 0.95, gamma: 1.0, lambda: 1.0, bootstrap: true, whiten: Whiten::Variance }
-    }
-}
-
-/// GRPO, and Dr. GRPO with `normalize = "none"`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Grpo {
-    pub normalize: Deviation,
-    pub epsilon: f64,
-}
-
-impl Default for Grpo {
-    fn default() -> Self {
-        Self { normalize: Deviation::Std, epsilon: EPSILON }
-    }
-}
-
-/// REINFORCE++ over token rewards.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ReinforcePp {
-    pub gamma: f64,
-    pub whiten: Whiten,
-}
-
-impl Default for ReinforcePp {
-    fn default() -> Self {
-        Self { gamma: 1.0, whiten: Whiten::Variance }
-    }
-}
-
-/// REINFORCE++ with a group baseline.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ReinforcePpBaseline {
-    pub whiten: Whiten,
-}
-
-impl Default for ReinforcePpBaseline {
-    fn default() -> Self {
-        Self { whiten: Whiten::Variance }
-    }
-}
-
-/// ReMax.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Remax {
-    /// A token's advantage has the rewards from it on instead of all of them (verl).
-    pub reward_to_go: bool,
-}
-
-/// GiGPO.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Gigpo {
-    pub gamma: f64,
-    /// Weight of the step part.
-    pub weight: f64,
-    /// `mean_std` or `mean`, on both levels.
-    pub mode: GigpoMode,
-    pub epsilon: f64,
-    /// Observations at least this alike are one anchor; without it only equal ones are.
-    pub similarity: Option<f64>,
-}
-
-impl Default for Gigpo {
-    fn default() -> Self {
-        Self { gamma: 0.95, weight: 1.0, mode: GigpoMode::MeanStd, epsilon: EPSILON, similarity: None }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GigpoMode {
-    MeanStd,
-    Mean,
-}
-
-/// RAPO.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Rapo {
-    pub normalize: Deviation,
-    pub epsilon: f64,
-    pub threshold: f64,
-    pub margin: f64,
-    pub bonus: f64,
-}
-
-impl Default for Rapo {
-    fn default() -> Self {
-        Self { normalize: Deviation::Std, epsilon: EPSILON, threshold: 1.0, margin: 0.5, bonus: 0.1 }
-    }
-}
-
-/// GPG.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Gpg {
-    pub f_norm: f64,
-}
-
-impl Default for Gpg {
-    fn default() -> Self {
-        Self { f_norm: 1.0 }
-    }
-}
-
-/// MaxRL.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct MaxRl {
-    pub epsilon: f64,
-}
-
-impl Default for MaxRl {
-    fn default() -> Self {
-        Self { epsilon: EPSILON }
-    }
-}
-
-/// Advantages where trajectories part, see [`super::tree_advantages`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Tree {
-    /// Share of the comparison with the state that was left; the rest is the comparison with the whole group.
-    pub local: f64,
-    pub normalize: Deviation,
-    pub epsilon: f64,
-}
-
-impl Default for Tree {
-    fn default() -> Self {
-        Self { local: 0.5, normalize: Deviation::Std, epsilon: EPSILON }
-    }
-}
-
-/// For estimators without options.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plain {}
-
 /// An estimator and its options.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Estimator {
     Gae(Gae),
     GaeToken(GaeToken),
@@ -248,11 +64,14 @@ pub enum Estimator {
     MaxRl(MaxRl),
     GrpoPassk(Grpo),
     Tree(Tree),
+    Gdpo(Gdpo),
+    OptimalTokenBaseline(TokenBaseline),
+    TirOptimalTokenBaseline(TokenBaseline),
 }
 
 impl Estimator {
     /// Every name.
-    pub const NAMES: [&'static str; 15] = [
+    pub const NAMES: [&'static str; 18] = [
         "gae",
         "gae_token",
         "gae_bilevel",
@@ -268,6 +87,9 @@ impl Estimator {
         "max_rl",
         "grpo_passk",
         "tree",
+        "gdpo",
+        "optimal_token_baseline",
+        "tir_optimal_token_baseline",
     ];
 
     /// An estimator by name with the options of a table; what the table leaves out has its default.
@@ -300,6 +122,9 @@ impl Estimator {
             "max_rl" => read!(MaxRl, MaxRl),
             "grpo_passk" => read!(GrpoPassk, Grpo),
             "tree" => read!(Tree, Tree),
+            "gdpo" => read!(Gdpo, Gdpo),
+            "optimal_token_baseline" => read!(OptimalTokenBaseline, TokenBaseline),
+            "tir_optimal_token_baseline" => read!(TirOptimalTokenBaseline, TokenBaseline),
             _ => return Err(unknown("estimator", name, &Self::NAMES)),
         };
         estimator.check()?;
@@ -323,6 +148,9 @@ impl Estimator {
             Self::MaxRl(_) => "max_rl",
             Self::GrpoPassk(_) => "grpo_passk",
             Self::Tree(_) => "tree",
+            Self::Gdpo(_) => "gdpo",
+            Self::OptimalTokenBaseline(_) => "optimal_token_baseline",
+            Self::TirOptimalTokenBaseline(_) => "tir_optimal_token_baseline",
         }
     }
 
@@ -334,6 +162,10 @@ impl Estimator {
             Self::Remax(_) => &[Need::Greedy],
             Self::Gigpo(_) => &[Need::Groups, Need::Anchors],
             Self::Rapo(_) => &[Need::Groups, Need::Logp],
+            Self::Gdpo(_) => &[Need::Groups, Need::Parts],
+            Self::OptimalTokenBaseline(_) | Self::TirOptimalTokenBaseline(_) => {
+                &[Need::Groups, Need::Logp, Need::Squares]
+            }
             Self::Grpo(_)
             | Self::Rloo(_)
             | Self::ReinforcePpBaseline(_)
@@ -352,6 +184,8 @@ impl Estimator {
             Self::GaeToken(_)
             | Self::GaeBilevel(_)
             | Self::ReinforcePp(_)
+            | Self::OptimalTokenBaseline(_)
+            | Self::TirOptimalTokenBaseline(_)
             | Self::Remax(Remax { reward_to_go: true }) => Level::Token,
             _ => Level::Trajectory,
         }
@@ -385,6 +219,13 @@ impl Estimator {
             | Self::GrpoPassk(Grpo { epsilon, .. })
             | Self::Rapo(Rapo { epsilon, .. })
             | Self::MaxRl(MaxRl { epsilon }) => positive("epsilon", epsilon),
+            Self::OptimalTokenBaseline(TokenBaseline { epsilon, .. })
+            | Self::TirOptimalTokenBaseline(TokenBaseline { epsilon, .. }) => positive("epsilon", epsilon),
+            Self::Gdpo(Gdpo { epsilon, ref weights, .. }) => {
+                positive("epsilon", epsilon)?;
+                let odd = weights.iter().flatten().find(|(_, weight)| !weight.is_finite());
+                odd.map_or(Ok(()), |(_, weight)| within("gdpo", "weights", *weight, f64::MIN, f64::MAX))
+            }
             Self::Gpg(Gpg { f_norm }) => within("gpg", "f_norm", f_norm, f64::MIN_POSITIVE, f64::INFINITY),
             Self::Rloo(_) | Self::Opo(_) | Self::ReinforcePpBaseline(_) | Self::Remax(_) => Ok(()),
         }
@@ -413,6 +254,12 @@ impl Estimator {
             Self::Gigpo(options) => gigpo(&batch, &paths, options, &mut found)?,
             Self::Remax(options) => greedy(&batch, &paths, options, &mut found)?,
             Self::Tree(options) => tree(&batch, &paths, options, &mut found),
+            Self::OptimalTokenBaseline(options) => {
+                optimal_token_baseline(&batch, &paths, options, Timeline::Replies, &mut found)?;
+            }
+            Self::TirOptimalTokenBaseline(options) => {
+                optimal_token_baseline(&batch, &paths, options, Timeline::Sampled, &mut found)?;
+            }
             _ => found.put_trajectories(rows, &paths, &self.by_trajectory(&batch, &paths)?),
         }
         found.share(rows);
@@ -425,6 +272,7 @@ impl Estimator {
         let groups: Vec<u64> = paths.iter().map(|path| path.group).collect();
         let tokens: Vec<usize> = paths.iter().map(|path| path.tokens).collect();
         Ok(match *self {
+            Self::Gdpo(ref options) => gdpo(batch, paths, options)?,
             Self::Rloo(_) => rloo(&returns, &groups),
             Self::Opo(_) => opo(&returns, &groups, &tokens),
             Self::Gpg(Gpg { f_norm }) => gpg(&returns, &groups, f_norm),
@@ -454,6 +302,8 @@ impl Estimator {
             | Self::ReinforcePp(_)
             | Self::Gigpo(_)
             | Self::Remax(_)
+            | Self::OptimalTokenBaseline(_)
+            | Self::TirOptimalTokenBaseline(_)
             | Self::Tree(_) => {
                 return Err(Error::new(Kind::Internal, format!("`{}` has no advantage per trajectory", self.name())));
             }

@@ -9,20 +9,24 @@ mod anchors;
 mod estimator;
 mod group;
 mod over_rows;
+mod parts;
 mod sequence;
+mod settings;
+mod token_baseline;
 mod tree;
 
 pub use anchors::{Anchor, AnchoredStep, anchor_advantages, similarity};
-pub use estimator::{
-    Estimator, Gae, GaeBilevel, GaeToken, Gigpo, GigpoMode, Gpg, Grpo, Level, MaxRl, Need, Plain, Rapo, ReinforcePp,
-    ReinforcePpBaseline, Remax, Tree,
-};
+pub use estimator::{Estimator, Level, Need};
 pub use group::{
     Deviation, Ranking, gpg, group_normalized, grpo, grpo_passk, max_rl, opo, rapo, reinforce_pp_baseline, remax, rloo,
 };
 pub(super) use group::{mean_std, per_group};
 pub use over_rows::Advantages;
 pub use sequence::{Whiten, discounted_returns, gae, gae_bilevel, reinforce_pp, whiten, whiten_all};
+pub use settings::{
+    Gae, GaeBilevel, GaeToken, Gdpo, Gigpo, GigpoMode, Gpg, Grpo, MaxRl, Plain, Rapo, ReinforcePp, ReinforcePpBaseline,
+    Remax, TokenBaseline, Tree,
+};
 pub use tree::{Leaf, tree_advantages};
 
 use crate::error::{Error, Kind, Result};

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::anchors::{Anchor, AnchoredStep, anchor_advantages};
-use super::estimator::{Gae, GaeBilevel, GaeToken, Gigpo, GigpoMode, Remax, Tree};
 use super::group::{Deviation, group_normalized, mean, remax};
 use super::sequence::{discounted_returns, gae, gae_bilevel, whiten_all};
+use super::settings::{Gae, GaeBilevel, GaeToken, Gigpo, GigpoMode, Remax, Tree};
 use super::tree::{Leaf, tree_advantages};
 use crate::error::{Error, Kind, Result};
 use crate::rl::rows::{Batch, Path, StepRow};
@@ -122,7 +122,7 @@ impl Advantages {
 }
 
 /// Row and place of every sampled token of a trajectory.
-fn places<'a>(rows: &'a [StepRow], path: &'a Path) -> impl Iterator<Item = (usize, usize)> + 'a {
+pub(super) fn places<'a>(rows: &'a [StepRow], path: &'a Path) -> impl Iterator<Item = (usize, usize)> + 'a {
     path.rows.iter().flat_map(|&i| rows[i].mask.iter().enumerate().filter(|(_, m)| **m).map(move |(k, _)| (i, k)))
 }
 

@@ -1,6 +1,6 @@
 //! What holds for every estimator and every loss, whatever the rows.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -40,6 +40,13 @@ fn batch() -> impl Strategy<Value = Vec<StepRow>> {
                     logp_ref: list(|token| token.3 - 0.5 * token.4),
                     logp_rollout: list(|token| token.3 + 0.3 * token.2),
                     entropy: list(|token| -token.3),
+                    // A token's own probability is part of the sum.
+                    sum_pi_squared: list(|token| 0.5 + 0.5 * (2.0 * token.3).exp()),
+                    parts: if place == last {
+                        [("right".to_owned(), f64::from(ending)), ("short".to_owned(), tokens[0].2)].into()
+                    } else {
+                        BTreeMap::new()
+                    },
                     advantages: list(|token| token.5),
                     anchor: Some(format!("room {anchor}")),
                     truncated: place == last && ending == 1,
@@ -150,6 +157,8 @@ proptest! {
         let survivor = StepRow {
             values: vec![0.5, 0.25],
             logp_old: vec![-1.0, -2.0],
+            sum_pi_squared: vec![0.5, 0.25],
+            parts: [("right".to_owned(), reward), ("short".to_owned(), 1.0)].into(),
             anchor: Some("room 0".to_owned()),
             terminated: true,
             ..StepRow::new(7, 700, 0, 2, reward)
@@ -205,6 +214,8 @@ proptest! {
                     logp_rollout: vec![],
                     entropy: vec![],
                     advantages: vec![],
+                    sum_pi_squared: vec![],
+                    parts: BTreeMap::new(),
                     step: row.step + 1,
                     ..row.clone()
                 });
@@ -231,6 +242,8 @@ proptest! {
             forked.push(StepRow {
                 logp_old: vec![-1.0],
                 values: vec![0.5],
+                sum_pi_squared: vec![0.5],
+                parts: [("right".to_owned(), reward), ("short".to_owned(), 0.5)].into(),
                 anchor: Some("room 1".to_owned()),
                 terminated: true,
                 ..StepRow::new(shared[0].group, fork, cut, 1, reward * (fork - 699) as f64)
@@ -337,8 +350,8 @@ proptest! {
             row.advantages = vec![0.0];
         }
         for name in Objective::NAMES {
-            // KL-Cov's penalty does not ask for the advantage, and PSPO has a KL term.
-            if !matches!(name, "kl_cov" | "pspo") {
+            // The penalties of KL-Cov and DRO do not depend on the advantage, and PSPO has a KL term.
+            if !matches!(name, "kl_cov" | "dro" | "pspo") {
                 let found = plain::loss(name, &rows, &Value::Null).unwrap();
                 prop_assert!(found.gradient.concat().iter().all(|g| *g == 0.0), "{name}");
             }

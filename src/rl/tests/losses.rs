@@ -142,8 +142,22 @@ pub(super) fn compare_values(parity: &mut Parity) {
 }
 
 /// Losses whose value has the gradient (not those with detached weights: `cispo`, `dppo_*`).
-const SLOPED: [&str; 12] =
-    ["ppo", "gspo", "pspo", "sapo", "geo_mean", "dr_grpo", "dapo", "bnpo", "clip_cov", "kl_cov", "gpg", "reinforce"];
+const SLOPED: [&str; 14] = [
+    "ppo",
+    "gspo",
+    "pspo",
+    "sapo",
+    "geo_mean",
+    "dr_grpo",
+    "dapo",
+    "bnpo",
+    "clip_cov",
+    "kl_cov",
+    "gpg",
+    "reinforce",
+    "luspo",
+    "dro",
+];
 
 #[test]
 fn gradients_are_slopes() {
@@ -153,7 +167,7 @@ fn gradients_are_slopes() {
     }
     for name in SLOPED {
         // With a weight of its own for every token a straight-through ratio is no longer a slope.
-        let scope = if matches!(name, "gspo" | "pspo") { "sequence" } else { "token" };
+        let scope = if matches!(name, "gspo" | "pspo" | "luspo") { "sequence" } else { "token" };
         let options = serde_json::json!({
             "kl_coef": 0.1, "kl_times_ratio": true, "entropy_coef": 0.2, "seq": "step",
             "importance": {"cap": 1.3, "scope": scope}, "correction_over": "step",

@@ -58,6 +58,29 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         };
         rl.raw_set(name, lua.create_async_function(call)?)?;
     }
+    let lists: [(&str, &'static str, &[&str]); 2] = [
+        ("value_loss", "r1.rl.value_loss", &["values", "values_old", "returns", "options"]),
+        ("entropy", "r1.rl.entropy", &["logits", "temperature"]),
+    ];
+    for (name, function, arguments) in lists {
+        let host = host.clone();
+        let call = move |lua: Lua, given: mlua::Variadic<Value>| {
+            let host = host.clone();
+            async move {
+                let Some(services) = host.services.clone() else {
+                    return Err(fail(&lua, function, "is for programs (`r1 lua`)"));
+                };
+                let mut asked = serde_json::Map::new();
+                for (name, value) in arguments.iter().zip(given.iter()).filter(|(_, value)| !value.is_nil()) {
+                    let plain = to_json(value, name, Odd::Refuse).map_err(|why| fail(&lua, function, why))?;
+                    asked.insert((*name).to_owned(), plain);
+                }
+                let told = ask(&lua, &services, &function[3..], Json::Object(asked)).await?;
+                from_json(&lua, &told)
+            }
+        };
+        rl.raw_set(name, lua.create_async_function(call)?)?;
+    }
     seal(lua, "r1.rl", &rl)?;
     r1.raw_set("rl", rl)
 }

@@ -57,4 +57,23 @@ pub(super) const ENTRIES: &[Entry] = &[
         "A loss of training and its gradient with respect to `logp`.",
         "",
     ),
+    program(
+        "r1.rl.value_loss",
+        &[
+            p("values", "{number}", "Of the critic now"),
+            p("values_old", "{number}", "Before the update"),
+            p("returns", "{number}", "Its targets"),
+            p("options?", "{clip: number?}", "How far a value may move from the old one; off without it"),
+        ],
+        &[("{loss: number, gradient: {number}, clip_frac: number}", "")],
+        "The critic's loss, half the squared error clipped as in PPO, as a mean over all entries, and its gradient with respect to `values`.",
+        "r1.rl.value_loss({ 1 }, { 0 }, { 2 }, { clip = 0.5 })",
+    ),
+    program(
+        "r1.rl.entropy",
+        &[p("logits", "{{number}}", "A list for each position"), p("temperature?", "number", "1 unless given")],
+        &[("{number}", "")],
+        "The entropy of each distribution, in nats.",
+        "r1.rl.entropy({ { 0, 0 }, { 0, 0, 0, 0 } }, 1)",
+    ),
 ];

@@ -17,8 +17,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from agents import agents, normalized
-from losses import losses
+from losses import losses, unguarded
 from make import inside
+from newer import extend
 
 
 def trajectories(torch):
@@ -365,6 +366,7 @@ def main() -> None:
     batches, made = losses(algos, torch, Padded, trajectories(torch), Path(sys.argv[1]) / "references")
     golden["batches"] |= batches
     golden |= made
+    extend(golden, algos, unguarded(algos), torch, Padded, trajectories(torch))
     lines = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in golden.items())
     Path(__file__).with_name("cases.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

@@ -1,0 +1,104 @@
+//! GDPO: the named parts of the reward normalised apart.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::group::group_normalized;
+use super::over_rows::missing;
+use super::sequence::whiten_weighted;
+use super::settings::Gdpo;
+use crate::error::Result;
+use crate::rl::rows::{Batch, Path};
+
+/// Group reward-decoupled normalisation (GDPO, arXiv:2601.05242): each part of the reward is normalised within its group as in
+/// GRPO, the weighted sum `sum_k w_k A_k` is whitened over the sampled tokens of the batch. A part with large numbers so
+/// weighs no more than one with small ones. One advantage per trajectory.
+///
+/// # Errors
+/// [`Kind::Usage`](crate::error::Kind::Usage) names the trajectory that has no parts, or lacks one that others have or
+/// `weights` lists.
+pub(super) fn gdpo(batch: &Batch<'_>, paths: &[&Path], options: &Gdpo) -> Result<Vec<f64>> {
+    let parts: Vec<BTreeMap<&str, f64>> = paths.iter().map(|path| of_path(batch, path)).collect();
+    let names: BTreeSet<&str> = match &options.weights {
+        Some(weights) => weights.keys().map(String::as_str).collect(),
+        None => parts.iter().flat_map(|own| own.keys().copied()).collect(),
+    };
+    if names.is_empty() && !paths.is_empty() {
+        let error = missing(batch, paths[0], "`gdpo` normalises the named parts of the reward, and there are none");
+        return Err(error.hint("let the reward be a table, such as { correct = 1, format = 0.5 }"));
+    }
+    let groups: Vec<u64> = paths.iter().map(|path| path.group).collect();
+    let mut sums = vec![0.0; paths.len()];
+    for name in names {
+        let mut values = Vec::with_capacity(paths.len());
+        for (path, own) in paths.iter().zip(&parts) {
+            let value = own.get(name).copied();
+            values.push(value.ok_or_else(|| missing(batch, path, &format!("the reward has no part `{name}`")))?);
+        }
+        let weight = options.weights.as_ref().and_then(|weights| weights.get(name)).copied().unwrap_or(1.0);
+        let normalized = group_normalized(&values, &groups, options.normalize, options.epsilon);
+        for (sum, own) in sums.iter_mut().zip(normalized) {
+            *sum += weight * own;
+        }
+    }
+    let tokens: Vec<f64> = paths.iter().map(|path| path.tokens as f64).collect();
+    Ok(whiten_weighted(&sums, &tokens, options.whiten))
+}
+
+/// The parts of a trajectory, those of its steps added up.
+fn of_path<'a>(batch: &Batch<'a>, path: &Path) -> BTreeMap<&'a str, f64> {
+    let mut parts = BTreeMap::new();
+    for &row in &path.rows {
+        for (name, value) in &batch.rows[row].parts {
+            *parts.entry(name.as_str()).or_default() += value;
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use serde_json::json;
+
+    use crate::rl::advantages::Estimator;
+    use crate::rl::rows::StepRow;
+
+    fn row(trajectory: u64, correct: f64, style: f64) -> StepRow {
+        let parts = [("correct".to_owned(), correct), ("style".to_owned(), style)].into();
+        StepRow { parts, ..StepRow::new(0, trajectory, 0, 1, correct + style) }
+    }
+
+    #[test]
+    fn the_closed_form() {
+        // Two trajectories: a part that differs is +-1/sqrt 2 whatever its size, one that does not is 0.
+        let rows = [row(0, 1.0, 70.0), row(1, 0.0, 90.0)];
+        let of = |options: serde_json::Value, rows: &[StepRow]| -> Vec<f64> {
+            let estimator = Estimator::new("gdpo", &options).unwrap();
+            estimator.estimate(rows, false).unwrap().advantages.concat()
+        };
+        let plain = json!({ "whiten": "none", "epsilon": 0.0 });
+        let half = 0.5_f64.sqrt();
+        let close = |found: &[f64], want: [f64; 2]| found.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-15);
+        assert!(close(&of(plain, &rows), [0.0, 0.0]));
+        let weighed = json!({ "whiten": "none", "epsilon": 0.0, "weights": { "correct": 3.0, "style": 1.0 } });
+        assert!(close(&of(weighed, &rows), [2.0 * half, -2.0 * half]));
+        let one = json!({ "whiten": "none", "epsilon": 0.0, "weights": { "style": 1.0 } });
+        assert!(close(&of(one, &rows), [-half, half]));
+        let same = [row(0, 1.0, 5.0), row(1, 0.0, 5.0)];
+        let found = of(json!({ "whiten": "none" }), &same);
+        assert!((found[0] - half).abs() < 1e-5 && (found[1] + half).abs() < 1e-5, "a part that is equal: {found:?}");
+    }
+
+    #[test]
+    fn parts_that_are_missing_are_named() {
+        let refused = |rows: &[StepRow], options: serde_json::Value| {
+            Estimator::new("gdpo", &options).unwrap().estimate(rows, false).unwrap_err().to_string()
+        };
+        let bare = [StepRow::new(0, 3, 0, 1, 1.0), row(4, 1.0, 1.0)];
+        assert!(refused(&bare[..1], json!({})).contains("there are none\n  --> trajectory 3"));
+        assert!(refused(&bare, json!({})).contains("has no part `correct`\n  --> trajectory 3"));
+        let listed = json!({ "weights": { "size": 1.0 } });
+        assert!(refused(&bare[1..], listed).contains("has no part `size`"));
+    }
+}

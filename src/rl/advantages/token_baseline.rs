@@ -1,0 +1,150 @@
+//! Optimal token baselines: for every token the baseline that makes the variance of the policy gradient least.
+
+use super::group::places_of;
+use super::over_rows::{Advantages, missing};
+use super::settings::TokenBaseline;
+use crate::error::Result;
+use crate::rl::rows::{Batch, Path};
+
+/// Which tokens of two trajectories stand at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Timeline {
+    /// Those at the same place of the replies, what the environment wrote between them counted (verl's
+    /// `optimal_token_baseline`).
+    Replies,
+    /// Those with as many sampled tokens before them (verl's `tir_optimal_token_baseline`).
+    Sampled,
+}
+
+/// A trajectory's sampled tokens in order.
+struct Track {
+    /// Time of each.
+    times: Vec<usize>,
+    /// Reward from each on.
+    to_go: Vec<f64>,
+    /// `W_t`.
+    energy: Vec<f64>,
+}
+
+/// The optimal token baseline of verl 0.9.1: `A_t = G_t - B_t` with the reward to go G and, over the trajectories of a group
+/// that have a token at time t, `B_t = sum G_t W_t / (sum W_t + epsilon)`. `W_t` is the squared norm of the score function
+/// summed up to t, for which `sum_{j<=t} 1 - 2 pi_j + sum_v pi_j(v)^2` stands, the part of the output layer. A group of one
+/// has no baseline. Wants `logp_old` and `sum_pi_squared` at every sampled token.
+pub(super) fn optimal_token_baseline(
+    batch: &Batch<'_>,
+    paths: &[&Path],
+    options: TokenBaseline,
+    timeline: Timeline,
+    found: &mut Advantages,
+) -> Result<()> {
+    let tracks: Vec<Track> = paths.iter().map(|path| track(batch, path, timeline)).collect::<Result<_>>()?;
+    let groups: Vec<u64> = paths.iter().map(|path| path.group).collect();
+    let mut advantages: Vec<Vec<f64>> = tracks.iter().map(|own| own.to_go.clone()).collect();
+    for members in places_of(&groups).values().filter(|members| members.len() > 1) {
+        let end = members.iter().filter_map(|&i| tracks[i].times.last()).max().map_or(0, |last| last + 1);
+        let (mut weighted, mut weights) = (vec![0.0; end], vec![0.0; end]);
+        for &i in members {
+            let Track { times, to_go, energy } = &tracks[i];
+            for ((&time, g), w) in times.iter().zip(to_go).zip(energy) {
+                weighted[time] += g * w;
+                weights[time] += w;
+            }
+        }
+        let tail = if options.zero_tail { tail(members, &tracks) } else { None };
+        for &i in members {
+            for (&time, advantage) in tracks[i].times.iter().zip(&mut advantages[i]) {
+                if tail.is_none_or(|(longest, from)| longest != i || time < from) {
+                    *advantage -= weighted[time] / (weights[time] + options.epsilon);
+                }
+            }
+        }
+    }
+    found.put_tokens(batch.rows, paths, &advantages);
+    Ok(())
+}
+
+/// The longest trajectory of a group by sampled tokens, if it is alone in that, and how many the second longest has.
+fn tail(members: &[usize], tracks: &[Track]) -> Option<(usize, usize)> {
+    let mut lengths: Vec<(usize, usize)> = members.iter().map(|&i| (tracks[i].times.len(), i)).collect();
+    lengths.sort_unstable();
+    match lengths[..] {
+        [.., (second, _), (most, longest)] if most > second => Some((longest, second)),
+        _ => None,
+    }
+}
+
+fn track(batch: &Batch<'_>, path: &Path, timeline: Timeline) -> Result<Track> {
+    let (mut times, mut energy) = (Vec::with_capacity(path.tokens), Vec::with_capacity(path.tokens));
+    let (mut place, mut sum) = (0, 0.0);
+    for row in batch.steps(path) {
+        let tokens = row.mask.len();
+        if row.logp_old.len() != tokens || row.sum_pi_squared.len() != tokens {
+            return Err(missing(batch, path, "a step has no `logp_old` or no `sum_pi_squared`, one for every token"));
+        }
+        for (k, _) in row.mask.iter().enumerate().filter(|(_, sampled)| **sampled) {
+            sum += 1.0 - 2.0 * row.logp_old[k].exp() + row.sum_pi_squared[k];
+            energy.push(sum);
+            times.push(if timeline == Timeline::Sampled { times.len() } else { place + k });
+        }
+        place += tokens;
+    }
+    let mut to_go = batch.token_rewards(path);
+    for t in (0..to_go.len().saturating_sub(1)).rev() {
+        to_go[t] += to_go[t + 1];
+    }
+    Ok(Track { times, to_go, energy })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use serde_json::json;
+
+    use crate::rl::advantages::Estimator;
+    use crate::rl::rows::StepRow;
+
+    fn row(trajectory: u64, mask: &[bool], rewards: &[f64], squares: f64) -> StepRow {
+        StepRow {
+            mask: mask.to_vec(),
+            rewards: rewards.to_vec(),
+            // Probability 1/2 at every token: the weight of one is `squares`.
+            logp_old: vec![0.5_f64.ln(); mask.len()],
+            sum_pi_squared: vec![squares; mask.len()],
+            ..StepRow::new(0, trajectory, 0, 0, 0.0)
+        }
+    }
+
+    #[test]
+    fn the_closed_form() {
+        let (yes, no) = (true, false);
+        let rows = [row(0, &[yes, no, yes], &[1.0, 0.0, 2.0], 0.5), row(1, &[yes], &[5.0], 1.0)];
+        let of = |name: &str, zero_tail: bool| -> Vec<f64> {
+            let estimator = Estimator::new(name, &json!({ "epsilon": 0.0, "zero_tail": zero_tail })).unwrap();
+            estimator.estimate(&rows, false).unwrap().advantages.concat()
+        };
+        // First tokens: to go 3 and 5, weights 0.5 and 1: the baseline is 13/3. The last token is alone at its time.
+        let first = 13.0 / 3.0;
+        for name in ["optimal_token_baseline", "tir_optimal_token_baseline"] {
+            let close = |found: &[f64], want: [f64; 4]| found.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-14);
+            assert!(close(&of(name, true), [3.0 - first, 0.0, 2.0, 5.0 - first]), "{name}");
+            assert!(close(&of(name, false), [3.0 - first, 0.0, 0.0, 5.0 - first]), "{name}");
+        }
+        // By place the second sampled token of one stands beside the third token of the other.
+        let rows = [row(0, &[yes, no, yes], &[0.0, 0.0, 2.0], 0.5), row(1, &[yes, yes, no], &[0.0, 4.0, 0.0], 0.5)];
+        let of = |name: &str| {
+            let estimator = Estimator::new(name, &json!({ "epsilon": 0.0 })).unwrap();
+            estimator.estimate(&rows, false).unwrap().advantages.concat()
+        };
+        assert_eq!(of("optimal_token_baseline"), [-1.0, 0.0, 0.0, 1.0, 0.0, 0.0]);
+        assert_eq!(of("tir_optimal_token_baseline"), [-1.0, 0.0, -1.0, 1.0, 1.0, 0.0]);
+    }
+
+    #[test]
+    fn what_it_needs_is_named() {
+        let bare = [StepRow::new(0, 4, 0, 1, 1.0), StepRow::new(0, 5, 0, 1, 0.0)];
+        let estimator = Estimator::new("optimal_token_baseline", &json!({})).unwrap();
+        let error = estimator.estimate(&bare, false).unwrap_err().to_string();
+        assert!(error.contains("`sum_pi_squared`") && error.contains("--> trajectory 4"), "{error}");
+    }
+}
