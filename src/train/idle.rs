@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use crate::config::{Branch, Decay, KlPlace, Learner, LossAgg, Settings, Sft, Trainer};
+use crate::config::{Branch, Decay, KlPlace, Learner, LossAgg, MiniBatchBy, Settings, Sft, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::rl::objective::{CUSTOM, Formula, Objective};
 use crate::script::Script;
@@ -136,6 +136,10 @@ impl Found<'_> {
             self.leash(learner, loss);
         }
         self.branches(learner);
+        if learner.mini_batch_by == MiniBatchBy::Trajectory && self.says("trainer.step_ratio_clip") {
+            let message = "trainer.step_ratio_clip is set, and trainer.mini_batch_by is \"trajectory\"";
+            self.add("trainer.step_ratio_clip", message, "set trainer.mini_batch_by = \"step\" or leave it out");
+        }
         let filter = &learner.filter;
         if !filter.uniform && self.says("trainer.filter.refills") && !self.says("trainer.filter.uniform") {
             let message = "trainer.filter.refills is set, and no group is replaced: trainer.filter.uniform is false";
@@ -303,6 +307,7 @@ mod tests {
             ("r1.grpo { filter = { refills = 2 } }", "trainer.filter.uniform is false"),
             ("r1.grpo { filter = { uniform = true, refills = 0 } }", "all stay"),
             ("r1.grpo { final_lr = 0.1 }", "trainer.decay is \"constant\""),
+            ("r1.grpo { step_ratio_clip = 0.1 }", "trainer.mini_batch_by is \"trajectory\""),
             ("r1.grpo {}, policy = { init = {} }", "policy.init makes a new model"),
             ("r1.grpo {}, eval = { every = 5 }", "nothing to evaluate on"),
             ("r1.grpo {}, eval = { limit = 5 }", "nothing to evaluate on"),

@@ -144,7 +144,7 @@ pub(super) fn credit(
     if how.objective.needs(Need::Anchors) {
         steps.anchor(taught, &it.session.renderer);
     }
-    if objective.needs(Need::Parts) {
+    if how.objective.needs(Need::Parts) {
         steps.parts(taught);
     }
     fill(&mut steps);

@@ -192,3 +192,25 @@ fn a_kl_in_the_reward_is_measured() {
     assert!(steps[0]["kl/mean"].as_f64().unwrap() < 1e-6 && steps[3]["kl/mean"].as_f64().unwrap() > 1e-6, "{steps:?}");
     assert!(steps[3]["kl/coef"].as_f64().unwrap() > steps[1]["kl/coef"].as_f64().unwrap(), "{steps:?}");
 }
+
+/// By step a pass has an optimiser step for each step number, and the parts train what the whole would.
+#[test]
+fn mini_batches_by_step_are_one_for_each_step_number() {
+    let recipe = RECIPE.replace("env = r1.env { format = \"retool\" },", "env = r1.env { format = \"retool\", max_steps = 3,
+    reset = function(task) return { messages = { r1.user(task.prompt) } } end,
+    step = function(state, action)
+      r1.push(state.messages, r1.assistant(action))
+      r1.push(state.messages, r1.user(\"Go on\"))
+      return {}
+    end,
+  },");
+    let dir = directory(&[("a.lua", &recipe)], true);
+    let train = |name: &str, more: &[&str]| {
+        succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", name, "trainer.steps=1"], more].concat());
+        metrics(dir.path(), name).pop().unwrap()
+    };
+    let (whole, by_step) = (train("whole", &[]), train("step", &["trainer.mini_batch_by=step"]));
+    assert_eq!((&whole["policy/updates"], &by_step["policy/updates"]), (&Value::from(1.0), &Value::from(3.0)));
+    assert_eq!(whole["policy/tokens"], by_step["policy/tokens"], "every sampled token is trained once");
+    assert_eq!(whole["reward/mean"], by_step["reward/mean"]);
+}

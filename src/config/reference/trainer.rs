@@ -272,6 +272,23 @@ pub(super) const SETTINGS: &[Setting] = &[
         "Optimiser steps per pass; mini-batches hold whole trajectories.",
     ),
     s(
+        "trainer.mini_batch_by",
+        "\"trajectory\" | \"step\"",
+        "",
+        "\"trajectory\"",
+        "",
+        "What a mini-batch holds: whole trajectories, or the steps of one number, the last ones first (SeeUPO, \
+         arXiv:2602.06554).",
+    ),
+    s(
+        "trainer.step_ratio_clip",
+        "number",
+        "",
+        "0.2",
+        "0 ≤ x < 1",
+        "By step: bound of the factor by which updates of later steps weigh the advantages of earlier ones.",
+    ),
+    s(
         "trainer.tokens_per_batch",
         "integer",
         "tokens",
@@ -329,8 +346,8 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "\"stop\"",
         "",
-        "What a NaN or infinite reward, advantage, loss or gradient does: it ends the run, or the optimiser step is left \
-         out, reported and counted.",
+        "What a NaN or infinite advantage, loss or gradient does: it ends the run with exit code 9, or the optimiser step \
+         is left out, reported and counted. A NaN reward is a failure of its trajectory.",
     ),
     s(
         "trainer.max_mismatch",
