@@ -13,11 +13,11 @@ const FIRST_STEPS: usize = 3;
 #[derive(Debug, Default)]
 pub(super) struct Signal {
     steps: usize,
-    /// Whether some trajectory was better than one it is compared with.
-    differed: bool,
-    /// Whether some reply called a tool, and whether some reply ended by itself.
-    called: bool,
-    ended: bool,
+    /// Steps in which some trajectory was better than one it is compared with.
+    differed: usize,
+    /// Steps in which some reply called a tool, and in which some reply ended by itself.
+    called: usize,
+    ended: usize,
     /// Smallest and largest total reward.
     rewards: Option<(f64, f64)>,
     /// Largest share of right answers in a step.
@@ -39,9 +39,9 @@ impl Signal {
         let get = |name: &str| metrics.get(name).unwrap_or(0.0);
         self.steps += 1;
         let advantage = get("advantage/max").max(-get("advantage/min"));
-        self.differed |= if critic { get("reward/std") > 0.0 } else { advantage > 0.0 };
-        self.called |= get("rollout/tool_call_share") > 0.0;
-        self.ended |= metrics.get("rollout/cut_share").is_some_and(|share| share < 1.0);
+        self.differed += usize::from(if critic { get("reward/std") > 0.0 } else { advantage > 0.0 });
+        self.called += usize::from(get("rollout/tool_call_share") > 0.0);
+        self.ended += usize::from(metrics.get("rollout/cut_share").is_some_and(|share| share < 1.0));
         self.accuracy = self.accuracy.max(get("rollout/accuracy"));
         if let (Some(low), Some(high)) = (metrics.get("reward/min"), metrics.get("reward/max")) {
             let (least, most) = self.rewards.unwrap_or((low, high));
@@ -58,21 +58,21 @@ impl Signal {
     fn diagnosis(&self, recipe: Recipe) -> Option<String> {
         let mut causes = Vec::new();
         let replied = self.rewards.is_some();
-        if replied && !self.ended {
+        if replied && self.ended == 0 {
             causes.push(format!(
                 "every reply was cut at sampling.max_new_tokens = {} or at the end of the context: raise the limit, or ask \
                  for shorter replies",
                 recipe.max_new_tokens
             ));
         }
-        if replied && recipe.tools && !self.called {
+        if replied && recipe.tools && self.called == 0 {
             causes.push(
                 "no reply called a tool: say in the prompt how calls are written, or fine-tune the model on examples of \
                  calls first (r1.sft)"
                     .to_owned(),
             );
         }
-        if self.differed {
+        if self.differed > 0 {
             let causes = causes.join("\n  ");
             return (!causes.is_empty()).then(|| format!("in the first {FIRST_STEPS} steps {causes}"));
         }

@@ -28,7 +28,7 @@ impl Steps {
             if trajectory.steps.is_empty() && trajectory.status.is_failure() {
                 // It failed before its first reply. Its group is known to have lost a member by a row without tokens.
                 let status = Some(trajectory.status);
-                rows.push(StepRow { greedy, status, ..StepRow::new(trajectory.group, index as u64, 0, 0, 0.0) });
+                rows.push(StepRow { status, greedy, ..StepRow::new(trajectory.group, index as u64, 0, 0, 0.0) });
             }
             rows.extend(StepRow::of(trajectory, index).into_iter().map(|row| StepRow { greedy, ..row }));
         }

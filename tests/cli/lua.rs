@@ -258,11 +258,11 @@ fn value_losses_and_entropies_are_at_hand() {
     // Half a square, held back by the clip at 0.5; the second entry is inside.
     let clipped = run("local found = r1.rl.value_loss({ 1, 0.25 }, { 0, 0 }, { 2, 0 }, { clip = 0.5 })
              return found.loss, found.clip_frac, found.gradient");
-    assert_eq!(clipped, "exit: 0\n--- stdout\n0.578125\t0.5\t[0,0.125]");
+    assert_eq!(clipped, "exit: 0\n--- stdout\n0.578125\n0.5\n[0,0.125]");
     assert_eq!(
         run("local two, four = table.unpack(r1.rl.entropy({ { 3, 3 }, { 0, 0, 0, 0 } }))
              return math.abs(two - math.log(2)) < 1e-12, math.abs(four - math.log(4)) < 1e-12"),
-        "exit: 0\n--- stdout\ntrue\ttrue"
+        "exit: 0\n--- stdout\ntrue\ntrue"
     );
     // A temperature is that of the sampler: logits 2 and 0 at 2 are 1 and 0 at 1.
     assert_eq!(

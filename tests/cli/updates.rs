@@ -52,7 +52,7 @@ fn checkpoint(dir: &Path, step: u64) -> std::path::PathBuf {
 }
 
 fn state(dir: &Path, step: u64, name: &str) -> u64 {
-    let text = fs::read_to_string(checkpoint(dir, step).join("state.json")).unwrap();
+    let text = fs::read_to_string(checkpoint(dir, step).join("trainer_state/state.json")).unwrap();
     serde_json::from_str::<Value>(&text).unwrap()[name].as_u64().unwrap()
 }
 
@@ -196,14 +196,17 @@ fn a_kl_in_the_reward_is_measured() {
 /// By step a pass has an optimiser step for each step number, and the parts train what the whole would.
 #[test]
 fn mini_batches_by_step_are_one_for_each_step_number() {
-    let recipe = RECIPE.replace("env = r1.env { format = \"retool\" },", "env = r1.env { format = \"retool\", max_steps = 3,
+    let recipe = RECIPE.replace(
+        "env = r1.env { format = \"retool\" },",
+        "env = r1.env { format = \"retool\", max_steps = 3,
     reset = function(task) return { messages = { r1.user(task.prompt) } } end,
     step = function(state, action)
       r1.push(state.messages, r1.assistant(action))
       r1.push(state.messages, r1.user(\"Go on\"))
       return {}
     end,
-  },");
+  },",
+    );
     let dir = directory(&[("a.lua", &recipe)], true);
     let train = |name: &str, more: &[&str]| {
         succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", name, "trainer.steps=1"], more].concat());
