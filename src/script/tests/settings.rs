@@ -96,9 +96,9 @@ fn unknown_and_unfit_overrides_are_refused() {
       hint: did you mean `trainer.lr` or `trainer.ema` or `trainer.clip`?
     ");
     assert_snapshot!(no("trainer.algorithm=gipo"), @r#"
-    `trainer.algorithm` is "gipo"; it is one of `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo`, `sapo`, `gmpo`, `gpg`, `rloo`, `opo`, `max_rl`, `grpo_passk`, `rapo`, `gigpo`, `remax`, `reinforce_pp`, `reinforce_pp_baseline`, `ppo`, `pspo`, `sft`
+    `trainer.algorithm` is "gipo"; it is one of `grpo`, `dr_grpo`, `dapo`, `gspo`, `cispo`, `sapo`, `gmpo`, `gpg`, `rloo`, `opo`, `max_rl`, `grpo_passk`, `rapo`, `gigpo`, `remax`, `reinforce_pp`, `reinforce_pp_baseline`, `ppo`, `pspo`, `capo`, `seeupo`, `gdpo`, `optimal_token_baseline`, `luspo`, `vespo`, `dro`, `sft`
       --> trainer.algorithm=gipo
-      hint: did you mean `gigpo` or `gmpo` or `grpo`?
+      hint: did you mean `gigpo` or `gdpo` or `gmpo`?
     "#);
     assert_snapshot!(no("trainer.kl.coeff=1"), @"
     unknown setting `trainer.kl.coeff`
