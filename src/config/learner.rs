@@ -283,11 +283,24 @@ pub struct CriticSettings {
     pub clip: f64,
     /// Weight of the value loss beside the policy's, where the critic is shared.
     pub weight: f64,
+    /// Text that the critic alone reads before each of its rows, with `{column}` for columns of the dataset row; empty is
+    /// off. For a critic with a model of its own.
+    pub privileged: String,
+    /// Most tokens of it.
+    pub privileged_tokens: usize,
 }
 
 impl Default for CriticSettings {
     fn default() -> Self {
-        Self { shared: false, lr: 1e-5, warmup: 0, clip: 0.5, weight: 0.5 }
+        Self {
+            shared: false,
+            lr: 1e-5,
+            warmup: 0,
+            clip: 0.5,
+            weight: 0.5,
+            privileged: String::new(),
+            privileged_tokens: 256,
+        }
     }
 }
 

@@ -158,7 +158,10 @@ impl Found<'_> {
 
     fn critic(&mut self, learner: &Learner, critic: bool) {
         if !critic {
-            for name in self.fields("trainer.critic", &["shared", "lr", "warmup", "clip", "weight"]) {
+            for name in self.fields(
+                "trainer.critic",
+                &["shared", "lr", "warmup", "clip", "weight", "privileged", "privileged_tokens"],
+            ) {
                 let key = format!("trainer.critic.{name}");
                 let message = format!("{key} is set, and this algorithm trains no critic");
                 self.add(&key, message, "use r1.ppo or leave it out");
@@ -172,6 +175,11 @@ impl Found<'_> {
                 own.warmup
             );
             self.add("trainer.critic.warmup", message, "lower trainer.critic.warmup or raise trainer.steps");
+        }
+        if own.privileged.is_empty() && self.says("trainer.critic.privileged_tokens") {
+            let message =
+                "trainer.critic.privileged_tokens bounds what trainer.critic.privileged shows, which is empty";
+            self.add("trainer.critic.privileged_tokens", message, "set trainer.critic.privileged or leave it out");
         }
         if !own.shared && self.says("trainer.critic.weight") && !self.says("trainer.critic.shared") {
             let message =
@@ -290,6 +298,7 @@ mod tests {
             ("r1.grpo { critic = { lr = 1e-5 } }", "trainer.critic.lr is set, and this algorithm trains no critic"),
             ("r1.ppo { steps = 5, critic = { warmup = 5 } }", "the policy never does"),
             ("r1.ppo { critic = { weight = 1 } }", "trainer.critic.shared is false"),
+            ("r1.ppo { critic = { privileged_tokens = 9 } }", "trainer.critic.privileged shows, which is empty"),
             ("r1.grpo { kl = { kind = \"k1\" } }", "there is no reference policy"),
             ("r1.grpo { kl = { coef = 0.1, horizon = 5 } }", "the coefficient is fixed"),
             (

@@ -41,6 +41,8 @@ pub struct Targets {
     pub asked: Vec<Vec<bool>>,
     /// What it said before the update.
     pub values: Vec<Vec<f32>>,
+    /// What stands before the rows of each trajectory for the critic alone; empty: nothing.
+    pub prefixes: Vec<Vec<u32>>,
 }
 
 impl Lesson {
@@ -78,6 +80,7 @@ impl Lesson {
                 returns: of(&targets.returns, places),
                 asked: of(&targets.asked, places),
                 values: of(&targets.values, places),
+                prefixes: targets.prefixes.clone(),
             }),
         }
     }

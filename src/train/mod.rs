@@ -29,6 +29,7 @@ mod order;
 mod parts;
 mod plan;
 mod ppo;
+mod privileged;
 mod reload;
 mod report;
 mod resume;

@@ -300,6 +300,10 @@ fn numbers(learner: &Learner) -> Result<()> {
     if let Some((name, value)) = from_zero.into_iter().find(|(_, value)| !(*value >= 0.0 && value.is_finite())) {
         return refuse(format!("trainer.{name} is {value}"), "give a number from 0 up");
     }
+    if learner.critic.shared && !learner.critic.privileged.is_empty() {
+        let message = "trainer.critic.privileged is for the critic alone, and trainer.critic.shared has it read what the policy reads";
+        return refuse(message.to_owned(), "leave trainer.critic.shared out: the critic is then a model of its own");
+    }
     if !(0.0..1.0).contains(&learner.ema) {
         return refuse(format!("trainer.ema is {}", learner.ema), "give a number from 0 up to below 1, such as 0.99");
     }
@@ -379,7 +383,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::{ALGORITHMS, Algorithm, Choice, Filter, Kl};
+    use crate::config::{ALGORITHMS, Algorithm, Choice, CriticSettings, Filter, Kl};
 
     fn refused(learner: &Learner, critic: bool) -> String {
         Objective::new(learner, &Sampling::default(), critic).unwrap_err().to_string()
@@ -417,6 +421,9 @@ mod tests {
         assert!(refused(&usual, true).contains("use r1.grpo"));
         assert!(refused(&Learner { group_size: 1, ..usual.clone() }, false).contains("group"));
         assert!(refused(&Learner { mini_batches: 129, ..usual.clone() }, false).contains("128 trajectories"));
+        let critic = CriticSettings { shared: true, privileged: "{answer}".to_owned(), ..CriticSettings::default() };
+        let both = Learner { critic, ..Algorithm::named("ppo").unwrap().settings };
+        assert!(refused(&both, true).contains("is for the critic alone"));
         let by_step = Learner { mini_batch_by: MiniBatchBy::Step, ..usual.clone() };
         let several = Learner { mini_batches: 2, ..by_step.clone() };
         assert!(refused(&several, false).contains("one for each number of a step"));

@@ -23,7 +23,7 @@ use super::steps::Steps;
 use super::update::{Update, UpdateStats};
 use super::value::{CriticStats, values};
 use super::written::Learned;
-use super::{Summary, due, metrics, report};
+use super::{Summary, due, metrics, privileged, report};
 use crate::error::{Kind, Result};
 use crate::rl::advantages::Need;
 use crate::telemetry::{Metrics, Reporter};
@@ -79,7 +79,8 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
         let rows = lesson::rows(taught, |index| collected.is_companion(index))?;
         let scores = lesson::scores(&rows, &it, learner, &objective, temperature)
             .map_err(|error| it.keep(error, trajectories))?;
-        let before = values(&critic.critic, &it.session.model, &rows, taught, learner.tokens_per_batch)
+        let prefixes = privileged::prefixes(&learner.critic, taught, it.session.renderer.tokenizer())?;
+        let before = values(&critic.critic, &it.session.model, &rows, taught, prefixes, learner.tokens_per_batch)
             .map_err(|error| it.keep(error, trajectories))?;
 
         // 3. Advantages and the critic's targets.

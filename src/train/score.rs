@@ -122,3 +122,55 @@ impl Reference {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use tch::Device;
+
+    use super::*;
+    use crate::mdp::Support;
+    use crate::model::Config;
+
+    /// A prompt of two tokens and one sampled token, drawn from `among` (all where that is empty).
+    fn row(sampled: u32, among: &[u32]) -> Row {
+        let mut support = Support::default();
+        if !among.is_empty() {
+            support.push(&[]);
+            support.push(&[]);
+            support.push(among);
+        }
+        Row {
+            ids: vec![3, 5, sampled],
+            loss_mask: vec![false, false, true],
+            logprobs: vec![0.0; 3],
+            steps: vec![0; 3],
+            support,
+            trajectory: 0,
+        }
+    }
+
+    #[test]
+    fn squared_probabilities_are_those_of_the_scores() {
+        let vocabulary = 24;
+        let json = serde_json::json!({
+            "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": vocabulary, "hidden_size": 16,
+            "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+            "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 32, "tie_word_embeddings": true,
+        });
+        let model = Model::init(Config::from_json(&json).unwrap(), Device::Cpu, Kind::Float, 7).unwrap();
+        for among in [vec![], vec![1, 4, 9]] {
+            let ids: Vec<u32> = if among.is_empty() { (0..vocabulary).collect() } else { among.clone() };
+            let rows: Vec<Row> = ids.iter().map(|&id| row(id, &among)).collect();
+            for temperature in [1.0, 0.7] {
+                let logp = score(&model, &rows, temperature, 4096).unwrap();
+                let sum: f32 = logp.iter().map(|own| own[2].exp()).sum();
+                let want: f32 = logp.iter().map(|own| (2.0 * own[2]).exp()).sum();
+                let found = sum_pi_squared(&model, &rows[..1], temperature, 4096).unwrap();
+                assert!((sum - 1.0).abs() < 1e-4 && (found[0][2] - want).abs() < 1e-5, "{found:?} {want}");
+                assert_eq!(found[0][..2], [0.0, 0.0]);
+            }
+        }
+    }
+}

@@ -4,6 +4,7 @@ use tch::{Kind as Dtype, Tensor, no_grad_guard};
 
 use super::credit::Credit;
 use super::lesson::{Lesson, Targets};
+use super::privileged::{moved, shown};
 use super::steps::Steps;
 use super::update::trajectories_of;
 use crate::config::{CriticSettings, Learner, OnNan};
@@ -20,6 +21,8 @@ pub(super) struct Values {
     pub(super) rows: Vec<Vec<f32>>,
     /// Of what would have come next, by trajectory, where a limit cut it.
     pub(super) next: Vec<Option<f64>>,
+    /// What stands before the critic's rows of each trajectory.
+    prefixes: Vec<Vec<u32>>,
 }
 
 impl Values {
@@ -36,16 +39,17 @@ impl Values {
     /// What the critic is to learn of a batch.
     pub(super) fn targets(&self, credit: &Credit, rows: &[Row]) -> Targets {
         let (returns, asked) = credit.targets(rows);
-        Targets { returns, asked, values: self.rows.clone() }
+        Targets { returns, asked, values: self.rows.clone(), prefixes: self.prefixes.clone() }
     }
 }
 
-/// Values under the current weights.
+/// Values under the current weights; `prefixes` has what the critic alone reads before the rows of each trajectory.
 pub(super) fn values(
     critic: &Critic,
     policy: &Model,
     rows: &[Row],
     trajectories: &[Trajectory],
+    prefixes: Vec<Vec<u32>>,
     tokens_per_batch: usize,
 ) -> Result<Values> {
     let _guard = no_grad_guard();
@@ -53,6 +57,7 @@ pub(super) fn values(
     let cut: Vec<usize> = (0..trajectories.len()).filter(|&i| next_prompt(&trajectories[i]).is_some()).collect();
     let asked = cut.iter().filter_map(|&i| next_prompt(&trajectories[i]).map(|ids| question(ids, i)));
     let all: Vec<Row> = rows.iter().cloned().chain(asked).collect();
+    let all = shown(&all, &prefixes, policy.config.max_position_embeddings)?;
     let mut found: Vec<Vec<f32>> = all.iter().map(|row| vec![0.0; row.len()]).collect();
     for members in micro_batches(&all, tokens_per_batch) {
         let batch = MicroBatch::new(&all, &members, |_, _| 0.0, policy.device())?;
@@ -62,13 +67,16 @@ pub(super) fn values(
             found[row][place] = value;
         }
     }
+    for (values, row) in found.iter_mut().zip(&all) {
+        values.drain(..prefixes.get(row.trajectory).map_or(0, Vec::len));
+    }
     // A full context is an end for the policy: what comes after it is worth 0 (docs/environments.md).
     let overflowed = |trajectory: &Trajectory| trajectory.truncated_by == Some(Limit::ContextOverflow);
     let mut next: Vec<Option<f64>> = trajectories.iter().map(|t| overflowed(t).then_some(0.0)).collect();
     for (&trajectory, values) in cut.iter().zip(found.split_off(rows.len())) {
         next[trajectory] = values.last().map(|&value| f64::from(value));
     }
-    Ok(Values { rows: found, next })
+    Ok(Values { rows: found, next, prefixes })
 }
 
 fn next_prompt(trajectory: &Trajectory) -> Option<&[u32]> {
@@ -199,15 +207,17 @@ fn critic_step(
         return Ok(());
     }
     optimizer.zero_grad();
-    for members in micro_batches(&lesson.rows, learner.tokens_per_batch) {
-        let batch = MicroBatch::new(&lesson.rows, &members, |_, _| 0.0, policy.device())?;
+    let rows = shown(&lesson.rows, &targets.prefixes, policy.config.max_position_embeddings)?;
+    let targets = &moved(targets, &lesson.rows, &targets.prefixes);
+    for members in micro_batches(&rows, learner.tokens_per_batch) {
+        let batch = MicroBatch::new(&rows, &members, |_, _| 0.0, policy.device())?;
         let packed = packed(&batch);
         // A shared trunk learns with the policy, in the policy's own update.
         let pass = critic.trunk().map(|trunk| trunk.learn(&packed)).transpose()?;
         let shared = if pass.is_none() { Some(scored(policy, &packed)?) } else { None };
         let Some(hidden) = pass.as_ref().map(Pass::hidden).or(shared.as_ref()) else { continue };
         let (loss, clipped) = share(&critic.values(hidden, &batch.predict)?, &batch, targets, count, settings)?;
-        let value = finite(f64::try_from(&loss)?).map_err(|error| error.at(trajectories_of(&lesson.rows, &members)))?;
+        let value = finite(f64::try_from(&loss)?).map_err(|error| error.at(trajectories_of(&rows, &members)))?;
         match pass {
             Some(pass) => pass.backward(&loss)?,
             None => loss.f_backward()?,
@@ -251,6 +261,7 @@ mod tests {
             returns: vec![vec![0.0, 2.0, 9.0]],
             asked: vec![vec![false, true, false]],
             values: vec![vec![0.0; 3]],
+            prefixes: Vec::new(),
         };
         let loss = |clip: f64| {
             let settings = CriticSettings { clip, ..CriticSettings::default() };

@@ -219,3 +219,28 @@ fn mini_batches_by_step_are_one_for_each_step_number() {
     assert_eq!(whole["policy/tokens"], by_step["policy/tokens"], "every sampled token is trained once");
     assert_eq!(whole["reward/mean"], by_step["reward/mean"]);
 }
+
+/// What the critic alone reads changes its values and nothing that the policy sees.
+#[test]
+fn a_critic_may_know_more_than_the_policy() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let train = |name: &str, more: &[&str]| {
+        let settings = ["run", "a.lua", "-q", "--name", name, "trainer.algorithm=ppo", "trainer.steps=1"];
+        succeed(dir.path(), &[&settings[..], more].concat());
+        metrics(dir.path(), name).pop().unwrap()
+    };
+    let plain = train("plain", &[]);
+    let knows = train("knows", &["trainer.critic.privileged=The number is {number}. "]);
+    assert_eq!(plain["reward/mean"], knows["reward/mean"], "the trajectories are the same");
+    assert_eq!(plain["rollout/prompt_tokens"], knows["rollout/prompt_tokens"]);
+    assert!(plain["critic/loss"] != knows["critic/loss"] && knows["critic/loss"].is_number(), "{plain} {knows}");
+    let refused = |setting: &str| {
+        let output = r1(dir.path(), &["run", "a.lua", "-q", "trainer.algorithm=ppo", setting]).output().unwrap();
+        assert_eq!(output.status.code(), Some(4), "{}", shown(dir.path(), &output));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let error = refused("trainer.critic.privileged={numbr}");
+    assert!(error.contains("column `numbr`") && error.contains("--> training row "), "{error}");
+    let long = format!("trainer.critic.privileged={}", "x y z ".repeat(100));
+    assert!(refused(&long).contains("trainer.critic.privileged_tokens is 256"));
+}

@@ -341,6 +341,22 @@ pub(super) const SETTINGS: &[Setting] = &[
     ),
     s("trainer.critic.weight", "number", "", "0.5", "≥ 0", "Weight of the value loss where the critic is shared."),
     s(
+        "trainer.critic.privileged",
+        "string",
+        "",
+        "\"\"",
+        "",
+        "Text that the critic alone reads before its rows, with {column} for columns of the dataset row; empty is off.",
+    ),
+    s(
+        "trainer.critic.privileged_tokens",
+        "integer",
+        "tokens",
+        "256",
+        "≥ 1",
+        "Most tokens of that text; a longer one ends the run.",
+    ),
+    s(
         "trainer.on_nan",
         "\"stop\" | \"skip\"",
         "",
