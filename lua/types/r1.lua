@@ -55,7 +55,8 @@
 ---What an env makes of an action.
 ---@class r1.StepResult
 ---@field reward? number
----@field done? boolean The env ends the task
+---@field done? boolean The env ends the task; final, also after a reply that was cut
+---@field truncated? boolean A limit of the env's own ends it, or the reply was cut before it was whole
 ---@field parts? table<string, number> Named parts for the logs
 
 ---How a trajectory ended.
@@ -63,7 +64,8 @@
 ---@field text string The last reply
 ---@field steps number
 ---@field terminated boolean The env ended it
----@field truncated boolean A limit cut it
+---@field truncated boolean A limit ended it
+---@field truncated_by? string Which: max_steps, max_tokens, context_overflow, length, deadline or env
 
 ---The sampled tokens of a mini-batch, as a loss sees them: tensors with a number for each.
 ---@class r1.LossBatch
@@ -611,6 +613,12 @@ function Expectation:raises(text) end
 ---@class r1.EnvSettings
 ---@field format? string
 ---@field max_steps? number
+---@field max_tokens? number
+---@field on_overflow? string
+---@field max_calls? number
+---@field excess_calls? string
+---@field max_result_tokens? number
+---@field call_rewards? table<string, any>
 ---@field system? string
 
 ---Which model.
@@ -620,6 +628,7 @@ function Expectation:raises(text) end
 ---@field device? string
 ---@field max_context? number
 ---@field cuda_graphs? boolean
+---@field cold_start? string
 ---@field init? table<string, any>
 ---@field lora? table<string, any>
 
@@ -686,9 +695,13 @@ function Expectation:raises(text) end
 ---@field lr? number
 ---@field warmup? number
 ---@field final_lr? number
+---@field betas? any[]
 ---@field weight_decay? number
 ---@field max_grad_norm? number
 ---@field tokens_per_batch? number
+---@field max_length? number
+---@field overlong? string
+---@field patience? number
 ---@field gradient_checkpointing? boolean
 
 ---Evaluation.
@@ -728,24 +741,24 @@ r1.version = nil
 function r1.recipe(recipe) end
 
 ---An environment. Its functions hold no state: the host keeps it, copies it, takes it back.
----@param env { tools?: r1.Tool[], format?: string, max_steps?: number, system?: string, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any> }
+---@param env { tools?: r1.Tool[], format?: string, max_steps?: number, max_tokens?: number, on_overflow?: string, max_calls?: number, excess_calls?: string, max_result_tokens?: number, call_rewards?: { ok?: number, failed?: number, refused?: number, malformed?: number }, system?: string, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any> }
 ---@return r1.Env
 function r1.env(env) end
 
 ---A tool written in Lua. Arguments are checked before it is called; what it gives as failure becomes an observation.
----@param tool { name: string, description?: string, parameters?: table<string, any>, timeout?: number|string, run: fun(arguments: table<string, any>, call: { state: any, kwargs?: table<string, any> }): any, any }
+---@param tool { name: string, description?: string, parameters?: table<string, any>, timeout?: number|string, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, run: fun(arguments: table<string, any>, call: { state: any, kwargs?: table<string, any> }): any, any, any }
 ---@return r1.Tool
 function r1.tool(tool) end
 
 r1.tools = {}
 
 ---A Python interpreter in a sandbox: no network, no files, no other processes.
----@param options? { name?: string, description?: string, timeout?: number|string, memory?: number|string, disk?: number|string, session?: boolean, site_packages?: boolean, preload?: string[], interpreter?: string, pool?: number, output_bytes?: number, traceback?: string, session_idle?: number, max_sessions?: number, namespaces?: boolean }
+---@param options? { name?: string, description?: string, timeout?: number|string, memory?: number|string, disk?: number|string, session?: boolean, site_packages?: boolean, preload?: string[], interpreter?: string, pool?: number, output_bytes?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, traceback?: string, session_idle?: number, max_sessions?: number, namespaces?: boolean }
 ---@return r1.Tool
 function r1.tools.python(options) end
 
 ---An embedded interpreter that needs nothing installed.
----@param options? { name?: string, description?: string, timeout?: number|string, operations?: number, call_depth?: number, expression_depth?: number, string_bytes?: number, array_length?: number, map_length?: number, output_bytes?: number }
+---@param options? { name?: string, description?: string, timeout?: number|string, operations?: number, call_depth?: number, expression_depth?: number, string_bytes?: number, array_length?: number, map_length?: number, output_bytes?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
 ---@return r1.Tool
 function r1.tools.rhai(options) end
 
@@ -825,6 +838,12 @@ function r1.context(messages) end
 ---@return { finish_reason: string, tokens: number }|string # Facts, or why there is none
 function r1.generate(prompt, options) end
 
+---How likely a text is as the reply to a prompt: the log-probability of each of its tokens. Only this trajectory waits; the numbers are recorded for replays.
+---@param options { model?: string, prompt: r1.Message[]|string, text: string, temperature?: number }
+---@return ({ logprobs: number[], sum: number, mean: number, tokens: number })? # Nil if the text leaves no room
+---@return string? # Why there is none
+function r1.logprobs(options) end
+
 ---Group-relative policy optimisation.
 ---@param settings r1.LearnerSettings docs/training.md
 ---@return r1.Trainer
@@ -840,7 +859,7 @@ function r1.ppo(settings) end
 ---@return r1.Trainer
 function r1.trainer(settings) end
 
----Supervised fine-tuning on rows with `messages`.
+---Supervised fine-tuning on conversations: rows with `messages`, and other formats (docs/sft.md).
 ---@param settings r1.SftSettings
 ---@return r1.Trainer
 function r1.sft(settings) end
@@ -885,11 +904,11 @@ function r1.last_boxed(text) end
 ---@return string?
 function r1.answer(text) end
 
----Whether two answers say the same: numbers, fractions, simple LaTeX, lists. No answer equals nothing.
----@param a string|number|nil
----@param b string|number|nil
+---Whether an answer says what the reference says: numbers, algebra, sets, intervals, points, matrices, equations, units, text. Whole numbers, fractions and decimals are compared exactly: 0.333333 is not 1/3. One of two units may be left out; two different ones differ. No answer equals nothing. docs/answers.md has the rules.
+---@param answer string|number|nil What is graded: a bare answer, LaTeX or plain text, or a reply that states one
+---@param reference string|number|nil The right answer
 ---@return boolean
-function r1.math_equal(a, b) end
+function r1.math_equal(answer, reference) end
 
 ---Shortens a text and says by how much.
 ---@param text string
@@ -989,12 +1008,12 @@ function r1.text.rank(query, texts) end
 ---@return { content: string, reasoning?: string, calls: r1.ToolCall[], errors: string[] }
 function r1.text.parse_tool_calls(format, text, options) end
 
----The tokenizer of a model.
+---The tokenizer of a model. A recipe names a model directory, or one beside its script.
 ---@param model string A directory; in programs also a hub id or r1-nano, of which no weights are fetched
 ---@return r1.Tokenizer
 function r1.text.tokenizer(model) end
 
----A chat template.
+---A chat template. A recipe names a model directory, a file beside its script or, in functions of the env, a file that it declares with "fs:DIR".
 ---@param from string A model (a directory; in programs also a hub id or r1-nano), a template's file, or the source itself
 ---@param options? { bos_token?: string, eos_token?: string, format?: string }
 ---@return r1.Template
@@ -1092,11 +1111,17 @@ r1.store = {}
 function r1.store.steps(run) end
 
 ---The trajectories of a step of a run.
----@param run string
----@param step number
+---@param run string A run, or a file of trajectories
+---@param step? number Of the run; a file is one step
 ---@param options? { ids?: boolean, record?: boolean }
 ---@return r1.Trajectory[]
 function r1.store.trajectories(run, step, options) end
+
+---Writes trajectories in the layout of a run. Those of a run keep their seed and record, so that they can be replayed.
+---@param path string A Parquet file, such as runs/NAME/trajectories/step-000007.parquet
+---@param trajectories r1.Trajectory[] Tables as r1.store.trajectories gives them, edited or your own
+---@param options? { from?: string, overwrite?: boolean }
+function r1.store.write(path, trajectories, options) end
 
 ---Opens another script: its rows, and trajectories that are played by hand.
 ---@param path string From where the program lies, or the current directory
@@ -1108,6 +1133,12 @@ function r1.script(path, options) end
 ---@param options { script: string|r1.Script, policy: r1.Model|(fun(observation: any, step: number, attempt: r1.Attempt): any), rows?: number[], tasks?: r1.Task[], split?: string, samples?: number, seed?: number, sampling?: table<string, any>, branch?: { step?: number, count?: number }, settings?: table<string, any> }
 ---@return r1.Trajectory[]
 function r1.rollout(options) end
+
+---Opens a run whose loop the program writes: model, data and run directory are those of r1 run.
+---@param path string Of a recipe whose trainer has no critic
+---@param options? { settings?: table<string, any>, name?: string, runs?: string, resume?: string }
+---@return r1.Training # With the fields step, steps, rows, run_dir and settings
+function r1.training(path, options) end
 
 ---A test of a file that r1 test runs.
 ---@param name string What holds
