@@ -264,7 +264,7 @@ impl Bench {
             env_seed: index as u64,
             seed: StreamSeed { seed: self.round, trajectory: index as u64, step: 0 },
             sampling: Arc::default(),
-            max_steps: 8,
+            max_steps: Some(8),
             max_context: self.engine.capacity(),
             next_prompt: false,
         }

@@ -80,7 +80,8 @@ impl CallKind {
         matches!(self, Self::Ran | Self::BadArguments | Self::Excess)
     }
 
-    /// For `skip_serializing_if`.
+    /// For `skip_serializing_if`, which passes a reference.
+    #[expect(clippy::trivially_copy_pass_by_ref)]
     pub(crate) fn is_usual(&self) -> bool {
         *self == Self::Ran
     }

@@ -212,6 +212,7 @@ pub(super) fn on_sampled(rewards: &[f64], mask: &[bool]) -> Vec<f64> {
 
 /// A trajectory of a [`Batch`].
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts about a trajectory")]
 pub struct Path {
     pub group: u64,
     /// Places of its steps in the rows, in order.

@@ -280,15 +280,12 @@ impl Set {
         }
         let known: Vec<&str> = self.all.iter().map(|known| known.env.name.as_str()).collect();
         let asked = columns.names.iter().find(|(_, name)| !FLOWS.contains(&name.as_str()));
-        Err(match asked {
-            Some((column, name)) => {
-                let message = format!("the column `{column}` is \"{name}\", and the recipe has no such environment");
-                Error::new(Kind::Data, message).hint(suggest(name, known))
-            }
-            None => {
-                let message = "the row does not say which of the recipe's environments it is for";
-                Error::new(Kind::Data, message).hint(format!("add the column `env`: one of `{}`", known.join("`, `")))
-            }
+        Err(if let Some((column, name)) = asked {
+            let message = format!("the column `{column}` is \"{name}\", and the recipe has no such environment");
+            Error::new(Kind::Data, message).hint(suggest(name, known))
+        } else {
+            let message = "the row does not say which of the recipe's environments it is for";
+            Error::new(Kind::Data, message).hint(format!("add the column `env`: one of `{}`", known.join("`, `")))
         })
     }
 }

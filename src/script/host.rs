@@ -175,9 +175,11 @@ pub struct LogLine {
     pub steps: u64,
 }
 
+type Receive = dyn Fn(&LogLine) + Send + Sync;
+
 /// Receives the lines that a script logs, at once and from any thread.
 #[derive(Clone, Default)]
-pub struct LogSink(Option<Arc<dyn Fn(&LogLine) + Send + Sync>>);
+pub struct LogSink(Option<Arc<Receive>>);
 
 impl LogSink {
     pub fn new(receive: impl Fn(&LogLine) + Send + Sync + 'static) -> Self {
@@ -286,10 +288,8 @@ impl Host {
     pub(crate) fn log(&self, place: String, text: String) {
         let call = self.current();
         let line = |place: String, text: String| {
-            let (trajectory, steps) = match call.entry.is_of_trajectory() {
-                true => (call.record.name(), call.seed.1),
-                false => (String::new(), 0),
-            };
+            let (trajectory, steps) =
+                if call.entry.is_of_trajectory() { (call.record.name(), call.seed.1) } else { (String::new(), 0) };
             LogLine { place, text, function: call.entry.name(), trajectory, steps }
         };
         if let Some(echo) = &self.echo {

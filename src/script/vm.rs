@@ -334,7 +334,7 @@ impl Vm {
                     return Err(Failure { traceback, ..Failure::new(Status::ScriptLimit, error) });
                 }
                 let lasting = undeclared.is_some_and(|own| own.message == described.message);
-                Err(Failure { traceback, lasting, ..Failure::new(Status::EnvError, described) })
+                Err(Failure { lasting, traceback, ..Failure::new(Status::EnvError, described) })
             }
         }
     }

@@ -16,7 +16,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use serde::Serialize;
 
 use super::files::{failed, write_atomic};
@@ -101,6 +101,9 @@ fn encode(
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_created_by(format!("r1 {}", env!("CARGO_PKG_VERSION")))
+        // Indices of pages would lie behind the pages, where the checksum does not reach; nothing reads them.
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_offset_index_disabled(true)
         .set_key_value_metadata(Some(vec![KeyValue::new(FORMAT_KEY.to_owned(), FORMAT.to_owned())]))
         .build();
     let store = |e: ParquetError| parquet_failed("write trajectories", path, &e);

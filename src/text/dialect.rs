@@ -31,11 +31,21 @@ thread_local! {
 /// A bound on the CPU time of every rendering on this thread, besides a rendering's own, until it is dropped.
 pub(crate) struct TimeLimit {
     before: Duration,
+    clock: Clock,
+    /// CPU time of the thread when the limit is reached, nanoseconds.
+    end: u64,
 }
 
 impl TimeLimit {
     pub(crate) fn new(most: Duration) -> Self {
-        Self { before: MOST.replace(most.min(MOST.get())) }
+        let clock = Clock::of_this_thread();
+        let end = clock.now().saturating_add(u64::try_from(most.as_nanos()).unwrap_or(u64::MAX));
+        Self { before: MOST.replace(most.min(MOST.get())), clock, end }
+    }
+
+    /// Whether the thread has used the time since the limit was set.
+    pub(crate) fn is_reached(&self) -> bool {
+        self.clock.now() >= self.end
     }
 }
 

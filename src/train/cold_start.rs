@@ -22,7 +22,7 @@ const FOLDER: &str = "sft";
 pub(super) enum Started {
     Ready(Box<Opened>),
     /// Stopped by Ctrl-C during the cold start.
-    Interrupted(Summary),
+    Interrupted(Box<Summary>),
 }
 
 /// Runs the recipe's cold start, if it has one that this run has not finished.
@@ -33,14 +33,13 @@ pub(super) fn run(mut opened: Opened, reporter: &Reporter) -> Result<Started> {
     let Some(recipe) = recipe(&opened.script) else { return Ok(Started::Ready(Box::new(opened))) };
     checked(&opened.script)?;
     let (script, options) = (&opened.script, &opened.options);
-    let resumed = match opened.resumed.take() {
-        Some(resumed) => resumed,
-        None => {
-            let run = RunDir::create(&options.runs_dir, &files::run_name(options, script))?;
-            record(&run, script, &options.overrides, &Origins::default(), 0, 0)?;
-            let stored = run.configuration()?;
-            Resumed { run, checkpoint: None, stored }
-        }
+    let resumed = if let Some(resumed) = opened.resumed.take() {
+        resumed
+    } else {
+        let run = RunDir::create(&options.runs_dir, &files::run_name(options, script))?;
+        record(&run, script, &options.overrides, &Origins::default(), 0, 0)?;
+        let stored = run.configuration()?;
+        Resumed { run, checkpoint: None, stored }
     };
     // Reinforcement learning records its model when it begins.
     let finished = resumed.checkpoint.is_some() || resumed.stored.origins.model.is_some();
@@ -63,11 +62,8 @@ pub(super) fn run(mut opened: Opened, reporter: &Reporter) -> Result<Started> {
         if summary.interrupted {
             reporter.text("next");
             reporter.text(&format!("  {}", options.resume_command("run", run)));
-            return Ok(Started::Interrupted(Summary {
-                run_dir: run.to_owned(),
-                interrupted: true,
-                ..Summary::default()
-            }));
+            let summary = Summary { run_dir: run.to_owned(), interrupted: true, ..Summary::default() };
+            return Ok(Started::Interrupted(Box::new(summary)));
         }
     }
     opened.resumed = Some(resumed);

@@ -140,7 +140,7 @@ pub struct Summary {
 pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let opened = match cold_start::run(Opened::new(options, reporter)?, reporter)? {
         Started::Ready(opened) => *opened,
-        Started::Interrupted(summary) => return Ok(summary),
+        Started::Interrupted(summary) => return Ok(*summary),
     };
     match &opened.script.settings.trainer {
         Trainer::Grpo(_) => grpo::run(opened, reporter),

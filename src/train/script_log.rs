@@ -149,7 +149,7 @@ impl ScriptLog {
 pub fn in_words(line: &LogLine) -> String {
     let LogLine { place, text, function, trajectory, .. } = line;
     let from = match (*function, trajectory.is_empty()) {
-        ("script", _) | ("", _) => String::new(),
+        ("script" | "", _) => String::new(),
         (function, true) => format!("{function}  "),
         (function, false) => format!("{trajectory} {function}  "),
     };

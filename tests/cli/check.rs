@@ -240,7 +240,13 @@ fn every_script_of_this_repository_passes() {
             continue;
         }
         count += 1;
-        let output = r1(root, &["check", &format!("scripts/{name}")]).output().unwrap();
+        let script = format!("scripts/{name}");
+        let mut args = vec!["check", &script];
+        // Its rows are on the hub; a few in the same format are here.
+        if name == "retool_sft.lua" {
+            args.push("data.train=tests/golden/sft/retool.jsonl");
+        }
+        let output = r1(root, &args).output().unwrap();
         let text = shown(root, &output);
         assert!(output.status.success() && text.ends_with("nothing was found to be wrong"), "{text}");
     }

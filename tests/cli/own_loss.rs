@@ -97,9 +97,9 @@ fn gspo_and_cispo_written_in_lua_are_theirs_to_the_bit() {
     local push = -b.advantages
     return b:seq_mean((push * ratio):max(push * ratio:clamp(1 - 3e-4, 1 + 4e-4)))"#;
     assert!(both(gspo, &["trainer.loss=gspo"]).1);
-    let cispo = r#"
+    let cispo = r"
     local ratio = (b.logp - b.logp_old):clamp(-20, 20):detach():exp()
-    return b:token_mean(-(ratio:clamp(1 - 0.2, 1 + options.high) * b.advantages) * b.logp)"#;
+    return b:token_mean(-(ratio:clamp(1 - 0.2, 1 + options.high) * b.advantages) * b.logp)";
     let dir = with(cispo);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "own", "trainer.loss.high=0.3"]);
     succeed(

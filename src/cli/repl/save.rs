@@ -173,9 +173,8 @@ fn literal(value: &Value) -> String {
         Value::String(own) => text(own),
         Value::Array(items) => format!("{{ {} }}", items.iter().map(literal).collect::<Vec<_>>().join(", ")),
         Value::Object(fields) => {
-            let key = |name: &String| match NAMES.contains(&name.as_str()) {
-                true => name.clone(),
-                false => format!("[{}]", quoted(name)),
+            let key = |name: &String| {
+                if NAMES.contains(&name.as_str()) { name.clone() } else { format!("[{}]", quoted(name)) }
             };
             let field = |(name, value): (&String, &Value)| format!("{} = {}", key(name), literal(value));
             format!("{{ {} }}", fields.iter().map(field).collect::<Vec<_>>().join(", "))

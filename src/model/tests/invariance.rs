@@ -9,7 +9,7 @@ use crate::native;
 /// Other sequences of many lengths.
 fn others(model: &Model, count: usize) -> Vec<Vec<u32>> {
     let vocab = model.config.vocab_size as u32;
-    (0..count).map(|index| (0..1 + 3 * index as u32).map(|at| (7 * at + index as u32) % vocab).collect()).collect()
+    (0..count).map(|index| (0..=3 * index as u32).map(|at| (7 * at + index as u32) % vocab).collect()).collect()
 }
 
 /// Logits after the last token of `row`, which is computed in pieces that end at `ends`, beside `beside` sequences.

@@ -218,8 +218,8 @@ impl Estimator {
             Self::Grpo(Grpo { epsilon, .. })
             | Self::GrpoPassk(Grpo { epsilon, .. })
             | Self::Rapo(Rapo { epsilon, .. })
-            | Self::MaxRl(MaxRl { epsilon }) => positive("epsilon", epsilon),
-            Self::OptimalTokenBaseline(TokenBaseline { epsilon, .. })
+            | Self::MaxRl(MaxRl { epsilon })
+            | Self::OptimalTokenBaseline(TokenBaseline { epsilon, .. })
             | Self::TirOptimalTokenBaseline(TokenBaseline { epsilon, .. }) => positive("epsilon", epsilon),
             Self::Gdpo(Gdpo { epsilon, ref weights, .. }) => {
                 positive("epsilon", epsilon)?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use mlua::{Function, Lua, Table, UserData, UserDataMethods, Value};
 use serde_json::{Map, Value as Json, json};
 
-use super::args::{Fields, fail, fail_with, in_time, raise, text, time_left};
+use super::args::{Fields, fail, fail_with, in_time, out_of_time, raise, text, time_left};
 use super::model::ask;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::script::Services;
@@ -230,14 +230,20 @@ fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<TemplateOf> 
     build().map_err(raise)
 }
 
+/// The error of a rendering: the call's own limit, where that ended it.
+fn timed(lua: &Lua, limit: &TimeLimit, error: Error) -> mlua::Error {
+    if limit.is_reached() { out_of_time(lua) } else { raise(error) }
+}
+
 impl UserData for TemplateOf {
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         methods.add_method("render", |lua, this, (list, options): (Value, Value)| {
             let list = to_json(&list, "messages", Odd::Refuse).map_err(|why| fail(lua, "render", why))?;
             let asked = Options::read(lua, "render", &options)?;
-            let _limit = TimeLimit::new(time_left(lua));
+            let limit = TimeLimit::new(time_left(lua));
             let tools = (!asked.tools.is_empty()).then_some(&asked.tools[..]);
-            this.template().render(&list, tools, asked.add_generation_prompt, &asked.variables).map_err(raise)
+            let made = this.template().render(&list, tools, asked.add_generation_prompt, &asked.variables);
+            made.map_err(|error| timed(lua, &limit, error))
         });
         methods.add_method("encode", |lua, this, (list, options): (Value, Value)| {
             let Value::Table(list) = &list else {
@@ -245,9 +251,10 @@ impl UserData for TemplateOf {
             };
             let list = messages(list, "messages").map_err(|why| fail(lua, "encode", why))?;
             let asked = Options::read(lua, "encode", &options)?;
-            let _limit = TimeLimit::new(time_left(lua));
+            let limit = TimeLimit::new(time_left(lua));
             let renderer = this.renderer(lua, "encode", asked.variables)?;
-            let made = renderer.marked(&list, &asked.tools, asked.add_generation_prompt).map_err(raise)?;
+            let made = renderer.marked(&list, &asked.tools, asked.add_generation_prompt);
+            let made = made.map_err(|error| timed(lua, &limit, error))?;
             Ok((made.ids, made.mask))
         });
         methods.add_method("stop_ids", |lua, this, ()| {

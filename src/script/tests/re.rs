@@ -159,6 +159,7 @@ fn patterns_too_large_for_the_text_are_refused_at_once() {
 #[test]
 fn replacements_name_groups_as_the_crate_does() {
     let replace = |with: &str| eval(&format!("(r1.re.replace('ab', '(?P<x>a)(b)', '{with}'))"));
+    let crates = regex::bytes::Regex::new("(?P<x>a)(b)").unwrap();
     for (with, expected) in [
         ("$1-$2", "a-b"),
         ("${x}y", "ay"),
@@ -170,7 +171,6 @@ fn replacements_name_groups_as_the_crate_does() {
         ("$0!", "ab!"),
         ("$9", ""),
     ] {
-        let crates = regex::bytes::Regex::new("(?P<x>a)(b)").unwrap();
         assert_eq!(crates.replace_all(b"ab", with.as_bytes()).as_ref(), expected.as_bytes(), "{with}");
         assert_eq!(replace(with), json!(expected), "{with}");
     }

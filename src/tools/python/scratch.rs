@@ -99,7 +99,7 @@ mod tests {
         let stale = parent.path().join("r1-python-stale");
         let other = parent.path().join("another");
         std::fs::create_dir_all(stale.join("7/deep/inner")).unwrap();
-        std::fs::set_permissions(stale.join("7/deep"), std::fs::Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(stale.join("7/deep"), std::fs::Permissions::from_mode(0o000)).unwrap();
         std::fs::create_dir(&other).unwrap();
         let first = Scratch::new_in(parent.path()).unwrap();
         let second = Scratch::new_in(parent.path()).unwrap();
