@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use r1::engine::{Policy, Scripted};
-use r1::mdp::{Action, FinishReason, Observation, Status, Step, Support, Trajectory};
+use r1::mdp::{Action, FinishReason, Limit, Observation, Status, Step, Support, Trajectory};
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
 use r1::script::{Outcome, Script, Split, Watcher, Watching, Worker};
 use r1::text::{Format, Renderer};
@@ -90,6 +90,8 @@ async fn episode(worker: &Worker, seed: u64) -> Result<Trajectory> {
         seed,
         script_hash: worker.hash().to_owned(),
         status: Status::Truncated,
+        truncated_by: None,
+        retries: 0,
         error: None,
         steps: Vec::new(),
         outcome_reward: 0.0,
@@ -132,7 +134,9 @@ async fn episode(worker: &Worker, seed: u64) -> Result<Trajectory> {
         }
     }
     let terminated = trajectory.status == Status::Terminated;
-    let outcome = Outcome { text: action.text, steps: trajectory.steps.len(), terminated, truncated: !terminated };
+    let truncated_by = (!terminated).then_some(Limit::MaxSteps);
+    let (text, steps) = (action.text, trajectory.steps.len());
+    let outcome = Outcome { text, steps, terminated, truncated: !terminated, truncated_by };
     trajectory.outcome_reward = worker.reward(&state, &outcome).await.map_err(|failure| failure.error)?.total;
     Ok(trajectory)
 }
