@@ -212,7 +212,7 @@ fn what_is_found_says_how_to_see_it() {
     exit: 6
     --- stdout
     x.lua: estimator grpo, loss ppo: nothing contradicts itself
-    63 trajectories of 9 of 9 tasks with scripted replies, 73 steps, in [time]; rewards from 1 to 1; longest prompt 22 tokens, budget 120
+    63 trajectories of 9 of 9 tasks with scripted replies, 71 steps, in [time]; rewards from 1 to 1; longest prompt 22 tokens, budget 120
 
     error (replies): an empty reply and 4 other kinds of reply make the env fail: attempt to compare number < nil
       --> x.lua:4

@@ -35,17 +35,18 @@ fn a_function_with_its_options_and_an_example() {
       Runs a program of this machine in a sandbox: it reads the system's directories and those that the  recipe declares with "fs:DIR", writes to a directory of its own that goes with it, and sees no
       network and no other process. A recipe declares it: needs = { "process:NAME" }.
 
-      argv        {string | number}  The program and its arguments; it is looked for in /usr/local/bin, /usr/bin and /bin
+      argv        {string | number}            The program and its arguments; it is looked for in /usr/local/bin, /usr/bin and /bin
       options?    table
-        input?    string             What it reads
-        timeout?  number | string    Seconds (10), or "500ms"
-        memory?   number | string    Of each of its processes ("512MiB")
-        disk?     number | string    What its directory may hold ("64MiB")
-        output?   number             Bytes kept of what it prints (64 KiB): beginning and end
+        input?    string                       What it reads
+        timeout?  number | string              Seconds (10), or "500ms"
+        memory?   number | string              Of each of its processes ("512MiB")
+        disk?     number | string              What its directory may hold ("64MiB")
+        output?   number                       Bytes kept of what it prints (64 KiB): beginning and end
+        env?      {[string]: string | Secret}  Variables of its environment
 
       gives
         ProcessResult?
-        string?            Why it was not started
+        string?                      Why it was not started
 
       example
         local sorted = r1.process.run({ "sort", "-n" }, { input = "3\n1\n2\n" })
