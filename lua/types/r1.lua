@@ -620,6 +620,7 @@ function Expectation:raises(text) end
 ---@field max_result_tokens? number
 ---@field call_rewards? table<string, any>
 ---@field system? string
+---@field reply_prefix? string
 
 ---Which model.
 ---@class r1.PolicySettings
@@ -628,6 +629,7 @@ function Expectation:raises(text) end
 ---@field device? string
 ---@field max_context? number
 ---@field cuda_graphs? boolean
+---@field template_kwargs? table<string, any>
 ---@field cold_start? string
 ---@field init? table<string, any>
 ---@field lora? table<string, any>
@@ -708,7 +710,15 @@ function Expectation:raises(text) end
 ---@class r1.EvalSettings
 ---@field every? number
 ---@field limit? number
+---@field before? boolean
+---@field after? boolean
 ---@field temperature? number
+---@field top_p? any
+---@field top_k? any
+---@field min_p? any
+---@field max_new_tokens? any
+---@field max_steps? any
+---@field env? string
 ---@field accuracy? string
 
 ---Checkpoints.
@@ -736,12 +746,12 @@ r1 = {}
 r1.version = nil
 
 ---What a script returns: what to train, on what, how.
----@param recipe { name?: string, seed?: number, env?: r1.Env, envs?: table<string, r1.Env>, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, advantage?: fun(group: r1.GroupMember[], failed: number): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, policy?: r1.PolicySettings, data?: { train?: r1.Dataset|string|table|r1.Task[], eval?: r1.Dataset|string|table|r1.Task[] }, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, needs?: string[] }
+---@param recipe { name?: string, seed?: number, env?: r1.Env, envs?: table<string, r1.Env>, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, advantage?: fun(group: r1.GroupMember[], failed: number): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, policy?: r1.PolicySettings, data?: { train?: r1.Dataset|string|table|r1.Task[], eval?: r1.Dataset|string|table|r1.Task[], max_prompt_tokens?: number, overlong_prompts?: string }, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, needs?: string[] }
 ---@return r1.Recipe
 function r1.recipe(recipe) end
 
 ---An environment. Its functions hold no state: the host keeps it, copies it, takes it back.
----@param env { tools?: r1.Tool[], format?: string, max_steps?: number, max_tokens?: number, on_overflow?: string, max_calls?: number, excess_calls?: string, max_result_tokens?: number, call_rewards?: { ok?: number, failed?: number, refused?: number, malformed?: number }, system?: string, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any> }
+---@param env { tools?: r1.Tool[], format?: string, max_steps?: number, max_tokens?: number, on_overflow?: string, max_calls?: number, excess_calls?: string, max_result_tokens?: number, call_rewards?: { ok?: number, failed?: number, refused?: number, malformed?: number }, system?: string, reply_prefix?: string, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any> }
 ---@return r1.Env
 function r1.env(env) end
 
@@ -801,28 +811,28 @@ function r1.log(...) end
 r1.data = {}
 
 ---Rows of a file with one JSON object a line, or one list of them. A plain path does the same by its ending.
----@param path string|{ path: string, columns?: table<string, string> } A file, or its path and columns = { mine = "theirs" }
+---@param path string|{ path: string|string[], columns?: table<string, string>, name?: string, weight?: number, env?: string } A file, or its path and columns = { mine = "theirs" }; name, weight and env among other datasets
 ---@return r1.Dataset
 function r1.data.jsonl(path) end
 
 ---Rows of a CSV or TSV file; the first line names the columns, cells are text.
----@param path string|{ path: string, columns?: table<string, string> }
+---@param path string|{ path: string|string[], columns?: table<string, string>, name?: string, weight?: number, env?: string }
 ---@return r1.Dataset
 function r1.data.csv(path) end
 
 ---Rows of a Parquet file. Those of verl work as they are.
----@param path string|{ path: string, columns?: table<string, string> }
+---@param path string|{ path: string|string[], columns?: table<string, string>, name?: string, weight?: number, env?: string }
 ---@return r1.Dataset
 function r1.data.parquet(path) end
 
 ---Rows of a dataset of the Hugging Face hub, fetched into the cache that Python uses. The options may also follow as r1.data.hf "ORG/NAME" { … }.
 ---@param name string ORG/NAME or ORG/NAME@REVISION
----@param options? { split?: string, subset?: string, file?: string, columns?: table<string, string> }
+---@param options? { split?: string, subset?: string, file?: string, columns?: table<string, string>, name?: string, weight?: number, env?: string }
 ---@return r1.Dataset
 function r1.data.hf(name, options) end
 
 ---Rows made by a function.
----@param rows { count: number, seed?: number, row: fun(index: integer): r1.Task }
+---@param rows { count: number, seed?: number, name?: string, weight?: number, env?: string, row: fun(index: integer): r1.Task }
 ---@return r1.Dataset
 function r1.data.generate(rows) end
 
