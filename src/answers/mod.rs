@@ -3,12 +3,12 @@
 //! [`math_equal`] grades text that a policy is optimised against, so a wrong answer that passes is a reward hack, and
 //! slow input is an attack. Its steps:
 //!
-//! 1. [`extract`]: the final answer of a reply.
-//! 2. [`token`], [`literal`], [`parse`], [`arithmetic`], [`names`]: LaTeX or plain text to an expression; text that is no
+//! 1. `extract`: the final answer of a reply.
+//! 2. `token`, `literal`, `parse`, `arithmetic`, `names`: LaTeX or plain text to an expression; text that is no
 //!    mathematics stays text.
-//! 3. [`compare`], [`equation`], [`sets`]: units, relations, sets and lists, then values.
-//! 4. [`exact`]: rational functions of the variables, `\pi`, `e` and `i` are compared exactly, at rational points;
-//!    [`float`]: roots and other functions in double precision at several points, with a bound of the rounding error.
+//! 3. `compare`, `equation`, `sets`: units, relations, sets and lists, then values.
+//! 4. `exact`: rational functions of the variables, `\pi`, `e` and `i` are compared exactly, at rational points;
+//!    `float`: roots and other functions in double precision at several points, with a bound of the rounding error.
 //!
 //! The length of an answer, the depth of its nesting, the size of its numbers and the work of a comparison are bounded.
 //! Which forms are equal follows Math-Verify (Apache-2.0, github.com/huggingface/Math-Verify), except where it accepts

@@ -287,7 +287,7 @@ pub(super) struct InferArgs {
     /// Most tokens of a reply [default: as the recipe or the model says, or 512]
     #[arg(long, alias = "max-tokens", value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_new_tokens: Option<u32>,
-    /// Text that every reply begins with, such as '<think>\n'; \n is a line break
+    /// Text that every reply begins with, such as `<think>\n`; \n is a line break
     #[arg(long, value_name = "TEXT", value_parser = escaped, conflicts_with = "api_base")]
     pub(super) reply_prefix: Option<String>,
     /// A variable of the chat template, such as enable_thinking=false; may be given several times

@@ -103,7 +103,7 @@ impl Engine {
     }
 
     /// [`serve`](Self::serve), which also ends with `Kind::Interrupted` as soon as `stop` says so; it is asked between the
-    /// layers of the model, and [several times a second](LOOK) where nothing is to be computed.
+    /// layers of the model, and several times a second (`LOOK`) where nothing is to be computed.
     pub fn serve_until(&mut self, queue: Queue, stop: &dyn Fn() -> bool) -> Result<Stats> {
         let begin = Instant::now();
         self.progress.reset();

@@ -36,7 +36,7 @@ pub struct Script {
     /// The recipe's own policy loss, where `trainer.loss` is "custom".
     pub loss: Option<Arc<LossGraph>>,
     /// The name of the recipe's algorithm, such as `gspo`. The loops that run them are those of
-    /// [`Trainer`](crate::config::Trainer).
+    /// [`crate::config::Trainer`].
     pub algorithm: String,
     /// What of them somebody wrote.
     pub(crate) written: Arc<Written>,

@@ -198,7 +198,7 @@ impl Default for Tree {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plain {}
 
-/// GDPO, see [`super::gdpo`].
+/// GDPO, see `parts.rs`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Gdpo {
@@ -216,7 +216,7 @@ impl Default for Gdpo {
     }
 }
 
-/// The optimal token baselines, see [`super::optimal_token_baseline`].
+/// The optimal token baselines, see `token_baseline.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TokenBaseline {
