@@ -4,6 +4,7 @@
 //! context, reward, row generators) stay in the script's VM and are not seen here.
 
 mod branch;
+pub mod counterparts;
 mod data;
 mod env;
 mod learner;

@@ -261,7 +261,7 @@ pub(super) struct InferArgs {
     #[arg(long, value_name = "URL", requires = "model")]
     pub(super) api_base: Option<String>,
     /// Answer this and exit
-    #[arg(long, short, value_name = "TEXT")]
+    #[arg(long, short, alias = "question", value_name = "TEXT")]
     pub(super) prompt: Option<String>,
     /// System prompt
     #[arg(long, value_name = "TEXT")]

@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::config::counterparts;
 use crate::error::{Error, Kind, Result, nearest};
 
 /// A table of options of `what`. Nothing and an empty list (how an empty Lua table may arrive) are an empty table.
@@ -76,7 +77,9 @@ pub(super) fn names<T: Serialize>(options: &T) -> Vec<String> {
 /// "There is no `kind` called `name`", with those that resemble it.
 pub(super) fn unknown(kind: &str, name: &str, known: &[&str]) -> Error {
     let near = nearest(name, known.iter().copied());
-    let hint = if near.is_empty() {
+    let hint = if let Some(hint) = counterparts::value_hint(&format!("trainer.{kind}"), name) {
+        hint
+    } else if near.is_empty() {
         format!("there are {}", known.join(", "))
     } else {
         format!("did you mean {}?", near.join(" or "))

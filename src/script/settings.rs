@@ -11,7 +11,7 @@ pub(crate) use super::data_settings::{dataset, stem};
 use super::grants::Need;
 use crate::config::{
     ALGORITHMS, Algorithm, CheckpointSettings, EnvSettings, EvalSettings, InitModel, Learner, Limits, LoraSettings,
-    PolicySettings, RolloutSettings, Settings, Sft, Trainer, WeightGroup,
+    PolicySettings, RolloutSettings, Settings, Sft, Trainer, WeightGroup, counterparts,
 };
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Sampling;
@@ -161,8 +161,9 @@ pub(crate) fn trainer(json: &Json) -> Result<Trainer> {
     }
     let known: Vec<&str> = ALGORITHMS.into_iter().chain(["sft"]).collect();
     let text = algorithm.as_str().map_or_else(|| algorithm.to_string(), |text| format!("\"{text}\""));
-    Err(Error::new(Kind::Script, format!("`trainer.algorithm` is {text}; it is one of {}", quoted(&known)))
-        .hint(suggest(algorithm.as_str().unwrap_or_default(), known)))
+    let name = algorithm.as_str().unwrap_or_default();
+    let hint = counterparts::value_hint("trainer.algorithm", name).unwrap_or_else(|| suggest(name, known.clone()));
+    Err(Error::new(Kind::Script, format!("`trainer.algorithm` is {text}; it is one of {}", quoted(&known))).hint(hint))
 }
 
 /// Tables whose fields depend on the script's data or on what was chosen by name.
@@ -188,7 +189,8 @@ pub(crate) fn override_with(recipe: &mut Json, arguments: &[String]) -> Result<(
         let known = keys(recipe);
         let open = OPEN.iter().any(|table| key.starts_with(table)) || data_settings::is_column(key);
         if !known.iter().any(|known| known == key) && !open {
-            return Err(usage(format!("unknown setting `{key}`")).hint(suggest(key, known.iter().map(String::as_str))));
+            let hint = counterparts::hint(key).unwrap_or_else(|| suggest(key, known.iter().map(String::as_str)));
+            return Err(usage(format!("unknown setting `{key}`")).hint(hint));
         }
         // `name=7` is the text "7" where the number 7 does not fit.
         let parsed = serde_json::from_str::<Json>(text).ok();
@@ -299,7 +301,10 @@ pub(super) fn join(at: &str, name: &str) -> String {
 
 /// The error for a field that does not exist.
 pub(crate) fn unknown<'a>(at: &str, name: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> Error {
-    Error::new(Kind::Script, format!("unknown field `{}`", join(at, name))).hint(suggest(name, known))
+    let path = join(at, name);
+    // A name of verl or TRL is refused with its name in r1.
+    let hint = counterparts::hint(&path).unwrap_or_else(|| suggest(name, known));
+    Error::new(Kind::Script, format!("unknown field `{path}`")).hint(hint)
 }
 
 /// The error for a value of the wrong type: serde's words made readable.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 
 use crate::config::{
-    Branch, BranchAt, Input, KlPlace, Learner, LossAgg, LossGraph, MiniBatchBy, Over, Settings, Shape,
+    Branch, BranchAt, Input, KlPlace, Learner, LossAgg, LossGraph, MiniBatchBy, Over, Settings, Shape, counterparts,
 };
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Sampling;
@@ -215,8 +215,9 @@ fn read<T: DeserializeOwned + serde::Serialize + Default>(field: &str, options: 
 
 fn kl_kind(name: &str) -> Result<KlKind> {
     serde_json::from_value(Value::from(name)).map_err(|_| {
+        let hint = counterparts::value_hint("trainer.kl.kind", name);
         Error::new(Kind::Script, format!("trainer.kl.kind is \"{name}\""))
-            .hint(suggest(name, ["k1", "abs", "k2", "k3"]))
+            .hint(hint.unwrap_or_else(|| suggest(name, ["k1", "abs", "k2", "k3"])))
     })
 }
 

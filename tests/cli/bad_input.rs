@@ -300,6 +300,29 @@ fn a_flag_that_is_a_setting() {
     ");
 }
 
+#[test]
+fn settings_of_verl_and_trl_are_refused_with_their_name_in_r1() {
+    cli_snapshot!({ "a.lua" => RECIPE }, ["check", "a.lua", "actor_rollout_ref.actor.clip_ratio_low=0.2"], @"");
+    cli_snapshot!({ "a.lua" => RECIPE }, ["check", "a.lua", "rollout.n=8"], @"");
+    cli_snapshot!({ "a.lua" => RECIPE }, ["check", "a.lua", "trainer.beta=0.04"], @"");
+    cli_snapshot!({ "a.lua" => RECIPE }, ["check", "a.lua", "trainer.algorithm=reinforce_plus_plus"], @"");
+    cli_snapshot!({ "a.lua" => RECIPE }, ["check", "a.lua", "trainer.fsdp_config=1"], @"");
+    cli_snapshot!({}, ["run", "a.lua", "--num_generations", "8"], @"");
+    let recipe = "return r1.recipe { trainer = r1.grpo {\n  max_completion_length = 9,\n} }";
+    cli_snapshot!({ "a.lua" => recipe }, ["check", "a.lua"], @"");
+}
+
+#[test]
+fn flags_of_the_legacy_chat_are_refused_with_what_to_write() {
+    cli_snapshot!({}, ["infer", "--model", "r1-nano", "--tools", "search"], @"");
+    cli_snapshot!({}, ["infer", "--model", "r1-nano", "--api-key", "secret"], @"");
+    let error = fail(directory(&[], false).path(), &["infer", "--use-hf-model", "--hf-model-path", "ORG/NAME"]);
+    assert!(error.contains("r1 infer --hf ORG/NAME"), "{error}");
+    // The same flag by another name, which works.
+    let error = fail(directory(&[], false).path(), &["infer", "--model", "r1-nano", "--question", " "]);
+    assert!(error.contains("the question is empty"), "{error}");
+}
+
 /// A row that can't be read is found before anything is trained, wherever it is.
 #[test]
 fn a_bad_row_deep_in_a_dataset() {

@@ -2,7 +2,7 @@
 
 use super::env;
 use super::recipe;
-use crate::config::Learner;
+use crate::config::{Learner, counterparts};
 use crate::error::{Error, Kind};
 use crate::script::settings;
 
@@ -66,5 +66,6 @@ pub(crate) fn home(function: &str, name: &str) -> Option<String> {
     if function == "r1.recipe" && of_trainer() {
         return Some(format!("`{name}` is a field of the trainer: trainer = r1.grpo {{ {name} = …, … }}"));
     }
-    None
+    // A name of verl or TRL.
+    if trainer || matches!(function, "r1.recipe" | "r1.env") { counterparts::hint(name) } else { None }
 }
