@@ -6,6 +6,9 @@ set shell := ["bash", "-euo", "pipefail", "-c"]
 torch := "LIBTORCH=$(setup/libtorch.sh) && export LIBTORCH"
 bin := "target/release/r1"
 
+# Tests that need data which is too large for the repository.
+data_tests := 'qwen2_is_that_of_transformers|qwen3_is_that_of_transformers|llama3_is_that_of_transformers|a_trained_llama_is_that_of_transformers|configs_of_the_hub_are_read_or_refused_by_name|masks_agree_with_generation_tags|native_calls_grow_in_real_templates|every_real_template_grows_or_says_that_it_rewrites|real_tokenizers_agree_with_recorded_ids|templates_say_their_format|recorded_replies_agree|recorded_reasoning_agrees|cases_of_other_engines_agree|real_templates_render_as_recorded|gradients_and_ten_updates_are_pytorchs'
+
 _list:
     @just --list --unsorted
 
@@ -35,6 +38,10 @@ install prefix="": build
 # Unit, integration, in-Lua and CLI tests
 test-rust *args:
     @{{torch}} && cargo nextest run --release --no-fail-fast {{args}}
+
+# Tests that need the reference data (R1_SHARED, or ../shared/data); CI runs them where it is there
+test-data *args:
+    @{{torch}} && cargo nextest run --release --no-fail-fast --run-ignored only -E 'test(/({{data_tests}})$/)' {{args}}
 
 # Examples in the documentation
 test-doc:

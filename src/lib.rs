@@ -38,6 +38,8 @@ pub mod mdp;
 pub mod model;
 pub mod native;
 pub mod net;
+#[cfg(test)]
+mod reference_data;
 pub mod rl;
 pub mod rollout;
 pub mod script;

@@ -3,5 +3,6 @@
 
 mod architecture;
 mod cli;
+mod docs;
 mod hostile;
 mod sandbox;

@@ -124,6 +124,7 @@ fn only_in_tests(path: &Path) -> bool {
         std::fs::read_to_string(parent).is_ok_and(|text| text.contains(&format!("#[cfg(test)]\nmod {stem};")))
     };
     declares(folder.join("mod.rs"))
+        || declares(folder.join("lib.rs"))
         || declares(folder.with_extension("rs"))
         || folder.file_name().is_some_and(|name| name == "tests")
 }

@@ -4,6 +4,8 @@ mod args;
 mod check;
 mod diff;
 mod doc;
+#[cfg(test)]
+mod documented;
 mod failure;
 mod flag;
 mod infer;

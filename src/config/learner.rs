@@ -393,13 +393,58 @@ mod tests {
 
     use super::*;
 
+    /// What a name means: the settings in which it differs from `Learner::default()`, and whether it has a critic.
     #[test]
-    fn every_name_is_an_algorithm() {
-        for name in ALGORITHMS {
-            assert!(Algorithm::named(name).is_some(), "{name}");
+    fn each_algorithm_name_expands_to_these_settings() {
+        let named = |name: &str| json!({ "name": name });
+        let one = |other: Value| {
+            let mut all = json!({ "group_size": 1, "groups_per_step": 128 });
+            all.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
+            all
+        };
+        let seq_gspo = json!({ "name": "gspo", "seq": "step" });
+        let no_std = json!({ "name": "grpo", "normalize": "none" });
+        let capo = json!({ "name": "gspo", "seq": "step", "clip_low": 3e-4, "clip_high": 3e-4 });
+        let expected = [
+            ("grpo", false, json!({})),
+            ("dr_grpo", false, json!({ "estimator": no_std, "loss": named("dr_grpo") })),
+            ("dapo", false, json!({ "loss": named("dapo"), "filter": { "uniform": true, "refills": 4, "keep": 1.0 } })),
+            ("gspo", false, json!({ "loss": named("gspo") })),
+            ("cispo", false, json!({ "loss": named("cispo") })),
+            ("sapo", false, json!({ "loss": named("sapo") })),
+            ("gmpo", false, json!({ "loss": named("geo_mean") })),
+            ("gpg", false, json!({ "estimator": named("gpg"), "loss": named("gpg") })),
+            ("rloo", false, json!({ "estimator": named("rloo") })),
+            ("opo", false, json!({ "estimator": named("opo") })),
+            ("max_rl", false, json!({ "estimator": named("max_rl") })),
+            ("grpo_passk", false, json!({ "estimator": named("grpo_passk") })),
+            ("rapo", false, json!({ "estimator": named("rapo") })),
+            ("gigpo", false, json!({ "estimator": named("gigpo") })),
+            ("remax", false, one(json!({ "estimator": named("remax") }))),
+            ("reinforce_pp", false, one(json!({ "estimator": named("reinforce_pp") }))),
+            ("reinforce_pp_baseline", false, json!({ "estimator": named("reinforce_pp_baseline") })),
+            ("ppo", true, one(json!({ "estimator": named("gae") }))),
+            ("pspo", true, one(json!({ "estimator": named("gae"), "loss": named("pspo") }))),
+            ("capo", true, one(json!({ "estimator": named("gae"), "loss": capo }))),
+            ("seeupo", false, json!({ "estimator": no_std, "loss": seq_gspo, "mini_batch_by": "step" })),
+            ("gdpo", false, json!({ "estimator": named("gdpo") })),
+            ("optimal_token_baseline", false, json!({ "estimator": named("optimal_token_baseline") })),
+            ("luspo", false, json!({ "loss": named("luspo") })),
+            ("vespo", false, json!({ "loss": named("vespo") })),
+            ("dro", false, json!({ "loss": named("dro") })),
+        ];
+        assert_eq!(expected.each_ref().map(|(name, ..)| *name), ALGORITHMS);
+        let fields = |learner: &Learner| serde_json::to_value(learner).unwrap().as_object().unwrap().clone();
+        let usual = fields(&Learner::default());
+        assert_eq!((&usual["estimator"], &usual["loss"]), (&named("grpo"), &named("ppo")));
+        for (name, critic, differs) in expected {
+            let algorithm = Algorithm::named(name).unwrap();
+            let mut found = fields(&algorithm.settings);
+            found.retain(|field, value| usual[field] != *value);
+            assert_eq!(Value::Object(found), differs, "{name}");
+            assert_eq!(algorithm.critic, critic, "{name}");
         }
         assert!(Algorithm::named("grop").is_none());
-        assert!(Algorithm::named("pspo").unwrap().critic);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::testing::shared;
 use super::{Event, Format, Reply};
+use crate::reference_data::reference_data;
 
 /// The format that a recorded family is.
 fn format_of(family: &str) -> Option<Format> {
@@ -129,8 +129,9 @@ fn agrees(row: &Value, reply: &Reply) -> bool {
 }
 
 #[test]
+#[ignore = "needs the reference data: just test-data"]
 fn recorded_replies_agree() {
-    let Some(dir) = shared("tool-call-parsers") else { return };
+    let dir = reference_data("tool-call-parsers");
     let mut tally: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     let mut deviations: BTreeMap<&str, usize> = BTreeMap::new();
     let (mut wrong, mut stale) = (Vec::new(), Vec::new());
@@ -176,8 +177,9 @@ fn recorded_replies_agree() {
 
 /// Thinking split off by vLLM's parsers whose tags are `<think>`, for models whose prompts open the block and others.
 #[test]
+#[ignore = "needs the reference data: just test-data"]
 fn recorded_reasoning_agrees() {
-    let Some(dir) = shared("tool-call-parsers") else { return };
+    let dir = reference_data("tool-call-parsers");
     // Parsers of models whose prompt has opened the block: a reply without tags is thinking.
     let begun = [
         "Qwen3ParserReasoningAdapter",

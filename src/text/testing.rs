@@ -1,23 +1,12 @@
 //! What the tests of this module share: a small tokenizer, and the place of recorded data.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr)]
+#![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::{Format, Renderer, Template, Tokenizer, train_tokenizer};
-
-/// A folder of recorded data, or `None` (said aloud) where there is none.
-pub(super) fn shared(folder: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("R1_SHARED")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"), PathBuf::from);
-    let path = root.join(folder);
-    if !path.is_dir() {
-        eprintln!("skipped: {} is not here (set R1_SHARED)", path.display());
-        return None;
-    }
-    Some(path)
-}
+use crate::reference_data::reference_data;
 
 /// A few hundred words to learn merges from.
 pub(super) fn corpus() -> impl Iterator<Item = String> {
@@ -67,20 +56,26 @@ pub(super) fn show(renderer: &Renderer, ids: &[u32], mask: &[bool]) -> String {
     runs.concat()
 }
 
-/// A real template over the small tokenizer.
-pub(super) fn real(name: &str, format: Format) -> Option<Renderer> {
-    let path = shared("chat-templates")?.join(format!("templates/{name}.jinja"));
-    Some(with_template(&std::fs::read_to_string(path).unwrap(), name, format))
+/// The file of a model's template: in tests/golden/text, or in the reference data.
+fn template_file(name: &str) -> PathBuf {
+    let file = format!("templates/{name}.jinja");
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/text").join(&file);
+    if own.exists() { own } else { reference_data("chat-templates").join(file) }
 }
 
-/// A real template over a tokenizer that has its special tokens.
-pub(super) fn real_with(name: &str, format: Format, eos: &str, tokens: &[&str]) -> Option<Renderer> {
-    let path = shared("chat-templates")?.join(format!("templates/{name}.jinja"));
+/// The template of a model over the small tokenizer.
+pub(super) fn real(name: &str, format: Format) -> Renderer {
+    with_template(&std::fs::read_to_string(template_file(name)).unwrap(), name, format)
+}
+
+/// The template of a model over a tokenizer that has its special tokens.
+pub(super) fn real_with(name: &str, format: Format, eos: &str, tokens: &[&str]) -> Renderer {
+    let path = template_file(name);
     let extra: Vec<String> = tokens.iter().chain([&eos]).map(|&token| token.to_owned()).collect();
     let files = tempfile::tempdir().unwrap();
     train_tokenizer(corpus(), 360 + extra.len(), &extra).unwrap().save(files.path()).unwrap();
     let template = Template::new(&std::fs::read_to_string(path).unwrap(), None, name, "", eos).unwrap();
-    Some(Renderer::with_template(Arc::new(Tokenizer::load(files.path()).unwrap()), template, format).unwrap())
+    Renderer::with_template(Arc::new(Tokenizer::load(files.path()).unwrap()), template, format).unwrap()
 }
 
 /// A template over the small tokenizer.

@@ -302,20 +302,80 @@ fn a_flag_that_is_a_setting() {
 
 #[test]
 fn settings_of_verl_and_trl_are_refused_with_their_name_in_r1() {
-    cli_snapshot!({ "a.lua" => RECIPE }, ["check", "a.lua", "actor_rollout_ref.actor.clip_ratio_low=0.2"], @"");
-    cli_snapshot!({ "a.lua" => RECIPE }, ["check", "a.lua", "rollout.n=8"], @"");
-    cli_snapshot!({ "a.lua" => RECIPE }, ["check", "a.lua", "trainer.beta=0.04"], @"");
-    cli_snapshot!({ "a.lua" => RECIPE }, ["check", "a.lua", "trainer.algorithm=reinforce_plus_plus"], @"");
-    cli_snapshot!({ "a.lua" => RECIPE }, ["check", "a.lua", "trainer.fsdp_config=1"], @"");
-    cli_snapshot!({}, ["run", "a.lua", "--num_generations", "8"], @"");
+    cli_snapshot!({ "a.lua" => RECIPE }, ["check", "a.lua", "actor_rollout_ref.actor.clip_ratio_low=0.2"], @"
+    exit: 2
+    --- stderr
+    error: unknown setting `actor_rollout_ref.actor.clip_ratio_low`
+      --> actor_rollout_ref.actor.clip_ratio_low=0.2
+      hint: `actor_rollout_ref.actor.clip_ratio_low` of verl is `trainer.clip` in r1: the first number of { low, high }
+    ");
+    cli_snapshot!({ "a.lua" => RECIPE }, ["check", "a.lua", "rollout.n=8"], @"
+    exit: 2
+    --- stderr
+    error: unknown setting `rollout.n`
+      --> rollout.n=8
+      hint: `actor_rollout_ref.rollout.n` of verl is `trainer.group_size` in r1: trajectories per task
+    ");
+    cli_snapshot!({ "a.lua" => RECIPE }, ["check", "a.lua", "trainer.beta=0.04"], @"
+    exit: 2
+    --- stderr
+    error: unknown setting `trainer.beta`
+      --> trainer.beta=0.04
+      hint: `beta` of TRL is `trainer.kl.coef` in r1: a number
+    ");
+    cli_snapshot!({ "a.lua" => RECIPE }, ["check", "a.lua", "trainer.fsdp_config=1"], @"
+    exit: 2
+    --- stderr
+    error: unknown setting `trainer.fsdp_config`
+      --> trainer.fsdp_config=1
+      hint: `actor_rollout_ref.actor.fsdp_config` is a setting of verl that r1 does not have: one process holds the whole model
+    ");
+    cli_snapshot!({}, ["run", "a.lua", "--num_generations", "8"], @"
+    exit: 2
+    --- stderr
+    error: unexpected argument `--num_generations`
+      hint: `num_generations` of TRL is `trainer.group_size` in r1: trajectories per task; settings are written as key=value
+    ");
     let recipe = "return r1.recipe { trainer = r1.grpo {\n  max_completion_length = 9,\n} }";
-    cli_snapshot!({ "a.lua" => recipe }, ["check", "a.lua"], @"");
+    cli_snapshot!({ "a.lua" => recipe }, ["check", "a.lua"], @"
+    exit: 3
+    --- stderr
+    error: r1.grpo: unknown field `max_completion_length`
+      --> a.lua:2
+      hint: `max_completion_length` of TRL is `sampling.max_new_tokens` in r1: tokens of one step; `env.max_tokens` bounds a trajectory
+    ");
+}
+
+/// Names of algorithms, losses and KL estimators.
+#[test]
+fn values_of_verl_are_refused_with_their_name_in_r1() {
+    let dir = directory(&[("a.lua", RECIPE)], false);
+    for (setting, instead) in [
+        ("trainer.algorithm=reinforce_plus_plus", "`trainer.algorithm=reinforce_pp`"),
+        ("trainer.algorithm=token_gae", "`trainer.estimator=gae_token`"),
+        ("trainer.loss=vanilla", "`trainer.loss=ppo`"),
+        ("trainer.kl.kind=low_var_kl", "`trainer.kl.kind=k3`"),
+    ] {
+        let error = fail(dir.path(), &["check", "a.lua", setting, "trainer.kl.coef=0.1"]);
+        assert!(error.contains(&format!("hint: `{}` of ", setting.rsplit('=').next().unwrap())), "{error}");
+        assert!(error.contains(&format!("is {instead} in r1")), "{error}");
+    }
 }
 
 #[test]
 fn flags_of_the_legacy_chat_are_refused_with_what_to_write() {
-    cli_snapshot!({}, ["infer", "--model", "r1-nano", "--tools", "search"], @"");
-    cli_snapshot!({}, ["infer", "--model", "r1-nano", "--api-key", "secret"], @"");
+    cli_snapshot!({}, ["infer", "--model", "r1-nano", "--tools", "search"], @"
+    exit: 2
+    --- stderr
+    error: unexpected argument `--tools`
+      hint: tools belong to a recipe: r1 infer --script RECIPE
+    ");
+    cli_snapshot!({}, ["infer", "--model", "r1-nano", "--api-key", "secret"], @"
+    exit: 2
+    --- stderr
+    error: unexpected argument `--api-key`
+      hint: set the variable OPENAI_API_KEY; other users of the machine can read command lines
+    ");
     let error = fail(directory(&[], false).path(), &["infer", "--use-hf-model", "--hf-model-path", "ORG/NAME"]);
     assert!(error.contains("r1 infer --hf ORG/NAME"), "{error}");
     // The same flag by another name, which works.

@@ -6,6 +6,8 @@ mod branching;
 mod check;
 mod determinism;
 mod doc;
+#[cfg(unix)]
+mod documented;
 mod episodes;
 mod failures;
 mod hub;

@@ -1,6 +1,6 @@
 //! Against numbers that transformers computed.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
@@ -8,18 +8,7 @@ use tch::{Device, Kind, Tensor};
 use super::{distance, gradients, pack, padded, predicting};
 use crate::model::layers::Parameters;
 use crate::model::{Config, Model, Span};
-
-/// The folder of shared reference data, if this machine has it.
-fn shared(name: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("R1_SHARED")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"), PathBuf::from);
-    let path = root.join(name);
-    if !path.exists() {
-        println!("skipped: {} is not here", path.display());
-        return None;
-    }
-    Some(path)
-}
+use crate::reference_data::reference_data;
 
 fn read(path: &Path) -> impl Fn(&str) -> Tensor + use<> {
     let tensors: std::collections::HashMap<String, Tensor> =
@@ -38,7 +27,7 @@ fn rows_of(golden: &Value) -> Vec<Vec<u32>> {
 
 /// Logits, loss, gradients, greedy tokens of one random model, from both forms of its config.
 fn random_model(name: &str) {
-    let Some(dir) = shared(&format!("architecture-goldens/{name}")) else { return };
+    let dir = reference_data(&format!("architecture-goldens/{name}"));
     let json =
         |file: &str| -> Value { serde_json::from_str(&std::fs::read_to_string(dir.join(file)).unwrap()).unwrap() };
     let bare = |file: &str| {
@@ -96,24 +85,28 @@ fn greedy(model: &Model, prompt: &[u32], count: usize) -> Vec<u32> {
 }
 
 #[test]
+#[ignore = "needs the reference data: just test-data"]
 fn qwen2_is_that_of_transformers() {
     random_model("qwen2-tied");
 }
 
 #[test]
+#[ignore = "needs the reference data: just test-data"]
 fn qwen3_is_that_of_transformers() {
     random_model("qwen3-tied");
 }
 
 #[test]
+#[ignore = "needs the reference data: just test-data"]
 fn llama3_is_that_of_transformers() {
     random_model("llama3-ropescaled");
 }
 
 /// A trained Llama of 260 thousand parameters.
 #[test]
+#[ignore = "needs the reference data: just test-data"]
 fn a_trained_llama_is_that_of_transformers() {
-    let Some(dir) = shared("stories260k") else { return };
+    let dir = reference_data("stories260k");
     let model = Model::load(&dir.join("hf"), Device::Cpu, Kind::Float).unwrap();
     for line in std::fs::read_to_string(dir.join("forward_goldens.jsonl")).unwrap().lines() {
         let golden: Value = serde_json::from_str(line).unwrap();
@@ -156,8 +149,9 @@ fn billions(name: &str) -> f64 {
 }
 
 #[test]
+#[ignore = "needs the reference data: just test-data"]
 fn configs_of_the_hub_are_read_or_refused_by_name() {
-    let Some(dir) = shared("tokenizers-configs/configs") else { return };
+    let dir = reference_data("tokenizers-configs/configs");
     let mut read = 0;
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();

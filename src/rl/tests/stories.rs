@@ -1,15 +1,14 @@
-//! A trained model of 260 thousand parameters: its gradients and ten AdamW steps beside PyTorch's, in f32. Kept outside the
-//! repository (`R1_SHARED`, or `shared/data` beside it); skipped without it.
-#![allow(clippy::print_stderr)]
+//! A trained model of 260 thousand parameters, of the reference data: its gradients and ten AdamW steps beside PyTorch's,
+//! in f32.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
 use super::padded::assert_close;
 use crate::model::{Model, Packed};
+use crate::reference_data::reference_data;
 use crate::rl::adamw::{AdamW, Options};
 use crate::rl::aggregate::{Denominators, aggregate};
 use crate::rl::losses::{Tokens, reinforce};
@@ -52,15 +51,12 @@ fn norm(tensor: &Tensor) -> f64 {
 }
 
 #[test]
+#[ignore = "needs the reference data: just test-data"]
 fn gradients_and_ten_updates_are_pytorchs() {
-    let shared = std::env::var_os("R1_SHARED")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/data"), PathBuf::from);
-    let Ok(text) = std::fs::read_to_string(shared.join("stories260k/train_goldens.json")) else {
-        eprintln!("skipped: no stories260k/train_goldens.json");
-        return;
-    };
+    let dir = reference_data("stories260k");
+    let text = std::fs::read_to_string(dir.join("train_goldens.json")).unwrap();
     let golden: Golden = serde_json::from_str(&text).unwrap();
-    let model = Model::load(&shared.join("stories260k/hf"), Device::Cpu, Kind::Float).unwrap();
+    let model = Model::load(&dir.join("hf"), Device::Cpu, Kind::Float).unwrap();
     let row = |(trajectory, ids): (usize, &Vec<u32>)| Row {
         ids: ids.clone(),
         loss_mask: (0..ids.len()).map(|i| i > 0).collect(),

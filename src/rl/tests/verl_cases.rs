@@ -1,9 +1,8 @@
-//! Agreement with verl on a larger set of cases in f32, kept outside the repository (`R1_SHARED`, or `shared/data` beside
-//! it); skipped without it.
-#![allow(clippy::print_stderr)]
+//! Agreement with verl on a larger set of cases in f32: tests/golden/rl/verl_cases.jsonl, computed by verl's `core_algos`
+//! (2026-08-22).
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Value, from_value};
@@ -41,12 +40,8 @@ impl Case {
 
 #[test]
 fn estimators_losses_and_kl_are_verls() {
-    let shared = std::env::var_os("R1_SHARED")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/data"), PathBuf::from);
-    let Ok(text) = std::fs::read_to_string(shared.join("rl-math/rl_cases.jsonl")) else {
-        eprintln!("skipped: no rl-math/rl_cases.jsonl");
-        return;
-    };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/rl/verl_cases.jsonl");
+    let text = std::fs::read_to_string(path).unwrap();
     let mut checked: BTreeMap<String, usize> = BTreeMap::new();
     for line in text.lines() {
         let case: Case = serde_json::from_str(line).unwrap();

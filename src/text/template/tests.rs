@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::json;
 
 use super::*;
-use crate::text::testing::shared;
+use crate::reference_data::reference_data;
 
 /// 2025-07-10 12:00:00, the date of the recorded renderings.
 const NOON: u64 = 1_752_148_800;
@@ -186,8 +186,9 @@ proptest::proptest! {
 
 /// Cases of huggingface.js that transformers renders alike. Prints how many agree.
 #[test]
+#[ignore = "needs the reference data: just test-data"]
 fn cases_of_other_engines_agree() {
-    let Some(dir) = shared("chat-templates") else { return };
+    let dir = reference_data("chat-templates");
     for (file, input) in [("huggingface_js_e2e.jsonl", "data"), ("huggingface_js_language.jsonl", "context")] {
         let (mut good, mut wrong) = (0, Vec::new());
         for line in std::fs::read_to_string(dir.join(file)).unwrap().lines() {
@@ -212,8 +213,9 @@ fn cases_of_other_engines_agree() {
 
 /// Real templates with renderings recorded from transformers. Prints how many agree.
 #[test]
+#[ignore = "needs the reference data: just test-data"]
 fn real_templates_render_as_recorded() {
-    let Some(dir) = shared("chat-templates") else { return };
+    let dir = reference_data("chat-templates");
     let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
     let inputs: Value = serde_json::from_str(&read("conversations.json")).unwrap();
     let trajectories: Vec<Value> = serde_json::from_str(&read("tau_trajectories.json")).unwrap();

@@ -1,0 +1,102 @@
+//! The commands of README.md, run in order in a directory with the repository's scripts, with settings that make them
+//! short. src/cli/documented.rs checks the commands of all pages with the parser.
+
+use std::path::Path;
+
+use super::{r1, shown};
+
+/// Commands that reach other hosts: the parser checks them.
+const OUTSIDE: [&str; 3] = ["--hf ", "--api-base ", "Qwen/"];
+
+/// Commands by their beginning, and what makes them short.
+const SHORT: [(&str, &[&str]); 4] = [
+    (
+        "r1 run",
+        &[
+            "-q",
+            "--threads=1",
+            "trainer.steps=1",
+            "trainer.groups_per_step=2",
+            "trainer.group_size=2",
+            "trainer.branch.roots=0",
+            "eval.before=false",
+            "eval.after=false",
+            "sampling.max_new_tokens=8",
+        ],
+    ),
+    (
+        "r1 sft",
+        &["-q", "--threads=1", "trainer.steps=1", "trainer.batch_size=2", "eval.before=false", "eval.after=false"],
+    ),
+    ("r1 check --masks", &["sampling.max_new_tokens=8"]),
+    ("r1 infer", &["--max-new-tokens=4"]),
+];
+
+/// The `r1` commands of README's fenced blocks, without their remarks.
+fn commands() -> Vec<String> {
+    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let mut commands: Vec<String> = Vec::new();
+    let (mut fenced, mut open) = (false, false);
+    for line in readme.lines() {
+        if line.starts_with("```") {
+            fenced = !fenced;
+        } else if fenced && (line.starts_with("r1 ") || open) {
+            let text = line.split("  #").next().unwrap_or_default().trim().to_owned();
+            if open {
+                commands.last_mut().unwrap().push_str(&text)
+            } else {
+                commands.push(text)
+            }
+            open = line.ends_with('\\');
+        }
+    }
+    commands
+}
+
+#[cfg(unix)]
+#[test]
+fn the_commands_of_the_readme_work() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let dir = tempfile::tempdir().unwrap();
+    for folder in ["scripts", "models"] {
+        std::os::unix::fs::symlink(root.join(folder), dir.path().join(folder)).unwrap();
+    }
+    // Modules are looked for beside the script, and not through links.
+    std::fs::create_dir(dir.path().join("lib")).unwrap();
+    std::fs::copy(root.join("scripts/lib/problems.lua"), dir.path().join("lib/problems.lua")).unwrap();
+    std::fs::copy(root.join("scripts/retool.lua"), dir.path().join("new.lua")).unwrap();
+    let mut ran = 0;
+    for command in commands() {
+        if OUTSIDE.iter().any(|outside| command.contains(outside)) {
+            continue;
+        }
+        // The run that the README speaks of is longer than the one here.
+        let typed = command.replace("12-3-0", "1-0-0");
+        let mut words: Vec<String> = Vec::new();
+        for (index, part) in typed.split(['"', '\'']).enumerate() {
+            // Quotes are not nested there, but for the program of `r1 lua`.
+            if typed.starts_with("r1 lua") {
+                words = vec!["lua".into(), "-e".into(), "return r1.model(\"r1-nano\"):config()".into()];
+                break;
+            }
+            if index % 2 == 1 {
+                words.push(part.to_owned())
+            } else {
+                words.extend(part.split_whitespace().map(str::to_owned))
+            }
+        }
+        words.retain(|word| word != "r1");
+        let short = SHORT.iter().find(|(begin, _)| typed.starts_with(begin)).map_or(&[][..], |(_, more)| more);
+        // What is short for all recipes takes precedence over the README's settings of sizes, not of algorithms.
+        words.extend(short.iter().map(|word| (*word).to_owned()));
+        if typed.starts_with("r1 infer") && !typed.contains(" -p ") {
+            words.extend(["-p", "What is 2 + 2?"].map(str::to_owned));
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let output = r1(dir.path(), &words).output().unwrap();
+        assert!(output.status.success(), "{command}\n{words:?}\n{}", shown(dir.path(), &output));
+        ran += 1;
+    }
+    assert!(ran > 14, "only {ran} commands ran");
+    assert!(dir.path().join("runs/retool/metrics.jsonl").is_file() && dir.path().join("my_game.lua").is_file());
+}

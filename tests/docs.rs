@@ -1,0 +1,151 @@
+//! The pages of docs that name settings, functions and metrics: tables equal to the code, and no name that r1 lacks.
+
+use std::path::Path;
+
+use r1::config::counterparts::{System, table, value_table};
+use r1::config::{ALGORITHMS, settings};
+use r1::script::docs;
+
+fn read(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// `page` with the text between `<!-- name -->` and the next `<!-- end -->` replaced.
+fn with_part(page: &str, name: &str, part: &str) -> String {
+    let open = format!("<!-- {name} -->\n");
+    let (before, rest) = page.split_once(&open).unwrap_or_else(|| panic!("no {open}"));
+    let (_, after) = rest.split_once("<!-- end -->").unwrap_or_else(|| panic!("{name} has no end"));
+    format!("{before}{open}{part}<!-- end -->{after}")
+}
+
+/// The same tables refuse these names on the command line. `just docs` writes the page again.
+#[test]
+fn files_made_from_the_declarations_of_counterparts() {
+    let there = read("docs/coming-from.md");
+    let mut made = there.clone();
+    for system in System::ALL {
+        made = with_part(&made, &system.name().to_lowercase(), &table(system));
+    }
+    made = with_part(&made, "values", &value_table());
+    if there != made && std::env::var_os("R1_UPDATE_DOCS").is_some() {
+        std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/coming-from.md"), made).unwrap();
+    } else {
+        assert!(there == made, "docs/coming-from.md is not what src/config/counterparts says: run `just docs`");
+    }
+}
+
+/// Words in backticks of the columns about r1: settings, algorithms and functions.
+fn names(page: &str, columns: impl Fn(&[&str]) -> Vec<usize>) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in page.lines().filter(|line| line.starts_with("| ")) {
+        // `\|` is no border.
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").collect();
+        for column in columns(&cells) {
+            let cell = cells.get(column).copied().unwrap_or_default();
+            found.extend(cell.split('`').skip(1).step_by(2).map(str::to_owned));
+        }
+    }
+    found
+}
+
+/// Why r1 does not have what a page names; `None` where it does.
+fn missing(name: &str) -> Option<String> {
+    let (path, value) = name.split_once('=').map_or((name, None), |(path, value)| (path, Some(value)));
+    let section = path.split('.').next().unwrap_or_default();
+    if section == "r1" {
+        let function = path.split([' ', '(', '{']).next().unwrap_or_default();
+        // A namespace, such as r1.http, stands for its functions.
+        let known = path.contains(' ') && !path.contains('{')
+            || docs::find(function).is_some()
+            || !docs::below(function).is_empty();
+        return (!known).then(|| format!("no function `{function}`"));
+    }
+    if !path.contains('.') || path.contains([' ', '/']) || !settings().any(|setting| setting.section() == section) {
+        return None;
+    }
+    let option = path.starts_with("trainer.estimator.") || path.starts_with("trainer.loss.");
+    if !option && !settings().any(|setting| setting.is_below(path)) {
+        return Some(format!("no setting `{path}`"));
+    }
+    let unknown = |value: &&str| path == "trainer.algorithm" && !ALGORITHMS.contains(value);
+    value.filter(unknown).map(|value| format!("no algorithm `{value}`"))
+}
+
+#[test]
+fn every_r1_name_in_coming_from_exists() {
+    let page = read("docs/coming-from.md");
+    let ours = names(&page, |cells| (1..cells.len()).collect());
+    assert!(ours.len() > 100, "{} names", ours.len());
+    let wrong: Vec<String> = ours.iter().filter_map(|name| missing(name)).collect();
+    assert!(wrong.is_empty(), "docs/coming-from.md: {}", wrong.join(", "));
+    assert_eq!(missing("trainer.group_sise").as_deref(), Some("no setting `trainer.group_sise`"));
+    assert_eq!(missing("trainer.algorithm=grop").as_deref(), Some("no algorithm `grop`"));
+    assert_eq!(missing("r1.tols { … }").as_deref(), Some("no function `r1.tols`"));
+}
+
+#[test]
+fn the_glossary_names_what_there_is_and_every_algorithm() {
+    let page = read("docs/glossary.md");
+    let ours = names(&page, |cells| vec![0, cells.len() - 1]);
+    let wrong: Vec<String> = ours.iter().filter_map(|name| missing(name)).collect();
+    assert!(wrong.is_empty(), "docs/glossary.md: {}", wrong.join(", "));
+    let (_, algorithms) = page.split_once("## Algorithms").unwrap();
+    let listed = names(algorithms, |_| vec![0]);
+    let expected: Vec<String> =
+        ["trainer.algorithm"].iter().chain(&ALGORITHMS).map(|name| (*name).to_owned()).collect();
+    let sorted = |mut names: Vec<String>| {
+        names.sort();
+        names
+    };
+    assert_eq!(sorted(listed), sorted(expected));
+}
+
+/// A test that is left out of the usual run belongs to a recipe that runs it, and no test passes for want of its data.
+#[test]
+fn ignored_tests_have_a_recipe_that_runs_them() {
+    let recipes = read("Justfile") + read("tests/golden/models/exchange.py").as_str();
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let mut checked = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            if path.ends_with("reference_data.rs") {
+                continue;
+            }
+            for (at, _) in text.match_indices("#[ignore") {
+                let name =
+                    text[at..].split_once("fn ").and_then(|(_, rest)| rest.split('(').next()).unwrap_or_default();
+                let known = recipes.contains(name);
+                assert!(known, "{}: no recipe of the Justfile runs the ignored test {name}", path.display());
+                checked += 1;
+            }
+            assert!(!text.contains("R1_SHARED"), "{}: tests take data by reference_data()", path.display());
+        }
+    }
+    assert!(checked > 10, "{checked}");
+}
+
+#[test]
+fn pages_that_are_named_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut missing = Vec::new();
+    let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root.join(name));
+    for page in pages.into_iter().chain(docs.filter(|path| path.extension().is_some_and(|end| end == "md"))) {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for (at, _) in text.match_indices("docs/") {
+            let name: String = text[at..].chars().take_while(|c| c.is_alphanumeric() || "/-_.".contains(*c)).collect();
+            let name = name.trim_end_matches('.');
+            if name.ends_with(".md") && !text[..at].ends_with('/') && !root.join(name).is_file() {
+                missing.push(format!("{}: {name}", page.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "pages that do not exist:\n{}", missing.join("\n"));
+}
