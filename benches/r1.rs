@@ -20,7 +20,7 @@ use r1::rl::adamw::{self, AdamW};
 use r1::rl::{advantages, pack};
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
 use r1::script::{Script, Split, Worker};
-use r1::text::{Format, Renderer};
+use r1::text::Renderer;
 use r1::train::{Lesson, Objective, Update};
 use r1::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
@@ -131,7 +131,7 @@ enum Case {
 impl Bench {
     fn open(dir: PathBuf) -> Result<Self> {
         let model = Rc::new(Model::load(&dir.join("model"), tch::Device::Cpu, tch::Kind::Float)?);
-        let renderer = Arc::new(Renderer::load(&dir.join("model"), Format::Hermes)?);
+        let renderer = Arc::new(Renderer::load(&dir.join("model"), "hermes")?);
         let options = EngineOptions::sized(&model.config, model.cache_options(), 64, 0);
         let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
         let engine = Engine::new(Rc::clone(&model), vocabulary, options)?;

@@ -15,7 +15,7 @@ use r1::engine::{Policy, Scripted};
 use r1::mdp::{Action, FinishReason, Limit, Observation, Status, Step, Support, Trajectory};
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
 use r1::script::{Outcome, Script, Split, Watcher, Watching, Worker};
-use r1::text::{Format, Renderer};
+use r1::text::Renderer;
 use r1::{Error, Kind, Result};
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ fn main() -> Result<()> {
     let Some(dir) = std::env::args_os().nth(1).map(PathBuf::from).filter(|dir| dir.is_dir()) else {
         return Err(Error::new(Kind::Usage, "this is one side of a comparison").hint("run `just bench-scripts`"));
     };
-    let renderer = Arc::new(Renderer::load(&root().join("models/r1-nano"), Format::Retool)?);
+    let renderer = Arc::new(Renderer::load(&root().join("models/r1-nano"), "retool")?);
     println!("{}", json!({ "ready": true }));
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(|error| internal(&error))?;

@@ -15,7 +15,7 @@ use r1::engine::{Policy, Scripted};
 use r1::mdp::{StreamSeed, Trajectory};
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
 use r1::script::{Script, Split};
-use r1::text::{Format, Renderer};
+use r1::text::Renderer;
 
 /// A recipe that counts to three, and hands one row in two to the module `hostile`.
 const MAIN: &str = r#"
@@ -255,7 +255,7 @@ the process say whether the program is right:
 #[test]
 fn hostile_scripts_are_contained() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), Format::Retool).unwrap());
+    let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), "retool").unwrap());
     let mut paths: Vec<PathBuf> =
         std::fs::read_dir(root.join("tests/lua/hostile")).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Trajectory;
 use crate::rollout::{self, Replayed, Spec, Stage};
-use crate::script::{Script, Strictness, Worker, style_of};
+use crate::script::{Script, Strictness, Worker};
 use crate::store::{self, StoredRun};
 use crate::telemetry::{Interrupt, Reporter};
 use crate::text::Renderer;
@@ -97,7 +97,7 @@ impl Recorded {
 
     /// The tokenizer and template of the run's own checkpoints, or of the model it started from.
     fn renderer(&self, script: &Script, reporter: &Reporter) -> Result<Renderer> {
-        let style = &style_of(&script.settings);
+        let style = &script.style()?;
         if let Some((_, checkpoint)) = store::latest_checkpoint(self.run.path())?
             && checkpoint.join("tokenizer.json").is_file()
         {

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct EnvSettings {
     /// How tool calls are written: `auto` (what the model's chat template asks for), `hermes`, `qwen3_coder`, `llama3`,
-    /// `pythonic`, `mistral`, `deepseek_v3`, `deepseek_v31`, `harmony`, `retool`, `tir` or `answer`.
+    /// `pythonic`, `mistral`, `deepseek_v3`, `deepseek_v31`, `harmony`, `retool`, `tir`, `answer`, or the name of a format of
+    /// the recipe's own (`r1.format`).
     pub format: String,
     /// Reaching it truncates the trajectory.
     pub max_steps: usize,

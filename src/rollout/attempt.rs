@@ -40,6 +40,11 @@ impl From<Error> for Stop {
     }
 }
 
+/// A recipe's own format fails for the one trajectory; what else fails in making tokens makes the run pointless.
+pub(super) fn stop_of(error: Error) -> Stop {
+    if error.kind == Kind::Script { Failure::new(Status::EnvError, error).into() } else { error.into() }
+}
+
 /// One try at one task, between two steps.
 pub struct Attempt {
     spec: Spec,
@@ -163,7 +168,10 @@ impl Attempt {
     }
 
     /// A reply to what the policy is shown now, as the environment sees it: behind the reply prefix where there is one.
-    pub(super) fn read(&self, stage: Stage<'_>, completion: &Completion) -> Action {
+    ///
+    /// # Errors
+    /// `Kind::Script` if `parse` of the recipe's own format fails.
+    pub(super) fn read(&self, stage: Stage<'_>, completion: &Completion) -> Result<Action> {
         let renderer = self.renderer(stage);
         let prefixed = self.shown.as_ref().is_none_or(|prompt| prompt.prefixed);
         read_reply(renderer, self.state.tools(), if prefixed { renderer.reply_prefix() } else { "" }, completion)
@@ -173,7 +181,7 @@ impl Attempt {
     /// full, as in [`Attempt::look`].
     pub async fn act(&mut self, stage: Stage<'_>, completion: Completion) -> Result<(), Stop> {
         self.look(stage).await?;
-        let action = self.read(stage, &completion);
+        let action = self.read(stage, &completion).map_err(stop_of)?;
         self.take(stage, completion, action).await
     }
 
@@ -376,21 +384,21 @@ fn summable(trajectory: &Trajectory) -> Result<(), Failure> {
 }
 
 /// The reply as the environment sees it.
-fn read_reply(renderer: &Renderer, tools: &[Value], prefix: &str, completion: &Completion) -> Action {
+fn read_reply(renderer: &Renderer, tools: &[Value], prefix: &str, completion: &Completion) -> Result<Action> {
     // The end-of-turn id is no part of the text.
     let ids = match completion.token_ids.split_last() {
         Some((last, rest)) if renderer.stop_ids().contains(last) => rest,
         _ => &completion.token_ids,
     };
     let text = format!("{prefix}{}", renderer.tokenizer().decode(ids, false));
-    let reply = renderer.parse(&text, tools);
-    Action {
+    let reply = renderer.parse(&text, tools)?;
+    Ok(Action {
         text,
         token_ids: completion.token_ids.clone(),
         tool_calls: reply.tool_calls,
         errors: reply.errors,
         finish_reason: completion.finish_reason,
-    }
+    })
 }
 
 /// A trajectory that has not begun.

@@ -15,11 +15,11 @@
 //! use r1::engine::{Policy, Scripted};
 //! use r1::rollout::{Pool, PoolOptions, Spec};
 //! use r1::script::{Script, Split};
-//! use r1::text::{Format, Renderer};
+//! use r1::text::Renderer;
 //!
 //! # fn main() -> r1::Result<()> {
 //! let script = Script::load(Path::new("scripts/retool.lua"), &["seed=3".to_owned()])?;
-//! let renderer = Arc::new(Renderer::load(Path::new("models/r1-nano"), Format::Retool)?);
+//! let renderer = Arc::new(Renderer::load(Path::new("models/r1-nano"), "retool")?);
 //!
 //! // A policy that always gives the same answer; a real one samples from a model, here or behind a server.
 //! let reply = renderer.tokenizer().encode("<answer>\\boxed{42}</answer><|im_end|>")?;

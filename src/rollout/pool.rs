@@ -250,7 +250,6 @@ mod tests {
     use super::*;
     use crate::engine::Scripted;
     use crate::rollout::Spec;
-    use crate::text::Format;
 
     /// A replacement that comes while a group is under way starts with the next group, on every thread.
     #[test]
@@ -266,7 +265,7 @@ mod tests {
         };
         let (one, two) = (load(1), load(2));
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), Format::Retool).unwrap());
+        let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), "retool").unwrap());
         let policy: Arc<dyn Policy> = Arc::new(Scripted::new(|_| vec![5]));
         for workers in [1, 3] {
             let pool = Pool::new(&one, &renderer, &PoolOptions { workers, concurrency: workers, retries: 0 }).unwrap();

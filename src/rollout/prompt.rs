@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::attempt::Stop;
+use super::attempt::{Stop, stop_of};
 use crate::error::{Error, Kind};
 use crate::mdp::{Message, Observation, Status};
 use crate::script::Failure;
@@ -58,15 +58,16 @@ impl Prompt {
             .hint("use a vision model, or describe the image in text");
             return Err(Stop::Failed(Failure::new(Status::EnvError, error)));
         }
-        let prefixed = renderer.prefixes(messages, tools);
+        let prefixed = renderer.prefixes(messages, tools).map_err(stop_of)?;
         if let Some(last) = last
             && let Some(shown) = &last.shown
-            && let Extension::Appends(added) = renderer.extend(shown, &last.response, &last.text, messages, tools)?
+            && let Extension::Appends(added) =
+                renderer.extend(shown, &last.response, &last.text, messages, tools).map_err(stop_of)?
         {
             let ids = [last.ids.as_slice(), &last.response, &added].concat();
             return Ok(Self { observation, ids, new_row: false, prefixed });
         }
-        let ids = renderer.prompt(messages, tools)?;
+        let ids = renderer.prompt(messages, tools).map_err(stop_of)?;
         Ok(Self { observation, ids, new_row: true, prefixed })
     }
 

@@ -32,9 +32,10 @@ pub fn typed_calls(
     calls: Vec<ToolCall>,
 ) -> Result<(Completion, Action)> {
     let renderer = attempt.renderer(stage);
-    let written = renderer.format().write(text.to_owned(), &calls);
+    let format = renderer.format();
+    let written = if format.can_write() { format.write(text.to_owned(), &calls)? } else { text.to_owned() };
     let completion = typed(renderer, &written, FinishReason::Stop)?;
-    let mut action = attempt.read(stage, &completion);
+    let mut action = attempt.read(stage, &completion)?;
     if action.tool_calls.is_empty() && action.errors.is_empty() {
         action.tool_calls = calls;
     }

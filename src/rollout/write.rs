@@ -97,6 +97,6 @@ async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &Ask) ->
         Some((last, rest)) if renderer.stop_ids().contains(last) => rest,
         _ => &completion.token_ids,
     };
-    let text = renderer.parse(&renderer.tokenizer().decode(ids, false), &[]).content;
+    let text = renderer.parse(&renderer.tokenizer().decode(ids, false), &[])?.content;
     Ok(Written { prompt_ids, completion, text })
 }

@@ -11,12 +11,13 @@ use super::api::recipe::Recipe;
 use super::api::tool::Tool;
 use super::columns::{Columns, FLOWS};
 use super::grants::Grants;
+use super::load::Script;
 use super::rows::Split;
 use super::settings::section;
 use super::vm::Vm;
-use crate::config::{EnvSettings, Settings};
+use crate::config::EnvSettings;
 use crate::error::{Error, Kind, Result, suggest};
-use crate::text::{Renderer, Style};
+use crate::text::{FormatChoice, Renderer};
 
 /// A function of the script, and what is called: the same with its data measured.
 pub(crate) struct Entered {
@@ -45,25 +46,12 @@ pub(crate) struct LoadedEnv {
     pub(crate) renderer: Option<Arc<Renderer>>,
 }
 
-/// How the prompts of a recipe are written where an environment does not say otherwise.
-pub fn style_of(settings: &Settings) -> Style {
-    style(&settings.env, settings)
-}
-
-fn style(env: &EnvSettings, settings: &Settings) -> Style {
-    Style {
-        format: env.format.clone(),
-        reply_prefix: env.reply_prefix.clone(),
-        template_kwargs: settings.policy.template_kwargs.clone(),
-    }
-}
-
 impl LoadedEnv {
     fn new(
         vm: &Vm,
         recipe: &Recipe,
         (name, env): (&str, Option<&Env>),
-        (settings, all): (EnvSettings, &Settings),
+        (settings, script): (EnvSettings, &Script),
     ) -> Result<Self> {
         let (reset, step) = vm
             .defaults(&settings.system)
@@ -72,8 +60,13 @@ impl LoadedEnv {
         let own_step = env.and_then(|env| env.step.clone());
         let context = env.and_then(|env| env.context.clone()).or_else(|| recipe.context.clone());
         let renderer = match &vm.host.renderer {
-            Some(renderer) if style(&settings, all) != style_of(all) => Some(renderer.styled(&style(&settings, all))?),
-            _ => None,
+            Some(renderer) => {
+                let (usual, own) = (script.style()?, script.style_of(&settings)?);
+                // A later version of the script may have changed the functions of its formats.
+                let replaced = matches!(&own.format, FormatChoice::Is(own) if own.is_own() && own != renderer.format());
+                (own != usual || replaced).then(|| renderer.styled(&own)).transpose()?
+            }
+            None => None,
         };
         Ok(Self {
             name: name.to_owned(),
@@ -138,10 +131,11 @@ pub(crate) struct Envs {
 }
 
 impl Envs {
-    pub(crate) fn new(vm: &Vm, recipe: &Recipe, settings: &Settings) -> Result<Self> {
+    pub(crate) fn new(vm: &Vm, recipe: &Recipe, script: &Script) -> Result<Self> {
+        let settings = &script.settings;
         let (usual, eval) = (&settings.env, &recipe.eval);
         let load = |name: &str, env: Option<&Env>, own: EnvSettings| {
-            let env = Rc::new(LoadedEnv::new(vm, recipe, (name, env), (own, settings))?);
+            let env = Rc::new(LoadedEnv::new(vm, recipe, (name, env), (own, script))?);
             Ok::<_, Error>(Rc::new(TaskEnv::of(&env, env.tools.clone())))
         };
         let own = |name: &str| settings.envs.get(name).unwrap_or(usual).clone();

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use mlua::Lua;
 use serde::Serialize;
 
+use super::api::format::RecipeFormat;
 use super::api::tool::Tool;
 use super::convert::clip;
 use super::envs::TaskEnv;
@@ -47,6 +48,8 @@ pub(crate) enum Entry {
     Test,
     /// The recipe's own policy loss, while it is traced.
     Loss,
+    /// A function of a tool-call format.
+    Format,
 }
 
 impl Entry {
@@ -67,6 +70,7 @@ impl Entry {
             Self::Console => "input",
             Self::Test => "test",
             Self::Loss => "loss",
+            Self::Format => "format",
         }
     }
 }
@@ -200,6 +204,8 @@ pub(crate) struct Host {
     /// The tools of all environments, and their schemas for the chat template.
     pub(crate) tools: RefCell<Vec<Rc<Tool>>>,
     pub(crate) schemas: RefCell<Arc<[serde_json::Value]>>,
+    /// The formats that the script makes while it is loaded.
+    pub(crate) formats: RefCell<Vec<Rc<RecipeFormat>>>,
     /// What the script may reach outside.
     pub(crate) grants: RefCell<Grants>,
     /// Models and tensors; programs have them.
@@ -236,6 +242,7 @@ impl Host {
             renderer,
             tools: RefCell::default(),
             schemas: RefCell::new(Arc::new([])),
+            formats: RefCell::default(),
             grants: RefCell::new(if echo.is_some() {
                 Grants::Everything
             } else {

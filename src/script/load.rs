@@ -15,12 +15,14 @@ use super::dataset::Dataset;
 use super::failure::describe;
 use super::grants::Grants;
 use super::host::{Call, Entry, LogLine, LogSink};
+use super::own_format::{self, Formats};
 use super::rows::Split;
 use super::settings;
 use super::vm::{Module, Sources, Vm};
-use crate::config::{Choice, Limits, LossGraph, Settings, Source, Trainer};
+use crate::config::{Choice, EnvSettings, Limits, LossGraph, Settings, Source, Trainer};
 use crate::error::{Error, Kind, Result, readable};
 use crate::hub::{DataFiles, Hub, ModelId, Watch};
+use crate::text::Style;
 
 /// A script that was read and whose recipe is sound. Plain data: workers make virtual machines of it.
 #[derive(Clone, Debug)]
@@ -41,6 +43,8 @@ pub struct Script {
     /// What of them somebody wrote.
     pub(crate) written: Arc<Written>,
     pub(crate) modules: Arc<BTreeMap<String, Module>>,
+    /// The tool-call formats that it defines.
+    pub(crate) formats: Formats,
     /// The datasets of files, by name, indexed once for all workers.
     datasets: Arc<[BTreeMap<String, OnceLock<Result<Dataset>>>; 2]>,
     /// What the file logged while it was loaded.
@@ -114,21 +118,54 @@ impl Script {
             let parts = source.iter().flat_map(Source::parts);
             parts.map(|(name, _)| (name.to_owned(), OnceLock::new())).collect::<BTreeMap<_, _>>()
         });
-        let modules = vm.modules();
+        let modules = Arc::new(vm.modules());
+        let hash = hash(&source, &modules);
+        let formats = Formats::of(vm, || own_format::Source {
+            path: path.to_owned(),
+            text: source.clone(),
+            modules: Arc::clone(&modules),
+            limits: settings.limits.clone(),
+            needs: settings.needs.clone(),
+            hash: hash.clone(),
+        });
         let algorithm = data.get("trainer").and_then(|trainer| trainer.get("algorithm"));
         let algorithm = algorithm.and_then(Json::as_str).unwrap_or("grpo").to_owned();
-        Ok(Self {
+        let script = Self {
             algorithm,
             path: path.to_owned(),
-            hash: hash(&source, &modules),
+            hash,
             source,
             settings,
             loss,
+            formats,
             written: Arc::new(Written { recipe: recipe.settings, all: data, typed: overrides.to_vec() }),
-            modules: Arc::new(modules),
+            modules,
             datasets: Arc::new(unopened),
             logged: vm.host.take_log(),
             sink: LogSink::default(),
+        };
+        for (at, env) in script.settings.environments() {
+            script.formats.choose(&env.format).map_err(|error| {
+                let key = format!("{at}.format");
+                Error { message: format!("`{key}`: {}", error.message), ..error }.at(script.place_of(&key))
+            })?;
+        }
+        Ok(script)
+    }
+
+    /// How the prompts of the recipe are written where an environment does not say otherwise.
+    ///
+    /// # Errors
+    /// `Kind::Script` for a format that the script no longer defines.
+    pub fn style(&self) -> Result<Style> {
+        self.style_of(&self.settings.env)
+    }
+
+    pub(crate) fn style_of(&self, env: &EnvSettings) -> Result<Style> {
+        Ok(Style {
+            format: self.formats.choose(&env.format).map_err(|error| error.at_path(&self.path))?,
+            reply_prefix: env.reply_prefix.clone(),
+            template_kwargs: self.settings.policy.template_kwargs.clone(),
         })
     }
 

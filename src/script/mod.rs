@@ -10,6 +10,7 @@
 //! - [`Watcher`]: new versions of the script while it runs; `reload_settings`: what they may change
 //! - `settings`: from a recipe's data and `key=value` to [`crate::config::Settings`]
 //! - `envs`: the environments of a recipe, and which one a task runs in; `columns`: the columns that say so
+//! - `own_format`: tool-call formats that the recipe defines
 //! - `dataset`: rows of files
 //! - `convert`, `messages`, `results`, `failure`: values in and out, errors with their lines
 //! - `habits`: hints for what other languages write differently
@@ -42,6 +43,7 @@ mod keys;
 mod limits;
 mod load;
 mod messages;
+mod own_format;
 mod program;
 mod rank;
 mod record;
@@ -63,7 +65,6 @@ mod worker;
 pub use advantage::{Estimated, GroupMember};
 pub use api::store::trajectory_table;
 pub use ask::{Ask, AskOptions, Asks, Question, Score, Written};
-pub use envs::style_of;
 pub use failure::Failure;
 pub use grants::needs_in_words;
 pub use host::{LogLine, LogSink};

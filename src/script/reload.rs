@@ -22,7 +22,7 @@ use super::results::Outcome;
 use super::rows::Split;
 use super::worker::Worker;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Action, FinishReason};
+use crate::mdp::{Action, FinishReason, Status};
 use crate::text::Renderer;
 
 /// How often the files are looked at.
@@ -245,6 +245,8 @@ async fn try_task(
         let state = worker.reset(task, 0).await.map_err(at(Reached::Reset))?;
         worker.observe(&state, budget).await.map_err(at(Reached::Observe))?;
         let parsed = state.renderer().unwrap_or(renderer).parse(REPLY, state.tools());
+        let failed = |error| (Reached::Step, Failure::new(Status::EnvError, error));
+        let parsed = parsed.map_err(failed)?;
         let action = Action {
             text: REPLY.to_owned(),
             token_ids,

@@ -23,7 +23,7 @@ use super::state::State;
 use super::vm::{Measured, Sources, Vm, at_definition, definition};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Limit, Message, Observation, Status};
-use crate::text::Renderer;
+use crate::text::{FormatChoice, Renderer};
 
 /// What a step gives: its result, or a finite reward and `done` where it has nothing else; then the size of the state.
 type Stepped = (Value, Option<f64>, bool, Measured);
@@ -45,7 +45,7 @@ impl Worker {
     pub fn new(script: &Script, renderer: Option<Arc<Renderer>>) -> Result<Self> {
         let vm = Vm::new(script.settings.limits.clone(), Sources::Kept(script.modules.clone()), renderer)?;
         let recipe = load::run(&vm, &script.path, &script.source)?;
-        let envs = Envs::new(&vm, &recipe, &script.settings)?;
+        let envs = Envs::new(&vm, &recipe, script)?;
         let tools = envs.tools();
         let schemas: Vec<Json> = tools.iter().map(|tool| tool.schema()).collect();
         vm.host.schemas.replace(schemas.clone().into());
@@ -371,7 +371,17 @@ impl Worker {
 
     /// What the script logged since the last call.
     pub fn take_log(&self) -> Vec<LogLine> {
-        self.vm.host.take_log()
+        let mut lines = self.vm.host.take_log();
+        lines.extend(super::own_format::take_log());
+        lines
+    }
+
+    /// The tool-call format of a name: `auto`, a built-in one, or one that the script defines.
+    ///
+    /// # Errors
+    /// [`Kind::Script`] with the nearest names.
+    pub fn format(&self, name: &str) -> Result<FormatChoice> {
+        self.script.formats.choose(name)
     }
 
     fn call_of(&self, entry: Entry, state: &State) -> Rc<Call> {

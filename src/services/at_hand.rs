@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::config::Settings;
 use crate::error::Result;
-use crate::script::{Script, Worker, style_of};
+use crate::script::{Script, Worker};
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
 use crate::train::{self, Fetching, MODEL_NANO};
@@ -30,7 +30,7 @@ impl Loaded {
             Some(dir) => (dir, false),
             None => (train::model_dir(MODEL_NANO, Fetching { reporter, interrupt: None })?, true),
         };
-        let mut style = style_of(&script.settings);
+        let mut style = script.style()?;
         if stands_in {
             // Its template is not the one that they are for.
             style.template_kwargs.clear();

@@ -16,7 +16,7 @@ use crate::engine::{EngineClient, Policy};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, FinishReason, Sampling, Seed, StreamSeed, Support, ToolCall, Trajectory, seed_value};
 use crate::rollout::{self, Attempt, Reached, Spec, Stage, Stop};
-use crate::script::{Record, Script, Split, section_over, style_of, trajectory_table};
+use crate::script::{Record, Script, Split, section_over, trajectory_table};
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
 
@@ -191,7 +191,7 @@ impl Envs {
         let script = Script::load(path, &open.overrides)?;
         let loaded = match &open.model {
             Some(dir) => {
-                let renderer = Arc::new(Renderer::load_styled(dir, &style_of(&script.settings))?);
+                let renderer = Arc::new(Renderer::load_styled(dir, &script.style()?)?);
                 Loaded::with(script, renderer, 0, false)?
             }
             None => Loaded::new(script, &self.reporter)?,

@@ -15,7 +15,7 @@ use crate::mdp::{Message, Request, Sampling, Seed, StreamSeed};
 use crate::model::{Model, Packed};
 use crate::script::{policy_settings, section, section_over};
 use crate::telemetry::Reporter;
-use crate::text::{AUTO, Renderer, Style};
+use crate::text::{AUTO, FormatChoice, Renderer, Style};
 use crate::train::Fetching;
 use crate::{store, train};
 
@@ -122,7 +122,7 @@ impl Models {
         options.policy.insert("model".to_owned(), json!(name));
         let policy = policy_settings(&Json::Object(options.policy))?;
         let (model, dir) = train::load_model(&policy, Fetching { reporter: &self.reporter, interrupt: None })?;
-        let format = options.format.as_deref().unwrap_or(AUTO);
+        let format = FormatChoice::named(options.format.as_deref().unwrap_or(AUTO))?;
         let with_text = dir.join("tokenizer.json").exists();
         let renderer =
             if with_text { Some(train::load_renderer(&dir, &Style::of_format(format), &self.reporter)?) } else { None };

@@ -1,244 +1,261 @@
-//! How a policy writes tool calls and how results come back: [`Format`], and what the formats share.
+//! How a policy writes tool calls and how results come back.
+//!
+//! A built-in format is one file in `formats`, which implements [`ToolFormat`], and one line in `formats::ALL`. A format of
+//! a recipe's own is [`OwnFormat`](super::OwnFormat).
+
+use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::formats::native::Ability;
-use super::formats::{
-    answer, deepseek, harmony, hermes, inside, llama, mistral, native, pythonic, qwen_coder, retool, tir,
-};
+use super::formats::native::{self, Ability};
+use super::formats::{self, hermes, inside};
 use super::stream::{Scan, Stream};
 use super::template::Template;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{Message, Role, ToolCall};
 
-/// A way to write tool calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Format {
-    /// `<tool_call>{"name": …, "arguments": …}</tool_call>`, answered in a turn of its own (Hermes, Qwen2.5, Qwen3).
-    Hermes,
-    /// `<tool_call><function=NAME><parameter=KEY>…` (Qwen3-Coder, Qwen3.5).
-    QwenCoder,
-    /// `{"name": …, "parameters": …}`, with or without `<|python_tag|>` (Llama 3).
-    Llama,
-    /// `[name(key="value"), …]` (Llama 3.2 and 4, Gemma 3, OLMo 3).
-    Pythonic,
-    /// `[TOOL_CALLS]…`, as a list or with `[ARGS]` (Mistral, Magistral, Devstral).
-    Mistral,
-    /// `<｜tool▁calls▁begin｜>…` with fenced JSON (DeepSeek V3 and R1).
-    DeepSeekV3,
-    /// The same with bare JSON (DeepSeek V3.1).
-    DeepSeekV31,
-    /// Channels and recipients (gpt-oss).
-    Harmony,
-    /// `<code>…</code>`, answered inside the same turn by `<interpreter>…</interpreter>` (ReTool, arXiv:2504.11536).
-    Retool,
-    /// A Markdown program and ```` ```output ````, answered inside the same turn (ToRA, MathTIR, ToRL).
-    Tir,
-    /// `<think>…</think><answer>a || b</answer>`, an action a call (RAGEN, arXiv:2504.20073).
-    Answer,
+/// What the reading of a reply depends on.
+#[derive(Clone, Copy)]
+pub(super) struct Reading<'a> {
+    /// The prompt has opened a `<think>` block.
+    pub begun: bool,
+    /// What bare code is a call of.
+    pub code_tool: &'a str,
+    /// The tools' schemas: they say what is a number where the format does not.
+    pub tools: &'a [Value],
 }
 
-/// The name of the format that a chat template asks for.
-pub const AUTO: &str = "auto";
-
-/// The tool that bare code calls unless told otherwise.
-pub const CODE_TOOL: &str = "python";
-
-impl Format {
-    pub const ALL: [Self; 11] = [
-        Self::Hermes,
-        Self::QwenCoder,
-        Self::Llama,
-        Self::Pythonic,
-        Self::Mistral,
-        Self::DeepSeekV3,
-        Self::DeepSeekV31,
-        Self::Harmony,
-        Self::Retool,
-        Self::Tir,
-        Self::Answer,
-    ];
-
+/// A way to write tool calls. What is not the same for all formats is a method; those that most share have a default.
+///
+/// Built-in formats never fail. The functions of a recipe's own format may: their errors name the line of the script.
+pub(super) trait ToolFormat: Send + Sync {
     /// The name in recipes.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Hermes => "hermes",
-            Self::QwenCoder => "qwen3_coder",
-            Self::Llama => "llama3",
-            Self::Pythonic => "pythonic",
-            Self::Mistral => "mistral",
-            Self::DeepSeekV3 => "deepseek_v3",
-            Self::DeepSeekV31 => "deepseek_v31",
-            Self::Harmony => "harmony",
-            Self::Retool => "retool",
-            Self::Tir => "tir",
-            Self::Answer => "answer",
-        }
+    fn name(&self) -> &str;
+
+    /// Tells apart formats of one name: the version of the script that defines it.
+    fn version(&self) -> &str {
+        ""
     }
 
-    /// The format of this name.
-    pub fn from_name(name: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).into_iter().chain([AUTO]);
-            Error::new(Kind::Script, format!("unknown format `{name}`")).hint(suggest(name, names))
-        })
+    /// Whether a chat template is for this format. The first of `formats::ALL` that says so is `auto`.
+    fn fits(&self, _template: &Template) -> bool {
+        false
     }
 
-    /// The format of this name; `auto` is what the template asks for.
-    pub fn named(name: &str, template: &Template) -> Result<Self> {
-        if name == AUTO { Ok(Self::of(template)) } else { Self::from_name(name) }
-    }
+    /// Reads one reply.
+    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a>;
 
-    /// The format that a chat template's own words ask for; Hermes where it says nothing of calls.
-    pub fn of(template: &Template) -> Self {
-        let has = |text: &str| template.says(text);
-        if has("<|channel|>") && has("<|message|>") {
-            Self::Harmony
-        } else if has("[TOOL_CALLS]") {
-            Self::Mistral
-        } else if has("<｜tool▁calls▁begin｜>") {
-            if has("```json") { Self::DeepSeekV3 } else { Self::DeepSeekV31 }
-        } else if has("<function=") && has("<parameter=") {
-            Self::QwenCoder
-        } else if has("<tool_call>") {
-            Self::Hermes
-        } else if has("func_name1(param") || has("<function_calls>") || has("<|python_start|>") {
-            Self::Pythonic
-        } else if has("<|python_tag|>") || (has("<|start_header_id|>") && has("\"parameters\"")) {
-            Self::Llama
-        } else {
-            Self::Hermes
-        }
-    }
+    /// An assistant's text with calls behind it, as the policy would have written them. There is at least one.
+    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String>;
 
-    /// Reads a reply piece by piece. `begun`: the prompt has opened a `<think>` block. `code_tool` is what bare code is
-    /// a call of. `tools`: their schemas say what is a number where the format doesn't.
-    pub fn stream<'a>(self, begun: bool, code_tool: &'a str, tools: &'a [Value]) -> Stream<'a> {
-        let scan: Box<dyn Scan + 'a> = match self {
-            Self::Hermes => Box::new(hermes::Hermes::new(begun)),
-            Self::QwenCoder => Box::new(qwen_coder::QwenCoder::new(begun, tools)),
-            Self::Llama => Box::new(llama::Llama::new(begun, code_tool)),
-            Self::Pythonic => Box::new(pythonic::Pythonic::new(begun)),
-            Self::Mistral => Box::new(mistral::Mistral::new(begun)),
-            Self::DeepSeekV3 | Self::DeepSeekV31 => Box::new(deepseek::DeepSeek::new(begun)),
-            Self::Harmony => Box::new(harmony::Harmony::new(code_tool)),
-            Self::Retool => Box::new(retool::Retool::new(begun, code_tool)),
-            Self::Tir => Box::new(tir::Tir::new(begun, code_tool)),
-            Self::Answer => Box::new(answer::Answer::new(begun)),
-        };
-        Stream::new(scan)
-    }
-
-    /// Reads a whole reply. Never fails: what can't be read is told in [`Reply::errors`].
-    pub fn read(self, text: &str, begun: bool, code_tool: &str, tools: &[Value]) -> Reply {
-        let mut stream = self.stream(begun, code_tool, tools);
-        stream.push_unread(text);
-        stream.finish().1
-    }
-
-    /// An assistant's text with calls behind it, as the policy would have written them.
-    pub fn write(self, text: String, calls: &[ToolCall]) -> String {
-        match self {
-            _ if calls.is_empty() => text,
-            Self::Hermes => calls.iter().fold(text, hermes::write),
-            Self::QwenCoder => calls.iter().fold(text, qwen_coder::write),
-            Self::Llama => llama::write(text, calls),
-            Self::Pythonic => pythonic::write(text, calls),
-            Self::Mistral => mistral::write(text, calls),
-            Self::DeepSeekV3 => deepseek::write(text, calls, true),
-            Self::DeepSeekV31 => deepseek::write(text, calls, false),
-            Self::Harmony => harmony::write(text, calls),
-            Self::Retool => calls.iter().fold(text, retool::write),
-            Self::Tir => calls.iter().fold(text, tir::write),
-            Self::Answer => answer::write(text, calls),
-        }
-    }
-
-    /// A tool's output as the policy's turn would hold it, for those who can't write in that turn; bare in a format
-    /// that answers in turns of their own.
-    pub fn result(self, output: &str) -> String {
-        match self {
-            Self::Retool => (retool::STYLE.result)(output),
-            Self::Tir => (tir::STYLE.result)(output),
-            _ => output.to_owned(),
-        }
-    }
-
-    /// Strings that end a reply.
-    pub fn stop_strings(self) -> &'static [&'static str] {
-        match self {
-            Self::Retool => &[retool::CLOSE],
-            Self::Tir => &[tir::OUTPUT],
-            _ => &[],
-        }
-    }
-
-    /// Special tokens that end a reply, besides the template's own end of turn.
-    pub(super) fn end_tokens(self) -> &'static [&'static str] {
-        match self {
-            Self::Harmony => &["<|call|>", "<|return|>"],
-            Self::Llama => &["<|eot_id|>", "<|eom_id|>"],
-            _ => &[],
-        }
-    }
-
-    /// What a template may print behind a reply that is not the last, where it differs from how replies end.
-    pub(super) fn later_end(self) -> Option<&'static str> {
-        (self == Self::Harmony).then_some("<|end|>")
-    }
-
-    /// Whether the template is given calls to write, as the model was trained; otherwise they are text in the content.
-    pub(super) fn is_native(self) -> bool {
-        !matches!(self, Self::Hermes | Self::Retool | Self::Tir | Self::Answer)
-    }
-
-    /// Whether the template must never see a reply's own headers, calls or not.
-    pub(super) fn hides_headers(self) -> bool {
-        self == Self::Harmony
-    }
-
-    /// Whether the template is told of the tools. Where calls are plain text, its own words about calls would only
-    /// contradict the prompt.
-    pub(super) fn shows_tools(self) -> bool {
-        !matches!(self, Self::Retool | Self::Tir | Self::Answer)
+    /// Whether [`ToolFormat::write`] is there.
+    fn can_write(&self) -> bool {
+        true
     }
 
     /// Whether a message's text has its calls in it already.
-    pub(super) fn holds_call(self, text: &str) -> bool {
-        match self {
-            Self::Hermes => hermes::holds_call(text),
-            Self::QwenCoder => qwen_coder::holds_call(text),
-            Self::Answer => answer::holds_call(text),
-            _ => {
-                let reply = self.read(text, false, "", &[]);
-                !reply.tool_calls.is_empty() || !reply.errors.is_empty()
-            }
+    fn holds_call(&self, text: &str) -> Result<bool> {
+        let reply = read(self.scan(Reading { begun: false, code_tool: "", tools: &[] }), text)?;
+        Ok(!reply.tool_calls.is_empty() || !reply.errors.is_empty())
+    }
+
+    /// Strings that end a reply.
+    fn stop_strings(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
+    /// Special tokens that end a reply, besides the template's own end of turn.
+    fn end_tokens(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// What a template may print behind a reply that is not the last, where it differs from how replies end.
+    fn later_end(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether the template is given calls to write, as the model was trained; otherwise they are text in the content.
+    fn is_native(&self) -> bool {
+        true
+    }
+
+    /// Whether the template must never see a reply's own headers, calls or not.
+    fn hides_headers(&self) -> bool {
+        false
+    }
+
+    /// Whether the template is given the tools. Where calls are plain text, its own words about calls would only
+    /// contradict the prompt.
+    fn shows_tools(&self) -> bool {
+        true
+    }
+
+    /// Whether results are messages of the role `tool`, where the template prints them.
+    fn uses_tool_role(&self) -> bool {
+        true
+    }
+
+    /// Text for the system message that describes the tools, where the template does not.
+    fn describe(&self, _tools: &[Value]) -> Result<Option<String>> {
+        Ok(None)
+    }
+
+    /// Results inside the policy's own turn, for formats that have them there.
+    fn inside(&self) -> Option<&dyn inside::Style> {
+        None
+    }
+
+    /// The text of a user's message that holds results, in place of messages of the role `tool`.
+    fn results(&self, _results: &[Message]) -> Result<Option<String>> {
+        Ok(None)
+    }
+}
+
+/// Reads a whole text.
+pub(super) fn read(scan: Box<dyn Scan + '_>, text: &str) -> Result<Reply> {
+    let mut stream = Stream::new(scan);
+    stream.push_unread(text);
+    Ok(stream.finish()?.1)
+}
+
+/// A tool-call format: a built-in one, or a recipe's own.
+#[derive(Clone)]
+pub struct Format(Inner);
+
+#[derive(Clone)]
+enum Inner {
+    BuiltIn(&'static dyn ToolFormat),
+    Own(Arc<dyn ToolFormat>),
+}
+
+impl PartialEq for Format {
+    fn eq(&self, other: &Self) -> bool {
+        let (own, other) = (self.inner(), other.inner());
+        own.name() == other.name() && own.version() == other.version()
+    }
+}
+
+impl std::fmt::Debug for Format {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The name of the format that fits the chat template.
+pub const AUTO: &str = "auto";
+
+/// The tool that bare code calls unless another is named.
+pub const CODE_TOOL: &str = "python";
+
+impl Format {
+    /// Every built-in format.
+    pub fn all() -> impl Iterator<Item = Self> {
+        formats::ALL.iter().map(|format| Self(Inner::BuiltIn(*format)))
+    }
+
+    pub(super) fn own(format: Arc<dyn ToolFormat>) -> Self {
+        Self(Inner::Own(format))
+    }
+
+    pub(super) fn inner(&self) -> &dyn ToolFormat {
+        match &self.0 {
+            Inner::BuiltIn(format) => *format,
+            Inner::Own(format) => format.as_ref(),
         }
+    }
+
+    /// The name in recipes.
+    pub fn name(&self) -> &str {
+        self.inner().name()
+    }
+
+    /// Whether a recipe defines it.
+    pub fn is_own(&self) -> bool {
+        matches!(self.0, Inner::Own(_))
+    }
+
+    /// The built-in format of this name.
+    ///
+    /// # Errors
+    /// `Kind::Script` with the nearest names.
+    pub fn from_name(name: &str) -> Result<Self> {
+        Self::all().find(|format| format.name() == name).ok_or_else(|| Self::unknown(name, &[]))
+    }
+
+    /// The error for a name that is neither a built-in format nor one of `own`.
+    pub fn unknown(name: &str, own: &[&str]) -> Error {
+        let names = formats::ALL.iter().map(|format| format.name()).chain([AUTO]).chain(own.iter().copied());
+        Error::new(Kind::Script, format!("unknown format `{name}`")).hint(suggest(name, names))
+    }
+
+    /// The built-in format that fits a chat template; Hermes where none does.
+    pub fn of(template: &Template) -> Self {
+        let fitting = formats::ALL.iter().find(|format| format.fits(template));
+        Self(Inner::BuiltIn(fitting.copied().unwrap_or(&hermes::FORMAT)))
+    }
+
+    /// Reads a reply piece by piece. `begun`: the prompt has opened a `<think>` block. `code_tool` is what bare code is
+    /// a call of. `tools`: their schemas say what is a number where the format does not.
+    pub fn stream<'a>(&'a self, begun: bool, code_tool: &'a str, tools: &'a [Value]) -> Stream<'a> {
+        Stream::new(self.inner().scan(Reading { begun, code_tool, tools }))
+    }
+
+    /// Reads a whole reply. What can't be read is in [`Reply::errors`].
+    ///
+    /// # Errors
+    /// `Kind::Script` if `parse` of a recipe's own format fails.
+    pub fn read(&self, text: &str, begun: bool, code_tool: &str, tools: &[Value]) -> Result<Reply> {
+        read(self.inner().scan(Reading { begun, code_tool, tools }), text)
+    }
+
+    /// An assistant's text with calls behind it, as the policy would have written them.
+    ///
+    /// # Errors
+    /// `Kind::Script` if a recipe's own format has no `write`, or it fails.
+    pub fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
+        if calls.is_empty() { Ok(text) } else { self.inner().write(text, calls) }
+    }
+
+    /// Whether it can write calls: a recipe's own format may have no `write`.
+    pub fn can_write(&self) -> bool {
+        self.inner().can_write()
+    }
+
+    /// A tool's result as a user's message shows it to a policy that has no place for messages of tools.
+    ///
+    /// # Errors
+    /// `Kind::Script` if `result` of a recipe's own format fails.
+    pub fn result(&self, message: &Message) -> Result<String> {
+        let format = self.inner();
+        if let Some(style) = format.inside() {
+            return style.stray(std::slice::from_ref(message));
+        }
+        Ok(format.results(std::slice::from_ref(message))?.unwrap_or_else(|| message.content.text()))
+    }
+
+    /// Strings that end a reply.
+    pub fn stop_strings(&self) -> Vec<&str> {
+        self.inner().stop_strings()
     }
 
     /// A conversation's turns.
     pub(super) fn turns(
-        self,
+        &self,
         messages: &[Message],
         behind: &Behind<'_>,
         ability: Ability,
         begun: bool,
         tools: &[Value],
-    ) -> Vec<Turn> {
-        match self {
-            Self::Retool => inside::turns(messages, behind, &retool::STYLE),
-            Self::Tir => inside::turns(messages, behind, &tir::STYLE),
-            _ => native::turns(self, messages, ability, begun, tools),
+    ) -> Result<Vec<Turn>> {
+        match self.inner().inside() {
+            Some(style) => inside::turns(messages, behind, style),
+            None => native::turns(self.inner(), messages, ability, begun, tools),
         }
     }
 
     /// Whether a reply that was not ended by an end-of-turn token waits for a result inside its own turn.
-    pub(super) fn leaves_open(self, reply: &str) -> bool {
-        match self {
-            Self::Retool => retool::waits(reply),
-            Self::Tir => tir::waits(reply),
-            _ => false,
-        }
+    pub(super) fn leaves_open(&self, reply: &str) -> bool {
+        self.inner().inside().is_some_and(|style| style.waits(reply))
     }
 }
 
@@ -324,12 +341,13 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::print_stderr)]
     use super::*;
     use crate::reference_data::reference_data;
+    use crate::text::testing::format;
 
     #[test]
     fn an_unknown_format_names_the_nearest() {
         let error = Format::from_name("retol").map_err(|error| error.to_string());
         assert_eq!(error, Err("unknown format `retol`\n  hint: did you mean `retool`?".to_owned()));
-        for format in Format::ALL {
+        for format in Format::all() {
             assert_eq!(Format::from_name(format.name()), Ok(format));
         }
     }
@@ -347,7 +365,7 @@ mod tests {
             ("a</think>b", true, Some("a"), "b"),
             ("<think>a</think>b", true, Some("a"), "b"),
         ] {
-            let reply = Format::Hermes.read(text, begun, "python", &[]);
+            let reply = format("hermes").read(text, begun, "python", &[]).unwrap();
             assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (reasoning, rest), "{text:?}");
         }
     }
@@ -362,30 +380,30 @@ mod tests {
             Format::of(&Template::new(&source, None, name, "", "").unwrap())
         };
         for (name, expected) in [
-            ("llamacpp__Qwen-Qwen2.5-7B-Instruct", Format::Hermes),
-            ("llamacpp__Qwen-Qwen3-0.6B", Format::Hermes),
-            ("llamacpp__NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", Format::Hermes),
-            ("llamacpp__Qwen3-Coder", Format::QwenCoder),
-            ("llamacpp__Qwen3.5-4B", Format::QwenCoder),
-            ("llamacpp__meta-llama-Llama-3.1-8B-Instruct", Format::Llama),
-            ("llamacpp__meta-llama-Llama-3.2-3B-Instruct", Format::Llama),
-            ("vllm__tool_chat_template_llama3.2_pythonic", Format::Pythonic),
-            ("sglang__tool_chat_template_llama4_pythonic", Format::Pythonic),
-            ("llamacpp__mistralai-Mistral-Nemo-Instruct-2407", Format::Mistral),
-            ("llamacpp__mistralai-Ministral-3-14B-Reasoning-2512", Format::Mistral),
-            ("llamacpp__deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", Format::DeepSeekV3),
-            ("sglang__tool_chat_template_deepseekv3", Format::DeepSeekV3),
-            ("llamacpp__deepseek-ai-DeepSeek-V3.1", Format::DeepSeekV31),
-            ("llamacpp__openai-gpt-oss-120b", Format::Harmony),
-            ("llamacpp__google-gemma-2-2b-it", Format::Hermes),
+            ("llamacpp__Qwen-Qwen2.5-7B-Instruct", "hermes"),
+            ("llamacpp__Qwen-Qwen3-0.6B", "hermes"),
+            ("llamacpp__NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", "hermes"),
+            ("llamacpp__Qwen3-Coder", "qwen3_coder"),
+            ("llamacpp__Qwen3.5-4B", "qwen3_coder"),
+            ("llamacpp__meta-llama-Llama-3.1-8B-Instruct", "llama3"),
+            ("llamacpp__meta-llama-Llama-3.2-3B-Instruct", "llama3"),
+            ("vllm__tool_chat_template_llama3.2_pythonic", "pythonic"),
+            ("sglang__tool_chat_template_llama4_pythonic", "pythonic"),
+            ("llamacpp__mistralai-Mistral-Nemo-Instruct-2407", "mistral"),
+            ("llamacpp__mistralai-Ministral-3-14B-Reasoning-2512", "mistral"),
+            ("llamacpp__deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "deepseek_v3"),
+            ("sglang__tool_chat_template_deepseekv3", "deepseek_v3"),
+            ("llamacpp__deepseek-ai-DeepSeek-V3.1", "deepseek_v31"),
+            ("llamacpp__openai-gpt-oss-120b", "harmony"),
+            ("llamacpp__google-gemma-2-2b-it", "hermes"),
         ] {
-            assert_eq!(of(name), expected, "{name}");
+            assert_eq!(of(name).name(), expected, "{name}");
         }
-        let mut found: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
+        let mut found: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
         for entry in std::fs::read_dir(&dir).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|extension| extension == "jinja") {
-                *found.entry(of(path.file_stem().unwrap().to_str().unwrap()).name()).or_default() += 1;
+                *found.entry(of(path.file_stem().unwrap().to_str().unwrap()).name().to_owned()).or_default() += 1;
             }
         }
         eprintln!("formats of {} templates: {found:?}", found.values().sum::<usize>());

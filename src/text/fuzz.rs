@@ -219,7 +219,7 @@ fn mutated_replies_are_read() {
     let tools = [json!({"type": "function", "function": {"name": "f", "parameters":
         {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}}})];
     look(|dice| {
-        let written = Format::ALL.map(|format| {
+        let written = Format::all().map(|format| {
             let calls: Vec<_> = (0..=dice.below(2))
                 .map(|_| crate::mdp::ToolCall {
                     id: None,
@@ -227,8 +227,9 @@ fn mutated_replies_are_read() {
                     arguments: json!({"a": dice.pick(&values), "code": dice.pick(&values)}),
                 })
                 .collect();
-            format.write("<think>\nhm\n</think>\n\nText.".to_owned(), &calls)
+            format.write("<think>\nhm\n</think>\n\nText.".to_owned(), &calls).unwrap()
         });
+        let written: Vec<String> = written.collect();
         let letters = |text: &str| -> Vec<String> {
             text.split_inclusive(|letter: char| !letter.is_alphanumeric()).map(str::to_owned).collect()
         };
@@ -236,14 +237,14 @@ fn mutated_replies_are_read() {
         let (mut parts, others) = (letters(one), letters(other));
         mutate(dice, &mut parts, &others);
         let text = parts.concat();
-        for format in Format::ALL {
+        for format in Format::all() {
             let begun = dice.below(2) == 0;
-            let whole = format.read(&text, begun, "python", &tools);
+            let whole = format.read(&text, begun, "python", &tools).unwrap();
             let mut stream = format.stream(begun, "python", &tools);
             for part in &parts {
                 stream.push(part);
             }
-            assert_eq!(stream.finish().1, whole, "{format:?} of {text:?}");
+            assert_eq!(stream.finish().unwrap().1, whole, "{format:?} of {text:?}");
         }
     });
 }

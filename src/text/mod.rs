@@ -2,7 +2,8 @@
 //!
 //! - [`Tokenizer`]: Hugging Face's `tokenizer.json`; [`train_tokenizer`] makes a small one from raw text
 //! - `template`: chat templates as transformers renders them; `filters` and `python` are Python's ways in them
-//! - `format`: how a policy writes calls ([`Format`]), one file per format in `formats`; [`Stream`] reads them piece by piece
+//! - `format`: how a policy writes calls ([`Format`]), one file per format in `formats`, `own` for those of recipes;
+//!   [`Stream`] reads replies piece by piece
 //! - [`schema`]: what a call's arguments must be
 //! - `turns`: what a template prints between two messages, learnt once, so that a conversation grows by its new text only
 //! - [`Renderer`]: messages to prompt ids, replies to calls, and conversations extended token in / token out
@@ -37,9 +38,10 @@ mod turns;
 
 pub(crate) use dialect::TimeLimit;
 pub use format::{AUTO, CODE_TOOL, Format, Reply};
+pub use formats::own::{OwnFormat, OwnOptions, read_with};
 pub use renderer::{Extension, Renderer};
 pub use stream::{Event, Stream};
-pub use style::Style;
+pub use style::{FormatChoice, Style};
 pub use supervised::Supervised;
 pub use template::Template;
 pub use tokenizer::Tokenizer;

@@ -14,7 +14,7 @@ use super::format::{Behind, CODE_TOOL, Format, Reply, Turn};
 use super::formats::native::{Ability, Native};
 use super::pieces::{Pieces, said, tools_without_special};
 use super::stream::{Stream, find};
-use super::style::Style;
+use super::style::{FormatChoice, Style};
 use super::turns::{Between, Next};
 use super::{Template, Tokenizer};
 use crate::error::{Error, Kind, Result};
@@ -66,14 +66,15 @@ const REASONING_FIELDS: [&str; 2] = ["reasoning_content", "thinking"];
 const HERE: &str = "\u{F8FF}here\u{F8FF}";
 
 impl Renderer {
-    /// Reads tokenizer and chat template of a model directory.
-    pub fn load(dir: &Path, format: Format) -> Result<Self> {
-        Self::new(Tokenizer::load(dir)?, format)
-    }
-
-    /// A renderer over a tokenizer and the template beside it.
-    pub fn new(tokenizer: Tokenizer, format: Format) -> Result<Self> {
+    /// Reads tokenizer and chat template of a model directory, with a built-in format; `auto` is the one that fits the
+    /// template.
+    ///
+    /// # Errors
+    /// `Kind::Script` if there is no such format; `Kind::Model` for files that can't be read.
+    pub fn load(dir: &Path, format: &str) -> Result<Self> {
+        let tokenizer = Tokenizer::load(dir)?;
         let template = Template::of(&tokenizer)?;
+        let format = FormatChoice::named(format)?.of(&template);
         Self::with_template(Arc::new(tokenizer), template, format)
     }
 
@@ -101,15 +102,16 @@ impl Renderer {
         };
         let result = json!({"role": "tool", "content": HERE, "name": "f", "tool_call_id": "call00001"});
         let answered = render(json!([user, {"role": "assistant", "content": "c"}, result]), false);
+        let own = format.inner();
         let ability = Ability {
-            native: if format.is_native() { Native::learn(&learnt, format) } else { None },
-            results: format != Format::Answer && answered.is_ok_and(|text| text.contains(HERE)),
+            native: if own.is_native() { Native::learn(&learnt, own) } else { None },
+            results: own.uses_tool_role() && answered.is_ok_and(|text| text.contains(HERE)),
         };
         let mut stops: Vec<u32> = first.map(|(id, _)| id).filter(|_| !marker.is_empty()).into_iter().collect();
-        stops.extend(format.end_tokens().iter().filter_map(|token| tokenizer.id_of(token)));
+        stops.extend(own.end_tokens().iter().filter_map(|token| tokenizer.id_of(token)));
         let stop_ids = stop_ids(&tokenizer, &stops)?;
-        let own = [marker.as_str()].into_iter().chain(format.end_tokens().iter().copied()).chain(format.later_end());
-        let ends = own.filter(|end| !end.is_empty()).map(str::to_owned).collect();
+        let ends = [marker.as_str()].into_iter().chain(own.end_tokens().iter().copied()).chain(own.later_end());
+        let ends = ends.filter(|end| !end.is_empty()).map(str::to_owned).collect();
         Ok(Self {
             before_reply: before_reply.to_owned(),
             asks: prompt.to_owned(),
@@ -118,7 +120,7 @@ impl Renderer {
             ability,
             ends,
             stop_ids: Arc::new(stop_ids),
-            stop_strings: format.stop_strings().iter().map(|&stop| stop.to_owned()).collect(),
+            stop_strings: own.stop_strings().into_iter().map(str::to_owned).collect(),
             code_tool: CODE_TOOL.to_owned(),
             reply_prefix: String::new(),
             styled: Mutex::default(),
@@ -139,8 +141,8 @@ impl Renderer {
         &self.template
     }
 
-    pub fn format(&self) -> Format {
-        self.format
+    pub fn format(&self) -> &Format {
+        &self.format
     }
 
     /// Whether conversations grow by their new text alone, without being rendered again.
@@ -163,7 +165,7 @@ impl Renderer {
     /// message is a result inside the policy's turn (Retool), that turn up to the result.
     pub fn prompt(&self, messages: &[Message], tools: &[Value]) -> Result<Vec<u32>> {
         let mut pieces = self.pieces(messages, tools, Next::Prompt)?;
-        if self.prefixes(messages, tools) {
+        if self.prefixes(messages, tools)? {
             pieces.push(&self.reply_prefix, false);
         }
         Ok(pieces.encode(&self.tokenizer)?.0)
@@ -172,9 +174,9 @@ impl Renderer {
     /// The text of [`Renderer::prompt`].
     pub fn prompt_text(&self, messages: &[Message], tools: &[Value]) -> Result<String> {
         refuse_images(messages)?;
-        let text = self.render(&self.turns(messages, &Behind::default(), tools), tools, Next::Prompt)?;
+        let text = self.render(&self.turns(messages, &Behind::default(), tools)?, tools, Next::Prompt)?;
         let mut text = said(&text).into_owned();
-        if self.prefixes(messages, tools) {
+        if self.prefixes(messages, tools)? {
             text.push_str(&self.reply_prefix);
         }
         Ok(text)
@@ -185,8 +187,11 @@ impl Renderer {
         Ok(self.prompt(messages, tools)?.len())
     }
 
-    /// Reads a reply with the format; total, whatever the text. `tools`: what the policy was shown.
-    pub fn parse(&self, text: &str, tools: &[Value]) -> Reply {
+    /// Reads a reply with the format. `tools`: what the policy was shown.
+    ///
+    /// # Errors
+    /// `Kind::Script` if `parse` of a recipe's own format fails.
+    pub fn parse(&self, text: &str, tools: &[Value]) -> Result<Reply> {
         self.format.read(text, self.opens_thinking, &self.code_tool, tools)
     }
 
@@ -212,15 +217,15 @@ impl Renderer {
         let Some((reply, rest)) = now.get(shown.len()..).and_then(<[Message]>::split_first) else {
             return Ok(Extension::Rewrites);
         };
-        if now[..shown.len()] != *shown || !self.says(reply, reply_text, tools) {
+        if now[..shown.len()] != *shown || !self.says(reply, reply_text, tools)? {
             return Ok(Extension::Rewrites);
         }
         let ended = response_ids.last().is_some_and(|id| self.stop_ids.contains(id));
         let open = !ended && self.format.leaves_open(reply_text);
         // Results of calls that the template writes belong to those calls: they can't be rendered without them.
-        let shown_turn = self.turns(std::slice::from_ref(reply), &Behind::default(), tools);
-        let native = self.format.hides_headers() || shown_turn.first().is_some_and(|turn| !turn.calls.is_empty());
-        let turns = self.turns(rest, &Behind { open, reply: reply_text }, tools);
+        let shown_turn = self.turns(std::slice::from_ref(reply), &Behind::default(), tools)?;
+        let native = self.format.inner().hides_headers() || shown_turn.first().is_some_and(|turn| !turn.calls.is_empty());
+        let turns = self.turns(rest, &Behind { open, reply: reply_text }, tools)?;
         let mut pieces = Pieces::default();
         match turns.split_first() {
             // A result inside the policy's own turn, and nothing else: no template is needed.
@@ -265,25 +270,27 @@ impl Renderer {
         tools: &[Value],
         ended: bool,
     ) -> Result<Option<String>> {
-        let render = |messages| self.render(&self.turns(messages, &Behind::default(), tools), tools, Next::Prompt);
+        let render = |messages| self.render(&self.turns(messages, &Behind::default(), tools)?, tools, Next::Prompt);
         let (before, after) = (render(shown)?, render(now)?);
         let Some(grown) = after.strip_prefix(&before) else { return Ok(None) };
         if self.ends.is_empty() {
             return Ok(grown.strip_prefix(reply_text).map(str::to_owned));
         }
-        let sampled = self.parse(reply_text, tools);
-        let Some((reply_end, end, length)) = self.ends_in(grown).take(ENDS_TRIED).find_map(|(end, length)| {
+        let sampled = self.parse(reply_text, tools)?;
+        let mut found = None;
+        for (end, length) in self.ends_in(grown).take(ENDS_TRIED) {
             let printed = &grown[..end];
             // A result inside the turn stands between the reply and the end of the turn.
-            let same = if printed.starts_with(reply_text) {
-                Some(reply_text.len())
-            } else {
-                self.parse(printed, tools).says(&sampled).then_some(end)
-            };
-            same.map(|reply_end| (reply_end, end, length))
-        }) else {
-            return Ok(None);
-        };
+            if printed.starts_with(reply_text) {
+                found = Some((reply_text.len(), end, length));
+            } else if self.parse(printed, tools)?.says(&sampled) {
+                found = Some((end, end, length));
+            }
+            if found.is_some() {
+                break;
+            }
+        }
+        let Some((reply_end, end, length)) = found else { return Ok(None) };
         let (inside, rest) = (&grown[reply_end..end], &grown[end..]);
         let closing = if ended && inside.trim().is_empty() { &rest[length..] } else { rest };
         let inside = if inside.trim().is_empty() { "" } else { inside };
@@ -303,32 +310,32 @@ impl Renderer {
     }
 
     /// Whether an assistant message says what a reply says.
-    fn says(&self, message: &Message, reply: &str, tools: &[Value]) -> bool {
+    fn says(&self, message: &Message, reply: &str, tools: &[Value]) -> Result<bool> {
         if message.role != Role::Assistant {
-            return false;
+            return Ok(false);
         }
         let bare = message.reasoning_content.is_none();
         if bare && matches!(&message.content, crate::mdp::Content::Text(text) if text == reply) {
-            return true;
+            return Ok(true);
         }
-        let turns = self.turns(std::slice::from_ref(message), &Behind::default(), tools);
-        let Some(turn) = turns.first() else { return false };
+        let turns = self.turns(std::slice::from_ref(message), &Behind::default(), tools)?;
+        let Some(turn) = turns.first() else { return Ok(false) };
         // Thinking kept apart is no longer in the content, even where the prompt began it.
-        let apart = turn.reasoning.is_some() || !turn.calls.is_empty() || self.format.hides_headers();
+        let apart = turn.reasoning.is_some() || !turn.calls.is_empty() || self.format.inner().hides_headers();
         let begun = self.opens_thinking && !apart;
-        let mut written = self.format.read(&turn.content(), begun, &self.code_tool, tools);
+        let mut written = self.format.read(&turn.content(), begun, &self.code_tool, tools)?;
         if let Some(reasoning) = &turn.reasoning {
             written.reasoning = Some(reasoning.trim().to_owned());
         }
         written.tool_calls.extend(turn.calls.iter().cloned());
-        written.says(&self.parse(reply, tools))
+        Ok(written.says(&self.parse(reply, tools)?))
     }
 
     /// A conversation in pieces, from its first letter on. Where the template's text can't be divided (it mixes
     /// messages), all of it is one piece that nobody sampled.
     pub(super) fn pieces(&self, messages: &[Message], tools: &[Value], end: Next) -> Result<Pieces> {
         refuse_images(messages)?;
-        let turns = self.turns(messages, &Behind::default(), tools);
+        let turns = self.turns(messages, &Behind::default(), tools)?;
         let text = self.render(&turns, tools, end)?;
         Ok(self.divide(&text, &turns, end).unwrap_or_else(|| {
             let mut pieces = Pieces::default();
@@ -391,9 +398,9 @@ impl Renderer {
     }
 
     /// A conversation's turns. Thinking that the template would not print is put into the content, once.
-    pub(super) fn turns(&self, messages: &[Message], behind: &Behind<'_>, tools: &[Value]) -> Vec<Turn> {
+    pub(super) fn turns(&self, messages: &[Message], behind: &Behind<'_>, tools: &[Value]) -> Result<Vec<Turn>> {
         let messages = tools_without_special(messages, &self.special);
-        let mut turns = self.format.turns(&messages, behind, self.ability, self.opens_thinking, tools);
+        let mut turns = self.format.turns(&messages, behind, self.ability, self.opens_thinking, tools)?;
         for turn in turns.iter_mut().filter(|turn| turn.reasoning.is_some()) {
             let Some((text, _)) = turn.parts.first_mut() else { continue };
             if text.trim_start().starts_with("<think>") {
@@ -402,19 +409,24 @@ impl Renderer {
                 *text = format!("<think>\n{reasoning}\n</think>\n\n{text}");
             }
         }
-        turns
+        Ok(turns)
     }
 
     /// Renders turns with the chat template.
     fn render(&self, turns: &[Turn], tools: &[Value], end: Next) -> Result<String> {
         let answered = end == Next::Prompt && turns.last().is_some_and(Turn::is_answered);
         let last = turns.len().saturating_sub(1);
-        let messages: Vec<Value> = turns
+        let mut messages: Vec<Value> = turns
             .iter()
             .enumerate()
             .map(|(index, turn)| self.template_message(turn, if answered && index == last { HERE } else { "" }))
             .collect();
-        let tools = Some(tools).filter(|tools| !tools.is_empty() && self.format.shows_tools());
+        if !tools.is_empty()
+            && let Some(text) = self.format.inner().describe(tools)?
+        {
+            put_into_system(&mut messages, &text);
+        }
+        let tools = Some(tools).filter(|tools| !tools.is_empty() && self.format.inner().shows_tools());
         let text = self.template.render(&messages, tools, end == Next::Prompt && !answered, &Map::new())?;
         if !answered {
             return Ok(text);
@@ -448,6 +460,17 @@ impl Renderer {
             message.insert("tool_calls".to_owned(), way.calls(&turn.calls));
         }
         message.into()
+    }
+}
+
+/// Adds a text to the system message, or makes one of it.
+fn put_into_system(messages: &mut Vec<Value>, text: &str) {
+    match messages.first_mut().filter(|message| message["role"] == Role::System.name()) {
+        Some(system) => {
+            let said = system["content"].as_str().unwrap_or_default();
+            system["content"] = format!("{said}\n\n{text}").into();
+        }
+        None => messages.insert(0, json!({ "role": Role::System.name(), "content": text })),
     }
 }
 

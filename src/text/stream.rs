@@ -5,6 +5,7 @@
 //! can tell. What it decided once, more text must not change.
 
 use super::format::Reply;
+use crate::error::Error;
 use crate::mdp::ToolCall;
 
 /// Something that became certain about a reply.
@@ -42,10 +43,15 @@ pub(super) trait Scan {
     fn end(&mut self, _whole: &str) -> Vec<Result<ToolCall, String>> {
         Vec::new()
     }
+
+    /// What failed in a recipe's own format; looked at behind [`Scan::end`].
+    fn failed(&mut self) -> Option<Error> {
+        None
+    }
 }
 
 /// Most calls that are read of one reply. Every broken one may look through all that follows for its end.
-const CALLS: usize = 256;
+pub(super) const CALLS: usize = 256;
 
 /// Reads one reply in pieces.
 pub struct Stream<'a> {
@@ -87,14 +93,20 @@ impl<'a> Stream<'a> {
     }
 
     /// The reply is over: what was still open, and all of it.
-    pub fn finish(mut self) -> (Vec<Event>, Reply) {
+    ///
+    /// # Errors
+    /// `Kind::Script` if `parse` of a recipe's own format fails.
+    pub fn finish(mut self) -> Result<(Vec<Event>, Reply), Error> {
         self.read(true);
         for call in self.scan.end(&self.text) {
             self.take(call);
         }
+        if let Some(error) = self.scan.failed() {
+            return Err(error);
+        }
         self.reply.content = self.content.text;
         self.reply.reasoning = Some(self.reasoning.text).filter(|text| !text.is_empty());
-        (self.events, self.reply)
+        Ok((self.events, self.reply))
     }
 
     fn read(&mut self, done: bool) {
@@ -212,11 +224,11 @@ pub(super) fn text_before<'t>(
 
 /// Splits thinking off the front of a reply: `<think>a</think>b`. Thinking that never ends is all there is, unless a
 /// call ends it.
-pub(super) struct Think {
+pub(super) struct Think<'t> {
     /// Tags that open and close a thought; the first pair is the one that a prompt may have opened.
     pairs: &'static [(&'static str, &'static str)],
     /// What begins a call: outside of a finished thought it ends the thought.
-    calls: &'static [&'static str],
+    calls: Vec<&'t str>,
     state: Thinking,
 }
 
@@ -229,13 +241,9 @@ enum Thinking {
 /// What most models write.
 pub(super) const THINK: &[(&str, &str)] = &[("<think>", "</think>")];
 
-impl Think {
-    pub(super) fn new(
-        begun: bool,
-        pairs: &'static [(&'static str, &'static str)],
-        calls: &'static [&'static str],
-    ) -> Self {
-        Self { pairs, calls, state: Thinking::Front { begun } }
+impl<'t> Think<'t> {
+    pub(super) fn new(begun: bool, pairs: &'static [(&'static str, &'static str)], calls: &[&'t str]) -> Self {
+        Self { pairs, calls: calls.to_vec(), state: Thinking::Front { begun } }
     }
 
     /// The next step of the thought, or `None` once it is over and `rest` is the answer.
@@ -267,7 +275,7 @@ impl Think {
                     self.state = Thinking::Over;
                     return Some(Step::Skip(close.len()));
                 }
-                match find(rest, self.calls) {
+                match find(rest, &self.calls) {
                     // The thought may still be closed behind it; then the call was only thought about.
                     Some((0, _)) if !done => Some(Step::More),
                     Some((0, _)) => {
@@ -311,7 +319,7 @@ mod tests {
     #[test]
     fn calls_without_end_are_not_read() {
         let text = "<tool_call>".repeat(100_000);
-        let reply = crate::text::Format::Hermes.read(&text, false, "", &[]);
+        let reply = crate::text::testing::read("hermes", &text, false, &[]);
         assert_eq!((reply.tool_calls.len(), reply.errors.len()), (0, CALLS + 1));
         assert!(reply.errors[CALLS].starts_with("There are more than 256 tool calls"), "{}", reply.errors[CALLS]);
     }

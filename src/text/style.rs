@@ -5,18 +5,43 @@ use std::sync::{Arc, PoisonError};
 
 use serde_json::{Map, Value};
 
-use super::format::{Behind, Format, Turn};
+use super::format::{AUTO, Behind, Format, Turn};
 use super::renderer::Renderer;
 use super::turns::Next;
 use super::{Template, Tokenizer};
 use crate::error::Result;
 use crate::mdp::Message;
 
+/// Which format of calls.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FormatChoice {
+    /// The built-in one that fits the chat template.
+    Auto,
+    Is(Format),
+}
+
+impl FormatChoice {
+    /// `auto` or a built-in format.
+    ///
+    /// # Errors
+    /// `Kind::Script` with the nearest names.
+    pub fn named(name: &str) -> Result<Self> {
+        if name == AUTO { Ok(Self::Auto) } else { Ok(Self::Is(Format::from_name(name)?)) }
+    }
+
+    pub(super) fn of(&self, template: &Template) -> Format {
+        match self {
+            Self::Auto => Format::of(template),
+            Self::Is(format) => format.clone(),
+        }
+    }
+}
+
 /// How prompts are written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Style {
-    /// The name of the format of calls; `auto` is what the chat template asks for.
-    pub format: String,
+    /// The format of calls.
+    pub format: FormatChoice,
     /// Text that every reply begins with. It ends the prompt.
     pub reply_prefix: String,
     /// Variables of the chat template (`enable_thinking`).
@@ -25,18 +50,18 @@ pub struct Style {
 
 impl Style {
     /// A format, and nothing else.
-    pub fn of_format(format: &str) -> Self {
-        Self { format: format.to_owned(), reply_prefix: String::new(), template_kwargs: Map::new() }
+    pub fn of_format(format: FormatChoice) -> Self {
+        Self { format, reply_prefix: String::new(), template_kwargs: Map::new() }
     }
 }
 
 impl Renderer {
-    /// A renderer over the same tokenizer and template for another format, by name.
+    /// A renderer over the same tokenizer and template for another format.
     ///
     /// # Errors
-    /// `Kind::Script` if there is no such format.
-    pub fn with_format(&self, name: &str) -> Result<Self> {
-        let format = Format::named(name, &self.template)?;
+    /// `Kind::Model` if the template can't be used.
+    pub fn with_format(&self, format: &FormatChoice) -> Result<Self> {
+        let format = format.of(&self.template);
         Self::with_template(Arc::clone(&self.tokenizer), self.template.clone(), format)
     }
 
@@ -47,42 +72,34 @@ impl Renderer {
         self
     }
 
-    /// Reads tokenizer and chat template of a model directory, with a format by name; `auto` is the one that the template asks for.
-    pub fn load_named(dir: &Path, format: &str) -> Result<Self> {
-        let tokenizer = Tokenizer::load(dir)?;
-        let template = Template::of(&tokenizer)?;
-        let format = Format::named(format, &template)?;
-        Self::with_template(Arc::new(tokenizer), template, format)
-    }
-
     /// The same with switches of the template set (`enable_thinking`), which may change all that was learnt of it.
     pub fn with_switches(&self, switches: Map<String, Value>) -> Result<Self> {
         let template = self.template.with_switches(switches);
-        let renderer = Self::with_template(Arc::clone(&self.tokenizer), template, self.format)?;
+        let renderer = Self::with_template(Arc::clone(&self.tokenizer), template, self.format.clone())?;
         Ok(renderer.with_code_tool(&self.code_tool).with_reply_prefix(&self.reply_prefix))
     }
 
-    /// The same in a style.
+    /// Reads tokenizer and chat template of a model directory, in a style.
     ///
     /// # Errors
     /// Also `Kind::Script` for a variable that the chat template does not read.
     pub fn load_styled(dir: &Path, style: &Style) -> Result<Self> {
         let tokenizer = Tokenizer::load(dir)?;
         let template = Template::of(&tokenizer)?.with_kwargs(&style.template_kwargs)?;
-        let format = Format::named(&style.format, &template)?;
+        let format = style.format.of(&template);
         Ok(Self::with_template(Arc::new(tokenizer), template, format)?.with_reply_prefix(&style.reply_prefix))
     }
 
     /// The same tokenizer and template in another style.
     ///
     /// # Errors
-    /// `Kind::Script` for an unknown format.
+    /// `Kind::Model` if the template can't be used.
     pub fn styled(&self, style: &Style) -> Result<Arc<Self>> {
         let mut made = self.styled.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, renderer)) = made.iter().find(|(known, _)| known == style) {
             return Ok(Arc::clone(renderer));
         }
-        let format = Format::named(&style.format, &self.template)?;
+        let format = style.format.of(&self.template);
         let template = self.template.with_switches(style.template_kwargs.clone());
         let renderer = Self::with_template(Arc::clone(&self.tokenizer), template, format)?;
         let renderer = renderer.with_code_tool(&self.code_tool).with_reply_prefix(&style.reply_prefix);
@@ -105,9 +122,12 @@ impl Renderer {
 
     /// Whether the prompt for these messages ends with the reply prefix. Where the policy goes on inside its own turn, it
     /// does not.
-    pub fn prefixes(&self, messages: &[Message], tools: &[Value]) -> bool {
-        let turns = || self.turns(messages, &Behind::default(), tools);
-        !self.reply_prefix.is_empty() && !turns().last().is_some_and(Turn::is_answered)
+    pub fn prefixes(&self, messages: &[Message], tools: &[Value]) -> Result<bool> {
+        if self.reply_prefix.is_empty() {
+            return Ok(false);
+        }
+        let turns = self.turns(messages, &Behind::default(), tools)?;
+        Ok(!turns.last().is_some_and(Turn::is_answered))
     }
 
     /// [`Renderer::prompt`] without the reply prefix.

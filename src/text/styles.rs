@@ -5,7 +5,7 @@
 use serde_json::{Map, json};
 
 use super::testing::{renderer, show, with_template};
-use super::{Extension, Format, Style};
+use super::{FormatChoice, Extension, Style};
 use crate::mdp::Message;
 
 /// ChatML that thinks unless it is told not to, as Qwen3's does.
@@ -13,8 +13,8 @@ const THINKING: &str = "{%- for m in messages -%}<|im_start|>{{ m.role }}\n{{ m.
     {%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}\
     {%- if enable_thinking is defined and enable_thinking is false -%}{{ '<think>\n\n</think>\n\n' }}{%- endif -%}{%- endif -%}";
 
-fn prefixed(format: Format) -> std::sync::Arc<super::Renderer> {
-    let style = Style { reply_prefix: "<think>\n".to_owned(), ..Style::of_format(format.name()) };
+fn prefixed(format: &str) -> std::sync::Arc<super::Renderer> {
+    let style = Style { reply_prefix: "<think>\n".to_owned(), ..Style::of_format(FormatChoice::named(format).unwrap()) };
     renderer(format).styled(&style).unwrap()
 }
 
@@ -39,7 +39,7 @@ fn played(renderer: &super::Renderer, first: &str, ended: bool, answer: Message)
 
 #[test]
 fn a_prefix_ends_every_prompt_and_is_never_sampled() {
-    let hermes = prefixed(Format::Hermes);
+    let hermes = prefixed("hermes");
     assert!(hermes.prompt_text(&[Message::user("q")], &[]).unwrap().ends_with("<|im_start|>assistant\n<think>\n"));
     assert_eq!(
         played(&hermes, "hm</think>a", true, Message::user("more")),
@@ -54,25 +54,25 @@ fn a_prefix_ends_every_prompt_and_is_never_sampled() {
     );
     let without = hermes.prompt_without_prefix(&[Message::user("q")], &[]).unwrap();
     assert!(hermes.prompt(&[Message::user("q")], &[]).unwrap().len() > without.len());
-    let reply = hermes.parse("<think>\nhm</think>a", &[]);
+    let reply = hermes.parse("<think>\nhm</think>a", &[]).unwrap();
     assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("hm"), "a"));
 }
 
 #[test]
 fn a_reply_that_goes_on_in_its_own_turn_has_no_second_prefix() {
-    let retool = prefixed(Format::Retool);
+    let retool = prefixed("retool");
     assert_eq!(
         played(&retool, "<code>1</code>", false, Message::tool("1")),
         "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n«<code>1</code>»\n<interpreter>\n1\n</interpreter>\n"
     );
     let answered = [Message::user("q"), Message::assistant("<think>\n<code>1</code>"), Message::tool("1")];
-    assert!(!retool.prefixes(&answered, &[]));
+    assert!(!retool.prefixes(&answered, &[]).unwrap());
     assert!(!retool.prompt_text(&answered, &[]).unwrap().ends_with("<think>\n"));
 }
 
 #[test]
 fn variables_of_the_template_are_set_everywhere() {
-    let usual = with_template(THINKING, "thinking", Format::Hermes);
+    let usual = with_template(THINKING, "thinking", "hermes");
     let kwargs = Map::from_iter([("enable_thinking".to_owned(), json!(false))]);
     let template = usual.template().with_kwargs(&kwargs).unwrap();
     let text = |template: &super::Template| {
@@ -80,7 +80,7 @@ fn variables_of_the_template_are_set_everywhere() {
     };
     assert!(text(usual.template()).unwrap().ends_with("<|im_start|>assistant\n"));
     assert!(text(&template).unwrap().ends_with("<|im_start|>assistant\n<think>\n\n</think>\n\n"));
-    let style = Style { template_kwargs: kwargs, ..Style::of_format("hermes") };
+    let style = Style { template_kwargs: kwargs, ..Style::of_format(FormatChoice::named("hermes").unwrap()) };
     let styled = usual.styled(&style).unwrap();
     assert!(styled.prompt_text(&[Message::user("q")], &[]).unwrap().ends_with("</think>\n\n"));
 

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
     use crate::reference_data::reference_data;
     use crate::text::testing::{real, renderer, show};
-    use crate::text::{Format, Renderer};
+    use crate::text::Renderer;
 
     fn shown(renderer: &Renderer, messages: &[Message]) -> String {
         let Supervised { ids, mask } = renderer.supervised(messages, &[]).unwrap();
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn replies_and_their_end_are_learnt_and_nothing_else() {
-        let hermes = renderer(Format::Hermes);
+        let hermes = renderer("hermes");
         let messages = [
             Message::system("Be brief."),
             Message::user("1+1?"),
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn interpreter_output_is_not_learnt() {
-        let retool = renderer(Format::Retool);
+        let retool = renderer("retool");
         let messages = [
             Message::user("6*7?"),
             Message::assistant("Run <code>print(6*7)</code>"),
@@ -136,7 +136,7 @@ mod tests {
             let Supervised { ids, mask } = renderer.supervised_where(&messages, &[], trained).unwrap();
             show(renderer, &ids, &mask)
         };
-        let hermes = renderer(Format::Hermes);
+        let hermes = renderer("hermes");
         let whole = |b: &str, d: &str| {
             format!(
                 "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n{b}\n<|im_start|>user\nc<|im_end|>\n\
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(shown(&hermes, &[false, false, false, true]), whole(b, &marked(d)));
         assert_eq!(shown(&hermes, &[false, true, false, false]), whole(&marked(b), d));
         // In one turn with its results, each message has its own piece.
-        let retool = renderer(Format::Retool);
+        let retool = renderer("retool");
         let turn = [
             Message::user("q"),
             Message::assistant("Run <code>x</code>"),
@@ -175,7 +175,7 @@ mod tests {
             let row: Value = serde_json::from_str(line).unwrap();
             let (name, conversation) = (row["template"].as_str().unwrap(), row["conversation"].as_str().unwrap());
             let known = ["trl__qwen2_5_training", "trl__qwen3_training", "trl__qwen3_instruct_2507_training"];
-            let Some(renderer) = known.contains(&name).then(|| real(name, Format::Hermes)) else { continue };
+            let Some(renderer) = known.contains(&name).then(|| real(name, "hermes")) else { continue };
             let input = &inputs["conversations"][conversation];
             let Some(messages) = messages(&input["messages"]) else { continue };
             let tools = input["tools"].as_array().map_or(&[][..], Vec::as_slice);

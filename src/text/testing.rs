@@ -5,7 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use super::{Format, Renderer, Template, Tokenizer, train_tokenizer};
+use serde_json::Value;
+
+use super::{Format, FormatChoice, Renderer, Reply, Template, Tokenizer, train_tokenizer};
 use crate::reference_data::reference_data;
 
 /// A few hundred words to learn merges from.
@@ -37,10 +39,25 @@ pub(super) fn small_tokenizer() -> &'static Tokenizer {
 }
 
 /// A renderer with the small tokenizer and its own ChatML template.
-pub(super) fn renderer(format: Format) -> Renderer {
+pub(super) fn renderer(format: &str) -> Renderer {
+    renderer_of(self::format(format))
+}
+
+/// The same with a format of any kind.
+pub(super) fn renderer_of(format: Format) -> Renderer {
     let dir = tempfile::tempdir().unwrap();
     small_tokenizer().save(dir.path()).unwrap();
-    Renderer::load(dir.path(), format).unwrap()
+    Renderer::load(dir.path(), "hermes").unwrap().with_format(&FormatChoice::Is(format)).unwrap()
+}
+
+/// A built-in format.
+pub(super) fn format(name: &str) -> Format {
+    Format::from_name(name).unwrap()
+}
+
+/// A reply as a built-in format reads it.
+pub(super) fn read(name: &str, text: &str, begun: bool, tools: &[Value]) -> Reply {
+    format(name).read(text, begun, "python", tools).unwrap()
 }
 
 /// Ids as text, with « » around those of the mask.
@@ -64,24 +81,24 @@ fn template_file(name: &str) -> PathBuf {
 }
 
 /// The template of a model over the small tokenizer.
-pub(super) fn real(name: &str, format: Format) -> Renderer {
+pub(super) fn real(name: &str, format: &str) -> Renderer {
     with_template(&std::fs::read_to_string(template_file(name)).unwrap(), name, format)
 }
 
 /// The template of a model over a tokenizer that has its special tokens.
-pub(super) fn real_with(name: &str, format: Format, eos: &str, tokens: &[&str]) -> Renderer {
+pub(super) fn real_with(name: &str, format: &str, eos: &str, tokens: &[&str]) -> Renderer {
     let path = template_file(name);
     let extra: Vec<String> = tokens.iter().chain([&eos]).map(|&token| token.to_owned()).collect();
     let files = tempfile::tempdir().unwrap();
     train_tokenizer(corpus(), 360 + extra.len(), &extra).unwrap().save(files.path()).unwrap();
     let template = Template::new(&std::fs::read_to_string(path).unwrap(), None, name, "", eos).unwrap();
-    Renderer::with_template(Arc::new(Tokenizer::load(files.path()).unwrap()), template, format).unwrap()
+    Renderer::with_template(Arc::new(Tokenizer::load(files.path()).unwrap()), template, self::format(format)).unwrap()
 }
 
 /// A template over the small tokenizer.
-pub(super) fn with_template(source: &str, name: &str, format: Format) -> Renderer {
+pub(super) fn with_template(source: &str, name: &str, format: &str) -> Renderer {
     let template = Template::new(source, None, name, "", "<|im_end|>").unwrap();
     let files = tempfile::tempdir().unwrap();
     small_tokenizer().save(files.path()).unwrap();
-    Renderer::with_template(Arc::new(Tokenizer::load(files.path()).unwrap()), template, format).unwrap()
+    Renderer::with_template(Arc::new(Tokenizer::load(files.path()).unwrap()), template, self::format(format)).unwrap()
 }

@@ -57,7 +57,7 @@ impl<'a> Samples<'a> {
         if let Some(renderer) = self.loaded.get(&name) {
             return Ok(Arc::clone(renderer));
         }
-        let renderer = Arc::new(self.base.with_format(&name)?);
+        let renderer = Arc::new(self.base.with_format(&self.worker.format(&name)?)?);
         self.loaded.insert(name, Arc::clone(&renderer));
         Ok(renderer)
     }

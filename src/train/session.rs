@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::mdp::{Sampling, Trajectory};
 use crate::model::Model;
 use crate::rollout::{Pool, PoolOptions, Progress, Tree};
-use crate::script::{Script, style_of};
+use crate::script::Script;
 use crate::telemetry::{Interrupt, Reporter};
 use crate::text::{Renderer, Style};
 use crate::tools;
@@ -59,7 +59,7 @@ impl Session {
         model.set_checkpointing(settings.trainer.gradient_checkpointing());
         model.set_graphs(policy.cuda_graphs);
         let files = ModelFiles::read(&dir)?;
-        let (model, renderer) = (Rc::new(model), load_renderer(&dir, &style_of(&settings), fetching.reporter)?);
+        let (model, renderer) = (Rc::new(model), load_renderer(&dir, &script.style()?, fetching.reporter)?);
         let files = files.with_template_of(&renderer);
         let max_context = context(policy, model.config.max_position_embeddings, fetching.reporter);
         if let Some(most) = script.written_number("sampling.max_new_tokens").filter(|most| *most >= max_context) {

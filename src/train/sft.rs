@@ -25,10 +25,10 @@ use crate::model::{Model, Packed};
 use crate::rl::adamw::{self, AdamW};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::rl::schedule::{Decay, Schedule};
-use crate::script::{Split, Worker, style_of};
+use crate::script::{Split, Worker};
 use crate::store::{BEST, RunDir, State};
 use crate::telemetry::{Metrics, MetricsLog, Reporter};
-use crate::text::{Renderer, Style};
+use crate::text::{FormatChoice, Renderer, Style};
 
 /// Trains the recipe's policy on its demonstrations; returns what it came to.
 pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
@@ -87,7 +87,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let model = Rc::new(model);
     let most = session::context(policy, model.config.max_position_embeddings, reporter);
     // Of any format: what it shares with those of the rows is the tokenizer and the template.
-    let base = Renderer::load_styled(&dir, &Style { format: "answer".to_owned(), ..style_of(&script.settings) })?;
+    let base = Renderer::load_styled(&dir, &Style { format: FormatChoice::named("answer")?, ..script.style()? })?;
     let mut samples = Samples::new(&worker, base, &script.settings.env.format, &sft, most);
     let files = ModelFiles::read(&dir)?.with_template_of(samples.base());
     let eval = &script.settings.eval;

@@ -82,7 +82,7 @@ impl Local {
             conversation: 0,
         };
         let mut stream = renderer.stream(tools);
-        let prefixed = matches!(observation, Observation::Messages(messages) if renderer.prefixes(messages, tools));
+        let prefixed = matches!(observation, Observation::Messages(messages) if renderer.prefixes(messages, tools)?);
         let prefix = if prefixed { renderer.reply_prefix() } else { "" };
         stream.push(prefix).iter().for_each(|event| show_event(event, show));
         let mut characters = Characters::new(renderer.tokenizer());
@@ -98,14 +98,14 @@ impl Local {
         if let Some(rest) = characters.rest() {
             stream.push(&rest).iter().for_each(|event| show_event(event, show));
         }
-        stream.finish().0.iter().for_each(|event| show_event(event, show));
+        stream.finish()?.0.iter().for_each(|event| show_event(event, show));
 
         let own = match token_ids.split_last() {
             Some((last, rest)) if stop_ids.contains(last) => rest,
             _ => &token_ids,
         };
         let text = format!("{prefix}{}", renderer.tokenizer().decode(own, false));
-        let parsed = renderer.parse(&text, tools);
+        let parsed = renderer.parse(&text, tools)?;
         let tokens = token_ids.len();
         self.last = match observation {
             Observation::Messages(shown) => {

@@ -19,9 +19,9 @@ use super::failure::Voice;
 use crate::config::{PolicySettings, Settings};
 use crate::engine::{Engine, EngineOptions, TokenBytes};
 use crate::error::{Error, Kind, Result};
-use crate::script::{Script, Worker, style_of};
+use crate::script::{Script, Worker};
 use crate::telemetry::{Interrupt, Reporter, ctrl_c};
-use crate::text::{Format, Renderer};
+use crate::text::{Format, FormatChoice, Renderer, Style};
 use crate::train::Fetching;
 use crate::{native, store, train};
 use chat::{Answer, Chat, Speaker};
@@ -86,8 +86,8 @@ fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<C
             )
             .hint("leave out --api-base, or set env.reply_prefix to \"\""));
         }
-        let format = recipe.map(|settings| remote::format(&settings.env.format)).transpose()?;
-        let mut asked = asked_of_server(args, recipe, format);
+        let format = script.as_ref().map(|script| remote::format(script.style()?.format)).transpose()?;
+        let mut asked = asked_of_server(args, recipe, format.as_ref());
         if !settings.policy.template_kwargs.is_empty() {
             let kwargs = settings.policy.template_kwargs.clone();
             asked.insert("chat_template_kwargs".to_owned(), Value::Object(kwargs));
@@ -95,7 +95,7 @@ fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<C
         let remote = Remote::new(base, model, asked, format, settings.policy.max_context)?;
         (Speaker::Remote(Box::new(remote)), None)
     } else {
-        let (local, renderer) = open_local(args, script.is_some(), &settings, interrupt, reporter)?;
+        let (local, renderer) = open_local(args, script.as_ref(), &settings, interrupt, reporter)?;
         (Speaker::Local(Box::new(local)), Some(renderer))
     };
     let recipe = match &script {
@@ -119,7 +119,7 @@ fn load(args: &InferArgs, path: &Path) -> Result<Script> {
 
 fn open_local(
     args: &InferArgs,
-    scripted: bool,
+    script: Option<&Script>,
     settings: &Settings,
     interrupt: Interrupt,
     reporter: &Reporter,
@@ -133,8 +133,17 @@ fn open_local(
         (None, Some(name)) => (name.clone(), name.clone()),
         (None, None) => (settings.policy.model.clone(), settings.policy.model.clone()),
     };
+    let style = match script {
+        Some(script) => script.style()?,
+        None => Style {
+            format: FormatChoice::Auto,
+            reply_prefix: settings.env.reply_prefix.clone(),
+            template_kwargs: settings.policy.template_kwargs.clone(),
+        },
+    };
+    let scripted = script.is_some();
     let policy = PolicySettings { model, init: None, lora: None, ..settings.policy.clone() };
-    let (model, renderer, dir) = train::load_policy(&policy, &style_of(settings), fetching)?;
+    let (model, renderer, dir) = train::load_policy(&policy, &style, fetching)?;
 
     let mut sampling = settings.sampling.clone();
     if scripted {
@@ -161,7 +170,7 @@ fn open_local(
 }
 
 /// How the server is asked to sample: as flags and recipe say; where they are silent, as the server likes.
-fn asked_of_server(args: &InferArgs, recipe: Option<&Settings>, format: Option<Format>) -> Map<String, Value> {
+fn asked_of_server(args: &InferArgs, recipe: Option<&Settings>, format: Option<&Format>) -> Map<String, Value> {
     let own = recipe.map(|settings| &settings.sampling);
     let ends = format.map(Format::stop_strings).unwrap_or_default();
     let mut stop: Vec<&str> =

@@ -17,7 +17,7 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, FinishReason, Message, Observation, Role, ToolCall};
 use crate::net::{self, Client, Request, Response};
 use crate::telemetry::Interrupt;
-use crate::text::{AUTO, CODE_TOOL, Format, Reply, Stream};
+use crate::text::{CODE_TOOL, Format, FormatChoice, Reply, Stream};
 use trouble::{Odd, error_of};
 
 /// Longest wait for the next byte: a server may have a queue.
@@ -93,7 +93,7 @@ impl Remote {
             )
             .hint("talk to a local model instead: --model DIR"));
         };
-        let mut body = json!({ "model": self.model, "messages": self.wire(messages), "stream": true,
+        let mut body = json!({ "model": self.model, "messages": self.wire(messages)?, "stream": true,
             "stream_options": { "include_usage": true } });
         if let Some(body) = body.as_object_mut() {
             body.extend(self.sampling.clone());
@@ -102,7 +102,8 @@ impl Remote {
             }
         }
         let stop = || interrupt.is_set();
-        let stream = self.format.map(|format| format.stream(false, CODE_TOOL, tools));
+        let format = self.format.clone();
+        let stream = format.as_ref().map(|format| format.stream(false, CODE_TOOL, tools));
         let mut heard = Heard { stream, ..Heard::default() };
         let mut stopped = false;
         match self.send(&mut body, &stop).and_then(|answer| self.hear(answer, &mut heard, &stop, show)) {
@@ -110,12 +111,12 @@ impl Remote {
             Err(error) if error.kind == Kind::Interrupted => stopped = true,
             Err(error) => return Err(error),
         }
-        let read = self.read(&mut heard, tools, show);
+        let read = self.read(&mut heard, tools, show)?;
         Ok(self.said(heard, read, stopped, show))
     }
 
     /// The conversation in OpenAI's shape.
-    fn wire(&self, messages: &[Message]) -> Vec<Value> {
+    fn wire(&self, messages: &[Message]) -> Result<Vec<Value>> {
         let mut wire: Vec<Value> = Vec::with_capacity(messages.len());
         // Ids of the calls that the results at hand may answer.
         let mut open: Vec<&str> = Vec::new();
@@ -145,17 +146,17 @@ impl Remote {
                 }
                 Role::Tool => {
                     let id = message.tool_call_id.as_deref().filter(|id| open.contains(id));
-                    wire.push(match (id, self.format) {
+                    wire.push(match (id, &self.format) {
                         (Some(id), _) => json!({ "role": "tool", "tool_call_id": id, "content": text }),
                         // An answer to no call that the server would know of: one in the text, or one that can't be
                         // read.
-                        (None, Some(format)) => json!({ "role": "user", "content": format.result(&text) }),
+                        (None, Some(format)) => json!({ "role": "user", "content": format.result(message)? }),
                         (None, None) => json!({ "role": "user", "content": text }),
                     });
                 }
             }
         }
-        wire
+        Ok(wire)
     }
 
     /// Asks until the server has time.
@@ -257,23 +258,25 @@ impl Remote {
     }
 
     /// What the recipe's format finds in the content.
-    fn read(&self, heard: &mut Heard<'_>, tools: &[Value], show: &mut Show<'_>) -> Option<Reply> {
-        let (format, mut stream) = (self.format?, heard.stream.take()?);
+    fn read(&self, heard: &mut Heard<'_>, tools: &[Value], show: &mut Show<'_>) -> Result<Option<Reply>> {
+        let (Some(format), Some(mut stream)) = (&self.format, heard.stream.take()) else { return Ok(None) };
         if heard.finish.as_deref() == Some("stop") {
             // Servers leave out the string that they stopped at: it is there if it is what completes a call.
-            let calls = |text: &str| format.read(text, false, CODE_TOOL, tools).tool_calls.len();
-            let said = calls(&heard.content);
-            let ended = |stop: &&&str| calls(&[&heard.content, **stop].concat()) > said;
-            if let Some(stop) = format.stop_strings().iter().find(ended) {
-                heard.content.push_str(stop);
-                stream.push(stop).iter().for_each(|event| show_event(event, show));
+            let calls = |text: &str| Ok::<_, Error>(format.read(text, false, CODE_TOOL, tools)?.tool_calls.len());
+            let said = calls(&heard.content)?;
+            for stop in format.stop_strings() {
+                if calls(&[&heard.content, stop].concat())? > said {
+                    heard.content.push_str(stop);
+                    stream.push(stop).iter().for_each(|event| show_event(event, show));
+                    break;
+                }
             }
         }
-        let (events, reply) = stream.finish();
+        let (events, reply) = stream.finish()?;
         for event in &events {
             show_event(event, show);
         }
-        Some(reply)
+        Ok(Some(reply))
     }
 
     /// What was heard and read, as an action. Calls that are not text get ids of our own, which no later reply uses
@@ -318,9 +321,12 @@ impl Remote {
     }
 }
 
-/// The format of a recipe's name; `auto` is plain text's most common one, as a server's template is not known.
-pub(super) fn format(name: &str) -> Result<Format> {
-    if name == AUTO { Ok(Format::Hermes) } else { Format::from_name(name) }
+/// The format of a recipe; `auto` is plain text's most common one, as a server's template is not known.
+pub(super) fn format(choice: FormatChoice) -> Result<Format> {
+    match choice {
+        FormatChoice::Auto => Format::from_name("hermes"),
+        FormatChoice::Is(format) => Ok(format),
+    }
 }
 
 /// What came so far.

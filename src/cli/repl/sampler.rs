@@ -7,7 +7,7 @@ use crate::config::PolicySettings;
 use crate::engine::{Engine, EngineOptions, TokenBytes};
 use crate::error::Result;
 use crate::mdp::{Completion, Request};
-use crate::script::{Script, style_of};
+use crate::script::Script;
 use crate::telemetry::{Interrupt, Reporter};
 use crate::text::Renderer;
 use crate::train::{self, Fetching};
@@ -33,7 +33,7 @@ impl Sampler {
             policy.model = model.display().to_string();
         }
         let fetching = Fetching { reporter, interrupt: Some(interrupt) };
-        let (model, renderer, _) = train::load_policy(&policy, &style_of(settings), fetching)?;
+        let (model, renderer, _) = train::load_policy(&policy, &script.style()?, fetching)?;
         let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
         let options = EngineOptions::for_chat(&model, policy.max_context);
         Ok(Self { engine: Engine::new(model, vocabulary, options)?, renderer, name: policy.model })

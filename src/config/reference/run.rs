@@ -285,7 +285,8 @@ pub(super) const SETTINGS: &[Setting] = &[
         "string",
         "",
         "\"auto\"",
-        "auto, hermes, qwen3_coder, llama3, pythonic, mistral, deepseek_v3, deepseek_v31, harmony, retool, tir, answer",
+        "auto, hermes, qwen3_coder, llama3, pythonic, mistral, deepseek_v3, deepseek_v31, harmony, retool, tir, answer, \
+         or one of r1.format",
         "How tool calls are written; auto is what the model's chat template asks for.",
     ),
     s("env.max_steps", "integer", "steps", "8", "≥ 1", "Steps after which a trajectory is truncated."),

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
+use crate::error::{Error, Result};
 use crate::mdp::{FinishReason, ToolCall};
 use crate::text::Renderer;
 
@@ -119,7 +120,10 @@ impl Kind {
     }
 
     /// The reply at a step; `None` if the format has no way to write it.
-    pub(super) fn say(&self, renderer: &Renderer, now: &Now<'_>) -> Option<Said> {
+    ///
+    /// # Errors
+    /// Those of a recipe's own format.
+    pub(super) fn say(&self, renderer: &Renderer, now: &Now<'_>) -> Result<Option<Said>> {
         let Now { task, tools, shown, step, most } = *now;
         let format = renderer.format();
         let call = |name: &str, arguments: Value| ToolCall { id: None, name: name.to_owned(), arguments };
@@ -127,37 +131,45 @@ impl Kind {
             let function = &tool["function"];
             call(function["name"].as_str().unwrap_or_default(), example(&function["parameters"], "", 0))
         };
+        if self.is_call() && !format.can_write() {
+            return Ok(None);
+        }
+        let written = |call: ToolCall| format.write(String::new(), &[call]);
         let write = |calls: &[ToolCall]| {
-            let text = format.write(String::new(), calls);
-            let read = renderer.parse(&text, tools);
-            (read.tool_calls.len() == calls.len() && read.errors.is_empty()).then_some(text)
+            let text = format.write(String::new(), calls)?;
+            let read = renderer.parse(&text, tools)?;
+            Ok::<_, Error>((read.tool_calls.len() == calls.len() && read.errors.is_empty()).then_some(text))
         };
         let of = |name: &String| tools.iter().find(|tool| tool["function"]["name"] == **name);
         let text = match self {
-            Self::Empty => String::new(),
-            Self::Words => words(step, 12),
-            Self::Echo(which) => echo(shown, step, *which)?,
-            Self::Block => "```python\nprint(1 + 1)\n```".to_owned(),
+            Self::Empty => Some(String::new()),
+            Self::Words => Some(words(step, 12)),
+            Self::Echo(which) => echo(shown, step, *which),
+            Self::Block => Some("```python\nprint(1 + 1)\n```".to_owned()),
             Self::Longest => {
-                let mut ids = renderer.tokenizer().encode(&words(step, most)).ok()?;
+                let mut ids = renderer.tokenizer().encode(&words(step, most))?;
                 ids.truncate(most);
                 let text = renderer.tokenizer().decode(&ids, false);
-                return Some(Said { text, finish_reason: FinishReason::Length });
+                return Ok(Some(Said { text, finish_reason: FinishReason::Length }));
             }
-            Self::Call(name) => write(&[example_of(of(name)?)])?,
+            Self::Call(name) => of(name).map(|tool| write(&[example_of(tool)])).transpose()?.flatten(),
             Self::AllCalls => write(&tools.iter().map(example_of).collect::<Vec<_>>())?,
-            Self::HalfCall => {
-                let whole = format.write(String::new(), &[example_of(tools.first()?)]);
+            Self::HalfCall => tools.first().map(|tool| written(example_of(tool))).transpose()?.map(|whole| {
                 let cut = whole.char_indices().nth(whole.chars().count() * 2 / 3).map_or(0, |(at, _)| at);
                 whole[..cut].to_owned()
+            }),
+            Self::UnknownTool => Some(written(call("no_such_tool", json!({})))?),
+            Self::WrongArguments(name) => Some(written(call(name, json!({ "no_such_argument": [1] })))?),
+            Self::Answer { column, form } => {
+                task.get(column).and_then(plain).map(|answer| FORMS[*form].replace("{}", &answer))
             }
-            Self::UnknownTool => format.write(String::new(), &[call("no_such_tool", json!({}))]),
-            Self::WrongArguments(name) => {
-                format.write(String::new(), &[call(name, json!({ "no_such_argument": [1] }))])
-            }
-            Self::Answer { column, form } => FORMS[*form].replace("{}", &plain(task.get(column)?)?),
         };
-        Some(Said { text, finish_reason: FinishReason::Stop })
+        Ok(text.map(|text| Said { text, finish_reason: FinishReason::Stop }))
+    }
+
+    /// Whether it is made of calls as the format writes them.
+    fn is_call(&self) -> bool {
+        self.is_broken_call() || matches!(self, Self::Call(_) | Self::AllCalls)
     }
 }
 

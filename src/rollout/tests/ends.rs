@@ -24,7 +24,7 @@ impl Ends {
         std::fs::write(&path, source).unwrap();
         let settings: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), Format::Hermes).unwrap());
+        let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), "hermes").unwrap());
         Self { script: Script::load(&path, &settings).unwrap(), renderer, seen: Arc::default(), _dir: dir }
     }
 

@@ -11,7 +11,7 @@ use crate::config::Trainer;
 use crate::mdp::{Answer, Request, Trajectory};
 use crate::rollout::{Attempt, Reached, Spec, Stage, first_difference, go_on, go_to, replay};
 use crate::script::{Record, Script, Split, Strictness, Worker};
-use crate::text::{Format, Renderer};
+use crate::text::Renderer;
 
 /// What the policy says at a step.
 #[derive(Clone, Debug)]
@@ -32,12 +32,12 @@ fn word() -> impl Strategy<Value = Word> {
 }
 
 /// The word as the policy writes it in `format`.
-fn written(word: &Word, tools: &[Value], format: Format) -> String {
+fn written(word: &Word, tools: &[Value], format: &str) -> String {
     match word {
         Word::Text(text) => text.clone(),
         Word::Answer(number) => format!("<answer>\\boxed{{{number}}}</answer>"),
         Word::Call(..) if tools.is_empty() => "no tool".to_owned(),
-        Word::Call(_, text) if format == Format::Retool => format!("<code>{text}</code>"),
+        Word::Call(_, text) if format == "retool" => format!("<code>{text}</code>"),
         Word::Call(tool, text) => {
             let function = &tools[tool % tools.len()]["function"];
             let required = function["parameters"]["properties"].as_object().cloned().unwrap_or_default();
@@ -69,7 +69,7 @@ struct Stand {
     script: Script,
     renderer: Arc<Renderer>,
     worker: Worker,
-    format: Format,
+    format: &'static str,
 }
 
 /// Those of scripts/, and those that `r1 new` writes.
@@ -88,7 +88,7 @@ fn stands() -> Vec<Stand> {
         if matches!(script.settings.trainer, Trainer::Sft(_)) {
             continue;
         }
-        let format = if script.settings.env.format == "retool" { Format::Retool } else { Format::Hermes };
+        let format = if script.settings.env.format == "retool" { "retool" } else { "hermes" };
         let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), format).unwrap());
         let worker = Worker::new(&script, Some(Arc::clone(&renderer))).unwrap();
         if let Err(error) = worker.prepare() {

@@ -16,7 +16,7 @@ use crate::config::BranchAt;
 use crate::engine::{Coming, Policy};
 use crate::mdp::{Completion, FinishReason, Fork, Request, Status, Support, Trajectory};
 use crate::script::{Script, Split, Strictness, Worker};
-use crate::text::{Format, Renderer};
+use crate::text::Renderer;
 
 /// Draws a number a step, from the env's own stream. What is said decides how it goes on.
 const GAME: &str = r#"
@@ -84,7 +84,7 @@ impl Bench {
         let path = dir.path().join("x.lua");
         std::fs::write(&path, GAME).unwrap();
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), Format::Hermes).unwrap());
+        let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), "hermes").unwrap());
         Self { script: Script::load(&path, &[]).unwrap(), renderer, _dir: dir }
     }
 

@@ -6,9 +6,12 @@ use mlua::{Function, Lua, Table, UserData, Value};
 use serde_json::Value as Json;
 
 use super::args::{Fields, fail, fail_with};
+use super::format::FormatHandle;
 use super::tool::{Tool, ToolHandle};
 use crate::config::EnvSettings;
+use crate::error::Error;
 use crate::script::convert::kind;
+use crate::script::host::Host;
 use crate::script::settings;
 use crate::text::{AUTO, Format};
 
@@ -44,21 +47,40 @@ pub(super) const FIELDS: [&str; 15] = [
     "reward",
 ];
 
-pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
-    r1.raw_set("env", lua.create_function(|lua, value: Value| env(lua, &value))?)
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let host = host.clone();
+    r1.raw_set("env", lua.create_function(move |lua, value: Value| env(lua, &host, &value))?)
 }
 
-fn env(lua: &Lua, value: &Value) -> mlua::Result<Env> {
+fn env(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Env> {
     const NAME: &str = "r1.env";
     let fields = Fields::new(lua, NAME, value, &FIELDS)?;
     let tools = tools(lua, &fields)?;
     let (reset, step) = (fields.function("reset")?, fields.function("step")?);
     let (context, reward) = (fields.function("context")?, fields.function("reward")?);
-    let settings = Json::Object(fields.rest(&["tools", "reset", "step", "context", "reward"])?);
+    let mut settings = fields.rest(&["tools", "format", "reset", "step", "context", "reward"])?;
+    let format = match fields.get("format")? {
+        Value::Nil => None,
+        Value::String(name) => {
+            let name = name.to_string_lossy();
+            let known = host.formats.borrow();
+            let own: Vec<&str> = known.iter().map(|format| format.options.name.as_str()).collect();
+            if name != AUTO && !own.contains(&name.as_str()) && Format::from_name(&name).is_err() {
+                let error = Format::unknown(&name, &own);
+                let message = format!("`format`: {}", error.message);
+                return Err(fail_with(lua, NAME, Error { message, ..error }));
+            }
+            Some(name)
+        }
+        other => {
+            let handle = other.as_userdata().and_then(|data| data.borrow::<FormatHandle>().ok());
+            let handle = handle.ok_or_else(|| fields.refuse("format", "a name, or what r1.format gives", &other))?;
+            Some(handle.0.options.name.clone())
+        }
+    };
+    settings.extend(format.map(|name| ("format".to_owned(), Json::from(name))));
+    let settings = Json::Object(settings);
     let read: EnvSettings = settings::section("env", &settings).map_err(|error| fail_with(lua, NAME, error))?;
-    if read.format != AUTO {
-        Format::from_name(&read.format).map_err(|error| fail_with(lua, NAME, error))?;
-    }
     if reset.is_some() && !read.system.is_empty() {
         return Err(fail(
             lua,

@@ -8,6 +8,7 @@ pub(crate) mod context;
 pub(crate) mod data;
 pub(crate) mod env;
 mod flow;
+pub(crate) mod format;
 mod fs;
 mod generate;
 mod http;
@@ -60,7 +61,8 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::
     recipe::install(lua, &r1)?;
     trainer::install(lua, &r1)?;
     data::install(lua, &r1)?;
-    env::install(lua, &r1)?;
+    format::install(lua, &r1, host)?;
+    env::install(lua, &r1, host)?;
     tool::install(lua, &r1)?;
     call::install(lua, &r1, host)?;
     let opened = generate::Opened::default();

@@ -10,13 +10,14 @@ use mlua::{Function, Lua, Table, UserData, UserDataMethods, Value};
 use serde_json::{Map, Value as Json, json};
 
 use super::args::{Fields, fail, fail_with, in_time, out_of_time, raise, text, time_left};
+use super::format::{Callable, FormatHandle};
 use super::model::ask;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::script::Services;
 use crate::script::convert::{Odd, from_json, kind, to_json};
 use crate::script::host::{Host, misuse};
 use crate::script::messages::messages;
-use crate::text::{AUTO, CODE_TOOL, Format, Renderer, Template, TimeLimit, Tokenizer, schema};
+use crate::text::{AUTO, CODE_TOOL, Format, Renderer, Template, TimeLimit, Tokenizer, read_with, schema};
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let table = lua.create_table()?;
@@ -206,6 +207,11 @@ fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<TemplateOf> 
         let fields = Fields::new(lua, NAME, options, &["bos_token", "eos_token", "format"])?;
         bos = fields.text("bos_token")?.unwrap_or_default();
         eos = fields.text("eos_token")?.unwrap_or_default();
+        let own = fields.get("format")?;
+        if own.as_userdata().is_some_and(|data| data.is::<FormatHandle>()) {
+            let why = "`format` must be the name of a built-in format: one of your own is for the env of a recipe";
+            return Err(fail(lua, NAME, why));
+        }
         if let Some(name) = fields.text("format")? {
             if name != AUTO {
                 Format::from_name(&name).map_err(|error| fail_with(lua, NAME, error))?;
@@ -223,7 +229,7 @@ fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<TemplateOf> 
             let read = read.map_err(|error| Error::io(Kind::Model, "read the template", &jinja, &error))?;
             (read, jinja.display().to_string())
         } else {
-            return Ok(TemplateOf::of_model(Renderer::load_named(path, &format)?));
+            return Ok(TemplateOf::of_model(Renderer::load(path, &format)?));
         };
         Ok(TemplateOf::Source(Box::new(Template::new(&source, None, &origin, &bos, &eos)?)))
     };
@@ -260,7 +266,7 @@ impl UserData for TemplateOf {
         methods.add_method("stop_ids", |lua, this, ()| {
             Ok(this.renderer(lua, "stop_ids", Map::new())?.stop_ids().to_vec())
         });
-        methods.add_method("format", |lua, this, ()| Ok(this.renderer(lua, "format", Map::new())?.format().name()));
+        methods.add_method("format", |lua, this, ()| Ok(this.renderer(lua, "format", Map::new())?.format().name().to_owned()));
     }
 }
 
@@ -268,8 +274,7 @@ impl UserData for TemplateOf {
 /// tools are given.
 fn parse(lua: &Lua, format: &Value, reply: &Value, options: &Value) -> mlua::Result<Table> {
     const NAME: &str = "r1.text.parse_tool_calls";
-    let name = text(lua, NAME, "format", format)?;
-    let format = Format::from_name(&name).map_err(|error| fail_with(lua, NAME, error))?;
+    let own = format.as_userdata().and_then(|data| Some(data.borrow::<FormatHandle>().ok()?.0.clone()));
     let reply = text(lua, NAME, "text", reply)?;
     let (mut tools, mut begun, mut code_tool) = (Vec::new(), false, CODE_TOOL.to_owned());
     if !options.is_nil() {
@@ -283,7 +288,14 @@ fn parse(lua: &Lua, format: &Value, reply: &Value, options: &Value) -> mlua::Res
             _ => return Err(fields.refuse("tools", "a list of schemas", &fields.get("tools")?)),
         };
     }
-    let mut read = format.read(&reply, begun, &code_tool, &tools);
+    let read = if let Some(own) = &own {
+        read_with(&Callable { format: own, lua, vm: None }, &reply, begun, &tools)
+    } else {
+        let name = text(lua, NAME, "format", format)?;
+        let format = Format::from_name(&name).map_err(|error| fail_with(lua, NAME, error))?;
+        format.read(&reply, begun, &code_tool, &tools)
+    };
+    let mut read = read.map_err(raise)?;
     for call in &read.tool_calls {
         if tools.is_empty() {
             break;

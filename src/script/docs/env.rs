@@ -67,7 +67,11 @@ pub(super) const ENTRIES: &[Entry] = &[
             "",
             &[
                 p("tools?", "{Tool}", "What the policy can call"),
-                p("format?", "string", "How calls are written; \"auto\" is what the chat template asks for"),
+                p(
+                    "format?",
+                    "string | Format",
+                    "How calls are written: a name, or r1.format; \"auto\" is what the chat template asks for",
+                ),
                 p("max_steps?", "number", "Reaching it truncates"),
                 p("max_tokens?", "number", "Tokens sampled in all replies of a trajectory; reaching it truncates"),
                 p("on_overflow?", "string", "What a full context does: \"end\" (truncates) or \"fail\""),
@@ -114,6 +118,41 @@ pub(super) const ENTRIES: &[Entry] = &[
         &[("Env", "")],
         "An environment. Its functions hold no state: the host keeps it, copies it, takes it back.",
         "r1.env {\n  max_steps = 8,\n  reset = function(task) return { task = task, messages = { r1.user(task.problem) } } end,\n  step = function(state, action)\n    r1.push(state.messages, r1.assistant(action))\n    return { reward = 0, done = #action.tool_calls == 0 }\n  end,\n}",
+    ),
+    f(
+        "r1.format",
+        &[table(
+            "format",
+            "",
+            &[
+                p("name?", "string", "For env.format on the command line; \"custom\" by default"),
+                p(
+                    "parse",
+                    "(text: string, tools: {{[string]: any}}) -> ({FormatCall}?, string?)",
+                    "The calls of a reply without its thinking, or nil and what is wrong, in words for the policy. \
+                     `tools`: schemas in the OpenAI shape",
+                ),
+                p("write?", "(calls: {FormatCall}) -> string", "Calls as text, for messages that have them apart"),
+                p(
+                    "result?",
+                    "(results: {FormatResult}) -> string",
+                    "Results as the policy reads them; messages of the role `tool` by default",
+                ),
+                p(
+                    "schema?",
+                    "(tools: {{[string]: any}}) -> string",
+                    "Describes the tools, at the end of the system message",
+                ),
+                p("starts?", "{string}", "What a call may begin with: text before it is content, and is streamed"),
+                p("stop?", "{string}", "Strings that end a reply; they stay part of it"),
+                p("same_turn?", "boolean", "Results go on in the policy's turn, behind a reply that ended with `stop`"),
+                p("thinking?", "boolean", "Split <think>…</think> off before `parse`; true by default"),
+            ],
+        )],
+        &[("Format", "")],
+        "A tool-call format of the recipe's own, for env.format. Its functions must depend on their arguments alone: \
+         each thread calls its own copy.",
+        "r1.format {\n  name = \"calc\", starts = { \"<calc>\" }, stop = { \"</calc>\" },\n  parse = function(text)\n    local code = text:match(\"<calc>(.-)</calc>\")\n    return code and { { name = \"calc\", arguments = { code = code } } }\n  end,\n}",
     ),
     f(
         "r1.tool",

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::types::{Type, named_types, read};
+use super::notation::{Type, read};
+use super::types::named_types;
 use super::{Entry, Param, Scope, all};
 
 /// The contents of lua/types/r1.lua.

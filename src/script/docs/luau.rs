@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use super::types::{Named, Type, named_types, read};
+use super::notation::{Type, read};
+use super::types::{Named, named_types};
 use super::{Entry, Param, Scope, all};
 
 /// The contents of lua/types/r1.d.luau.

@@ -8,6 +8,7 @@ mod loss;
 mod luacats;
 mod luau;
 mod markdown;
+mod notation;
 mod outside;
 mod program;
 mod settings;

@@ -132,7 +132,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     f(
         "r1.text.parse_tool_calls",
         &[
-            p("format", "string", ""),
+            p("format", "string | Format", ""),
             p("text", "string", ""),
             table(
                 "options?",

@@ -7,13 +7,13 @@ use serde_json::json;
 
 use super::*;
 use crate::mdp::Status;
-use crate::text::{Format, Renderer};
+use crate::text::Renderer;
 
 /// What a step with these calls comes to, under `env` and overrides of settings.
 fn stepped(env: &str, overrides: &[&str], calls: Vec<ToolCall>, errors: usize) -> Result<StepResult, String> {
     let bench = Bench::new(&recipe(env));
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), Format::Hermes).unwrap());
+    let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), "hermes").unwrap());
     let worker = Worker::new(&bench.load(overrides).unwrap(), Some(renderer)).unwrap();
     run(async {
         let state = worker.reset(&json!({"prompt": "?"}), 1).await.unwrap();
@@ -137,7 +137,7 @@ fn results_are_cut_to_tokens() {
     calls.push(call("rhai", json!({"code": "print(\"one two three four five six seven eight nine\")"})));
     let result = stepped(env, &[], calls, 0).unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let renderer = Renderer::load(&root.join("models/r1-nano"), Format::Hermes).unwrap();
+    let renderer = Renderer::load(&root.join("models/r1-nano"), "hermes").unwrap();
     let count = |text: &str| renderer.tokenizer().encode(text).unwrap().len();
     let output = |place: usize| result.tools[place].output.as_str();
     for (place, most) in [(0, 5), (2, 9), (4, 4)] {

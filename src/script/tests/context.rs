@@ -9,11 +9,11 @@ use super::*;
 use crate::engine::Scripted;
 use crate::mdp::{Status, Trajectory};
 use crate::rollout::{Spec, drive};
-use crate::text::{Format, Renderer};
+use crate::text::Renderer;
 
 fn renderer() -> Arc<Renderer> {
     let nano = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/r1-nano");
-    Arc::new(Renderer::load(&nano, Format::Hermes).unwrap())
+    Arc::new(Renderer::load(&nano, "hermes").unwrap())
 }
 
 /// Drives one trajectory whose replies are "r1", "r2" …; gives it and the prompts as the policy saw them, a message a line.

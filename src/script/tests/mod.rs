@@ -14,6 +14,7 @@ mod context;
 mod data;
 mod docs;
 mod env;
+mod format;
 mod limits;
 mod loss;
 mod memory;

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::text::{Format, Renderer};
+use crate::text::Renderer;
 
 /// What the watcher said: the reward's version that was taken, or why one was not.
 type Said = Result<(String, Vec<String>), String>;
@@ -26,7 +26,7 @@ impl Watched {
         let watcher = Watcher::start(Watching {
             script,
             overrides: vec!["trainer.epochs=2".to_owned()],
-            renderer: Arc::new(Renderer::load(&root.join("models/r1-nano"), Format::Retool).unwrap()),
+            renderer: Arc::new(Renderer::load(&root.join("models/r1-nano"), "retool").unwrap()),
             budget: 200,
             take: Box::new(move |reload| {
                 if reload.script.settings.rollout.retries == 9 {

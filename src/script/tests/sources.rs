@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::mdp::Observation;
-use crate::text::{Format, Renderer};
+use crate::text::Renderer;
 
 const TWO: &str = r#"
 local look = r1.tool { name = "look", description = "Looks", parameters = {}, run = function(_, call)
@@ -85,13 +85,13 @@ fn rows_choose_their_environment_tools_and_arguments() {
 #[test]
 fn environments_write_their_calls_each_in_its_format() {
     let nano = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("models/r1-nano");
-    let renderer = std::sync::Arc::new(Renderer::load(&nano, Format::Hermes).unwrap());
+    let renderer = std::sync::Arc::new(Renderer::load(&nano, "hermes").unwrap());
     let worker = Worker::new(&Bench::new(TWO).load(&[]).unwrap(), Some(renderer.clone())).unwrap();
     run(async {
         let search = worker.reset(&worker.row(Split::Train, 0).unwrap(), 0).await.unwrap();
         let math = worker.reset(&worker.row(Split::Train, 1).unwrap(), 0).await.unwrap();
-        assert_eq!(search.renderer().unwrap().format(), Format::Hermes);
-        assert_eq!(math.renderer().unwrap().format(), Format::Retool);
+        assert_eq!(search.renderer().unwrap().format().name(), "hermes");
+        assert_eq!(math.renderer().unwrap().format().name(), "retool");
         // Made once for all workers.
         let again = Worker::new(&Bench::new(TWO).load(&[]).unwrap(), Some(renderer)).unwrap();
         let other = again.reset(&worker.row(Split::Train, 1).unwrap(), 0).await.unwrap();

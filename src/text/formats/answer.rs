@@ -4,7 +4,9 @@
 use serde_json::json;
 
 use super::call;
+use crate::error::Result;
 use crate::mdp::ToolCall;
+use crate::text::format::{Reading, ToolFormat};
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};
 
 const OPEN: &str = "<answer>";
@@ -13,14 +15,48 @@ const CLOSE: &str = "</answer>";
 const SEPARATOR: &str = "||";
 /// The tool that an action is a call of.
 const TOOL: &str = "act";
+/// `<think>…</think><answer>a || b</answer>`, an action a call (RAGEN, arXiv:2504.20073).
+pub(super) struct AnswerFormat;
 
-pub(in crate::text) struct Answer {
-    think: Think,
+pub(super) const FORMAT: AnswerFormat = AnswerFormat;
+
+impl ToolFormat for AnswerFormat {
+    fn name(&self) -> &str {
+        "answer"
+    }
+
+    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(Answer::new(reading.begun))
+    }
+
+    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
+        Ok(write(text, calls))
+    }
+
+    fn holds_call(&self, text: &str) -> Result<bool> {
+        Ok(text.contains(OPEN))
+    }
+
+    fn is_native(&self) -> bool {
+        false
+    }
+
+    fn shows_tools(&self) -> bool {
+        false
+    }
+
+    fn uses_tool_role(&self) -> bool {
+        false
+    }
+}
+
+struct Answer {
+    think: Think<'static>,
     answered: bool,
 }
 
 impl Answer {
-    pub(in crate::text) fn new(begun: bool) -> Self {
+    fn new(begun: bool) -> Self {
         Self { think: Think::new(begun, THINK, &[OPEN]), answered: false }
     }
 }
@@ -61,7 +97,7 @@ impl Scan for Answer {
 }
 
 /// The text with actions behind it.
-pub(in crate::text) fn write(mut text: String, calls: &[ToolCall]) -> String {
+fn write(mut text: String, calls: &[ToolCall]) -> String {
     let actions: Vec<String> = calls
         .iter()
         .map(|call| match call.arguments.get("action") {
@@ -73,18 +109,14 @@ pub(in crate::text) fn write(mut text: String, calls: &[ToolCall]) -> String {
     text
 }
 
-/// Whether a text holds an answer already.
-pub(in crate::text) fn holds_call(text: &str) -> bool {
-    text.contains(OPEN)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::format::{Format, Reply};
+    use crate::text::format::Reply;
+    use crate::text::testing::read;
 
     fn parse(text: &str, begun: bool) -> Reply {
-        Format::Answer.read(text, begun, "python", &[])
+        read("answer", text, begun, &[])
     }
 
     #[test]

@@ -3,7 +3,10 @@
 
 use super::json::{self, Front};
 use super::{call, on_a_line};
+use crate::error::Result;
 use crate::mdp::ToolCall;
+use crate::text::Template;
+use crate::text::format::{Reading, ToolFormat};
 use crate::text::python;
 use crate::text::stream::{Scan, Step, THINK, Think, find, text_before};
 
@@ -13,14 +16,40 @@ const CALL: &str = "<｜tool▁call▁begin｜>";
 const CALL_END: &str = "<｜tool▁call▁end｜>";
 const SEPARATOR: &str = "<｜tool▁sep｜>";
 
-pub(in crate::text) struct DeepSeek {
-    think: Think,
+/// `<｜tool▁calls▁begin｜>…` with fenced JSON (DeepSeek V3 and R1), or with bare JSON (V3.1).
+pub(super) struct DeepSeekFormat {
+    fenced: bool,
+}
+
+pub(super) const V3: DeepSeekFormat = DeepSeekFormat { fenced: true };
+pub(super) const V31: DeepSeekFormat = DeepSeekFormat { fenced: false };
+
+impl ToolFormat for DeepSeekFormat {
+    fn name(&self) -> &str {
+        if self.fenced { "deepseek_v3" } else { "deepseek_v31" }
+    }
+
+    fn fits(&self, template: &Template) -> bool {
+        template.says(BEGIN) && template.says("```json") == self.fenced
+    }
+
+    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(DeepSeek::new(reading.begun))
+    }
+
+    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
+        Ok(write(text, calls, self.fenced))
+    }
+}
+
+struct DeepSeek {
+    think: Think<'static>,
     /// Between the tags around all calls.
     inside: bool,
 }
 
 impl DeepSeek {
-    pub(in crate::text) fn new(begun: bool) -> Self {
+    fn new(begun: bool) -> Self {
         Self { think: Think::new(begun, THINK, &[BEGIN, CALL]), inside: false }
     }
 }
@@ -130,7 +159,7 @@ fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize
 }
 
 /// The text with calls behind it. `fenced`: as V3 and R1 write them.
-pub(in crate::text) fn write(text: String, calls: &[ToolCall], fenced: bool) -> String {
+fn write(text: String, calls: &[ToolCall], fenced: bool) -> String {
     let calls: Vec<String> = calls
         .iter()
         .map(|call| {
@@ -152,10 +181,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::text::format::{Format, Reply};
+    use crate::text::format::Reply;
+    use crate::text::testing::read;
 
     fn parse(text: &str) -> Reply {
-        Format::DeepSeekV3.read(text, false, "python", &[])
+        read("deepseek_v3", text, false, &[])
     }
 
     #[test]

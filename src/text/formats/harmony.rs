@@ -4,7 +4,10 @@
 
 use super::json::{self, Front};
 use super::{call, code_call};
+use crate::error::Result;
 use crate::mdp::ToolCall;
+use crate::text::Template;
+use crate::text::format::{Reading, ToolFormat};
 use crate::text::python;
 use crate::text::stream::{Scan, Step, find, held};
 
@@ -15,8 +18,42 @@ const CONSTRAIN: &str = "<|constrain|>";
 const CALL: &str = "<|call|>";
 /// What ends a message, and a reply with it (but `<|end|>`).
 const ENDS: &[&str] = &["<|end|>", CALL, "<|return|>", START];
+/// Channels and recipients (gpt-oss).
+pub(super) struct HarmonyFormat;
 
-pub(in crate::text) struct Harmony<'a> {
+pub(super) const FORMAT: HarmonyFormat = HarmonyFormat;
+
+impl ToolFormat for HarmonyFormat {
+    fn name(&self) -> &str {
+        "harmony"
+    }
+
+    fn fits(&self, template: &Template) -> bool {
+        template.says(CHANNEL) && template.says(MESSAGE)
+    }
+
+    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(Harmony::new(reading.code_tool))
+    }
+
+    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
+        Ok(write(text, calls))
+    }
+
+    fn end_tokens(&self) -> &'static [&'static str] {
+        &[CALL, "<|return|>"]
+    }
+
+    fn later_end(&self) -> Option<&'static str> {
+        Some("<|end|>")
+    }
+
+    fn hides_headers(&self) -> bool {
+        true
+    }
+}
+
+struct Harmony<'a> {
     /// What a call of the built-in `python` is a call of.
     tool: &'a str,
     place: Place,
@@ -40,7 +77,7 @@ enum Body {
 }
 
 impl<'a> Harmony<'a> {
-    pub(in crate::text) fn new(tool: &'a str) -> Self {
+    fn new(tool: &'a str) -> Self {
         Self { tool, place: Place::Front }
     }
 
@@ -171,7 +208,7 @@ impl Scan for Harmony<'_> {
 }
 
 /// The text with a call behind it.
-pub(in crate::text) fn write(text: String, calls: &[ToolCall]) -> String {
+fn write(text: String, calls: &[ToolCall]) -> String {
     let mut out = text;
     for call in calls {
         if !out.is_empty() {
@@ -193,10 +230,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::text::format::{Format, Reply};
+    use crate::text::format::Reply;
+    use crate::text::testing::read;
 
     fn parse(text: &str) -> Reply {
-        Format::Harmony.read(text, false, "python", &[])
+        read("harmony", text, false, &[])
     }
 
     #[test]

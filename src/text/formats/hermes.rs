@@ -3,19 +3,52 @@
 
 use super::json::{self, Front};
 use super::on_a_line;
+use crate::error::Result;
 use crate::mdp::ToolCall;
+use crate::text::Template;
+use crate::text::format::{Reading, ToolFormat};
 use crate::text::python;
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
+/// `<tool_call>{"name": …, "arguments": …}</tool_call>`, answered in a turn of its own (Hermes, Qwen2.5, Qwen3).
+pub(in crate::text) struct HermesFormat;
 
-pub(in crate::text) struct Hermes {
-    think: Think,
+pub(in crate::text) const FORMAT: HermesFormat = HermesFormat;
+
+impl ToolFormat for HermesFormat {
+    fn name(&self) -> &str {
+        "hermes"
+    }
+
+    fn fits(&self, template: &Template) -> bool {
+        template.says(OPEN)
+    }
+
+    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(Hermes::new(reading.begun))
+    }
+
+    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
+        Ok(calls.iter().fold(text, write))
+    }
+
+    fn holds_call(&self, text: &str) -> Result<bool> {
+        Ok(text.contains(OPEN))
+    }
+
+    fn is_native(&self) -> bool {
+        false
+    }
+}
+
+struct Hermes {
+    think: Think<'static>,
 }
 
 impl Hermes {
-    pub(in crate::text) fn new(begun: bool) -> Self {
+    fn new(begun: bool) -> Self {
         Self { think: Think::new(begun, THINK, &[OPEN]) }
     }
 }
@@ -79,15 +112,10 @@ fn end_of(block: &str, from: usize, done: bool) -> Option<usize> {
 }
 
 /// The text with a call behind it.
-pub(in crate::text) fn write(text: String, call: &ToolCall) -> String {
+fn write(text: String, call: &ToolCall) -> String {
     let name = python::dumps(&call.name.as_str().into());
     let arguments = python::dumps(&call.arguments);
     on_a_line(text, &format!("{OPEN}\n{{\"name\": {name}, \"arguments\": {arguments}}}\n{CLOSE}"))
-}
-
-/// Whether a text holds a call already.
-pub(in crate::text) fn holds_call(text: &str) -> bool {
-    text.contains(OPEN)
 }
 
 #[cfg(test)]
@@ -95,10 +123,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::text::format::{Format, Reply};
+    use crate::text::format::Reply;
+    use crate::text::testing::read;
 
     fn parse(text: &str, begun: bool) -> Reply {
-        Format::Hermes.read(text, begun, "python", &[])
+        read("hermes", text, begun, &[])
     }
 
     fn calls(reply: &Reply) -> Vec<(&str, String)> {

@@ -4,15 +4,44 @@
 use super::json::{self, Front};
 use super::literal::{self, Fault};
 use super::{code_call, on_a_line};
+use crate::error::Result;
 use crate::mdp::ToolCall;
+use crate::text::Template;
+use crate::text::format::{Reading, ToolFormat};
 use crate::text::python;
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};
 
 const TAG: &str = "<|python_tag|>";
 const BRACE: &str = "{";
+/// `{"name": …, "parameters": …}`, with or without `<|python_tag|>` (Llama 3).
+pub(super) struct LlamaFormat;
 
-pub(in crate::text) struct Llama<'a> {
-    think: Think,
+pub(super) const FORMAT: LlamaFormat = LlamaFormat;
+
+impl ToolFormat for LlamaFormat {
+    fn name(&self) -> &str {
+        "llama3"
+    }
+
+    fn fits(&self, template: &Template) -> bool {
+        template.says(TAG) || (template.says("<|start_header_id|>") && template.says("\"parameters\""))
+    }
+
+    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(Llama::new(reading.begun, reading.code_tool))
+    }
+
+    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
+        Ok(write(text, calls))
+    }
+
+    fn end_tokens(&self) -> &'static [&'static str] {
+        &["<|eot_id|>", "<|eom_id|>"]
+    }
+}
+
+struct Llama<'a> {
+    think: Think<'static>,
     /// What a bare program is a call of.
     tool: &'a str,
     /// Directly behind the tag.
@@ -22,7 +51,7 @@ pub(in crate::text) struct Llama<'a> {
 }
 
 impl<'a> Llama<'a> {
-    pub(in crate::text) fn new(begun: bool, tool: &'a str) -> Self {
+    fn new(begun: bool, tool: &'a str) -> Self {
         Self { think: Think::new(begun, THINK, &[TAG]), tool, tagged: false, called: false }
     }
 
@@ -126,7 +155,7 @@ impl Scan for Llama<'_> {
 }
 
 /// The text with calls behind it.
-pub(in crate::text) fn write(text: String, calls: &[ToolCall]) -> String {
+fn write(text: String, calls: &[ToolCall]) -> String {
     let calls: Vec<String> = calls
         .iter()
         .map(|call| {
@@ -141,11 +170,12 @@ pub(in crate::text) fn write(text: String, calls: &[ToolCall]) -> String {
 mod tests {
     use serde_json::json;
 
-    use crate::text::format::{Format, Reply};
+    use crate::text::format::Reply;
     use crate::text::formats::call;
+    use crate::text::testing::read;
 
     fn parse(text: &str) -> Reply {
-        Format::Llama.read(text, false, "python", &[])
+        read("llama3", text, false, &[])
     }
 
     #[test]

@@ -5,20 +5,45 @@ use serde_json::Value;
 
 use super::json::{self, Front};
 use super::{call, on_a_line};
+use crate::error::Result;
 use crate::mdp::ToolCall;
+use crate::text::Template;
+use crate::text::format::{Reading, ToolFormat};
 use crate::text::python;
 use crate::text::stream::{Scan, Step, Think, find, text_before};
 
 const OPEN: &str = "[TOOL_CALLS]";
 const ID: &str = "[CALL_ID]";
 const ARGUMENTS: &str = "[ARGS]";
+/// `[TOOL_CALLS]…`, as a list or with `[ARGS]` (Mistral, Magistral, Devstral).
+pub(super) struct MistralFormat;
 
-pub(in crate::text) struct Mistral {
-    think: Think,
+pub(super) const FORMAT: MistralFormat = MistralFormat;
+
+impl ToolFormat for MistralFormat {
+    fn name(&self) -> &str {
+        "mistral"
+    }
+
+    fn fits(&self, template: &Template) -> bool {
+        template.says(OPEN)
+    }
+
+    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(Mistral::new(reading.begun))
+    }
+
+    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
+        Ok(write(text, calls))
+    }
+}
+
+struct Mistral {
+    think: Think<'static>,
 }
 
 impl Mistral {
-    pub(in crate::text) fn new(begun: bool) -> Self {
+    fn new(begun: bool) -> Self {
         Self { think: Think::new(begun, &[("<think>", "</think>"), ("[THINK]", "[/THINK]")], &[OPEN]) }
     }
 }
@@ -97,7 +122,7 @@ fn lost(block: &str, done: bool) -> Option<usize> {
 }
 
 /// The text with calls behind it, as a list.
-pub(in crate::text) fn write(text: String, calls: &[ToolCall]) -> String {
+fn write(text: String, calls: &[ToolCall]) -> String {
     let calls: Vec<String> = calls
         .iter()
         .map(|call| {
@@ -114,10 +139,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::text::format::{Format, Reply};
+    use crate::text::format::Reply;
+    use crate::text::testing::read;
 
     fn parse(text: &str) -> Reply {
-        Format::Mistral.read(text, false, "python", &[])
+        read("mistral", text, false, &[])
     }
 
     #[test]

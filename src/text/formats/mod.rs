@@ -1,24 +1,44 @@
 //! The tool-call formats, a file each: what a call looks like, how it is read ([`Scan`](super::stream::Scan)) and how
-//! it is written. What they share is here and in `json` and `literal`.
+//! it is written. A new one is a file that implements [`ToolFormat`], and a line in [`ALL`]. What they share is here and in
+//! `json` and `literal`; `native` and `inside` are the two ways in which results come back; `own` is for formats that a
+//! recipe defines.
 
-pub(super) mod answer;
-pub(super) mod deepseek;
-pub(super) mod harmony;
+mod answer;
+mod deepseek;
+mod harmony;
 pub(super) mod hermes;
 pub(super) mod inside;
 mod json;
 mod literal;
-pub(super) mod llama;
-pub(super) mod mistral;
+mod llama;
+mod mistral;
 pub(super) mod native;
-pub(super) mod pythonic;
-pub(super) mod qwen_coder;
-pub(super) mod retool;
-pub(super) mod tir;
+pub(super) mod own;
+mod pythonic;
+mod qwen_coder;
+mod retool;
+mod tir;
 
 use serde_json::{Value, json};
 
+use super::format::ToolFormat;
 use crate::mdp::ToolCall;
+
+/// The built-in formats. The first whose [`ToolFormat::fits`] a chat template meets is `auto`, so that the ones with
+/// distinctive tokens come first.
+pub(super) const ALL: &[&dyn ToolFormat] = &[
+    &harmony::FORMAT,
+    &mistral::FORMAT,
+    &deepseek::V3,
+    &deepseek::V31,
+    &qwen_coder::FORMAT,
+    &hermes::FORMAT,
+    &pythonic::FORMAT,
+    &llama::FORMAT,
+    &retool::FORMAT,
+    &tir::FORMAT,
+    &answer::FORMAT,
+];
 
 /// A call without an id.
 fn call(name: &str, arguments: Value) -> ToolCall {

@@ -6,9 +6,10 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::error::Result;
 use crate::mdp::{Message, Role, ToolCall};
 use crate::text::Template;
-use crate::text::format::{Format, Turn};
+use crate::text::format::{Reading, ToolFormat, Turn, read};
 
 /// How a template takes calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub(in crate::text) struct Native {
 
 impl Native {
     /// Asks a template. `None` if it prints no calls that the format can read.
-    pub(in crate::text) fn learn(template: &Template, format: Format) -> Option<Self> {
+    pub(in crate::text) fn learn(template: &Template, format: &dyn ToolFormat) -> Option<Self> {
         let made = |count: usize| -> Vec<ToolCall> {
             let arguments = json!({"key": "value"});
             let call =
@@ -36,7 +37,8 @@ impl Native {
             message["tool_calls"] = native.calls(&calls);
             let messages = json!([{"role": "user", "content": "u"}, message]);
             let text = template.render(&messages, None, false, &Map::new()).ok()?;
-            let reply = format.read(&text, false, "python", &[]);
+            let reading = Reading { begun: false, code_tool: "python", tools: &[] };
+            let reply = read(format.scan(reading), &text).ok()?;
             let same = reply.tool_calls.len() == count
                 && reply.tool_calls.iter().zip(&calls).all(|(a, b)| a.name == b.name && a.arguments == b.arguments);
             same.then_some(text.len())
@@ -85,30 +87,31 @@ pub(in crate::text) struct Ability {
 /// The content, thinking and calls of an assistant's message as the template should print them; no calls where it
 /// can't, or where a call could not be read: then the text stays as it was written.
 pub(in crate::text) fn take_apart(
-    format: Format,
+    format: &dyn ToolFormat,
     message: &Message,
     ability: Ability,
     begun: bool,
     tools: &[Value],
-) -> Turn {
+) -> Result<Turn> {
     let text = message.content.text();
     let own = message.reasoning_content.clone().filter(|reasoning| !reasoning.is_empty());
     let mut turn = Turn { reasoning: own, ..Turn::new(Role::Assistant, text.clone()) };
     turn.name.clone_from(&message.name);
     let fits =
         |calls: &[ToolCall]| !calls.is_empty() && ability.native.is_some_and(|native| native.many || calls.len() == 1);
-    if !message.tool_calls.is_empty() && !format.holds_call(&text) {
+    if !message.tool_calls.is_empty() && !format.holds_call(&text)? {
         if fits(&message.tool_calls) {
             turn.calls.clone_from(&message.tool_calls);
         } else {
-            turn.parts = vec![(format.write(text, &message.tool_calls), true)];
+            turn.parts = vec![(format.write(text, &message.tool_calls)?, true)];
         }
-        return turn;
+        return Ok(turn);
     }
     if !format.is_native() {
-        return turn;
+        return Ok(turn);
     }
-    let reply = format.read(&text, begun && turn.reasoning.is_none(), "python", tools);
+    let reading = Reading { begun: begun && turn.reasoning.is_none(), code_tool: "python", tools };
+    let reply = read(format.scan(reading), &text)?;
     let shown = fits(&reply.tool_calls) && reply.errors.is_empty();
     if shown || format.hides_headers() {
         turn.parts = vec![(reply.content, true)];
@@ -117,31 +120,39 @@ pub(in crate::text) fn take_apart(
     if shown {
         turn.calls = reply.tool_calls;
     }
-    turn
+    Ok(turn)
 }
 
 /// A conversation's turns, one a message. Results answer the calls before them in order; those that answer none (the
 /// call could not be read, or the template has no place for results) are what the user says.
 pub(in crate::text) fn turns(
-    format: Format,
+    format: &dyn ToolFormat,
     messages: &[Message],
     ability: Ability,
     begun: bool,
     tools: &[Value],
-) -> Vec<Turn> {
+) -> Result<Vec<Turn>> {
     let mut turns: Vec<Turn> = Vec::new();
     let mut seen = 0;
     // Ids of calls that wait for a result; whether the last turn holds results that answer no call.
     let mut waiting = std::collections::VecDeque::new();
     let mut stray = false;
-    for message in messages {
+    let mut rest = messages;
+    while let Some(message) = rest.first() {
+        let results = &rest[..rest.iter().take_while(|next| next.role == Role::Tool).count()];
+        if let Some(text) = if results.is_empty() { None } else { format.results(results)? } {
+            turns.push(Turn::new(Role::User, text));
+            rest = &rest[results.len()..];
+            continue;
+        }
+        rest = &rest[1..];
         if message.role != Role::Tool {
             waiting.clear();
             stray = false;
         }
         match message.role {
             Role::Assistant => {
-                let mut turn = take_apart(format, message, ability, begun, tools);
+                let mut turn = take_apart(format, message, ability, begun, tools)?;
                 for call in &mut turn.calls {
                     let id = call.id.get_or_insert_with(|| id(seen));
                     waiting.push_back((id.clone(), call.name.clone()));
@@ -169,7 +180,7 @@ pub(in crate::text) fn turns(
             Role::System | Role::User => turns.push(plain(message)),
         }
     }
-    turns
+    Ok(turns)
 }
 
 fn plain(message: &Message) -> Turn {

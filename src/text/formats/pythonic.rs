@@ -5,7 +5,10 @@ use serde_json::Value;
 
 use super::literal::{self, Fault};
 use super::on_a_line;
+use crate::error::Result;
 use crate::mdp::ToolCall;
+use crate::text::Template;
+use crate::text::format::{Reading, ToolFormat};
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};
 
 const LIST: &str = "[";
@@ -14,9 +17,31 @@ const END: &str = "<|python_end|>";
 const TAG: &str = "<function_calls>";
 const TAG_END: &str = "</function_calls>";
 const TAGS: &[&str] = &[LIST, START, END, TAG];
+/// `[name(key="value"), …]` (Llama 3.2 and 4, Gemma 3, OLMo 3).
+pub(super) struct PythonicFormat;
 
-pub(in crate::text) struct Pythonic {
-    think: Think,
+pub(super) const FORMAT: PythonicFormat = PythonicFormat;
+
+impl ToolFormat for PythonicFormat {
+    fn name(&self) -> &str {
+        "pythonic"
+    }
+
+    fn fits(&self, template: &Template) -> bool {
+        ["func_name1(param", TAG, START].iter().any(|text| template.says(text))
+    }
+
+    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(Pythonic::new(reading.begun))
+    }
+
+    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
+        Ok(write(text, calls))
+    }
+}
+
+struct Pythonic {
+    think: Think<'static>,
     /// Inside a list: what closes it.
     closes: Option<&'static str>,
     /// Nothing but white space and opening tags stood before.
@@ -24,7 +49,7 @@ pub(in crate::text) struct Pythonic {
 }
 
 impl Pythonic {
-    pub(in crate::text) fn new(begun: bool) -> Self {
+    fn new(begun: bool) -> Self {
         Self { think: Think::new(begun, THINK, &[START, TAG]), closes: None, front: true }
     }
 
@@ -116,7 +141,7 @@ impl Scan for Pythonic {
 }
 
 /// The text with calls behind it.
-pub(in crate::text) fn write(text: String, calls: &[ToolCall]) -> String {
+fn write(text: String, calls: &[ToolCall]) -> String {
     let calls: Vec<String> = calls
         .iter()
         .map(|call| {
@@ -133,11 +158,12 @@ pub(in crate::text) fn write(text: String, calls: &[ToolCall]) -> String {
 mod tests {
     use serde_json::json;
 
-    use crate::text::format::{Format, Reply};
+    use crate::text::format::Reply;
     use crate::text::formats::call;
+    use crate::text::testing::read;
 
     fn parse(text: &str) -> Reply {
-        Format::Pythonic.read(text, false, "python", &[])
+        read("pythonic", text, false, &[])
     }
 
     #[test]

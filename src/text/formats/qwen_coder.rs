@@ -4,7 +4,10 @@
 use serde_json::{Map, Value};
 
 use super::{call, on_a_line};
+use crate::error::Result;
 use crate::mdp::ToolCall;
+use crate::text::Template;
+use crate::text::format::{Reading, ToolFormat};
 use crate::text::python;
 use crate::text::schema;
 use crate::text::stream::{Scan, Step, THINK, Think, find, text_before};
@@ -15,14 +18,40 @@ const FUNCTION: &str = "<function=";
 const FUNCTION_END: &str = "</function>";
 const PARAMETER: &str = "<parameter=";
 const PARAMETER_END: &str = "</parameter>";
+/// `<tool_call><function=NAME><parameter=KEY>…` (Qwen3-Coder, Qwen3.5).
+pub(super) struct QwenCoderFormat;
 
-pub(in crate::text) struct QwenCoder<'a> {
-    think: Think,
+pub(super) const FORMAT: QwenCoderFormat = QwenCoderFormat;
+
+impl ToolFormat for QwenCoderFormat {
+    fn name(&self) -> &str {
+        "qwen3_coder"
+    }
+
+    fn fits(&self, template: &Template) -> bool {
+        template.says(FUNCTION) && template.says(PARAMETER)
+    }
+
+    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(QwenCoder::new(reading.begun, reading.tools))
+    }
+
+    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
+        Ok(calls.iter().fold(text, write))
+    }
+
+    fn holds_call(&self, text: &str) -> Result<bool> {
+        Ok(text.contains(FUNCTION))
+    }
+}
+
+struct QwenCoder<'a> {
+    think: Think<'static>,
     tools: &'a [Value],
 }
 
 impl<'a> QwenCoder<'a> {
-    pub(in crate::text) fn new(begun: bool, tools: &'a [Value]) -> Self {
+    fn new(begun: bool, tools: &'a [Value]) -> Self {
         Self { think: Think::new(begun, THINK, &[OPEN]), tools }
     }
 
@@ -109,7 +138,7 @@ impl Scan for QwenCoder<'_> {
 }
 
 /// The text with a call behind it.
-pub(in crate::text) fn write(text: String, call: &ToolCall) -> String {
+fn write(text: String, call: &ToolCall) -> String {
     let mut out = format!("{OPEN}\n{FUNCTION}{}>\n", call.name);
     for (key, value) in call.arguments.as_object().into_iter().flatten() {
         let value = value.as_str().map_or_else(|| python::dumps(value), str::to_owned);
@@ -118,23 +147,19 @@ pub(in crate::text) fn write(text: String, call: &ToolCall) -> String {
     on_a_line(text, &format!("{out}{FUNCTION_END}\n{CLOSE}"))
 }
 
-/// Whether a text holds a call already.
-pub(in crate::text) fn holds_call(text: &str) -> bool {
-    text.contains(FUNCTION)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::text::format::{Format, Reply};
+    use crate::text::format::Reply;
+    use crate::text::testing::read;
 
     fn parse(text: &str) -> Reply {
         let tools =
             [json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
             "n": {"type": "integer"}, "s": {"type": "string"}, "l": {"type": "array"}}}}})];
-        Format::QwenCoder.read(text, false, "python", &tools)
+        read("qwen3_coder", text, false, &tools)
     }
 
     #[test]

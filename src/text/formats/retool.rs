@@ -1,23 +1,81 @@
 //! ReTool (arXiv:2504.11536): the policy writes `<code>…</code>`, generation stops there, and the environment goes on
 //! in the same turn with `<interpreter>…</interpreter>`; then the policy goes on. One assistant turn holds it all.
 
-use super::inside::Style;
+use super::inside::{self, Style};
 use super::{code_call, code_of, on_a_line};
+use crate::error::Result;
 use crate::mdp::{Message, ToolCall};
+use crate::text::format::{Reading, ToolFormat};
 use crate::text::stream::{Scan, Step, THINK, Think};
 
 const OPEN: &str = "<code>";
-pub(in crate::text) const CLOSE: &str = "</code>";
+const CLOSE: &str = "</code>";
 const RESULT_OPEN: &str = "<interpreter>";
 const RESULT_CLOSE: &str = "</interpreter>";
 
-/// Whether a reply (not ended by an end-of-turn token) waits for a result.
-pub(in crate::text) fn waits(reply: &str) -> bool {
-    reply.trim_end().ends_with(CLOSE)
+/// `<code>…</code>`, answered inside the same turn by `<interpreter>…</interpreter>` (ReTool, arXiv:2504.11536).
+pub(super) struct RetoolFormat;
+
+pub(super) const FORMAT: RetoolFormat = RetoolFormat;
+
+impl ToolFormat for RetoolFormat {
+    fn name(&self) -> &str {
+        "retool"
+    }
+
+    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(Retool::new(reading.begun, reading.code_tool))
+    }
+
+    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
+        Ok(calls.iter().fold(text, write))
+    }
+
+    fn stop_strings(&self) -> Vec<&str> {
+        vec![CLOSE]
+    }
+
+    fn is_native(&self) -> bool {
+        false
+    }
+
+    fn shows_tools(&self) -> bool {
+        false
+    }
+
+    fn inside(&self) -> Option<&dyn Style> {
+        Some(self)
+    }
 }
 
-/// How results stand in the policy's turn.
-pub(in crate::text) const STYLE: Style = Style { waits, first, result, split, written };
+impl Style for RetoolFormat {
+    fn waits(&self, reply: &str) -> bool {
+        waits(reply)
+    }
+
+    fn answers(&self, before: &str, results: &[Message]) -> Result<Vec<String>> {
+        Ok(inside::one_by_one(results, |place, output| {
+            if place == 0 { first(before, output) } else { format!("{}\n", result(output)) }
+        }))
+    }
+
+    fn stray(&self, results: &[Message]) -> Result<String> {
+        Ok(inside::one_by_one(results, |_, output| result(output)).join("\n"))
+    }
+
+    fn split(&self, text: &str) -> Vec<(String, bool)> {
+        split(text)
+    }
+
+    fn written(&self, message: &Message) -> Result<String> {
+        Ok(written(message))
+    }
+}
+
+/// Whether a reply (not ended by an end-of-turn token) waits for a result.
+fn waits(reply: &str) -> bool {
+    reply.trim_end().ends_with(CLOSE)
+}
 
 /// The result behind a block.
 fn first(_before: &str, output: &str) -> String {
@@ -36,7 +94,7 @@ fn written(message: &Message) -> String {
 }
 
 /// The text with a call behind it.
-pub(in crate::text) fn write(text: String, call: &ToolCall) -> String {
+fn write(text: String, call: &ToolCall) -> String {
     on_a_line(text, &format!("{OPEN}\n{}\n{CLOSE}", code_of(call)))
 }
 
@@ -67,14 +125,14 @@ fn split(text: &str) -> Vec<(String, bool)> {
 }
 
 /// The last code block of a reply is one call; the rest of the reply, code and all, is its content.
-pub(in crate::text) struct Retool<'a> {
-    think: Think,
+struct Retool<'a> {
+    think: Think<'static>,
     /// What code is a call of.
     tool: &'a str,
 }
 
 impl<'a> Retool<'a> {
-    pub(in crate::text) fn new(begun: bool, tool: &'a str) -> Self {
+    fn new(begun: bool, tool: &'a str) -> Self {
         Self { think: Think::new(begun, THINK, &[]), tool }
     }
 }
@@ -117,16 +175,18 @@ fn without_fence(code: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::super::inside::turns as inside_turns;
     use super::*;
-    use crate::text::format::{Behind, Format, Reply, Turn};
+    use crate::text::format::{Behind, Reply, Turn};
+    use crate::text::testing::format;
 
     fn parse(text: &str, tool: &str, begun: bool) -> Reply {
-        Format::Retool.read(text, begun, tool, &[])
+        format("retool").read(text, begun, tool, &[]).unwrap()
     }
 
     fn turns(messages: &[Message], open: bool) -> Vec<Turn> {
-        inside_turns(messages, &Behind { open, ..Behind::default() }, &STYLE)
+        inside_turns(messages, &Behind { open, ..Behind::default() }, &FORMAT).unwrap()
     }
 
     fn code(reply: &Reply) -> Vec<&str> {

@@ -1,28 +1,86 @@
 //! Tool-integrated reasoning in Markdown (ToRA, MathTIR, ToRL): a program in a ```` ```python ```` fence, then
 //! ```` ```output ````, where the policy stops and the environment writes what the program printed.
 
-use super::inside::Style;
+use super::inside::{self, Style};
 use super::{code_call, code_of, on_a_line};
+use crate::error::Result;
 use crate::mdp::{Message, ToolCall};
+use crate::text::format::{Reading, ToolFormat};
 use crate::text::stream::{Scan, Step, THINK, Think};
 
 const FENCE: &str = "```";
 /// Ends a reply that waits for a result.
-pub(in crate::text) const OUTPUT: &str = "```output";
+const OUTPUT: &str = "```output";
 const LANGUAGES: [&str; 3] = ["python", "py", "python3"];
 
-/// How results stand in the policy's turn.
-pub(in crate::text) const STYLE: Style = Style { waits, first, result, split, written };
+/// A Markdown program and ```` ```output ````, answered inside the same turn (ToRA, MathTIR, ToRL).
+pub(super) struct TirFormat;
+
+pub(super) const FORMAT: TirFormat = TirFormat;
+
+impl ToolFormat for TirFormat {
+    fn name(&self) -> &str {
+        "tir"
+    }
+
+    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(Tir::new(reading.begun, reading.code_tool))
+    }
+
+    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
+        Ok(calls.iter().fold(text, write))
+    }
+
+    fn stop_strings(&self) -> Vec<&str> {
+        vec![OUTPUT]
+    }
+
+    fn is_native(&self) -> bool {
+        false
+    }
+
+    fn shows_tools(&self) -> bool {
+        false
+    }
+
+    fn inside(&self) -> Option<&dyn Style> {
+        Some(self)
+    }
+}
+
+impl Style for TirFormat {
+    fn waits(&self, reply: &str) -> bool {
+        waits(reply)
+    }
+
+    fn answers(&self, before: &str, results: &[Message]) -> Result<Vec<String>> {
+        Ok(inside::one_by_one(results, |place, output| {
+            if place == 0 { first(before, output) } else { format!("{}\n", result(output)) }
+        }))
+    }
+
+    fn stray(&self, results: &[Message]) -> Result<String> {
+        Ok(inside::one_by_one(results, |_, output| result(output)).join("\n"))
+    }
+
+    fn split(&self, text: &str) -> Vec<(String, bool)> {
+        split(text)
+    }
+
+    fn written(&self, message: &Message) -> Result<String> {
+        Ok(written(message))
+    }
+}
 
 /// The program at the end of a reply is one call; the rest of the reply, program and all, is its content.
-pub(in crate::text) struct Tir<'a> {
-    think: Think,
+struct Tir<'a> {
+    think: Think<'static>,
     /// What a program is a call of.
     tool: &'a str,
 }
 
 impl<'a> Tir<'a> {
-    pub(in crate::text) fn new(begun: bool, tool: &'a str) -> Self {
+    fn new(begun: bool, tool: &'a str) -> Self {
         Self { think: Think::new(begun, THINK, &[]), tool }
     }
 }
@@ -95,7 +153,7 @@ fn last_program(text: &str) -> Option<Program<'_>> {
 }
 
 /// Whether a reply (not ended by an end-of-turn token) waits for a result.
-pub(in crate::text) fn waits(reply: &str) -> bool {
+fn waits(reply: &str) -> bool {
     reply.trim_end().ends_with(OUTPUT)
         && last_program(reply).is_some_and(|program| program.asks && program.code.is_some())
 }
@@ -117,7 +175,7 @@ fn written(message: &Message) -> String {
 }
 
 /// The text with a call behind it.
-pub(in crate::text) fn write(text: String, call: &ToolCall) -> String {
+fn write(text: String, call: &ToolCall) -> String {
     on_a_line(text, &format!("{FENCE}python\n{}\n{FENCE}\n{OUTPUT}", code_of(call)))
 }
 
@@ -147,12 +205,14 @@ fn split(text: &str) -> Vec<(String, bool)> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::super::inside::turns;
     use super::*;
-    use crate::text::format::{Behind, Format, Reply};
+    use crate::text::format::{Behind, Reply};
+    use crate::text::testing::read;
 
     fn parse(text: &str) -> Reply {
-        Format::Tir.read(text, false, "python", &[])
+        read("tir", text, false, &[])
     }
 
     #[test]
@@ -179,7 +239,7 @@ mod tests {
     fn results_go_on_where_the_policy_stopped() {
         let assistant = |text: &str| Message::assistant(text);
         let (reply, result) = ("```python\n1\n```\n```output", "\n1\n```\n");
-        let made = turns(&[assistant(reply), Message::tool("1\n"), assistant("so 1")], &Behind::default(), &STYLE);
+        let made = turns(&[assistant(reply), Message::tool("1\n"), assistant("so 1")], &Behind::default(), &FORMAT).unwrap();
         let expected = [(reply, true), (result, false), ("so 1", true)].map(|(text, own)| (text.to_owned(), own));
         assert_eq!(made.len(), 1);
         assert_eq!(made[0].parts, expected);
@@ -187,9 +247,9 @@ mod tests {
         assert_eq!(split(&made[0].content()), expected);
         // Behind a reply that is not in the list.
         let behind = Behind { open: true, reply };
-        assert_eq!(turns(&[Message::tool("1")], &behind, &STYLE)[0].parts, [(result.to_owned(), false)]);
+        assert_eq!(turns(&[Message::tool("1")], &behind, &FORMAT).unwrap()[0].parts, [(result.to_owned(), false)]);
         // A policy that ended its turn without asking is answered by the user.
-        let made = turns(&[assistant("```python\n1\n```"), Message::tool("1")], &Behind::default(), &STYLE);
+        let made = turns(&[assistant("```python\n1\n```"), Message::tool("1")], &Behind::default(), &FORMAT).unwrap();
         assert_eq!((made.len(), made[1].content().as_str()), (2, "```output\n1\n```"));
     }
 

@@ -1,0 +1,258 @@
+//! `r1.format { … }`: a tool-call format that the recipe defines, and what its functions must return.
+
+use std::rc::Rc;
+
+use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, Table, UserData, Value};
+use serde_json::{Map, Value as Json, json};
+
+use super::args::{Fields, fail, fail_with};
+use crate::error::{Error, Kind, Result, suggest};
+use crate::mdp::{Message, ToolCall};
+use crate::script::convert::{Odd, from_json, kind, to_json};
+use crate::script::failure::describe;
+use crate::script::host::{Call, Entry, Host};
+use crate::script::vm::{Vm, at_definition};
+use crate::text::{AUTO, Format, OwnFormat, OwnOptions};
+
+/// A format of the script.
+pub(crate) struct RecipeFormat {
+    pub(crate) options: OwnOptions,
+    parse: Function,
+    write: Option<Function>,
+    result: Option<Function>,
+    schema: Option<Function>,
+}
+
+/// A format as a Lua value.
+pub(crate) struct FormatHandle(pub(crate) Rc<RecipeFormat>);
+
+impl UserData for FormatHandle {}
+
+const NAME: &str = "r1.format";
+const FIELDS: [&str; 9] = ["name", "parse", "write", "result", "schema", "starts", "stop", "same_turn", "thinking"];
+/// What a format is called that has no `name`.
+const UNNAMED: &str = "custom";
+
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let host = host.clone();
+    let make = move |lua: &Lua, value: Value| {
+        let format = Rc::new(format(lua, &value)?);
+        // What a function makes later belongs to no recipe.
+        if host.current().entry == Entry::Load {
+            let mut known = host.formats.borrow_mut();
+            if known.iter().any(|known| known.options.name == format.options.name) {
+                let why = format!("two formats are called `{}`", format.options.name);
+                let error = Error::new(Kind::Script, why).hint("give each a `name` of its own");
+                return Err(fail_with(lua, NAME, error));
+            }
+            known.push(format.clone());
+        }
+        Ok(FormatHandle(format))
+    };
+    r1.raw_set("format", lua.create_function(make)?)
+}
+
+fn format(lua: &Lua, value: &Value) -> mlua::Result<RecipeFormat> {
+    let fields = Fields::new(lua, NAME, value, &FIELDS)?;
+    let name = fields.text("name")?.unwrap_or_else(|| UNNAMED.to_owned());
+    if name == AUTO || Format::from_name(&name).is_ok() {
+        let error = Error::new(Kind::Script, format!("`name` is \"{name}\", the name of a built-in format"));
+        return Err(fail_with(lua, NAME, error));
+    }
+    if name.is_empty() || name.contains(char::is_whitespace) {
+        return Err(fail_with(lua, NAME, Error::new(Kind::Script, "`name` must be a word")));
+    }
+    let parse = fields.function("parse")?;
+    let parse = parse.ok_or_else(|| fail(lua, NAME, "needs `parse`, a function that reads the calls of a reply"))?;
+    let flag = |name: &str, otherwise: bool| match fields.get(name)? {
+        Value::Nil => Ok(otherwise),
+        Value::Boolean(value) => Ok(value),
+        other => Err(fields.refuse(name, "true or false", &other)),
+    };
+    let options = OwnOptions {
+        name,
+        version: String::new(),
+        starts: texts(&fields, "starts")?,
+        stop: texts(&fields, "stop")?,
+        same_turn: flag("same_turn", false)?,
+        thinking: flag("thinking", true)?,
+        writes: fields.function("write")?.is_some(),
+    };
+    if options.same_turn && options.stop.is_empty() {
+        let why = "`same_turn` needs `stop`: a reply waits for results where it ended with one of these strings";
+        return Err(fail_with(lua, NAME, Error::new(Kind::Script, why)));
+    }
+    let (write, result, schema) = (fields.function("write")?, fields.function("result")?, fields.function("schema")?);
+    Ok(RecipeFormat { options, parse, write, result, schema })
+}
+
+/// A list of texts that are not empty.
+fn texts(fields: &Fields<'_>, name: &str) -> mlua::Result<Vec<String>> {
+    let value = fields.get(name)?;
+    let refused = || fields.refuse(name, "a list of texts that are not empty", &value);
+    let list = match &value {
+        Value::Nil => return Ok(Vec::new()),
+        Value::Table(list) => list,
+        _ => return Err(refused()),
+    };
+    let mut found = Vec::new();
+    for index in 1..=list.raw_len() {
+        match list.raw_get(index)? {
+            Value::String(text) if !text.as_bytes().is_empty() => found.push(text.to_string_lossy()),
+            _ => return Err(refused()),
+        }
+    }
+    if list.pairs::<Value, Value>().count() != found.len() { Err(refused()) } else { Ok(found) }
+}
+
+/// A format where it can be called: in the virtual machine that has its functions.
+pub(crate) struct Callable<'a> {
+    pub(crate) format: &'a RecipeFormat,
+    pub(crate) lua: &'a Lua,
+    /// The machine, where the call has limits of its own; without it those of the running call hold.
+    pub(crate) vm: Option<&'a Vm>,
+}
+
+impl Callable<'_> {
+    fn call<R: FromLuaMulti>(&self, name: &str, function: &Function, arguments: impl IntoLuaMulti) -> Result<R> {
+        let called = match self.vm {
+            Some(vm) => {
+                let call = Call::new(Entry::Format, (0, 0), &vm.limits);
+                vm.call_now(&call, function, arguments).map_err(|failure| failure.error)
+            }
+            None => function.call(arguments).map_err(|error| describe(&error).error),
+        };
+        called.map_err(|error| Error { message: format!("{}: {}", self.named(name), error.message), ..error })
+    }
+
+    /// `parse` of the format `search`
+    fn named(&self, name: &str) -> String {
+        format!("`{name}` of the format `{}`", self.format.options.name)
+    }
+
+    fn broken(&self, name: &str, function: &Function, why: &str) -> Error {
+        at_definition(function, format!("{} returned {why}", self.named(name)))
+    }
+
+    fn lua_value(&self, json: &Json) -> Result<Value> {
+        from_json(self.lua, json).map_err(|error| describe(&error).error)
+    }
+
+    /// Calls a function that returns text.
+    fn text(&self, name: &str, function: &Function, argument: &Json) -> Result<String> {
+        match self.call(name, function, self.lua_value(argument)?)? {
+            Value::String(text) => Ok(text.to_string_lossy()),
+            other => Err(self.broken(name, function, &format!("{}; it must return text", kind(&other)))),
+        }
+    }
+}
+
+impl OwnFormat for Callable<'_> {
+    fn options(&self) -> &OwnOptions {
+        &self.format.options
+    }
+
+    fn parse(&self, text: &str, tools: &[Json]) -> Result<Vec<Result<ToolCall, String>>> {
+        let parse = &self.format.parse;
+        let text = Value::String(self.lua.create_string(text).map_err(|error| describe(&error).error)?);
+        let returned: (Value, Value) = self.call("parse", parse, (text, self.lua_value(&json!(tools))?))?;
+        calls(&returned.0, &returned.1).map_err(|why| self.broken("parse", parse, &why))
+    }
+
+    fn write(&self, calls: &[ToolCall]) -> Result<String> {
+        let Some(write) = &self.format.write else {
+            let why = format!("the format `{}` has no `write`: calls can't be made text", self.format.options.name);
+            return Err(at_definition(&self.format.parse, why)
+                .hint("add write = function(calls) … end, or give messages whose text has their calls"));
+        };
+        let call = |call: &ToolCall| json!({ "id": call.id, "name": call.name, "arguments": call.arguments });
+        self.text("write", write, &calls.iter().map(call).collect())
+    }
+
+    fn results(&self, results: &[Message]) -> Result<Option<String>> {
+        let Some(function) = &self.format.result else { return Ok(None) };
+        let result = |message: &Message| {
+            let mut result = json!({ "content": message.content.text() });
+            for (name, value) in [("name", &message.name), ("call_id", &message.tool_call_id)] {
+                if let Some(value) = value {
+                    result[name] = value.as_str().into();
+                }
+            }
+            result
+        };
+        self.text("result", function, &results.iter().map(result).collect()).map(Some)
+    }
+
+    fn describe(&self, tools: &[Json]) -> Result<Option<String>> {
+        let Some(function) = &self.format.schema else { return Ok(None) };
+        self.text("schema", function, &json!(tools)).map(Some)
+    }
+}
+
+/// What `parse` returned: a list of calls, or nil and what is wrong with the only one.
+fn calls(first: &Value, second: &Value) -> Result<Vec<Result<ToolCall, String>>, String> {
+    const WANTED: &str = "it must return a list of calls { name =, arguments = } or { error = }";
+    let list = match (first, second) {
+        (Value::Nil, Value::Nil) => return Ok(Vec::new()),
+        (Value::Nil, Value::String(why)) => return Ok(vec![Err(why.to_string_lossy())]),
+        (Value::Nil, other) => return Err(format!("nil and {}; behind nil stands what is wrong, a text", kind(other))),
+        (Value::Table(list), _) => list,
+        (other, _) => return Err(format!("{}; {WANTED}", kind(other))),
+    };
+    let lua_error = |error: mlua::Error| describe(&error).error.message;
+    let mut items = 0;
+    for pair in list.pairs::<Value, Value>() {
+        let (key, _) = pair.map_err(lua_error)?;
+        match key {
+            Value::Integer(_) | Value::Number(_) => items += 1,
+            Value::String(name) if CALL.contains(&&*name.to_string_lossy()) => {
+                return Err(format!("a call where a list of calls belongs: {WANTED}"));
+            }
+            other => return Err(format!("a list with the field `{}`; {WANTED}", other.to_string().map_err(lua_error)?)),
+        }
+    }
+    if items != list.raw_len() {
+        return Err(format!("a list with gaps; {WANTED}"));
+    }
+    (1..=list.raw_len()).map(|index| one(&list.raw_get(index).map_err(lua_error)?, index)).collect()
+}
+
+/// Fields of a call that `parse` returns.
+const CALL: [&str; 4] = ["name", "arguments", "id", "error"];
+
+fn one(item: &Value, index: usize) -> Result<Result<ToolCall, String>, String> {
+    let at = format!("calls[{index}]");
+    let Value::Table(item) = item else {
+        return Err(format!("{at} = {}; a call is {{ name =, arguments = }} or {{ error = }}", kind(item)));
+    };
+    let lua_error = |error: mlua::Error| describe(&error).error.message;
+    for pair in item.pairs::<Value, Value>() {
+        let (key, _) = pair.map_err(lua_error)?;
+        let name = key.to_string().map_err(lua_error)?;
+        if !CALL.contains(&name.as_str()) {
+            return Err(format!("{at} with the unknown field `{name}`; {}", suggest(&name, CALL)));
+        }
+    }
+    let field = |name: &str| item.raw_get::<Value>(name).map_err(lua_error);
+    let text = |name: &str| match field(name)? {
+        Value::Nil => Ok(None),
+        Value::String(text) if !text.as_bytes().is_empty() => Ok(Some(text.to_string_lossy())),
+        other => Err(format!("{at}.{name} = {}; it must be a text that is not empty", kind(&other))),
+    };
+    match (text("name")?, text("error")?) {
+        (None, Some(error)) => Ok(Err(error)),
+        (Some(_), Some(_)) => Err(format!("{at} with both `name` and `error`")),
+        (None, None) => Err(format!("{at} without `name`")),
+        (Some(name), None) => {
+            let given = field("arguments")?;
+            let arguments = match to_json(&given, &format!("{at}.arguments"), Odd::Refuse) {
+                Ok(Json::Object(arguments)) => arguments,
+                Ok(Json::Null) => Map::new(),
+                Ok(Json::Array(empty)) if empty.is_empty() => Map::new(),
+                Ok(_) => return Err(format!("{at}.arguments = {}; it must be a table of named arguments", kind(&given))),
+                Err(why) => return Err(why),
+            };
+            Ok(Ok(ToolCall { id: text("id")?, name, arguments: Json::Object(arguments) }))
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Formats that a recipe defines, for any thread: prompts are written and replies read on threads that have no worker.
+//!
+//! A thread that uses one has a virtual machine of its own with the script's text in it, made when it is first needed. The
+//! functions of a format must be pure: what one call leaves in a variable, the next may not find.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+
+use super::api::format::{Callable, RecipeFormat};
+use super::grants::Grants;
+use super::host::LogLine;
+use super::load;
+use super::vm::{Module, Sources, Vm};
+use crate::config::Limits;
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Message, ToolCall};
+use crate::text::{AUTO, Format, FormatChoice, OwnFormat, OwnOptions};
+
+/// The text of a script that defines formats.
+pub(super) struct Source {
+    pub(super) path: PathBuf,
+    pub(super) text: String,
+    pub(super) modules: Arc<BTreeMap<String, Module>>,
+    pub(super) limits: Limits,
+    pub(super) needs: Vec<String>,
+    pub(super) hash: String,
+}
+
+/// The formats of a script, in the order in which it makes them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Formats(Vec<Format>);
+
+impl Formats {
+    /// Those that a virtual machine has made of the script.
+    pub(super) fn of(vm: &Vm, source: impl FnOnce() -> Source) -> Self {
+        let made = vm.host.formats.borrow();
+        if made.is_empty() {
+            return Self::default();
+        }
+        let source = Arc::new(source());
+        let format = |(place, format): (usize, &Rc<RecipeFormat>)| {
+            let options = OwnOptions { version: source.hash.clone(), ..format.options.clone() };
+            Format::of_recipe(Kept { options, place, source: Arc::clone(&source) })
+        };
+        Self(made.iter().enumerate().map(format).collect())
+    }
+
+    /// The format of a name: `auto`, a built-in one, or one of the script.
+    ///
+    /// # Errors
+    /// `Kind::Script` with the nearest names.
+    pub(crate) fn choose(&self, name: &str) -> Result<FormatChoice> {
+        if let Some(own) = self.0.iter().find(|own| own.name() == name) {
+            return Ok(FormatChoice::Is(own.clone()));
+        }
+        let names: Vec<&str> = self.0.iter().map(Format::name).collect();
+        if name == AUTO { Ok(FormatChoice::Auto) } else { FormatChoice::named(name).map_err(|_| Format::unknown(name, &names)) }
+    }
+}
+
+/// A format of a script.
+struct Kept {
+    options: OwnOptions,
+    /// Its place among the script's.
+    place: usize,
+    source: Arc<Source>,
+}
+
+/// A virtual machine of a thread.
+struct Machine {
+    path: PathBuf,
+    hash: String,
+    vm: Vm,
+    formats: Vec<Rc<RecipeFormat>>,
+}
+
+/// Machines that a thread keeps: of the script, and of versions that are replaced.
+const MACHINES: usize = 4;
+
+thread_local! {
+    static OWN: RefCell<Vec<Rc<Machine>>> = const { RefCell::new(Vec::new()) };
+    static LOGGED: RefCell<Vec<LogLine>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What formats have logged on this thread.
+pub(super) fn take_log() -> Vec<LogLine> {
+    LOGGED.take()
+}
+
+impl Source {
+    fn machine(&self) -> Result<Rc<Machine>> {
+        let known = |machine: &&Rc<Machine>| machine.hash == self.hash && machine.path == self.path;
+        if let Some(machine) = OWN.with_borrow(|own| own.iter().find(known).cloned()) {
+            return Ok(machine);
+        }
+        let vm = Vm::new(self.limits.clone(), Sources::Kept(self.modules.clone()), None)?;
+        load::run(&vm, &self.path, &self.text)?;
+        vm.host.grants.replace(Grants::declared(&self.needs, load::directory(&self.path)));
+        // The worker's machine has said the same while it was loaded.
+        vm.host.take_log();
+        let formats = vm.host.formats.borrow().clone();
+        let machine = Rc::new(Machine { path: self.path.clone(), hash: self.hash.clone(), vm, formats });
+        OWN.with_borrow_mut(|own| {
+            if own.len() == MACHINES {
+                own.remove(0);
+            }
+            own.push(Rc::clone(&machine));
+        });
+        Ok(machine)
+    }
+}
+
+impl Kept {
+    fn with<T>(&self, f: impl FnOnce(&Callable<'_>) -> Result<T>) -> Result<T> {
+        let machine = self.source.machine()?;
+        let format = machine.formats.get(self.place).ok_or_else(|| {
+            let why = format!("the script makes the format `{}` only sometimes", self.options.name);
+            Error::new(Kind::Script, why).at_path(&self.source.path).hint("call r1.format whenever the file is loaded")
+        })?;
+        let result = f(&Callable { format, lua: &machine.vm.lua, vm: Some(&machine.vm) });
+        LOGGED.with_borrow_mut(|logged| logged.extend(machine.vm.host.take_log()));
+        result
+    }
+}
+
+impl OwnFormat for Kept {
+    fn options(&self) -> &OwnOptions {
+        &self.options
+    }
+
+    fn parse(&self, text: &str, tools: &[Json]) -> Result<Vec<Result<ToolCall, String>>> {
+        self.with(|format| format.parse(text, tools))
+    }
+
+    fn write(&self, calls: &[ToolCall]) -> Result<String> {
+        self.with(|format| format.write(calls))
+    }
+
+    fn results(&self, results: &[Message]) -> Result<Option<String>> {
+        self.with(|format| format.results(results))
+    }
+
+    fn describe(&self, tools: &[Json]) -> Result<Option<String>> {
+        self.with(|format| format.describe(tools))
+    }
+}

@@ -1,0 +1,361 @@
+//! A format that a recipe defines: functions of the script ([`OwnFormat`]) behind [`ToolFormat`].
+//!
+//! The host splits thinking off the front. Text before the first of `starts` is content and is given out while it is
+//! sampled; `parse` sees the answer once the reply is over.
+
+use serde_json::Value;
+
+use super::inside::Style;
+use super::on_a_line;
+use crate::error::{Error, Result};
+use crate::mdp::{Message, ToolCall};
+use crate::text::format::{Format, Reading, Reply, ToolFormat, read};
+use crate::text::stream::{CALLS, Scan, Step, THINK, Think, text_before};
+
+/// What a recipe says of a format besides its functions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnOptions {
+    /// The name in recipes.
+    pub name: String,
+    /// Tells apart versions of the script.
+    pub version: String,
+    /// What a call may begin with. Text before it is content.
+    pub starts: Vec<String>,
+    /// Strings that end a reply.
+    pub stop: Vec<String>,
+    /// Results stand in the policy's own turn, behind a reply that ended with one of `stop`.
+    pub same_turn: bool,
+    /// `<think>…</think>` in front is split off before `parse` sees the reply.
+    pub thinking: bool,
+    /// There is a function `write`.
+    pub writes: bool,
+}
+
+/// The functions of a format that a recipe defines. Every error is of `Kind::Script` and names the line.
+pub trait OwnFormat {
+    fn options(&self) -> &OwnOptions;
+
+    /// The calls of a reply, in order; for one that could not be read, what is wrong with it, in words for the policy.
+    fn parse(&self, text: &str, tools: &[Value]) -> Result<Vec<Result<ToolCall, String>>>;
+
+    /// Calls as text.
+    fn write(&self, calls: &[ToolCall]) -> Result<String>;
+
+    /// The text that shows results to the policy; `None` without such a function.
+    fn results(&self, results: &[Message]) -> Result<Option<String>>;
+
+    /// The text that describes the tools; `None` without such a function.
+    fn describe(&self, tools: &[Value]) -> Result<Option<String>>;
+}
+
+impl Format {
+    /// A format that a recipe defines.
+    pub fn of_recipe(format: impl OwnFormat + Send + Sync + 'static) -> Self {
+        Self::own(std::sync::Arc::new(Own(format)))
+    }
+}
+
+/// Reads a whole reply with a format that is not shared between threads.
+///
+/// # Errors
+/// Those of `parse`.
+pub fn read_with(format: &dyn OwnFormat, text: &str, begun: bool, tools: &[Value]) -> Result<Reply> {
+    read(Box::new(Reader::new(format, begun, tools)), text)
+}
+
+struct Own<F>(F);
+
+impl<F: OwnFormat + Send + Sync> ToolFormat for Own<F> {
+    fn name(&self) -> &str {
+        &self.0.options().name
+    }
+
+    fn version(&self) -> &str {
+        &self.0.options().version
+    }
+
+    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(Reader::new(&self.0, reading.begun, reading.tools))
+    }
+
+    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
+        Ok(on_a_line(text, &self.0.write(calls)?))
+    }
+
+    fn can_write(&self) -> bool {
+        self.0.options().writes
+    }
+
+    fn stop_strings(&self) -> Vec<&str> {
+        self.0.options().stop.iter().map(String::as_str).collect()
+    }
+
+    fn is_native(&self) -> bool {
+        false
+    }
+
+    fn shows_tools(&self) -> bool {
+        false
+    }
+
+    fn describe(&self, tools: &[Value]) -> Result<Option<String>> {
+        self.0.describe(tools)
+    }
+
+    fn inside(&self) -> Option<&dyn Style> {
+        self.0.options().same_turn.then_some(self)
+    }
+
+    fn results(&self, results: &[Message]) -> Result<Option<String>> {
+        self.0.results(results)
+    }
+}
+
+impl<F: OwnFormat + Send + Sync> Style for Own<F> {
+    fn waits(&self, reply: &str) -> bool {
+        let reply = reply.trim_end();
+        self.0.options().stop.iter().any(|stop| reply.ends_with(stop.trim_end()))
+    }
+
+    fn answers(&self, _before: &str, results: &[Message]) -> Result<Vec<String>> {
+        Ok(vec![self.stray(results)?])
+    }
+
+    fn stray(&self, results: &[Message]) -> Result<String> {
+        let plain = || results.iter().map(|result| result.content.text()).collect::<Vec<_>>().join("\n");
+        Ok(self.0.results(results)?.unwrap_or_else(plain))
+    }
+
+    /// Nothing says what in a text was a result: all of it is the policy's.
+    fn split(&self, text: &str) -> Vec<(String, bool)> {
+        vec![(text.to_owned(), true)]
+    }
+
+    fn written(&self, message: &Message) -> Result<String> {
+        let text = message.content.text();
+        if message.tool_calls.is_empty() || self.holds_call(&text)? {
+            return Ok(text);
+        }
+        ToolFormat::write(self, text, &message.tool_calls)
+    }
+}
+
+/// Reads one reply.
+struct Reader<'a> {
+    format: &'a dyn OwnFormat,
+    tools: &'a [Value],
+    think: Option<Think<'a>>,
+    starts: Vec<&'a str>,
+    /// The answer as far as it was given out as content.
+    answer: String,
+    /// What `parse` has said.
+    parsed: Option<Vec<Result<ToolCall, String>>>,
+    failed: Option<Error>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(format: &'a dyn OwnFormat, begun: bool, tools: &'a [Value]) -> Self {
+        let options = format.options();
+        let starts: Vec<&str> = options.starts.iter().map(String::as_str).collect();
+        let think = options.thinking.then(|| Think::new(begun, THINK, &starts));
+        Self { format, tools, think, starts, answer: String::new(), parsed: None, failed: None }
+    }
+
+    /// Parses the answer that ends with `rest`; whether it has calls, or was meant to.
+    fn parse(&mut self, rest: &str) -> bool {
+        let answer = format!("{}{rest}", self.answer);
+        match self.format.parse(&answer, self.tools) {
+            Ok(calls) => {
+                let any = !calls.is_empty();
+                self.parsed = Some(calls);
+                any
+            }
+            Err(error) => {
+                self.failed = Some(error);
+                self.parsed = Some(Vec::new());
+                false
+            }
+        }
+    }
+}
+
+impl Scan for Reader<'_> {
+    fn step(&mut self, rest: &str, done: bool) -> Step {
+        if let Some(step) = self.think.as_mut().and_then(|think| think.step(rest, done)) {
+            return step;
+        }
+        if self.parsed.is_some() {
+            return Step::Content(rest.len());
+        }
+        match text_before(rest, &self.starts, done, Step::Content) {
+            Err(Step::Content(length)) => {
+                self.answer.push_str(&rest[..length]);
+                Step::Content(length)
+            }
+            Err(step) => step,
+            Ok(_) if !done => Step::More,
+            Ok(_) if self.parse(rest) => Step::Skip(rest.len()),
+            // It only looked like a call.
+            Ok(_) => Step::Content(rest.len()),
+        }
+    }
+
+    fn end(&mut self, _whole: &str) -> Vec<Result<ToolCall, String>> {
+        if self.parsed.is_none() {
+            self.parse("");
+        }
+        let mut calls = self.parsed.take().unwrap_or_default();
+        if calls.len() > CALLS {
+            calls.truncate(CALLS);
+            calls.push(Err(format!("There are more than {CALLS} tool calls: the rest is not read.")));
+        }
+        calls
+    }
+
+    fn failed(&mut self) -> Option<Error> {
+        self.failed.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::super::call;
+    use super::*;
+    use crate::error::Kind;
+    use crate::text::testing::renderer_of;
+    use crate::text::{Event, Extension};
+
+    /// `<search>words</search>`, as Search-R1 has it (arXiv:2503.09516).
+    struct Search(OwnOptions);
+
+    fn search(same_turn: bool) -> Format {
+        Format::of_recipe(Search(OwnOptions {
+            name: "search".to_owned(),
+            starts: vec!["<search>".to_owned()],
+            stop: vec!["</search>".to_owned()],
+            same_turn,
+            thinking: true,
+            writes: true,
+            ..OwnOptions::default()
+        }))
+    }
+
+    impl OwnFormat for Search {
+        fn options(&self) -> &OwnOptions {
+            &self.0
+        }
+
+        fn parse(&self, text: &str, _tools: &[Value]) -> Result<Vec<Result<ToolCall, String>>> {
+            let Some((_, inner)) = text.split_once("<search>") else { return Ok(Vec::new()) };
+            Ok(match inner.split_once("</search>") {
+                Some(("boom", _)) => return Err(Error::new(Kind::Script, "boom").at("a.lua:3")),
+                Some(("", _)) => Vec::new(),
+                Some((query, _)) => vec![Ok(call("search", json!({ "query": query })))],
+                None => vec![Err("<search> was not closed.".to_owned())],
+            })
+        }
+
+        fn write(&self, calls: &[ToolCall]) -> Result<String> {
+            let text = |call: &ToolCall| call.arguments["query"].as_str().unwrap_or_default().to_owned();
+            Ok(calls.iter().map(|call| format!("<search>{}</search>", text(call))).collect())
+        }
+
+        fn results(&self, results: &[Message]) -> Result<Option<String>> {
+            let texts: Vec<String> = results.iter().map(|result| result.content.text()).collect();
+            Ok(Some(format!("<information>{}</information>", texts.join("; "))))
+        }
+
+        fn describe(&self, tools: &[Value]) -> Result<Option<String>> {
+            Ok(Some(format!("{} tools", tools.len())))
+        }
+    }
+
+    #[test]
+    fn text_before_a_call_is_streamed_and_the_call_follows() {
+        let format = search(false);
+        let mut stream = format.stream(false, "", &[]);
+        let mut events = stream.push("<think>hm</think>I look it ");
+        events.extend(stream.push("up. <sea"));
+        assert_eq!(
+            events,
+            [
+                Event::Reasoning("hm".to_owned()),
+                Event::Content("I look it".to_owned()),
+                Event::Content(" up.".to_owned())
+            ]
+        );
+        assert_eq!(stream.push("rch>a b</search>"), []);
+        let (events, reply) = stream.finish().unwrap();
+        assert_eq!(events, [Event::Call(call("search", json!({ "query": "a b" })))]);
+        assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("hm"), "I look it up."));
+    }
+
+    #[test]
+    fn what_is_no_call_is_content() {
+        let read = |text: &str| search(false).read(text, false, "", &[]);
+        let reply = read("a <search></search> b").unwrap();
+        assert_eq!((reply.content.as_str(), reply.tool_calls.len()), ("a <search></search> b", 0));
+        let reply = read("<think>never closed <search>x</search>").unwrap();
+        assert_eq!((reply.reasoning.as_deref(), reply.tool_calls.len()), (Some("never closed"), 1));
+        let reply = read("a <search>b").unwrap();
+        assert_eq!((reply.content.as_str(), reply.errors.len()), ("a", 1));
+        let error = read("<search>boom</search>").unwrap_err();
+        assert_eq!((error.message.as_str(), error.place.as_deref()), ("boom", Some("a.lua:3")));
+    }
+
+    #[test]
+    fn the_tools_are_described_in_the_system_message() {
+        let renderer = renderer_of(search(false));
+        let tools = [json!({ "type": "function" })];
+        let text = |messages: &[Message]| renderer.prompt_text(messages, &tools).unwrap();
+        let alone = text(&[Message::user("q")]);
+        assert!(alone.starts_with("<|im_start|>system\n1 tools<|im_end|>\n<|im_start|>user\nq"), "{alone}");
+        let behind = text(&[Message::system("Be brief."), Message::user("q")]);
+        assert!(behind.starts_with("<|im_start|>system\nBe brief.\n\n1 tools<|im_end|>"), "{behind}");
+        assert!(!renderer.prompt_text(&[Message::user("q")], &[]).unwrap().contains("tools"));
+    }
+
+    /// What a second prompt adds behind a reply.
+    fn added(renderer: &crate::text::Renderer, reply: &str, ended: bool) -> String {
+        let tools = [json!({ "type": "function" })];
+        let shown = vec![Message::user("q")];
+        let tokenizer = renderer.tokenizer();
+        let mut response = tokenizer.encode(reply).unwrap();
+        response.extend(renderer.stop_ids().first().filter(|_| ended));
+        let now = [shown.clone(), vec![Message::assistant(reply), Message::tool("1"), Message::tool("2")]].concat();
+        let Extension::Appends(ids) = renderer.extend(&shown, &response, reply, &now, &tools).unwrap() else {
+            return "rewritten".to_owned();
+        };
+        // A prompt that is made anew says the same.
+        let whole = renderer.prompt_text(&now, &tools).unwrap();
+        let text = tokenizer.decode(&ids, false);
+        assert!(whole.ends_with(&text), "{whole}");
+        text
+    }
+
+    #[test]
+    fn results_stand_where_the_format_says() {
+        let answer = "<information>1; 2</information>";
+        let other = renderer_of(search(false));
+        let expected = format!("\n<|im_start|>user\n{answer}<|im_end|>\n<|im_start|>assistant\n");
+        assert_eq!(added(&other, "<search>a</search>", true), expected);
+        let same = renderer_of(search(true));
+        assert_eq!(added(&same, "<search>a</search>", false), answer);
+        // The policy ended its turn: the results are what the user says.
+        assert_eq!(added(&same, "<search>a", true), expected);
+    }
+
+    #[test]
+    fn calls_of_a_message_are_written_into_its_text() {
+        for same_turn in [false, true] {
+            let renderer = renderer_of(search(same_turn));
+            let mut message = Message::assistant("Look:");
+            message.tool_calls = vec![call("search", json!({ "query": "a" }))];
+            let text = renderer.prompt_text(&[Message::user("q"), message, Message::tool("1")], &[]).unwrap();
+            assert!(text.contains("Look:\n<search>a</search>"), "{text}");
+        }
+    }
+}
