@@ -37,6 +37,19 @@
 ---@field id? string
 ---@field error? string
 
+---A call as `parse` of r1.format reads it; one that can't be read has only `error`.
+---@class r1.FormatCall
+---@field name? string Of the tool
+---@field arguments? table<string, any> By name; none unless said
+---@field id? string
+---@field error? string What is wrong with it, in words for the policy
+
+---A tool's result as `result` of r1.format gets it.
+---@class r1.FormatResult
+---@field content string
+---@field name? string The tool
+---@field call_id? string
+
 ---What a call came to.
 ---@class r1.ToolResult
 ---@field name string
@@ -279,6 +292,9 @@ function Training:save(out) end
 
 ---What a policy can call.
 ---@class r1.Tool
+
+---How tool calls are written.
+---@class r1.Format
 
 ---How to train.
 ---@class r1.Trainer
@@ -751,9 +767,14 @@ r1.version = nil
 function r1.recipe(recipe) end
 
 ---An environment. Its functions hold no state: the host keeps it, copies it, takes it back.
----@param env { tools?: r1.Tool[], format?: string, max_steps?: number, max_tokens?: number, on_overflow?: string, max_calls?: number, excess_calls?: string, max_result_tokens?: number, call_rewards?: { ok?: number, failed?: number, refused?: number, malformed?: number }, system?: string, reply_prefix?: string, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any> }
+---@param env { tools?: r1.Tool[], format?: string|r1.Format, max_steps?: number, max_tokens?: number, on_overflow?: string, max_calls?: number, excess_calls?: string, max_result_tokens?: number, call_rewards?: { ok?: number, failed?: number, refused?: number, malformed?: number }, system?: string, reply_prefix?: string, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any> }
 ---@return r1.Env
 function r1.env(env) end
+
+---A tool-call format of the recipe's own, for env.format. Its functions must depend on their arguments alone: each thread calls its own copy.
+---@param format { name?: string, parse: fun(text: string, tools: (table<string, any>)[]): (r1.FormatCall[])?, string?, write?: fun(calls: r1.FormatCall[]): string, result?: fun(results: r1.FormatResult[]): string, schema?: fun(tools: (table<string, any>)[]): string, starts?: string[], stop?: string[], same_turn?: boolean, thinking?: boolean }
+---@return r1.Format
+function r1.format(format) end
 
 ---A tool written in Lua. Arguments are checked before it is called; what it gives as failure becomes an observation.
 ---@param tool { name: string, description?: string, parameters?: table<string, any>, timeout?: number|string, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, run: fun(arguments: table<string, any>, call: { state: any, kwargs?: table<string, any> }): any, any, any }
@@ -1012,7 +1033,7 @@ r1.text = {}
 function r1.text.rank(query, texts) end
 
 ---Reads a reply as a policy's is read.
----@param format string
+---@param format string|r1.Format
 ---@param text string
 ---@param options? { tools?: (table<string, any>)[], thinking?: boolean, code_tool?: string }
 ---@return { content: string, reasoning?: string, calls: r1.ToolCall[], errors: string[] }

@@ -59,7 +59,11 @@ impl Formats {
             return Ok(FormatChoice::Is(own.clone()));
         }
         let names: Vec<&str> = self.0.iter().map(Format::name).collect();
-        if name == AUTO { Ok(FormatChoice::Auto) } else { FormatChoice::named(name).map_err(|_| Format::unknown(name, &names)) }
+        if name == AUTO {
+            Ok(FormatChoice::Auto)
+        } else {
+            FormatChoice::named(name).map_err(|_| Format::unknown(name, &names))
+        }
     }
 }
 

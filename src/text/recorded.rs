@@ -44,11 +44,9 @@ fn deviation(format: &str, row: &Value, input: &str) -> Option<&'static str> {
         "hermes" if calls && !input.contains("<tool_call>") => {
             Some("llama.cpp's old parser took bare JSON, <function=…> and code fences for calls too")
         }
-        "qwen3_coder" if input.contains("bad_func_no_gt") || input.contains("<function=get_current_weather\n") => {
-            Some(
-                "a tag without its `>` is an error that the policy is told of, not a call with a line break in its name",
-            )
-        }
+        "qwen3_coder" if input.contains("bad_func_no_gt") || input.contains("<function=get_current_weather\n") => Some(
+            "a tag without its `>` is an error that the policy is told of, not a call with a line break in its name",
+        ),
         "qwen3_coder" if !input.contains("</function>") && calls => {
             Some("a call that is cut off is an error: its last value may be cut off too")
         }

@@ -224,7 +224,8 @@ impl Renderer {
         let open = !ended && self.format.leaves_open(reply_text);
         // Results of calls that the template writes belong to those calls: they can't be rendered without them.
         let shown_turn = self.turns(std::slice::from_ref(reply), &Behind::default(), tools)?;
-        let native = self.format.inner().hides_headers() || shown_turn.first().is_some_and(|turn| !turn.calls.is_empty());
+        let native =
+            self.format.inner().hides_headers() || shown_turn.first().is_some_and(|turn| !turn.calls.is_empty());
         let turns = self.turns(rest, &Behind { open, reply: reply_text }, tools)?;
         let mut pieces = Pieces::default();
         match turns.split_first() {

@@ -5,7 +5,7 @@
 use serde_json::{Map, json};
 
 use super::testing::{renderer, show, with_template};
-use super::{FormatChoice, Extension, Style};
+use super::{Extension, FormatChoice, Style};
 use crate::mdp::Message;
 
 /// ChatML that thinks unless it is told not to, as Qwen3's does.
@@ -14,7 +14,8 @@ const THINKING: &str = "{%- for m in messages -%}<|im_start|>{{ m.role }}\n{{ m.
     {%- if enable_thinking is defined and enable_thinking is false -%}{{ '<think>\n\n</think>\n\n' }}{%- endif -%}{%- endif -%}";
 
 fn prefixed(format: &str) -> std::sync::Arc<super::Renderer> {
-    let style = Style { reply_prefix: "<think>\n".to_owned(), ..Style::of_format(FormatChoice::named(format).unwrap()) };
+    let style =
+        Style { reply_prefix: "<think>\n".to_owned(), ..Style::of_format(FormatChoice::named(format).unwrap()) };
     renderer(format).styled(&style).unwrap()
 }
 

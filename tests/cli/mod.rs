@@ -20,6 +20,7 @@ mod logprobs;
 mod lua;
 mod lua_tests;
 mod memory;
+mod own_format;
 mod own_loop;
 mod own_loss;
 mod printing;

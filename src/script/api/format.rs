@@ -208,7 +208,9 @@ fn calls(first: &Value, second: &Value) -> Result<Vec<Result<ToolCall, String>>,
             Value::String(name) if CALL.contains(&&*name.to_string_lossy()) => {
                 return Err(format!("a call where a list of calls belongs: {WANTED}"));
             }
-            other => return Err(format!("a list with the field `{}`; {WANTED}", other.to_string().map_err(lua_error)?)),
+            other => {
+                return Err(format!("a list with the field `{}`; {WANTED}", other.to_string().map_err(lua_error)?));
+            }
         }
     }
     if items != list.raw_len() {
@@ -249,7 +251,9 @@ fn one(item: &Value, index: usize) -> Result<Result<ToolCall, String>, String> {
                 Ok(Json::Object(arguments)) => arguments,
                 Ok(Json::Null) => Map::new(),
                 Ok(Json::Array(empty)) if empty.is_empty() => Map::new(),
-                Ok(_) => return Err(format!("{at}.arguments = {}; it must be a table of named arguments", kind(&given))),
+                Ok(_) => {
+                    return Err(format!("{at}.arguments = {}; it must be a table of named arguments", kind(&given)));
+                }
                 Err(why) => return Err(why),
             };
             Ok(Ok(ToolCall { id: text("id")?, name, arguments: Json::Object(arguments) }))

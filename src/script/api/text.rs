@@ -266,7 +266,9 @@ impl UserData for TemplateOf {
         methods.add_method("stop_ids", |lua, this, ()| {
             Ok(this.renderer(lua, "stop_ids", Map::new())?.stop_ids().to_vec())
         });
-        methods.add_method("format", |lua, this, ()| Ok(this.renderer(lua, "format", Map::new())?.format().name().to_owned()));
+        methods.add_method("format", |lua, this, ()| {
+            Ok(this.renderer(lua, "format", Map::new())?.format().name().to_owned())
+        });
     }
 }
 

@@ -45,7 +45,8 @@ parse = function(text, tools)
 end"#;
     let reply = parsed(fields, "<think>hm</think>So:\nCALL f 1\nCALL g \n").unwrap();
     assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("hm"), "So:"));
-    let expected = ToolCall { id: Some("c0".to_owned()), name: "f".to_owned(), arguments: json!({ "value": "1", "tools": 1 }) };
+    let expected =
+        ToolCall { id: Some("c0".to_owned()), name: "f".to_owned(), arguments: json!({ "value": "1", "tools": 1 }) };
     assert_eq!(reply.tool_calls, [expected]);
     assert_eq!(reply.errors, ["g has no value."]);
     // Behind nil stands what is wrong; nothing at all is no call.
@@ -61,18 +62,24 @@ end"#;
 fn what_parse_returns_is_checked_field_by_field() {
     let wanted = "it must return a list of calls { name =, arguments = } or { error = }\n  --> x.lua:2";
     let said = |why: &str| format!("`parse` of the format `custom` returned {why}");
-    assert_eq!(nonsense("5"), said(&format!("a number; {wanted}")));
+    assert_eq!(nonsense("5"), said(&format!("the number 5; {wanted}")));
     assert_eq!(nonsense("{ name = 'f' }"), said(&format!("a call where a list of calls belongs: {wanted}")));
     assert_eq!(nonsense("{ calls = {} }"), said(&format!("a list with the field `calls`; {wanted}")));
     assert_eq!(nonsense("{ nil, { name = 'f' } }"), said(&format!("a list with gaps; {wanted}")));
     for (returned, why) in [
-        ("nil, 5", "nil and a number; behind nil stands what is wrong, a text"),
-        ("{ 'f' }", "calls[1] = a string; a call is { name =, arguments = } or { error = }"),
+        ("nil, 5", "nil and the number 5; behind nil stands what is wrong, a text"),
+        ("{ 'f' }", "calls[1] = the text \"f\"; a call is { name =, arguments = } or { error = }"),
         ("{ {} }", "calls[1] without `name`"),
-        ("{ { name = 'f' }, { name = 3 } }", "calls[2].name = a number; it must be a text that is not empty"),
+        ("{ { name = 'f' }, { name = 3 } }", "calls[2].name = the number 3; it must be a text that is not empty"),
         ("{ { name = 'f', error = 'x' } }", "calls[1] with both `name` and `error`"),
-        ("{ { name = 'f', arguments = 'x' } }", "calls[1].arguments = a string; it must be a table of named arguments"),
-        ("{ { name = 'f', arguments = { 1 } } }", "calls[1].arguments = a table; it must be a table of named arguments"),
+        (
+            "{ { name = 'f', arguments = 'x' } }",
+            "calls[1].arguments = the text \"x\"; it must be a table of named arguments",
+        ),
+        (
+            "{ { name = 'f', arguments = { 1 } } }",
+            "calls[1].arguments = a table; it must be a table of named arguments",
+        ),
         (
             "{ { name = 'f', argumnets = {} } }",
             "calls[1] with the unknown field `argumnets`; did you mean `arguments`?",
@@ -89,7 +96,10 @@ fn an_error_inside_parse_names_its_line() {
     let error = parsed("parse = function(text)\n  local t = nil\n  return t.x\nend", "x").unwrap_err();
     assert_eq!(error, "`parse` of the format `custom`: attempt to index nil with 'x'\n  --> x.lua:4");
     let error = parsed("parse = function(text)\n  while true do end\nend", "x").unwrap_err();
-    assert!(error.starts_with("`parse` of the format `custom`: format used more than") && error.contains("x.lua:"), "{error}");
+    assert!(
+        error.starts_with("`parse` of the format `custom`: format used more than") && error.contains("x.lua:"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -97,14 +107,20 @@ fn a_format_of_ones_own_is_checked_when_the_recipe_is_loaded() {
     let parse = "parse = function() end";
     for (fields, message) in [
         ("", "r1.format: needs `parse`, a function that reads the calls of a reply\n  --> x.lua:1"),
-        ("parse = 1", "r1.format: `parse` must be a function, got a number\n  --> x.lua:2"),
+        ("parse = 1", "r1.format: `parse` must be a function, got the number 1\n  --> x.lua:2"),
         ("parze = print", "r1.format: unknown field `parze`\n  --> x.lua:2\n  hint: did you mean `parse`?"),
         ("name = 'hermes',", "r1.format: `name` is \"hermes\", the name of a built-in format\n  --> x.lua:2"),
         ("name = 'auto',", "r1.format: `name` is \"auto\", the name of a built-in format\n  --> x.lua:2"),
         ("name = 'a b',", "r1.format: `name` must be a word\n  --> x.lua:2"),
-        ("stop = 'x',", "r1.format: `stop` must be a list of texts that are not empty, got a string\n  --> x.lua:2"),
-        ("starts = { '' },", "r1.format: `starts` must be a list of texts that are not empty, got a table\n  --> x.lua:2"),
-        ("thinking = 1,", "r1.format: `thinking` must be true or false, got a number\n  --> x.lua:2"),
+        (
+            "stop = 'x',",
+            "r1.format: `stop` must be a list of texts that are not empty, got the text \"x\"\n  --> x.lua:2",
+        ),
+        (
+            "starts = { '' },",
+            "r1.format: `starts` must be a list of texts that are not empty, got a table\n  --> x.lua:2",
+        ),
+        ("thinking = 1,", "r1.format: `thinking` must be true or false, got the number 1\n  --> x.lua:2"),
         (
             "same_turn = true,",
             "r1.format: `same_turn` needs `stop`: a reply waits for results where it ended with one of these strings\n  --> x.lua:2",
@@ -113,10 +129,17 @@ fn a_format_of_ones_own_is_checked_when_the_recipe_is_loaded() {
         let fields = if fields.ends_with(',') { format!("{fields} {parse}") } else { fields.to_owned() };
         assert_eq!(refused(&with_format(&fields)), message, "{fields}");
     }
-    let twice = format!("local function f() return r1.format {{ {parse} }} end\nf()\nf()\n{}", recipe("local env = r1.env {}"));
-    assert_eq!(refused(&twice), "r1.format: two formats are called `custom`\n  --> x.lua:1\n  hint: give each a `name` of its own");
+    let twice =
+        format!("local function f() return r1.format {{ {parse} }} end\nf()\nf()\n{}", recipe("local env = r1.env {}"));
+    assert_eq!(
+        refused(&twice),
+        "r1.format: two formats are called `custom`\n  --> x.lua:1\n  hint: give each a `name` of its own"
+    );
     let wrong = "local env = r1.env {\n  format = {},\n}";
-    assert_eq!(refused(&recipe(wrong)), "r1.env: `format` must be a name, or what r1.format gives, got a table\n  --> x.lua:2");
+    assert_eq!(
+        refused(&recipe(wrong)),
+        "r1.env: `format` must be a name, or what r1.format gives, got a table\n  --> x.lua:2"
+    );
 }
 
 #[test]
@@ -151,7 +174,10 @@ fn results_and_tools_are_written_by_the_recipe() {
     let mut message = Message::assistant("a");
     message.tool_calls = vec![call("find", json!({}))];
     let error = bench.show(renderer.prompt_text(&[Message::user("q"), message], &[]).unwrap_err());
-    assert!(error.starts_with("the format `custom` has no `write`: calls can't be made text\n  --> x.lua:2"), "{error}");
+    assert!(
+        error.starts_with("the format `custom` has no `write`: calls can't be made text\n  --> x.lua:2"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -239,7 +239,8 @@ mod tests {
     fn results_go_on_where_the_policy_stopped() {
         let assistant = |text: &str| Message::assistant(text);
         let (reply, result) = ("```python\n1\n```\n```output", "\n1\n```\n");
-        let made = turns(&[assistant(reply), Message::tool("1\n"), assistant("so 1")], &Behind::default(), &FORMAT).unwrap();
+        let made =
+            turns(&[assistant(reply), Message::tool("1\n"), assistant("so 1")], &Behind::default(), &FORMAT).unwrap();
         let expected = [(reply, true), (result, false), ("so 1", true)].map(|(text, own)| (text.to_owned(), own));
         assert_eq!(made.len(), 1);
         assert_eq!(made[0].parts, expected);

@@ -1,0 +1,62 @@
+//! Tool-call formats that a recipe defines, in whole runs.
+
+use super::{directory, r1, shown, succeed};
+
+/// Every reply is a call of `note` with its own first letters; one that begins with a vowel is malformed.
+const RECIPE: &str = r#"
+local own = r1.format {
+  name = "first",
+  parse = function(text)
+    local word = text:match("%w+") or "none"
+    if word:match("^[aeiou]") then return nil, word .. " begins with a vowel." end
+    return { { name = "note", arguments = { word = word } } }
+  end,
+  result = function(results) return "[" .. results[1].content .. "]" end,
+  schema = function(tools) return "Use " .. tools[1]["function"].name .. "." end,
+}
+local note = r1.tool { name = "note", parameters = { word = "string" }, run = function(x) return "noted " .. x.word, 0.5 end }
+return r1.recipe {
+  policy = { model = "model" },
+  env = r1.env { tools = { note }, format = own, max_steps = 2, call_rewards = { malformed = -0.25 } },
+  reward = function(state, outcome) return #outcome.text end,
+  data = { train = { rows = { { prompt = "a" }, { prompt = "b" } } } },
+  sampling = { max_new_tokens = 8 },
+  trainer = r1.grpo { steps = 2, groups_per_step = 2, group_size = 2, lr = 1e-3, warmup = 0 },
+}
+"#;
+
+#[test]
+fn a_recipe_trains_and_replays_with_a_format_of_its_own() {
+    let dir = directory(&[("own.lua", RECIPE)], true);
+    succeed(dir.path(), &["run", "own.lua", "--name", "own", "seed=3"]);
+    let text = std::fs::read_to_string(dir.path().join("runs/own/metrics.jsonl")).unwrap();
+    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |name: &str| lines.iter().filter_map(|line| line[name].as_f64()).sum::<f64>();
+    // Two calls a trajectory, read or not.
+    assert!(of("rollout/tool_calls") > 0.0, "{text}");
+    assert!((of("rollout/tool_calls") + of("rollout/malformed_calls") - 4.0).abs() < 1e-9, "{text}");
+    let replayed = succeed(dir.path(), &["replay", "own"]);
+    assert!(replayed.contains("8 of 8") || replayed.contains("8 trajectories"), "{replayed}");
+    let shows = "for _, t in ipairs(r1.store.trajectories('own', 1)) do\n\
+                 for _, m in ipairs(t.messages) do print(m.role, m.content) end end";
+    std::fs::write(dir.path().join("show.lua"), shows).unwrap();
+    assert!(succeed(dir.path(), &["lua", "show.lua"]).contains("noted "));
+}
+
+#[test]
+fn an_error_in_parse_is_the_recipes_with_its_line() {
+    let broken = RECIPE.replace("if word:match(\"^[aeiou]\") then", "if word.none.none then");
+    let dir = directory(&[("own.lua", &broken)], true);
+    let output = r1(dir.path(), &["run", "own.lua"]).output().unwrap();
+    let told = shown(dir.path(), &output);
+    assert!(!output.status.success(), "{told}");
+    assert!(told.contains("`parse` of the format `first`: attempt to index nil with 'none'"), "{told}");
+    assert!(told.contains("own.lua:6"), "{told}");
+    let checked = shown(dir.path(), &r1(dir.path(), &["check", "own.lua"]).output().unwrap());
+    assert!(checked.contains("`parse` of the format `first`") && checked.contains("own.lua:6"), "{checked}");
+    // Nonsense is refused with the field.
+    let broken = RECIPE.replace("arguments = { word = word }", "args = { word = word }");
+    std::fs::write(dir.path().join("own.lua"), broken).unwrap();
+    let checked = shown(dir.path(), &r1(dir.path(), &["check", "own.lua"]).output().unwrap());
+    assert!(checked.contains("calls[1] with the unknown field `args`; did you mean `arguments`?"), "{checked}");
+}
