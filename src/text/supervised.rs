@@ -80,8 +80,8 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::print_stderr)]
     use super::*;
     use crate::reference_data::reference_data;
-    use crate::text::testing::{real, renderer, show};
     use crate::text::Renderer;
+    use crate::text::testing::{real, renderer, show};
 
     fn shown(renderer: &Renderer, messages: &[Message]) -> String {
         let Supervised { ids, mask } = renderer.supervised(messages, &[]).unwrap();
