@@ -5,7 +5,9 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
 
 /// Shorthand used across the crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -88,12 +90,28 @@ impl Kind {
     }
 }
 
+/// What an error is about, as data: the message says it in words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Subject {
+    /// A setting by its dotted name (`trainer.lr`), or a field of the table that a function of the host takes.
+    Setting(String),
+    /// A file or directory.
+    File(PathBuf),
+    /// Trajectories of a rollout by their numbers, and the step in them; both from 0.
+    Trajectories { numbers: Vec<u64>, step: Option<u64> },
+    /// One of the examples that a program gives, from 1.
+    Example(usize),
+}
+
 /// One failure: what, where, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     pub kind: Kind,
     /// One sentence, no full stop.
     pub message: String,
+    /// What it is about, where that is more than the message.
+    pub subject: Option<Box<Subject>>,
     /// `file:line`, a path, a tensor, a trajectory: wherever it happened.
     pub place: Option<String>,
     /// How to mend it.
@@ -102,7 +120,41 @@ pub struct Error {
 
 impl Error {
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), place: None, hint: None }
+        Self { kind, message: message.into(), subject: None, place: None, hint: None }
+    }
+
+    /// Says what the error is about, unless a closer subject is already known.
+    #[must_use]
+    pub fn about(mut self, subject: Subject) -> Self {
+        self.subject.get_or_insert_with(|| Box::new(subject));
+        self
+    }
+
+    /// Says which setting the error is about, unless a subject is already known.
+    #[must_use]
+    pub fn about_setting(self, name: impl Into<String>) -> Self {
+        self.about(Subject::Setting(name.into()))
+    }
+
+    /// Says in which step of which trajectory of a rollout it happened, unless a closer subject is already known.
+    #[must_use]
+    pub fn in_step(self, trajectory: u64, step: u64) -> Self {
+        self.in_trajectories(vec![trajectory], Some(step))
+    }
+
+    /// Says in which trajectories of a rollout it happened, unless a closer subject is already known.
+    #[must_use]
+    pub fn in_trajectories(self, numbers: Vec<u64>, step: Option<u64>) -> Self {
+        let names: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+        self.about(Subject::Trajectories { numbers, step }).at(trajectories_place(&names, step))
+    }
+
+    /// The setting that the error is about.
+    pub fn setting(&self) -> Option<&str> {
+        match self.subject.as_deref() {
+            Some(Subject::Setting(name)) => Some(name),
+            _ => None,
+        }
     }
 
     /// Adds the place, unless a closer one is already known.
@@ -112,10 +164,11 @@ impl Error {
         self
     }
 
-    /// Adds the path as the place, unless a closer one is already known.
+    /// Adds the path as place and subject, unless closer ones are already known.
     #[must_use]
     pub fn at_path(self, path: impl AsRef<Path>) -> Self {
-        self.at(path.as_ref().display())
+        let path = path.as_ref();
+        self.about(Subject::File(path.to_owned())).at(path.display())
     }
 
     /// Adds the hint, unless there is one.
@@ -140,6 +193,14 @@ impl Error {
             _ => new,
         }
     }
+}
+
+/// The place of an error in trajectories: `trajectory 3 step 1`; of many, the first eight.
+pub(crate) fn trajectories_place(names: &[String], step: Option<u64>) -> String {
+    let shown = names.iter().take(8).map(String::as_str).collect::<Vec<&str>>().join(", ");
+    let more = if names.len() > 8 { format!(" and {} more", names.len() - 8) } else { String::new() };
+    let step = step.map_or_else(String::new, |step| format!(" step {step}"));
+    format!("trajectory {shown}{more}{step}")
 }
 
 /// Refuses what can't be read to its end: a FIFO waits for ever, a device may give bytes without end.

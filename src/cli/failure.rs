@@ -64,6 +64,7 @@ impl Voice {
             "kind": error.kind.name(),
             "exit_code": error.kind.exit_code(),
             "message": error.message,
+            "subject": error.subject,
             "place": error.place,
             "hint": error.hint,
         });

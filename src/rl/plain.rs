@@ -437,7 +437,7 @@ impl Flat {
             let value = if own.len() == 1 { own.first() } else { own.get(k) };
             values.push(*value.ok_or_else(|| {
                 Error::new(Kind::Usage, format!("the loss wants `{what}` for every token"))
-                    .at(format!("trajectory {} step {}", row.trajectory, row.step))
+                    .in_step(row.trajectory, row.step)
             })?);
         }
         Ok(Tensor::f_from_slice(&values)?)

@@ -237,7 +237,7 @@ pub fn shape(rows: &[StepRow], shaping: &Shaping, include_failures: bool) -> Res
             let tokens = row.mask.len();
             if row.logp_old.len() != tokens || row.logp_ref.len() != tokens {
                 return Err(Error::new(Kind::Usage, "a KL penalty wants `logp_old` and `logp_ref` for every token")
-                    .at(format!("trajectory {} step {}", row.trajectory, row.step)));
+                    .in_step(row.trajectory, row.step));
             }
             let places = (0..tokens).filter(|&k| row.mask[k]);
             for (reward, k) in rewards.iter_mut().zip(places) {

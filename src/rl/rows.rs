@@ -119,10 +119,6 @@ impl StepRow {
         self.status.is_some_and(Status::is_failure)
     }
 
-    fn place(&self) -> String {
-        format!("trajectory {} step {}", self.trajectory, self.step)
-    }
-
     fn check(&self) -> Result<()> {
         let tokens = self.mask.len();
         let short = |length: usize| length == 0 || length == 1 || length == tokens;
@@ -145,21 +141,21 @@ impl StepRow {
         for (name, list, fits) in lists {
             if !fits {
                 let message = format!("`{name}` has {} entries for {tokens} tokens", list.len());
-                return Err(Error::new(Kind::Usage, message).at(self.place()));
+                return Err(Error::new(Kind::Usage, message).in_step(self.trajectory, self.step));
             }
             // Where no token was sampled a log-probability or a value may be anything; a reward counts everywhere.
             let counts = |i: usize| list.len() != tokens || self.mask[i] || matches!(name, "rewards" | "process");
             if let Some((_, bad)) = list.iter().enumerate().find(|&(i, x)| !x.is_finite() && counts(i)) {
                 return Err(Error::new(Kind::Numeric, format!("`{name}` holds {bad}"))
-                    .at(self.place())
+                    .in_step(self.trajectory, self.step)
                     .hint("look for divisions by zero in what made it"));
             }
         }
         if let Some((name, bad)) = self.parts.iter().find(|(_, value)| !value.is_finite()) {
-            return Err(Error::new(Kind::Numeric, format!("part `{name}` of the reward is {bad}")).at(self.place()));
+            return Err(Error::new(Kind::Numeric, format!("part `{name}` of the reward is {bad}")).in_step(self.trajectory, self.step));
         }
         if self.terminated && self.truncated {
-            return Err(Error::new(Kind::Usage, "a step is either terminated or truncated").at(self.place()));
+            return Err(Error::new(Kind::Usage, "a step is either terminated or truncated").in_step(self.trajectory, self.step));
         }
         Ok(())
     }
@@ -265,7 +261,7 @@ impl<'a> Batch<'a> {
                 } else {
                     continue;
                 };
-                return Err(Error::new(Kind::Usage, problem).at(row.place()));
+                return Err(Error::new(Kind::Usage, problem).in_step(row.trajectory, row.step));
             }
             let any = |flag: fn(&StepRow) -> bool| places.iter().any(|&i| flag(&rows[i]));
             let greedy = any(|row| row.greedy);
@@ -353,7 +349,7 @@ fn forks(rows: &[StepRow], paths: &[Path]) -> Result<()> {
                 (Some(_), Some(other)) if other.mask != row.mask => "a shared step has other tokens than the one it is",
                 (Some(_), Some(_)) => continue,
             };
-            return Err(Error::new(Kind::Usage, problem).at(row.place()));
+            return Err(Error::new(Kind::Usage, problem).in_step(row.trajectory, row.step));
         }
     }
     Ok(())

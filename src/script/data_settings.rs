@@ -41,7 +41,8 @@ pub(super) fn read(data: &Json, envs: &BTreeMap<String, EnvSettings>) -> Result<
             } else {
                 suggest(env, envs.keys().map(String::as_str))
             };
-            return Err(Error::new(Kind::Script, message).hint(hint));
+            let key = format!("data.{split}.{name}.env");
+            return Err(Error::new(Kind::Script, message).about_setting(key).hint(hint));
         }
     }
     Ok(DataSettings { train, eval, ..section::<DataSettings>("data", &Json::Object(fields))? })
@@ -111,7 +112,7 @@ pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
         return Ok(Source::Hub(data));
     }
     if !fields.contains_key("path") {
-        let error = Error::new(Kind::Script, format!("`{at}` needs `path`, the file to read"));
+        let error = Error::new(Kind::Script, format!("`{at}` needs `path`, the file to read")).about_setting(at);
         return Err(if at.contains('.') { error.hint("or `hf`, a dataset of the hub") } else { error });
     }
     let format = match text("format")?.as_str() {
@@ -167,10 +168,9 @@ fn part(at: &str, json: &Json) -> Result<Part> {
         value => match value.as_f64().filter(|weight| *weight > 0.0 && weight.is_finite()) {
             Some(weight) => Some(weight),
             None if value.is_number() => {
-                let message = format!("`{}` is {value}", join(at, "weight"));
-                return Err(
-                    Error::new(Kind::Script, message).hint("a weight is above 0; leave the dataset out instead")
-                );
+                let key = join(at, "weight");
+                let error = Error::new(Kind::Script, format!("`{key}` is {value}")).about_setting(key);
+                return Err(error.hint("a weight is above 0; leave the dataset out instead"));
             }
             None => return Err(misfit(&join(at, "weight"), &value, "expected f64")),
         },
@@ -181,7 +181,9 @@ fn part(at: &str, json: &Json) -> Result<Part> {
         other => return Err(misfit(&join(at, "env"), &other, "expected a string")),
     };
     match dataset(at, &own)? {
-        Source::Mixed(_) => Err(Error::new(Kind::Script, format!("`{at}` has datasets within a dataset"))),
+        Source::Mixed(_) => {
+            Err(Error::new(Kind::Script, format!("`{at}` has datasets within a dataset")).about_setting(at))
+        }
         source => Ok(Part { weight, env, source }),
     }
 }
@@ -196,7 +198,7 @@ pub(crate) fn stem(fields: &Map<String, Json>) -> String {
 
 /// Rows that stand in the recipe: tables with named columns.
 fn rows(at: &str, items: &[Json]) -> Result<Vec<Json>> {
-    let empty = Error::new(Kind::Script, format!("`{at}` has no rows"));
+    let empty = Error::new(Kind::Script, format!("`{at}` has no rows")).about_setting(at);
     if items.is_empty() {
         return Err(empty.hint("a path, a dataset of r1.data, or a list of rows such as { { prompt = \"…\" } }"));
     }

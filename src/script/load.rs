@@ -7,7 +7,6 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
-use super::api::args::line_of;
 use super::api::loss::Trace;
 use super::api::recipe::Recipe;
 use super::convert::kind;
@@ -18,6 +17,7 @@ use super::host::{Call, Entry, LogLine, LogSink};
 use super::own_format::{self, Formats};
 use super::rows::Split;
 use super::settings;
+use super::source_map::SourceMap;
 use super::vm::{Module, Sources, Vm};
 use crate::config::{Choice, EnvSettings, Limits, LossGraph, Settings, Source, Trainer};
 use crate::error::{Error, Kind, Result, readable};
@@ -223,11 +223,13 @@ impl Script {
         self.written.typed.iter().rfind(sets).map(String::as_str)
     }
 
-    /// `path:line` of the line where a setting stands, as far as the text tells; else the path.
+    /// `path:line` where the recipe sets `key`, or the deepest part of it that the text tells; else the path.
     pub(crate) fn place_of(&self, key: &str) -> String {
-        let line = line_of(&self.source, 1, key)
-            .or_else(|| key.split_once('.').and_then(|(_, rest)| line_of(&self.source, 1, rest)));
-        line.map_or_else(|| self.path.display().to_string(), |line| format!("{}:{line}", self.path.display()))
+        let main = self.path.display().to_string();
+        let modules = self.modules.values().map(|module| (module.path.as_str(), module.source.as_str()));
+        let names = self.modules.iter().map(|(name, module)| (name.clone(), module.path.clone())).collect();
+        let map = SourceMap::new(std::iter::once((main.as_str(), self.source.as_str())).chain(modules), names);
+        map.setting(&main, key).unwrap_or(main)
     }
 
     /// The files that were required, by name.

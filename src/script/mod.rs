@@ -56,6 +56,7 @@ mod rows;
 mod sandbox;
 mod services;
 mod settings;
+mod source_map;
 mod state;
 mod suite;
 mod suspended;

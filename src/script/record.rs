@@ -252,7 +252,7 @@ fn told(answer: Answer) -> Result<Json> {
         Answer::Ok(answer) => Ok(answer),
         Answer::Error(Refusal { kind, message, place, hint }) => {
             let kind = Kind::ALL.into_iter().find(|known| known.name() == kind).unwrap_or(Kind::Env);
-            Err(Error { kind, message, place, hint })
+            Err(Error { kind, message, subject: None, place, hint })
         }
     }
 }

@@ -75,6 +75,7 @@ pub(crate) fn require(lua: &Lua, loader: &std::cell::RefCell<Loader>, name: &Val
     let chunk = chunk.into_function()?;
     if let Some(mut texts) = lua.app_data_mut::<super::api::args::Texts>() {
         texts.texts.insert(module.path.clone(), module.source.clone());
+        texts.modules.insert(name.clone(), module.path.clone());
         texts.chunks.push((module.path.clone(), chunk.clone()));
     }
     let value: Value = chunk.call(())?;

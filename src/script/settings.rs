@@ -83,7 +83,8 @@ pub(crate) fn read(json: &Json) -> Result<Settings> {
     let eval = section::<EvalSettings>("eval", get("eval"))?;
     if !eval.env.is_empty() && !envs.contains_key(&eval.env) {
         let message = format!("`eval.env` is \"{}\", and the recipe has no such environment", eval.env);
-        return Err(Error::new(Kind::Script, message).hint(suggest(&eval.env, envs.keys().map(String::as_str))));
+        let error = Error::new(Kind::Script, message).about_setting("eval.env");
+        return Err(error.hint(suggest(&eval.env, envs.keys().map(String::as_str))));
     }
     Ok(Settings {
         name: match get("name") {
@@ -163,7 +164,9 @@ pub(crate) fn trainer(json: &Json) -> Result<Trainer> {
     let text = algorithm.as_str().map_or_else(|| algorithm.to_string(), |text| format!("\"{text}\""));
     let name = algorithm.as_str().unwrap_or_default();
     let hint = counterparts::value_hint("trainer.algorithm", name).unwrap_or_else(|| suggest(name, known.clone()));
-    Err(Error::new(Kind::Script, format!("`trainer.algorithm` is {text}; it is one of {}", quoted(&known))).hint(hint))
+    Err(Error::new(Kind::Script, format!("`trainer.algorithm` is {text}; it is one of {}", quoted(&known)))
+        .about_setting("trainer.algorithm")
+        .hint(hint))
 }
 
 /// Tables whose fields depend on the script's data or on what was chosen by name.
@@ -301,10 +304,10 @@ pub(super) fn join(at: &str, name: &str) -> String {
 
 /// The error for a field that does not exist.
 pub(crate) fn unknown<'a>(at: &str, name: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> Error {
-    let path = join(at, name);
+    let key = join(at, name);
     // A name of verl or TRL is refused with its name in r1.
-    let hint = counterparts::hint(&path).unwrap_or_else(|| suggest(name, known));
-    Error::new(Kind::Script, format!("unknown field `{path}`")).hint(hint)
+    let hint = counterparts::hint(&key).unwrap_or_else(|| suggest(name, known));
+    Error::new(Kind::Script, format!("unknown field `{key}`")).about_setting(key).hint(hint)
 }
 
 /// The error for a value of the wrong type: serde's words made readable.
@@ -315,7 +318,7 @@ pub(super) fn misfit(at: &str, value: &Json, serde: &str) -> Error {
         let got = value.as_str().unwrap_or_default();
         let message = format!("`{at}` is \"{got}\"; it is one of {}", quoted(&names));
         let near = crate::error::nearest(got, names.iter().copied());
-        let error = Error::new(Kind::Script, message);
+        let error = Error::new(Kind::Script, message).about_setting(at);
         return if near.is_empty() { error } else { error.hint(suggest(got, names)) };
     }
     let wanted = match wanted {
@@ -339,8 +342,8 @@ pub(super) fn misfit(at: &str, value: &Json, serde: &str) -> Error {
         Json::Array(items) => format!("a list of {}", items.len()),
         Json::Object(_) => "a table".to_owned(),
     };
-    let at = if at.is_empty() { "the recipe" } else { at };
-    Error::new(Kind::Script, format!("`{at}` must be {wanted}, got {got}"))
+    let shown = if at.is_empty() { "the recipe" } else { at };
+    Error::new(Kind::Script, format!("`{shown}` must be {wanted}, got {got}")).about_setting(at)
 }
 
 fn quoted(names: &[&str]) -> String {

@@ -14,7 +14,7 @@ pub(super) fn call(function: &str, arguments: &Json) -> Result<Json> {
         // The place is to be the program's line.
         let inside = error.place.map_or_else(String::new, |place| format!("{place}: "));
         let kind = if error.kind == Kind::Usage { Kind::Script } else { error.kind };
-        Error { kind, message: format!("r1.{function}: {inside}{}", error.message), place: None, hint: error.hint }
+        Error { kind, message: format!("r1.{function}: {inside}{}", error.message), place: None, ..error }
     })
 }
 

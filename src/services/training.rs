@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 
 use crate::config::Choice;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, Subject};
 use crate::script::trajectory_table;
 use crate::telemetry::Reporter;
 use crate::train::{Manual, RunOptions};
@@ -64,12 +64,12 @@ impl Trainings {
             return Ok(Json::Null);
         }
         let run = self.open.get_mut(&handle).ok_or_else(|| Error::new(Kind::Internal, "the training is not open"))?;
-        let told = answer(run, function, arguments).map_err(|error| match error.place {
+        let told = answer(run, function, arguments).map_err(|error| match (error.subject.as_deref(), &error.place) {
             // The place is to be the program's line.
-            Some(place) if place.starts_with("trajectory ") || place.starts_with("example ") => {
+            (Some(Subject::Trajectories { .. } | Subject::Example { .. }), Some(place)) => {
                 Error { message: format!("{place}: {}", error.message), place: None, ..error }
             }
-            place => Error { place, ..error },
+            _ => error,
         })?;
         Ok(json!({ "told": told, "about": run.about() }))
     }

@@ -31,8 +31,7 @@ pub fn checked(script: &Script) -> Result<Checked> {
         }
     };
     let placed = |error: Error| {
-        let of_setting = |word: &&str| SECTIONS.iter().any(|section| word.starts_with(section));
-        let key = error.message.split([' ', ':', '`']).find(of_setting).unwrap_or_default().to_owned();
+        let Some(key) = error.setting().map(str::to_owned) else { return error.at_path(&script.path) };
         match script.typed(&key) {
             Some(typed) => Error { kind: Kind::Usage, ..error }.at(typed),
             None => error.at(script.place_of(&key)),
@@ -44,9 +43,6 @@ pub fn checked(script: &Script) -> Result<Checked> {
     let warnings = idle_settings(script)?;
     Ok(Checked { learner: learner.clone(), objective, critic, warnings })
 }
-
-/// What the names of settings begin with.
-const SECTIONS: [&str; 8] = ["trainer.", "sampling.", "env.", "envs.", "rollout.", "eval.", "limits.", "policy."];
 
 /// Numbers outside of `trainer` that can't be.
 fn bounds(settings: &Settings) -> Result<()> {
@@ -67,15 +63,18 @@ fn bounds(settings: &Settings) -> Result<()> {
     let own = own.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value? as f64)));
     if let Some((name, value)) = counts.chain(steps).chain(own).find(|(_, value)| !(*value > 0.0 && value.is_finite()))
     {
-        return Err(Error::new(Kind::Script, format!("{name} is {value}")).hint("give a number above 0"));
+        let error = Error::new(Kind::Script, format!("{name} is {value}")).about_setting(name);
+        return Err(error.hint("give a number above 0"));
     }
     let rate = rollout.max_failure_rate;
     if !(0.0..=1.0).contains(&rate) {
         return Err(Error::new(Kind::Script, format!("rollout.max_failure_rate is {rate}"))
+            .about_setting("rollout.max_failure_rate")
             .hint("give a share from 0 to 1; 1 never stops a run"));
     }
     if !(eval.temperature >= 0.0 && eval.temperature.is_finite()) {
         return Err(Error::new(Kind::Script, format!("eval.temperature is {}", eval.temperature))
+            .about_setting("eval.temperature")
             .hint("give 0, which is greedy, or more"));
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use super::steps::Steps;
 use crate::config::OnNan;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, Subject, trajectories_place};
 use crate::mdp::Trajectory;
 use crate::rl::advantages::Advantages;
 use crate::rl::kl::{KlKind, kl_value};
@@ -124,20 +124,19 @@ impl Credit {
     }
 }
 
-/// What the functions of `rl` call trajectory 7 has a name of its own here.
+/// Names the trajectories of an error by their ids: the functions of `rl` know their numbers only.
 pub(super) fn named(error: Error, trajectories: &[Trajectory]) -> Error {
-    let Some(place) = error.place.as_deref().and_then(|place| place.strip_prefix("trajectory ")) else { return error };
-    let name = |word: &str| {
-        let number = word.trim_end_matches(',');
-        let trajectory = number.parse::<usize>().ok().and_then(|number| trajectories.get(number));
-        trajectory.map_or_else(|| word.to_owned(), |trajectory| word.replacen(number, &trajectory.id, 1))
+    let Some(Subject::Trajectories { numbers, step }) = error.subject.as_deref() else { return error };
+    let name = |number: &u64| {
+        let place = usize::try_from(*number).ok();
+        let trajectory = place.and_then(|place| trajectories.get(place));
+        trajectory.map_or_else(|| number.to_string(), |trajectory| trajectory.id.clone())
     };
-    // Numbers of trajectories come first; what follows counts something else.
-    let words: Vec<&str> = place.split(' ').collect();
-    let numbers = words.iter().take_while(|word| word.trim_end_matches(',').parse::<usize>().is_ok()).count();
-    let renamed: Vec<String> =
-        words.iter().enumerate().map(|(i, word)| if i < numbers { name(word) } else { (*word).to_owned() }).collect();
-    let place = format!("trajectory {}", renamed.join(" "));
+    let plain: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+    if error.place.as_ref().is_some_and(|place| *place != trajectories_place(&plain, *step)) {
+        return error;
+    }
+    let place = trajectories_place(&numbers.iter().map(name).collect::<Vec<String>>(), *step);
     Error { place: Some(place), ..error }
 }
 

@@ -74,7 +74,7 @@ fn finite(worker: &Worker, what: &str, value: f64, row: &StepRow) -> Result<f64>
     }
     let function = worker.broken_advantage("").place.unwrap_or_else(|| "the recipe".to_owned());
     Err(Error::new(Kind::Numeric, format!("{what} is {value}"))
-        .at(format!("trajectory {} step {}", row.trajectory, row.step))
+        .in_step(row.trajectory, row.step)
         .hint(format!("the function `advantage` of {function} returned it: look for divisions by zero")))
 }
 

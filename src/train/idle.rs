@@ -39,7 +39,7 @@ pub fn idle_settings(script: &Script) -> Result<Vec<Error>> {
             Some(typed) => Error::new(Kind::Usage, message).at(typed),
             None => Error::new(Kind::Script, message).at(script.place_of(&key)),
         };
-        let error = error.hint(hint);
+        let error = error.about_setting(&*key).hint(hint);
         if firm && (typed.is_some() || alone.iter().any(|own| own.key == key)) {
             return Err(error);
         }

@@ -166,7 +166,7 @@ fn given_advantages(rows: &[StepRow], learned: &Learned<'_>, given: &[Given]) ->
     for (place, row) in rows.iter().enumerate() {
         let trajectory = row.trajectory as usize;
         let wrong =
-            |why: String| Err(Error::new(Kind::Usage, why).at(format!("trajectory {trajectory} step {}", row.step)));
+            |why: String| Err(Error::new(Kind::Usage, why).in_step(row.trajectory, row.step));
         let own = match given.get(trajectory) {
             None => continue,
             Some(Given::All(advantage)) => vec![*advantage; row.mask.len()],

@@ -25,7 +25,7 @@ use super::written::Learned;
 use super::{RunOptions, cold_start, demonstrations, files, lesson, metrics, report, sft};
 use crate::config::{Choice, Filter, Learner, LossGraph, Sft};
 use crate::engine::Stats;
-use crate::error::{Error, Kind, Result, suggest};
+use crate::error::{Error, Kind, Result, Subject, suggest};
 use crate::mdp::{Demonstration, Trajectory};
 use crate::rl::advantages::Need;
 use crate::rl::pack::Row;
@@ -311,8 +311,10 @@ impl Manual {
         let renderer = Arc::clone(&self.it.session.renderer);
         let mut rows = Vec::with_capacity(examples.len());
         for (place, example) in examples.iter().enumerate() {
-            let named =
-                |error: Error| Error { place: Some(format!("example {}", place + 1)), kind: Kind::Usage, ..error };
+            let named = |error: Error| {
+                let subject = Some(Box::new(Subject::Example(place + 1)));
+                Error { place: Some(format!("example {}", place + 1)), subject, kind: Kind::Usage, ..error }
+            };
             let example = Demonstration::read(example).map_err(|why| named(Error::new(Kind::Usage, why)))?;
             let row = demonstrations::row(&example, &renderer).map_err(named)?;
             let (tokens, longest) = (row.len(), self.it.session.max_context);

@@ -53,7 +53,7 @@ impl Objective {
             if total && (self.importance.is_some() || self.rejection.is_some()) && !graph.reads(Input::Weights) {
                 let message = "trainer.importance and trainer.rejection weigh tokens, and the recipe's `loss` gives one \
                                number without b.weights";
-                return Err(Error::new(Kind::Script, message)
+                return Err(refusal("trainer.importance", message)
                     .hint("multiply the loss of a token by b.weights, or return a loss for each token")
                     .at(graph.place.clone()));
             }
@@ -79,21 +79,21 @@ impl Objective {
         let values = estimator.as_ref().is_some_and(|estimator| estimator.needs().contains(&Need::Critic));
         if critic && estimator.is_some() && !values {
             let message = format!("trainer.estimator is {name}, which has no use for the critic that r1.ppo trains");
-            return Err(Error::new(Kind::Script, message).hint("use r1.grpo, or estimator = \"gae\""));
+            return Err(refusal("trainer.estimator", message).hint("use r1.grpo, or estimator = \"gae\""));
         }
         if values && !critic {
             let message = format!("trainer.estimator is {name}, which wants the values of a critic");
-            return Err(Error::new(Kind::Script, message).hint("use r1.ppo"));
+            return Err(refusal("trainer.estimator", message).hint("use r1.ppo"));
         }
         if critic && learner.mini_batch_by == MiniBatchBy::Step {
             let message = "trainer.mini_batch_by is \"step\", which is defined without a critic";
             return Err(
-                Error::new(Kind::Script, message).hint("use r1.grpo, or trainer.mini_batch_by = \"trajectory\"")
+                refusal("trainer.mini_batch_by", message).hint("use r1.grpo, or trainer.mini_batch_by = \"trajectory\"")
             );
         }
         if learner.filter.uniform && learner.group_size < 2 {
             let message = "trainer.filter.uniform drops groups without variance, and groups of one have none";
-            return Err(Error::new(Kind::Script, message).hint("raise trainer.group_size or leave the filter out"));
+            return Err(refusal("trainer.filter.uniform", message).hint("raise trainer.group_size or leave the filter out"));
         }
         let mut policy = policy_objective(learner).map_err(|error| at("loss", error))?;
         let mut shaping: Shaping = read("shaping", &learner.shaping)?;
@@ -103,7 +103,7 @@ impl Objective {
         {
             let message = "trainer.estimator is gdpo, which reads the parts of the reward: trainer.shaping and a KL in \
                            the reward act on their sum, and do nothing";
-            return Err(Error::new(Kind::Script, message).hint("leave them out, or put the KL into the loss"));
+            return Err(refusal("trainer.estimator", message).hint("leave them out, or put the KL into the loss"));
         }
         let mut coef = learner.kl.coef;
         if learner.kl.place == KlPlace::Reward && coef > 0.0 {
@@ -111,7 +111,7 @@ impl Objective {
         } else if coef > 0.0 {
             if learner.loss.options.contains_key("kl_coef") {
                 let message = "trainer.kl.coef and `kl_coef` of trainer.loss both say how much the KL weighs";
-                return Err(Error::new(Kind::Script, message).hint("leave one of the two out"));
+                return Err(refusal("trainer.kl.coef", message).hint("leave one of the two out"));
             }
             policy.terms.kl_coef = coef;
             policy.terms.kl = kl_kind(&learner.kl.kind)?;
@@ -121,7 +121,7 @@ impl Objective {
         }
         if learner.kl.target > 0.0 && coef == 0.0 {
             let message = "trainer.kl.target steers a coefficient that is 0, which no factor moves";
-            return Err(Error::new(Kind::Script, message).hint("set trainer.kl.coef to where it begins, such as 0.01"));
+            return Err(refusal("trainer.kl.target", message).hint("set trainer.kl.coef to where it begins, such as 0.01"));
         }
         let kl_coef = if learner.kl.target > 0.0 && coef > 0.0 {
             KlController::Adaptive { coef, target: learner.kl.target, horizon: learner.kl.horizon }
@@ -144,7 +144,7 @@ impl Objective {
         if (importance.is_some() || rejection.is_some()) && learner.recompute_above == 0.0 {
             let message = "trainer.importance and trainer.rejection weigh what differs between sampler and learner, and \
                            trainer.recompute_above, which measures it, is off";
-            return Err(Error::new(Kind::Script, message).hint("set trainer.recompute_above = 1e-3"));
+            return Err(refusal("trainer.recompute_above", message).hint("set trainer.recompute_above = 1e-3"));
         }
         Ok(Self { estimator, shaping, policy, custom: None, importance, rejection, kl_coef })
     }
@@ -187,8 +187,15 @@ impl Objective {
     }
 }
 
+/// An error of a table of options, as one of the setting that holds it.
 fn at(field: &str, error: Error) -> Error {
-    Error { kind: Kind::Script, message: format!("trainer.{field}: {}", error.message), ..error }
+    let error = Error { kind: Kind::Script, message: format!("trainer.{field}: {}", error.message), ..error };
+    error.about_setting(format!("trainer.{field}"))
+}
+
+/// The refusal of a setting.
+fn refusal(key: &str, message: impl Into<String>) -> Error {
+    Error::new(Kind::Script, message).about_setting(key)
 }
 
 /// A table of options as serde reads it.
@@ -199,11 +206,12 @@ fn read<T: DeserializeOwned + serde::Serialize + Default>(field: &str, options: 
     };
     if let Some(name) = options.keys().find(|name| !known.contains_key(*name)) {
         let names = known.keys().map(String::as_str);
-        return Err(Error::new(Kind::Script, format!("unknown field `trainer.{field}.{name}`"))
+        let key = format!("trainer.{field}.{name}");
+        return Err(refusal(&key, format!("unknown field `{key}`"))
             .hint(suggest(name, names.collect::<Vec<_>>())));
     }
     serde_json::from_value(Value::Object(options.clone())).map_err(|error| {
-        let error = Error::new(Kind::Script, format!("trainer.{field}: {error}"));
+        let error = refusal(&format!("trainer.{field}"), format!("trainer.{field}: {error}"));
         match options.get("normalize") {
             Some(given) if !given.is_array() && !given.is_null() && field == "shaping" => {
                 error.hint("`normalize` is what is compared and how, such as { \"state\", \"mean_std\" }")
@@ -216,7 +224,7 @@ fn read<T: DeserializeOwned + serde::Serialize + Default>(field: &str, options: 
 fn kl_kind(name: &str) -> Result<KlKind> {
     serde_json::from_value(Value::from(name)).map_err(|_| {
         let hint = counterparts::value_hint("trainer.kl.kind", name);
-        Error::new(Kind::Script, format!("trainer.kl.kind is \"{name}\""))
+        refusal("trainer.kl.kind", format!("trainer.kl.kind is \"{name}\""))
             .hint(hint.unwrap_or_else(|| suggest(name, ["k1", "abs", "k2", "k3"])))
     })
 }
@@ -251,7 +259,7 @@ fn policy_objective(learner: &Learner) -> Result<policy::Objective> {
 
 /// Numbers that can't be, whatever the algorithm.
 fn numbers(learner: &Learner) -> Result<()> {
-    let refuse = |message: String, hint: &str| Err(Error::new(Kind::Script, message).hint(hint));
+    let refuse = |key: &str, message: String, hint: &str| Err(refusal(&format!("trainer.{key}"), message).hint(hint));
     let counts = [
         ("group_size", learner.group_size),
         ("groups_per_step", learner.groups_per_step),
@@ -260,21 +268,23 @@ fn numbers(learner: &Learner) -> Result<()> {
         ("tokens_per_batch", learner.tokens_per_batch),
     ];
     if let Some((name, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
-        return refuse(format!("trainer.{name} is 0"), "give at least 1, or leave it out for the default");
+        return refuse(name, format!("trainer.{name} is 0"), "give at least 1, or leave it out for the default");
     }
     let trajectories = learner.group_size * learner.groups_per_step;
     if learner.mini_batches > trajectories {
         return refuse(
+            "mini_batches",
             format!("trainer.mini_batches is {} and a step has {trajectories} trajectories", learner.mini_batches),
             "give fewer mini-batches",
         );
     }
     if learner.mini_batch_by == MiniBatchBy::Step && learner.mini_batches > 1 {
         let message = format!("trainer.mini_batches is {} and trainer.mini_batch_by \"step\"", learner.mini_batches);
-        return refuse(message, "by step there is one for each number of a step: leave trainer.mini_batches out");
+        return refuse("mini_batches", message, "by step there is one for each number of a step: leave trainer.mini_batches out");
     }
     if !(learner.step_ratio_clip >= 0.0 && learner.step_ratio_clip < 1.0) {
         return refuse(
+            "step_ratio_clip",
             format!("trainer.step_ratio_clip is {}", learner.step_ratio_clip),
             "give a number from 0 up to below 1, such as 0.2",
         );
@@ -283,7 +293,7 @@ fn numbers(learner: &Learner) -> Result<()> {
         && !(low > 0.0 && low <= 1.0 && high > 0.0 && high.is_finite())
     {
         let message = format!("trainer.clip is {{ {low}, {high} }}");
-        return refuse(message, "both are above 0, the first at most 1");
+        return refuse("clip", message, "both are above 0, the first at most 1");
     }
     let from_zero = [
         ("lr", learner.lr),
@@ -299,46 +309,50 @@ fn numbers(learner: &Learner) -> Result<()> {
         ("recompute_above", learner.recompute_above),
     ];
     if let Some((name, value)) = from_zero.into_iter().find(|(_, value)| !(*value >= 0.0 && value.is_finite())) {
-        return refuse(format!("trainer.{name} is {value}"), "give a number from 0 up");
+        return refuse(name, format!("trainer.{name} is {value}"), "give a number from 0 up");
     }
     if learner.critic.shared && !learner.critic.privileged.is_empty() {
         let message = "trainer.critic.privileged is for the critic alone, and trainer.critic.shared has it read what the policy reads";
-        return refuse(message.to_owned(), "leave trainer.critic.shared out: the critic is then a model of its own");
+        return refuse("critic.privileged", message.to_owned(), "leave trainer.critic.shared out: the critic is then a model of its own");
     }
     if !(0.0..1.0).contains(&learner.ema) {
-        return refuse(format!("trainer.ema is {}", learner.ema), "give a number from 0 up to below 1, such as 0.99");
+        return refuse("ema", format!("trainer.ema is {}", learner.ema), "give a number from 0 up to below 1, such as 0.99");
     }
     if !(learner.filter.keep > 0.0 && learner.filter.keep <= 1.0) {
-        return refuse(format!("trainer.filter.keep is {}", learner.filter.keep), "give a share above 0, at most 1");
+        return refuse("filter.keep", format!("trainer.filter.keep is {}", learner.filter.keep), "give a share above 0, at most 1");
     }
     if !(learner.kl.horizon > 0.0 && learner.entropy.is_finite()) {
+        let key = if learner.kl.horizon > 0.0 { "entropy" } else { "kl.horizon" };
         let message = format!("trainer.kl.horizon is {} and trainer.entropy {}", learner.kl.horizon, learner.entropy);
-        return refuse(message, "give numbers, the first above 0");
+        return refuse(key, message, "give numbers, the first above 0");
     }
     Ok(())
 }
 
 /// Trees that can't be.
 fn branches(learner: &Learner) -> Result<()> {
-    let refuse = |message: String, hint: &str| Err(Error::new(Kind::Script, message).hint(hint));
+    let refuse = |key: &str, message: String, hint: &str| {
+        Err(refusal(&format!("trainer.branch.{key}"), message).hint(hint))
+    };
     let Branch { roots, at, width, rounds } = &learner.branch;
     if *roots == 0 {
         return Ok(());
     }
     if *roots > learner.group_size {
         let message = format!("trainer.branch.roots is {roots} and trainer.group_size {}", learner.group_size);
-        return refuse(message, "the roots are among the group: give fewer than it has members");
+        return refuse("roots", message, "the roots are among the group: give fewer than it has members");
     }
     if *width == 0 {
-        return refuse("trainer.branch.width is 0".to_owned(), "give at least 1: branches from one state");
+        return refuse("width", "trainer.branch.width is 0".to_owned(), "give at least 1: branches from one state");
     }
     let branches = (learner.group_size - roots) / roots;
     if *rounds == 0 || *rounds > branches.max(1) {
         let message = format!("trainer.branch.rounds is {rounds}, and {branches} trajectories branch off each root");
-        return refuse(message, "give at least 1, and a trajectory for each round");
+        return refuse("rounds", message, "give at least 1, and a trajectory for each round");
     }
     match at {
         BranchAt::Steps(list) if list.is_empty() || list.contains(&0) => refuse(
+            "at",
             format!("trainer.branch.at is {list:?}"),
             "list numbers of steps: 1 is the state after the first; roots begin at 0",
         ),
@@ -352,24 +366,26 @@ pub(super) fn room_to_branch(settings: &Settings, learner: &Learner) -> Result<(
         return Ok(());
     }
     let message = "trainer.branch branches off middle states, and env.max_steps is 1: there are none";
-    Err(Error::new(Kind::Script, message).hint("raise env.max_steps, or set trainer.branch.roots = 0"))
+    Err(refusal("trainer.branch.roots", message).hint("raise env.max_steps, or set trainer.branch.roots = 0"))
 }
 
 /// What is sampled must be what is scored.
 fn sampled(sampling: &Sampling) -> Result<()> {
-    let refuse = |message: &str, hint: &str| Err(Error::new(Kind::Script, message).hint(hint));
+    let refuse = |key: &str, message: &str, hint: &str| Err(refusal(key, message).hint(hint));
     if sampling.penalises() || !sampling.logit_bias.is_empty() {
         return refuse(
+            if sampling.penalises() { "sampling.repetition_penalty" } else { "sampling.logit_bias" },
             "sampling.repetition_penalty and sampling.logit_bias sample from another distribution than the policy's, \
              which training can't score",
             "leave them out; they are for `r1 infer` and `r1 lua`",
         );
     }
     if sampling.temperature < 0.0 {
-        return refuse("sampling.temperature is below 0", "train at temperature 1");
+        return refuse("sampling.temperature", "sampling.temperature is below 0", "train at temperature 1");
     }
     if sampling.temperature == 0.0 {
         return refuse(
+            "sampling.temperature",
             "sampling.temperature is 0: every try at a task is the same, and there is no distribution to learn",
             "train at temperature 1; eval.temperature may be 0",
         );

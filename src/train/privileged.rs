@@ -83,7 +83,7 @@ pub(super) fn shown(rows: &[Row], prefixes: &[Vec<u32>], longest: usize) -> Resu
                 row.len()
             );
             return Err(Error::new(Kind::Data, message)
-                .at(format!("trajectory {}", row.trajectory))
+                .in_trajectories(vec![row.trajectory as u64], None)
                 .hint("lower policy.max_context, or show the critic less"));
         }
         Ok(Row {

@@ -123,10 +123,12 @@ fn tell(reporter: &Reporter, reload: &Reload, generation: u64, waiting: &[Change
 }
 
 fn refused(reporter: &Reporter, path: &Path, error: &Error) {
-    let Error { message, place, hint, kind } = error;
+    let Error { message, place, hint, kind, subject } = error;
     let line = place.as_deref().and_then(line_at);
     if reporter.mode() == Mode::Json {
-        let fields = json!({ "kind": kind.name(), "message": message, "place": place, "line": line, "hint": hint });
+        let fields = json!({
+            "kind": kind.name(), "message": message, "subject": subject, "place": place, "line": line, "hint": hint,
+        });
         return reporter.event("reload_refused", &fields);
     }
     let mut text = format!("{} has changed and is not reloaded; the old version goes on", path.display());

@@ -176,7 +176,7 @@ impl Update<'_> {
                     let rewards = column(&lesson.rewards)?;
                     let tokens = custom::Tokens { inputs, group: &group, rewards: rewards.as_ref() };
                     let (computed, logged) = custom::compute(graph, &objective, &tokens, &denominators, units)
-                        .map_err(|error| error.at(trajectories_of(rows, &members)))?;
+                        .map_err(|error| error.in_trajectories(trajectories_of(rows, &members), None))?;
                     for ((name, _), value) in graph.logged.iter().zip(logged) {
                         stats.logged.entry(name.clone()).or_default().add(value);
                     }
@@ -186,13 +186,13 @@ impl Update<'_> {
             };
             let mut loss = computed.loss;
             if let Some(value_loss) = &mut shared {
-                let own = value_loss(hidden, &batch).map_err(|error| error.at(trajectories_of(rows, &members)))?;
+                let own = value_loss(hidden, &batch).map_err(|error| error.in_trajectories(trajectories_of(rows, &members), None))?;
                 loss = loss.f_add(&own)?;
             }
             let value = f64::try_from(&loss)?;
             if !value.is_finite() {
                 return Err(Error::new(Kind::Numeric, format!("the loss is {value}"))
-                    .at(trajectories_of(rows, &members))
+                    .in_trajectories(trajectories_of(rows, &members), None)
                     .hint("this optimiser step was not taken; lower trainer.lr or look at the rewards"));
             }
             pass.backward(&loss)?;
@@ -296,13 +296,11 @@ fn largest_difference(a: &Tensor, b: &Tensor) -> Result<f64> {
     Ok(f64::try_from(a.f_detach()?.f_sub(b)?.f_abs()?.f_max()?)?)
 }
 
-/// The first trajectories of some rows, by their place among the step's.
-pub(super) fn trajectories_of(rows: &[Row], members: &[usize]) -> String {
-    let mut numbers: Vec<usize> = members.iter().map(|&i| rows[i].trajectory).collect();
+/// The trajectories of some rows, by their place among the step's.
+pub(super) fn trajectories_of(rows: &[Row], members: &[usize]) -> Vec<u64> {
+    let mut numbers: Vec<u64> = members.iter().map(|&i| rows[i].trajectory as u64).collect();
     numbers.dedup();
-    let shown: Vec<String> = numbers.iter().take(8).map(ToString::to_string).collect();
-    let more = if numbers.len() > 8 { format!(" and {} more", numbers.len() - 8) } else { String::new() };
-    format!("trajectory {}{more}", shown.join(", "))
+    numbers
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ impl Advantages {
             for (row, list) in rows.iter().zip(lists) {
                 if let Some(bad) = list.iter().find(|number| !number.is_finite()) {
                     return Err(Error::new(Kind::Numeric, format!("{what} is {bad}"))
-                        .at(format!("trajectory {} step {}", row.trajectory, row.step))
+                        .in_step(row.trajectory, row.step)
                         .hint("look at the size of the rewards"));
                 }
             }
@@ -128,7 +128,7 @@ pub(super) fn places<'a>(rows: &'a [StepRow], path: &'a Path) -> impl Iterator<I
 
 pub(super) fn missing(batch: &Batch<'_>, path: &Path, what: &str) -> Error {
     let place = path.rows.first().map_or(0, |&i| batch.rows[i].trajectory);
-    Error::new(Kind::Usage, what).at(format!("trajectory {place}"))
+    Error::new(Kind::Usage, what).in_trajectories(vec![place], None)
 }
 
 /// V after the last step: 0 when the task ended, the critic's value of the next observation when a limit cut it.

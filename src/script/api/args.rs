@@ -13,6 +13,7 @@ use crate::script::convert::{Odd, kind, show, to_json};
 use crate::script::grants::Grants;
 use crate::script::host::{Host, misuse, place};
 use crate::script::limits::Slot;
+use crate::script::source_map::SourceMap;
 
 /// Raises an error inside the VM.
 pub(crate) fn raise(error: Error) -> mlua::Error {
@@ -24,60 +25,40 @@ pub(crate) fn fail(lua: &Lua, function: &str, message: impl std::fmt::Display) -
     raise(misuse(lua, format!("{function}: {message}")))
 }
 
-/// Raises an error of a settings section. Its message names the field (`sampling.stop`); the place is the line where
-/// that field is set, or the caller's.
+/// Raises an error of a settings section. The place is the line where the setting it is about is set, or the caller's.
 pub(crate) fn fail_with(lua: &Lua, function: &str, error: Error) -> mlua::Error {
-    let field = error.message.split('`').nth(1).map(str::to_owned).unwrap_or_default();
-    // `trainer.lr` stands as `lr` in r1.grpo { … }.
-    let short = field.split_once('.').map_or("", |(_, rest)| rest);
-    let place = place(lua)
-        .map(|place| field_place(lua, &place, &field).or_else(|| field_place(lua, &place, short)).unwrap_or(place));
-    raise(Error { message: format!("{function}: {}", error.message), place, ..error })
+    let caller = place(lua);
+    let set = caller.as_ref().zip(error.setting()).and_then(|(caller, key)| field_place(lua, caller, function, key));
+    raise(Error { message: format!("{function}: {}", error.message), place: set.or(caller), ..error })
 }
 
 /// The files that were run, by the paths shown in messages.
 #[derive(Default)]
 pub(crate) struct Texts {
     pub(crate) texts: BTreeMap<String, String>,
+    /// The paths of modules, by the names that `require` takes.
+    pub(crate) modules: BTreeMap<String, String>,
     /// Their code; the main file first.
     pub(crate) chunks: Vec<(String, Function)>,
 }
 
-/// The line where a dotted field is set in the call that starts at `place`. The VM only knows the line of the call, which in a
+/// The line where the call of `function` at `caller` sets a field. The VM only knows the line of the call, which in a
 /// recipe may be far above.
-fn field_place(lua: &Lua, place: &str, field: &str) -> Option<String> {
+fn field_place(lua: &Lua, caller: &str, function: &str, key: &str) -> Option<String> {
     let texts = lua.app_data_ref::<Texts>()?;
-    let (path, line) = place.rsplit_once(':')?;
-    let found = line_of(texts.texts.get(path)?, line.parse().ok()?, field)?;
-    Some(format!("{path}:{found}"))
+    let (path, line) = caller.rsplit_once(':')?;
+    let line = line.parse().ok()?;
+    let files = texts.texts.iter().map(|(path, text)| (path.as_str(), text.as_str()));
+    let map = SourceMap::new(files, texts.modules.clone());
+    let function = function.split(": ").next().unwrap_or(function);
+    // `trainer.lr` stands as `lr` in r1.grpo { … }.
+    let inside = || key.split_once('.').and_then(|(_, key)| map.argument(path, line, function, key));
+    map.argument(path, line, function, key).or_else(inside)
 }
 
-/// The line, from line `from` on, where a dotted field is set: the first `name =` for each segment in turn.
-pub(crate) fn line_of(text: &str, from: usize, field: &str) -> Option<usize> {
-    let mut lines = text.lines().enumerate().skip(from.checked_sub(1)?);
-    let mut rest = String::new();
-    let mut found = None;
-    for name in field.split('.') {
-        loop {
-            if let Some(behind) = after_key(&rest, name) {
-                rest = behind.to_owned();
-                break;
-            }
-            let (index, text) = lines.next()?;
-            found = Some(index + 1);
-            text.split("--").next().unwrap_or_default().clone_into(&mut rest);
-        }
-    }
-    found
-}
-
-/// What stands behind `name =` in a line.
-fn after_key<'a>(line: &'a str, name: &str) -> Option<&'a str> {
-    line.match_indices(name).find_map(|(at, _)| {
-        let starts = !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '.');
-        let behind = line[at + name.len()..].trim_start().strip_prefix('=')?;
-        (starts && !behind.starts_with('=')).then_some(behind)
-    })
+/// The dotted name of a field; a function whose name ends in a table (`r1.recipe: data`) reads that table.
+fn inside(function: &str, name: &str) -> String {
+    function.split_once(": ").map_or_else(|| name.to_owned(), |(_, table)| format!("{table}.{name}"))
 }
 
 /// The fields of the one table a constructor takes; unknown ones are refused.
@@ -98,7 +79,7 @@ impl<'a> Fields<'a> {
             Value::String(name) if known.iter().any(|known| *name == **known) => Ok(()),
             Value::String(name) => {
                 let name = name.to_string_lossy();
-                let error = Error::new(Kind::Script, format!("unknown field `{name}`"));
+                let error = Error::new(Kind::Script, format!("unknown field `{name}`")).about_setting(inside(function, &name));
                 let hint = astray::home(function, &name);
                 Err(fail_with(lua, function, error.hint(hint.unwrap_or_else(|| suggest(&name, known.iter().copied())))))
             }
@@ -113,6 +94,7 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn refuse(&self, name: &str, wanted: &str, got: &Value) -> mlua::Error {
         let error = Error::new(Kind::Script, format!("`{name}` must be {wanted}, got {}", kind(got)));
+        let error = error.about_setting(inside(self.function, name));
         fail_with(self.lua, self.function, error)
     }
 

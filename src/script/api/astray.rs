@@ -46,6 +46,7 @@ pub(crate) fn function_at(function: &str, path: &str) -> Error {
         _ => ("plain data: text, numbers, booleans and tables", ""),
     };
     let error = Error::new(Kind::Script, format!("`{field}` is a function; it takes {wanted}"));
+    let error = error.about_setting(field);
     if hint.is_empty() { error } else { error.hint(hint) }
 }
 

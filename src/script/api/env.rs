@@ -68,7 +68,7 @@ fn env(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Env> {
             if name != AUTO && !own.contains(&name.as_str()) && Format::from_name(&name).is_err() {
                 let error = Format::unknown(&name, &own);
                 let message = format!("`format`: {}", error.message);
-                return Err(fail_with(lua, NAME, Error { message, ..error }));
+                return Err(fail_with(lua, NAME, Error { message, ..error }.about_setting("format")));
             }
             Some(name)
         }

@@ -150,8 +150,11 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
 fn own_function(lua: &Lua, settings: &Json, choice: &str, field: &str, example: &str, there: bool) -> mlua::Result<()> {
     let chosen = settings.get("trainer").and_then(|trainer| trainer.get(choice));
     let name = chosen.map(|chosen| chosen.get("name").unwrap_or(chosen));
-    let error =
-        |message: String, hint: String| Err(fail_with(lua, "r1.recipe", Error::new(Kind::Script, message).hint(hint)));
+    let key = format!("trainer.{choice}");
+    let error = |message: String, hint: String| {
+        let error = Error::new(Kind::Script, message).about_setting(key.as_str());
+        Err(fail_with(lua, "r1.recipe", error.hint(hint)))
+    };
     match (name == Some(&Json::from("custom")), there) {
         (true, false) => error(
             format!("`trainer.{choice}` is \"custom\", and the recipe has no `{field}`"),
@@ -198,7 +201,7 @@ fn envs(lua: &Lua, fields: &Fields<'_>) -> mlua::Result<Vec<(String, Env)>> {
         other => return Err(fields.refuse("envs", "a table of environments by name", &other)),
     };
     if one.is_some() {
-        let error = Error::new(Kind::Script, "`env` and `envs` are both set");
+        let error = Error::new(Kind::Script, "`env` and `envs` are both set").about_setting("env");
         return Err(fail_with(
             lua,
             NAME,

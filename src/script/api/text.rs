@@ -214,7 +214,7 @@ fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<TemplateOf> 
         }
         if let Some(name) = fields.text("format")? {
             if name != AUTO {
-                Format::from_name(&name).map_err(|error| fail_with(lua, NAME, error))?;
+                Format::from_name(&name).map_err(|error| fail_with(lua, NAME, error.about_setting("format")))?;
             }
             format = name;
         }

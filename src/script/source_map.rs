@@ -1,0 +1,393 @@
+//! The lines where a script sets its settings, read from its syntax tree.
+//!
+//! Settings arrive as values, and a refused value has no line. The syntax tree has: a dotted name such as
+//! `trainer.critic.lr` is followed through table constructors, constructor calls (`r1.grpo { … }`), variables that are
+//! assigned once, and modules that return tables. Where a value is computed, the deepest key that is known is the place.
+
+use std::collections::{BTreeMap, HashMap};
+
+use full_moon::LuaVersion;
+use full_moon::ast::{
+    Assignment, Call, Expression, Field, FunctionArgs, FunctionCall, Index, LastStmt, LocalAssignment, Prefix,
+    Suffix, TableConstructor, Var,
+};
+use full_moon::node::Node;
+use full_moon::tokenizer::{TokenReference, TokenType};
+use full_moon::visitors::Visitor;
+
+/// How many variables and modules are followed for one name; a cycle ends here.
+const HOPS: usize = 32;
+
+/// The syntax trees of the files of a script, as far as settings need them.
+#[derive(Default)]
+pub(crate) struct SourceMap {
+    /// By path.
+    files: BTreeMap<String, FileMap>,
+    /// Paths of modules, by the name that `require` takes.
+    modules: BTreeMap<String, String>,
+}
+
+/// One file: its variables, its calls, and what it returns.
+#[derive(Default)]
+struct FileMap {
+    /// Dotted names (`options`, `options.lr`) with every value they are assigned.
+    assigned: HashMap<String, Vec<(usize, Shape)>>,
+    calls: Vec<(Site, Shape)>,
+    returned: Option<Shape>,
+}
+
+/// A call in the text.
+struct Site {
+    /// The function as it is written: `r1.grpo`.
+    function: String,
+    /// The line that the VM reports for the call: that of the end of the function's name.
+    line: usize,
+}
+
+/// What an expression is, as far as fields can be found in it.
+#[derive(Clone)]
+enum Shape {
+    Table(Vec<Entry>),
+    /// A variable or a field of one: `a.b`.
+    Name(String),
+    Module(String),
+    Computed,
+}
+
+#[derive(Clone)]
+struct Entry {
+    /// `None` for an item of a list.
+    name: Option<String>,
+    line: usize,
+    value: Shape,
+}
+
+impl SourceMap {
+    /// The map of files, given as (path, source); the first is the main one. A file that does not parse has no positions.
+    pub(crate) fn new<'a>(
+        files: impl IntoIterator<Item = (&'a str, &'a str)>,
+        modules: BTreeMap<String, String>,
+    ) -> Self {
+        let files: Vec<(&str, &str)> = files.into_iter().collect();
+        // The parser descends by recursion, and a thread of the host may have little stack.
+        let parsed = std::thread::scope(|scope| {
+            let parse = || files.iter().map(|(path, text)| ((*path).to_owned(), FileMap::parse(text))).collect();
+            let thread = std::thread::Builder::new().stack_size(256 << 20).spawn_scoped(scope, parse);
+            thread.ok().and_then(|thread| thread.join().ok()).unwrap_or_default()
+        });
+        Self { files: parsed, modules }
+    }
+
+    /// `path:line` where the recipe that `main` returns sets `key` (`trainer.lr`), or the deepest part of it that is known.
+    pub(crate) fn setting(&self, main: &str, key: &str) -> Option<String> {
+        let returned = self.files.get(main)?.returned.as_ref()?;
+        let found = self.follow(main, returned, &segments(key), HOPS)?;
+        Some(found.place())
+    }
+
+    /// `path:line` where the argument of the call of `function` at `line` of `path` sets `key`.
+    pub(crate) fn argument(&self, path: &str, line: usize, function: &str, key: &str) -> Option<String> {
+        let calls = self.files.get(path)?.calls.iter().filter(|(site, _)| site.line == line);
+        let (named, others): (Vec<_>, Vec<_>) = calls.partition(|(site, _)| site.function == function);
+        // A constructor under another name (`local grpo = r1.grpo`) is still a call at this line.
+        let found = named.into_iter().chain(others).find_map(|(_, shape)| {
+            self.follow(path, shape, &segments(key), HOPS)
+        })?;
+        Some(found.place())
+    }
+
+    fn follow<'a>(&'a self, path: &'a str, shape: &Shape, key: &[Segment<'_>], hops: usize) -> Option<Found<'a>> {
+        let ([first, rest @ ..], Some(hops)) = (key, hops.checked_sub(1)) else { return None };
+        match shape {
+            Shape::Table(entries) => {
+                let entry = match first {
+                    Segment::Name(name) => entries.iter().rfind(|entry| entry.name.as_deref() == Some(name)),
+                    Segment::Item(index) => entries.iter().filter(|entry| entry.name.is_none()).nth(*index),
+                }?;
+                let deeper = self.follow(path, &entry.value, rest, hops);
+                Some(deeper.unwrap_or(Found { path, line: entry.line }))
+            }
+            Shape::Name(name) => self.variable(path, name, key, hops),
+            Shape::Module(name) => {
+                let path = self.modules.get(name)?;
+                self.follow(path, self.files.get(path)?.returned.as_ref()?, key, hops)
+            }
+            Shape::Computed => None,
+        }
+    }
+
+    /// A field of a variable: set on its own (`options.lr = 1`), or in the table that the variable was given.
+    fn variable<'a>(&'a self, path: &'a str, name: &str, key: &[Segment<'_>], hops: usize) -> Option<Found<'a>> {
+        let file = self.files.get(path)?;
+        for named in (0..=key.len()).rev() {
+            let (own, rest) = key.split_at(named);
+            let names = own.iter().map(|segment| match segment {
+                Segment::Name(name) => Some(*name),
+                Segment::Item(_) => None,
+            });
+            let Some(names) = names.collect::<Option<Vec<&str>>>() else { continue };
+            let full = std::iter::once(name).chain(names).collect::<Vec<&str>>().join(".");
+            match file.assigned.get(&full).map(Vec::as_slice) {
+                // Which of several assignments was the last to run is not in the text.
+                Some([(line, value)]) => {
+                    let deeper = self.follow(path, value, rest, hops);
+                    return deeper.or_else(|| (named > 0).then_some(Found { path, line: *line }));
+                }
+                Some(_) => return None,
+                None => {}
+            }
+        }
+        // `shared.trainer`, where `shared` is a module or a table.
+        let (outer, field) = name.rsplit_once('.')?;
+        let key: Vec<Segment<'_>> = std::iter::once(Segment::Name(field)).chain(key.iter().copied()).collect();
+        self.variable(path, outer, &key, hops.checked_sub(1)?)
+    }
+}
+
+/// Where a key is set.
+struct Found<'a> {
+    path: &'a str,
+    line: usize,
+}
+
+impl Found<'_> {
+    fn place(&self) -> String {
+        format!("{}:{}", self.path, self.line)
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Segment<'a> {
+    Name(&'a str),
+    /// An item of a list, from 0.
+    Item(usize),
+}
+
+/// `groups[1].lr` as its names and items; items are written from 1.
+fn segments(key: &str) -> Vec<Segment<'_>> {
+    let mut all = Vec::new();
+    for part in key.split('.') {
+        let mut pieces = part.split('[');
+        all.extend(pieces.next().filter(|name| !name.is_empty()).map(Segment::Name));
+        let items = pieces.filter_map(|piece| piece.trim_end_matches(']').parse::<usize>().ok());
+        all.extend(items.filter_map(|item| item.checked_sub(1)).map(Segment::Item));
+    }
+    all
+}
+
+impl FileMap {
+    fn parse(text: &str) -> Self {
+        let Ok(ast) = full_moon::parse_fallible(text, LuaVersion::luau()).into_result() else {
+            return Self::default();
+        };
+        let mut map = Self::default();
+        map.visit_ast(&ast);
+        if let Some(LastStmt::Return(returned)) = ast.nodes().last_stmt() {
+            map.returned = returned.returns().iter().next().map(shape);
+        }
+        map
+    }
+
+    fn assign(&mut self, name: String, line: usize, value: Shape) {
+        self.assigned.entry(name).or_default().push((line, value));
+    }
+}
+
+impl Visitor for FileMap {
+    fn visit_local_assignment(&mut self, assignment: &LocalAssignment) {
+        let mut values = assignment.expressions().iter();
+        for name in assignment.names() {
+            let value = values.next().map_or(Shape::Computed, shape);
+            self.assign(text(name), line_of(name), value);
+        }
+    }
+
+    fn visit_assignment(&mut self, assignment: &Assignment) {
+        let mut values = assignment.expressions().iter();
+        for variable in assignment.variables() {
+            let value = values.next().map_or(Shape::Computed, shape);
+            let line = variable.start_position().map_or(0, |position| position.line());
+            if let Some(name) = dotted(variable) {
+                self.assign(name, line, value);
+            }
+        }
+    }
+
+    fn visit_function_call(&mut self, call: &FunctionCall) {
+        let Some(argument) = argument(call) else { return };
+        let suffixes: Vec<&Suffix> = call.suffixes().collect();
+        let Some((_, before)) = suffixes.split_last() else { return };
+        let end = before.last().map_or_else(|| call.prefix().end_position(), |suffix| suffix.end_position());
+        let Some(end) = end else { return };
+        let function = dotted_parts(call.prefix(), before.iter().copied()).unwrap_or_default();
+        self.calls.push((Site { function, line: end.line() }, argument));
+    }
+}
+
+/// The shape of an expression.
+fn shape(expression: &Expression) -> Shape {
+    match expression {
+        Expression::TableConstructor(table) => fields(table),
+        Expression::Parentheses { expression, .. } | Expression::TypeAssertion { expression, .. } => shape(expression),
+        Expression::FunctionCall(call) => argument(call).unwrap_or(Shape::Computed),
+        Expression::Var(variable) => dotted(variable).map_or(Shape::Computed, Shape::Name),
+        _ => Shape::Computed,
+    }
+}
+
+/// The shape of what a call was given, which a constructor (`r1.grpo { … }`) keeps; the module of a `require`.
+fn argument(call: &FunctionCall) -> Option<Shape> {
+    let suffixes: Vec<&Suffix> = call.suffixes().collect();
+    let (Suffix::Call(Call::AnonymousCall(arguments)), before) = suffixes.split_last()? else { return None };
+    let required = |text: &TokenReference| {
+        let named = dotted_parts(call.prefix(), before.iter().copied())? == "require";
+        let TokenType::StringLiteral { literal, .. } = text.token().token_type() else { return None };
+        let name = literal.strip_suffix(".lua").unwrap_or(literal).trim_start_matches("./").to_owned();
+        named.then_some(Shape::Module(name))
+    };
+    match &**arguments {
+        FunctionArgs::TableConstructor(table) => Some(fields(table)),
+        FunctionArgs::String(text) => required(text),
+        FunctionArgs::Parentheses { arguments, .. } => match arguments.iter().next()? {
+            Expression::String(text) => required(text),
+            other if arguments.len() == 1 => Some(shape(other)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn fields(table: &TableConstructor) -> Shape {
+    let entries = table.fields().iter().filter_map(|field| {
+        let line = field.start_position()?.line();
+        Some(match field {
+            Field::NameKey { key, value, .. } => Entry { name: Some(text(key)), line, value: shape(value) },
+            Field::ExpressionKey { key, value, .. } => {
+                let Expression::String(key) = &**key else { return None };
+                let TokenType::StringLiteral { literal, .. } = key.token().token_type() else { return None };
+                Entry { name: Some(literal.to_string()), line, value: shape(value) }
+            }
+            Field::NoKey(value) => Entry { name: None, line, value: shape(value) },
+            _ => return None,
+        })
+    });
+    Shape::Table(entries.collect())
+}
+
+/// A variable written with names alone: `a`, `a.b`.
+fn dotted(variable: &Var) -> Option<String> {
+    match variable {
+        Var::Name(name) => Some(text(name)),
+        Var::Expression(expression) => dotted_parts(expression.prefix(), expression.suffixes()),
+        _ => None,
+    }
+}
+
+fn dotted_parts<'a>(prefix: &Prefix, suffixes: impl IntoIterator<Item = &'a Suffix>) -> Option<String> {
+    let Prefix::Name(name) = prefix else { return None };
+    let mut all = text(name);
+    for suffix in suffixes {
+        let Suffix::Index(Index::Dot { name, .. }) = suffix else { return None };
+        all.push('.');
+        all.push_str(&text(name));
+    }
+    Some(all)
+}
+
+fn text(token: &TokenReference) -> String {
+    token.token().to_string()
+}
+
+fn line_of(token: &TokenReference) -> usize {
+    token.token().start_position().line()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn map(main: &str) -> SourceMap {
+        SourceMap::new([("main.lua", main)], BTreeMap::new())
+    }
+
+    #[track_caller]
+    fn holds(main: &str, key: &str, line: usize) {
+        assert_eq!(map(main).setting("main.lua", key), Some(format!("main.lua:{line}")), "{key}");
+    }
+
+    #[test]
+    fn nested_tables_do_not_hide_a_field_of_the_same_name() {
+        let script = "return r1.recipe {\n  trainer = r1.grpo {\n    critic = { lr = 1e-5 },\n    lr = -1,\n  },\n}";
+        holds(script, "trainer.lr", 4);
+        holds(script, "trainer.critic.lr", 3);
+    }
+
+    #[test]
+    fn comments_texts_and_other_tables_are_not_settings() {
+        let script = "-- lr = 1\nlocal words = 'lr = 2'\nlocal other = { lr = 3 }\n--[[ lr = 4\n]]\nreturn r1.recipe { \
+                      trainer = r1.grpo { group_size = 2,\n lr = 5 } }";
+        holds(script, "trainer.lr", 7);
+        holds(script, "trainer.group_size", 6);
+    }
+
+    #[test]
+    fn variables_that_are_assigned_once_are_followed() {
+        let script = "local sampling = {\n  temperature = -1,\n}\nlocal options: any = { lr = 1 }\noptions.steps = 0\n\
+                      local recipe = r1.recipe({ sampling = sampling, trainer = r1.grpo(options) })\nreturn recipe";
+        holds(script, "sampling.temperature", 2);
+        holds(script, "trainer.lr", 4);
+        holds(script, "trainer.steps", 5);
+    }
+
+    #[test]
+    fn what_is_computed_has_the_place_of_the_deepest_known_key() {
+        let script = "local a = { lr = 1 }\na = { lr = 2 }\nreturn r1.recipe {\n  trainer = make(1, 2),\n  sampling = a,\n}";
+        holds(script, "trainer.lr", 4);
+        holds(script, "sampling.lr", 5);
+        assert_eq!(map(script).setting("main.lua", "limits.cpu"), None);
+        assert_eq!(map("return nonsense(").setting("main.lua", "trainer.lr"), None);
+        assert_eq!(map("local a = b\nlocal b = a\nreturn a").setting("main.lua", "trainer.lr"), None);
+    }
+
+    #[test]
+    fn modules_are_followed_by_the_name_they_are_required_with() {
+        let main = "local shared = require(\"lib/shared\")\nlocal base = require('./lib/base.lua')\n\
+                    return r1.recipe { trainer = shared.trainer, sampling = base, env = r1.env(shared.env) }";
+        let shared = "return {\n  trainer = r1.grpo {\n    lr = 1 },\n  env = { max_steps = 0 } }";
+        let base = "local M = {}\nM.temperature = 2\nreturn M";
+        let modules = [("lib/shared", "s/lib/shared.lua"), ("lib/base", "s/lib/base.lua")];
+        let modules = modules.map(|(name, path)| (name.to_owned(), path.to_owned())).into();
+        let map = SourceMap::new([("m.lua", main), ("s/lib/shared.lua", shared), ("s/lib/base.lua", base)], modules);
+        assert_eq!(map.setting("m.lua", "trainer.lr").unwrap(), "s/lib/shared.lua:3");
+        assert_eq!(map.setting("m.lua", "env.max_steps").unwrap(), "s/lib/shared.lua:4");
+        assert_eq!(map.setting("m.lua", "sampling.temperature").unwrap(), "s/lib/base.lua:2");
+    }
+
+    #[test]
+    fn items_of_lists_are_counted_from_one() {
+        let script = "return r1.recipe { trainer = r1.grpo { groups = {\n{ lr = 1 },\n{ lr = 2 } } } }";
+        holds(script, "trainer.groups[2].lr", 3);
+    }
+
+    #[test]
+    fn an_argument_is_found_in_its_own_call() {
+        let script = "local e = r1.env { max_steps = 1 } local t = r1.tool {\n max_steps = 2 }\nlocal make = r1.env\n\
+                      local f = make {\n\n max_steps = 3 }";
+        let map = map(script);
+        let at = |line, function, key| map.argument("main.lua", line, function, key);
+        assert_eq!(at(1, "r1.env", "max_steps").unwrap(), "main.lua:1");
+        assert_eq!(at(1, "r1.tool", "max_steps").unwrap(), "main.lua:2");
+        assert_eq!(at(4, "r1.env", "max_steps").unwrap(), "main.lua:6");
+        assert_eq!(at(4, "r1.env", "format"), None);
+    }
+
+    #[test]
+    fn deep_nesting_does_not_end_the_process() {
+        let deep = format!("return {}{}", "{a=".repeat(900), "}".repeat(900).replace("}}", "} }"));
+        let _ = map(&deep);
+        let key = vec!["a"; 20].join(".");
+        assert!(map(&format!("return {}1{}", "{a=".repeat(190), "}".repeat(190))).setting("main.lua", &key).is_some());
+    }
+}
