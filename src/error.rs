@@ -102,6 +102,8 @@ pub enum Subject {
     Trajectories { numbers: Vec<u64>, step: Option<u64> },
     /// One of the examples that a program gives, from 1.
     Example(usize),
+    /// A program that ended itself with this exit code.
+    Exit(u8),
 }
 
 /// One failure: what, where, and what to do about it.

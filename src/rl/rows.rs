@@ -152,10 +152,13 @@ impl StepRow {
             }
         }
         if let Some((name, bad)) = self.parts.iter().find(|(_, value)| !value.is_finite()) {
-            return Err(Error::new(Kind::Numeric, format!("part `{name}` of the reward is {bad}")).in_step(self.trajectory, self.step));
+            return Err(Error::new(Kind::Numeric, format!("part `{name}` of the reward is {bad}"))
+                .in_step(self.trajectory, self.step));
         }
         if self.terminated && self.truncated {
-            return Err(Error::new(Kind::Usage, "a step is either terminated or truncated").in_step(self.trajectory, self.step));
+            return Err(
+                Error::new(Kind::Usage, "a step is either terminated or truncated").in_step(self.trajectory, self.step)
+            );
         }
         Ok(())
     }

@@ -193,7 +193,7 @@ pub(crate) fn override_with(recipe: &mut Json, arguments: &[String]) -> Result<(
         let open = OPEN.iter().any(|table| key.starts_with(table)) || data_settings::is_column(key);
         if !known.iter().any(|known| known == key) && !open {
             let hint = counterparts::hint(key).unwrap_or_else(|| suggest(key, known.iter().map(String::as_str)));
-            return Err(usage(format!("unknown setting `{key}`")).hint(hint));
+            return Err(usage(format!("unknown setting `{key}`")).about_setting(key).hint(hint));
         }
         // `name=7` is the text "7" where the number 7 does not fit.
         let parsed = serde_json::from_str::<Json>(text).ok();

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use full_moon::LuaVersion;
 use full_moon::ast::{
-    Assignment, Call, Expression, Field, FunctionArgs, FunctionCall, Index, LastStmt, LocalAssignment, Prefix,
-    Suffix, TableConstructor, Var,
+    Assignment, Call, Expression, Field, FunctionArgs, FunctionCall, Index, LastStmt, LocalAssignment, Prefix, Suffix,
+    TableConstructor, Var,
 };
 use full_moon::node::Node;
 use full_moon::tokenizer::{TokenReference, TokenType};
@@ -90,9 +90,8 @@ impl SourceMap {
         let calls = self.files.get(path)?.calls.iter().filter(|(site, _)| site.line == line);
         let (named, others): (Vec<_>, Vec<_>) = calls.partition(|(site, _)| site.function == function);
         // A constructor under another name (`local grpo = r1.grpo`) is still a call at this line.
-        let found = named.into_iter().chain(others).find_map(|(_, shape)| {
-            self.follow(path, shape, &segments(key), HOPS)
-        })?;
+        let found =
+            named.into_iter().chain(others).find_map(|(_, shape)| self.follow(path, shape, &segments(key), HOPS))?;
         Some(found.place())
     }
 
@@ -343,7 +342,8 @@ mod tests {
 
     #[test]
     fn what_is_computed_has_the_place_of_the_deepest_known_key() {
-        let script = "local a = { lr = 1 }\na = { lr = 2 }\nreturn r1.recipe {\n  trainer = make(1, 2),\n  sampling = a,\n}";
+        let script =
+            "local a = { lr = 1 }\na = { lr = 2 }\nreturn r1.recipe {\n  trainer = make(1, 2),\n  sampling = a,\n}";
         holds(script, "trainer.lr", 4);
         holds(script, "sampling.lr", 5);
         assert_eq!(map(script).setting("main.lua", "limits.cpu"), None);

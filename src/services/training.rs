@@ -64,13 +64,14 @@ impl Trainings {
             return Ok(Json::Null);
         }
         let run = self.open.get_mut(&handle).ok_or_else(|| Error::new(Kind::Internal, "the training is not open"))?;
-        let told = answer(run, function, arguments).map_err(|error| match (error.subject.as_deref(), &error.place) {
-            // The place is to be the program's line.
-            (Some(Subject::Trajectories { .. } | Subject::Example { .. }), Some(place)) => {
-                Error { message: format!("{place}: {}", error.message), place: None, ..error }
-            }
-            _ => error,
-        })?;
+        let told =
+            answer(run, function, arguments).map_err(|error| match (error.subject.as_deref(), &error.place) {
+                // The place is to be the program's line.
+                (Some(Subject::Trajectories { .. } | Subject::Example { .. }), Some(place)) => {
+                    Error { message: format!("{place}: {}", error.message), place: None, ..error }
+                }
+                _ => error,
+            })?;
         Ok(json!({ "told": told, "about": run.about() }))
     }
 }

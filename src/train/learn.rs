@@ -165,8 +165,7 @@ fn given_advantages(rows: &[StepRow], learned: &Learned<'_>, given: &[Given]) ->
     let mut found = Advantages::none(rows);
     for (place, row) in rows.iter().enumerate() {
         let trajectory = row.trajectory as usize;
-        let wrong =
-            |why: String| Err(Error::new(Kind::Usage, why).in_step(row.trajectory, row.step));
+        let wrong = |why: String| Err(Error::new(Kind::Usage, why).in_step(row.trajectory, row.step));
         let own = match given.get(trajectory) {
             None => continue,
             Some(Given::All(advantage)) => vec![*advantage; row.mask.len()],

@@ -87,13 +87,14 @@ impl Objective {
         }
         if critic && learner.mini_batch_by == MiniBatchBy::Step {
             let message = "trainer.mini_batch_by is \"step\", which is defined without a critic";
-            return Err(
-                refusal("trainer.mini_batch_by", message).hint("use r1.grpo, or trainer.mini_batch_by = \"trajectory\"")
-            );
+            return Err(refusal("trainer.mini_batch_by", message)
+                .hint("use r1.grpo, or trainer.mini_batch_by = \"trajectory\""));
         }
         if learner.filter.uniform && learner.group_size < 2 {
             let message = "trainer.filter.uniform drops groups without variance, and groups of one have none";
-            return Err(refusal("trainer.filter.uniform", message).hint("raise trainer.group_size or leave the filter out"));
+            return Err(
+                refusal("trainer.filter.uniform", message).hint("raise trainer.group_size or leave the filter out")
+            );
         }
         let mut policy = policy_objective(learner).map_err(|error| at("loss", error))?;
         let mut shaping: Shaping = read("shaping", &learner.shaping)?;
@@ -121,7 +122,9 @@ impl Objective {
         }
         if learner.kl.target > 0.0 && coef == 0.0 {
             let message = "trainer.kl.target steers a coefficient that is 0, which no factor moves";
-            return Err(refusal("trainer.kl.target", message).hint("set trainer.kl.coef to where it begins, such as 0.01"));
+            return Err(
+                refusal("trainer.kl.target", message).hint("set trainer.kl.coef to where it begins, such as 0.01")
+            );
         }
         let kl_coef = if learner.kl.target > 0.0 && coef > 0.0 {
             KlController::Adaptive { coef, target: learner.kl.target, horizon: learner.kl.horizon }
@@ -207,8 +210,7 @@ fn read<T: DeserializeOwned + serde::Serialize + Default>(field: &str, options: 
     if let Some(name) = options.keys().find(|name| !known.contains_key(*name)) {
         let names = known.keys().map(String::as_str);
         let key = format!("trainer.{field}.{name}");
-        return Err(refusal(&key, format!("unknown field `{key}`"))
-            .hint(suggest(name, names.collect::<Vec<_>>())));
+        return Err(refusal(&key, format!("unknown field `{key}`")).hint(suggest(name, names.collect::<Vec<_>>())));
     }
     serde_json::from_value(Value::Object(options.clone())).map_err(|error| {
         let error = refusal(&format!("trainer.{field}"), format!("trainer.{field}: {error}"));
@@ -280,7 +282,11 @@ fn numbers(learner: &Learner) -> Result<()> {
     }
     if learner.mini_batch_by == MiniBatchBy::Step && learner.mini_batches > 1 {
         let message = format!("trainer.mini_batches is {} and trainer.mini_batch_by \"step\"", learner.mini_batches);
-        return refuse("mini_batches", message, "by step there is one for each number of a step: leave trainer.mini_batches out");
+        return refuse(
+            "mini_batches",
+            message,
+            "by step there is one for each number of a step: leave trainer.mini_batches out",
+        );
     }
     if !(learner.step_ratio_clip >= 0.0 && learner.step_ratio_clip < 1.0) {
         return refuse(
@@ -313,13 +319,25 @@ fn numbers(learner: &Learner) -> Result<()> {
     }
     if learner.critic.shared && !learner.critic.privileged.is_empty() {
         let message = "trainer.critic.privileged is for the critic alone, and trainer.critic.shared has it read what the policy reads";
-        return refuse("critic.privileged", message.to_owned(), "leave trainer.critic.shared out: the critic is then a model of its own");
+        return refuse(
+            "critic.privileged",
+            message.to_owned(),
+            "leave trainer.critic.shared out: the critic is then a model of its own",
+        );
     }
     if !(0.0..1.0).contains(&learner.ema) {
-        return refuse("ema", format!("trainer.ema is {}", learner.ema), "give a number from 0 up to below 1, such as 0.99");
+        return refuse(
+            "ema",
+            format!("trainer.ema is {}", learner.ema),
+            "give a number from 0 up to below 1, such as 0.99",
+        );
     }
     if !(learner.filter.keep > 0.0 && learner.filter.keep <= 1.0) {
-        return refuse("filter.keep", format!("trainer.filter.keep is {}", learner.filter.keep), "give a share above 0, at most 1");
+        return refuse(
+            "filter.keep",
+            format!("trainer.filter.keep is {}", learner.filter.keep),
+            "give a share above 0, at most 1",
+        );
     }
     if !(learner.kl.horizon > 0.0 && learner.entropy.is_finite()) {
         let key = if learner.kl.horizon > 0.0 { "entropy" } else { "kl.horizon" };
@@ -331,9 +349,8 @@ fn numbers(learner: &Learner) -> Result<()> {
 
 /// Trees that can't be.
 fn branches(learner: &Learner) -> Result<()> {
-    let refuse = |key: &str, message: String, hint: &str| {
-        Err(refusal(&format!("trainer.branch.{key}"), message).hint(hint))
-    };
+    let refuse =
+        |key: &str, message: String, hint: &str| Err(refusal(&format!("trainer.branch.{key}"), message).hint(hint));
     let Branch { roots, at, width, rounds } = &learner.branch;
     if *roots == 0 {
         return Ok(());

@@ -186,7 +186,8 @@ impl Update<'_> {
             };
             let mut loss = computed.loss;
             if let Some(value_loss) = &mut shared {
-                let own = value_loss(hidden, &batch).map_err(|error| error.in_trajectories(trajectories_of(rows, &members), None))?;
+                let own = value_loss(hidden, &batch)
+                    .map_err(|error| error.in_trajectories(trajectories_of(rows, &members), None))?;
                 loss = loss.f_add(&own)?;
             }
             let value = f64::try_from(&loss)?;

@@ -217,7 +217,8 @@ fn critic_step(
         let shared = if pass.is_none() { Some(scored(policy, &packed)?) } else { None };
         let Some(hidden) = pass.as_ref().map(Pass::hidden).or(shared.as_ref()) else { continue };
         let (loss, clipped) = share(&critic.values(hidden, &batch.predict)?, &batch, targets, count, settings)?;
-        let value = finite(f64::try_from(&loss)?).map_err(|error| error.in_trajectories(trajectories_of(&rows, &members), None))?;
+        let value = finite(f64::try_from(&loss)?)
+            .map_err(|error| error.in_trajectories(trajectories_of(&rows, &members), None))?;
         match pass {
             Some(pass) => pass.backward(&loss)?,
             None => loss.f_backward()?,

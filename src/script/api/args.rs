@@ -79,7 +79,8 @@ impl<'a> Fields<'a> {
             Value::String(name) if known.iter().any(|known| *name == **known) => Ok(()),
             Value::String(name) => {
                 let name = name.to_string_lossy();
-                let error = Error::new(Kind::Script, format!("unknown field `{name}`")).about_setting(inside(function, &name));
+                let error =
+                    Error::new(Kind::Script, format!("unknown field `{name}`")).about_setting(inside(function, &name));
                 let hint = astray::home(function, &name);
                 Err(fail_with(lua, function, error.hint(hint.unwrap_or_else(|| suggest(&name, known.iter().copied())))))
             }

@@ -9,20 +9,17 @@ use mlua::{Lua, Table, Value, Variadic};
 use serde_json::json;
 
 use super::args::{fail, raise, text};
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Subject};
 use crate::script::convert::{kind, printed};
 use crate::script::host::{Host, LogLine};
 use crate::script::program::Stream;
 
-/// Marks the error by which `os.exit` leaves.
-const EXIT: &str = "os.exit ";
-
 /// The code of a program that called `os.exit`.
 pub(crate) fn exit_code(error: &Error) -> Option<u8> {
-    if error.kind != Kind::Interrupted {
-        return None;
+    match error.subject.as_deref() {
+        Some(Subject::Exit(code)) => Some(*code),
+        _ => None,
     }
-    error.message.strip_prefix(EXIT)?.parse().ok()
 }
 
 /// `print`, `io`, `os`, `arg`.
@@ -189,14 +186,17 @@ fn system(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
     let os = lua.create_table()?;
     os.raw_set(
         "exit",
-        lua.create_function(|lua, code: Value| -> mlua::Result<()> {
-            let code = match &code {
-                Value::Nil | Value::Boolean(true) => 0,
-                Value::Boolean(false) => 1,
-                Value::Integer(code @ 0..=255) => *code,
-                other => return Err(fail(lua, "os.exit", format!("takes a code from 0 to 255, got {}", kind(other)))),
+        lua.create_function(|lua, value: Value| -> mlua::Result<()> {
+            let code = match &value {
+                Value::Nil | Value::Boolean(true) => Some(0),
+                Value::Boolean(false) => Some(1),
+                Value::Integer(code) => u8::try_from(*code).ok(),
+                _ => None,
             };
-            Err(raise(Error::new(Kind::Interrupted, format!("{EXIT}{code}"))))
+            let Some(code) = code else {
+                return Err(fail(lua, "os.exit", format!("takes a code from 0 to 255, got {}", kind(&value))));
+            };
+            Err(raise(Error::new(Kind::Interrupted, format!("os.exit({code})")).about(Subject::Exit(code))))
         })?,
     )?;
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();

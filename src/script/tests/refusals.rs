@@ -41,6 +41,22 @@ fn what_a_script_must_return() {
     "#);
 }
 
+/// The line of a setting is that of its own key: not of a nested table's key of the same name, of a comment, or of another
+/// call in the same line. Values from variables and modules are followed.
+#[test]
+fn a_refused_setting_has_the_line_where_it_is_set() {
+    let nested =
+        "return r1.recipe {\n  trainer = r1.ppo {\n    critic = { lr = 1e-5 },\n    -- lr = 1\n    lr = 'x',\n  },\n}";
+    assert!(refused(nested).contains("x.lua:5"), "{}", refused(nested));
+    let beside = "local a, b = r1.env { step = function() end }, r1.grpo {\n  lr = true,\n}\nreturn r1.recipe { env = a, trainer = b }";
+    assert!(refused(beside).contains("x.lua:2"), "{}", refused(beside));
+    let variable = "local sampling = {\n  temperature = 'warm',\n}\n\nreturn r1.recipe { sampling = sampling }";
+    assert!(refused(variable).contains("x.lua:2"), "{}", refused(variable));
+    let computed =
+        "local function half(x) return { temperature = x } end\n\nreturn r1.recipe {\n  sampling = half('x'),\n}";
+    assert!(refused(computed).contains("x.lua:4"), "{}", refused(computed));
+}
+
 #[test]
 fn unknown_fields_name_the_nearest() {
     assert_snapshot!(refused("return r1.recipe {\n  polciy = {},\n}"), @r#"
