@@ -42,7 +42,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             let mut known = host.formats.borrow_mut();
             if known.iter().any(|known| known.options.name == format.options.name) {
                 let why = format!("two formats are called `{}`", format.options.name);
-                let error = Error::new(Kind::Script, why).hint("give each a `name` of its own");
+                let error = Error::new(Kind::Script, why).about_setting("name").hint("give each a `name` of its own");
                 return Err(fail_with(lua, NAME, error));
             }
             known.push(format.clone());
@@ -56,11 +56,12 @@ fn format(lua: &Lua, value: &Value) -> mlua::Result<RecipeFormat> {
     let fields = Fields::new(lua, NAME, value, &FIELDS)?;
     let name = fields.text("name")?.unwrap_or_else(|| UNNAMED.to_owned());
     if name == AUTO || Format::from_name(&name).is_ok() {
-        let error = Error::new(Kind::Script, format!("`name` is \"{name}\", the name of a built-in format"));
+        let error = Error::new(Kind::Script, format!("`name` is \"{name}\", the name of a built-in format"))
+            .about_setting("name");
         return Err(fail_with(lua, NAME, error));
     }
     if name.is_empty() || name.contains(char::is_whitespace) {
-        return Err(fail_with(lua, NAME, Error::new(Kind::Script, "`name` must be a word")));
+        return Err(fail_with(lua, NAME, Error::new(Kind::Script, "`name` must be a word").about_setting("name")));
     }
     let parse = fields.function("parse")?;
     let parse = parse.ok_or_else(|| fail(lua, NAME, "needs `parse`, a function that reads the calls of a reply"))?;
@@ -80,7 +81,7 @@ fn format(lua: &Lua, value: &Value) -> mlua::Result<RecipeFormat> {
     };
     if options.same_turn && options.stop.is_empty() {
         let why = "`same_turn` needs `stop`: a reply waits for results where it ended with one of these strings";
-        return Err(fail_with(lua, NAME, Error::new(Kind::Script, why)));
+        return Err(fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting("same_turn")));
     }
     let (write, result, schema) = (fields.function("write")?, fields.function("result")?, fields.function("schema")?);
     Ok(RecipeFormat { options, parse, write, result, schema })
