@@ -32,8 +32,8 @@ pub(crate) fn function_at(function: &str, path: &str) -> Error {
             "rewards are the recipe's own to shape: r1.recipe { reward = function(state, outcome) … end }",
         ),
         "format" if function == "r1.env" => (
-            "a format's name",
-            "such as format = \"hermes\" (docs/lua.md); where none fits, `step` reads action.text itself",
+            "a format's name, or what r1.format gives",
+            "such as format = \"hermes\", or format = r1.format { parse = function(reply) … end } (docs/lua.md)",
         ),
         "eval" if path == "eval.accuracy" => (
             "the name of a part of the reward",

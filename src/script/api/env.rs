@@ -9,7 +9,6 @@ use super::args::{Fields, fail, fail_with};
 use super::format::FormatHandle;
 use super::tool::{Tool, ToolHandle};
 use crate::config::EnvSettings;
-use crate::error::Error;
 use crate::script::convert::kind;
 use crate::script::host::Host;
 use crate::script::settings;
@@ -67,11 +66,11 @@ fn env(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Env> {
             let own: Vec<&str> = known.iter().map(|format| format.options.name.as_str()).collect();
             if name != AUTO && !own.contains(&name.as_str()) && Format::from_name(&name).is_err() {
                 let error = Format::unknown(&name, &own);
-                let message = format!("`format`: {}", error.message);
-                return Err(fail_with(lua, NAME, Error { message, ..error }.about_setting("format")));
+                return Err(fail_with(lua, NAME, error.about_setting("format")));
             }
             Some(name)
         }
+        Value::Function(_) => return Err(fields.astray("format")),
         other => {
             let handle = other.as_userdata().and_then(|data| data.borrow::<FormatHandle>().ok());
             let handle = handle.ok_or_else(|| fields.refuse("format", "a name, or what r1.format gives", &other))?;

@@ -412,9 +412,9 @@ fn functions_where_names_belong_are_shown_their_place() {
       --> x.lua:1
     ");
     assert_snapshot!(refused("r1.env { format = print }"), @r#"
-    r1.env: `format` is a function; it takes a format's name
+    r1.env: `format` is a function; it takes a format's name, or what r1.format gives
       --> x.lua:1
-      hint: such as format = "hermes" (docs/lua.md); where none fits, `step` reads action.text itself
+      hint: such as format = "hermes", or format = r1.format { parse = function(reply) … end } (docs/lua.md)
     "#);
     assert_snapshot!(refused("return r1.recipe {\n  seed = 1,\n  eval = { accuracy = print },\n}"), @r#"
     r1.recipe: `eval.accuracy` is a function; it takes the name of a part of the reward
