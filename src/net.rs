@@ -63,6 +63,8 @@ pub enum Fault {
     Stopped,
     /// Nobody is there: the name leads nowhere, or no connection is made. In the network's own words.
     Absent(String),
+    /// The name leads to an address that is not public, and the client reaches public ones only; which address.
+    NotPublic(String),
     /// It went wrong on the way; in the network's own words.
     Broken(String),
 }
@@ -233,6 +235,11 @@ fn read_whole(agent: &Agent, request: Request, most: usize, stop: &dyn Fn() -> b
 /// A failure before there is an answer.
 fn fault(agent: &Agent, error: &ureq::Error) -> Fault {
     use std::io::ErrorKind::{AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable};
+    if let ureq::Error::Other(inner) = error
+        && inner.is::<Inside>()
+    {
+        return Fault::NotPublic(inner.to_string());
+    }
     let absent = match error {
         ureq::Error::HostNotFound | ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => true,
         // Names that can't be looked up have no kind of their own.
@@ -364,6 +371,18 @@ pub fn escape(text: &str, keep_slashes: bool) -> String {
     escaped
 }
 
+/// An address that is not public.
+#[derive(Debug)]
+struct Inside(IpAddr);
+
+impl std::fmt::Display for Inside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} is no public address", self.0)
+    }
+}
+
+impl std::error::Error for Inside {}
+
 /// Looks names up and refuses those that lead to addresses that are not public.
 #[derive(Debug, Default)]
 struct PublicOnly(DefaultResolver);
@@ -380,7 +399,7 @@ impl Resolver for PublicOnly {
         let to_proxy = config.proxy().is_some_and(|proxy| uri.host() == Some(proxy.host()));
         match found.iter().find(|address| !to_proxy && !is_public(address.ip())) {
             None => Ok(found),
-            Some(address) => Err(ureq::Error::Other(format!("{} is no public address", address.ip()).into())),
+            Some(address) => Err(ureq::Error::Other(Box::new(Inside(address.ip())))),
         }
     }
 }

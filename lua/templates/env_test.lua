@@ -1,24 +1,18 @@
 --- What {{file}} promises: r1 test {{test}}
 
 local script = r1.script("{{beside}}")
-local task = {
-  questions = {
-    { problem = "Ana has 43 boxes with 58 pens in each. How many pens in all?", answer = "2494" },
-    { problem = "Bo buys 40 crates of 50 eggs and sells 12 eggs. How many eggs are left?", answer = "1988" },
-  },
-}
+local task = { problem = "Ana has 43 boxes with 58 pens in each. How many pens in all?", answer = "2494" }
 
-test("every right answer is worth a half, and the second one ends the quiz", function()
-  local trajectory = script:reset { task = task }
-  local first = trajectory:step("<answer>\\boxed{2494}</answer>")
-  expect(first.reward):near(0.5)
-  expect(first.done):equals(false)
-  local messages = trajectory:observe()
-  expect(messages[#messages].content):contains("40 crates")
-  expect(trajectory:step("It is 1988.").status):equals("terminated")
-  local reward, parts = trajectory:reward()
-  expect(reward):near(1)
-  expect(parts):equals { finished = 1, right = 2, programs = 0 }
+test("a right answer is worth 1 and ends the task", function()
+  for _, reply in ipairs { "<answer>\\boxed{2494}</answer>", "It is 2494." } do
+    local trajectory = script:reset { task = task }
+    local step = trajectory:step(reply)
+    expect(step.reward):near(1)
+    expect(step.status):equals("terminated")
+    local reward, parts = trajectory:reward()
+    expect(reward):near(1)
+    expect(parts):equals { solved = 1, wrong = 0, programs = 0 }
+  end
 end)
 
 test("a program costs a little, and is answered", function()
@@ -29,10 +23,14 @@ test("a program costs a little, and is answered", function()
   expect(step.done):equals(false)
 end)
 
-test("a wrong answer ends the quiz", function()
-  for _, reply in ipairs { "2495", "", "no idea" } do
-    local trajectory = script:reset { task = task }
-    expect(trajectory:step(reply).done):equals(true)
-    expect(trajectory:reward()):near(0)
+test("a wrong answer costs more; the third one ends the task", function()
+  local trajectory = script:reset { task = task }
+  for try, reply in ipairs { "2495", "", "no idea" } do
+    local step = trajectory:step(reply)
+    expect(step.reward):near(-0.2)
+    expect(step.done):equals(try == 3)
   end
+  local reward, parts = trajectory:reward()
+  expect(reward):near(-0.6)
+  expect(parts.solved):equals(0)
 end)

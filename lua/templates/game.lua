@@ -68,7 +68,7 @@ return r1.recipe {
     train = r1.data.generate { count = 1000, seed = 1, row = function() return { holes = 0.1 } end },
     eval = r1.data.generate { count = 64, seed = 2, row = function() return { holes = 0.1 } end },
   },
-  sampling = { max_new_tokens = 16 },
-  trainer = r1.grpo { steps = 40, group_size = 8, groups_per_step = 8, lr = 3e-4 },
+  sampling = { max_new_tokens = 4 },
+  trainer = r1.grpo { steps = 24, group_size = 8, groups_per_step = 8, lr = 3e-4 },
   eval = { temperature = 1, accuracy = "goal" },
 }

@@ -178,9 +178,13 @@ fn tell(
                 Some((low, high)) => format!("; rewards from {low} to {high}"),
                 None => String::new(),
             };
+            let eval = match report.eval_tasks {
+                0 => String::new(),
+                tasks => format!(" and {tasks} of data.eval"),
+            };
             let _ = writeln!(
                 out,
-                "{} trajectories of {} of {} tasks with scripted replies, {} steps, in {seconds:.1} s{rewards}; longest \
+                "{} trajectories of {} of {} tasks{eval} with scripted replies, {} steps, in {seconds:.1} s{rewards}; longest \
                  prompt {} tokens, budget {}",
                 report.trajectories, report.tasks, report.rows, report.steps, report.longest_prompt, report.budget
             );

@@ -193,7 +193,7 @@ pub struct HubData {
 pub type Columns = BTreeMap<String, String>;
 
 /// How a file holds its rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DataFormat {
     Jsonl,

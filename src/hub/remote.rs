@@ -221,7 +221,9 @@ impl Remote {
     }
 
     pub(super) fn away(&self, id: &ModelId, fault: &Fault) -> Failure {
-        let (Fault::Absent(why) | Fault::Broken(why)) = fault else { return stopped().into() };
+        let (Fault::Absent(why) | Fault::Broken(why) | Fault::NotPublic(why)) = fault else {
+            return stopped().into();
+        };
         let error = Error::new(id.kind.error(), format!("can't fetch `{id}` from {}: {why}", self.endpoint)).hint(
             "check the network (HTTPS_PROXY and SSL_CERT_FILE are heeded), give a local directory, or set HF_ENDPOINT",
         );

@@ -170,6 +170,11 @@ impl Envs {
         }
     }
 
+    /// Whether evaluation has environments of its own.
+    pub(crate) fn has_eval(&self) -> bool {
+        self.eval.is_some()
+    }
+
     /// All of them, those of training first.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Rc<TaskEnv>> {
         self.train.all.iter().chain(self.eval.iter().flat_map(|eval| &eval.all))

@@ -15,10 +15,11 @@ use super::failure::describe;
 use super::grants::Grants;
 use super::host::{Call, Entry, LogLine, LogSink};
 use super::own_format::{self, Formats};
+use super::resource::{Resource, ResourceFile, Spec};
 use super::rows::Split;
 use super::settings;
 use super::source_map::SourceMap;
-use super::vm::{Module, Sources, Vm};
+use super::vm::{Module, Resources, Sources, Vm};
 use crate::config::{Choice, EnvSettings, Limits, LossGraph, Settings, Source, Trainer};
 use crate::error::{Error, Kind, Result, readable};
 use crate::hub::{DataFiles, Hub, ModelId, Watch};
@@ -29,7 +30,7 @@ use crate::text::Style;
 pub struct Script {
     /// As it was given.
     pub path: PathBuf,
-    /// SHA-256 (hex) over the main file and every file it required.
+    /// SHA-256 (hex) over the main file, every file it required and every resource it read.
     pub hash: String,
     /// The main file.
     pub source: String,
@@ -45,6 +46,8 @@ pub struct Script {
     pub(crate) modules: Arc<BTreeMap<String, Module>>,
     /// The tool-call formats that it defines.
     pub(crate) formats: Formats,
+    /// What it reads whole, for all workers.
+    resources: Arc<BTreeMap<Spec, Arc<Resource>>>,
     /// The datasets of files, by name, indexed once for all workers.
     datasets: Arc<[BTreeMap<String, OnceLock<Result<Dataset>>>; 2]>,
     /// What the file logged while it was loaded.
@@ -118,12 +121,12 @@ impl Script {
             let parts = source.iter().flat_map(Source::parts);
             parts.map(|(name, _)| (name.to_owned(), OnceLock::new())).collect::<BTreeMap<_, _>>()
         });
-        let modules = Arc::new(vm.modules());
-        let hash = hash(&source, &modules);
+        let (modules, resources) = (Arc::new(vm.modules()), Arc::new(vm.resources()));
+        let hash = hash(&source, &modules, &resources);
         let formats = Formats::of(vm, || own_format::Source {
             path: path.to_owned(),
             text: source.clone(),
-            modules: Arc::clone(&modules),
+            sources: Sources::Kept(Arc::clone(&modules), Resources::Read(Arc::clone(&resources))),
             limits: settings.limits.clone(),
             needs: settings.needs.clone(),
             hash: hash.clone(),
@@ -140,6 +143,7 @@ impl Script {
             formats,
             written: Arc::new(Written { recipe: recipe.settings, all: data, typed: overrides.to_vec() }),
             modules,
+            resources,
             datasets: Arc::new(unopened),
             logged: vm.host.take_log(),
             sink: LogSink::default(),
@@ -192,7 +196,8 @@ impl Script {
         let shown = |name: &str| beside.join(format!("{name}.lua")).display().to_string();
         let kept: BTreeMap<String, Module> =
             modules.into_iter().map(|(name, source)| (name.clone(), Module { path: shown(&name), source })).collect();
-        let vm = Vm::new(Limits::default(), Sources::Kept(Arc::new(kept)), None)?;
+        let sources = Sources::Kept(Arc::new(kept), Resources::Disk(beside));
+        let vm = Vm::new(Limits::default(), sources, None)?;
         Self::read(&vm, path, source, overrides)
     }
 
@@ -235,6 +240,21 @@ impl Script {
     /// The files that were required, by name.
     pub fn modules(&self) -> Vec<(&str, &str)> {
         self.modules.iter().map(|(name, module)| (name.as_str(), module.source.as_str())).collect()
+    }
+
+    /// What a worker's virtual machine is made of.
+    pub(crate) fn sources(&self) -> Sources {
+        Sources::Kept(Arc::clone(&self.modules), Resources::Read(Arc::clone(&self.resources)))
+    }
+
+    /// The resources that were read.
+    pub fn resources(&self) -> Vec<ResourceFile> {
+        self.resources_at().map(|(path, resource)| resource.file(path)).collect()
+    }
+
+    /// The resources and where they lie.
+    pub(crate) fn resources_at(&self) -> impl Iterator<Item = (PathBuf, &Resource)> {
+        self.resources.iter().map(|(spec, resource)| (directory(&self.path).join(&spec.path), &**resource))
     }
 
     /// Every file the script is made of, for a watcher: the main one first.
@@ -378,7 +398,7 @@ pub(crate) fn directory(path: &Path) -> PathBuf {
     }
 }
 
-fn hash(source: &str, modules: &BTreeMap<String, Module>) -> String {
+fn hash(source: &str, modules: &BTreeMap<String, Module>, resources: &BTreeMap<Spec, Arc<Resource>>) -> String {
     let mut hash = Sha256::new();
     let mut part = |text: &str| {
         // The length keeps two files from running into each other.
@@ -389,6 +409,10 @@ fn hash(source: &str, modules: &BTreeMap<String, Module>) -> String {
     for (name, module) in modules {
         part(name);
         part(&module.source);
+    }
+    for (spec, resource) in resources {
+        part(&spec.path.to_string_lossy());
+        part(&resource.sha256());
     }
     format!("{:x}", hash.finalize())
 }

@@ -11,7 +11,7 @@
 //! - `settings`: from a recipe's data and `key=value` to [`crate::config::Settings`]
 //! - `envs`: the environments of a recipe, and which one a task runs in; `columns`: the columns that say so
 //! - `own_format`: tool-call formats that the recipe defines
-//! - `dataset`: rows of files
+//! - `dataset`: rows of files; `resource`: files that a script reads whole, once per process
 //! - `convert`, `messages`, `results`, `failure`: values in and out, errors with their lines
 //! - `habits`: hints for what other languages write differently
 //! - `rank`, `interpreters`: texts by likeness, tool pools
@@ -51,6 +51,7 @@ mod reload;
 mod reload_settings;
 mod repl;
 mod require;
+mod resource;
 mod results;
 mod rows;
 mod sandbox;
@@ -75,6 +76,7 @@ pub use record::{Difference, Record, Strictness};
 pub use reload::{Reload, Take, Watcher, Watching};
 pub use reload_settings::{Change, changes};
 pub use repl::{Breakpoint, Candidate, Console, Halt, Layout, OnHalt, Resume, Shown, Span, Style, is_open};
+pub use resource::ResourceFile;
 pub use results::{Outcome, Reward, StepResult};
 pub use rows::{DataPart, OfTask, Split};
 pub use services::{Services, share_services};

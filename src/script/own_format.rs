@@ -4,7 +4,6 @@
 //! functions of a format must be pure: what one call leaves in a variable, the next may not find.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use super::api::format::{Callable, RecipeFormat};
 use super::grants::Grants;
 use super::host::LogLine;
 use super::load;
-use super::vm::{Module, Sources, Vm};
+use super::vm::{Sources, Vm};
 use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, ToolCall};
@@ -25,7 +24,8 @@ use crate::text::{AUTO, Format, FormatChoice, OwnFormat, OwnOptions};
 pub(super) struct Source {
     pub(super) path: PathBuf,
     pub(super) text: String,
-    pub(super) modules: Arc<BTreeMap<String, Module>>,
+    /// The files it requires and reads.
+    pub(super) sources: Sources,
     pub(super) limits: Limits,
     pub(super) needs: Vec<String>,
     pub(super) hash: String,
@@ -102,7 +102,7 @@ impl Source {
         if let Some(machine) = OWN.with_borrow(|own| own.iter().find(known).cloned()) {
             return Ok(machine);
         }
-        let vm = Vm::new(self.limits.clone(), Sources::Kept(self.modules.clone()), None)?;
+        let vm = Vm::new(self.limits.clone(), self.sources.clone(), None)?;
         load::run(&vm, &self.path, &self.text)?;
         vm.host.grants.replace(Grants::declared(&self.needs, load::directory(&self.path)));
         // The worker's machine has said the same while it was loaded.

@@ -1,12 +1,146 @@
-//! Texts by likeness to a query: BM25 (Robertson and Zaragoza 2009) over words, for notes and small collections.
+//! Texts by likeness to a query: BM25 (Robertson and Zaragoza 2009) over words.
+//!
+//! [`Index`] holds the words of all texts and answers many queries; [`rank`] answers one, without an index.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, HashMap};
 
 /// How soon more occurrences of a word stop to count, and how much long texts are held back.
-const K1: f64 = 1.2;
-const B: f64 = 0.75;
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weights {
+    pub(crate) k1: f64,
+    pub(crate) b: f64,
+}
 
-/// The texts that share words with the query, best first, equal ones in their order: index from 0, and score.
+impl Default for Weights {
+    fn default() -> Self {
+        Self { k1: 1.2, b: 0.75 }
+    }
+}
+
+impl PartialEq for Weights {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Weights {}
+
+impl PartialOrd for Weights {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Weights {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.k1.total_cmp(&other.k1).then(self.b.total_cmp(&other.b))
+    }
+}
+
+impl Weights {
+    /// What `count` occurrences of a word in a text of `length` words add, where `having` of `texts` texts have the word.
+    fn score(self, count: f64, length: f64, mean: f64, having: f64, texts: f64) -> f64 {
+        let rarity = (1.0 + (texts - having + 0.5) / (having + 0.5)).ln();
+        rarity * count * (self.k1 + 1.0) / (count + self.k1 * (1.0 - self.b + self.b * length / mean))
+    }
+}
+
+/// Words of many texts, and which of them have each.
+#[derive(Debug)]
+pub(crate) struct Index {
+    weights: Weights,
+    words: HashMap<Box<str>, u32>,
+    /// Whether texts add words to those that are known.
+    grows: bool,
+    /// For each word the texts that have it, in order, and how often.
+    texts: Vec<Vec<(u32, u32)>>,
+    /// Words of each text.
+    lengths: Vec<u32>,
+    mean: f64,
+    /// Bytes that all of it takes, about.
+    bytes: usize,
+}
+
+impl Index {
+    /// An index of all words.
+    pub(crate) fn new(weights: Weights) -> Self {
+        let (words, texts, lengths) = (HashMap::new(), Vec::new(), Vec::new());
+        Self { weights, words, grows: true, texts, lengths, mean: 0.0, bytes: 0 }
+    }
+
+    /// Adds a text.
+    pub(crate) fn add(&mut self, text: &str) {
+        let (mut own, mut length) = (Vec::new(), 0);
+        words(text, |word| {
+            length += 1;
+            match self.words.get(word) {
+                Some(id) => own.push(*id),
+                None if self.grows => own.push(self.know(word)),
+                None => {}
+            }
+        });
+        let place = self.lengths.len() as u32;
+        self.lengths.push(length);
+        self.bytes += 4;
+        own.sort_unstable();
+        for same in own.chunk_by(|a, b| a == b) {
+            self.texts[same[0] as usize].push((place, same.len() as u32));
+            self.bytes += 8;
+        }
+    }
+
+    fn know(&mut self, word: &str) -> u32 {
+        let id = self.texts.len() as u32;
+        self.words.insert(word.into(), id);
+        self.bytes += word.len() + 64;
+        self.texts.push(Vec::new());
+        id
+    }
+
+    /// Ends the adding of texts.
+    pub(crate) fn finish(&mut self) {
+        let words: f64 = self.lengths.iter().map(|length| f64::from(*length)).sum();
+        self.mean = words / self.lengths.len().max(1) as f64;
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lengths.len()
+    }
+
+    /// Bytes that it takes, about.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The `most` texts that share words with the query, best first, equal ones in their order: index from 0, and score.
+    ///
+    /// # Errors
+    /// That of `go_on`, which is asked between the words.
+    pub(crate) fn search<E>(
+        &self,
+        query: &str,
+        most: usize,
+        mut go_on: impl FnMut() -> Result<(), E>,
+    ) -> Result<Vec<(usize, f64)>, E> {
+        let mut scores = vec![0.0; self.lengths.len()];
+        let total = self.lengths.len() as f64;
+        for word in distinct(query) {
+            let Some(id) = self.words.get(word.as_str()) else { continue };
+            go_on()?;
+            let having = &self.texts[*id as usize];
+            for (place, count) in having {
+                let length = f64::from(self.lengths[*place as usize]);
+                scores[*place as usize] +=
+                    self.weights.score(f64::from(*count), length, self.mean, having.len() as f64, total);
+            }
+        }
+        Ok(best(scores, most))
+    }
+}
+
+/// The texts that share words with the query, best first, equal ones in their order: index from 0, and score. Of the texts'
+/// words only the query's are kept.
 ///
 /// # Errors
 /// That of `go_on`, which is asked between the steps.
@@ -15,57 +149,95 @@ pub(crate) fn rank<E>(
     texts: &[String],
     mut go_on: impl FnMut() -> Result<(), E>,
 ) -> Result<Vec<(usize, f64)>, E> {
-    let mut counted: Vec<BTreeMap<String, f64>> = Vec::with_capacity(texts.len());
+    let mut index = Index { grows: false, ..Index::new(Weights::default()) };
+    for word in distinct(query) {
+        index.know(&word);
+    }
     for text in texts {
         go_on()?;
-        counted.push(counts(text));
+        index.add(text);
     }
-    let lengths: Vec<f64> = counted.iter().map(|words| words.values().sum()).collect();
-    let mean = lengths.iter().sum::<f64>() / lengths.len().max(1) as f64;
-    let mut scores = vec![0.0; texts.len()];
-    for word in counts(query).keys() {
-        go_on()?;
-        let having = counted.iter().filter(|words| words.contains_key(word)).count() as f64;
-        let rarity = (1.0 + (texts.len() as f64 - having + 0.5) / (having + 0.5)).ln();
-        for ((score, words), length) in scores.iter_mut().zip(&counted).zip(&lengths) {
-            if let Some(count) = words.get(word) {
-                *score += rarity * count * (K1 + 1.0) / (count + K1 * (1.0 - B + B * length / mean));
-            }
-        }
-    }
-    let mut found: Vec<(usize, f64)> = scores.into_iter().enumerate().filter(|(_, score)| *score > 0.0).collect();
-    found.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    Ok(found)
+    index.finish();
+    index.search(query, usize::MAX, go_on)
 }
 
-/// How often each word occurs. A word is a run of letters and digits in lower case; scripts that leave no space between
+/// The places with a score, best first.
+fn best(scores: Vec<f64>, most: usize) -> Vec<(usize, f64)> {
+    let mut found: Vec<(usize, f64)> = scores.into_iter().enumerate().filter(|(_, score)| *score > 0.0).collect();
+    let order = |a: &(usize, f64), b: &(usize, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+    if most == 0 {
+        return Vec::new();
+    }
+    if found.len() > most {
+        found.select_nth_unstable_by(most - 1, order);
+        found.truncate(most);
+    }
+    found.sort_unstable_by(order);
+    found
+}
+
+/// The words of a query, each once, in order.
+fn distinct(query: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    words(query, |word| {
+        found.insert(word.to_owned());
+    });
+    found
+}
+
+/// Calls `each` with every word. A word is a run of letters and digits in lower case; scripts that leave no space between
 /// words are read letter by letter.
-fn counts(text: &str) -> BTreeMap<String, f64> {
-    let mut counts = BTreeMap::new();
+fn words(text: &str, mut each: impl FnMut(&str)) {
     let mut word = String::new();
-    let mut end = |word: &mut String| {
-        if !word.is_empty() {
-            *counts.entry(std::mem::take(word)).or_insert(0.0) += 1.0;
-        }
-    };
     for c in text.chars() {
         let alone = matches!(u32::from(c), 0x0E00..=0x0EFF | 0x1000..=0x109F | 0x3040..=0x30FF | 0x3400..=0x9FFF);
-        if alone || !c.is_alphanumeric() {
-            end(&mut word);
+        if (alone || !c.is_alphanumeric()) && !word.is_empty() {
+            each(&word);
+            word.clear();
         }
         if alone {
-            end(&mut c.to_string());
+            each(c.encode_utf8(&mut [0; 4]));
+        } else if c.is_ascii_alphanumeric() {
+            word.push(c.to_ascii_lowercase());
         } else if c.is_alphanumeric() {
             word.extend(c.to_lowercase());
         }
     }
-    end(&mut word);
-    counts
+    if !word.is_empty() {
+        each(&word);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_index_finds_what_ranking_finds() {
+        let texts: Vec<String> = (0..200_u32)
+            .map(|n| {
+                let words = (0..n % 13 + 1).map(|k| format!("w{}", (n * 31 + k * k * 17) % 23));
+                words.collect::<Vec<_>>().join(" ") + if n % 7 == 0 { " 红 rare" } else { "" }
+            })
+            .collect();
+        let mut index = Index::new(Weights::default());
+        texts.iter().for_each(|text| index.add(text));
+        index.finish();
+        for query in ["w1 w2 W3", "rare", "红色 w5", "nothing", "", "w1 w1 w1"] {
+            let all = ranked(query, &texts);
+            assert_eq!(found(&index, query, usize::MAX), all, "{query}");
+            for most in [0, 1, 3, 50] {
+                assert_eq!(found(&index, query, most), all[..all.len().min(most)], "{query} {most}");
+            }
+        }
+        let mut plain = Index::new(Weights { k1: 0.0, b: 0.0 });
+        texts.iter().for_each(|text| plain.add(text));
+        plain.finish();
+        // Without weights for counts and lengths all texts that have the word are worth the same.
+        let scores: Vec<f64> = found(&plain, "rare", 200).into_iter().map(|(_, score)| score).collect();
+        assert!(scores.len() == 29 && scores.iter().all(|score| score.to_bits() == scores[0].to_bits()));
+        assert_eq!(found(&Index::new(Weights::default()), "x", 5), []);
+    }
 
     #[test]
     fn it_stops_when_it_is_told_to() {
@@ -76,6 +248,10 @@ mod tests {
             if left == 0 { Err("stop") } else { Ok(()) }
         });
         assert_eq!(stopped, Err("stop"));
+    }
+
+    fn found(index: &Index, query: &str, most: usize) -> Vec<(usize, f64)> {
+        index.search(query, most, || Ok::<_, std::convert::Infallible>(())).unwrap_or_else(|never| match never {})
     }
 
     fn order(query: &str, texts: &[&str]) -> Vec<usize> {

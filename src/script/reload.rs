@@ -60,8 +60,10 @@ pub struct Watching {
     pub budget: usize,
     /// Takes a version that works into the run, or says why it can't be.
     pub take: Box<Take>,
-    /// Hears why a version was not taken; once for each content of the files.
+    /// Receives why a version was not taken; once for each content of the files.
     pub refused: Box<dyn FnMut(&Error) + Send>,
+    /// Called when the files say again what runs, after a version was not taken.
+    pub restored: Box<dyn FnMut(&Script) + Send>,
 }
 
 /// Watches a script for as long as it lives.
@@ -126,6 +128,8 @@ fn watch(mut it: Watching, stop: &AtomicBool) {
     // What the files said when they were last loaded, whatever became of that; and when they said it.
     let mut known = texts(&it.script);
     let mut seen: Seen = known.keys().map(|path| (path.clone(), None)).collect();
+    // Whether the last version was not taken.
+    let mut refused = false;
     while !stop.load(Ordering::Relaxed) {
         std::thread::park_timeout(LOOK);
         let now = look(seen.keys());
@@ -147,9 +151,14 @@ fn watch(mut it: Watching, stop: &AtomicBool) {
         if let Ok(script) = &loaded {
             known.extend(texts(script).into_iter().filter(|(path, _)| files.contains(path)));
         }
-        let outcome = loaded.and_then(|new| consider(&mut it, new));
-        if let Err(error) = outcome {
-            (it.refused)(&error);
+        match loaded.and_then(|new| consider(&mut it, new)) {
+            Ok(Considered::Taken) => refused = false,
+            Ok(Considered::Same) if std::mem::take(&mut refused) => (it.restored)(&it.script),
+            Ok(Considered::Same) => {}
+            Err(error) => {
+                refused = true;
+                (it.refused)(&error);
+            }
         }
     }
 }
@@ -172,7 +181,8 @@ fn settled(mut now: Seen, stop: &AtomicBool) -> Seen {
 fn texts(script: &Script) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let modules = script.modules.values().map(|module| (PathBuf::from(&module.path), module.source.as_str()));
     let all = modules.chain([(script.path.clone(), script.source.as_str())]);
-    all.map(|(path, text)| (path, Some(Sha256::digest(text).to_vec()))).collect()
+    let texts = all.map(|(path, text)| (path, Some(Sha256::digest(text).to_vec())));
+    texts.chain(script.resources_at().map(|(path, resource)| (path, Some(resource.digest.clone())))).collect()
 }
 
 /// Hashes of what the files say; nothing for one that can't be read.
@@ -181,10 +191,17 @@ fn contents<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> BTreeMap<PathBu
     files.into_iter().map(|path| (path.clone(), hash(path))).collect()
 }
 
+/// What became of a version that loads.
+enum Considered {
+    /// It is the one that runs.
+    Same,
+    Taken,
+}
+
 /// Tries a version and hands it on. One that says what the running one says is the running one.
-fn consider(it: &mut Watching, new: Script) -> Result<()> {
+fn consider(it: &mut Watching, new: Script) -> Result<Considered> {
     if new.hash == it.script.hash {
-        return Ok(());
+        return Ok(Considered::Same);
     }
     let merged = merge(&it.script.settings, &new.settings);
     let script = new.with(merged.settings, &it.script);
@@ -198,7 +215,7 @@ fn consider(it: &mut Watching, new: Script) -> Result<()> {
     let reload = Reload { script, changed: merged.changed, waiting: merged.waiting };
     (it.take)(&reload)?;
     it.script = reload.script;
-    Ok(())
+    Ok(Considered::Taken)
 }
 
 /// How far a trial came: the function that failed, in the order of a trajectory.

@@ -1,18 +1,22 @@
-//! `require("lib/x")`: modules from the script's own directory, and nowhere else.
+//! `require("lib/x")`: modules from the script's own directory, and nowhere else; and the resources that are read beside them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use mlua::{Lua, Value};
 
 use super::host::misuse;
-use super::vm::{Module, Sources};
+use super::resource::{Resource, Spec};
+use super::vm::{Module, Resources, Sources};
+use crate::error::{Error, Kind};
 
 /// Finds, reads and remembers modules. It is open only while the script loads, so that the hash of a script covers
 /// every line it can run.
 pub(crate) struct Loader {
     sources: Sources,
     loaded: BTreeMap<String, Loaded>,
+    pub(crate) resources: BTreeMap<Spec, Arc<Resource>>,
     /// Files that were looked for, found or not.
     pub(crate) sought: BTreeSet<PathBuf>,
     open: bool,
@@ -26,7 +30,7 @@ struct Loaded {
 
 impl Loader {
     pub(crate) fn new(sources: Sources) -> Self {
-        Self { sources, loaded: BTreeMap::new(), sought: BTreeSet::new(), open: true }
+        Self { sources, loaded: BTreeMap::new(), resources: BTreeMap::new(), sought: BTreeSet::new(), open: true }
     }
 
     pub(crate) fn close(&mut self) {
@@ -37,9 +41,35 @@ impl Loader {
         self.loaded.iter().map(|(name, loaded)| (name.clone(), loaded.module.clone())).collect()
     }
 
+    /// A resource, read once.
+    ///
+    /// # Errors
+    /// As [`Resource::open`]; [`Kind::Script`] after loading, and for one that was not there when the script was loaded first.
+    pub(crate) fn resource(&mut self, spec: &Spec) -> crate::error::Result<Arc<Resource>> {
+        if let Some(read) = self.resources.get(spec) {
+            return Ok(Arc::clone(read));
+        }
+        let shown = spec.path.display();
+        if !self.open {
+            let message = format!("r1.resource(\"{shown}\") after loading");
+            return Err(Error::new(Kind::Script, message).hint("read resources at the top of the script"));
+        }
+        let read = match &self.sources {
+            Sources::Kept(_, Resources::Read(read)) => read.get(spec).cloned().ok_or_else(|| {
+                Error::new(Kind::Script, format!("r1.resource: `{shown}` was not there when the script was loaded"))
+            })?,
+            Sources::Disk(root) | Sources::Kept(_, Resources::Disk(root)) => {
+                self.sought.insert(root.join(&spec.path));
+                Resource::open(spec, root)?
+            }
+        };
+        self.resources.insert(spec.clone(), Arc::clone(&read));
+        Ok(read)
+    }
+
     fn find(&mut self, name: &str) -> Result<Module, String> {
         match &self.sources {
-            Sources::Kept(modules) => modules
+            Sources::Kept(modules, _) => modules
                 .get(name)
                 .cloned()
                 .ok_or_else(|| format!("require: `{name}` was not there when the script was loaded")),

@@ -212,13 +212,18 @@ impl Worker {
         self.envs.notice(split, task)
     }
 
-    /// What a task of training has of its environment.
+    /// What a task of a split has of its environment.
     ///
     /// # Errors
     /// [`Kind::Data`] if its columns name an environment or a tool that there is not.
-    pub fn of_task(&self, task: &Json) -> Result<OfTask> {
-        let env = self.envs.of(Split::Train, task)?;
+    pub fn of_task(&self, split: Split, task: &Json) -> Result<OfTask> {
+        let env = self.envs.of(split, task)?;
         Ok(OfTask { env: env.env.name.clone(), tools: env.schemas.clone(), max_steps: env.max_steps })
+    }
+
+    /// Whether evaluation has an environment or a context of its own.
+    pub fn has_eval_env(&self) -> bool {
+        self.envs.has_eval()
     }
 
     /// The name of the first environment, where rows name one.

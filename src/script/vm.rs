@@ -17,6 +17,7 @@ use super::convert::{clip, list_metatable};
 use super::failure::{Described, Failure, describe, is_memory};
 use super::host::{Call, Entry, Host};
 use super::limits::{Slot, Turn};
+use super::resource::{Resource, Spec};
 use super::sandbox;
 use super::state::StateBytes;
 use super::suspended::Suspended;
@@ -34,7 +35,16 @@ pub(crate) enum Sources {
     /// From the directory of the script; what is read is remembered.
     Disk(PathBuf),
     /// What was read when the script was first loaded, so that every worker runs the same text.
-    Kept(Arc<BTreeMap<String, Module>>),
+    Kept(Arc<BTreeMap<String, Module>>, Resources),
+}
+
+/// Where the resources of a script come from that was read before.
+#[derive(Clone, Debug)]
+pub(crate) enum Resources {
+    /// From the directory of the script.
+    Disk(PathBuf),
+    /// What was read when the script was first loaded.
+    Read(Arc<BTreeMap<Spec, Arc<Resource>>>),
 }
 
 /// A required file.
@@ -85,7 +95,7 @@ impl Vm {
             // Names of locals, for breakpoints and the REPL.
             lua.set_compiler(mlua::chunk::Compiler::new().set_debug_level(2));
             let environment = sandbox::environment(&lua, &host, &loader)?;
-            api::install(&lua, &environment, &host)?;
+            api::install(&lua, &environment, &host, &loader)?;
             if let Some(arguments) = program {
                 api::program::install(&lua, &environment, &host, arguments)?;
             }
@@ -155,6 +165,11 @@ impl Vm {
     /// The files that were looked for, found or not.
     pub(crate) fn sought(&self) -> Vec<PathBuf> {
         self.loader.borrow().sought.iter().cloned().collect()
+    }
+
+    /// The resources that were read.
+    pub(crate) fn resources(&self) -> BTreeMap<Spec, Arc<Resource>> {
+        self.loader.borrow().resources.clone()
     }
 
     /// The files that were required, by name.

@@ -20,7 +20,7 @@ use super::record::Record;
 use super::results::{Outcome, Reward, StepResult, reward, step_result};
 use super::rows::{self, Split};
 use super::state::State;
-use super::vm::{Measured, Sources, Vm, at_definition, definition};
+use super::vm::{Measured, Vm, at_definition, definition};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Limit, Message, Observation, Status};
 use crate::text::{FormatChoice, Renderer};
@@ -43,7 +43,7 @@ impl Worker {
     /// Loads the script again, from the text it had when it was first loaded. The renderer counts tokens for context
     /// policies; without one, a script that counts them fails.
     pub fn new(script: &Script, renderer: Option<Arc<Renderer>>) -> Result<Self> {
-        let vm = Vm::new(script.settings.limits.clone(), Sources::Kept(script.modules.clone()), renderer)?;
+        let vm = Vm::new(script.settings.limits.clone(), script.sources(), renderer)?;
         let recipe = load::run(&vm, &script.path, &script.source)?;
         let envs = Envs::new(&vm, &recipe, script)?;
         let tools = envs.tools();

@@ -68,19 +68,34 @@ pub fn url_with_query(url: &str, name: &str, value: &str) -> String {
     format!("{base}{between}{}={}{hash}{fragment}", net::escape(name, false), net::escape(value, false))
 }
 
+/// Why there is no answer, in words for the script's author.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// The host that was asked leads to an address that is not public, and may be reached if it is public only.
+    NotPublic(String),
+    /// Anything else, a redirect to such a host included: whoever answers decides where redirects lead.
+    Failed(String),
+}
+
+impl From<String> for NoAnswer {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
 /// Carries out one request. `reach` says for a host and port how far it may go, of redirects too.
 ///
 /// # Errors
-/// Why there is no answer, in words for the script's author.
-pub async fn http(request: HttpRequest, reach: &dyn Fn(&str, u16) -> Reach) -> Result<HttpAnswer, String> {
+/// Why there is no answer.
+pub async fn http(request: HttpRequest, reach: &dyn Fn(&str, u16) -> Reach) -> Result<HttpAnswer, NoAnswer> {
     let limit = request.timeout;
     let seconds = limit.as_secs_f64();
     tokio::time::timeout(limit, follow(request, reach))
         .await
-        .unwrap_or_else(|_| Err(format!("no answer after {seconds} s")))
+        .unwrap_or_else(|_| Err(NoAnswer::Failed(format!("no answer after {seconds} s"))))
 }
 
-async fn follow(mut request: HttpRequest, reach: &dyn Fn(&str, u16) -> Reach) -> Result<HttpAnswer, String> {
+async fn follow(mut request: HttpRequest, reach: &dyn Fn(&str, u16) -> Reach) -> Result<HttpAnswer, NoAnswer> {
     for hop in 0..=REDIRECTS {
         let whole = exchange(&request, reach, hop > 0).await?;
         let location = whole.headers.get("location").and_then(|value| value.to_str().ok()).map(str::to_owned);
@@ -103,32 +118,33 @@ async fn follow(mut request: HttpRequest, reach: &dyn Fn(&str, u16) -> Reach) ->
         }
         request.url = next;
     }
-    Err("too many redirects".to_owned())
+    Err(NoAnswer::Failed("too many redirects".to_owned()))
 }
 
 async fn exchange(
     request: &HttpRequest,
     reach: &dyn Fn(&str, u16) -> Reach,
     redirected: bool,
-) -> Result<Whole, String> {
+) -> Result<Whole, NoAnswer> {
     let (host, port) = net::host_and_port(&request.url)
         .ok_or_else(|| format!("`{}` is no address: it begins with http:// or https://", request.url))?;
     let anywhere = match reach(&host, port) {
         Reach::Anywhere => true,
         Reach::Public => false,
-        Reach::Nowhere if redirected => return Err(format!("a redirect leads to {host}, which is not allowed")),
-        Reach::Nowhere => return Err(format!("{host} is not allowed")),
+        Reach::Nowhere if redirected => return Err(format!("a redirect leads to {host}, which is not allowed").into()),
+        Reach::Nowhere => return Err(format!("{host} is not allowed").into()),
     };
     // Through a proxy no address is looked up here.
     if is_inside(&host) && !anywhere {
-        return Err(format!("{host} is no public address"));
+        return Err(format!("{host} is no public address").into());
     }
     let client = client(anywhere)?;
     let headers = request.headers.iter().map(|(name, value)| (Cow::from(name.clone()), value.clone())).collect();
     let asked = Request { method: request.method, url: request.url.clone(), headers, body: request.body.clone() };
     client.exchange(asked, request.max_bytes).await.map_err(|fault| match fault {
-        Fault::Absent(why) | Fault::Broken(why) => why,
-        Fault::Stopped => "stopped".to_owned(),
+        Fault::NotPublic(why) if !redirected => NoAnswer::NotPublic(why),
+        Fault::Absent(why) | Fault::Broken(why) | Fault::NotPublic(why) => NoAnswer::Failed(why),
+        Fault::Stopped => NoAnswer::Failed("stopped".to_owned()),
     })
 }
 

@@ -19,7 +19,9 @@ pub mod rhai;
 #[cfg(target_os = "linux")]
 mod sandbox;
 
-pub use http::{HttpAnswer, HttpRequest, METHODS, Reach, http, is_inside, url_escape, url_target, url_with_query};
+pub use http::{
+    HttpAnswer, HttpRequest, METHODS, NoAnswer, Reach, http, is_inside, url_escape, url_target, url_with_query,
+};
 pub use process::{Program, ProgramOutput, run_program};
 pub use python::{Python, PythonOptions, Traceback};
 pub use rhai::{Rhai, RhaiOptions};

@@ -13,7 +13,7 @@ use super::{RunOptions, report, session};
 use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
 use crate::rollout::Spec;
-use crate::script::{Change, Reload, Split, Watcher, Watching};
+use crate::script::{Change, Reload, Script, Split, Watcher, Watching};
 use crate::telemetry::{Metrics, Mode, Reporter};
 
 /// The watcher of a run, and what it has found since the last step.
@@ -57,7 +57,7 @@ impl Reloads {
             waiting.extend(new);
             Ok(())
         };
-        let (told, path) = (reporter.clone(), it.script.path.clone());
+        let (told, again, path) = (reporter.clone(), reporter.clone(), it.script.path.clone());
         let spec = Spec { max_context: it.session.max_context, ..Spec::new(Split::Train, 0, &it.script.settings) };
         let watcher = Watcher::start(Watching {
             script: it.script.clone(),
@@ -66,6 +66,7 @@ impl Reloads {
             budget: spec.budget(),
             take: Box::new(take),
             refused: Box::new(move |error| refused(&told, &path, error)),
+            restored: Box::new(move |script| restored(&again, script)),
         })?;
         Ok(Self { inbox, taken: 0, _watcher: Some(watcher) })
     }
@@ -139,6 +140,14 @@ fn refused(reporter: &Reporter, path: &Path, error: &Error) {
     }
     text.extend(hint.iter().map(|hint| format!("\n  hint: {hint}")));
     reporter.warn(&text);
+}
+
+fn restored(reporter: &Reporter, script: &Script) {
+    if reporter.mode() == Mode::Json {
+        return reporter.event("reload_restored", &json!({ "hash": script.hash }));
+    }
+    let short: String = script.hash.chars().take(12).collect();
+    reporter.info(&format!("{} is the running version again ({short})", script.path.display()));
 }
 
 /// The text of the line at `path:line`.

@@ -5,13 +5,15 @@ use super::{Finding, Report};
 use crate::config::Trainer;
 use crate::error::{Error, Result};
 use crate::mdp::Trajectory;
-use crate::script::{Estimated, GroupMember, Script, Worker};
+use crate::script::{Estimated, GroupMember, Script, Split, Worker};
 
 /// Calls it on groups as a run may come to them: rewards that differ, rewards that are all the same, a single trajectory that
 /// failures left over. Parts, tasks and lengths are those of trajectories that were tried; rewards and values are made up.
 pub(super) fn check(tried: &[Tried], worker: &Worker, script: &Script, report: &mut Report) {
     let (Trainer::Grpo(learner) | Trainer::Ppo(learner)) = &script.settings.trainer else { return };
-    let played = |it: &&Tried| !it.trajectory.status.is_failure() && !it.trajectory.steps.is_empty();
+    let played = |it: &&Tried| {
+        it.which.split == Split::Train && !it.trajectory.status.is_failure() && !it.trajectory.steps.is_empty()
+    };
     let trajectories: Vec<&Trajectory> = tried.iter().filter(played).map(|it| &it.trajectory).collect();
     if learner.estimator.name != "custom" || trajectories.is_empty() {
         return;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::advantage;
-use super::endings::{self, repeat};
+use super::endings::{self, repeat, reset_line};
 use super::replies::{self, Kind, Now};
 use super::{Finding, Level, Options, Report};
 use crate::engine::Scripted;
@@ -33,6 +33,7 @@ pub(super) struct Tried {
 /// A task to try things on.
 #[derive(Clone)]
 pub(super) struct Task {
+    pub(super) split: Split,
     pub(super) row: u64,
     pub(super) value: Value,
     /// All ways to reply are tried on it.
@@ -62,7 +63,7 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
     'tasks: for task in &tasks {
         let spec = spec(&first, script, task, options);
         report.budget = spec.budget();
-        let tools = first.of_task(&task.value).map(|of| of.tools).unwrap_or_default();
+        let tools = first.of_task(task.split, &task.value).map(|of| of.tools).unwrap_or_default();
         let mut kinds = Kind::all(&task.value, &tools);
         if !task.thorough {
             kinds.retain(Kind::depends_on_task);
@@ -79,8 +80,9 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
             report.steps += trajectory.steps.len();
             let at_limit = limited(trajectory.status);
             tried.push(Tried { kind, which: task.clone(), trajectory });
-            tasks_tried.insert(task.row);
-            report.tasks = tasks_tried.len();
+            tasks_tried.insert((task.split == Split::Eval, task.row));
+            report.eval_tasks = tasks_tried.iter().filter(|(eval, _)| *eval).count();
+            report.tasks = tasks_tried.len() - report.eval_tasks;
             if at_limit {
                 break 'tasks;
             }
@@ -146,11 +148,11 @@ pub(super) fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Op
 }
 
 fn spec(worker: &Worker, script: &Script, task: &Task, options: &Options) -> Spec {
-    let mut spec = Spec::new(Split::Train, task.row, &script.settings);
+    let mut spec = Spec::new(task.split, task.row, &script.settings);
     if options.max_context > 0 {
         spec.max_context = options.max_context;
     }
-    spec.max_steps = worker.of_task(&task.value).ok().map(|of| of.max_steps.min(STEPS));
+    spec.max_steps = worker.of_task(task.split, &task.value).ok().map(|of| of.max_steps.min(STEPS));
     spec
 }
 
@@ -164,9 +166,10 @@ fn spread(thorough: &[u64], count: u64) -> Vec<u64> {
     rows
 }
 
-/// Rows are there, can be read, and are the same every time. Gives some to try things on.
+/// Rows are there, can be read, and are the same every time. Gives some to try things on; those of evaluation are among them
+/// where it has an environment or a context of its own.
 fn rows(first: &Worker, second: &Worker, report: &mut Report) -> Vec<Task> {
-    let mut tasks = Vec::new();
+    let (mut tasks, mut eval_tasks) = (Vec::new(), Vec::new());
     for split in [Split::Train, Split::Eval] {
         let count = match first.rows(split) {
             Ok(Some(0)) => {
@@ -204,8 +207,12 @@ fn rows(first: &Worker, second: &Worker, report: &mut Report) -> Vec<Task> {
                                     and keep nothing in locals outside";
                         report.add(Finding::new(Level::Error, "data", message).at(place()).hint(hint));
                     }
-                    if split == Split::Train {
-                        tasks.push(Task { row, value, thorough: thorough.contains(&row) });
+                    let thorough = thorough.contains(&row);
+                    let task = Task { split, row, value, thorough };
+                    match split {
+                        Split::Train => tasks.push(task),
+                        Split::Eval if thorough && first.has_eval_env() => eval_tasks.push(task),
+                        Split::Eval => {}
                     }
                 }
                 (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => {
@@ -214,6 +221,9 @@ fn rows(first: &Worker, second: &Worker, report: &mut Report) -> Vec<Task> {
             }
         }
     }
+    // Behind the first task, so that they are reached where trajectories take long.
+    let at = tasks.len().min(1);
+    tasks.splice(at..at, eval_tasks);
     tasks
 }
 
@@ -248,9 +258,10 @@ fn tools(worker: &Worker, script: &Script, report: &mut Report) {
 
 /// The same task and seed give the same state, in both machines; a state is what its snapshot says.
 async fn resets(one: Stage<'_>, two: Stage<'_>, spec: &Spec, task: &Task, report: &mut Report) {
-    let reset = async |stage: Stage<'_>| stage.worker.reset(&task.value, spec.env_seed).await;
+    let reset =
+        async |stage: Stage<'_>| stage.worker.reset_as(task.split, &task.value, spec.env_seed, &Record::live()).await;
     let place = one.worker.place_of("reset");
-    let typed = vec![format!(":reset {} seed={}", task.row, spec.env_seed)];
+    let typed = vec![reset_line(task, spec.env_seed)];
     let states = (reset(one).await, reset(one).await, reset(two).await);
     let (Ok(first), Ok(again), Ok(other)) = states else {
         // A reset that fails is told with the trajectories.

@@ -1,6 +1,6 @@
 //! What the trajectories that were tried came to: their ends, their rows of tokens, their calls, their rewards.
 
-use super::contract::Tried;
+use super::contract::{Task, Tried};
 use super::replies::Kind;
 use super::{Finding, Level, Report};
 use crate::config::OverlongPrompts;
@@ -13,8 +13,10 @@ use crate::text::Renderer;
 pub(super) fn judge(tried: &[Tried], stage: Stage<'_>, script: &Script, report: &mut Report) {
     let mut causes = Vec::new();
     for it in tried {
-        let of = stage.worker.of_task(&it.which.value).ok();
-        let left_out = it.trajectory.steps.is_empty() && left_out(it.which.row, tried, stage.worker, script);
+        let of = stage.worker.of_task(it.which.split, &it.which.value).ok();
+        let left_out = it.which.split == Split::Train
+            && it.trajectory.steps.is_empty()
+            && left_out(it.which.row, tried, stage.worker, script);
         ended(it, of.as_ref(), left_out, script, &mut causes, report);
         continued(it, stage.renderer, report);
     }
@@ -212,9 +214,15 @@ pub(super) fn number(value: f64) -> String {
     if short == "-0" { "0".to_owned() } else { short.to_owned() }
 }
 
+/// What to type into the REPL to begin a task.
+pub(super) fn reset_line(task: &Task, seed: u64) -> String {
+    let split = if task.split == Split::Eval { "eval " } else { "" };
+    format!(":reset {split}{} seed={seed}", task.row)
+}
+
 /// What to type into the REPL to see it.
 pub(super) fn repeat(it: &Tried) -> Vec<String> {
-    let mut typed = vec![format!(":reset {} seed={}", it.which.row, it.trajectory.seed)];
+    let mut typed = vec![reset_line(&it.which, it.trajectory.seed)];
     for step in &it.trajectory.steps {
         typed.push(if step.text.contains('\n') || step.text.is_empty() {
             format!(":step \"\"\"{}\"\"\"", step.text)

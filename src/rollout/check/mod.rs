@@ -57,6 +57,8 @@ pub struct Report {
     /// Rows of `data.train`, and how many of them something was tried on.
     pub rows: u64,
     pub tasks: usize,
+    /// Rows of `data.eval` that something was tried on: where evaluation has an environment or a context of its own.
+    pub eval_tasks: usize,
     pub trajectories: usize,
     pub steps: usize,
     /// Smallest and largest reward of trajectories that did not fail.

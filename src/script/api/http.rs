@@ -9,9 +9,10 @@ use serde_json::{Map, Value as Json, json};
 use super::args::{Fields, bytes_of, fail, json_of, raise, text, undeclared};
 use super::secret::{Named, Secrets, Text};
 use super::tool::{SECONDS, seconds};
+use crate::error::{Error, Kind};
 use crate::script::convert::{Odd, kind, to_json};
-use crate::script::host::{Call, Host};
-use crate::tools::{HttpRequest, METHODS, Reach, http, is_inside, url_target, url_with_query};
+use crate::script::host::{Call, Host, place};
+use crate::tools::{HttpRequest, METHODS, NoAnswer, Reach, http, is_inside, url_target, url_with_query};
 
 /// Bytes of an answer unless said, and the most that can be said.
 const BYTES: usize = 1 << 20;
@@ -60,6 +61,8 @@ struct Asked {
     host: Rc<Host>,
     call: Rc<Call>,
     request: Asking,
+    /// The line that asks.
+    place: Option<String>,
 }
 
 /// What is asked, secrets not filled in.
@@ -155,7 +158,7 @@ fn build(
         other => return Err(fields.refuse("max_bytes", &format!("a number of bytes up to {MOST_BYTES}"), &other)),
     };
     let request = Asking { method, url, query, headers, body: None, timeout, max_bytes };
-    let mut asked = Asked { function, host: host.clone(), call: host.current(), request };
+    let mut asked = Asked { function, host: host.clone(), call: host.current(), request, place: place(lua) };
     for name in ["body", "json"] {
         match fields.get(name)? {
             Value::Nil => {}
@@ -226,7 +229,8 @@ impl Asked {
     /// The answer as a table, or nil and why there is none.
     async fn answer(self, lua: &Lua) -> mlua::Result<(Value, Option<String>)> {
         let shown = self.shown();
-        let Self { host, call, request, .. } = self;
+        let Self { function, host, call, request, place } = self;
+        let (name, port) = url_target(&request.url).unwrap_or_default();
         let live = async move {
             let reach = |name: &str, port: u16| host.grants.borrow().reach(name, port);
             let mut secrets = Secrets::default();
@@ -239,10 +243,19 @@ impl Asked {
                     let url = secrets.mask(answer.url);
                     json!({ "status": answer.status, "headers": headers, "body": json_of(&body), "url": url })
                 }
-                Err(why) => json!({ "error": secrets.mask(why) }),
+                Err(NoAnswer::NotPublic(why)) => json!({ "error": secrets.mask(why), "undeclared": true }),
+                Err(NoAnswer::Failed(why)) => json!({ "error": secrets.mask(why) }),
             })
         };
         let told = call.ask("http", shown, live).await.map_err(raise)?;
+        if told["undeclared"] == true {
+            let why = told["error"].as_str().unwrap_or_default();
+            let message = format!("{function}: {name} leads to a host that the recipe does not declare: {why}");
+            let hint = format!("add needs = {{ \"http:{name}\" }} to r1.recipe, or \"http:{name}:{port}\"");
+            let error = Error { place, ..Error::new(Kind::Script, message).hint(hint) };
+            call.undeclared.replace(Some(error.clone()));
+            return Err(raise(error));
+        }
         if let Some(why) = told["error"].as_str() {
             return Ok((Value::Nil, Some(why.to_owned())));
         }

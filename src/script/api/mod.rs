@@ -12,6 +12,7 @@ pub(crate) mod format;
 mod fs;
 mod generate;
 mod http;
+mod index;
 mod json;
 mod logprobs;
 pub(crate) mod loss;
@@ -20,6 +21,7 @@ mod process;
 pub(crate) mod program;
 mod re;
 pub(crate) mod recipe;
+mod resource;
 mod rl;
 mod search;
 pub(crate) mod secret;
@@ -32,16 +34,23 @@ mod trainer;
 mod training;
 mod trajectory;
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use mlua::{Lua, Table, Value, Variadic};
 
 use super::host::{Host, misuse};
+use super::require::Loader;
 use super::sandbox;
 use crate::error::suggest;
 
 /// Builds `r1` into the environment.
-pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+pub(crate) fn install(
+    lua: &Lua,
+    environment: &Table,
+    host: &Rc<Host>,
+    loader: &Rc<RefCell<Loader>>,
+) -> mlua::Result<()> {
     let r1 = lua.create_table()?;
     r1.raw_set("version", env!("CARGO_PKG_VERSION"))?;
     messages(lua, &r1)?;
@@ -62,6 +71,7 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::
     trainer::install(lua, &r1)?;
     data::install(lua, &r1)?;
     format::install(lua, &r1, host)?;
+    resource::install(lua, &r1, loader)?;
     env::install(lua, &r1, host)?;
     tool::install(lua, &r1)?;
     call::install(lua, &r1, host)?;

@@ -26,6 +26,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     let parse = lua.create_function(|lua, (format, reply, options)| parse(lua, &format, &reply, &options))?;
     table.raw_set("parse_tool_calls", parse)?;
     table.raw_set("rank", lua.create_function(|lua, (query, texts): (Value, Value)| rank(lua, &query, &texts))?)?;
+    super::index::install(lua, &table)?;
     super::seal(lua, "r1.text", &table)?;
     r1.raw_set("text", table)
 }
@@ -40,14 +41,7 @@ fn rank(lua: &Lua, query: &Value, texts: &Value) -> mlua::Result<Table> {
     let texts: Vec<String> = (1..=list.raw_len())
         .map(|index| text(lua, NAME, &format!("texts[{index}]"), &list.raw_get(index)?))
         .collect::<mlua::Result<_>>()?;
-    let found = lua.create_table()?;
-    for (index, score) in crate::script::rank::rank(&query, &texts, || in_time(lua))? {
-        let entry = lua.create_table_with_capacity(0, 2)?;
-        entry.raw_set("index", index + 1)?;
-        entry.raw_set("score", score)?;
-        found.raw_push(entry)?;
-    }
-    Ok(found)
+    super::index::found(lua, crate::script::rank::rank(&query, &texts, || in_time(lua))?)
 }
 
 /// A list of token ids.

@@ -155,7 +155,7 @@ impl Lines {
 }
 
 /// A file of text. What is compressed is written out, into a file without a name, so that rows can be read in any order.
-pub(super) fn open(path: &Path) -> Result<File> {
+pub(crate) fn open(path: &Path) -> Result<File> {
     let failed = |error: std::io::Error| failed(path, &error);
     let file = File::open(path).map_err(failed)?;
     let Some(compression) = Compression::of(path) else { return Ok(file) };

@@ -2,6 +2,7 @@
 
 mod find;
 mod lines;
+mod place;
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -14,6 +15,8 @@ use crate::error::{Error, Kind, Result, suggest};
 use crate::store::{ArrowFile, Table};
 pub(crate) use find::find;
 use lines::Lines;
+pub(crate) use lines::open as open_text;
+pub(crate) use place::check_place;
 
 /// One or more files whose rows are counted through.
 #[derive(Debug)]
@@ -63,6 +66,11 @@ impl Dataset {
             return Err(paths.first().map_or(error.clone(), |path| error.at_path(path)));
         }
         Ok(Self { files, rows, columns: columns.clone() })
+    }
+
+    /// Its files, in the order of their rows.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(|file| file.path.as_path())
     }
 
     pub(crate) fn first_file(&self) -> Option<&Path> {

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::text::Renderer;
 
-/// What the watcher said: the reward's version that was taken, or why one was not.
+/// What the watcher said: the hash of the version that was taken, or `same` and the hash of the one that runs again; or why
+/// a version was not taken.
 type Said = Result<(String, Vec<String>), String>;
 
 struct Watched {
@@ -21,7 +22,7 @@ impl Watched {
     fn new(path: &Path) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let (taken, said) = channel();
-        let refused = taken.clone();
+        let (refused, restored) = (taken.clone(), taken.clone());
         let script = Script::load(path, &["trainer.epochs=2".to_owned()]).unwrap();
         let watcher = Watcher::start(Watching {
             script,
@@ -37,6 +38,9 @@ impl Watched {
                 Ok(())
             }),
             refused: Box::new(move |error| refused.send(Err(error.to_string())).unwrap()),
+            restored: Box::new(move |script| {
+                restored.send(Ok((format!("same {}", script.hash), Vec::new()))).unwrap();
+            }),
         });
         Self { said, _watcher: watcher.unwrap() }
     }

@@ -24,7 +24,7 @@ impl Remote {
     pub(super) fn fault(&self, fault: Fault) -> Error {
         match fault {
             Fault::Stopped => stopped(),
-            Fault::Absent(why) | Fault::Broken(why) => {
+            Fault::Absent(why) | Fault::Broken(why) | Fault::NotPublic(why) => {
                 Error::new(Kind::Model, format!("can't talk to {}: {why}", self.base))
                     .hint("is the server running, and is --api-base its address? (HTTPS_PROXY and NO_PROXY are heeded)")
             }
@@ -35,7 +35,7 @@ impl Remote {
     pub(super) fn cut(&self, fault: Fault) -> Error {
         match fault {
             Fault::Stopped => stopped(),
-            Fault::Absent(why) | Fault::Broken(why) => self.odd(Odd::BrokeOff(Some(why))),
+            Fault::Absent(why) | Fault::Broken(why) | Fault::NotPublic(why) => self.odd(Odd::BrokeOff(Some(why))),
         }
     }
 

@@ -1,0 +1,122 @@
+//! `r1.text.index`: an index of texts that answers many queries. That of a resource is made once per process.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mlua::{Lua, Table, UserData, UserDataMethods, Value};
+
+use super::args::{Fields, count, fail, in_time, text};
+use super::resource::ResourceOf;
+use crate::config::Limits;
+use crate::script::convert::{float, kind};
+use crate::script::host::place;
+use crate::script::rank::{Index, Weights};
+
+const NAME: &str = "r1.text.index";
+
+/// Texts that a search gives unless it says how many.
+const MOST: usize = 10;
+
+/// Bytes of the indexes that a virtual machine has made of lists; the allocator of Lua does not see them.
+#[derive(Clone, Default)]
+struct Held(Rc<Cell<usize>>);
+
+pub(super) fn install(lua: &Lua, table: &Table) -> mlua::Result<()> {
+    lua.set_app_data(Held::default());
+    table.raw_set("index", lua.create_function(|lua, (texts, options): (Value, Value)| index(lua, &texts, &options))?)
+}
+
+fn index(lua: &Lua, texts: &Value, options: &Value) -> mlua::Result<IndexOf> {
+    let mut weights = Weights::default();
+    let mut column = None;
+    if !options.is_nil() {
+        let fields = Fields::new(lua, NAME, options, &["column", "k1", "b"])?;
+        column = fields.text("column")?;
+        for (name, weight, most) in [("k1", &mut weights.k1, f64::INFINITY), ("b", &mut weights.b, 1.0)] {
+            let value = fields.get(name)?;
+            if value.is_nil() {
+                continue;
+            }
+            let wanted = if name == "b" { "a number from 0 to 1" } else { "a number, 0 or more" };
+            let number = float(&value).filter(|number| number.is_finite() && (0.0..=most).contains(number));
+            *weight = number.ok_or_else(|| fields.refuse(name, wanted, &value))?;
+        }
+    }
+    match texts {
+        Value::UserData(data) if data.is::<ResourceOf>() => {
+            let resource = Arc::clone(&data.borrow::<ResourceOf>()?.resource);
+            let index = resource.index(column.as_deref().unwrap_or("text"), weights).map_err(|error| {
+                let place = place(lua);
+                super::args::raise(crate::error::Error {
+                    message: format!("{NAME}: {}", error.message),
+                    place,
+                    ..error
+                })
+            })?;
+            Ok(IndexOf { index, held: None })
+        }
+        Value::Table(_) if column.is_some() => Err(fail(lua, NAME, "`column` is for resources; a list has texts")),
+        Value::Table(list) => of_list(lua, list, weights),
+        other => Err(fail(lua, NAME, format!("takes a list of texts or a resource, got {}", kind(other)))),
+    }
+}
+
+fn of_list(lua: &Lua, list: &Table, weights: Weights) -> mlua::Result<IndexOf> {
+    let held = lua.app_data_ref::<Held>().map(|held| held.clone()).unwrap_or_default();
+    let most = lua.app_data_ref::<Limits>().map_or(usize::MAX, |limits| limits.memory << 20);
+    let mut index = Index::new(weights);
+    for place in 1..=list.raw_len() {
+        in_time(lua)?;
+        index.add(&text(lua, NAME, &format!("texts[{place}]"), &list.raw_get(place)?)?);
+        if held.0.get() + index.bytes() > most {
+            // Indexes that nobody holds any more.
+            lua.gc_collect()?;
+            if held.0.get() + index.bytes() > most {
+                let why = format!("the indexes take more memory than limits.memory = {} MiB", most >> 20);
+                return Err(fail(lua, NAME, why));
+            }
+        }
+    }
+    index.finish();
+    let bytes = index.bytes();
+    held.0.set(held.0.get() + bytes);
+    Ok(IndexOf { index: Arc::new(index), held: Some((held, bytes)) })
+}
+
+struct IndexOf {
+    index: Arc<Index>,
+    /// Of an index that belongs to the virtual machine: what it takes.
+    held: Option<(Held, usize)>,
+}
+
+impl Drop for IndexOf {
+    fn drop(&mut self) {
+        if let Some((held, bytes)) = &self.held {
+            held.0.set(held.0.get().saturating_sub(*bytes));
+        }
+    }
+}
+
+impl UserData for IndexOf {
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_meta_method(mlua::MetaMethod::Len, |_, this, ()| Ok(this.index.len()));
+        methods.add_method("search", |lua, this, (query, most): (Value, Value)| {
+            let query = text(lua, "search", "query", &query)?;
+            let most = if most.is_nil() { MOST } else { count(lua, "search", "k", &most)? };
+            found(lua, this.index.search(&query, most, || in_time(lua))?)
+        });
+    }
+}
+
+/// Places of texts, counted from 0, and scores as `{ { index =, score = }, … }`.
+pub(super) fn found(lua: &Lua, places: Vec<(usize, f64)>) -> mlua::Result<Table> {
+    let list = lua.create_table_with_capacity(places.len(), 0)?;
+    for (place, score) in places {
+        let entry = lua.create_table_with_capacity(0, 2)?;
+        entry.raw_set("index", place + 1)?;
+        entry.raw_set("score", score)?;
+        list.raw_push(entry)?;
+    }
+    Ok(list)
+}

@@ -1,0 +1,266 @@
+//! Resources: files of data that a script reads whole, such as a corpus to search. A file is read once per process, when
+//! the script is loaded; all virtual machines share the rows and the indexes made of them.
+//!
+//! Rows are kept as JSON text, which takes about as much memory as the file. A row becomes a Lua table when it is asked for.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::SystemTime;
+
+use serde_json::{Value as Json, json};
+use sha2::{Digest, Sha256};
+
+use super::dataset::{Dataset, check_place};
+use super::rank::{Index, Weights};
+use crate::config::{Columns, Compression, DataFormat};
+use crate::error::{Error, Kind, Result, readable};
+
+/// MiB that a file may have unless the script says otherwise.
+pub(crate) const MOST: u64 = 256;
+
+/// What a script asks for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Spec {
+    /// As written; relative to the script's directory.
+    pub(crate) path: PathBuf,
+    pub(crate) format: Option<Form>,
+    pub(crate) columns: Columns,
+    /// MiB.
+    pub(crate) max_size: u64,
+}
+
+/// How a file holds its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Form {
+    Rows(DataFormat),
+    /// A row `{ text = … }` for each line that is not blank.
+    Text,
+}
+
+impl Form {
+    /// The format of this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        if name == "text" {
+            return Some(Self::Text);
+        }
+        serde_json::from_value(name.into()).ok().map(Self::Rows)
+    }
+
+    /// What a file's name says, behind which `.gz` or `.zst` may stand.
+    fn of(path: &Path) -> Option<Self> {
+        let plain = if Compression::of(path).is_some() { path.file_stem().map(Path::new)? } else { path };
+        let is_text = plain.extension().is_some_and(|end| ["txt", "text", "md"].iter().any(|known| end == *known));
+        if is_text { Some(Self::Text) } else { DataFormat::of(path).map(Self::Rows) }
+    }
+}
+
+/// The names of all formats.
+pub(crate) const FORMATS: [&str; 7] = ["jsonl", "json", "csv", "tsv", "parquet", "arrow", "text"];
+
+/// A file that was read.
+#[derive(Debug)]
+pub(crate) struct Resource {
+    /// Where it was read.
+    pub(crate) path: PathBuf,
+    /// SHA-256 of the file.
+    pub(crate) digest: Vec<u8>,
+    pub(crate) bytes: u64,
+    /// Each row as a JSON object.
+    rows: Vec<Box<str>>,
+    /// Indexes made of it, by column and weights.
+    indexes: Mutex<BTreeMap<(String, Weights), Arc<Index>>>,
+}
+
+/// A resource as a run records it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceFile {
+    pub path: PathBuf,
+    pub bytes: u64,
+    /// Hex.
+    pub sha256: String,
+}
+
+impl Resource {
+    /// Reads the file that `spec` names, or takes what this process has read of it.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] for a file that is missing, too large, not where data is read from, or not what its format says.
+    pub(crate) fn open(spec: &Spec, directory: &Path) -> Result<Arc<Self>> {
+        let path = directory.join(&spec.path);
+        // What a script loads is not its own CPU time: the limit is for its code.
+        let own = |path: &Path| std::thread::scope(|scope| scope.spawn(|| Self::shared(spec, path, directory)).join());
+        own(&path).unwrap_or_else(|_| Err(Error::new(Kind::Internal, "reading the resource stopped").at_path(&path)))
+    }
+
+    fn shared(spec: &Spec, path: &Path, directory: &Path) -> Result<Arc<Self>> {
+        let failed = |error: std::io::Error| {
+            let error = Error::io(Kind::Data, "read the resource", path, &error);
+            if path.exists() { error } else { error.hint("paths of resources are relative to the script's directory") }
+        };
+        readable(path).map_err(failed)?;
+        let real = path.canonicalize().map_err(failed)?;
+        check_place(&real, directory, Form::of(&real).is_some())?;
+        let seen = Seen::of(&real).map_err(failed)?;
+        if seen.length >> 20 >= spec.max_size {
+            let size = seen.length >> 20;
+            let message = format!("the resource has {size} MiB and max_size is {} MiB", spec.max_size);
+            return Err(Error::new(Kind::Data, message)
+                .at_path(path)
+                .hint("r1.resource { path = …, max_size = \"1GiB\" } reads more; the rows stay in memory"));
+        }
+        let key = Key { path: real, seen, format: spec.format, columns: spec.columns.clone() };
+        // Held while the file is read, so that two threads do not read it twice.
+        let mut known = READ.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|(_, read)| read.strong_count() > 0);
+        if let Some(read) = known.iter().find(|(own, _)| *own == key).and_then(|(_, read)| read.upgrade()) {
+            return Ok(read);
+        }
+        let read = Arc::new(Self::read(spec, path)?);
+        if Seen::of(&key.path).map_err(failed)? != key.seen {
+            return Err(Error::new(Kind::Data, "the resource was changed while it was read").at_path(path));
+        }
+        known.push((key, Arc::downgrade(&read)));
+        Ok(read)
+    }
+
+    fn read(spec: &Spec, path: &Path) -> Result<Self> {
+        let failed = |error: std::io::Error| Error::io(Kind::Data, "read the resource", path, &error);
+        let bytes = fs::read(path).map_err(failed)?;
+        let digest = Sha256::digest(&bytes).to_vec();
+        let size = bytes.len() as u64;
+        let rows = match spec.format.or_else(|| Form::of(path)) {
+            Some(Form::Text) => {
+                drop(bytes);
+                lines(path)?
+            }
+            Some(Form::Rows(DataFormat::Json)) if one_object(&bytes) => {
+                vec![String::from_utf8_lossy(&bytes).into_owned().into_boxed_str()]
+            }
+            format => {
+                drop(bytes);
+                let format = match format {
+                    Some(Form::Rows(format)) => Some(format),
+                    _ => None,
+                };
+                let data = Dataset::open(&[path.to_owned()], format, &spec.columns)?;
+                (0..data.len()).map(|index| Ok(data.row(index)?.to_string().into_boxed_str())).collect::<Result<_>>()?
+            }
+        };
+        Ok(Self { path: path.to_owned(), digest, bytes: size, rows, indexes: Mutex::default() })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// A row, counted from 0.
+    pub(crate) fn row(&self, index: usize) -> Option<Json> {
+        self.rows.get(index).map(|row| serde_json::from_str(row).unwrap_or_default())
+    }
+
+    /// The index of a column; made once.
+    ///
+    /// # Errors
+    /// [`Kind::Script`] for a row whose column is no text.
+    pub(crate) fn index(&self, column: &str, weights: Weights) -> Result<Arc<Index>> {
+        let key = (column.to_owned(), weights);
+        let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = indexes.get(&key) {
+            return Ok(Arc::clone(index));
+        }
+        // On a thread of its own, as reading is: the script's CPU limit is for its code.
+        let build = || std::thread::scope(|scope| scope.spawn(|| self.build(column, weights)).join());
+        let built = build().unwrap_or_else(|_| Err(Error::new(Kind::Internal, "building the index stopped")))?;
+        let built = Arc::new(built);
+        indexes.insert(key, Arc::clone(&built));
+        Ok(built)
+    }
+
+    fn build(&self, column: &str, weights: Weights) -> Result<Index> {
+        let mut index = Index::new(weights);
+        for place in 0..self.rows.len() {
+            let row = self.row(place).unwrap_or_default();
+            match row.get(column) {
+                Some(Json::String(text)) => index.add(text),
+                Some(Json::Null) | None => {
+                    let known = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str);
+                    let message = format!("row {} of {} has no column `{column}`", place + 1, self.path.display());
+                    return Err(Error::new(Kind::Script, message).hint(crate::error::suggest(column, known)));
+                }
+                Some(_) => {
+                    let path = self.path.display();
+                    let message = format!("row {} of {path}: the column `{column}` is no text", place + 1);
+                    return Err(Error::new(Kind::Script, message));
+                }
+            }
+        }
+        index.finish();
+        Ok(index)
+    }
+
+    /// The file's SHA-256, hex.
+    pub(crate) fn sha256(&self) -> String {
+        self.digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    pub(crate) fn file(&self, path: PathBuf) -> ResourceFile {
+        ResourceFile { path, bytes: self.bytes, sha256: self.sha256() }
+    }
+}
+
+/// What this process has read and still holds.
+static READ: Mutex<Vec<(Key, Weak<Resource>)>> = Mutex::new(Vec::new());
+
+#[derive(Debug, PartialEq, Eq)]
+struct Key {
+    path: PathBuf,
+    seen: Seen,
+    format: Option<Form>,
+    columns: Columns,
+}
+
+/// What the file system says of a file: another content has another time, length or identity.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    modified: Option<SystemTime>,
+    length: u64,
+    identity: (u64, i64, i64),
+}
+
+impl Seen {
+    fn of(path: &Path) -> std::io::Result<Self> {
+        use std::os::unix::fs::MetadataExt;
+        let meta = fs::metadata(path)?;
+        let identity = (meta.ino(), meta.ctime(), meta.ctime_nsec());
+        Ok(Self { modified: meta.modified().ok(), length: meta.len(), identity })
+    }
+}
+
+/// Whether a file holds one JSON object, and not one a line.
+fn one_object(bytes: &[u8]) -> bool {
+    serde_json::from_slice::<Json>(bytes).is_ok_and(|json| json.is_object())
+}
+
+/// The lines of a text as rows; blank ones are left out.
+fn lines(path: &Path) -> Result<Vec<Box<str>>> {
+    let mut text = Vec::new();
+    super::dataset::open_text(path)?
+        .read_to_end(&mut text)
+        .map_err(|error| Error::io(Kind::Data, "read the resource", path, &error))?;
+    let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&text);
+    let Ok(text) = std::str::from_utf8(text) else {
+        return Err(Error::new(Kind::Data, "the resource is not valid UTF-8").at_path(path));
+    };
+    let rows: Vec<Box<str>> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .map(|line| json!({ "text": line }).to_string().into_boxed_str())
+        .collect();
+    if rows.is_empty() {
+        return Err(Error::new(Kind::Data, "the resource has no lines").at_path(path));
+    }
+    Ok(rows)
+}
