@@ -1,18 +1,22 @@
---- {{name}}: questions that are answered by searching. The pages come with each question; a file of one's own or r1.http (with
---- `needs = { "http" }`) can take their place.
+--- {{name}}: questions that are answered by searching. The pages lie in {{name}}_pages.jsonl, which is read once and indexed
+--- once, however many trajectories search it. r1.http (with `needs = { "http" }`) can take its place.
 ---
 ---   r1 check {{file}}
 ---   r1 run {{file}}
 
+-- One JSON object a line: who it is about, its title, its text. Read-only; runs record its hash.
+local pages = r1.resource "{{name}}_pages.jsonl"
+local index = r1.text.index(pages, { column = "title" })
+
 local search = r1.tool {
   name = "search",
-  description = "Finds the page whose title is in the query.",
+  description = "Finds the page whose title is most like the query.",
   parameters = { code = { type = "string", description = "The query" } },
   -- Beside its arguments a tool is given the state of the trajectory that called it.
   run = function(arguments, call)
-    for _, page in ipairs(call.state.task.pages) do
-      if string.find(arguments.code, page.title, 1, true) then return page.text end
-    end
+    local hit = index:search(`{arguments.code} {call.state.task.about}`, 1)[1]
+    local page = hit and pages[hit.index]
+    if page and string.find(arguments.code, page.kind, 1, true) then return page.text end
     return nil, "nothing was found"
   end,
 }
@@ -34,25 +38,21 @@ local function reward(state, outcome)
   }
 end
 
-local NAMES = { "Ana", "Bo", "Cleo", "Dev", "Eli", "Finn", "Gus", "Hana" }
-
 -- What can only be known by looking it up: a model that guesses is wrong.
 local function question()
-  local number, other = tostring(math.random(1000, 9999)), tostring(math.random(1000, 9999))
-  local note, stock = { title = "note", text = number }, { title = "stock", text = other }
-  if math.random() < 0.5 then
-    local name = NAMES[math.random(#NAMES)]
+  local page = pages[math.random(#pages)]
+  if page.kind == "note" then
     return {
-      problem = `{name} left a note. Print note and do what it says. What is the result?`,
-      answer = number,
-      pages = { note, stock },
+      problem = `{page.about} left a note. Print note and do what it says. What is the result?`,
+      about = page.about,
+      answer = page.text,
     }
   end
   local each, guess = math.random(32, 98), math.random(32, 98)
   return {
     problem = `Each crate holds {each} pens. The number of crates is stock, or {guess} if stock is unknown. How many pens?`,
-    answer = other,
-    pages = { note, stock },
+    about = page.about,
+    answer = page.text,
   }
 end
 
@@ -65,6 +65,6 @@ return r1.recipe {
     eval = r1.data.generate { count = 100, seed = 2, row = question },
   },
   sampling = { max_new_tokens = 64 },
-  trainer = r1.grpo { steps = 40, group_size = 8, groups_per_step = 12, lr = 2e-4 },
+  trainer = r1.grpo { steps = 24, group_size = 8, groups_per_step = 12, lr = 2e-4 },
   eval = { temperature = 1, accuracy = "answer" },
 }

@@ -1,7 +1,8 @@
 --- What {{file}} promises: r1 test {{test}}
 
 local script = r1.script("{{beside}}")
-local task = { problem = "Ana left a note. What is the result?", answer = "4213", pages = { { title = "note", text = "4213" } } }
+-- {{name}}_pages.jsonl has a note of Ana with 4213 in it.
+local task = { problem = "Ana left a note. What is the result?", about = "Ana", answer = "4213" }
 
 test("a search finds the page, and the answer is worth 1", function()
   local trajectory = script:reset { task = task }

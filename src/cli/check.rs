@@ -200,6 +200,11 @@ fn tell(
     if loaded.stands_in {
         let _ = writeln!(out, "tokens are those of r1-nano: the recipe's model is not on this machine");
     }
+    let mut files = loaded.script.resources();
+    files.extend(loaded.script.data_files().unwrap_or_default());
+    if let Some(far) = train::far_files_in_words(&loaded.script, &files) {
+        let _ = writeln!(out, "it reads {far}");
+    }
     for it in rolled.into_iter().flatten() {
         let reward = signed(it.reward);
         let _ = writeln!(out, "the model, {}: {} after {} steps, reward {reward}", it.id, it.status, it.steps);

@@ -26,6 +26,12 @@ pub(super) enum Template {
 }
 
 impl Template {
+    /// What else the script reads: the end of the file's name, and the text.
+    fn data(self) -> Option<(&'static str, &'static str)> {
+        (self == Self::Search).then_some(("_pages.jsonl", include_str!("../../lua/templates/search_pages.jsonl")))
+    }
+
+    /// The script and its test.
     fn texts(self) -> (&'static str, &'static str) {
         match self {
             Self::Tool => {
@@ -62,20 +68,24 @@ pub(super) fn run(args: &NewArgs, output: OutputArgs) -> Result<ExitCode> {
             .replace("{{test}}", &test.display().to_string())
             .replace("{{beside}}", &format!("{name}.lua"))
     };
-    for path in [&script, &test] {
+    let data = args.template.data().map(|(end, text)| (stem.with_file_name(format!("{name}{end}")), text));
+    let files: Vec<&PathBuf> = [&script, &test].into_iter().chain(data.as_ref().map(|(path, _)| path)).collect();
+    for path in &files {
         if path.exists() {
             return Err(Error::new(Kind::Usage, "the file is there already").at_path(path).hint("give another name"));
         }
     }
     write(&script, &fill(own))?;
     write(&test, &fill(checks))?;
-    if output.json {
-        return print(&format!("{}\n", json!({ "event": "new", "files": [script, test] }))).map(|()| ExitCode::SUCCESS);
+    if let Some((path, text)) = &data {
+        write(path, text)?;
     }
-    let (script, test) = (script.display(), test.display());
-    print(&format!(
-        "{script}\n{test}\nnext\n  r1 check {script}\n  r1 test {test}\n  r1 repl {script}\n  r1 run {script}\n"
-    ))?;
+    if output.json {
+        return print(&format!("{}\n", json!({ "event": "new", "files": files }))).map(|()| ExitCode::SUCCESS);
+    }
+    let list: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
+    let (list, script, test) = (list.join("\n"), script.display(), test.display());
+    print(&format!("{list}\nnext\n  r1 check {script}\n  r1 test {test}\n  r1 repl {script}\n  r1 run {script}\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 

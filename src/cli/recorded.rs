@@ -11,7 +11,7 @@ use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Trajectory;
 use crate::rollout::{self, Replayed, Spec, Stage};
 use crate::script::{Script, Strictness, Worker};
-use crate::store::{self, StoredRun};
+use crate::store::{self, FileVersion, StoredRun};
 use crate::telemetry::{Interrupt, Reporter};
 use crate::text::Renderer;
 use crate::train::{self, Fetching};
@@ -86,7 +86,11 @@ impl Recorded {
         let kept = self.run.sources(&trajectory.script_hash)?;
         let script = match &self.other {
             Some(path) => Script::load(path, &kept.overrides)?,
-            None => Script::kept(&kept.path, kept.source, kept.modules, &kept.overrides)?,
+            None => {
+                let script = Script::kept(&kept.path, kept.source, kept.modules, &kept.overrides)?;
+                unchanged(&kept.resources, &script.resources())?;
+                script
+            }
         };
         let renderer = Arc::new(self.renderer(&script, reporter)?);
         let worker = Worker::new(&script, Some(Arc::clone(&renderer)))?;
@@ -115,6 +119,17 @@ impl Recorded {
         // What the script logs was logged when it ran.
         drop(loaded.worker.take_log());
         replayed
+    }
+}
+
+/// Refuses resources that are not what the run read.
+fn unchanged(recorded: &[FileVersion], now: &[FileVersion]) -> Result<()> {
+    let differs = |now: &&FileVersion| recorded.iter().any(|old| old.path == now.path && old.sha256 != now.sha256);
+    match now.iter().find(differs) {
+        None => Ok(()),
+        Some(file) => Err(Error::new(Kind::Data, "the resource is not what it was when the run read it")
+            .at_path(&file.path)
+            .hint("--script FILE runs the script with the resource as it is now")),
     }
 }
 

@@ -10,19 +10,20 @@ use sha2::{Digest, Sha256};
 use super::api::loss::Trace;
 use super::api::recipe::Recipe;
 use super::convert::kind;
-use super::dataset::Dataset;
+use super::dataset::{Dataset, check_place};
 use super::failure::describe;
 use super::grants::Grants;
 use super::host::{Call, Entry, LogLine, LogSink};
 use super::own_format::{self, Formats};
-use super::resource::{Resource, ResourceFile, Spec};
+use super::resource::{Resource, Spec};
 use super::rows::Split;
 use super::settings;
 use super::source_map::SourceMap;
 use super::vm::{Module, Resources, Sources, Vm};
-use crate::config::{Choice, EnvSettings, Limits, LossGraph, Settings, Source, Trainer};
+use crate::config::{Choice, DataFormat, EnvSettings, Limits, LossGraph, Settings, Source, Trainer};
 use crate::error::{Error, Kind, Result, readable};
 use crate::hub::{DataFiles, Hub, ModelId, Watch};
+use crate::store::FileVersion;
 use crate::text::Style;
 
 /// A script that was read and whose recipe is sound. Plain data: workers make virtual machines of it.
@@ -248,8 +249,13 @@ impl Script {
     }
 
     /// The resources that were read.
-    pub fn resources(&self) -> Vec<ResourceFile> {
-        self.resources_at().map(|(path, resource)| resource.file(path)).collect()
+    pub fn resources(&self) -> Vec<FileVersion> {
+        let file = |(path, resource): (PathBuf, &Resource)| FileVersion {
+            path,
+            bytes: resource.bytes,
+            sha256: Some(resource.sha256()),
+        };
+        self.resources_at().map(file).collect()
     }
 
     /// The resources and where they lie.
@@ -304,6 +310,32 @@ impl Script {
         }
     }
 
+    /// The files of datasets that the recipe or the command line names, those of the hub aside.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] if one can't be opened.
+    pub fn data_files(&self) -> Result<Vec<FileVersion>> {
+        let mut files: Vec<FileVersion> = Vec::new();
+        for split in [Split::Train, Split::Eval] {
+            for part in self.parts(split).iter().filter(|part| matches!(part.source, Source::File(_))) {
+                for path in self.dataset(split, part)?.into_iter().flat_map(Dataset::paths) {
+                    let bytes = std::fs::metadata(path).map_or(0, |meta| meta.len());
+                    if !files.iter().any(|known| known.path == path) {
+                        files.push(FileVersion { path: path.to_owned(), bytes, sha256: None });
+                    }
+                }
+            }
+        }
+        Ok(files)
+    }
+
+    /// Whether a file lies neither below the script's directory nor below the current one.
+    pub fn is_far(&self, path: &Path) -> bool {
+        let Ok(real) = path.canonicalize() else { return false };
+        let near = [directory(&self.path), PathBuf::from(".")];
+        !near.iter().any(|near| near.canonicalize().is_ok_and(|near| real.starts_with(near)))
+    }
+
     /// The rows of a dataset that is in files, found when first asked for.
     pub(crate) fn dataset(&self, split: Split, part: &Named<'_>) -> Result<Option<&Dataset>> {
         self.opened(split, part.name, part.source, &Watch { event: &|_| (), stop: &|| false })
@@ -332,7 +364,14 @@ impl Script {
             }
             Source::File(file) => {
                 let found = super::dataset::find(file.path.all(), &directory(&self.path), file.format);
-                found.and_then(|paths| Dataset::open(&paths, file.format, &file.columns))
+                let at = if name.is_empty() { String::new() } else { format!(".{name}") };
+                let typed = self.typed(&format!("data.{}{at}", split.name())).is_some();
+                let allowed = |paths: Vec<PathBuf>| {
+                    let own = directory(&self.path);
+                    let named = |path: &Path| typed || DataFormat::of(path).is_some();
+                    paths.iter().try_for_each(|path| check_place(path, &own, named)).map(|()| paths)
+                };
+                found.and_then(allowed).and_then(|paths| Dataset::open(&paths, file.format, &file.columns))
             }
             Source::Generated { .. } | Source::Rows(_) | Source::Mixed(_) => {
                 Err(Error::new(Kind::Data, "this split has no files"))

@@ -76,7 +76,6 @@ pub use record::{Difference, Record, Strictness};
 pub use reload::{Reload, Take, Watcher, Watching};
 pub use reload_settings::{Change, changes};
 pub use repl::{Breakpoint, Candidate, Console, Halt, Layout, OnHalt, Resume, Shown, Span, Style, is_open};
-pub use resource::ResourceFile;
 pub use results::{Outcome, Reward, StepResult};
 pub use rows::{DataPart, OfTask, Split};
 pub use services::{Services, share_services};

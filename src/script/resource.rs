@@ -74,15 +74,6 @@ pub(crate) struct Resource {
     indexes: Mutex<BTreeMap<(String, Weights), Arc<Index>>>,
 }
 
-/// A resource as a run records it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResourceFile {
-    pub path: PathBuf,
-    pub bytes: u64,
-    /// Hex.
-    pub sha256: String,
-}
-
 impl Resource {
     /// Reads the file that `spec` names, or takes what this process has read of it.
     ///
@@ -102,7 +93,7 @@ impl Resource {
         };
         readable(path).map_err(failed)?;
         let real = path.canonicalize().map_err(failed)?;
-        check_place(&real, directory, Form::of(&real).is_some())?;
+        check_place(path, directory, |path| Form::of(path).is_some())?;
         let seen = Seen::of(&real).map_err(failed)?;
         if seen.length >> 20 >= spec.max_size {
             let size = seen.length >> 20;
@@ -204,10 +195,6 @@ impl Resource {
     /// The file's SHA-256, hex.
     pub(crate) fn sha256(&self) -> String {
         self.digest.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    pub(crate) fn file(&self, path: PathBuf) -> ResourceFile {
-        ResourceFile { path, bytes: self.bytes, sha256: self.sha256() }
     }
 }
 

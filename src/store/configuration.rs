@@ -45,8 +45,21 @@ pub struct Configuration {
 pub struct ScriptVersion {
     /// Where it was read.
     pub path: PathBuf,
-    /// SHA-256 of the script and the modules it required, as every trajectory records it.
+    /// SHA-256 of the script, the modules it required and the resources it read, as every trajectory records it.
     pub hash: String,
+    /// The resources it read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resources: Vec<FileVersion>,
+}
+
+/// A file of data as it was when it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileVersion {
+    pub path: PathBuf,
+    pub bytes: u64,
+    /// Hex; of resources, which are read whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
 }
 
 /// Where what a run used came from.
@@ -60,6 +73,9 @@ pub struct Origins {
     pub train: Option<Origin>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval: Option<Origin>,
+    /// The files of the other datasets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<FileVersion>,
 }
 
 /// A model or dataset, found.

@@ -31,7 +31,7 @@ mod trajectories;
 
 pub use arrow_file::ArrowFile;
 pub use checkpoint::{BEST, Best, State, find_model, latest_checkpoint, trainer_state};
-pub use configuration::{Configuration, Origin, Origins, ScriptVersion};
+pub use configuration::{Configuration, FileVersion, Origin, Origins, ScriptVersion};
 pub use files::write_atomic;
 pub use manifest::verify;
 pub use read::read_trajectories;

@@ -4,7 +4,7 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::configuration::{ConfigFile, Configuration, Origins, ScriptVersion};
+use super::configuration::{ConfigFile, Configuration, FileVersion, Origins, ScriptVersion};
 use super::files::{self, failed};
 use crate::config::Settings;
 use crate::error::{Error, Kind, Result};
@@ -25,7 +25,9 @@ pub struct Recipe<'a> {
     pub source: &'a str,
     /// The files it required, by name.
     pub modules: &'a [(&'a str, &'a str)],
-    /// SHA-256 of the script and the modules it required, as every trajectory records it.
+    /// The resources it read.
+    pub resources: &'a [FileVersion],
+    /// SHA-256 of the script, the modules it required and the resources it read, as every trajectory records it.
     pub hash: &'a str,
     /// The settings in effect, defaults and command line included.
     pub settings: &'a Settings,
@@ -138,7 +140,11 @@ impl RunDir {
                 from_step: recipe.from_step,
                 r1: env!("CARGO_PKG_VERSION").to_owned(),
                 libtorch: recipe.libtorch.to_owned(),
-                script: ScriptVersion { path: recipe.script.to_owned(), hash: recipe.hash.to_owned() },
+                script: ScriptVersion {
+                    path: recipe.script.to_owned(),
+                    hash: recipe.hash.to_owned(),
+                    resources: recipe.resources.to_vec(),
+                },
                 overrides: recipe.overrides.to_vec(),
                 seed: recipe.settings.seed,
                 algorithm: recipe.algorithm.to_owned(),
@@ -230,7 +236,7 @@ mod tests {
     use super::*;
 
     fn recipe<'a>(source: &'a str, hash: &'a str, settings: &'a Settings) -> Recipe<'a> {
-        static NONE: Origins = Origins { model: None, train: None, eval: None };
+        static NONE: Origins = Origins { model: None, train: None, eval: None, files: Vec::new() };
         Recipe {
             algorithm: "gspo",
             from_step: 0,
@@ -240,6 +246,7 @@ mod tests {
             hash,
             settings,
             modules: &[],
+            resources: &[],
             overrides: &[],
             max_context: 0,
             libtorch: "2.11.0",

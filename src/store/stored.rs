@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::configuration::ConfigFile;
+use super::configuration::{ConfigFile, FileVersion};
 use super::files::{self, failed};
 use super::read_trajectories;
 use super::run_dir::short;
@@ -28,6 +28,8 @@ pub struct Sources {
     pub source: String,
     /// The files it required, by name.
     pub modules: BTreeMap<String, String>,
+    /// The resources it read.
+    pub resources: Vec<FileVersion>,
     /// `key=value` as typed.
     pub overrides: Vec<String>,
 }
@@ -96,7 +98,9 @@ impl StoredRun {
         collect(&folder, &folder, &mut modules)?;
         let name = main.with_extension("").display().to_string();
         let source = modules.remove(&name).unwrap_or_default();
-        Ok(Sources { path, source, modules, overrides: self.overrides(hash)? })
+        let version = self.config.all().rfind(|one| one.script.hash == hash);
+        let resources = version.map(|version| version.script.resources.clone()).unwrap_or_default();
+        Ok(Sources { path, source, modules, resources, overrides: self.overrides(hash)? })
     }
 
     /// What was set on the command line of the run that loaded this version of the script; the last one counts.
@@ -146,6 +150,7 @@ mod tests {
             script: Path::new("scripts/a.lua"),
             source: "return 1",
             modules: &[("lib/x", "return 2"), ("y", "return 3")],
+            resources: &[],
             hash: "aaaaaaaaaaaaaaaa",
             settings: &settings,
             overrides: &["seed=1".to_owned()],

@@ -59,6 +59,7 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
         };
         let trajectories = &collected.trajectories;
         it.look_at_failures(trajectories, reporter).map_err(|error| it.save_before(error, |_| Ok(())))?;
+        it.look_for_sharing(trajectories, reporter);
         let sampling_seconds = step_started.elapsed().as_secs_f64();
 
         // 2. Learn: rows, what reference and learner think of them, advantages, and `epochs` passes over them.

@@ -69,6 +69,7 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
         let trajectories = &collected.trajectories;
         it.look_at_failures(trajectories, reporter)
             .map_err(|error| it.save_before(error, |dir: &Path| critic.save(dir)))?;
+        it.look_for_sharing(trajectories, reporter);
         let sampling_seconds = step_started.elapsed().as_secs_f64();
 
         // 2. Rows, and what reference, learner and critic think of them.

@@ -15,7 +15,7 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::{Role, Trajectory};
 use crate::model::Model;
 use crate::script::{Script, needs_in_words};
-use crate::store::{Best, RunDir};
+use crate::store::{Best, FileVersion, Origins, RunDir};
 use crate::telemetry::{Metrics, MetricsLog, Reporter, compact, counted, duration};
 
 /// Example trajectories shown before and after.
@@ -72,6 +72,24 @@ pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows
         compact(learner.lr)
     ));
     reporter.info(&format!("run      {}", run.path().display()));
+}
+
+/// Names the files of data that lie neither below the script's directory nor below the current one.
+pub(super) fn far_files(reporter: &Reporter, script: &Script, origins: &Origins) {
+    let mut files = script.resources();
+    files.extend(origins.files.iter().cloned());
+    if let Some(words) = far_files_in_words(script, &files) {
+        reporter.info(&format!("reads    {words}"));
+    }
+}
+
+/// Files of data that lie neither below the script's directory nor below the current one, as a list.
+pub fn far_files_in_words(script: &Script, files: &[FileVersion]) -> Option<String> {
+    const SHOWN: usize = 3;
+    let far: Vec<String> =
+        files.iter().filter(|file| script.is_far(&file.path)).map(|file| file.path.display().to_string()).collect();
+    let more = if far.len() > SHOWN { format!(" and {} more", far.len() - SHOWN) } else { String::new() };
+    (!far.is_empty()).then(|| format!("{}{more}", far[..far.len().min(SHOWN)].join(", ")))
 }
 
 /// Warns of API keys that the run directory's copy of the script now holds.

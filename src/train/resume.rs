@@ -13,7 +13,7 @@ use super::{RunOptions, cold_start, source};
 use crate::config::{PolicySettings, Settings};
 use crate::error::{Error, Kind, Result};
 use crate::script::{Change, Script, changes};
-use crate::store::{Configuration, Origin, Origins, Recipe, RunDir, State, latest_checkpoint, verify};
+use crate::store::{Configuration, FileVersion, Origin, Origins, Recipe, RunDir, State, latest_checkpoint, verify};
 use crate::telemetry::{Mode, Reporter};
 
 /// What a training loop begins with.
@@ -134,8 +134,9 @@ impl Resumed {
             let fields: Map<String, Value> =
                 changed.iter().map(|change| (change.key.clone(), json!([change.old, change.new]))).collect();
             let checkpoint = self.checkpoint.as_ref().map(|(path, _)| path);
+            let resources = changed_resources(&stored.script.resources, script);
             let fields = json!({ "run": self.run.path(), "step": step, "checkpoint": checkpoint, "changed": fields,
-                "script": hashes });
+                "script": hashes, "resources": resources });
             return reporter.event("resume", &fields);
         }
         match &self.checkpoint {
@@ -145,6 +146,9 @@ impl Resumed {
         if hashes[0] != hashes[1] {
             let [old, new] = hashes;
             reporter.info(&format!("the script has changed ({old} -> {new}); it is used as it is now"));
+        }
+        for file in changed_resources(&stored.script.resources, script) {
+            reporter.warn(&format!("{} has changed since the run read it; it is used as it is now", file.display()));
         }
         if !changed.is_empty() {
             let list: Vec<String> = changed.iter().map(|change| format!("\n    {change}")).collect();
@@ -174,6 +178,27 @@ impl Resumed {
     }
 }
 
+/// The resources whose content is not the recorded one.
+fn changed_resources(recorded: &[FileVersion], script: &Script) -> Vec<PathBuf> {
+    let differs = |now: &FileVersion| recorded.iter().any(|old| old.path == now.path && old.sha256 != now.sha256);
+    script.resources().into_iter().filter(differs).map(|now| now.path).collect()
+}
+
+/// Warns of files of datasets that are not as long as they were: the order of the rows is drawn from their number.
+pub(super) fn warn_of_data(recorded: &Origins, now: &Origins, reporter: &Reporter) {
+    for file in &now.files {
+        let old = recorded.files.iter().find(|old| old.path == file.path && old.bytes != file.bytes);
+        if let Some(old) = old {
+            reporter.warn(&format!(
+                "{} has {} bytes and had {} when the run began; its rows are used as they are now",
+                file.path.display(),
+                file.bytes,
+                old.bytes
+            ));
+        }
+    }
+}
+
 /// Writes what a run runs with from now on.
 pub(super) fn record(
     run: &RunDir,
@@ -187,6 +212,7 @@ pub(super) fn record(
         script: &script.path,
         source: &script.source,
         modules: &script.modules(),
+        resources: &script.resources(),
         hash: &script.hash,
         settings: &script.settings,
         overrides,

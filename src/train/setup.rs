@@ -9,9 +9,10 @@ use super::custom;
 use super::evaluate::{Evaluation, evaluate};
 use super::objective::Objective;
 use super::order::Order;
-use super::resume::{Opened, record};
+use super::resume::{Opened, record, warn_of_data};
 use super::score::Reference;
 use super::session::{Session, load_model};
+use super::sharing::Sharing;
 use super::signal::Signal;
 use super::source::{self, model_dir};
 use super::standing::Standing;
@@ -54,6 +55,7 @@ pub(super) struct Training {
     pub(super) log: MetricsLog,
     pub(super) watch: Watch,
     pub(super) signal: Signal,
+    pub(super) sharing: Sharing,
     /// Settings that were warned of.
     pub(super) warned: Vec<String>,
     /// Where a resumed run goes on from.
@@ -94,6 +96,9 @@ impl Training {
         let mut session = Session::open(&mut script, &dir, fetching)?;
         script.settings.policy.model = written;
         let origins = source::origins(&script, Some(origin))?;
+        if let Some(resumed) = &resumed {
+            warn_of_data(&resumed.stored.origins, &origins, reporter);
+        }
         let rows = session.rows.train.as_ref().map(Order::rows).ok_or_else(|| {
             Error::new(Kind::Data, "the recipe has no training data")
                 .at_path(&options.script)
@@ -140,6 +145,7 @@ impl Training {
         session.log.open(run.path(), goes_on.then_some(state.step))?;
         session.log.at(state.step);
         report::opening(reporter, &session, &run, rows, &learner);
+        report::far_files(reporter, &script, &origins);
         script.logged.iter().for_each(|line| session.log.line(line));
         session.log.settle()?;
         report::literal_keys(reporter, &script);
@@ -168,6 +174,7 @@ impl Training {
             verbose: options.verbose,
             watch: Watch::default(),
             signal: Signal::default(),
+            sharing: Sharing::default(),
             warned: warnings.into_iter().map(|error| error.message).collect(),
         })
     }

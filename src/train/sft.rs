@@ -102,6 +102,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let mut log = MetricsLog::open(run.path(), goes_on.then_some(state.step))?;
     printed.open(run.path(), goes_on.then_some(state.step))?;
     report::opening_sft(reporter, &model, &run, rows, &sft);
+    report::far_files(reporter, &script, &origins);
     script.logged.iter().for_each(|line| printed.line(line));
 
     let mut summary = Summary { run_dir: run.path().to_owned(), ..Summary::default() };

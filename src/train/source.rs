@@ -164,7 +164,7 @@ pub(super) fn origins(script: &Script, model: Option<Origin>) -> Result<Origins>
         let Some((name, path)) = script.hub_data(split)?.into_iter().next() else { return Ok(None) };
         Ok(Some(Origin { commit: commit_of(&path), name, path, dtype: None }))
     };
-    Ok(Origins { model, train: of(Split::Train)?, eval: of(Split::Eval)? })
+    Ok(Origins { model, train: of(Split::Train)?, eval: of(Split::Eval)?, files: script.data_files()? })
 }
 
 /// The model that a run started from, as its configuration recorded it: the directory if it is still there, else a model

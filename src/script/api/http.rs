@@ -94,7 +94,7 @@ impl Asking {
                 secrets.push(name.clone());
                 if value.contains(['\r', '\n', '\0']) {
                     let why = format!("the value for the header {name} has a line break in it");
-                    return Err(crate::error::Error::new(crate::error::Kind::Usage, why));
+                    return Err(Error::new(Kind::Usage, why));
                 }
             }
             headers.push((name, value));

@@ -383,4 +383,15 @@ pub(super) const ENTRIES: &[Entry] = &[
         "Rows made by a function.",
         "r1.data.generate { count = 1000, seed = 1, row = function(index)\n  local a, b = math.random(99), math.random(99)\n  return { problem = a .. \" + \" .. b .. \"?\", answer = a + b }\nend }",
     ),
+    f(
+        "r1.resource",
+        &[p(
+            "file",
+            "string | {path: string, format: string?, columns: {[string]: string}?, max_size: (number | string)?}",
+            "The path, relative to the script's directory; format by its name unless said: jsonl, json, csv, tsv, parquet, arrow, text (a row { text = … } for each line); columns = { mine = \"theirs\" }; max_size in MiB or as \"1GiB\" (256MiB)",
+        )],
+        &[("Resource", "")],
+        "A file of data that is read once per process, at the top of the script, and shared by all workers: a corpus, a dictionary. corpus[i] is row i, frozen; #corpus their number; `for i, row in corpus do` goes through them; corpus.path and corpus.hash (SHA-256) tell the file. Runs record the hash.",
+        "local pages = r1.resource { path = \"pages.jsonl\", columns = { text = \"contents\" } }",
+    ),
 ];

@@ -126,8 +126,33 @@ pub(super) const ENTRIES: &[Entry] = &[
         "r1.text.rank",
         &[p("query", "string", ""), p("texts", "{string}", "")],
         &[("{{index: integer, score: number}}", "Best first; texts that share no word with the query are left out")],
-        "Texts by likeness to a query (BM25 over words): a search over notes or a small collection.",
+        "Texts by likeness to a query (BM25 over words), without an index: for notes and texts that change. r1.text.index answers many queries.",
         "r1.text.rank(\"red key\", { \"the sky\", \"the key is red\" })[1].index  --> 2",
+    ),
+    f(
+        "r1.text.index",
+        &[
+            p("texts", "{string} | Resource", "A list of texts, or a resource"),
+            table(
+                "options?",
+                "",
+                &[
+                    p("column?", "string", "Of a resource: which column is indexed (text)"),
+                    p("k1?", "number", "How soon more occurrences of a word stop to count (1.2)"),
+                    p("b?", "number", "How much long texts are held back, 0 to 1 (0.75)"),
+                ],
+            ),
+        ],
+        &[("TextIndex", "")],
+        "An index of texts for many searches (BM25 over words). That of a resource is made once per process; make it at the top of the script.",
+        "#r1.text.index { \"the sky\", \"the key is red\" }  --> 2",
+    ),
+    f(
+        "TextIndex:search",
+        &[p("query", "string", ""), p("k?", "number", "Texts at most (10)")],
+        &[("{{index: integer, score: number}}", "Best first; texts that share no word with the query are left out")],
+        "The texts that are most like a query, with the scores of r1.text.rank.",
+        "r1.text.index({ \"the sky\", \"the key is red\" }):search(\"red key\", 1)[1].index  --> 2",
     ),
     f(
         "r1.text.parse_tool_calls",

@@ -242,13 +242,15 @@ const TABLES: &[(&str, &str, Fields)] = &[
 ];
 
 /// What only the host looks into, and objects with methods.
-const OPAQUE: [(&str, &str); 15] = [
+const OPAQUE: [(&str, &str); 17] = [
     ("Recipe", "What a script returns"),
     ("Env", "An environment"),
     ("Tool", "What a policy can call"),
     ("Format", "How tool calls are written"),
     ("Trainer", "How to train"),
     ("Dataset", "Where tasks come from"),
+    ("Resource", "A file of data: a read-only list of rows"),
+    ("TextIndex", "An index of texts"),
     ("Context", "A view of a conversation"),
     ("LossTensor", "A number, or a truth, for each sampled token; + - * / ^ go token by token"),
     ("Secret", "The value of an environment variable, which scripts do not see"),

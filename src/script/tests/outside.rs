@@ -364,6 +364,7 @@ fn programs_read_the_trajectories_of_a_run() {
         script: std::path::Path::new("a.lua"),
         source: "",
         modules: &[],
+        resources: &[],
         hash: "aa",
         settings: &settings,
         overrides: &[],

@@ -1,0 +1,77 @@
+//! State that trajectories share through locals of the script: looked for in the first steps of a run, said once.
+//!
+//! A trajectory is a function of its task, its seed, its replies and what the world answered. Two trajectories of each of the
+//! first steps are run again in a virtual machine of their own, from their records; whatever comes out differently depended
+//! on something that other trajectories left behind. This asks neither the policy nor the world.
+
+use super::setup::Training;
+use crate::error::Result;
+use crate::mdp::{Status, Trajectory};
+use crate::rollout::{Mismatch, Spec, Stage, first_difference, replay};
+use crate::script::{Strictness, Worker};
+use crate::telemetry::Reporter;
+
+/// Steps whose trajectories are looked at.
+const STEPS: usize = 3;
+
+/// What has been looked at.
+#[derive(Debug, Default)]
+pub(super) struct Sharing {
+    steps: usize,
+    said: bool,
+}
+
+impl Training {
+    /// Warns if a trajectory of the step depended on others.
+    pub(super) fn look_for_sharing(&mut self, trajectories: &[Trajectory], reporter: &Reporter) {
+        if self.sharing.said || self.sharing.steps == STEPS {
+            return;
+        }
+        self.sharing.steps += 1;
+        // A script whose trajectories can't be run again has other troubles, which are reported elsewhere.
+        if let Ok(Some(words)) = self.shared(trajectories) {
+            self.sharing.said = true;
+            reporter.warn(&words);
+        }
+    }
+
+    fn shared(&self, trajectories: &[Trajectory]) -> Result<Option<String>> {
+        // What a limit or a person ended depended on the clock.
+        let ended = |it: &Trajectory| matches!(it.status, Status::Terminated | Status::Truncated);
+        let fits = |it: &&Trajectory| ended(it) && it.fork.is_none() && it.script_hash == self.script.hash;
+        let fitting: Vec<&Trajectory> = trajectories.iter().filter(fits).collect();
+        let (Some(last), middle) = (fitting.last(), fitting.get(fitting.len() / 2)) else { return Ok(None) };
+        let worker = Worker::new(&self.script.unheard(), Some(self.session.renderer.clone()))?;
+        let stage = Stage { worker: &worker, renderer: &self.session.renderer };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| crate::Error::new(crate::Kind::Internal, format!("can't start a runtime: {error}")))?;
+        for trajectory in middle.into_iter().chain([last]) {
+            let spec = Spec::of_recorded(trajectory, &self.script.settings, self.session.max_context);
+            let again = runtime.block_on(replay(stage, trajectory, spec, Strictness::Exact))?;
+            if let Some(difference) = first_difference(stage.renderer, trajectory, &again) {
+                return Ok(Some(words(trajectory, &difference, &worker)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn words(trajectory: &Trajectory, difference: &Mismatch, worker: &Worker) -> String {
+    let short = |text: &str| text.chars().take(80).collect::<String>().replace('\n', "⏎");
+    let (was, now) = (short(&difference.recorded), short(&difference.now));
+    let function = match (difference.step, difference.field) {
+        (None, _) => "reward",
+        (Some(1), "prompt" | "prompt ids") => "reset",
+        _ => "step",
+    };
+    let place = worker.place_of(function).or_else(|| worker.place_of("step"));
+    let place = place.map(|place| format!("\n  --> {place}")).unwrap_or_default();
+    format!(
+        "trajectories share state: {} comes to something else when it runs alone: {difference} was {was} and is {now}{place}\n  \
+         hint: locals outside of the functions that change (counters, caches) are shared by all trajectories of a worker; \
+         what a trajectory depends on belongs into its state (reported once; r1 check finds more)",
+        trajectory.id
+    )
+}
