@@ -78,6 +78,10 @@ parity:
 curves *args: build
     @{{torch}} && python3 benches/curves.py {{args}}
 
+# Train every template of `r1 new` with three seeds; writes the section Templates of docs/learning.md (about 20 minutes)
+templates *args: build
+    @{{torch}} && python3 benches/templates.py {{args}}
+
 # Train a game with and without branches; writes the section Trees of docs/learning.md
 trees *args: build
     @{{torch}} && python3 benches/trees.py {{args}}

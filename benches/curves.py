@@ -157,9 +157,9 @@ def main():
     draw(found, args.steps, ROOT / "docs/learning.svg")
     text = table(found, args.steps, args.seeds)
     page = ROOT / "docs/learning.md"
-    # What stands behind is made by trees.py.
-    _, trees, after = page.read_text().partition("\n## Trees")
-    page.write_text(text + trees + after)
+    # What stands behind is made by templates.py and trees.py.
+    _, others, after = page.read_text().partition("\n## Templates")
+    page.write_text(text + others + after)
     print(text)
 
 

@@ -249,6 +249,26 @@ the process say whether the program is right:
 - Run each hidden test in a call of its own. Calls share nothing; a session shares everything.
 - Count calls with `result.ok == false` as wrong, whatever they printed.
 
+## Files of data
+
+`r1.fs` reads what `needs` declares, and nothing else. Files of data have a rule of their own, since
+most people keep datasets outside of the script's directory:
+
+- The files of `data`, and those of `r1.resource`, are named at load; no function of an environment
+  reads others. They are regular files: pipes, devices and folders of the system (`/proc`, `/sys`,
+  `/dev`) are refused.
+- A file outside of the script's directory must be called as files of data are: `.jsonl`, `.json`,
+  `.csv`, `.tsv`, `.parquet`, `.arrow` (for resources also `.txt`, `.md`), compressed or not. Links
+  count as what they lead to. So keys, passwords and the like are not read as data. What the user
+  types (`data.train=FILE`) may be any file.
+- `r1 check` and the first lines of `r1 run` name every file that lies neither below the script's
+  directory nor below the current one. `config.json` records all files with their size, resources
+  with their SHA-256.
+
+A host that `needs` does not name and that is not public is an error of the recipe (`env_error`, not
+retried), whether its address says so (`127.0.0.1`) or only its name leads there. A redirect to such
+a host is an expected failure of the call: whoever answers decides where redirects lead.
+
 ## Hostile scripts
 ";
 

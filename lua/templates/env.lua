@@ -70,6 +70,6 @@ return r1.recipe {
     eval = r1.data.generate { count = 64, seed = 2, row = question },
   },
   sampling = { max_new_tokens = 64 },
-  trainer = r1.grpo { steps = 24, group_size = 8, groups_per_step = 12, lr = 2e-4 },
+  trainer = r1.grpo { steps = 36, group_size = 8, groups_per_step = 12, lr = 2e-4 },
   eval = { temperature = 1, accuracy = "solved" },
 }

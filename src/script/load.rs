@@ -260,7 +260,7 @@ impl Script {
 
     /// The resources and where they lie.
     pub(crate) fn resources_at(&self) -> impl Iterator<Item = (PathBuf, &Resource)> {
-        self.resources.iter().map(|(spec, resource)| (directory(&self.path).join(&spec.path), &**resource))
+        self.resources.iter().map(|(spec, resource)| (spec.beside(&directory(&self.path)), &**resource))
     }
 
     /// Every file the script is made of, for a watcher: the main one first.
@@ -365,7 +365,7 @@ impl Script {
             Source::File(file) => {
                 let found = super::dataset::find(file.path.all(), &directory(&self.path), file.format);
                 let at = if name.is_empty() { String::new() } else { format!(".{name}") };
-                let typed = self.typed(&format!("data.{}{at}", split.name())).is_some();
+                let typed = self.typed(&format!("data.{}{at}.path", split.name())).is_some();
                 let allowed = |paths: Vec<PathBuf>| {
                     let own = directory(&self.path);
                     let named = |path: &Path| typed || DataFormat::of(path).is_some();

@@ -32,6 +32,13 @@ pub(crate) struct Spec {
     pub(crate) max_size: u64,
 }
 
+impl Spec {
+    /// Where the file lies.
+    pub(crate) fn beside(&self, directory: &Path) -> PathBuf {
+        if directory == Path::new(".") { self.path.clone() } else { directory.join(&self.path) }
+    }
+}
+
 /// How a file holds its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Form {
@@ -80,7 +87,7 @@ impl Resource {
     /// # Errors
     /// [`Kind::Data`] for a file that is missing, too large, not where data is read from, or not what its format says.
     pub(crate) fn open(spec: &Spec, directory: &Path) -> Result<Arc<Self>> {
-        let path = directory.join(&spec.path);
+        let path = spec.beside(directory);
         // What a script loads is not its own CPU time: the limit is for its code.
         let own = |path: &Path| std::thread::scope(|scope| scope.spawn(|| Self::shared(spec, path, directory)).join());
         own(&path).unwrap_or_else(|_| Err(Error::new(Kind::Internal, "reading the resource stopped").at_path(&path)))

@@ -273,6 +273,34 @@ fn new_scripts_pass_their_check_and_their_tests() {
 }
 
 #[test]
+fn the_environment_of_evaluation_is_tried() {
+    let script = r#"
+return r1.recipe {
+  env = r1.env { format = "retool" },
+  reward = function(state, outcome) return #outcome.text % 2 end,
+  data = {
+    train = r1.data.generate { count = 4, row = function(index) return { prompt = "Say " .. index } end },
+    eval = r1.data.generate { count = 3, row = function(index) return { prompt = "Say " .. index } end },
+  },
+  trainer = r1.grpo { group_size = 2, groups_per_step = 2, steps = 30 },
+  eval = { env = r1.env {
+    format = "retool",
+    step = function(state, action) return { reward = #action.missing, done = true } end,
+  } },
+}
+"#;
+    let dir = directory(&[("x.lua", script)], false);
+    let output = r1(dir.path(), &["check", "x.lua"]).output().unwrap();
+    let text = shown(dir.path(), &output);
+    assert!(!output.status.success() && text.contains("of 4 of 4 tasks and 3 of data.eval with"), "{text}");
+    assert!(text.contains("error (replies): ") && text.contains("--> x.lua:12"), "{text}");
+    assert!(text.contains(":reset eval 0 seed="), "{text}");
+    let fixed = directory(&[("x.lua", &script.replace("#action.missing", "1"))], false);
+    let output = r1(fixed.path(), &["check", "x.lua"]).output().unwrap();
+    assert!(output.status.success(), "{}", shown(fixed.path(), &output));
+}
+
+#[test]
 fn the_model_is_tried_when_asked() {
     let dir = directory(&[("x.lua", &recipe(&[("REWARD", "return 1")]))], true);
     let output = r1(dir.path(), &["check", "x.lua", "--model", "policy.model=model"]).output().unwrap();

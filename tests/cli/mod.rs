@@ -27,6 +27,7 @@ mod printing;
 mod reload;
 mod repl;
 mod replay;
+mod resources;
 mod resume;
 mod secrets;
 mod sft;

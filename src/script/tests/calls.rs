@@ -178,4 +178,15 @@ fn an_address_that_is_not_declared_is_an_error_of_the_recipe() {
         assert_eq!(message, "r1.http.get: the recipe does not declare that it needs this");
         assert_eq!(hint, "add needs = { \"http:127.0.0.1\" } to r1.recipe");
     }
+    // A name tells where it leads only when it is looked up; these are read as numbers by the system's resolver.
+    for name in ["127.1", "2130706433"] {
+        for body in ["return URL", "pcall(function() return URL end) return URL"] {
+            let body = body.replace("URL", &format!("r1.http.get('http://{name}:9/')"));
+            let (status, lasting, message, hint) = failed(&env("{ 'http' }", &body));
+            assert_eq!((status, lasting), (Status::EnvError, true), "{body}");
+            let wanted = "leads to a host that the recipe does not declare: 127.0.0.1 is no public address";
+            assert_eq!(message, format!("r1.http.get: {name} {wanted}"));
+            assert_eq!(hint, format!("add needs = {{ \"http:{name}\" }} to r1.recipe, or \"http:{name}:9\""));
+        }
+    }
 }

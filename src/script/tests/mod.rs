@@ -24,6 +24,7 @@ mod record;
 mod refusals;
 mod reload;
 mod repl;
+mod resources;
 mod settings;
 mod sources;
 mod state;

@@ -176,12 +176,38 @@ fn what_does_not_work_is_refused_once_and_mended() {
     assert!(loading.starts_with("loading used more than"), "{loading}");
     let judged = refused(&source("1").replace("trainer", "rollout = { retries = 9 }, trainer"));
     assert_eq!(judged, "nine is too many");
+    // The text that runs is confirmed, once.
+    bench.file("x.lua", &source("1"));
+    let (said, _) = watched.next().unwrap();
+    assert_eq!(said, format!("same {}", Script::load(&path, &[]).unwrap().hash));
+    rename_write(&path, &source("1"));
+    watched.silent();
     let missing = refused(&format!("local more = require('more')\n{}", source("more")));
     assert!(missing.contains("no file more.lua"), "{missing}");
     // The file that was missing is waited for.
     bench.file("more.lua", "return 2");
     watched.takes(&path);
     bench.file("more.lua", "return 3");
+    watched.takes(&path);
+}
+
+#[test]
+fn a_resource_that_changes_makes_a_new_version() {
+    let (bench, path) = bench();
+    bench.file("c.txt", "one\n");
+    bench.file(
+        "x.lua",
+        &source("#corpus").replace("return r1.recipe", "local corpus = r1.resource 'c.txt'\nreturn r1.recipe"),
+    );
+    let watched = Watched::new(&path);
+    bench.file("c.txt", "one\n");
+    watched.silent();
+    bench.file("c.txt", "one\ntwo\n");
+    watched.takes(&path);
+    bench.file("c.txt", "");
+    let empty = watched.next().unwrap_err();
+    assert!(empty.contains("the resource has no lines"), "{empty}");
+    bench.file("c.txt", "three\n");
     watched.takes(&path);
 }
 

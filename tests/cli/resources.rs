@@ -1,0 +1,97 @@
+//! Resources in runs and programs: recorded by hash, compared on resume and replay; state that trajectories share.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{directory, fail, r1, shown};
+
+const RECIPE: &str = r#"
+local corpus = r1.resource "corpus.jsonl"
+local index = r1.text.index(corpus)
+local seen = 0
+return r1.recipe {
+  env = r1.env {
+    format = "retool",
+    reset = function(task)
+      seen += 1
+      local hit = index:search(task.prompt, 1)[1]
+      return { messages = { r1.user(SHOWN) } }
+    end,
+    step = function(state, action) return { reward = #action.text % 2, done = true } end,
+  },
+  policy = { model = "model" },
+  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. index % 2 } end } },
+  sampling = { max_new_tokens = 6 },
+  trainer = r1.grpo { steps = 2, group_size = 2, groups_per_step = 2, lr = 1e-3 },
+}
+"#;
+
+/// Both streams of a command that succeeds.
+fn succeed(dir: &Path, args: &[&str]) -> String {
+    let output = r1(dir, args).output().unwrap();
+    let text = shown(dir, &output);
+    assert!(output.status.success(), "{args:?}: {text}");
+    text
+}
+
+const CORPUS: &str = "{\"text\":\"one 1\"}\n{\"text\":\"none 0\"}\n";
+
+fn recipe(shown: &str) -> String {
+    RECIPE.replace("SHOWN", shown)
+}
+
+#[test]
+fn a_run_records_its_resources_and_says_if_they_changed() {
+    let dir = directory(&[("a.lua", &recipe("corpus[hit.index].text")), ("corpus.jsonl", CORPUS)], true);
+    let text = succeed(dir.path(), &["run", "a.lua"]);
+    assert!(!text.contains("share state"), "{text}");
+    let config = std::fs::read_to_string(dir.path().join("runs/a/config.json")).unwrap();
+    let config: Value = serde_json::from_str(&config).unwrap();
+    let resource = &config["script"]["resources"][0];
+    assert_eq!((&resource["path"], &resource["bytes"]), (&"corpus.jsonl".into(), &CORPUS.len().into()));
+    assert_eq!(resource["sha256"].as_str().unwrap().len(), 64);
+    succeed(dir.path(), &["replay", "a"]);
+
+    std::fs::write(dir.path().join("corpus.jsonl"), format!("{CORPUS}{{\"text\":\"more\"}}\n")).unwrap();
+    let text = fail(dir.path(), &["replay", "a"]);
+    assert!(text.contains("the resource is not what it was when the run read it"), "{text}");
+    assert!(text.contains("--> corpus.jsonl"), "{text}");
+    succeed(dir.path(), &["replay", "a", "--script", "a.lua"]);
+    let text = succeed(dir.path(), &["run", "a.lua", "--name", "a", "--resume", "trainer.steps=3"]);
+    assert!(text.contains("corpus.jsonl has changed since the run read it; it is used as it is now"), "{text}");
+}
+
+#[test]
+fn state_that_trajectories_share_is_noticed_in_a_run() {
+    let shared = recipe("corpus[hit.index].text .. seen");
+    let dir = directory(&[("a.lua", &shared), ("corpus.jsonl", CORPUS)], true);
+    let text = succeed(dir.path(), &["run", "a.lua"]);
+    assert_eq!(text.matches("trajectories share state").count(), 1, "{text}");
+    assert!(text.contains("--> a.lua:8"), "{text}");
+}
+
+#[test]
+fn programs_and_the_prompt_read_resources() {
+    let dir = directory(&[("corpus.jsonl", CORPUS)], false);
+    let source = "local corpus = r1.resource 'corpus.jsonl'\n\
+                  return #corpus, r1.text.index(corpus):search('none')[1].index";
+    let output = r1(dir.path(), &["lua", "-e", source]).output().unwrap();
+    let text = shown(dir.path(), &output);
+    assert!(output.status.success() && text.contains("2") && text.ends_with('2'), "{text}");
+}
+
+#[test]
+fn check_names_files_that_lie_elsewhere() {
+    let other = directory(&[("far.jsonl", "{\"prompt\":\"x\"}\n{\"prompt\":\"y\"}\n")], false);
+    let far = other.path().join("far.jsonl").display().to_string();
+    let recipe = format!(
+        "return r1.recipe {{ reward = function(state, outcome) return #outcome.text % 2 end, \
+         data = {{ train = '{far}' }}, trainer = r1.grpo {{ group_size = 2, groups_per_step = 1, steps = 30 }} }}"
+    );
+    let dir = directory(&[("a.lua", &recipe), ("near.jsonl", "{\"prompt\":\"x\"}\n")], false);
+    let text = succeed(dir.path(), &["check", "a.lua"]);
+    assert!(text.contains(&format!("it reads {far}\n")), "{text}");
+    let text = succeed(dir.path(), &["check", "a.lua", "data.train=near.jsonl"]);
+    assert!(!text.contains("it reads"), "{text}");
+}
