@@ -1,6 +1,6 @@
 --- {{name}}: an environment of its own: what it keeps, what a reply does, what the policy is shown.
 ---
---- A question with three tries. A reply may run a program, which costs a little, or answer; a wrong answer costs more and leaves
+--- A question with two tries. A reply may run a program, which costs a little, or answer; a wrong answer costs more and leaves
 --- the next try.
 ---
 ---   r1 check {{file}}
@@ -9,7 +9,7 @@
 
 local python = r1.tools.python { timeout = 5, memory = "256MiB" }
 
-local TRIES = 3
+local TRIES = 2
 
 local env = r1.env {
   tools = { python },
@@ -70,6 +70,6 @@ return r1.recipe {
     eval = r1.data.generate { count = 64, seed = 2, row = question },
   },
   sampling = { max_new_tokens = 64 },
-  trainer = r1.grpo { steps = 36, group_size = 8, groups_per_step = 12, lr = 2e-4 },
+  trainer = r1.grpo { steps = 40, group_size = 8, groups_per_step = 12, lr = 3e-4 },
   eval = { temperature = 1, accuracy = "solved" },
 }
