@@ -302,6 +302,19 @@ function Training:save(out) end
 ---Where tasks come from.
 ---@class r1.Dataset
 
+---A file of data: a read-only list of rows.
+---@class r1.Resource
+
+---An index of texts.
+---@class r1.TextIndex
+local TextIndex = {}
+
+---The texts that are most like a query, with the scores of r1.text.rank.
+---@param query string
+---@param k? number Texts at most (10)
+---@return ({ index: integer, score: number })[] # Best first; texts that share no word with the query are left out
+function TextIndex:search(query, k) end
+
 ---A view of a conversation.
 ---@class r1.Context
 local Context = {}
@@ -857,6 +870,11 @@ function r1.data.hf(name, options) end
 ---@return r1.Dataset
 function r1.data.generate(rows) end
 
+---A file of data that is read once per process, at the top of the script, and shared by all workers: a corpus, a dictionary. corpus[i] is row i, frozen; #corpus their number; `for i, row in corpus do` goes through them; corpus.path and corpus.hash (SHA-256) tell the file. Runs record the hash.
+---@param file string|{ path: string, format?: string, columns?: table<string, string>, max_size?: number|string } The path, relative to the script's directory; format by its name unless said: jsonl, json, csv, tsv, parquet, arrow, text (a row { text = … } for each line); columns = { mine = "theirs" }; max_size in MiB or as "1GiB" (256MiB)
+---@return r1.Resource
+function r1.resource(file) end
+
 ---A view of a conversation: its methods change what is shown, never the messages themselves, and give it back. A context function returns it. Without further ado it keeps the messages before the first reply, and the last.
 ---@param messages r1.Message[]
 ---@return r1.Context
@@ -1026,11 +1044,17 @@ function r1.re.escape(text) end
 
 r1.text = {}
 
----Texts by likeness to a query (BM25 over words): a search over notes or a small collection.
+---Texts by likeness to a query (BM25 over words), without an index: for notes and texts that change. r1.text.index answers many queries.
 ---@param query string
 ---@param texts string[]
 ---@return ({ index: integer, score: number })[] # Best first; texts that share no word with the query are left out
 function r1.text.rank(query, texts) end
+
+---An index of texts for many searches (BM25 over words). That of a resource is made once per process; make it at the top of the script.
+---@param texts string[]|r1.Resource A list of texts, or a resource
+---@param options? { column?: string, k1?: number, b?: number }
+---@return r1.TextIndex
+function r1.text.index(texts, options) end
 
 ---Reads a reply as a policy's is read.
 ---@param format string|r1.Format
