@@ -126,6 +126,9 @@ async fn episode(worker: &Worker, seed: u64) -> Result<Trajectory> {
             prefilled: 0,
             new_row: true,
             support: Support::default(),
+            routing: r1::mdp::Routing::default(),
+            privileged: None,
+            next_privileged: None,
             next_prompt_ids: Vec::new(),
         });
         if result.done {

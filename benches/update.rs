@@ -101,6 +101,7 @@ fn rows(turns: &[usize], trajectory: usize, vocab: u32, separate: bool) -> Vec<R
         logprobs: vec![],
         steps: vec![],
         support: r1::mdp::Support::default(),
+        routing: r1::mdp::Routing::default(),
         trajectory,
     };
     for (turn, &count) in turns.iter().enumerate() {

@@ -1,6 +1,7 @@
 -- Training loops for programs: r1.training.
 
-local open, ask, trace = ... -- host: open a run; ask it something; a loss function as a graph
+-- host: open a run; where a recipe of this program stands; ask a run something; a loss function as a graph
+local open, here, ask, trace = ...
 
 local Training = {}
 Training.__index = Training
@@ -44,9 +45,12 @@ local function call(self, name, arguments)
   return told
 end
 
---- Opens a run of a recipe: `r1.training("scripts/retool.lua", { settings = { ["trainer.lr"] = 1e-4 } })`.
-local function training(path, options)
-  if type(path) ~= "string" then error("r1.training: takes the path of a recipe", 2) end
+--- Opens a run of a recipe: `r1.training("scripts/retool.lua", { settings = { ["trainer.lr"] = 1e-4 } })`, or
+--- `r1.training({ env = …, trainer = … })` with the recipe in the program.
+local function training(recipe, options)
+  if recipe == nil then error("r1.training: takes a recipe, or the path of one", 2) end
+  local path, settings = recipe, nil
+  if type(recipe) ~= "string" then path, settings = here(recipe) end
   options = known(check(options, "table", "r1.training: options"), { "settings", "name", "runs", "resume" }, "r1.training")
   local overrides = {}
   for name, value in pairs(check(options.settings, "table", "r1.training: `settings`") or {}) do
@@ -54,12 +58,12 @@ local function training(path, options)
   end
   table.sort(overrides, function(a, b) return a[1] < b[1] end)
   local handle, about = open {
-    path = path, overrides = overrides, name = check(options.name, "string", "r1.training: `name`"),
+    path = path, recipe = settings, overrides = overrides, name = check(options.name, "string", "r1.training: `name`"),
     runs = check(options.runs, "string", "r1.training: `runs`"),
     resume = check(options.resume, "string", "r1.training: `resume`"),
   }
   local self = { handle = handle, step = about.step, steps = about.steps, rows = about.rows, run_dir = about.run_dir }
-  self.settings = about.settings
+  self.settings, self.critic = about.settings, about.critic
   return setmetatable(self, Training)
 end
 
@@ -78,10 +82,13 @@ end
 
 --- Learns from trajectories; gives metrics.
 function Training:update(trajectories, options)
-  local names = { "advantages", "estimator", "loss", "options", "groups", "lr", "epochs", "mini_batches" }
+  local names = {
+    "advantages", "returns", "policy", "estimator", "loss", "options", "groups", "lr", "epochs", "mini_batches",
+  }
   options = known(check(options, "table", "update: options"), names, "update")
   local asked = {
-    advantages = options.advantages, estimator = options.estimator, groups = options.groups, lr = options.lr,
+    advantages = options.advantages, returns = options.returns, estimator = options.estimator,
+    policy = check(options.policy, "boolean", "update: `policy`"), groups = options.groups, lr = options.lr,
     epochs = options.epochs, mini_batches = options.mini_batches,
   }
   if type(options.loss) == "function" then
@@ -109,6 +116,17 @@ function Training:logprobs(trajectories, options)
     error("logprobs: `model` is \"policy\" or \"reference\", got " .. tostring(model), 2)
   end
   return call(self, "logprobs", { ids = ids_of(trajectories, "logprobs"), model = model })
+end
+
+--- The critic's values of the states before the sampled tokens, by step; and of what would have come next.
+function Training:values(trajectories)
+  local told = call(self, "values", { ids = ids_of(trajectories, "values") })
+  return told.values, told.next
+end
+
+--- Makes the policy as it is now the reference policy.
+function Training:renew_reference()
+  call(self, "renew_reference", {})
 end
 
 --- Evaluates on the held-out tasks; nil without any.

@@ -21,7 +21,8 @@ pub use data::{
 };
 pub use env::{CallRewards, EnvSettings, ExcessCalls, OnOverflow};
 pub use learner::{
-    ALGORITHMS, Algorithm, Choice, CriticSettings, Decay, Filter, Kl, KlPlace, Learner, MiniBatchBy, OnNan, WeightGroup,
+    ALGORITHMS, Algorithm, Choice, CriticSettings, Decay, Filter, Kl, KlPlace, Learner, MiniBatchBy, OnNan,
+    RoutingReplay, WeightGroup,
 };
 pub use loss_graph::{Binary, Input, LossGraph, Node, Op, Operand, Over, Shape, Unary};
 
@@ -50,6 +51,10 @@ pub struct Settings {
     pub eval: EvalSettings,
     pub checkpoint: CheckpointSettings,
     pub limits: Limits,
+    /// Supervised training that `r1 run` does first, once: its result is the policy that reinforcement learning starts from,
+    /// and the reference policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cold_start: Option<Box<Settings>>,
     /// What the script reaches outside of itself: `http`, `http:HOST`, `process`, `fs:DIR` …
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
@@ -70,6 +75,7 @@ impl Default for Settings {
             eval: EvalSettings::default(),
             checkpoint: CheckpointSettings::default(),
             limits: Limits::default(),
+            cold_start: None,
             needs: Vec::new(),
         }
     }
@@ -104,10 +110,6 @@ pub struct PolicySettings {
     /// Makes a new model instead of loading one (supervised training from nothing).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init: Option<InitModel>,
-    /// A recipe with `r1.sft` that `r1 run` runs first, once, on `model`: its result is the policy that reinforcement
-    /// learning starts from, and the reference policy.
-    /// Empty: none.
-    pub cold_start: String,
     /// Trains a low-rank adapter; the model's own weights stay as they are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lora: Option<LoraSettings>,
@@ -123,7 +125,6 @@ impl Default for PolicySettings {
             cuda_graphs: true,
             template_kwargs: serde_json::Map::new(),
             init: None,
-            cold_start: String::new(),
             lora: None,
         }
     }
@@ -235,6 +236,11 @@ pub enum Trainer {
 }
 
 impl Trainer {
+    /// Whether sampling records the experts of tokens.
+    pub fn replays_routing(&self) -> bool {
+        matches!(self, Self::Grpo(learner) | Self::Ppo(learner) if learner.routing_replay == RoutingReplay::Rollout)
+    }
+
     /// Whether activations are computed again in the backward pass.
     pub fn gradient_checkpointing(&self) -> bool {
         match self {

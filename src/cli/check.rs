@@ -45,14 +45,40 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
         None => check::supervised(&loaded.script, &loaded.renderer, &wanted)?,
     };
     report.findings.splice(0..0, doubts.into_iter().chain(beyond(&loaded)).map(doubt));
+    let demonstrations = cold_start(&loaded, &wanted, &reporter)?;
+    if let Some(found) = &demonstrations {
+        report.findings.extend(
+            found
+                .findings
+                .iter()
+                .cloned()
+                .map(|finding| Finding { message: format!("cold_start: {}", finding.message), ..finding }),
+        );
+    }
     let rolled = if model && objective.is_some() { Some(roll(&options, &reporter, &mut report)?) } else { None };
     let seconds = started.elapsed().as_secs_f64();
     if output.json {
-        tell_json(&loaded, objective.as_ref(), &report, rolled.as_deref(), seconds)?;
+        tell_json(&loaded, objective.as_ref(), (&report, demonstrations.as_ref()), rolled.as_deref(), seconds)?;
     } else {
-        tell(&options, &loaded, objective.as_ref(), &report, rolled.as_deref(), seconds, reporter.is_coloured())?;
+        let reports = (&report, demonstrations.as_ref());
+        tell(&options, &loaded, objective.as_ref(), reports, rolled.as_deref(), seconds, reporter.is_coloured())?;
     }
     Ok(if report.is_broken() { ExitCode::from(Kind::Env.exit_code()) } else { ExitCode::SUCCESS })
+}
+
+/// What there is to say of the recipe's cold start, if it has one.
+fn cold_start(loaded: &Loaded, wanted: &Options, reporter: &Reporter) -> Result<Option<Report>> {
+    let Some(own) = loaded.script.cold_start()? else { return Ok(None) };
+    let doubts = train::check_cold_start(&loaded.script)?;
+    // The model is the recipe's, or one that is yet to be made.
+    let own = Loaded::new(own, reporter)?;
+    let mut report = check::supervised(&own.script, &own.renderer, wanted)?;
+    let doubts = doubts.into_iter().map(|error| {
+        let message = error.message.trim_start_matches("cold_start: ").to_owned();
+        doubt(Error { message, ..error })
+    });
+    report.findings.splice(0..0, doubts);
+    Ok(Some(report))
 }
 
 /// How a recipe learns, in words and for programs; `None` for supervised fine-tuning.
@@ -130,7 +156,7 @@ fn roll(options: &RunOptions, reporter: &Reporter, report: &mut Report) -> Resul
 fn tell_json(
     loaded: &Loaded,
     objective: Option<&(String, Value)>,
-    report: &Report,
+    (report, cold_start): (&Report, Option<&Report>),
     rolled: Option<&[ShownTrajectory]>,
     seconds: f64,
 ) -> Result<()> {
@@ -156,6 +182,9 @@ fn tell_json(
     }
     let one =
         |it: &ShownTrajectory| json!({ "id": it.id, "status": it.status, "reward": it.reward, "steps": it.steps });
+    if let Some(found) = cold_start {
+        line["cold_start"] = json!({ "conversations": found.tasks, "longest": found.longest_prompt });
+    }
     line["model"] = json!(rolled.map(|all| all.iter().map(one).collect::<Vec<_>>()));
     print(&format!("{line}\n"))
 }
@@ -164,7 +193,7 @@ fn tell(
     options: &RunOptions,
     loaded: &Loaded,
     objective: Option<&(String, Value)>,
-    report: &Report,
+    (report, cold_start): (&Report, Option<&Report>),
     rolled: Option<&[ShownTrajectory]>,
     seconds: f64,
     colour: bool,
@@ -196,6 +225,13 @@ fn tell(
                 report.tasks, report.longest_prompt, report.budget
             );
         }
+    }
+    if let Some(found) = cold_start {
+        let _ = writeln!(
+            out,
+            "cold start: {} conversations, the longest of {} tokens, the context holds {}",
+            found.tasks, found.longest_prompt, found.budget
+        );
     }
     if loaded.stands_in {
         let _ = writeln!(out, "tokens are those of r1-nano: the recipe's model is not on this machine");

@@ -12,18 +12,20 @@ use crate::train::{self, RunOptions, Summary};
 /// Reinforcement learning.
 pub(super) fn run(args: RunArgs, output: OutputArgs) -> Result<ExitCode> {
     let no_reload = args.no_reload;
-    train(args.recipe, output, |options, reporter| train::run(&RunOptions { no_reload, ..options.clone() }, reporter))
+    train(args.recipe, output, false, |options, reporter| {
+        train::run(&RunOptions { no_reload, ..options.clone() }, reporter)
+    })
 }
 
 /// Supervised fine-tuning.
 pub(super) fn sft(args: SftArgs, output: OutputArgs) -> Result<ExitCode> {
-    train(args.recipe, output, train::sft::run)
+    train(args.recipe, output, true, train::sft::run)
 }
 
 /// The memory of a run, as a table.
-fn plan(args: RecipeArgs, output: OutputArgs) -> Result<ExitCode> {
+fn plan(args: RecipeArgs, output: OutputArgs, supervised: bool) -> Result<ExitCode> {
     let reporter = output.reporter();
-    let plan = train::plan(&args.options(ctrl_c())?, &reporter)?;
+    let plan = train::plan(&args.options(ctrl_c())?, supervised, &reporter)?;
     if output.json {
         print(&format!("{}\n", plan.to_json()))?;
         return Ok(ExitCode::SUCCESS);
@@ -42,13 +44,14 @@ fn plan(args: RecipeArgs, output: OutputArgs) -> Result<ExitCode> {
 fn train(
     args: RecipeArgs,
     output: OutputArgs,
+    supervised: bool,
     body: impl FnOnce(&RunOptions, &Reporter) -> Result<Summary>,
 ) -> Result<ExitCode> {
     if let Some(threads) = args.threads {
         native::set_threads(usize::from(threads));
     }
     if args.plan {
-        return plan(args, output);
+        return plan(args, output, supervised);
     }
     let reporter = output.reporter();
     let options = args.options(ctrl_c())?;

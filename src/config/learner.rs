@@ -68,6 +68,9 @@ pub struct Learner {
     /// the same gradients.
     pub gradient_checkpointing: bool,
 
+    /// What a learner does with the experts that sampled tokens were routed to, in a mixture of experts.
+    pub routing_replay: RoutingReplay,
+
     pub filter: Filter,
     /// Of the loop with a critic.
     pub critic: CriticSettings,
@@ -111,6 +114,7 @@ impl Default for Learner {
             step_ratio_clip: 0.2,
             tokens_per_batch: 4096,
             gradient_checkpointing: false,
+            routing_replay: RoutingReplay::Off,
             filter: Filter::default(),
             critic: CriticSettings::default(),
             on_nan: OnNan::Stop,
@@ -201,6 +205,16 @@ pub enum MiniBatchBy {
     Trajectory,
     /// The steps of one number of all trajectories, from the last number to the first (SeeUPO, arXiv:2602.06554).
     Step,
+}
+
+/// Which experts the learner computes sampled tokens with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RoutingReplay {
+    /// Those that its router chooses.
+    Off,
+    /// Those that sampling chose, which trajectories record (R3, arXiv:2510.11370).
+    Rollout,
 }
 
 /// What happens when a number is NaN or infinite.

@@ -74,6 +74,20 @@ impl Engine {
         })
     }
 
+    /// From now on completions have the experts that their tokens were routed to.
+    ///
+    /// # Errors
+    /// `Kind::Usage` for a model without experts.
+    pub fn record_routing(&mut self) -> Result<()> {
+        let width = self.model.routing_width();
+        if width == 0 {
+            return Err(Error::new(Kind::Usage, "the model has no mixture of experts: there is no routing to record"));
+        }
+        self.cache.record_routing();
+        self.slots.record_routing(width);
+        Ok(())
+    }
+
     /// Most tokens of prompt and reply together.
     pub fn capacity(&self) -> usize {
         self.options.capacity
@@ -274,7 +288,8 @@ impl Engine {
             let running = self.running.remove(place);
             outcome.count(None);
             self.slots.park(running.slot);
-            let (reply, completion) = running.finish(Ok(FinishReason::Deadline));
+            let routing = self.slots.routing(running.slot);
+            let (reply, completion) = running.finish(Ok(FinishReason::Deadline), routing);
             self.answer(reply, completion);
         }
     }
@@ -283,7 +298,8 @@ impl Engine {
     fn end_all(&mut self) {
         for running in std::mem::take(&mut self.running) {
             self.slots.park(running.slot);
-            let (reply, completion) = running.finish(Ok(FinishReason::Length));
+            let routing = self.slots.routing(running.slot);
+            let (reply, completion) = running.finish(Ok(FinishReason::Length), routing);
             self.answer(reply, completion);
         }
         for pending in std::mem::take(&mut self.waiting) {
@@ -373,6 +389,8 @@ impl Engine {
         logits.f_to_kind(Type::Float)?.f_to_device(Device::Cpu)?.f_copy_data(&mut self.logits, logits.numel())?;
         add(&self.progress.decode_steps, 1);
         self.progress.max_batch.fetch_max(spans.len() as u64, Relaxed);
+        let recorded = self.cache.take_routing()?;
+        let mut experts = recorded.as_slice();
         for &(place, count) in plan {
             let running = &mut self.running[place];
             let start = self.slots.ids(running.slot).len();
@@ -380,7 +398,7 @@ impl Engine {
                 running.prefilled += count;
                 add(&self.progress.prefilled_tokens, count as u64);
             }
-            self.slots.extend(running.slot, &running.sequence[start..start + count]);
+            self.slots.extend(running.slot, &running.sequence[start..start + count], &mut experts);
         }
         Ok(true)
     }
@@ -419,12 +437,13 @@ impl Engine {
         }
         for (running, reason) in leaving.into_iter().rev() {
             outcome.count(reason.as_ref().err());
+            let routing = self.slots.routing(running.slot);
             if reason.is_ok() {
                 self.slots.park(running.slot);
             } else {
                 self.slots.discard(running.slot);
             }
-            let (reply, completion) = running.finish(reason);
+            let (reply, completion) = running.finish(reason, routing);
             self.answer(reply, completion);
         }
     }

@@ -8,7 +8,7 @@ use super::client::{Reply, Sampled, Tokens};
 use super::sampler::{self, Draw, Sampler};
 use super::stop::StopMatcher;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Completion, FinishReason, Request, Support};
+use crate::mdp::{Completion, FinishReason, Request, Routing, Support};
 
 /// A request that waits for a slot.
 pub(super) struct Pending {
@@ -27,6 +27,7 @@ impl Pending {
             logprobs: Vec::new(),
             support: Support::default(),
             top_logprobs: Vec::new(),
+            routing: Routing::default(),
             finish_reason,
             prefilled: 0,
         };
@@ -144,14 +145,15 @@ impl Running {
             )
     }
 
-    /// The way back, and what goes there.
-    pub(super) fn finish(mut self, reason: Result<FinishReason>) -> (Reply, Result<Completion>) {
+    /// The way back, and what goes there; `routing` is that of the tokens computed.
+    pub(super) fn finish(mut self, reason: Result<FinishReason>, routing: Routing) -> (Reply, Result<Completion>) {
         let token_ids = self.sequence.split_off(self.request.prompt_ids.len());
         let completion = reason.map(|finish_reason| Completion {
             token_ids,
             logprobs: self.logprobs,
             support: self.support,
             top_logprobs: self.top_logprobs,
+            routing,
             finish_reason,
             prefilled: self.prefilled,
         });

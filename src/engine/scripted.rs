@@ -38,6 +38,7 @@ impl Scripted {
             logprobs: vec![0.0; token_ids.len()],
             support: Support::default(),
             top_logprobs: Vec::new(),
+            routing: crate::mdp::Routing::default(),
             token_ids,
             finish_reason,
             prefilled: request.prompt_ids.len(),

@@ -4,10 +4,14 @@
 //! request of the same conversation, until that conversation is released or the slot is the least recently used one
 //! and needed. What a released slot holds may still serve as a prefix for others.
 
+use crate::mdp::Routing;
+
 /// Slots of the key-value cache.
 #[derive(Debug)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
+    /// Experts recorded of a token; 0 where none are.
+    width: usize,
     /// Counts the requests seated; the order of use.
     clock: u64,
 }
@@ -16,6 +20,8 @@ pub(super) struct Slots {
 struct Slot {
     /// Tokens whose keys and values are in the cache, from position 0.
     ids: Vec<u32>,
+    /// Their experts, where they are recorded.
+    experts: Vec<u16>,
     hold: Hold,
     used: u64,
 }
@@ -33,8 +39,19 @@ enum Hold {
 
 impl Slots {
     pub(super) fn new(count: usize) -> Self {
-        let slots = (0..count).map(|_| Slot { ids: Vec::new(), hold: Hold::Free, used: 0 }).collect();
-        Self { slots, clock: 0 }
+        let slot = || Slot { ids: Vec::new(), experts: Vec::new(), hold: Hold::Free, used: 0 };
+        Self { slots: (0..count).map(|_| slot()).collect(), width: 0, clock: 0 }
+    }
+
+    /// From now on `width` experts are recorded of each token; what the slots hold is forgotten.
+    pub(super) fn record_routing(&mut self, width: usize) {
+        self.clear();
+        self.width = width;
+    }
+
+    /// The experts of the tokens computed in a slot.
+    pub(super) fn routing(&self, slot: usize) -> Routing {
+        Routing { start: 0, width: self.width as u32, experts: self.slots[slot].experts.clone() }
     }
 
     /// Tokens computed in a slot.
@@ -56,6 +73,7 @@ impl Slots {
         let slot = &mut self.slots[place];
         let keep = shared(&slot.ids, prompt).min(prompt.len().saturating_sub(1));
         slot.ids.truncate(keep);
+        slot.experts.truncate(keep * self.width);
         slot.hold = Hold::Busy { conversation, released: false };
         slot.used = self.clock;
         Some(place)
@@ -67,15 +85,21 @@ impl Slots {
         lengths.fold((0, 0), |best, (place, length)| if length > best.1 { (place, length) } else { best })
     }
 
-    /// Notes that the cache now holds `ids` after what the slot held.
-    pub(super) fn extend(&mut self, slot: usize, ids: &[u32]) {
+    /// Notes that the cache now holds `ids` after what the slot held. Of the experts of all tokens of a step, `experts`,
+    /// theirs are the first and are taken off.
+    pub(super) fn extend(&mut self, slot: usize, ids: &[u32], experts: &mut &[u16]) {
         self.slots[slot].ids.extend_from_slice(ids);
+        if let Some((own, rest)) = experts.split_at_checked(ids.len() * self.width) {
+            self.slots[slot].experts.extend_from_slice(own);
+            *experts = rest;
+        }
     }
 
     /// Notes that the first `length` tokens of `from` were copied to `to`, over what was there.
     pub(super) fn copy(&mut self, from: usize, to: usize, length: usize) {
         let ids = self.slots[from].ids[..length].to_vec();
         self.slots[to].ids = ids;
+        self.slots[to].experts = self.slots[from].experts[..length * self.width].to_vec();
     }
 
     /// The request is over: the slot stays warm, or is free if its conversation is over too.
@@ -89,6 +113,7 @@ impl Slots {
     /// The request failed: what the slot holds is not to be trusted.
     pub(super) fn discard(&mut self, slot: usize) {
         self.slots[slot].ids.clear();
+        self.slots[slot].experts.clear();
         self.slots[slot].hold = Hold::Free;
     }
 
@@ -107,6 +132,7 @@ impl Slots {
     pub(super) fn clear(&mut self) {
         for slot in &mut self.slots {
             slot.ids.clear();
+            slot.experts.clear();
             slot.hold = Hold::Free;
             slot.used = 0;
         }
@@ -151,7 +177,7 @@ mod tests {
     fn run(slots: &mut Slots, conversation: u64, ids: &[u32]) -> (usize, usize) {
         let place = slots.seat(conversation, ids).unwrap();
         let cached = slots.ids(place).len();
-        slots.extend(place, &ids[cached..]);
+        slots.extend(place, &ids[cached..], &mut &[][..]);
         slots.park(place);
         (place, cached)
     }
@@ -240,7 +266,7 @@ mod tests {
                         prop_assert_eq!(&slots.ids(from)[..length], &ids[..length]);
                         prop_assert!(length >= slots.ids(place).len());
                         slots.copy(from, place, length);
-                        slots.extend(place, &ids[length..]);
+                        slots.extend(place, &ids[length..], &mut &[][..]);
                         prop_assert_eq!(slots.ids(place), &ids[..]);
                         slots.park(place);
                     },

@@ -599,3 +599,55 @@ fn the_cache_grows_to_what_was_predicted_and_no_further() {
     assert_eq!(engine.cache_bytes(), largest);
     assert_eq!(engine.progress().in_flight.load(Relaxed), 0);
 }
+
+/// A mixture of experts: two of four for each token, in both layers.
+fn mixture() -> Rc<Model> {
+    let json = serde_json::json!({
+        "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "vocab_size": VOCAB, "hidden_size": 32,
+        "intermediate_size": 48, "moe_intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 96, "num_experts": 4,
+        "num_experts_per_tok": 2, "norm_topk_prob": true, "tie_word_embeddings": false, "initializer_range": 0.3,
+    });
+    Rc::new(Model::init(Config::from_json(&json).unwrap(), Device::Cpu, Kind::Float, 1).unwrap())
+}
+
+/// Prompts that share prefixes and conversations that go on are recorded as if each was computed alone.
+#[test]
+fn routing_is_recorded_whatever_the_cache_spares() {
+    let model = mixture();
+    let options = EngineOptions {
+        slots: 3,
+        prefill_tokens: 7,
+        ..EngineOptions::for_model(&model.config, (Kind::Float, Device::Cpu))
+    };
+    let engine = || {
+        let mut engine = Engine::new(Rc::clone(&model), vocab(), options.clone()).unwrap();
+        engine.record_routing().unwrap();
+        engine
+    };
+    let alone = |request: Request| engine().generate(request, &|| false, &mut |_| ()).unwrap();
+    let shared = prompt(1, 20);
+    let ask = |last: u32, trajectory: u64| request(&[shared.as_slice(), &[last]].concat(), trajectory, sampled(6));
+    let mut busy = engine();
+    let (first, _) = serve(&mut busy, (0..5).map(|at| ask(at, u64::from(at))).collect());
+    for (at, completion) in (0..).zip(&first) {
+        let completion = completion.as_ref().unwrap();
+        assert_eq!(*completion, Completion { prefilled: completion.prefilled, ..alone(ask(at, u64::from(at))) });
+        // Prompt and reply but for the last token.
+        assert_eq!((completion.routing.width, completion.routing.tokens()), (4, 21 + 6 - 1));
+        assert!(completion.routing.experts.iter().all(|expert| *expert < 4));
+    }
+    // A conversation goes on in its slot.
+    let again = |completion: &Completion| {
+        let ids = [shared.as_slice(), &[4], &completion.token_ids, &[7, 9]].concat();
+        Request { seed: StreamSeed { seed: 5, trajectory: 4, step: 1 }, ..request(&ids, 4, sampled(3)) }
+    };
+    let next = again(first[4].as_ref().unwrap());
+    let (second, _) = serve(&mut busy, vec![next.clone()]);
+    let second = second[0].as_ref().unwrap();
+    assert!(second.prefilled < next.prompt_ids.len());
+    let fresh = alone(next);
+    assert_eq!((&second.routing, &second.token_ids), (&fresh.routing, &fresh.token_ids));
+    let mut dense = Engine::new(self::model(), vocab(), self::options(1)).unwrap();
+    assert!(dense.record_routing().unwrap_err().message.contains("no mixture of experts"));
+}

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::Routing;
+
 /// How to sample. Defaults are the plain distribution: temperature 1, nothing cut.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -160,6 +162,9 @@ pub struct Completion {
     /// At each place the likeliest tokens and their log-probabilities, as many as [`Sampling::top_logprobs`] asks for.
     pub top_logprobs: Vec<Vec<(u32, f32)>>,
     pub finish_reason: FinishReason,
+    /// The experts that prompt and reply were routed to, but for the last token, which was not computed. Empty unless they
+    /// are recorded.
+    pub routing: Routing,
     /// Prompt tokens whose keys and values were computed for this request; the rest came from the cache.
     pub prefilled: usize,
 }

@@ -5,6 +5,7 @@ mod demonstration;
 mod generation;
 mod message;
 mod record;
+mod routing;
 mod seed;
 mod trajectory;
 
@@ -12,5 +13,6 @@ pub use demonstration::Demonstration;
 pub use generation::{Completion, FinishReason, Request, Sampling, StreamSeed, Support};
 pub use message::{Action, Content, Message, Observation, Part, Role, ToolCall};
 pub use record::{Answer, Exchange, Refusal};
+pub use routing::Routing;
 pub use seed::{Seed, environment_seed, seed_value};
 pub use trajectory::{CallKind, Fork, Limit, Status, Step, ToolRecord, Trajectory};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Exchange, FinishReason, Message, Support};
+use super::{Exchange, FinishReason, Message, Routing, Support};
 
 /// How a trajectory ended. Everything but the first two is a failure: recorded, counted, and by default left out
 /// of the advantage statistics.
@@ -170,6 +170,16 @@ pub struct Step {
     pub prefilled: u32,
     /// True when this prompt does not extend the last step's prompt and reply: it starts a new training row.
     pub new_row: bool,
+    /// The experts that prompt and reply were routed to, from the first token that the record of the step before does not
+    /// have. Empty unless they are recorded (`trainer.routing_replay`).
+    #[serde(default, skip_serializing_if = "Routing::is_empty")]
+    pub routing: Routing,
+    /// What the critic alone read of the state, by the recipe's function `privileged`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub privileged: Option<String>,
+    /// The same of the state behind this step, where `next_prompt_ids` are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_privileged: Option<String>,
     /// What the policy would have seen next, where a limit cut the trajectory here and somebody asked
     /// ([`Spec::next_prompt`](crate::rollout::Spec)): a critic bootstraps from it. Else empty.
     pub next_prompt_ids: Vec<u32>,

@@ -11,6 +11,9 @@ pub struct Packed {
     pub positions: Tensor,
     /// Tokens of each row, in order; they sum to T.
     pub lengths: Vec<i64>,
+    /// `[T, width]` i64: the experts that each token goes to, of every sparse layer in turn; -1 leaves it to the router.
+    /// `None` leaves all to it.
+    pub routing: Option<Tensor>,
 }
 
 impl Packed {
@@ -22,6 +25,7 @@ impl Packed {
             ids: Tensor::from_slice(&ids).to_device(device),
             positions: Tensor::from_slice(&positions).to_device(device),
             lengths: rows.iter().map(|row| row.as_ref().len() as i64).collect(),
+            routing: None,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Keys and values of the sequences being generated, one slot each.
 
+use std::cell::RefCell;
+
 use tch::{Device, Kind, Tensor};
 
 use super::Config;
@@ -18,6 +20,8 @@ pub struct KvCache {
     pub(super) values: Vec<Tensor>,
     /// Steps of one token a sequence that were recorded over these tensors.
     pub(super) recorded: Vec<Recorded>,
+    /// The experts of the tokens of the last step, by sparse layer, where they are recorded.
+    pub(super) routes: Option<RefCell<Vec<Tensor>>>,
     slots: usize,
     capacity: usize,
     pub(super) layout: Layout,
@@ -51,7 +55,7 @@ impl KvCache {
         let capacity = capacity.max(1).next_multiple_of(Self::GRAIN);
         let (heads, head_dim) = (config.num_key_value_heads, config.head_dim);
         let (keys, values, recorded) = (Vec::new(), Vec::new(), Vec::new());
-        let mut new = Self { keys, values, recorded, slots, capacity, layout, heads, head_dim };
+        let mut new = Self { keys, values, recorded, routes: None, slots, capacity, layout, heads, head_dim };
         let arena = Arena::new();
         for _ in 0..config.num_hidden_layers {
             new.keys.push(arena.take(&new.keys_shape(capacity), (kind, device))?.f_zero_()?);

@@ -164,7 +164,7 @@ impl Model {
             }
             // [slots, capacity, Hkv, D]
             let (mut keys, mut values) = (cache.keys[index].shallow_clone(), cache.values[index].shallow_clone());
-            x = self.layer(index, layer, &x, &angles, Arithmetic::Libtorch, |q, k, v| {
+            x = self.layer(index, layer, &x, &angles, (Arithmetic::Libtorch, &cache.routes()), |q, k, v| {
                 let place = [Some(slots), Some(positions)];
                 let _ = keys.f_index_put_(&place, k, false)?;
                 let _ = values.f_index_put_(&place, v, false)?;

@@ -6,6 +6,7 @@ use super::config::{Experts, Norms};
 use super::distinct::Distinct;
 use super::layers::{Block, Layer, Linear, Mlp};
 use super::plain::{self, Arithmetic, Scores};
+use super::routes::Routes;
 use super::varlen::Varlen;
 use super::{Model, Packed};
 use crate::error::Result;
@@ -19,6 +20,8 @@ pub(super) struct Rows {
     ends: Ends,
     /// What they have in common is computed once.
     distinct: Option<Distinct>,
+    /// The experts of the distinct tokens, as [`Packed::routing`] has them.
+    routing: Option<Tensor>,
 }
 
 #[derive(Debug)]
@@ -61,13 +64,17 @@ impl Model {
         };
         // There a token depends on how long its row will be.
         let distinct = if self.has_dynamic_rope() { None } else { Distinct::find(batch)? };
-        Ok(Rows { ends, distinct })
+        let mut rows = Rows { ends, distinct, routing: None };
+        batch.routing.as_ref().map_or(Ok(()), |routing| self.check_routing(routing))?;
+        rows.routing = batch.routing.as_ref().map(|routing| rows.take(routing)).transpose()?;
+        Ok(rows)
     }
 
     /// One decoder layer over x, the distinct tokens of rows.
     pub(super) fn row_layer(&self, index: usize, x: &Tensor, angles: &Angles, rows: &Rows) -> Result<Tensor> {
         let (layer, scores) = (&self.parameters.layers[index], self.scores(index));
-        self.layer(index, layer, x, angles, Arithmetic::Libtorch, |q, k, v| {
+        let routes = self.given_routes(rows.routing.as_ref(), index)?;
+        self.layer(index, layer, x, angles, (Arithmetic::Libtorch, &routes), |q, k, v| {
             let (q, k, v) = (rows.spread(q)?, rows.spread(k)?, rows.spread(v)?);
             let seen = match &rows.ends {
                 Ends::Padded(lengths) => plain::attend_rows(&q, &k, &v, lengths, scores)?,
@@ -99,7 +106,7 @@ impl Model {
         layer: &Layer,
         x: &Tensor,
         angles: &Angles,
-        arithmetic: Arithmetic,
+        (arithmetic, routes): (Arithmetic, &Routes<'_>),
         attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let bare = self.bare.get();
@@ -123,7 +130,9 @@ impl Model {
         let h = self.norm(&x, &layer.before_block)?;
         let mut out = match (&layer.block, self.config.experts) {
             (Block::Dense(mlp), _) => self.feed_forward(mlp, &h, arithmetic)?,
-            (Block::Sparse { router, experts }, shape) => self.mixture(router, experts, shape, &h, arithmetic)?,
+            (Block::Sparse { router, experts }, shape) => {
+                self.mixture(router, experts, shape, &h, (arithmetic, routes))?
+            }
         };
         if let Some(weight) = &layer.after_block {
             out = self.norm(&out, weight)?;
@@ -138,19 +147,19 @@ impl Model {
     }
 
     /// A mixture of experts over h `[T, E]`: each expert takes the tokens that chose it, in order; sums run over experts in
-    /// order.
+    /// order. Where experts are given their shares are those that the router gives them now.
     fn mixture(
         &self,
         router: &Linear,
         experts: &[Mlp],
         shape: Option<Experts>,
         h: &Tensor,
-        arithmetic: Arithmetic,
+        (arithmetic, routes): (Arithmetic, &Routes<'_>),
     ) -> Result<Tensor> {
         let (chosen, normalised) = shape.map_or((1, false), |shape| (shape.chosen, shape.normalised));
         let wide = if h.kind() == Kind::Double { Kind::Double } else { Kind::Float };
         let shares = router.apply(h, self.bare.get(), arithmetic)?.f_softmax(-1, wide)?;
-        let (mut shares, ids) = shares.f_topk(chosen as i64, -1, true, true)?;
+        let (mut shares, ids) = routes.choose(&shares, chosen)?;
         if normalised {
             shares = shares.f_div(&shares.f_sum_dim_intlist(-1, true, None)?)?;
         }

@@ -32,15 +32,19 @@ impl Distinct {
         }
         let list = |tensor: &Tensor| -> Result<Vec<i64>> { Ok(Vec::<i64>::try_from(tensor)?) };
         let (ids, positions) = (list(&batch.ids)?, list(&batch.positions)?);
-        // A tree: a token is the one that stands at the same position behind the same tokens.
-        let mut tree: HashMap<(Option<usize>, i64, i64), usize> = HashMap::with_capacity(ids.len());
+        let experts =
+            batch.routing.as_ref().map(|routing| list(&routing.f_flatten(0, 1)?)).transpose()?.unwrap_or_default();
+        let width = experts.len() / ids.len().max(1);
+        // A tree: a token is the one that stands at the same position behind the same tokens, routed alike.
+        let mut tree: HashMap<(Option<usize>, i64, i64, &[i64]), usize> = HashMap::with_capacity(ids.len());
         let (mut first, mut of) = (Vec::new(), Vec::with_capacity(ids.len()));
         for &length in &batch.lengths {
             let mut before = None;
             for _ in 0..length {
                 let at = of.len();
                 let (Some(&id), Some(&position)) = (ids.get(at), positions.get(at)) else { return Ok(None) };
-                let own = *tree.entry((before, id, position)).or_insert_with(|| {
+                let routed = experts.get(at * width..(at + 1) * width).unwrap_or_default();
+                let own = *tree.entry((before, id, position, routed)).or_insert_with(|| {
                     first.push(at as i64);
                     first.len() - 1
                 });

@@ -22,6 +22,7 @@ mod memory;
 mod network;
 mod pass;
 mod plain;
+mod routes;
 mod spans;
 mod varlen;
 mod weights;

@@ -130,6 +130,23 @@ impl Model {
         Ok(Self { config, parameters, frequencies, native, varlen, graphs, adapter, bare, checkpointing, device, kind })
     }
 
+    /// A model of its own with the same weights, and the same adapter if there is one.
+    pub fn duplicate(&self) -> Result<Self> {
+        let mut parameters = Parameters::empty(&self.config, self.device, self.kind)?;
+        if let Some(adapter) = &self.adapter {
+            lora::attach(&mut parameters, adapter, 0)?;
+        }
+        let all = |parameters: &Parameters| parameters.named().into_iter().chain(lora::named(parameters));
+        {
+            let _guard = tch::no_grad_guard();
+            for ((_, mut own), (_, theirs)) in all(&parameters).zip(all(&self.parameters)) {
+                own.f_copy_(&theirs)?;
+            }
+        }
+        let copy = Self::new(self.config.clone(), parameters, self.device, self.kind)?;
+        Ok(Self { adapter: self.adapter.clone(), ..copy })
+    }
+
     /// Checkpoint keys (`model.layers.0.self_attn.q_proj.weight`, …) and shallow clones of the parameters; a tied head
     /// is not repeated. An optimiser may change them in place, without gradient. With an adapter these do not want a
     /// gradient, and the adapter's own tensors, which do, follow under PEFT's keys.
@@ -358,6 +375,8 @@ impl Model {
         }
         let longest = items.iter().map(|span| span.start + span.ids.len()).max().unwrap_or(0);
         cache.reserve(longest)?;
+        // Of a step that was stopped.
+        cache.routes.iter_mut().for_each(|routes| routes.get_mut().clear());
         match &self.native {
             Some(native) => {
                 let spans = items.iter().map(|span| (span.slot, span.start, span.ids));

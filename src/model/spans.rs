@@ -44,7 +44,7 @@ impl Model {
             // [slots, capacity, Hkv, D] both.
             let (mut keys, mut values) = (cache.keys[index].shallow_clone(), cache.values[index].shallow_clone());
             let scores = self.scores(index);
-            x = self.layer(index, layer, &x, &angles, arithmetic, |q, k, v| {
+            x = self.layer(index, layer, &x, &angles, (arithmetic, &cache.routes()), |q, k, v| {
                 let place = [Some(&slots), Some(&positions)];
                 let _ = keys.f_index_put_(&place, k, false)?;
                 let _ = values.f_index_put_(&place, v, false)?;

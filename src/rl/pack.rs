@@ -11,7 +11,7 @@ use tch::{Device, Tensor};
 use super::aggregate::first_steps;
 use super::rows::StepRow;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Step, Support, Trajectory};
+use crate::mdp::{Routing, Step, Support, Trajectory};
 
 /// One training sequence. All vectors have one entry per token.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +25,8 @@ pub struct Row {
     pub steps: Vec<u32>,
     /// What sampled tokens were drawn from, where that is not everything.
     pub support: Support,
+    /// The experts that its tokens were routed to, where that is recorded and the learner is to do the same.
+    pub routing: Routing,
     /// The caller's number of the trajectory.
     pub trajectory: usize,
 }
@@ -37,6 +39,7 @@ impl Row {
             logprobs: Vec::new(),
             steps: Vec::new(),
             support: Support::default(),
+            routing: Routing::default(),
             trajectory,
         }
     }
@@ -99,6 +102,7 @@ pub fn merge(trajectory: &Trajectory, index: usize) -> Result<Vec<Row>> {
             transition.prompt_ids.as_slice()
         };
         row.push(new, None, &Support::default(), step);
+        row.routing.extend(&transition.routing);
         // What a fork shares with its parent is learned from there, once.
         if step < trajectory.shared_steps() {
             row.push(&transition.response_ids, None, &Support::default(), step);
@@ -218,6 +222,8 @@ pub struct MicroBatch {
     pub targets: Tensor,
     /// What they were drawn from, if not all from everything: ids, and `[N]` where those of each token end, i64 on the CPU.
     pub support: Option<(Tensor, Tensor)>,
+    /// `[T, width]` i64: the experts that tokens were routed to, -1 where that is not recorded; none without a record.
+    pub routing: Option<Tensor>,
     /// `[N]` f32: their behaviour log-probabilities.
     pub logp_old: Tensor,
     /// `[N]` f32: their advantages.
@@ -295,6 +301,7 @@ impl MicroBatch {
             predict: integers(&predict)?,
             targets: integers(&targets)?,
             support,
+            routing: routing(rows, members)?.map(|experts| experts.f_to_device(device)).transpose()?,
             logp_old: floats(&logp_old)?,
             advantages: floats(&advantages)?,
             sequence: integers(&sequence)?,
@@ -313,6 +320,24 @@ impl MicroBatch {
     pub fn sampled(&self) -> usize {
         self.targets.numel()
     }
+}
+
+/// The experts of the tokens of `rows[members]`, as [`MicroBatch::routing`].
+fn routing(rows: &[Row], members: &[usize]) -> Result<Option<Tensor>> {
+    let width = members.iter().map(|&member| rows[member].routing.width).max().unwrap_or(0) as usize;
+    if width == 0 {
+        return Ok(None);
+    }
+    let mut experts: Vec<i64> = Vec::new();
+    for row in members.iter().map(|&member| &rows[member]) {
+        for place in 0..row.len() {
+            let known = |expert: &u16| if *expert == Routing::MISSING { -1 } else { i64::from(*expert) };
+            let own = row.routing.of(place);
+            experts.extend(own.iter().map(known));
+            experts.extend(std::iter::repeat_n(-1, width - own.len()));
+        }
+    }
+    Ok(Some(Tensor::f_from_slice(&experts)?.f_view([-1, width as i64])?))
 }
 
 #[cfg(test)]

@@ -189,7 +189,13 @@ impl Attempt {
     pub async fn take(&mut self, stage: Stage<'_>, completion: Completion, action: Action) -> Result<(), Stop> {
         self.look(stage).await?;
         let Some(prompt) = self.shown.take() else { return Ok(()) };
-        let result = stage.worker.step(&self.state, &action).await;
+        let privileged = self.privileged(stage).await;
+        let (privileged, result) = match privileged {
+            Ok(text) => (text, stage.worker.step(&self.state, &action).await),
+            Err(failure) => (None, Err(failure)),
+        };
+        let routed = self.trajectory.steps.last().filter(|_| !prompt.new_row);
+        let routed = routed.map_or(0, |last| last.routing.start as usize + last.routing.tokens());
         let (result, failure) = match result {
             Ok(result) => (result, None),
             Err(failure) => (StepResult::default(), Some(failure)),
@@ -207,6 +213,9 @@ impl Attempt {
             tools: result.tools,
             prefilled: completion.prefilled as u32,
             new_row: prompt.new_row,
+            routing: completion.routing.from(routed),
+            privileged,
+            next_privileged: None,
             next_prompt_ids: Vec::new(),
         });
         if let Some(failure) = failure {
@@ -229,6 +238,14 @@ impl Attempt {
             self.truncate(Limit::MaxSteps);
         }
         Ok(())
+    }
+
+    /// What a critic is shown of the state as it is, where one learns from the trajectory and the recipe has a function for it.
+    async fn privileged(&self, stage: Stage<'_>) -> Result<Option<String>, Failure> {
+        if !self.spec.next_prompt {
+            return Ok(None);
+        }
+        stage.worker.privileged(&self.state, &self.trajectory.task).await
     }
 
     /// How it failed, once somebody has said so ([`Attempt::fail`]).
@@ -277,8 +294,10 @@ impl Attempt {
         let cut = self.over == Some(Status::Truncated) && self.trajectory.truncated_by != Some(Limit::ContextOverflow);
         if self.spec.next_prompt && (cut || self.over.is_none()) {
             let next = self.next_after_cut(stage).await?;
+            let privileged = self.privileged(stage).await?;
             if let Some(step) = self.trajectory.steps.last_mut() {
                 step.next_prompt_ids = next;
+                step.next_privileged = privileged;
             }
         }
         self.trajectory.messages = stage.worker.messages(&self.state);

@@ -77,6 +77,7 @@ pub fn completion(step: &Step) -> Completion {
         logprobs: step.logprobs.clone(),
         support: step.support.clone(),
         top_logprobs: Vec::new(),
+        routing: step.routing.clone(),
         finish_reason: step.finish_reason,
         prefilled: step.prefilled as usize,
     }

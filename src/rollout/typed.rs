@@ -18,6 +18,7 @@ pub fn typed(renderer: &Renderer, text: &str, finish_reason: FinishReason) -> Re
         token_ids,
         support: Support::default(),
         top_logprobs: Vec::new(),
+        routing: crate::mdp::Routing::default(),
         finish_reason,
         prefilled: 0,
     })

@@ -13,6 +13,7 @@ use mlua::Lua;
 use serde::Serialize;
 
 use super::api::format::RecipeFormat;
+use super::api::recipe::Recipe;
 use super::api::tool::Tool;
 use super::convert::clip;
 use super::envs::TaskEnv;
@@ -50,12 +51,13 @@ pub(crate) enum Entry {
     Loss,
     /// A function of a tool-call format.
     Format,
+    Privileged,
 }
 
 impl Entry {
     /// Whether the call belongs to one trajectory, and not to the script as a whole.
     pub(crate) fn is_of_trajectory(self) -> bool {
-        matches!(self, Self::Reset | Self::Observe | Self::Step | Self::Reward)
+        matches!(self, Self::Reset | Self::Observe | Self::Step | Self::Reward | Self::Privileged)
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -71,6 +73,7 @@ impl Entry {
             Self::Test => "test",
             Self::Loss => "loss",
             Self::Format => "format",
+            Self::Privileged => "privileged",
         }
     }
 }
@@ -216,6 +219,8 @@ pub(crate) struct Host {
     sink: RefCell<LogSink>,
     log: RefCell<VecDeque<LogLine>>,
     dropped: Cell<u64>,
+    /// The recipe of a program that is loaded as one, from where it would begin to train.
+    pub(crate) recipe: RefCell<Option<Recipe>>,
     /// The tests of the file, where it is one.
     pub(crate) cases: Option<RefCell<Cases>>,
 }
@@ -250,6 +255,7 @@ impl Host {
                 Grants::Loading { directory: std::path::PathBuf::new() }
             }),
             services,
+            recipe: RefCell::default(),
             echo,
             sink: RefCell::default(),
             log: RefCell::default(),

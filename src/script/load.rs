@@ -17,9 +17,9 @@ use super::host::{Call, Entry, LogLine, LogSink};
 use super::own_format::{self, Formats};
 use super::resource::{Resource, Spec};
 use super::rows::Split;
-use super::settings;
 use super::source_map::SourceMap;
 use super::vm::{Module, Resources, Sources, Vm};
+use super::{cold_start, settings};
 use crate::config::{Choice, DataFormat, EnvSettings, Limits, LossGraph, Settings, Source, Trainer};
 use crate::error::{Error, Kind, Result, readable};
 use crate::hub::{DataFiles, Hub, ModelId, Watch};
@@ -39,22 +39,34 @@ pub struct Script {
     pub settings: Settings,
     /// The recipe's own policy loss, where `trainer.loss` is "custom".
     pub loss: Option<Arc<LossGraph>>,
+    /// Whether the recipe has a function `privileged`.
+    pub privileged: bool,
     /// The name of the recipe's algorithm, such as `gspo`. The loops that run them are those of
     /// [`crate::config::Trainer`].
     pub algorithm: String,
+    /// Which of the file's recipes it is.
+    pub(super) part: Part,
     /// What of them somebody wrote.
     pub(crate) written: Arc<Written>,
     pub(crate) modules: Arc<BTreeMap<String, Module>>,
     /// The tool-call formats that it defines.
     pub(crate) formats: Formats,
     /// What it reads whole, for all workers.
-    resources: Arc<BTreeMap<Spec, Arc<Resource>>>,
+    pub(super) resources: Arc<BTreeMap<Spec, Arc<Resource>>>,
     /// The datasets of files, by name, indexed once for all workers.
-    datasets: Arc<[BTreeMap<String, OnceLock<Result<Dataset>>>; 2]>,
+    pub(super) datasets: Datasets,
     /// What the file logged while it was loaded.
     pub logged: Vec<LogLine>,
     /// Where the lines of its workers go.
     pub(crate) sink: LogSink,
+}
+
+/// Which of the recipes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Whole,
+    /// Its `cold_start`.
+    ColdStart,
 }
 
 /// Settings as they were written, defaults left out.
@@ -101,16 +113,9 @@ impl Script {
         if settings.name.is_empty() {
             settings.name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         }
-        let splits = [("train", &settings.data.train), ("eval", &settings.data.eval)];
-        for ((split, source), rows) in splits.into_iter().zip(&recipe.rows) {
-            for (name, source) in source.iter().flat_map(Source::parts) {
-                if matches!(source, Source::Generated { .. }) && !rows.contains_key(name) {
-                    let at = if name.is_empty() { format!("data.{split}") } else { format!("data.{split}.{name}") };
-                    return Err(Error::new(Kind::Usage, format!("`{at}` has no row function to make rows with"))
-                        .at_path(path)
-                        .hint(format!("give a file: {at}=tasks.jsonl")));
-                }
-            }
+        cold_start::can_make_rows(&settings, &recipe, "").map_err(|error| error.at_path(path))?;
+        if let (Some(own), Some(recipe)) = (&settings.cold_start, &recipe.cold_start) {
+            cold_start::can_make_rows(own, recipe, cold_start::PREFIX).map_err(|error| error.at_path(path))?;
         }
         let loss = match &settings.trainer {
             Trainer::Grpo(learner) | Trainer::Ppo(learner) if learner.loss.name == "custom" => {
@@ -118,10 +123,7 @@ impl Script {
             }
             _ => None,
         };
-        let unopened = splits.map(|(_, source)| {
-            let parts = source.iter().flat_map(Source::parts);
-            parts.map(|(name, _)| (name.to_owned(), OnceLock::new())).collect::<BTreeMap<_, _>>()
-        });
+        let datasets = unopened(&settings);
         let (modules, resources) = (Arc::new(vm.modules()), Arc::new(vm.resources()));
         let hash = hash(&source, &modules, &resources);
         let formats = Formats::of(vm, || own_format::Source {
@@ -142,10 +144,12 @@ impl Script {
             settings,
             loss,
             formats,
+            privileged: recipe.privileged.is_some(),
             written: Arc::new(Written { recipe: recipe.settings, all: data, typed: overrides.to_vec() }),
             modules,
             resources,
-            datasets: Arc::new(unopened),
+            datasets,
+            part: Part::Whole,
             logged: vm.host.take_log(),
             sink: LogSink::default(),
         };
@@ -209,6 +213,11 @@ impl Script {
         Self { settings, loss, algorithm, datasets, sink: running.sink.clone(), ..self }
     }
 
+    /// What the recipe says of settings, defaults and the command line's left out.
+    pub fn recipe_settings(&self) -> &Json {
+        &self.written.recipe
+    }
+
     /// The settings that the recipe has without the command line's.
     pub(crate) fn without_overrides(&self) -> Result<Settings> {
         settings::read(&self.written.recipe)
@@ -224,6 +233,8 @@ impl Script {
     pub(crate) fn typed(&self, key: &str) -> Option<&str> {
         let sets = |typed: &&String| {
             let name = typed.split('=').next().unwrap_or_default().trim();
+            let own = if self.part == Part::ColdStart { cold_start::own_name(name) } else { Some(name) };
+            let Some(name) = own else { return false };
             key.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
         self.written.typed.iter().rfind(sets).map(String::as_str)
@@ -231,6 +242,8 @@ impl Script {
 
     /// `path:line` where the recipe sets `key`, or the deepest part of it that the text tells; else the path.
     pub(crate) fn place_of(&self, key: &str) -> String {
+        let own = (self.part == Part::ColdStart).then(|| format!("{}{key}", cold_start::PREFIX));
+        let key = own.as_deref().unwrap_or(key);
         let main = self.path.display().to_string();
         let modules = self.modules.values().map(|module| (module.path.as_str(), module.source.as_str()));
         let names = self.modules.iter().map(|(name, module)| (name.clone(), module.path.clone())).collect();
@@ -404,12 +417,27 @@ pub(crate) struct Named<'a> {
     pub(crate) source: &'a Source,
 }
 
+pub(super) type Datasets = Arc<[BTreeMap<String, OnceLock<Result<Dataset>>>; 2]>;
+
+/// The datasets of a recipe, of which none is open.
+pub(super) fn unopened(settings: &Settings) -> Datasets {
+    Arc::new([&settings.data.train, &settings.data.eval].map(|source| {
+        let parts = source.iter().flat_map(Source::parts);
+        parts.map(|(name, _)| (name.to_owned(), OnceLock::new())).collect()
+    }))
+}
+
 /// Runs the main file and takes its recipe.
 pub(crate) fn run(vm: &Vm, path: &Path, source: &str) -> Result<Recipe> {
     if let Grants::Loading { directory: own } = &mut *vm.host.grants.borrow_mut() {
         *own = directory(path);
     }
-    let value = vm.load(path, source)?;
+    let loaded = vm.load(path, source);
+    // A program has its recipe where it begins to train (`r1.training`).
+    if let Some(recipe) = vm.host.recipe.take() {
+        return Ok(recipe);
+    }
+    let value = loaded?;
     if let Some(recipe) = value.as_userdata().and_then(|data| data.borrow::<Recipe>().ok()) {
         return Ok(recipe.clone());
     }

@@ -28,6 +28,7 @@ mod advantage;
 mod api;
 mod ask;
 pub mod budget;
+mod cold_start;
 mod columns;
 mod convert;
 mod data_settings;

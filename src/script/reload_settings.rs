@@ -40,6 +40,7 @@ pub(crate) fn merge(old: &Settings, new: &Settings) -> Merged {
         policy: old.policy.clone(),
         data: old.data.clone(),
         needs: old.needs.clone(),
+        cold_start: old.cold_start.clone(),
         env: env(&old.env, &new.env),
         envs: old
             .envs
@@ -81,6 +82,7 @@ fn learner(old: &Learner, new: &Learner) -> Learner {
         weight_decay: old.weight_decay,
         groups: old.groups.clone(),
         gradient_checkpointing: old.gradient_checkpointing,
+        routing_replay: old.routing_replay,
         freeze: old.freeze.clone(),
         ema: old.ema,
         critic: old.critic.clone(),

@@ -6,9 +6,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json};
 
-use super::data_settings;
 pub(crate) use super::data_settings::{dataset, stem};
 use super::grants::Need;
+use super::{cold_start, data_settings};
 use crate::config::{
     ALGORITHMS, Algorithm, CheckpointSettings, EnvSettings, EvalSettings, InitModel, Learner, Limits, LoraSettings,
     PolicySettings, RolloutSettings, Settings, Sft, Trainer, WeightGroup, counterparts,
@@ -106,6 +106,7 @@ pub(crate) fn read(json: &Json) -> Result<Settings> {
         eval,
         checkpoint: section::<CheckpointSettings>("checkpoint", get("checkpoint"))?,
         limits: section::<Limits>("limits", get("limits"))?,
+        cold_start: cold_start::read(json)?,
         needs: needs(get("needs"))?,
     })
 }
@@ -190,7 +191,12 @@ pub(crate) fn override_with(recipe: &mut Json, arguments: &[String]) -> Result<(
         };
         let key = key.trim();
         let known = keys(recipe);
-        let open = OPEN.iter().any(|table| key.starts_with(table)) || data_settings::is_column(key);
+        // Those of a cold start are set as those of the recipe that it is.
+        let (of_cold_start, own) = match key.strip_prefix(cold_start::PREFIX) {
+            Some(own) if recipe.get(cold_start::FIELD).is_some() => (true, own),
+            _ => (false, key),
+        };
+        let open = OPEN.iter().any(|table| own.starts_with(table)) || data_settings::is_column(own);
         if !known.iter().any(|known| known == key) && !open {
             let hint = counterparts::hint(key).unwrap_or_else(|| suggest(key, known.iter().map(String::as_str)));
             return Err(usage(format!("unknown setting `{key}`")).about_setting(key).hint(hint));
@@ -202,8 +208,9 @@ pub(crate) fn override_with(recipe: &mut Json, arguments: &[String]) -> Result<(
         let mut fitting = None;
         for candidate in candidates {
             let mut changed = recipe.clone();
-            data_settings::make_way(&mut changed, key);
-            put(&mut changed, key, candidate);
+            let place = if of_cold_start { &mut changed[cold_start::FIELD] } else { &mut changed };
+            data_settings::make_way(place, own);
+            put(place, own, candidate);
             match read(&changed) {
                 Ok(_) => {
                     fitting = Some(changed);
@@ -258,6 +265,7 @@ pub(crate) fn keys(recipe: &Json) -> Vec<String> {
     flatten("policy.lora", &to_json(&LoraSettings::default()), &mut keys);
     keys.retain(|key| !["data.train", "data.eval"].contains(&key.as_str()));
     keys.extend(data_settings::keys(recipe));
+    keys.extend(cold_start::keys(recipe));
     keys
 }
 

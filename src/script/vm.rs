@@ -96,8 +96,10 @@ impl Vm {
             lua.set_compiler(mlua::chunk::Compiler::new().set_debug_level(2));
             let environment = sandbox::environment(&lua, &host, &loader)?;
             api::install(&lua, &environment, &host, &loader)?;
-            if let Some(arguments) = program {
-                api::program::install(&lua, &environment, &host, arguments)?;
+            match program {
+                Some(arguments) => api::program::install(&lua, &environment, &host, arguments)?,
+                // A program that is loaded for its recipe may look for arguments.
+                None => environment.raw_set("arg", lua.create_table()?)?,
             }
             let given = (Value::NULL, list_metatable(&lua)?);
             let entries = lua.load(include_str!("../../lua/measure.lua")).set_name("=[r1]").call(given)?;

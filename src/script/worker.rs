@@ -44,7 +44,7 @@ impl Worker {
     /// policies; without one, a script that counts them fails.
     pub fn new(script: &Script, renderer: Option<Arc<Renderer>>) -> Result<Self> {
         let vm = Vm::new(script.settings.limits.clone(), script.sources(), renderer)?;
-        let recipe = load::run(&vm, &script.path, &script.source)?;
+        let recipe = script.recipe(&vm)?;
         let envs = Envs::new(&vm, &recipe, script)?;
         let tools = envs.tools();
         let schemas: Vec<Json> = tools.iter().map(|tool| tool.schema()).collect();
@@ -264,6 +264,19 @@ impl Worker {
         let input = self.outcome(outcome).map_err(|error| host_failure(&error))?;
         let value: Value = self.vm.call(&call, function, (&state.table, input)).await?;
         reward(&value).map_err(|why| broken(function, why))
+    }
+
+    /// What the recipe's function `privileged` says of a state; `None` without one.
+    pub async fn privileged(&self, state: &State, task: &Json) -> Result<Option<String>, Failure> {
+        let Some(function) = &self.recipe.privileged else { return Ok(None) };
+        let call = self.call_of(Entry::Privileged, state);
+        let task = convert::from_json(&self.vm.lua, task).map_err(|error| host_failure(&error))?;
+        let value: Value = self.vm.call(&call, function, (&state.table, task)).await?;
+        match &value {
+            Value::String(text) => Ok(Some(text.to_string_lossy())),
+            Value::Nil => Ok(Some(String::new())),
+            other => Err(broken(function, format!("privileged returned {}; it must return text", kind(other)))),
+        }
     }
 
     fn outcome(&self, outcome: &Outcome) -> mlua::Result<Table> {

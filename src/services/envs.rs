@@ -356,6 +356,7 @@ async fn step(stage: Stage<'_>, attempt: &mut Attempt, reply: Reply) -> Result<(
             logprobs,
             support: Support::default(),
             top_logprobs: Vec::new(),
+            routing: crate::mdp::Routing::default(),
             finish_reason,
             prefilled: 0,
         };

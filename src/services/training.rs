@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 
 use crate::config::Choice;
 use crate::error::{Error, Kind, Result, Subject};
-use crate::script::trajectory_table;
+use crate::script::{Script, trajectory_table};
 use crate::telemetry::Reporter;
 use crate::train::{Manual, RunOptions};
 
@@ -24,6 +24,9 @@ pub(super) struct Trainings {
 #[serde(deny_unknown_fields)]
 struct Open {
     path: PathBuf,
+    /// The settings of a recipe that stands in the program at `path`, as JSON.
+    #[serde(default)]
+    recipe: Option<String>,
     /// Of the program, for paths that are not in the current directory.
     beside: PathBuf,
     #[serde(default)]
@@ -42,6 +45,9 @@ impl Trainings {
             let open: Open = read(arguments)?;
             let beside = open.beside.join(&open.path);
             let script = if open.path.exists() || !beside.exists() { open.path } else { beside };
+            if let Some(recipe) = &open.recipe {
+                same(&script, recipe)?;
+            }
             let options = RunOptions {
                 script,
                 overrides: open.overrides,
@@ -76,6 +82,26 @@ impl Trainings {
     }
 }
 
+/// Refuses a recipe of a program that is another one when the file is loaded again, as script workers do.
+fn same(script: &Path, recipe: &str) -> Result<()> {
+    let (here, hint) = (script.display(), "put the recipe into a file of its own, and give its path");
+    if !script.is_file() {
+        let message = "r1.training: a recipe as a table is for programs that are files: script workers load them again";
+        return Err(Error::new(Kind::Usage, message).hint(hint));
+    }
+    let loaded = Script::load(script, &[]).map_err(|error| Error {
+        message: format!("the file is loaded again, up to r1.training, by each script worker: {}", error.message),
+        ..error
+    })?;
+    if serde_json::from_str::<Json>(recipe).ok().as_ref() == Some(loaded.recipe_settings()) {
+        return Ok(());
+    }
+    let message =
+        format!("r1.training: {here} gives another recipe when it is loaded again, as each script worker does");
+    Err(Error::new(Kind::Script, message)
+        .hint("one recipe a file, which depends on no argument; what varies goes to the option `settings`"))
+}
+
 fn answer(run: &mut Manual, function: &str, arguments: &Json) -> Result<Json> {
     let options = &arguments["options"];
     let ids = || read::<Vec<String>>(&arguments["ids"]);
@@ -95,6 +121,11 @@ fn answer(run: &mut Manual, function: &str, arguments: &Json) -> Result<Json> {
         "training.update" => Json::Object(run.update(&ids()?, &read(options)?)?),
         "training.sft" => Json::Object(run.supervised(&read::<Vec<Json>>(&arguments["examples"])?, &read(options)?)?),
         "training.logprobs" => run.logprobs(&ids()?, arguments["model"] == "reference")?,
+        "training.values" => run.values(&ids()?)?,
+        "training.renew_reference" => {
+            run.renew_reference()?;
+            Json::Null
+        }
         "training.evaluate" => json!(run.evaluate()?),
         "training.log" => {
             run.log(&read(&arguments["values"])?);

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float32Type, Float64Type, UInt32Type, UInt64Type};
+use arrow_array::types::{Float32Type, Float64Type, UInt16Type, UInt32Type, UInt64Type};
 use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray, RecordBatch};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde::Deserialize;
@@ -16,7 +16,7 @@ use super::files::failed;
 use super::record;
 use super::trajectories::{FORMAT, FORMAT_KEY, SUM_KEY, parquet_failed};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{CallKind, FinishReason, Fork, Limit, Status, Step, Support, ToolRecord, Trajectory};
+use crate::mdp::{CallKind, FinishReason, Fork, Limit, Routing, Status, Step, Support, ToolRecord, Trajectory};
 
 /// Reads a file of trajectories. Files of another format version, without a column, or damaged are refused.
 pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
@@ -165,12 +165,31 @@ impl Columns<'_> {
             tools: tools.into_iter().map(ToolRecord::from).collect(),
             prefilled: self.required::<UInt32Type>("prefilled", row)?,
             new_row: self.flag("new_row", row)?,
+            // Files written before these could be recorded lack them.
+            routing: match self.0.column_by_name("routing") {
+                Some(_) => Routing {
+                    experts: self.list::<UInt16Type>("routing", row)?,
+                    start: self.value::<UInt32Type>("routing_start", row)?.unwrap_or(0),
+                    width: self.value::<UInt32Type>("routing_width", row)?.unwrap_or(0),
+                },
+                None => Routing::default(),
+            },
+            privileged: self.text_if_there("privileged", row)?,
+            next_privileged: self.text_if_there("next_privileged", row)?,
             // Files written before there were critics lack it.
             next_prompt_ids: match self.0.column_by_name("next_prompt_ids") {
                 Some(_) => self.list::<UInt32Type>("next_prompt_ids", row)?,
                 None => Vec::new(),
             },
         })
+    }
+
+    /// A text that may be null, in a column that older files lack.
+    fn text_if_there(&self, name: &str, row: usize) -> Result<Option<String>> {
+        if self.0.column_by_name(name).is_none() {
+            return Ok(None);
+        }
+        Ok(self.optional_text(name, row)?.map(str::to_owned))
     }
 
     fn column(&self, name: &str) -> Result<&ArrayRef> {
@@ -318,6 +337,8 @@ mod tests {
             reward in finite(),
             (terminated, truncated, new_row) in any::<(bool, bool, bool)>(),
             next_prompt_ids in vec(any::<u32>(), 0..20),
+            (start, experts) in (0_u32..9, vec(any::<(u16, u16)>(), 0..9)),
+            (privileged, next_privileged) in (proptest::option::of(".*"), proptest::option::of(".*")),
             support in vec(vec(any::<u32>(), 0..4), 0..3),
             tools in vec(tool(), 0..3),
             prefilled: u32,
@@ -325,7 +346,9 @@ mod tests {
             let (response_ids, logprobs) = sampled.into_iter().unzip();
             Step {
                 prompt_ids, response_ids, logprobs, text, finish_reason, reward, terminated, truncated, tools,
-                prefilled, new_row, next_prompt_ids,
+                prefilled, new_row, next_prompt_ids, privileged, next_privileged,
+                routing: Routing { start: if experts.is_empty() { 0 } else { start }, width: 2 * u32::from(!experts.is_empty()),
+                    experts: experts.into_iter().flat_map(|(a, b)| [a, b]).collect() },
                 support: support.iter().fold(Support::default(), |mut all, ids| {
                     all.push(ids);
                     all
@@ -414,6 +437,9 @@ mod tests {
             tools: Vec::new(),
             prefilled: 2,
             new_row: false,
+            routing: Routing { start: 0, width: 2, experts: vec![3, 1, 0, 300] },
+            privileged: Some("the key is 4".to_owned()),
+            next_privileged: None,
             next_prompt_ids: vec![5, 6],
         };
         Trajectory {

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow_array::types::{Float32Type, UInt32Type};
+use arrow_array::types::{Float32Type, UInt16Type, UInt32Type};
 use arrow_array::{
     ArrayRef, BooleanArray, Float64Array, ListArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
 };
@@ -168,6 +168,10 @@ fn columns(rows: &[Row<'_>], policy_version: u64) -> Result<RecordBatch> {
         let lists = rows.iter().map(|row| row.step.map(|(_, step)| f(step).iter().copied().map(Some)));
         Arc::new(ListArray::from_iter_primitive::<UInt32Type, _, _>(lists))
     };
+    let maybe = |f: fn(&Step) -> Option<&str>| -> ArrayRef {
+        Arc::new(rows.iter().map(|row| row.step.and_then(|(_, step)| f(step))).collect::<StringArray>())
+    };
+    let routing = rows.iter().map(|row| row.step.map(|(_, step)| step.routing.experts.iter().copied().map(Some)));
     let logprobs = rows.iter().map(|row| row.step.map(|(_, step)| step.logprobs.iter().copied().map(Some)));
     let tools: Result<StringArray> =
         rows.iter().map(|row| row.step.map(|(_, step)| json(&step.tools)).transpose()).collect();
@@ -203,6 +207,11 @@ fn columns(rows: &[Row<'_>], policy_version: u64) -> Result<RecordBatch> {
         ("logprobs", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(logprobs)), true),
         ("support_ids", ids(|step| &step.support.ids), true),
         ("support_ends", ids(|step| &step.support.ends), true),
+        ("routing", Arc::new(ListArray::from_iter_primitive::<UInt16Type, _, _>(routing)), true),
+        ("routing_start", small(|row| row.step.map(|(_, step)| step.routing.start)), true),
+        ("routing_width", small(|row| row.step.map(|(_, step)| step.routing.width)), true),
+        ("privileged", maybe(|step| step.privileged.as_deref()), true),
+        ("next_privileged", maybe(|step| step.next_privileged.as_deref()), true),
         ("text", step_text(|step| &step.text), true),
         ("finish_reason", step_text(|step| step.finish_reason.name()), true),
         ("reward", Arc::new(rows.iter().map(|r| r.step.map(|(_, s)| s.reward)).collect::<Float64Array>()), true),

@@ -1,7 +1,8 @@
 //! A recipe's settings as a whole, looked at before anything runs.
 
+use super::bounds::room_to_branch;
 use super::idle::idle_settings;
-use super::objective::{Objective, room_to_branch};
+use super::objective::Objective;
 use crate::config::{Learner, Settings, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::script::Script;
@@ -40,8 +41,27 @@ pub fn checked(script: &Script) -> Result<Checked> {
     bounds(&script.settings).map_err(placed)?;
     let objective = Objective::of(script, learner, critic).map_err(placed)?;
     room_to_branch(&script.settings, learner).map_err(placed)?;
+    privileged(script, learner, critic)?;
     let warnings = idle_settings(script)?;
     Ok(Checked { learner: learner.clone(), objective, critic, warnings })
+}
+
+/// Refuses a function `privileged` that has no critic of its own to read it.
+fn privileged(script: &Script, learner: &Learner, critic: bool) -> Result<()> {
+    let message = match () {
+        () if !script.privileged => return Ok(()),
+        () if !critic && script.typed("trainer.algorithm").is_some() => return Ok(()),
+        () if !critic => "`privileged` is what a critic reads, and this algorithm trains none",
+        () if learner.critic.shared => {
+            "`privileged` is for the critic alone, and trainer.critic.shared has it read what the policy reads"
+        }
+        () if !learner.critic.privileged.is_empty() => {
+            "`privileged` and trainer.critic.privileged both say what the critic alone reads"
+        }
+        () => return Ok(()),
+    };
+    let hint = if critic { "leave one of the two out" } else { "use r1.ppo or leave it out" };
+    Err(Error::new(Kind::Script, message).at(script.place_of("privileged")).hint(hint))
 }
 
 /// Numbers outside of `trainer` that can't be.

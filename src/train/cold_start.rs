@@ -1,16 +1,18 @@
 //! A cold start: supervised training before reinforcement learning, in one run.
 //!
-//! `policy.cold_start` names a recipe with `r1.sft`. `r1 run` first trains `policy.model` as that recipe says, as a run of
-//! its own in the folder `sft` of the run directory, with its own checkpoints, metrics and configuration. Its result (the
-//! model with the lowest held-out loss, or the last one) is the policy and the reference policy that reinforcement
-//! learning starts from. A run that is interrupted during the cold start goes on there when it is resumed.
+//! `cold_start` of a recipe is a recipe with `r1.sft`. `r1 run` first trains `policy.model` as it says, as a run of its own
+//! in the folder `sft` of the run directory, with its own checkpoints, metrics and configuration. Its result (the model with
+//! the lowest held-out loss, or the last one) is the policy and the reference policy that reinforcement learning starts
+//! from. A run that is interrupted during the cold start goes on there when it is resumed.
 
 use std::path::{Path, PathBuf};
 
 use super::checked::checked;
+use super::idle::idle_settings;
 use super::resume::{Opened, Resumed, record};
 use super::{RunOptions, Summary, files, sft};
-use crate::error::Result;
+use crate::config::Trainer;
+use crate::error::{Error, Result};
 use crate::script::Script;
 use crate::store::{BEST, Origins, RunDir, latest_checkpoint};
 use crate::telemetry::Reporter;
@@ -30,12 +32,15 @@ pub(super) enum Started {
 /// # Errors
 /// Those of `r1 sft`; those of [`checked`], so that a contradiction is found before the cold start.
 pub(super) fn run(mut opened: Opened, reporter: &Reporter) -> Result<Started> {
-    let Some(recipe) = recipe(&opened.script) else { return Ok(Started::Ready(Box::new(opened))) };
+    if opened.script.settings.cold_start.is_none() {
+        return Ok(Started::Ready(Box::new(opened)));
+    }
     checked(&opened.script)?;
     let (script, options) = (&opened.script, &opened.options);
     let resumed = if let Some(resumed) = opened.resumed.take() {
         resumed
     } else {
+        check(script)?;
         let run = RunDir::create(&options.runs_dir, &files::run_name(options, script))?;
         record(&run, script, &options.overrides, &Origins::default(), 0, 0)?;
         let stored = run.configuration()?;
@@ -46,15 +51,14 @@ pub(super) fn run(mut opened: Opened, reporter: &Reporter) -> Result<Started> {
     if !finished {
         let run = resumed.run.path();
         let folder = run.join(FOLDER);
-        let settings = &script.settings;
         let supervised = RunOptions {
-            script: recipe,
-            overrides: vec![format!("policy.model={}", settings.policy.model), format!("seed={}", settings.seed)],
             runs_dir: run.to_owned(),
             name: Some(FOLDER.to_owned()),
             resume: folder.join("config.json").is_file().then_some(folder),
             out: None,
             cold_start: true,
+            // The run's, whatever the script says by now.
+            overrides: [options.overrides.as_slice(), &[format!("seed={}", script.settings.seed)]].concat(),
             ..options.clone()
         };
         reporter.section("Cold start");
@@ -70,16 +74,18 @@ pub(super) fn run(mut opened: Opened, reporter: &Reporter) -> Result<Started> {
     Ok(Started::Ready(Box::new(opened)))
 }
 
-/// The recipe of the cold start: a path from the directory that r1 was started in, or from that of the script.
-fn recipe(script: &Script) -> Option<PathBuf> {
-    let path = Path::new(&script.settings.policy.cold_start);
-    if path.as_os_str().is_empty() {
-        return None;
+/// Looks at the settings of a recipe's cold start before anything runs; gives what there is to warn of.
+///
+/// # Errors
+/// `Kind::Script` or `Kind::Usage` names a setting that contradicts another or can't be.
+pub fn check(script: &Script) -> Result<Vec<Error>> {
+    let Some(own) = script.cold_start()? else { return Ok(Vec::new()) };
+    let of_cold_start = |error: Error| Error { message: format!("cold_start: {}", error.message), ..error };
+    if let Trainer::Sft(sft) = &own.settings.trainer {
+        sft::check(sft).map_err(|error| of_cold_start(error).at_path(&script.path))?;
     }
-    if path.is_file() {
-        return Some(path.to_owned());
-    }
-    Some(script.path.parent().unwrap_or(Path::new("")).join(path))
+    let warnings = idle_settings(&own).map_err(of_cold_start)?;
+    Ok(warnings.into_iter().map(of_cold_start).collect())
 }
 
 /// The model that the cold start of a run made; `None` if it has made none yet.

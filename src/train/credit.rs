@@ -164,6 +164,9 @@ mod tests {
             prefilled: 0,
             new_row: false,
             support: Support::default(),
+            routing: crate::mdp::Routing::default(),
+            privileged: None,
+            next_privileged: None,
             next_prompt_ids: Vec::new(),
         }
     }

@@ -6,17 +6,20 @@ use tch::Tensor;
 
 use super::checkpoint::require_finite;
 use super::lesson::Lesson;
-use super::setup::{Training, load_alone};
+use super::privileged;
+use super::setup::load_alone;
 use super::update::{Update, UpdateStats};
-use super::value::{self, CriticStats, update_critic};
+use super::value::{self, CriticStats, Values, update_critic};
 use super::{RunOptions, files};
-use crate::config::Learner;
+use crate::config::{Learner, PolicySettings};
 use crate::error::{Error, Kind, Result};
+use crate::mdp::Trajectory;
 use crate::model::{Critic, Model, write_tensors};
 use crate::rl::adamw::{self, AdamW};
-use crate::rl::pack::MicroBatch;
+use crate::rl::pack::{MicroBatch, Row};
 use crate::store::trainer_state;
 use crate::telemetry::Reporter;
+use crate::text::Tokenizer;
 
 /// The critic's folder within a checkpoint's `trainer_state`, and its optimiser's state in there.
 const DIR: &str = "critic";
@@ -24,16 +27,22 @@ const OPTIMIZER: &str = "optimizer.safetensors";
 
 /// A critic and its optimiser.
 pub(super) struct Learning {
-    pub(super) critic: Critic,
+    critic: Critic,
     /// Of head and trunk, or of a head alone.
     optimizer: AdamW,
 }
 
 impl Learning {
-    /// A new critic started from the policy's weights, or that of the checkpoint the run goes on from.
-    pub(super) fn open(training: &Training, options: &RunOptions, reporter: &Reporter) -> Result<Self> {
-        let (policy, learner) = (&training.session.model, &training.learner);
-        let saved = training.checkpoint.as_ref().map(|checkpoint| trainer_state(checkpoint).join(DIR));
+    /// A new critic started from the model that `base` names, or that of the checkpoint the run goes on from.
+    pub(super) fn open(
+        policy: &Model,
+        learner: &Learner,
+        checkpoint: Option<&Path>,
+        base: &PolicySettings,
+        options: &RunOptions,
+        reporter: &Reporter,
+    ) -> Result<Self> {
+        let saved = checkpoint.map(|checkpoint| trainer_state(checkpoint).join(DIR));
         if let Some(dir) = saved.as_ref().filter(|dir| !dir.is_dir()) {
             return Err(Error::new(Kind::Store, "the checkpoint has no critic: the run was trained without one")
                 .at_path(dir)
@@ -44,7 +53,7 @@ impl Learning {
         } else {
             Some(match &saved {
                 Some(dir) => Model::load(dir, policy.device(), policy.kind())?,
-                None => load_alone(&training.base, options, reporter)?,
+                None => load_alone(base, options, reporter)?,
             })
         };
         if let Some(trunk) = &mut trunk {
@@ -60,6 +69,22 @@ impl Learning {
             optimizer.load_state(files::read_tensors(&dir.join(OPTIMIZER))?)?;
         }
         Ok(Self { critic, optimizer })
+    }
+
+    /// Values of the states of `rows` under the current weights.
+    ///
+    /// # Errors
+    /// `Kind::Data` where what the critic alone reads is missing or too long.
+    pub(super) fn values(
+        &self,
+        policy: &Model,
+        rows: &[Row],
+        trajectories: &[Trajectory],
+        tokenizer: &Tokenizer,
+        learner: &Learner,
+    ) -> Result<Values> {
+        let prefixes = privileged::prefixes(&learner.critic, trajectories, tokenizer)?;
+        value::values(&self.critic, policy, rows, trajectories, prefixes, learner.tokens_per_batch)
     }
 
     /// One optimiser step of the critic and, unless it is warming up, one of the policy.

@@ -109,6 +109,7 @@ pub(super) fn row(demonstration: &Demonstration, renderer: &Renderer) -> Result<
         ids: made.ids,
         loss_mask: made.mask,
         support: Support::default(),
+        routing: crate::mdp::Routing::default(),
         trajectory: 0,
     })
 }

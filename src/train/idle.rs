@@ -27,6 +27,7 @@ struct Idle {
 /// `Kind::Script` with the line of the setting, `Kind::Usage` for one that was typed.
 pub fn idle_settings(script: &Script) -> Result<Vec<Error>> {
     let written = &script.written;
+    let find = |settings: &Settings, given: &Value| find(settings, given, script.privileged);
     let found = find(&script.settings, &written.all);
     if found.is_empty() {
         return Ok(Vec::new());
@@ -48,19 +49,23 @@ pub fn idle_settings(script: &Script) -> Result<Vec<Error>> {
     Ok(warnings)
 }
 
-/// The settings that do nothing. `given` is what somebody wrote.
-fn find(settings: &Settings, given: &Value) -> Vec<Idle> {
-    let mut found = Found { given, list: Vec::new() };
+/// The settings that do nothing. `given` is what somebody wrote; `privileged` says whether the recipe has that function.
+fn find(settings: &Settings, given: &Value, privileged: bool) -> Vec<Idle> {
+    let mut found = Found { given, privileged, list: Vec::new() };
     match &settings.trainer {
         Trainer::Sft(sft) => found.supervised(sft, settings),
         Trainer::Grpo(learner) => found.learner(learner, false),
         Trainer::Ppo(learner) => found.learner(learner, true),
     }
     if !matches!(settings.trainer, Trainer::Sft(_)) {
-        if settings.policy.init.is_some() {
+        if settings.policy.init.is_some() && settings.cold_start.is_none() {
             let message =
                 "policy.init makes a new model for supervised training, and this trainer starts from policy.model";
-            found.add("policy.init", message, "make it with r1.sft, and give the result as policy.model");
+            found.add(
+                "policy.init",
+                message,
+                "make it in a cold_start with r1.sft (docs/sft.md), or give a policy.model",
+            );
         }
         if settings.data.eval.is_none() && settings.eval.every > 0 {
             found.add("eval.every", "eval.every is set, and there is nothing to evaluate on", "give data.eval");
@@ -74,6 +79,7 @@ fn find(settings: &Settings, given: &Value) -> Vec<Idle> {
 
 struct Found<'a> {
     given: &'a Value,
+    privileged: bool,
     list: Vec<Idle>,
 }
 
@@ -109,10 +115,6 @@ impl Found<'_> {
 
     fn supervised(&mut self, sft: &Sft, settings: &Settings) {
         self.warmup(sft.warmup, sft.steps);
-        if !settings.policy.cold_start.is_empty() {
-            let message = "policy.cold_start trains before reinforcement learning, and this trainer is r1.sft";
-            self.add("policy.cold_start", message, "leave it out");
-        }
         let nothing = settings.data.eval.is_none();
         if nothing && settings.eval.every > 0 {
             self.add("eval.every", "eval.every is set, and there is nothing to evaluate on", "give data.eval");
@@ -176,7 +178,7 @@ impl Found<'_> {
             );
             self.add("trainer.critic.warmup", message, "lower trainer.critic.warmup or raise trainer.steps");
         }
-        if own.privileged.is_empty() && self.says("trainer.critic.privileged_tokens") {
+        if own.privileged.is_empty() && !self.privileged && self.says("trainer.critic.privileged_tokens") {
             let message =
                 "trainer.critic.privileged_tokens bounds what trainer.critic.privileged shows, which is empty";
             self.add("trainer.critic.privileged_tokens", message, "set trainer.critic.privileged or leave it out");

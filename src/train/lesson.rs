@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use tch::Tensor;
 
 use super::objective::Objective;
+use super::privileged::Prefixes;
 use super::score::{largest_difference, score, sum_pi_squared};
 use super::setup::Training;
 use super::update::UpdateStats;
-use crate::config::{Input, Learner, Over};
+use crate::config::{Input, Learner, Over, RoutingReplay};
 use crate::error::Result;
-use crate::mdp::Trajectory;
+use crate::mdp::{Routing, Trajectory};
 use crate::rl::advantages::Need;
 use crate::rl::pack::{self, Row};
 use crate::telemetry::Metrics;
@@ -41,8 +42,8 @@ pub struct Targets {
     pub asked: Vec<Vec<bool>>,
     /// What it said before the update.
     pub values: Vec<Vec<f32>>,
-    /// What stands before the rows of each trajectory for the critic alone; empty: nothing.
-    pub prefixes: Vec<Vec<u32>>,
+    /// What the critic alone reads before its rows.
+    pub prefixes: Prefixes,
 }
 
 impl Lesson {
@@ -95,6 +96,19 @@ impl Lesson {
     pub(super) fn moves(&self, row: usize) -> bool {
         self.advantages[row].iter().any(|advantage| *advantage != 0.0)
     }
+}
+
+/// [`rows`], without the record of routing unless the learner replays it.
+pub(super) fn rows_for(
+    learner: &Learner,
+    trajectories: &[Trajectory],
+    companion: impl Fn(usize) -> bool,
+) -> Result<Vec<Row>> {
+    let mut rows = rows(trajectories, companion)?;
+    if learner.routing_replay == RoutingReplay::Off {
+        rows.iter_mut().for_each(|row| row.routing = Routing::default());
+    }
+    Ok(rows)
 }
 
 /// The rows of the trajectories that are trained on, numbered by their place in `trajectories`.
@@ -253,6 +267,7 @@ mod tests {
             logprobs: vec![0.0, logprobs[0], logprobs[1]],
             steps: vec![0; 3],
             support: Support::default(),
+            routing: Routing::default(),
             trajectory,
         };
         let rows = [row(0, [-1.0, -2.0]), row(3, [-1.0, -1.0])];
@@ -282,6 +297,7 @@ mod tests {
             logprobs: vec![0.0],
             steps: vec![0],
             support: Support::default(),
+            routing: Routing::default(),
             trajectory,
         };
         let rows: Vec<Row> = [0, 0, 1, 2, 2, 5].map(row).into();

@@ -1,8 +1,9 @@
-//! The training loops, read top to bottom: `grpo`, `ppo` and [`sft`]; [`evaluate`] is shared by them.
+//! The training loops, read top to bottom: `policy_loop` and [`sft`]; [`evaluate`] is shared by them.
 //!
 //! No trainer base class and no callbacks: a loop that needs something different says so in its own file.
 
 mod adapter;
+mod bounds;
 mod checked;
 mod checkpoint;
 mod cold_start;
@@ -15,7 +16,6 @@ pub mod evaluate;
 mod failures;
 mod files;
 mod generation;
-mod grpo;
 mod held_out;
 mod idle;
 mod learn;
@@ -28,7 +28,7 @@ mod objective;
 mod order;
 mod parts;
 mod plan;
-mod ppo;
+mod policy_loop;
 mod privileged;
 mod reload;
 mod report;
@@ -61,6 +61,7 @@ use cold_start::Started;
 use resume::Opened;
 
 pub use checked::{Checked, checked};
+pub use cold_start::check as check_cold_start;
 pub use generation::model_sampling;
 pub use idle::idle_settings;
 pub use lesson::{Lesson, Targets};
@@ -145,8 +146,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
         Started::Interrupted(summary) => return Ok(*summary),
     };
     match &opened.script.settings.trainer {
-        Trainer::Grpo(_) => grpo::run(opened, reporter),
-        Trainer::Ppo(_) => ppo::run(opened, reporter),
+        Trainer::Grpo(_) | Trainer::Ppo(_) => policy_loop::run(opened, reporter),
         Trainer::Sft(_) => Err(Error::new(Kind::Usage, "this recipe's trainer is r1.sft")
             .at_path(&options.script)
             .hint(format!("run it with `r1 sft {}`", options.script.display()))),

@@ -114,6 +114,7 @@ mod tests {
             logprobs: vec![-1.0; steps.len()],
             steps: steps.to_vec(),
             support: Support::default(),
+            routing: crate::mdp::Routing::default(),
             trajectory,
         };
         let (yes, no) = (true, false);

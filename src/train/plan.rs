@@ -7,6 +7,7 @@ use tch::{Device, Kind as Dtype};
 
 use super::checked::{Checked, checked};
 use super::idle::idle_settings;
+use super::resume::supervised;
 use super::session::{compute_kind, context};
 use super::source::model_dir;
 use super::update::logprobs_at_once;
@@ -78,12 +79,13 @@ impl Plan {
     }
 }
 
-/// Predicts the memory of what `options` ask for.
+/// Predicts the memory of what `options` ask for; of supervised training where that is what runs.
 ///
 /// # Errors
 /// As for a run: script, settings, the model's `config.json`.
-pub fn plan(options: &RunOptions, reporter: &Reporter) -> Result<Plan> {
+pub fn plan(options: &RunOptions, is_supervised: bool, reporter: &Reporter) -> Result<Plan> {
     let script = Script::load(&options.script, &options.overrides)?;
+    let script = if is_supervised { supervised(script)? } else { script };
     let settings = &script.settings;
     let policy = &settings.policy;
     if policy.init.is_some() {

@@ -10,7 +10,22 @@ use crate::mdp::{Support, Trajectory};
 use crate::rl::pack::Row;
 use crate::text::Tokenizer;
 
-/// The tokens that stand before the critic's rows, for each trajectory; empty where `trainer.critic.privileged` is.
+/// What the critic alone reads before the steps of trajectories, as token ids.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Prefixes {
+    /// By trajectory: one for all of its steps, or one for each step and one for what would have come next. Empty: none.
+    of: Vec<Vec<Vec<u32>>>,
+}
+
+impl Prefixes {
+    fn at(&self, trajectory: usize, step: u32) -> &[u32] {
+        let of = self.of.get(trajectory);
+        of.and_then(|of| of.get(step as usize).or(of.last())).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// What the critic alone reads: `trainer.critic.privileged` filled with columns of the tasks, or the text that the
+/// recipe's function `privileged` gave for each step, which the steps have recorded. Empty where there is neither.
 ///
 /// # Errors
 /// `Kind::Data` names the training row that lacks a column, or whose text is too long.
@@ -18,24 +33,43 @@ pub(super) fn prefixes(
     settings: &CriticSettings,
     trajectories: &[Trajectory],
     tokenizer: &Tokenizer,
-) -> Result<Vec<Vec<u32>>> {
-    if settings.privileged.is_empty() {
-        return Ok(Vec::new());
+) -> Result<Prefixes> {
+    let recorded = |trajectory: &Trajectory| trajectory.steps.iter().any(|step| step.privileged.is_some());
+    if settings.privileged.is_empty() && !trajectories.iter().any(recorded) {
+        return Ok(Prefixes::default());
     }
-    let prefix = |trajectory: &Trajectory| {
-        let at = |error: Error| error.at(format!("training row {}", trajectory.task_index + 1));
-        let ids = tokenizer.encode(&fill(&settings.privileged, &trajectory.task).map_err(at)?)?;
+    let encode = |text: &str| {
+        let ids = tokenizer.encode(text)?;
         if ids.len() > settings.privileged_tokens {
             let message = format!(
                 "what trainer.critic.privileged shows of a task has {} tokens, and trainer.critic.privileged_tokens is {}",
                 ids.len(),
                 settings.privileged_tokens
             );
-            return Err(at(Error::new(Kind::Data, message).hint("raise the limit, or show less")));
+            return Err(Error::new(Kind::Data, message).hint("raise the limit, or show less"));
         }
         Ok(ids)
     };
-    trajectories.iter().map(prefix).collect()
+    let of = |trajectory: &Trajectory| {
+        let prefix = || -> Result<Vec<Vec<u32>>> {
+            if !settings.privileged.is_empty() {
+                return Ok(vec![encode(&fill(&settings.privileged, &trajectory.task)?)?]);
+            }
+            texts(trajectory).into_iter().map(encode).collect()
+        };
+        prefix().map_err(|error| error.at(format!("training row {}", trajectory.task_index + 1)))
+    };
+    Ok(Prefixes { of: trajectories.iter().map(of).collect::<Result<_>>()? })
+}
+
+/// The recorded text of each step, and that of what would have come next. A step that was written for the script has the
+/// text of the step that it was written for.
+fn texts(trajectory: &Trajectory) -> Vec<&str> {
+    let steps = &trajectory.steps;
+    let own = |place: usize| steps[place..].iter().find_map(|step| step.privileged.as_deref()).unwrap_or_default();
+    let mut all: Vec<&str> = (0..steps.len()).map(own).collect();
+    all.extend(steps.last().and_then(|last| last.next_privileged.as_deref()));
+    all
 }
 
 /// `template` with `{column}` replaced by that column of the row: text as it is, anything else as JSON.
@@ -66,50 +100,104 @@ fn fill(template: &str, row: &Value) -> Result<String> {
     Ok(filled)
 }
 
-/// Rows as the critic reads them, at most `longest` tokens each.
+/// Rows as the critic reads them, and what of the given rows they are.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) rows: Vec<Row>,
+    /// Of each: the given row, and how many tokens stand before it.
+    origins: Vec<(usize, usize)>,
+}
+
+impl Shown {
+    /// The given row and the place in it of a token of a row that the critic reads.
+    pub(super) fn place(&self, row: usize, place: usize) -> (usize, usize) {
+        let (of, more) = self.origins[row];
+        (of, place - more)
+    }
+}
+
+/// Rows as the critic reads them, at most `longest` tokens each. A row whose steps have different prefixes is read once for
+/// each prefix, up to the last token that was sampled behind it.
 ///
 /// # Errors
 /// `Kind::Data` for a row that the prefix makes too long.
-pub(super) fn shown(rows: &[Row], prefixes: &[Vec<u32>], longest: usize) -> Result<Vec<Row>> {
-    let one = |row: &Row| {
-        let Some(prefix) = prefixes.get(row.trajectory).filter(|prefix| !prefix.is_empty()) else {
-            return Ok(row.clone());
-        };
-        let (more, first) = (prefix.len(), row.steps.first().copied().unwrap_or(0));
-        if more + row.len() > longest {
-            let message = format!(
-                "the critic reads {} tokens of trainer.critic.privileged before a row of {}, and its model takes {longest}",
-                more,
-                row.len()
-            );
-            return Err(Error::new(Kind::Data, message)
-                .in_trajectories(vec![row.trajectory as u64], None)
-                .hint("lower policy.max_context, or show the critic less"));
+pub(super) fn shown(rows: &[Row], prefixes: &Prefixes, longest: usize) -> Result<Shown> {
+    let mut shown = Shown { rows: Vec::with_capacity(rows.len()), origins: Vec::with_capacity(rows.len()) };
+    for (place, row) in rows.iter().enumerate() {
+        let runs = runs(row, prefixes);
+        for (number, run) in runs.iter().enumerate() {
+            let begin = if number == 0 { 0 } else { runs[number - 1].end };
+            let end = if number + 1 == runs.len() { row.len() } else { run.end };
+            shown.rows.push(behind(row, run.prefix, begin..end, longest)?);
+            shown.origins.push((place, run.prefix.len()));
         }
-        Ok(Row {
-            ids: [prefix, row.ids.as_slice()].concat(),
-            loss_mask: [&vec![false; more], row.loss_mask.as_slice()].concat(),
-            logprobs: [&vec![0.0; more], row.logprobs.as_slice()].concat(),
-            steps: [&vec![first; more], row.steps.as_slice()].concat(),
-            // Values are of states: what a token was drawn from does not matter.
-            support: Support::default(),
-            trajectory: row.trajectory,
-        })
-    };
-    rows.iter().map(one).collect()
+    }
+    Ok(shown)
+}
+
+/// Neighbouring sampled tokens of a row that have one prefix.
+struct Run<'a> {
+    prefix: &'a [u32],
+    /// Behind the last of them.
+    end: usize,
+}
+
+fn runs<'a>(row: &Row, prefixes: &'a Prefixes) -> Vec<Run<'a>> {
+    let of = |place: usize| prefixes.at(row.trajectory, row.steps[place]);
+    let mut runs: Vec<Run<'a>> = Vec::new();
+    for place in (0..row.len()).filter(|&place| row.loss_mask[place]) {
+        match runs.last_mut() {
+            Some(run) if run.prefix == of(place) => run.end = place + 1,
+            _ => runs.push(Run { prefix: of(place), end: place + 1 }),
+        }
+    }
+    if runs.is_empty() && row.len() > 0 {
+        runs.push(Run { prefix: of(0), end: row.len() });
+    }
+    runs
+}
+
+/// A row up to the end of `own` behind a prefix, where only the tokens of `own` count.
+fn behind(row: &Row, prefix: &[u32], own: std::ops::Range<usize>, longest: usize) -> Result<Row> {
+    let (more, end, first) = (prefix.len(), own.end, row.steps.first().copied().unwrap_or(0));
+    if more > 0 && more + end > longest {
+        let message = format!(
+            "the critic reads {more} tokens of trainer.critic.privileged before a row of {end}, and its model takes {longest}"
+        );
+        return Err(Error::new(Kind::Data, message)
+            .in_trajectories(vec![row.trajectory as u64], None)
+            .hint("lower policy.max_context, or show the critic less"));
+    }
+    let counts = |place: usize| own.contains(&place) && row.loss_mask[place];
+    Ok(Row {
+        ids: [prefix, &row.ids[..end]].concat(),
+        loss_mask: std::iter::repeat_n(false, more).chain((0..end).map(counts)).collect(),
+        logprobs: [&vec![0.0; more], &row.logprobs[..end]].concat(),
+        steps: [&vec![first; more], &row.steps[..end]].concat(),
+        // Values are of states: what a token was drawn from does not matter.
+        support: Support::default(),
+        routing: crate::mdp::Routing::default(),
+        trajectory: row.trajectory,
+    })
 }
 
 /// Targets of rows, moved to where [`shown`] puts their tokens.
-pub(super) fn moved(targets: &Targets, rows: &[Row], prefixes: &[Vec<u32>]) -> Targets {
-    fn pad<T: Clone>(lists: &[Vec<T>], fill: &T, rows: &[Row], prefixes: &[Vec<u32>]) -> Vec<Vec<T>> {
-        let more = |row: &Row| prefixes.get(row.trajectory).map_or(0, Vec::len);
-        let one = |(list, row): (&Vec<T>, &Row)| [vec![fill.clone(); more(row)].as_slice(), list.as_slice()].concat();
-        lists.iter().zip(rows).map(one).collect()
+pub(super) fn moved(targets: &Targets, shown: &Shown) -> Targets {
+    fn list<T: Clone>(all: &[Vec<T>], fill: &T, shown: &Shown) -> Vec<Vec<T>> {
+        let one = |(row, &(of, more)): (&Row, &(usize, usize))| {
+            let own = &all[of][..row.len() - more];
+            [vec![fill.clone(); more].as_slice(), own].concat()
+        };
+        shown.rows.iter().zip(&shown.origins).map(one).collect()
+    }
+    let mut asked = list(&targets.asked, &false, shown);
+    for (asked, row) in asked.iter_mut().zip(&shown.rows) {
+        asked.iter_mut().zip(&row.loss_mask).for_each(|(asked, counts)| *asked &= *counts);
     }
     Targets {
-        returns: pad(&targets.returns, &0.0, rows, prefixes),
-        asked: pad(&targets.asked, &false, rows, prefixes),
-        values: pad(&targets.values, &0.0, rows, prefixes),
+        returns: list(&targets.returns, &0.0, shown),
+        asked,
+        values: list(&targets.values, &0.0, shown),
         prefixes: targets.prefixes.clone(),
     }
 }
@@ -132,31 +220,60 @@ mod tests {
         assert!(fill("{none}", &row).is_err());
     }
 
-    #[test]
-    fn rows_and_targets_move_together() {
-        let row = |trajectory: usize| Row {
+    fn row(trajectory: usize) -> Row {
+        Row {
             ids: vec![7, 8, 9],
             loss_mask: vec![false, true, true],
             logprobs: vec![0.0, -1.0, -2.0],
             steps: vec![4, 4, 5],
             support: Support::default(),
+            routing: crate::mdp::Routing::default(),
             trajectory,
-        };
-        let rows = [row(0), row(1)];
-        let prefixes = vec![vec![1, 2], vec![]];
-        let own = shown(&rows, &prefixes, 5).unwrap();
-        assert_eq!((own[0].ids.clone(), own[1].ids.clone()), (vec![1, 2, 7, 8, 9], vec![7, 8, 9]));
-        assert_eq!(own[0].loss_mask, [false, false, false, true, true]);
-        assert_eq!((own[0].steps.clone(), own[0].len()), (vec![4, 4, 4, 4, 5], own[0].logprobs.len()));
-        let targets = Targets {
-            returns: vec![vec![0.0, 3.0, 0.0]; 2],
-            asked: vec![vec![false, true, false]; 2],
-            values: vec![vec![0.0, 0.5, 0.0]; 2],
+        }
+    }
+
+    fn targets(prefixes: &Prefixes) -> Targets {
+        Targets {
+            returns: vec![vec![0.0, 3.0, 5.0]; 2],
+            asked: vec![vec![false, true, true]; 2],
+            values: vec![vec![0.0, 0.5, 0.25]; 2],
             prefixes: prefixes.clone(),
-        };
-        let moved = moved(&targets, &rows, &prefixes);
-        assert_eq!((moved.returns[0][3], moved.returns[1][1], moved.count()), (3.0, 3.0, 2));
+        }
+    }
+
+    #[test]
+    fn rows_and_targets_move_together() {
+        let rows = [row(0), row(1)];
+        let prefixes = Prefixes { of: vec![vec![vec![1, 2]], vec![vec![]]] };
+        let own = shown(&rows, &prefixes, 5).unwrap();
+        assert_eq!((own.rows[0].ids.clone(), own.rows[1].ids.clone()), (vec![1, 2, 7, 8, 9], vec![7, 8, 9]));
+        assert_eq!(own.rows[0].loss_mask, [false, false, false, true, true]);
+        assert_eq!((own.rows[0].steps.clone(), own.rows[0].len()), (vec![4, 4, 4, 4, 5], own.rows[0].logprobs.len()));
+        let moved = moved(&targets(&prefixes), &own);
+        assert_eq!((moved.returns[0][3], moved.returns[1][1], moved.count()), (3.0, 3.0, 4));
         assert!(moved.asked[0][3] && !moved.asked[0][1]);
         assert!(shown(&rows, &prefixes, 4).unwrap_err().message.contains("2 tokens"));
+    }
+
+    #[test]
+    fn a_row_is_read_once_for_each_prefix_of_its_steps() {
+        let rows = [row(0)];
+        let steps = |of: &[&[u32]]| Prefixes { of: vec![of.iter().map(|ids| ids.to_vec()).collect()] };
+        // Steps 4 and 5 have prefixes of their own; steps 0 to 3 are not in this row.
+        let prefixes = steps(&[&[], &[], &[], &[], &[1, 2], &[3]]);
+        let own = shown(&rows, &prefixes, 5).unwrap();
+        assert_eq!(
+            own.rows.iter().map(|row| row.ids.clone()).collect::<Vec<_>>(),
+            [vec![1, 2, 7, 8], vec![3, 7, 8, 9]]
+        );
+        assert_eq!(own.rows[0].loss_mask, [false, false, false, true]);
+        assert_eq!(own.rows[1].loss_mask, [false, false, false, true]);
+        assert_eq!((own.place(0, 3), own.place(1, 3)), ((0, 1), (0, 2)));
+        let moved = moved(&targets(&prefixes), &own);
+        assert_eq!((moved.returns[0][3], moved.returns[1][3], moved.count()), (3.0, 5.0, 2));
+        // Equal texts are one reading, as those of a template are.
+        let same = shown(&rows, &steps(&[&[6][..]; 6]), 5).unwrap();
+        assert_eq!(same.rows, shown(&rows, &steps(&[&[6][..]]), 5).unwrap().rows);
+        assert_eq!(same.rows.len(), 1);
     }
 }

@@ -78,7 +78,7 @@ impl Reloads {
         let Some(Reload { script, .. }) = found.into_iter().next_back() else { return Ok(()) };
         let settings = script.settings.clone();
         if let Trainer::Grpo(learner) | Trainer::Ppo(learner) = &settings.trainer {
-            it.objective = Objective::of(&script, learner, it.critic)?;
+            it.objective = Objective::of(&script, learner, it.critic.is_some())?;
             if learner.kl != it.learner.kl {
                 it.kl = it.objective.kl_coef;
             }

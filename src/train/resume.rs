@@ -43,9 +43,18 @@ impl Opened {
     /// `Kind::Store` if the run can't be read or another process writes to it, `Kind::Usage` for a seed or an algorithm that
     /// is not the run's; those of [`Script::load`].
     pub(super) fn new(options: &RunOptions, reporter: &Reporter) -> Result<Self> {
+        Self::load(options, reporter, Ok)
+    }
+
+    /// As [`new`](Self::new), for supervised training: of a recipe for reinforcement learning its cold start.
+    pub(super) fn supervised(options: &RunOptions, reporter: &Reporter) -> Result<Self> {
+        Self::load(options, reporter, supervised)
+    }
+
+    fn load(options: &RunOptions, reporter: &Reporter, part: impl Fn(Script) -> Result<Script>) -> Result<Self> {
         let standing = Standing::new(options.interrupt, reporter)?;
         let Some(path) = &options.resume else {
-            let script = Script::load(&options.script, &options.overrides)?;
+            let script = part(Script::load(&options.script, &options.overrides)?)?;
             return Ok(Self { script, options: options.clone(), resumed: None, standing });
         };
         // The lock first: nothing that another process may be changing is read.
@@ -59,7 +68,8 @@ impl Opened {
             None => None,
         };
         let overrides = in_effect(&stored.overrides, &options.overrides);
-        let mut script = Script::load(&options.script, &overrides).map_err(|error| of_the_run(error, &stored, path))?;
+        let script = Script::load(&options.script, &overrides).and_then(part);
+        let mut script = script.map_err(|error| of_the_run(error, &stored, path))?;
         let seed = checkpoint.as_ref().map_or(stored.seed, |(_, state)| state.seed);
         if script.settings.seed != seed {
             let new = script.settings.seed;
@@ -91,7 +101,7 @@ impl Opened {
     /// whatever the name means now.
     pub(super) fn base(&self) -> PolicySettings {
         let mut policy = self.script.settings.policy.clone();
-        if !policy.cold_start.is_empty()
+        if self.script.settings.cold_start.is_some()
             && let Some(resumed) = &self.resumed
             && let Some(made) = cold_start::result(resumed.run.path())
         {
@@ -197,6 +207,11 @@ pub(super) fn warn_of_data(recorded: &Origins, now: &Origins, reporter: &Reporte
             ));
         }
     }
+}
+
+/// What `r1 sft` trains of a script: the recipe, or its cold start.
+pub(super) fn supervised(script: Script) -> Result<Script> {
+    Ok(script.cold_start()?.unwrap_or(script))
 }
 
 /// Writes what a run runs with from now on.

@@ -1,15 +1,18 @@
 //! Log-probabilities of rows under a model, without learning: the reference policy's, and the learner's own.
 
+use std::path::Path;
 use std::rc::Rc;
 
-use tch::{Kind, Tensor, no_grad_guard};
+use tch::{Kind as Dtype, Tensor, no_grad_guard};
 
 use super::setup::load_alone;
+use super::source::Fetching;
 use super::update::logprobs_at_once;
 use super::{RunOptions, adapter};
 use crate::config::PolicySettings;
 use crate::engine::{Scoring, logprobs_of};
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
+use crate::mdp::Routing;
 use crate::model::{Model, Packed};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::telemetry::Reporter;
@@ -20,7 +23,8 @@ pub(super) fn score(model: &Model, rows: &[Row], temperature: f64, tokens_per_ba
     let mut scores: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
     for members in micro_batches(rows, tokens_per_batch) {
         let batch = MicroBatch::new(rows, &members, |_, _| 0.0, model.device())?;
-        let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths };
+        let (ids, positions, lengths, routing) = (batch.ids, batch.positions, batch.lengths, batch.routing);
+        let packed = Packed { ids, positions, lengths, routing };
         let hidden = model.forward(&packed)?.f_index_select(0, &batch.predict)?;
         let chunk = logprobs_at_once(model.config.vocab_size, model.device());
         let support = batch.support.as_ref();
@@ -43,14 +47,15 @@ pub(super) fn sum_pi_squared(
     let mut found: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
     for members in micro_batches(rows, tokens_per_batch) {
         let batch = MicroBatch::new(rows, &members, |_, _| 0.0, model.device())?;
-        let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths };
+        let (ids, positions, lengths, routing) = (batch.ids, batch.positions, batch.lengths, batch.routing);
+        let packed = Packed { ids, positions, lengths, routing };
         let hidden = model.forward(&packed)?.f_index_select(0, &batch.predict)?;
         let at_once = logprobs_at_once(model.config.vocab_size, model.device());
         for (number, places) in batch.tokens.chunks(at_once).enumerate() {
             let chunk = hidden.f_narrow(0, (number * at_once) as i64, places.len() as i64)?;
-            let logits = model.logits(&chunk)?.f_to_kind(Kind::Float)?.f_div_scalar(temperature)?;
-            let probabilities = logits.f_softmax(-1, Kind::Float)?;
-            let squares = probabilities.f_square()?.f_sum_dim_intlist([-1_i64].as_slice(), false, Kind::Float)?;
+            let logits = model.logits(&chunk)?.f_to_kind(Dtype::Float)?.f_div_scalar(temperature)?;
+            let probabilities = logits.f_softmax(-1, Dtype::Float)?;
+            let squares = probabilities.f_square()?.f_sum_dim_intlist([-1_i64].as_slice(), false, Dtype::Float)?;
             for (i, (&(row, place), whole)) in places.iter().zip(Vec::<f32>::try_from(squares)?).enumerate() {
                 let support: Vec<i64> = rows[row].support.of(place).iter().map(|&id| i64::from(id)).collect();
                 found[row][place] = if support.is_empty() {
@@ -58,7 +63,7 @@ pub(super) fn sum_pi_squared(
                 } else {
                     let ids = Tensor::f_from_slice(&support)?.f_to_device(model.device())?;
                     let own = probabilities.f_get(i as i64)?.f_index_select(0, &ids)?;
-                    let (sum, squares) = (own.f_sum(Kind::Double)?, own.f_square()?.f_sum(Kind::Double)?);
+                    let (sum, squares) = (own.f_sum(Dtype::Double)?, own.f_square()?.f_sum(Dtype::Double)?);
                     (f64::try_from(squares)? / f64::try_from(sum)?.powi(2)) as f32
                 };
             }
@@ -99,6 +104,19 @@ impl Reference {
         Ok(Self::new(load_alone(base, options, reporter)?))
     }
 
+    /// A reference policy that a checkpoint holds: a model, or an adapter for the model that it names.
+    pub(super) fn saved(dir: &Path, base: &PolicySettings, fetching: Fetching<'_>) -> Result<Self> {
+        Ok(Self::new(adapter::load(dir, base, fetching)?.0))
+    }
+
+    /// Writes it where [`saved`](Self::saved) reads it.
+    pub(super) fn save(&self, dir: &Path) -> Result<()> {
+        match self {
+            Self::Own(model) => model.save_trained(dir),
+            Self::Base(_) => Err(Error::new(Kind::Internal, "the reference policy is the policy without its adapter")),
+        }
+    }
+
     /// `model` is never trained.
     pub(super) fn new(model: Model) -> Self {
         for (_, tensor) in model.parameters() {
@@ -116,6 +134,11 @@ impl Reference {
     }
 
     pub(super) fn score(&self, rows: &[Row], temperature: f64, tokens_per_batch: usize) -> Result<Vec<Vec<f32>>> {
+        // It routes on its own: the record is of the policy.
+        let free = |row: &Row| Row { routing: Routing::default(), ..row.clone() };
+        let freed: Vec<Row> =
+            if rows.iter().all(|row| row.routing.is_empty()) { Vec::new() } else { rows.iter().map(free).collect() };
+        let rows = if freed.is_empty() { rows } else { &freed };
         match self {
             Self::Own(model) => score(model, rows, temperature, tokens_per_batch),
             Self::Base(policy) => policy.without_adapter(|| score(policy, rows, temperature, tokens_per_batch)),
@@ -147,6 +170,7 @@ mod tests {
             logprobs: vec![0.0; 3],
             steps: vec![0; 3],
             support,
+            routing: Routing::default(),
             trajectory: 0,
         }
     }
@@ -159,7 +183,7 @@ mod tests {
             "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
             "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 32, "tie_word_embeddings": true,
         });
-        let model = Model::init(Config::from_json(&json).unwrap(), Device::Cpu, Kind::Float, 7).unwrap();
+        let model = Model::init(Config::from_json(&json).unwrap(), Device::Cpu, Dtype::Float, 7).unwrap();
         for among in [vec![], vec![1, 4, 9]] {
             let ids: Vec<u32> = if among.is_empty() { (0..vocabulary).collect() } else { among.clone() };
             let rows: Vec<Row> = ids.iter().map(|&id| row(id, &among)).collect();

@@ -14,7 +14,7 @@ use super::selection::Selection;
 use super::source::{Fetching, fetch_data, model_dir};
 use crate::config::{Dtype, PolicySettings, Settings};
 use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::mdp::{Sampling, Trajectory};
 use crate::model::Model;
 use crate::rollout::{Pool, PoolOptions, Progress, Tree};
@@ -70,7 +70,13 @@ impl Session {
         let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
         let slots = settings.rollout.concurrency;
         let size = EngineOptions::sized(&model.config, model.cache_options(), slots, max_context);
-        let engine = Engine::new(Rc::clone(&model), vocabulary, size)?;
+        let mut engine = Engine::new(Rc::clone(&model), vocabulary, size)?;
+        if settings.trainer.replays_routing() {
+            engine.record_routing().map_err(|error| {
+                let message = format!("trainer.routing_replay is \"rollout\", and {}", error.message);
+                Error::new(Kind::Script, message).at(script.place_of("trainer.routing_replay")).hint("leave it out")
+            })?;
+        }
         let pool = Pool::new(
             script,
             &renderer,

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use super::checked::{Checked, checked};
 use super::checkpoint::{Contents, load_average, load_optimizer, with_kept};
+use super::critic::Learning;
 use super::custom;
 use super::evaluate::{Evaluation, evaluate};
 use super::objective::Objective;
@@ -32,19 +33,21 @@ use crate::rl::rewards::{ReturnScale, Shaping};
 use crate::rl::rows::StepRow;
 use crate::rl::schedule::{self, Schedule};
 use crate::script::{Script, Worker};
-use crate::store::{Origins, RunDir, State, latest_checkpoint};
+use crate::store::{Origins, RunDir, State, latest_checkpoint, trainer_state};
 use crate::telemetry::{MetricsLog, Reporter};
 
 /// A run of reinforcement learning, ready for its next step.
 pub(super) struct Training {
     pub(super) script: Script,
     pub(super) learner: Learner,
-    /// Whether the loop has a critic.
-    pub(super) critic: bool,
+    /// The critic of an algorithm that trains one.
+    pub(super) critic: Option<Learning>,
     pub(super) objective: Objective,
     pub(super) session: Session,
     pub(super) optimizer: AdamW,
     pub(super) reference: Option<Reference>,
+    /// The reference policy is not the model that the run began with: checkpoints hold it.
+    renewed: bool,
     pub(super) ema: Option<Ema>,
     pub(super) kl: KlController,
     /// The running deviation of returns, where rewards are divided by it.
@@ -58,13 +61,11 @@ pub(super) struct Training {
     pub(super) sharing: Sharing,
     /// Settings that were warned of.
     pub(super) warned: Vec<String>,
-    /// Where a resumed run goes on from.
-    pub(super) checkpoint: Option<PathBuf>,
     /// The policy's settings with the model that the run started from, which is the reference policy.
     pub(super) base: PolicySettings,
     pub(super) origins: Origins,
     pub(super) standing: Standing,
-    verbose: bool,
+    options: RunOptions,
 }
 
 impl Training {
@@ -89,12 +90,12 @@ impl Training {
             }
         };
         // The session's policy is the result of the cold start; the recipe's setting stays what it is.
-        let written = script.settings.policy.model.clone();
-        if !script.settings.policy.cold_start.is_empty() {
-            script.settings.policy.model.clone_from(&base.model);
+        let written = script.settings.policy.clone();
+        if script.settings.cold_start.is_some() {
+            script.settings.policy = PolicySettings { model: base.model.clone(), init: None, ..written.clone() };
         }
         let mut session = Session::open(&mut script, &dir, fetching)?;
-        script.settings.policy.model = written;
+        script.settings.policy = written;
         let origins = source::origins(&script, Some(origin))?;
         if let Some(resumed) = &resumed {
             warn_of_data(&resumed.stored.origins, &origins, reporter);
@@ -107,10 +108,18 @@ impl Training {
         freeze(&session.model, &learner.freeze).map_err(|error| error.at(script.place_of("trainer.freeze")))?;
         let mut optimizer = weights::optimizer(&session.model, &learner)
             .map_err(|error| error.at(script.place_of("trainer.groups")))?;
-        let reference = if objective.has_reference() {
-            Some(Reference::load(&session.model, &base, &options, reporter)?)
+        let critic = if critic {
+            let (policy, from) = (&session.model, checkpoint.as_deref());
+            Some(Learning::open(policy, &learner, from, &base, &options, reporter)?)
         } else {
             None
+        };
+        let saved = checkpoint.as_deref().and_then(renewed_reference);
+        let renewed = saved.is_some();
+        let reference = match saved {
+            Some(dir) => Some(Reference::saved(&dir, &base, fetching)?),
+            None if objective.has_reference() => Some(Reference::load(&session.model, &base, &options, reporter)?),
+            None => None,
         };
         session.engine.set_reference(reference_scorer(&session.model, &base, &options, reporter, reference.clone()));
         if let Some(path) = &checkpoint {
@@ -160,6 +169,7 @@ impl Training {
             session,
             optimizer,
             reference,
+            renewed,
             ema,
             kl,
             returns,
@@ -167,11 +177,10 @@ impl Training {
             state,
             run,
             log,
-            checkpoint,
             base,
             origins,
             standing,
-            verbose: options.verbose,
+            options,
             watch: Watch::default(),
             signal: Signal::default(),
             sharing: Sharing::default(),
@@ -199,7 +208,7 @@ impl Training {
         };
         report::evaluation(reporter, &mut self.log, self.state.step, label, &evaluation)?;
         if examples {
-            report::examples(reporter, (label, self.state.step), &trajectories, &self.run, self.verbose)?;
+            report::examples(reporter, (label, self.state.step), &trajectories, &self.run, self.options.verbose)?;
         }
         Ok(Some(evaluation))
     }
@@ -222,12 +231,12 @@ impl Training {
     ) -> Result<Advantages> {
         match &objective.estimator {
             Some(estimator) => estimator.estimate(steps, false),
-            None => custom::advantages(&Worker::new(&self.script, None)?, steps, trajectories, self.critic),
+            None => custom::advantages(&Worker::new(&self.script, None)?, steps, trajectories, self.critic.is_some()),
         }
     }
 
-    /// Writes a checkpoint, unless the newest one is of this step already; `more` adds to its folder `trainer_state`.
-    pub(super) fn save(&self, more: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    /// Writes a checkpoint, unless the newest one is of this step already.
+    pub(super) fn save(&self) -> Result<PathBuf> {
         let Self { session, optimizer, ema, state, .. } = self;
         if self.standing.is_saved(state.step)
             && let Some((_, path)) = latest_checkpoint(self.run.path())?
@@ -235,16 +244,45 @@ impl Training {
             return Ok(path);
         }
         let contents = Contents { model: &session.model, files: &session.files, optimizer, ema: ema.as_ref(), state };
+        let more = |dir: &Path| {
+            if let Some(critic) = &self.critic {
+                critic.save(dir)?;
+            }
+            match self.reference.as_ref().filter(|_| self.renewed) {
+                Some(reference) => reference.save(&dir.join(REFERENCE)),
+                None => Ok(()),
+            }
+        };
         self.standing.saving(state.step, || contents.write(&self.run, session.settings.checkpoint.keep, more))
     }
 
     /// Saves what is trained before a run ends with an error in a step whose update has not begun, and says so.
-    pub(super) fn save_before(&self, error: Error, more: impl FnOnce(&Path) -> Result<()>) -> Error {
+    pub(super) fn save_before(&self, error: Error) -> Error {
         let step = self.state.step;
         if step == 0 || self.standing.is_saved(step) {
             return error;
         }
-        with_kept(error, step, self.save(more))
+        with_kept(error, step, self.save())
+    }
+
+    /// Loads the reference policy, unless it is there: the model that the run began with.
+    pub(super) fn load_reference(&mut self, reporter: &Reporter) -> Result<()> {
+        if self.reference.is_none() {
+            let model = &self.session.model;
+            self.reference = Some(Reference::load(model, &self.base, &self.options, reporter)?);
+        }
+        Ok(())
+    }
+
+    /// Makes the policy as it is now the reference policy.
+    pub(super) fn renew_reference(&mut self, reporter: &Reporter) -> Result<()> {
+        let reference = Reference::new(self.session.model.duplicate()?);
+        let own = Some(reference.clone());
+        let scorer = reference_scorer(&self.session.model, &self.base, &self.options, reporter, own);
+        self.session.engine.set_reference(scorer);
+        (self.reference, self.renewed) = (Some(reference), true);
+        self.standing.changed();
+        Ok(())
     }
 
     /// The average of the weights takes in an optimiser step.
@@ -338,6 +376,14 @@ impl Training {
         let hint = error.hint.as_ref().map_or_else(|| kept.clone(), |hint| format!("{hint}; {kept}"));
         Error { hint: Some(hint), ..error }
     }
+}
+
+/// The folder of a renewed reference policy within a checkpoint's `trainer_state`.
+const REFERENCE: &str = "reference";
+
+/// Where a checkpoint has its reference policy, if the run has renewed it.
+fn renewed_reference(checkpoint: &Path) -> Option<PathBuf> {
+    Some(trainer_state(checkpoint).join(REFERENCE)).filter(|dir| dir.is_dir())
 }
 
 pub(super) fn schedule_of(learner: &Learner) -> Schedule {

@@ -14,11 +14,12 @@ use super::demonstrations::Samples;
 use super::files::ModelFiles;
 use super::held_out::{HeldOut, is_best, stops_early};
 use super::idle::idle_settings;
+use super::order::Order;
 use super::report::Supervised;
 use super::resume::{Opened, record};
 use super::row_check::{self, RowCheck};
 use super::script_log::ScriptLog;
-use super::{RunOptions, Summary, adapter, due, files, metrics, new_model, order, report, session, source};
+use super::{RunOptions, Summary, adapter, due, files, metrics, new_model, report, session, source};
 use crate::config::{Sft, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::model::{Model, Packed};
@@ -33,11 +34,11 @@ use crate::text::{FormatChoice, Renderer, Style};
 /// Trains the recipe's policy on its demonstrations; returns what it came to.
 pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let started = Instant::now();
-    let opened = Opened::new(options, reporter)?;
+    let opened = Opened::supervised(options, reporter)?;
     let Trainer::Sft(sft) = opened.script.settings.trainer.clone() else {
         return Err(Error::new(Kind::Usage, "this recipe's trainer is not r1.sft")
             .at_path(&options.script)
-            .hint(format!("run it with `r1 run {}`", options.script.display())));
+            .hint(format!("run it with `r1 run {}`, or give it a `cold_start`", options.script.display())));
     };
     let (checkpoint, base) = (opened.checkpoint().map(Path::to_owned), opened.base());
     let (mut state, origin) = (opened.state(), opened.model_origin());
@@ -57,6 +58,10 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
             .hint("give `data = { train = … }` in the recipe, or data.train=FILE.jsonl on the command line")
     })?;
     row_check.wait(row_check::PATIENCE)?;
+    // Datasets take turns by their weights, as in reinforcement learning; one without rows has none.
+    let mut parts = worker.parts(Split::Train)?;
+    parts.retain(|part| part.rows > 0);
+    let order = Order::new(&parts, &[])?;
     let run = match resumed {
         Some(resumed) => resumed.run,
         None => RunDir::create(&options.runs_dir, &files::run_name(options, &script))?,
@@ -142,7 +147,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
         }
         let step_started = Instant::now();
         printed.at(state.step + 1);
-        let batch = match batch(&mut samples, &state, &sft, rows) {
+        let batch = match batch(&mut samples, &state, &sft, &order) {
             Ok(batch) => batch,
             Err(error) if state.step == 0 || standing.is_saved(state.step) => return Err(error),
             Err(error) => return Err(with_kept(error, state.step, save(&optimizer, &state))),
@@ -198,7 +203,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     Ok(summary)
 }
 
-fn check(sft: &Sft) -> Result<()> {
+pub(super) fn check(sft: &Sft) -> Result<()> {
     if sft.batch_size == 0 || sft.tokens_per_batch == 0 {
         return Err(Error::new(Kind::Script, "trainer.batch_size and tokens_per_batch must be at least 1")
             .hint("leave them out for the defaults"));
@@ -223,12 +228,12 @@ struct Batch {
 }
 
 /// Draws conversations until there are `trainer.batch_size`; in place of one that is left out the next one is drawn.
-fn batch(samples: &mut Samples, state: &State, sft: &Sft, count: u64) -> Result<Batch> {
+fn batch(samples: &mut Samples, state: &State, sft: &Sft, order: &Order) -> Result<Batch> {
     let (mut rows, mut taken, before) = (Vec::with_capacity(sft.batch_size), 0, samples.too_long);
     // A whole epoch on top: where nothing fits, that is known then.
-    let most = sft.batch_size as u64 + count;
+    let most = sft.batch_size as u64 + order.rows();
     while rows.len() < sft.batch_size && taken < most {
-        let index = order::shuffled(state.data_position + taken, count, state.seed);
+        let index = order.at(state.data_position + taken, state.seed);
         taken += 1;
         if let Some(row) = samples.row(Split::Train, index)? {
             rows.push(Row { trajectory: rows.len(), ..row });
@@ -276,7 +281,7 @@ pub(super) fn update(
     let chunk = super::update::logprobs_at_once(model.config.vocab_size, model.device());
     for members in micro_batches(rows, sft.tokens_per_batch) {
         let batch = MicroBatch::new(rows, &members, |_, _| 0.0, model.device())?;
-        let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths };
+        let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths, routing: None };
         tokens += packed.ids.numel();
         room += sft.tokens_per_batch.max(packed.ids.numel());
         let pass = model.learn(&packed)?;

@@ -120,13 +120,13 @@ impl Training {
     /// Those of starting a script worker.
     pub(super) fn look_at_signal(&mut self, reporter: &Reporter, metrics: &Metrics) -> Result<()> {
         let step = self.state.step;
-        let warming = self.critic && step <= self.learner.critic.warmup as u64;
+        let warming = self.critic.is_some() && step <= self.learner.critic.warmup as u64;
         if !warming && let Some(why) = self.signal.untrained(metrics) {
             reporter.warn(&format!(
                 "step {step}: no token was trained: {why}; weights and optimiser stay as they are (reported once)"
             ));
         }
-        self.signal.take(metrics, self.critic);
+        self.signal.take(metrics, self.critic.is_some());
         if self.signal.is_due() {
             let tools = !Worker::new(&self.script, None)?.tools().is_empty();
             let recipe = Recipe { tools, max_new_tokens: self.session.settings.sampling.max_new_tokens };

@@ -91,6 +91,11 @@ impl Standing {
         (inner.phase, inner.step) = (Phase::Whole, step);
     }
 
+    /// What a checkpoint holds has changed without a step.
+    pub(super) fn changed(&self) {
+        lock(&self.inner).changed = true;
+    }
+
     /// Whether the newest checkpoint is of `step` and of the weights as they are.
     pub(super) fn is_saved(&self, step: u64) -> bool {
         let inner = lock(&self.inner);

@@ -142,6 +142,7 @@ impl Update<'_> {
                 ids: batch.ids.shallow_clone(),
                 positions: batch.positions.shallow_clone(),
                 lengths: batch.lengths.clone(),
+                routing: batch.routing.as_ref().map(Tensor::shallow_clone),
             };
             stats.tokens += packed.ids.numel();
             let pass = self.model.learn(&packed)?;
@@ -345,6 +346,7 @@ mod tests {
             logprobs: vec![],
             steps: vec![],
             support: Support::default(),
+            routing: crate::mdp::Routing::default(),
             trajectory,
         };
         let mut step = first_step;

@@ -4,7 +4,7 @@ use tch::{Kind as Dtype, Tensor, no_grad_guard};
 
 use super::credit::Credit;
 use super::lesson::{Lesson, Targets};
-use super::privileged::{moved, shown};
+use super::privileged::{Prefixes, moved, shown};
 use super::steps::Steps;
 use super::update::trajectories_of;
 use crate::config::{CriticSettings, Learner, OnNan};
@@ -21,8 +21,8 @@ pub(super) struct Values {
     pub(super) rows: Vec<Vec<f32>>,
     /// Of what would have come next, by trajectory, where a limit cut it.
     pub(super) next: Vec<Option<f64>>,
-    /// What stands before the critic's rows of each trajectory.
-    prefixes: Vec<Vec<u32>>,
+    /// What the critic alone reads before its rows.
+    prefixes: Prefixes,
 }
 
 impl Values {
@@ -43,32 +43,33 @@ impl Values {
     }
 }
 
-/// Values under the current weights; `prefixes` has what the critic alone reads before the rows of each trajectory.
+/// Values under the current weights; `prefixes` has what the critic alone reads before its rows.
 pub(super) fn values(
     critic: &Critic,
     policy: &Model,
     rows: &[Row],
     trajectories: &[Trajectory],
-    prefixes: Vec<Vec<u32>>,
+    prefixes: Prefixes,
     tokens_per_batch: usize,
 ) -> Result<Values> {
     let _guard = no_grad_guard();
     // A state after which nothing was sampled is asked for by a token that is not there: its value is the one before it.
     let cut: Vec<usize> = (0..trajectories.len()).filter(|&i| next_prompt(&trajectories[i]).is_some()).collect();
-    let asked = cut.iter().filter_map(|&i| next_prompt(&trajectories[i]).map(|ids| question(ids, i)));
+    let asked = cut.iter().filter_map(|&i| {
+        let ids = next_prompt(&trajectories[i])?;
+        Some(question(ids, i, trajectories[i].steps.len()))
+    });
     let all: Vec<Row> = rows.iter().cloned().chain(asked).collect();
-    let all = shown(&all, &prefixes, policy.config.max_position_embeddings)?;
+    let read = shown(&all, &prefixes, policy.config.max_position_embeddings)?;
     let mut found: Vec<Vec<f32>> = all.iter().map(|row| vec![0.0; row.len()]).collect();
-    for members in micro_batches(&all, tokens_per_batch) {
-        let batch = MicroBatch::new(&all, &members, |_, _| 0.0, policy.device())?;
+    for members in micro_batches(&read.rows, tokens_per_batch) {
+        let batch = MicroBatch::new(&read.rows, &members, |_, _| 0.0, policy.device())?;
         let hidden = critic.trunk().unwrap_or(policy).forward(&packed(&batch))?;
         let values = critic.values(&hidden, &batch.predict)?.f_to_kind(Dtype::Float)?;
         for (&(row, place), value) in batch.tokens.iter().zip(Vec::<f32>::try_from(values)?) {
+            let (row, place) = read.place(row, place);
             found[row][place] = value;
         }
-    }
-    for (values, row) in found.iter_mut().zip(&all) {
-        values.drain(..prefixes.get(row.trajectory).map_or(0, Vec::len));
     }
     // A full context is an end for the policy: what comes after it is worth 0 (docs/environments.md).
     let overflowed = |trajectory: &Trajectory| trajectory.truncated_by == Some(Limit::ContextOverflow);
@@ -84,7 +85,8 @@ fn next_prompt(trajectory: &Trajectory) -> Option<&[u32]> {
     ids.filter(|ids| !ids.is_empty() && !trajectory.status.is_failure())
 }
 
-fn question(ids: &[u32], trajectory: usize) -> Row {
+/// A row that asks for the value of a prompt, as that of step `step`.
+fn question(ids: &[u32], trajectory: usize, step: usize) -> Row {
     let tokens = ids.len() + 1;
     let mut loss_mask = vec![false; tokens];
     loss_mask[ids.len()] = true;
@@ -92,8 +94,9 @@ fn question(ids: &[u32], trajectory: usize) -> Row {
         ids: [ids, &[ids[0]]].concat(),
         loss_mask,
         logprobs: vec![0.0; tokens],
-        steps: vec![0; tokens],
+        steps: vec![step as u32; tokens],
         support: Support::default(),
+        routing: crate::mdp::Routing::default(),
         trajectory,
     }
 }
@@ -106,7 +109,8 @@ fn scored(model: &Model, packed: &Packed) -> Result<Tensor> {
 
 fn packed(batch: &MicroBatch) -> Packed {
     let (ids, positions) = (batch.ids.shallow_clone(), batch.positions.shallow_clone());
-    Packed { ids, positions, lengths: batch.lengths.clone() }
+    // A critic routes on its own.
+    Packed { ids, positions, lengths: batch.lengths.clone(), routing: None }
 }
 
 /// What an optimiser step of the critic did.
@@ -207,8 +211,9 @@ fn critic_step(
         return Ok(());
     }
     optimizer.zero_grad();
-    let rows = shown(&lesson.rows, &targets.prefixes, policy.config.max_position_embeddings)?;
-    let targets = &moved(targets, &lesson.rows, &targets.prefixes);
+    let read = shown(&lesson.rows, &targets.prefixes, policy.config.max_position_embeddings)?;
+    let targets = &moved(targets, &read);
+    let rows = read.rows;
     for members in micro_batches(&rows, learner.tokens_per_batch) {
         let batch = MicroBatch::new(&rows, &members, |_, _| 0.0, policy.device())?;
         let packed = packed(&batch);
@@ -254,6 +259,7 @@ mod tests {
             logprobs: vec![0.0; 3],
             steps: vec![0; 3],
             support: Support::default(),
+            routing: crate::mdp::Routing::default(),
             trajectory: 0,
         };
         let batch = MicroBatch::new(&[row], &[0], |_, _| 0.0, tch::Device::Cpu).unwrap();
@@ -262,7 +268,7 @@ mod tests {
             returns: vec![vec![0.0, 2.0, 9.0]],
             asked: vec![vec![false, true, false]],
             values: vec![vec![0.0; 3]],
-            prefixes: Vec::new(),
+            prefixes: Prefixes::default(),
         };
         let loss = |clip: f64| {
             let settings = CriticSettings { clip, ..CriticSettings::default() };

@@ -96,6 +96,9 @@ fn read(exchange: &Exchange) -> Option<Step> {
         prefilled: 0,
         new_row: true,
         support: serde_json::from_value(answer["support"].clone()).unwrap_or_default(),
+        routing: crate::mdp::Routing::default(),
+        privileged: None,
+        next_privileged: None,
         next_prompt_ids: Vec::new(),
     })
 }

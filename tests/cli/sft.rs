@@ -184,47 +184,26 @@ fn retools_published_format_is_learnt() {
     assert!(share[0] > 0.0 && share[0] < 1.0, "{share:?}");
 }
 
-/// One command trains the policy on demonstrations and then by reinforcement learning; a run that is resumed does not
-/// repeat the first part, and ends with the same bytes.
+/// Datasets are mixed by their weights.
 #[test]
-fn a_cold_start_comes_before_reinforcement_learning() {
-    const RL: &str = r#"
-        return r1.recipe {
-          env = r1.env { format = "retool" },
-          reward = function(state, outcome) return { outcome = #outcome.text % 2 } end,
-          policy = { model = "model", cold_start = "a.lua" },
-          data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. index } end } },
-          sampling = { max_new_tokens = 6 },
-          trainer = r1.grpo { steps = 2, group_size = 2, groups_per_step = 2, lr = 1e-3, kl = { coef = 0.1 } },
-          checkpoint = { every = 1 },
-        }"#;
-    let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS), ("rl.lua", RL)], true);
-    let text = succeed(dir.path(), &["run", "rl.lua", "--name", "whole", "trainer.steps=2", "seed=4"]);
-    assert!(text.contains("Cold start"), "{text}");
-    let whole = dir.path().join("runs/whole");
-    assert_eq!(values(&whole.join("sft"), "sft/loss").len(), 2);
-    let weights = |path: &Path| fs::read(path.join("model.safetensors")).unwrap();
-    assert!(weights(&whole.join("sft/checkpoints/step-000002")) != weights(&dir.path().join("model")));
-
-    // The first step starts from the result of the cold start, which is the reference policy as well.
-    let steps: Vec<Value> = metrics(&whole).into_iter().filter(|line| line.get("policy/version").is_some()).collect();
-    assert_eq!(steps.len(), 2);
-    let kl = steps[0]["kl/mean"].as_f64().unwrap();
-    assert!(kl.abs() < 1e-6, "{kl}");
-
-    let parts = dir.path().join("runs/parts");
-    succeed(dir.path(), &["run", "rl.lua", "-q", "--name", "parts", "trainer.steps=1", "seed=4"]);
-    let before = fs::metadata(parts.join("sft/checkpoints/step-000002/model.safetensors")).unwrap().modified().unwrap();
-    succeed(dir.path(), &["run", "rl.lua", "-q", "--resume", "runs/parts", "trainer.steps=2"]);
-    let after = fs::metadata(parts.join("sft/checkpoints/step-000002/model.safetensors")).unwrap().modified().unwrap();
-    assert_eq!(before, after, "the cold start is not repeated");
-    let last = "checkpoints/step-000002";
-    assert!(weights(&whole.join(last)) == weights(&parts.join(last)));
-
-    // A recipe that contradicts itself is refused before the cold start.
-    let error = fail(dir.path(), &["run", "rl.lua", "-q", "--name", "bad", "trainer.warmup=9"]);
-    assert!(!dir.path().join("runs/bad").exists(), "{error}");
-    // r1.sft has no use for one.
-    let error = fail(dir.path(), &["sft", "a.lua", "-q", "policy.cold_start=a.lua"]);
-    assert!(error.contains("policy.cold_start"), "{error}");
+fn datasets_take_turns_by_their_weights() {
+    let rows = |completion: &str| format!("{{\"prompt\": \"Say\", \"completion\": \"{completion}\"}}\n").repeat(5);
+    let (long, short) = (rows("I say all of it again"), rows("I"));
+    let dir = directory(&[("a.lua", RECIPE), ("long.jsonl", &long), ("short.jsonl", &short)], true);
+    let tokens = |name: &str, train: &str| {
+        let recipe = RECIPE.replace("train = \"train.jsonl\"", &format!("train = {train}"));
+        fs::write(dir.path().join("a.lua"), recipe).unwrap();
+        let settings = ["trainer.batch_size=4", "trainer.steps=2", "seed=3"];
+        succeed(dir.path(), &[&["sft", "a.lua", "-q", "--name", name], &settings[..]].concat());
+        values(&dir.path().join("runs").join(name), "sft/tokens")
+    };
+    let (long, short) = (tokens("long", "\"long.jsonl\"")[0], tokens("short", "\"short.jsonl\"")[0]);
+    assert!(long > short);
+    let mixed = |weights: [&str; 2]| {
+        let part = |name: &str, weight: &str| format!("{name} = {{ path = \"{name}.jsonl\"{weight} }}");
+        format!("{{ {}, {} }}", part("long", weights[0]), part("short", weights[1]))
+    };
+    assert_eq!(tokens("plain", &mixed(["", ""])), [(long + short) / 2.0; 2], "as many rows of each");
+    let weighted = tokens("weighted", &mixed([", weight = 3", ", weight = 1"]));
+    assert_eq!(weighted, [0.75 * long + 0.25 * short; 2]);
 }

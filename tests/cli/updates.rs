@@ -246,3 +246,76 @@ fn a_critic_may_know_more_than_the_policy() {
     let long = format!("trainer.critic.privileged={}", "x y z ".repeat(100));
     assert!(refused(&long).contains("trainer.critic.privileged_tokens is 256"));
 }
+
+/// A function that says what the template says gives the same weights; its texts are stored, and learned from where the
+/// recipe's function would say something else.
+#[test]
+fn the_privileged_text_may_be_a_function_of_the_state() {
+    let env = "env = r1.env { format = \"retool\", max_steps = 2,
+    reset = function(task) return { messages = { r1.user(task.prompt) }, number = task.number, turn = 1 } end,
+    step = function(state, action)
+      r1.push(state.messages, r1.assistant(action))
+      r1.push(state.messages, r1.user(\"Go on\"))
+      state.turn = state.turn + 1
+      return {}
+    end,
+  },";
+    let recipe = RECIPE.replace("env = r1.env { format = \"retool\" },", env).replace("r1.grpo", "r1.ppo");
+    let with = |text: &str| {
+        recipe.replace("  policy =", &format!("  privileged = function(state, task) return {text} end,\n  policy ="))
+    };
+    let same = with("'The number is ' .. state.number .. '. '");
+    let dir = directory(
+        &[
+            ("a.lua", &recipe),
+            ("same.lua", &same),
+            ("turn.lua", &with("'Turn ' .. state.turn .. ' of ' .. task.number")),
+            ("shared.lua", &same.replace("r1.ppo {", "r1.ppo { critic = { shared = true },")),
+            ("none.lua", &same.replace("r1.ppo", "r1.grpo")),
+            ("odd.lua", &with("{ 1 }")),
+        ],
+        true,
+    );
+    let train = |script: &str, name: &str, more: &[&str]| {
+        let settings = ["run", script, "-q", "--name", name, "trainer.critic.lr=1e-2", "trainer.steps=3"];
+        succeed(dir.path(), &[&settings[..], more].concat());
+        tensors(&dir.path().join(format!("runs/{name}/checkpoints/step-000003")))
+    };
+    let template = "trainer.critic.privileged=The number is {number}. ";
+    let (by_template, by_function) = (train("a.lua", "template", &[template]), train("same.lua", "function", &[]));
+    assert!(by_template.len() > 3 && by_template == by_function, "the weights differ");
+    let by_turn = train("turn.lua", "turn", &[]);
+    assert!(by_turn != by_function);
+    let stored = |run: &str, step: u64| {
+        r1::store::read_trajectories(&dir.path().join(format!("runs/{run}/trajectories/step-{step:06}.parquet")))
+            .unwrap()
+    };
+    for one in stored("turn", 1) {
+        let number = one.task["number"].as_f64().unwrap();
+        let texts: Vec<_> = one.steps.iter().map(|step| step.privileged.clone().unwrap()).collect();
+        assert_eq!(texts, [1, 2].map(|turn| format!("Turn {turn} of {number}")));
+        // It was cut, and the critic bootstraps from the state behind the cut.
+        assert_eq!(one.steps[1].next_privileged.as_deref(), Some(format!("Turn 3 of {number}").as_str()));
+        assert_eq!(one.steps[0].next_privileged, None);
+    }
+    assert!(stored("template", 1).iter().all(|one| one.steps[0].privileged.is_none()));
+    // Resumed to the same bytes.
+    succeed(dir.path(), &["run", "turn.lua", "-q", "--name", "parts", "trainer.critic.lr=1e-2", "trainer.steps=1"]);
+    succeed(dir.path(), &["run", "turn.lua", "-q", "--resume", "runs/parts", "trainer.steps=3"]);
+    assert!(tensors(&dir.path().join("runs/parts/checkpoints/step-000003")) == by_turn);
+    // A replay needs what was recorded, and learning only what was stored.
+    succeed(dir.path(), &["replay", "runs/turn"]);
+    let refused = |script: &str, words: &str| {
+        let output = r1(dir.path(), &["run", script, "-q", "--name", "bad"]).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains(words) && error.contains(script), "{error}");
+    };
+    refused("shared.lua", "trainer.critic.shared has it read what the policy reads");
+    refused("none.lua", "`privileged` is what a critic reads, and this algorithm trains none");
+    let output = r1(dir.path(), &["run", "odd.lua", "-q", "--name", "odd"]).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("privileged returned a table; it must return text"), "{error}");
+    let both = ["run", "same.lua", "-q", "--name", "both", template];
+    let output = r1(dir.path(), &both).output().unwrap();
+    assert!(String::from_utf8(output.stderr).unwrap().contains("both say what the critic alone reads"));
+}

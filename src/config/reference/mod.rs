@@ -172,6 +172,7 @@ mod tests {
         let known = [
             "envs",
             "needs",
+            "cold_start",
             "trainer.algorithm",
             "policy.init",
             "policy.lora",

@@ -15,6 +15,15 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "What the script may reach outside of itself: \"http\", \"http:HOST\", \"process:NAME\", \"fs:DIR\".",
     ),
+    s(
+        "cold_start",
+        "table",
+        "",
+        "null",
+        "",
+        "A recipe with r1.sft that r1 run carries out first, once; its settings go by cold_start.KEY \
+         (docs/sft.md).",
+    ),
     // policy
     s(
         "policy.model",
@@ -65,15 +74,6 @@ pub(super) const SETTINGS: &[Setting] = &[
         "null",
         "",
         "Makes a new Qwen2 model and a tokenizer trained on the recipe's own text instead of loading one (r1 sft).",
-    ),
-    s(
-        "policy.cold_start",
-        "string",
-        "",
-        "\"\"",
-        "",
-        "A recipe with r1.sft that r1 run runs first, once, on policy.model; its result is the policy, and the reference \
-         policy, of reinforcement learning.",
     ),
     s("policy.init.hidden_size", "integer", "", "192", "≥ 1", "Width of the hidden states."),
     s("policy.init.intermediate_size", "integer", "", "512", "≥ 1", "Width of the MLP."),

@@ -341,12 +341,22 @@ pub(super) const SETTINGS: &[Setting] = &[
     ),
     s("trainer.critic.weight", "number", "", "0.5", "≥ 0", "Weight of the value loss where the critic is shared."),
     s(
+        "trainer.routing_replay",
+        "\"off\" | \"rollout\"",
+        "",
+        "\"off\"",
+        "",
+        "In a mixture of experts, the experts that the learner computes sampled trajectories with: those of its own \
+         router, or those that sampling chose, which trajectories record (R3, arXiv:2510.11370).",
+    ),
+    s(
         "trainer.critic.privileged",
         "string",
         "",
         "\"\"",
         "",
-        "Text that the critic alone reads before its rows, with {column} for columns of the dataset row; empty is off.",
+        "Text that the critic alone reads before its rows, with {column} for columns of the dataset row; empty is off. \
+         The recipe's function privileged gives a text for each step.",
     ),
     s(
         "trainer.critic.privileged_tokens",

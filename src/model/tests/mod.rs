@@ -15,6 +15,7 @@ mod lora;
 mod native;
 mod padded;
 mod parity;
+mod routing;
 mod table;
 mod varlen;
 

@@ -6,6 +6,7 @@ use tch::{Kind, Tensor};
 
 use crate::model::Model;
 use crate::model::plain::Arithmetic;
+use crate::model::routes::Routes;
 
 /// Hidden states `[T, E]` of one row of ids `[T]`, of which those with `mask` 0 are padding.
 ///
@@ -31,7 +32,7 @@ pub(super) fn forward(model: &Model, ids: &[i64], mask: &[i64], positions: &[i64
             let scores = q.transpose(0, 1).matmul(&heads(k).transpose(1, 2)) * scale + &bias;
             Ok(scores.softmax(-1, None).matmul(&heads(v)).transpose(0, 1).contiguous())
         };
-        x = model.layer(index, layer, &x, &angles, Arithmetic::Libtorch, attend).unwrap();
+        x = model.layer(index, layer, &x, &angles, (Arithmetic::Libtorch, &Routes::Free), attend).unwrap();
     }
     model.norm(&x, &model.parameters.norm).unwrap()
 }

@@ -33,6 +33,9 @@ pub(super) fn step(prompt_ids: &[u32], response_ids: &[u32]) -> Step {
         prefilled: 0,
         new_row: false,
         support: Support::default(),
+        routing: crate::mdp::Routing::default(),
+        privileged: None,
+        next_privileged: None,
         next_prompt_ids: Vec::new(),
     }
 }

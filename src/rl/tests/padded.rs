@@ -55,6 +55,7 @@ impl Mask {
             logprobs: vec![0.0; mask.len()],
             steps: vec![0; mask.len()],
             support: crate::mdp::Support::default(),
+            routing: crate::mdp::Routing::default(),
             trajectory,
         };
         self.0.iter().enumerate().map(row).collect()

@@ -63,13 +63,14 @@ fn gradients_and_ten_updates_are_pytorchs() {
         logprobs: vec![0.0; ids.len()],
         steps: vec![0; ids.len()],
         support: crate::mdp::Support::default(),
+        routing: crate::mdp::Routing::default(),
         trajectory,
     };
     let rows: Vec<Row> = golden.input_ids.iter().enumerate().map(row).collect();
     // REINFORCE with an advantage of 1 is the mean negative log-likelihood.
     let loss = || {
         let batch = MicroBatch::new(&rows, &[0, 1, 2], |_, _| 1.0, Device::Cpu).unwrap();
-        let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths };
+        let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths, routing: None };
         let hidden = model.forward(&packed).unwrap().index_select(0, &batch.predict);
         let (logp, _) = model.logprobs(&hidden, &batch.targets, 1.0, 64).unwrap();
         let tokens =

@@ -11,7 +11,7 @@ use super::replies::{self, Kind, Now};
 use super::{Finding, Level, Options, Report};
 use crate::engine::Scripted;
 use crate::error::{Error, Result};
-use crate::mdp::{Message, Observation, Status, Trajectory};
+use crate::mdp::{Demonstration, Observation, Status, Trajectory};
 use crate::rollout::{Attempt, Spec, Stage, Stop, first_difference, never_begun, replay, typed, with_policy};
 use crate::script::{Record, Script, Split, Strictness, Worker};
 use crate::text::{Renderer, schema};
@@ -123,9 +123,10 @@ pub(super) fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Op
     for index in (0..count).step_by(count.div_ceil(CONVERSATIONS).max(1) as usize) {
         let place = Some(first.place_of_row(Split::Train, index));
         let found = first.row(Split::Train, index).and_then(|row| {
-            let messages: Vec<Message> = serde_json::from_value(row["messages"].clone())
-                .map_err(|error| Error::new(crate::Kind::Data, format!("`messages`: {error}")))?;
-            renderer.supervised(&messages, first.tools())
+            let hint = "docs/sft.md lists the formats of rows; `columns` of the dataset renames columns";
+            let it = Demonstration::read(&row).map_err(|why| Error::new(crate::Kind::Data, why).hint(hint))?;
+            let own = it.format.as_deref().map(|name| renderer.with_format(&first.format(name)?)).transpose()?;
+            own.as_ref().unwrap_or(renderer).supervised_where(&it.messages, &it.tools, &it.trained)
         });
         match found {
             Ok(supervised) => {

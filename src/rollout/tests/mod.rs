@@ -60,6 +60,7 @@ impl<F: Fn(&Request) -> (String, f32) + Send + Sync> Policy for Says<F> {
             token_ids,
             support: Support::default(),
             top_logprobs: Vec::new(),
+            routing: crate::mdp::Routing::default(),
             finish_reason: FinishReason::Stop,
             prefilled: 1,
         };

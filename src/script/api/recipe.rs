@@ -21,10 +21,14 @@ pub(crate) struct Recipe {
     pub(crate) envs: Vec<(String, Env)>,
     pub(crate) context: Option<Function>,
     pub(crate) reward: Option<Function>,
+    /// What a critic alone is shown of a state.
+    pub(crate) privileged: Option<Function>,
     /// The estimator `custom`.
     pub(crate) advantage: Option<Function>,
     /// The loss `custom`.
     pub(crate) loss: Option<Function>,
+    /// Supervised training that comes first.
+    pub(crate) cold_start: Option<Box<Recipe>>,
     /// What evaluation has for itself.
     pub(crate) eval: EvalEnv,
     /// Row functions of `data.train` and `data.eval`, by the dataset's name.
@@ -40,16 +44,18 @@ pub(crate) struct EvalEnv {
 
 impl UserData for Recipe {}
 
-pub(super) const FIELDS: [&str; 17] = [
+pub(super) const FIELDS: [&str; 19] = [
     "name",
     "seed",
     "env",
     "envs",
     "context",
     "reward",
+    "privileged",
     "advantage",
     "loss",
     "policy",
+    "cold_start",
     "data",
     "sampling",
     "rollout",
@@ -64,10 +70,19 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     r1.raw_set("recipe", lua.create_function(|lua, value: Value| recipe(lua, &value))?)
 }
 
+/// A recipe, or the table that `r1.recipe` takes.
+pub(super) fn of(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
+    match value {
+        Value::UserData(data) if data.is::<Recipe>() => Ok(data.borrow::<Recipe>()?.clone()),
+        table => recipe(lua, table),
+    }
+}
+
 fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     const NAME: &str = "r1.recipe";
     let fields = Fields::new(lua, NAME, value, &FIELDS)?;
     let (context, reward) = (fields.function("context")?, fields.function("reward")?);
+    let privileged = fields.function("privileged")?;
     let (advantage, loss) = (fields.function("advantage")?, fields.function("loss")?);
     let mut settings = Map::new();
     for name in ["name", "seed", "policy", "sampling", "rollout", "checkpoint", "limits", "needs"] {
@@ -128,6 +143,10 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
             return Err(fail(lua, NAME, format!("`data` must be {{ train =, eval = }}, got {}", kind(&other))));
         }
     }
+    let cold_start = cold_start(lua, &fields, settings.get("trainer"))?;
+    if let Some(own) = &cold_start {
+        settings.insert("cold_start".to_owned(), own.settings.clone());
+    }
     let settings = Json::Object(settings);
     settings::read(&settings).map_err(|error| fail_with(lua, NAME, error))?;
     let trains = settings.get("trainer").and_then(|trainer| trainer.get("algorithm")).and_then(Json::as_str);
@@ -143,7 +162,38 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     }
     own_function(lua, &settings, "estimator", "advantage", "advantage = function(group) … end", advantage.is_some())?;
     own_function(lua, &settings, "loss", "loss", "loss = function(b) … end", loss.is_some())?;
-    Ok(Recipe { settings, envs, context, reward, advantage, loss, eval, rows })
+    Ok(Recipe { settings, envs, context, reward, privileged, advantage, loss, cold_start, eval, rows })
+}
+
+/// `cold_start = r1.recipe { trainer = r1.sft { … }, … }`, or the table alone.
+fn cold_start(lua: &Lua, fields: &Fields<'_>, trainer: Option<&Json>) -> mlua::Result<Option<Box<Recipe>>> {
+    const WANTED: &str = "a recipe with r1.sft";
+    let own = match fields.get("cold_start")? {
+        Value::Nil => return Ok(None),
+        Value::UserData(data) if data.is::<Recipe>() => data.borrow::<Recipe>()?.clone(),
+        Value::UserData(data) if data.is::<Trainer>() => {
+            let error = Error::new(Kind::Script, format!("`cold_start` must be {WANTED}, got the trainer alone"));
+            let hint = "it has data of its own: cold_start = { trainer = r1.sft { … }, data = { train = … } }";
+            return Err(fail_with(lua, "r1.recipe", error.hint(hint)));
+        }
+        table @ Value::Table(_) => recipe(lua, &table)?,
+        other => return Err(fields.refuse("cold_start", WANTED, &other)),
+    };
+    let algorithm = |trainer: Option<&Json>| trainer.and_then(|trainer| trainer.get("algorithm")).cloned();
+    let refuse = |message: &str, hint: &str| {
+        let error = Error::new(Kind::Script, format!("`cold_start` {message}"));
+        Err(fail_with(lua, "r1.recipe", error.hint(hint)))
+    };
+    if algorithm(trainer) == Some("sft".into()) {
+        return refuse("comes before reinforcement learning, and this trainer is r1.sft", "leave it out");
+    }
+    if algorithm(own.settings.get("trainer")) != Some("sft".into()) {
+        return refuse("is supervised training, and its trainer is not r1.sft", "give it trainer = r1.sft { … }");
+    }
+    if own.settings.get("data").and_then(|data| data.get("train")).is_none() {
+        return refuse("has no training data", "give it data = { train = … }: rows with conversations (docs/sft.md)");
+    }
+    Ok(Some(Box::new(own)))
 }
 
 /// Refuses a function of the recipe that `trainer` does not name, and the name without the function.

@@ -9,10 +9,10 @@ use serde_json::{Value as Json, json};
 
 use super::args::fail;
 use super::trajectory::{directory, overrides};
-use super::{loss, model};
+use super::{loss, model, recipe};
 use crate::script::Services;
 use crate::script::convert::{Odd, from_json, to_json};
-use crate::script::host::Host;
+use crate::script::host::{Host, place};
 
 const NAME: &str = "r1.training";
 
@@ -47,6 +47,19 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             Ok((lua.create_userdata(held)?, from_json(&lua, &told["about"])?))
         }
     })?;
+    let own = host.clone();
+    // A recipe that stands in the program: where, and its settings. A script worker runs the file up to here to have it.
+    let here = lua.create_function(move |lua, value: Value| {
+        let recipe = recipe::of(lua, &value)?;
+        if own.services.is_none() {
+            own.recipe.replace(Some(recipe));
+            return Err(fail(lua, NAME, "the file is loaded for its recipe, which ends here"));
+        }
+        let place = place(lua).unwrap_or_default();
+        let path = place.rsplit_once(':').map_or(place.as_str(), |(path, _)| path).to_owned();
+        let settings = serde_json::to_string(&recipe.settings);
+        Ok((path, settings.map_err(|error| fail(lua, NAME, format!("the recipe: {error}")))?))
+    })?;
     let ask =
         lua.create_async_function(|lua, (held, function, arguments): (AnyUserData, String, Value)| async move {
             let (services, number) = {
@@ -69,7 +82,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         serde_json::to_string(&graph).map_err(|error| fail(lua, NAME, format!("the loss: {error}")))
     })?;
     let source = include_str!("../../../lua/training.lua");
-    let (training, methods): (Function, Table) = lua.load(source).set_name("=[r1]").call((open, ask, trace))?;
+    let (training, methods): (Function, Table) = lua.load(source).set_name("=[r1]").call((open, here, ask, trace))?;
     methods.set_readonly(true);
     r1.raw_set("training", training)
 }

@@ -32,12 +32,22 @@ pub(super) const ENTRIES: &[Entry] = &[
                     "The outcome reward: a number, or parts by name; { value =, weight = } weighs one",
                 ),
                 p(
+                    "privileged?",
+                    "(state: any, task: any) -> string",
+                    "What the critic of r1.ppo alone reads of a state, before each step (docs/training.md)",
+                ),
+                p(
                     "advantage?",
                     "(group: {GroupMember}, failed: number) -> ({any}, {any}?)",
                     "The estimator \"custom\": a number, or a list of one per step, for each trajectory of a group; `failed` others failed",
                 ),
                 p("loss?", "(b: LossBatch, options: {[string]: any}) -> any", "The loss \"custom\""),
                 p("policy?", "PolicySettings", "Which model"),
+                p(
+                    "cold_start?",
+                    "Recipe | {[string]: any}",
+                    "A recipe with r1.sft that r1 run carries out first (docs/sft.md)",
+                ),
                 p(
                     "data?",
                     "{train: (Dataset | string | table | {Task})?, eval: (Dataset | string | table | {Task})?, max_prompt_tokens: number?, overlong_prompts: string?}",

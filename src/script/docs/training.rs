@@ -8,7 +8,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     program(
         "r1.training",
         &[
-            p("path", "string", "Of a recipe whose trainer has no critic"),
+            p("recipe", "string | Recipe | {[string]: any}", "A path, or a recipe in the program itself"),
             table(
                 "options?",
                 "",
@@ -20,8 +20,8 @@ pub(super) const ENTRIES: &[Entry] = &[
                 ],
             ),
         ],
-        &[("Training", "With the fields step, steps, rows, run_dir and settings")],
-        "Opens a run whose loop the program writes: model, data and run directory are those of r1 run.",
+        &[("Training", "With the fields step, steps, rows, run_dir, settings and critic (whether there is one)")],
+        "Opens a run whose loop the program writes: model, data and run directory are those of r1 run. Script workers load a program with a recipe in it again, up to this call.",
         "local t = r1.training(\"scripts/retool.lua\", { settings = { [\"trainer.steps\"] = 10 } })\nwhile t.step < t.steps do\n  t:update(t:rollout())\n  t:next_step()\nend\nt:save()",
     ),
     program(
@@ -60,6 +60,8 @@ pub(super) const ENTRIES: &[Entry] = &[
                         "{any}",
                         "For each trajectory a number, or a list with a number or a list for each step",
                     ),
+                    p("returns?", "{any}", "The same of returns, which the critic learns; the estimator's unless said"),
+                    p("policy?", "boolean", "false: only the critic learns"),
                     p("estimator?", "string | {[string]: any}", "Where no advantages are given"),
                     p(
                         "loss?",
@@ -93,6 +95,23 @@ pub(super) const ENTRIES: &[Entry] = &[
         &[LIST, table("options?", "", &[p("model?", "string", "\"policy\", as it is now, or \"reference\"")])],
         &[("{{{number}}}", "For each trajectory and step those of the sampled tokens")],
         "Log-probabilities of sampled tokens.",
+        "",
+    ),
+    program(
+        "Training:values",
+        &[LIST],
+        &[
+            ("{{{number}}}", "For each trajectory and step those of the sampled tokens"),
+            ("{number}", "Of what would have come next, where a limit cut the trajectory; else nil"),
+        ],
+        "The critic's values of the states before sampled tokens.",
+        "",
+    ),
+    program(
+        "Training:renew_reference",
+        &[],
+        &[],
+        "Makes the policy as it is now the reference policy. Checkpoints hold it from then on.",
         "",
     ),
     program(

@@ -384,6 +384,9 @@ fn programs_read_the_trajectories_of_a_run() {
         prefilled: 2,
         new_row: true,
         support: crate::mdp::Support::default(),
+        routing: crate::mdp::Routing::default(),
+        privileged: None,
+        next_privileged: None,
         next_prompt_ids: Vec::new(),
     };
     let trajectory = Trajectory {

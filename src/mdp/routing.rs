@@ -1,0 +1,79 @@
+//! Which experts a mixture-of-experts model chose for tokens, so that a learner can compute with the same ones.
+
+use serde::{Deserialize, Serialize};
+
+/// The experts of consecutive tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Routing {
+    /// The place of the first token.
+    pub start: u32,
+    /// Experts of a token: sparse layers times experts that each of them chooses; 0 where nothing is recorded.
+    pub width: u32,
+    /// `[tokens, width]`: of each token those of the first sparse layer, the likeliest first, then those of the next one …
+    pub experts: Vec<u16>,
+}
+
+impl Routing {
+    /// Stands for an expert of a token that nothing is recorded of.
+    pub const MISSING: u16 = u16::MAX;
+
+    /// Whether nothing is recorded.
+    pub fn is_empty(&self) -> bool {
+        self.experts.is_empty()
+    }
+
+    /// Tokens recorded.
+    pub fn tokens(&self) -> usize {
+        if self.width == 0 { 0 } else { self.experts.len() / self.width as usize }
+    }
+
+    /// The record from token `start` on.
+    #[must_use]
+    pub fn from(mut self, start: usize) -> Self {
+        let skipped = start.saturating_sub(self.start as usize).min(self.tokens());
+        self.experts.drain(..skipped * self.width as usize);
+        self.start += skipped as u32;
+        self
+    }
+
+    /// Adds the record of tokens that stand behind, or at, those recorded so far. What lies between is missing.
+    pub fn extend(&mut self, more: &Self) {
+        if more.is_empty() {
+            return;
+        }
+        if self.is_empty() {
+            *self = Self { start: 0, width: more.width, experts: Vec::new() };
+        }
+        self.experts.resize(more.start as usize * more.width as usize, Self::MISSING);
+        self.experts.extend_from_slice(&more.experts);
+    }
+
+    /// The experts of the token at `place`; none where nothing is recorded of it.
+    pub fn of(&self, place: usize) -> &[u16] {
+        let width = self.width as usize;
+        let Some(at) = place.checked_sub(self.start as usize) else { return &[] };
+        self.experts.get(at * width..(at + 1) * width).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_steps_are_put_together() {
+        let of = |start: u32, experts: &[u16]| Routing { start, width: 2, experts: experts.to_vec() };
+        let mut row = Routing::default();
+        row.extend(&of(0, &[1, 2, 3, 4]));
+        row.extend(&of(2, &[5, 6]));
+        // A step whose record is not there, then one that has its own.
+        row.extend(&Routing::default());
+        row.extend(&of(4, &[7, 8]));
+        assert_eq!((row.tokens(), row.of(1), row.of(2)), (5, [3, 4].as_slice(), [5, 6].as_slice()));
+        assert_eq!((row.of(3), row.of(4)), ([Routing::MISSING; 2].as_slice(), [7, 8].as_slice()));
+        assert!(row.of(5).is_empty() && of(3, &[1, 2]).of(2).is_empty() && Routing::default().of(0).is_empty());
+        let last = of(0, &[1, 2, 3, 4]).from(1);
+        assert_eq!((last.start, last.experts.as_slice()), (1, [3, 4].as_slice()));
+        assert_eq!(last.clone().from(0), last);
+    }
+}

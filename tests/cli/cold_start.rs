@@ -1,0 +1,213 @@
+//! Supervised training and reinforcement learning in one recipe.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{directory, fail, r1, succeed};
+
+const RECIPE: &str = r#"
+return r1.recipe {
+  env = r1.env { format = "hermes" },
+  reward = function(state, outcome) return { outcome = #outcome.text % 2 } end,
+  policy = { model = "model" },
+  cold_start = r1.recipe {
+    data = { train = "train.jsonl", eval = { { prompt = "Say 9", completion = "I say 9" } } },
+    trainer = r1.sft {
+      steps = 3, batch_size = 2, lr = 1e-3, warmup = 0,
+    },
+    eval = { every = 1 },
+    checkpoint = { every = 1, keep = 0 },
+  },
+  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. index } end } },
+  sampling = { max_new_tokens = 6 },
+  trainer = r1.grpo { steps = 2, group_size = 2, groups_per_step = 2, lr = 1e-3, kl = { coef = 0.1 } },
+  checkpoint = { every = 1, keep = 0 },
+  seed = 4,
+}
+"#;
+
+const ROWS: &str = r#"{"prompt": "Say 3", "completion": "I say 3"}
+{"prompt": "Say 4", "completion": "I say 4"}
+{"prompt": "Say 5", "completion": "I say 5"}
+"#;
+
+fn metrics(run: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Every file of checkpoints and of the best model below a run, with its bytes.
+fn kept(run: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![run.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(run).unwrap().display().to_string();
+            if path.is_dir() {
+                folders.push(path);
+            } else if name.contains("checkpoints/") || name.contains("best/") {
+                found.insert(name, fs::read(path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+fn same(a: &Path, b: &Path) {
+    let (a, b) = (kept(a), kept(b));
+    assert!(a.len() > 10 && a.keys().eq(b.keys()), "{:?} {:?}", a.keys(), b.keys());
+    for (name, bytes) in &a {
+        assert!(*bytes == b[name], "{name}");
+    }
+}
+
+/// Runs until a file is there, and ends the process as a crash does.
+fn killed_at(dir: &Path, args: &[&str], file: &Path) {
+    let mut command: Command = r1(dir, args);
+    let mut child = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let began = Instant::now();
+    while !file.exists() && child.try_wait().unwrap().is_none() && began.elapsed() < Duration::from_secs(120) {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(file.exists(), "{}", file.display());
+}
+
+#[test]
+fn one_recipe_is_supervised_training_and_then_reinforcement_learning() {
+    let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS)], true);
+    let text = succeed(dir.path(), &["run", "a.lua", "--name", "whole"]);
+    assert!(text.contains("Cold start") && text.contains("held-out loss"), "{text}");
+    let whole = dir.path().join("runs/whole");
+    assert_eq!(metrics(&whole.join("sft")).iter().filter(|line| line.get("sft/loss").is_some()).count(), 3);
+    assert!(whole.join("sft/best/model.safetensors").is_file());
+    // The first step starts from the best model of the cold start, which is the reference policy as well.
+    let steps: Vec<Value> = metrics(&whole).into_iter().filter(|line| line.get("policy/version").is_some()).collect();
+    assert_eq!(steps.len(), 2);
+    assert!(steps[0]["kl/mean"].as_f64().unwrap().abs() < 1e-6);
+
+    // `r1 sft` runs that part alone, to the same bytes; settings go by the same names.
+    succeed(dir.path(), &["sft", "a.lua", "-q", "--name", "alone"]);
+    let weights = |path: &Path| fs::read(path.join("model.safetensors")).unwrap();
+    let last = "checkpoints/step-000003";
+    assert!(weights(&whole.join("sft").join(last)) == weights(&dir.path().join("runs/alone").join(last)));
+    succeed(dir.path(), &["sft", "a.lua", "-q", "--name", "short", "cold_start.trainer.steps=1"]);
+    assert!(!dir.path().join("runs/short").join(last).exists());
+    // The same as a recipe in a file of its own.
+    let own = "return r1.recipe {\n env = r1.env { format = 'hermes' }, policy = { model = 'model' }, seed = 4,\n data = { train = 'train.jsonl', eval = { { prompt = 'Say 9', completion = 'I say 9' } } },\n trainer = r1.sft { steps = 3, batch_size = 2, lr = 1e-3, warmup = 0 },\n eval = { every = 1 }, checkpoint = { every = 1, keep = 0 } }";
+    fs::write(dir.path().join("own.lua"), own).unwrap();
+    let start = RECIPE.find("  cold_start = ").unwrap();
+    let end = RECIPE.find("  data = { train = r1.data").unwrap();
+    let required = [&RECIPE[..start], "  cold_start = require(\"own\"),\n", &RECIPE[end..]].concat();
+    fs::write(dir.path().join("two.lua"), required).unwrap();
+    succeed(dir.path(), &["run", "two.lua", "-q", "--name", "two"]);
+    same(&whole, &dir.path().join("runs/two"));
+}
+
+#[test]
+fn a_run_that_was_killed_goes_on_in_its_phase() {
+    let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS)], true);
+    let runs = dir.path().join("runs");
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "whole"]);
+    for (name, file) in [
+        ("in-sft", "sft/checkpoints/step-000001/trainer_state/manifest.json"),
+        ("in-rl", "checkpoints/step-000001/trainer_state/manifest.json"),
+    ] {
+        killed_at(dir.path(), &["run", "a.lua", "-q", "--name", name], &runs.join(name).join(file));
+        let began = name == "in-rl";
+        let before = fs::read_dir(runs.join(name).join("sft/checkpoints")).unwrap().count();
+        let of_best = || fs::metadata(runs.join(name).join("sft/best/model.safetensors")).unwrap().modified().unwrap();
+        let best = began.then(of_best);
+        succeed(dir.path(), &["run", "a.lua", "-q", "--resume", name]);
+        same(&runs.join("whole"), &runs.join(name));
+        if began {
+            // Supervised training is not repeated.
+            assert_eq!(before, 4, "three checkpoints and `latest`");
+            assert_eq!(best, Some(of_best()));
+        }
+    }
+    // Without a step of reinforcement learning, and with a longer cold start: it goes on there.
+    succeed(dir.path(), &["sft", "a.lua", "-q", "--name", "parts", "cold_start.trainer.steps=3", "seed=4"]);
+    succeed(dir.path(), &["sft", "a.lua", "-q", "--resume", "parts"]);
+}
+
+#[test]
+fn a_new_model_is_made_and_trained_in_one_recipe() {
+    let init = r#"policy = { init = {
+      hidden_size = 16, intermediate_size = 32, num_hidden_layers = 1, num_attention_heads = 2,
+      num_key_value_heads = 1, max_position_embeddings = 128, vocab_size = 272, tokenizer_rows = 3,
+    } },"#;
+    let recipe = RECIPE.replace(r#"policy = { model = "model" },"#, init);
+    let dir = directory(&[("a.lua", &recipe), ("train.jsonl", ROWS)], false);
+    succeed(dir.path(), &["check", "a.lua"]);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "a", "trainer.steps=1"]);
+    assert!(dir.path().join("runs/a/sft/init/model.safetensors").is_file());
+    succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "a", "trainer.steps=2"]);
+    // An adapter on what the cold start made.
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "b", "policy.lora.rank=2"]);
+    assert!(dir.path().join("runs/b/checkpoints/step-000002/adapter_model.safetensors").is_file());
+    assert!(dir.path().join("runs/b/sft/checkpoints/step-000003/model.safetensors").is_file());
+}
+
+#[test]
+fn both_parts_are_checked_before_anything_runs() {
+    let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS)], true);
+    let text = succeed(dir.path(), &["check", "a.lua"]);
+    assert!(text.contains("cold start: 4 conversations") || text.contains("cold start: 3 conversations"), "{text}");
+    assert!(text.contains("estimator grpo"), "{text}");
+    let json = succeed(dir.path(), &["check", "a.lua", "--json"]);
+    let last: Value = serde_json::from_str(json.lines().last().unwrap()).unwrap();
+    assert!(last["cold_start"]["conversations"].as_u64() >= Some(3), "{last}");
+    for (setting, words) in [
+        ("cold_start.trainer.warmup=9", "cold_start: trainer.warmup is 9 and trainer.steps 3"),
+        ("cold_start.trainer.lr=-1", "cold_start: trainer.lr is -1"),
+        ("cold_start.trainer.step=9", "unknown setting `cold_start.trainer.step`"),
+        ("cold_start.trainer.steps=x", "`cold_start.trainer.steps` must be a whole number"),
+        ("policy.cold_start=a.lua", "unknown setting `policy.cold_start`"),
+        ("trainer.warmup=9", "trainer.warmup is 9 and trainer.steps 2"),
+    ] {
+        for command in ["run", "check"] {
+            let error = fail(dir.path(), &[command, "a.lua", "-q", setting]);
+            assert!(error.contains(words) && error.contains(setting), "{command} {setting}: {error}");
+        }
+        assert!(!dir.path().join("runs").exists(), "{setting}");
+    }
+    let part = |text: &str| {
+        let start = RECIPE.find("  cold_start = ").unwrap();
+        let end = RECIPE.find("  data = { train = r1.data").unwrap();
+        fs::write(dir.path().join("b.lua"), [&RECIPE[..start], text, &RECIPE[end..]].concat()).unwrap();
+        fail(dir.path(), &["run", "b.lua", "-q"])
+    };
+    for (text, words) in [
+        ("  cold_start = \"own.lua\",\n", "`cold_start` must be a recipe with r1.sft, got"),
+        ("  cold_start = r1.sft {},\n", "got the trainer alone"),
+        ("  cold_start = { trainer = r1.sft {} },\n", "`cold_start` has no training data"),
+        (
+            "  cold_start = { reward = print, trainer = r1.grpo {}, data = { train = \"train.jsonl\" } },\n",
+            "its trainer is not r1.sft",
+        ),
+        ("  cold_start = { trainer = r1.sft {}, dat = 3 },\n", "unknown field `dat`"),
+    ] {
+        let error = part(text);
+        assert!(error.contains(words) && error.contains("b.lua:"), "{text}: {error}");
+    }
+    let sft = RECIPE.replace(
+        "trainer = r1.grpo { steps = 2, group_size = 2, groups_per_step = 2, lr = 1e-3, kl = { coef = 0.1 } }",
+        "trainer = r1.sft {}",
+    );
+    fs::write(dir.path().join("b.lua"), sft).unwrap();
+    let error = fail(dir.path(), &["sft", "b.lua", "-q"]);
+    assert!(error.contains("`cold_start` comes before reinforcement learning"), "{error}");
+    // A row that is no conversation is found by the check.
+    fs::write(dir.path().join("train.jsonl"), "{\"messages\": [{\"role\": \"bot\", \"content\": \"x\"}]}\n").unwrap();
+    let told = r1(dir.path(), &["check", "a.lua"]).output().unwrap();
+    let told = String::from_utf8(told.stdout).unwrap();
+    assert!(told.contains("cold_start: ") && told.contains("train.jsonl:1"), "{told}");
+}

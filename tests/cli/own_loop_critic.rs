@@ -1,0 +1,192 @@
+//! Training loops of programs with a critic, and with a reference policy that is renewed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use super::{directory, fail, succeed};
+
+const RECIPE: &str = r#"
+return r1.recipe {
+  env = r1.env {
+    format = "retool",
+    max_steps = 2,
+    reset = function(task) return { messages = { r1.user(task.prompt) } } end,
+    step = function(state, action)
+      r1.push(state.messages, r1.assistant(action))
+      r1.push(state.messages, r1.user("Go on"))
+      return { reward = #action.text % 2 }
+    end,
+  },
+  reward = function(state, outcome) return { outcome = #outcome.text % 3 == 0 and 1 or 0 } end,
+  policy = { model = "model" },
+  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end } },
+  sampling = { max_new_tokens = 6 },
+  trainer = r1.ppo {
+    steps = 3, group_size = 1, groups_per_step = 4, lr = 1e-3, epochs = 2, mini_batches = 2,
+    critic = { lr = 1e-2, warmup = 1 }, kl = { coef = 0.05, place = "reward" },
+  },
+  seed = 3,
+  checkpoint = { every = 0, keep = 0 },
+}
+"#;
+
+/// Every file of a checkpoint with its bytes.
+fn files(dir: &Path, run: &str, step: u64) -> BTreeMap<String, Vec<u8>> {
+    let root = dir.join(format!("runs/{run}/checkpoints/step-{step:06}"));
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                found.insert(path.strip_prefix(&root).unwrap().display().to_string(), fs::read(path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn ppo_as_a_loop_in_lua_is_the_run_to_the_bit() {
+    let program = r#"
+local t = r1.training("a.lua", { name = "loop", settings = { ["trainer.critic.shared"] = arg[1] == "shared" } })
+assert(t.critic)
+while t.step < t.steps do
+  local stats = t:update(t:rollout())
+  assert(stats["critic/loss"] and stats["policy/updates"] == (t.step == 0 and 0 or 4))
+  t:next_step()
+end
+t:save()
+"#;
+    // Advantages and returns in Lua: a step's value is that of its first token, and the discount is 1.
+    let by_hand = r#"
+local t = r1.training("a.lua", { name = "by-hand", settings = {
+  ["trainer.kl.coef"] = 0, ["trainer.estimator.lambda"] = 1, ["trainer.estimator.gamma"] = 1, ["trainer.estimator.whiten"] = "none",
+} })
+while t.step < t.steps do
+  local batch = t:rollout()
+  local values, next_values = t:values(batch)
+  local advantages, returns = {}, {}
+  for i, one in ipairs(batch) do
+    local rest, count = next_values[i] or 0, #one.steps
+    assert(#values[i] == count and #values[i][1] > 0 and one.status == "truncated" and next_values[i] ~= nil)
+    advantages[i], returns[i] = {}, {}
+    for step = count, 1, -1 do
+      rest = rest + one.steps[step].reward
+      advantages[i][step], returns[i][step] = rest - values[i][step][1], rest
+    end
+  end
+  local theirs = t:advantages(batch)
+  for i = 1, #batch do
+    for step = 1, #theirs[i] do assert(math.abs(theirs[i][step][1] - advantages[i][step]) < 1e-6) end
+  end
+  t:update(batch, { advantages = advantages, returns = returns })
+  t:next_step()
+end
+local before = t:values({ "1-0-0" })[1][1][1]
+local stats = t:update({ "1-0-0" }, { returns = { 9 }, policy = false, mini_batches = 1 })
+assert(stats["critic/loss"] > 0 and stats["policy/updates"] == 0)
+assert(t:values({ "1-0-0" })[1][1][1] ~= before)
+t:next_step()
+"#;
+    let dir = directory(&[("a.lua", RECIPE), ("t.lua", program), ("h.lua", by_hand)], true);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "run"]);
+    succeed(dir.path(), &["lua", "t.lua"]);
+    let (run, own) = (files(dir.path(), "run", 3), files(dir.path(), "loop", 3));
+    assert!(run.keys().any(|name| name.contains("critic/")) && run.keys().eq(own.keys()));
+    for (name, bytes) in &run {
+        assert!(*bytes == own[name], "{name}");
+    }
+    // On a shared trunk too.
+    fs::remove_dir_all(dir.path().join("runs/loop")).unwrap();
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "shared", "trainer.critic.shared=true"]);
+    succeed(dir.path(), &["lua", "t.lua", "shared"]);
+    assert!(files(dir.path(), "shared", 3) == files(dir.path(), "loop", 3));
+    succeed(dir.path(), &["lua", "h.lua"]);
+}
+
+#[test]
+fn a_renewed_reference_is_used_and_kept() {
+    let recipe = RECIPE.replace("r1.ppo", "r1.grpo").replace("critic = { lr = 1e-2, warmup = 1 }, ", "");
+    let recipe = recipe.replace("group_size = 1", "group_size = 2").replace("place = \"reward\"", "place = \"loss\"");
+    let program = r#"
+local last, resume = tonumber(arg[1]), arg[2] ~= "" and arg[2] or nil
+local t = r1.training("a.lua", { name = "loop", resume = resume, settings = arg[3] and { ["policy.lora.rank"] = 2 } or nil })
+while t.step < last do
+  local batch = t:rollout()
+  if t.step == 1 and not resume then
+    local before = t:logprobs(batch, { model = "reference" })[1][1][1]
+    local now = t:logprobs(batch)[1][1][1]
+    assert(before ~= now)
+    t:renew_reference()
+    assert(t:logprobs(batch, { model = "reference" })[1][1][1] == now)
+  end
+  local stats = t:update(batch)
+  t:next_step { kl = stats["kl/mean"] }
+end
+t:save()
+"#;
+    let dir = directory(&[("a.lua", &recipe), ("t.lua", program)], true);
+    for adapter in [&[][..], &["lora"]] {
+        succeed(dir.path(), &[&["lua", "t.lua", "3", ""][..], adapter].concat());
+        let whole = files(dir.path(), "loop", 3);
+        assert!(whole.keys().any(|name| name.starts_with("trainer_state/reference/")), "{:?}", whole.keys());
+        fs::remove_dir_all(dir.path().join("runs/loop")).unwrap();
+        succeed(dir.path(), &[&["lua", "t.lua", "2", ""][..], adapter].concat());
+        succeed(dir.path(), &[&["lua", "t.lua", "3", "runs/loop"][..], adapter].concat());
+        let parts = files(dir.path(), "loop", 3);
+        assert!(whole.keys().eq(parts.keys()));
+        for (name, bytes) in &whole {
+            assert!(*bytes == parts[name], "{name} {adapter:?}");
+        }
+        // `r1 run` goes on with it as well.
+        let resume = ["run", "a.lua", "-q", "--resume", "runs/loop", "trainer.steps=4"];
+        let lora = if adapter.is_empty() { &[][..] } else { &["policy.lora.rank=2"] };
+        succeed(dir.path(), &[&resume[..], lora].concat());
+        assert!(files(dir.path(), "loop", 4).keys().eq(whole.keys()));
+        fs::remove_dir_all(dir.path().join("runs/loop")).unwrap();
+    }
+}
+
+/// The recipe may stand in the program: script workers load the program up to there.
+#[test]
+fn a_recipe_in_the_program_is_the_recipe_of_a_file() {
+    let table = RECIPE.trim().strip_prefix("return r1.recipe ").unwrap();
+    let program = |open: &str| {
+        format!(
+            "{open}\nwhile t.step < t.steps do\n  t:update(t:rollout())\n  t:next_step()\nend\nt:save()\nprint(t.step)\n"
+        )
+    };
+    let own = program(&format!(
+        "local words = require('words')\nlocal t = r1.training({}, {{ name = 'own', settings = {{ ['trainer.steps'] = arg[1] }} }})",
+        table.replace("\"Go on\"", "words.on")
+    ));
+    let dir = directory(&[("a.lua", RECIPE), ("own.lua", &own), ("words.lua", "return { on = 'Go on' }")], true);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "run", "trainer.steps=2"]);
+    assert_eq!(succeed(dir.path(), &["lua", "own.lua", "2"]).trim(), "2");
+    assert!(files(dir.path(), "run", 2) == files(dir.path(), "own", 2));
+    // What it made is a run, and the program a recipe.
+    succeed(dir.path(), &["replay", "runs/own"]);
+    succeed(dir.path(), &["check", "own.lua"]);
+    succeed(dir.path(), &["run", "own.lua", "-q", "--resume", "own", "trainer.steps=3"]);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "run", "trainer.steps=3"]);
+    assert!(files(dir.path(), "run", 3) == files(dir.path(), "own", 3));
+
+    let refused = |text: &str, words: &str| {
+        fs::write(dir.path().join("b.lua"), text).unwrap();
+        let error = fail(dir.path(), &["lua", "b.lua", "7"]);
+        assert!(error.contains(words) && error.contains("b.lua"), "{text}: {error}");
+    };
+    let varies = table.replace("seed = 3", "seed = tonumber(arg[1]) or 0");
+    refused(&program(&format!("local t = r1.training({varies})")), "gives another recipe when it is loaded again");
+    let reads = format!("local text = io.open('words.lua'):read('a')\nlocal t = r1.training({table})");
+    refused(&program(&reads), "the file is loaded again, up to r1.training, by each script worker");
+    refused("r1.training { trainr = 3 }", "unknown field `trainr`");
+    refused("r1.training(3)", "takes a table, got");
+    refused("r1.training()", "takes a recipe, or the path of one");
+    let error = fail(dir.path(), &["lua", "-e", &format!("r1.training({table})")]);
+    assert!(error.contains("a recipe as a table is for programs that are files"), "{error}");
+}

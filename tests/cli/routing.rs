@@ -1,0 +1,106 @@
+//! Routing replay in a run: recorded, stored, learned with, resumed.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::{directory, fail, succeed};
+
+const RECIPE: &str = r#"
+return r1.recipe {
+  env = r1.env {
+    format = "retool",
+    max_steps = 2,
+    reset = function(task) return { messages = { r1.user(task.prompt) } } end,
+    step = function(state, action)
+      r1.push(state.messages, r1.assistant(action))
+      r1.push(state.messages, r1.user("Go on"))
+      return {}
+    end,
+  },
+  reward = function(state, outcome) return #outcome.text % 2 end,
+  policy = { model = "experts" },
+  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. index } end } },
+  sampling = { max_new_tokens = 6 },
+  trainer = r1.grpo { steps = 2, group_size = 4, groups_per_step = 2, lr = 1e-2, epochs = 2, routing_replay = "rollout" },
+  seed = 2,
+  checkpoint = { every = 1, keep = 0 },
+}
+"#;
+
+/// A directory with the recipe, the usual model, and a mixture of experts with its tokenizer in `experts`.
+fn mixture() -> tempfile::TempDir {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let (from, to) = (dir.path().join("model"), dir.path().join("experts"));
+    let config: Value = serde_json::from_str(&fs::read_to_string(from.join("config.json")).unwrap()).unwrap();
+    let config = json!({
+        "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "vocab_size": config["vocab_size"],
+        "hidden_size": 16, "intermediate_size": 32, "moe_intermediate_size": 8, "num_hidden_layers": 2, "head_dim": 8,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 128, "num_experts": 4,
+        "num_experts_per_tok": 2, "norm_topk_prob": true, "tie_word_embeddings": true, "initializer_range": 0.2,
+        "eos_token_id": config["eos_token_id"],
+    });
+    let config = r1::model::Config::from_json(&config).unwrap();
+    let model = r1::model::Model::init(config, tch::Device::Cpu, tch::Kind::Float, 5).unwrap();
+    model.save(&to).unwrap();
+    for entry in fs::read_dir(&from).unwrap() {
+        let name = entry.unwrap().file_name();
+        if !to.join(&name).exists() && !name.to_string_lossy().ends_with("safetensors") {
+            fs::copy(from.join(&name), to.join(&name)).unwrap();
+        }
+    }
+    dir
+}
+
+fn metrics(dir: &Path, run: &str) -> Vec<Value> {
+    let text = fs::read_to_string(dir.join("runs").join(run).join("metrics.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.filter(|line| line.get("policy/loss").is_some()).collect()
+}
+
+#[test]
+fn the_routing_of_rollouts_is_stored_and_learned_with() {
+    let dir = mixture();
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "whole"]);
+    let stored = r1::store::read_trajectories(&dir.path().join("runs/whole/trajectories/step-000002.parquet")).unwrap();
+    assert_eq!(stored.len(), 8);
+    for one in &stored {
+        let mut covered = 0;
+        for step in &one.steps {
+            let computed = step.prompt_ids.len() + step.response_ids.len() - 1;
+            assert_eq!((step.routing.width, step.routing.start as usize), (4, covered), "two of four in two layers");
+            covered = step.routing.start as usize + step.routing.tokens();
+            assert_eq!(covered, computed);
+        }
+    }
+    // Sampler and learner route alike: the first update sees the same probabilities.
+    for step in metrics(dir.path(), "whole") {
+        assert!(step["mismatch/max_abs"].as_f64().unwrap() < 1e-4, "{step}");
+    }
+    // Without a record nothing is stored.
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "off", "trainer.routing_replay=off"]);
+    let plain = r1::store::read_trajectories(&dir.path().join("runs/off/trajectories/step-000001.parquet")).unwrap();
+    assert!(plain.iter().flat_map(|one| &one.steps).all(|step| step.routing.is_empty()));
+
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "parts", "trainer.steps=1"]);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/parts", "trainer.steps=2"]);
+    let weights =
+        |run: &str| fs::read(dir.path().join(format!("runs/{run}/checkpoints/step-000002/model.safetensors"))).unwrap();
+    assert!(weights("whole") == weights("parts"));
+    assert!(weights("whole") != weights("off"), "the second epoch computes with the experts of the first");
+    succeed(dir.path(), &["replay", "runs/whole"]);
+}
+
+#[test]
+fn a_dense_model_has_no_routing() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let error = fail(dir.path(), &["run", "a.lua", "-q", "policy.model=model"]);
+    assert!(
+        error.contains("trainer.routing_replay is \"rollout\"") && error.contains("no mixture of experts"),
+        "{error}"
+    );
+    assert!(error.contains("a.lua:17"), "{error}");
+    let error = fail(dir.path(), &["run", "a.lua", "-q", "trainer.routing_replay=learner"]);
+    assert!(error.contains("it is one of `off`, `rollout`"), "{error}");
+}
