@@ -17,6 +17,10 @@ local function options(name, given, known)
     end
     if kind == "count" then
       tools.whole(name .. ": `" .. key .. "`", value, 2)
+    elseif kind == "model" then
+      if type(value) ~= "string" and type(value) ~= "table" then
+        error(name .. ": `" .. key .. "` must be a name, or { url =, name =, key = }, got a " .. type(value), 3)
+      end
     elseif type(value) ~= kind then
       error(name .. ": `" .. key .. "` must be a " .. kind .. ", got a " .. type(value), 3)
     end
@@ -157,7 +161,7 @@ end
 function Context:summarize(given)
   local known = {
     over = "count", to = "count", memory = "table", title = "string", write = "function",
-    instruction = "string", model = "string", max_new_tokens = "count", train = "boolean",
+    instruction = "string", model = "model", max_new_tokens = "count", train = "boolean",
   }
   local asked = options("summarize", given, known)
   for _, name in ipairs { "over", "memory" } do

@@ -19,7 +19,7 @@ pub use branch::{Branch, BranchAt};
 pub use data::{
     Columns, Compression, DataFile, DataFormat, DataSettings, HubData, OverlongPrompts, Part, Paths, Source,
 };
-pub use env::{CallRewards, EnvSettings, ExcessCalls, OnOverflow};
+pub use env::{CallRewards, EnvSettings, ExcessCalls, OnOverflow, ToolChoice};
 pub use learner::{
     ALGORITHMS, Algorithm, Choice, CriticSettings, Decay, Filter, Kl, KlPlace, Learner, MiniBatchBy, OnNan,
     RoutingReplay, WeightGroup,

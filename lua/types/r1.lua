@@ -131,6 +131,24 @@ function LossBatch:where(condition, x, y) end
 ---@param x r1.LossTensor
 function LossBatch:log(name, x) end
 
+---The policy, as a flow sees it.
+---@class r1.Policy
+---@field steps number Replies so far
+---@field state any Plain data that `reward` and tools get; `task` and `messages` are in it
+---@field budget r1.Budget What a prompt may have
+local Policy = {}
+
+---A reply of the policy: one step of the trajectory, with its token ids and log-probabilities recorded. At a limit it raises an error, which ends the flow unless it is caught.
+---@param shown r1.Context|r1.Message[]|string|{ token_ids: number[] } The prompt. Messages that continue an earlier conversation of the flow keep its sampled ids
+---@param options? { max_new_tokens?: number, stop?: string|string[], tools?: string[] }
+---@return r1.Action
+function Policy:generate(shown, options) end
+
+---Adds to the reward of a step.
+---@param value number
+---@param step? number Which reply, from 1; the last unless said
+function Policy:reward(value, step) end
+
 ---What a context may have.
 ---@class r1.Budget
 ---@field tokens number Longest prompt
@@ -302,19 +320,6 @@ function Training:save(out) end
 ---Where tasks come from.
 ---@class r1.Dataset
 
----A file of data: a read-only list of rows.
----@class r1.Resource
-
----An index of texts.
----@class r1.TextIndex
-local TextIndex = {}
-
----The texts that are most like a query, with the scores of r1.text.rank.
----@param query string
----@param k? number Texts at most (10)
----@return ({ index: integer, score: number })[] # Best first; texts that share no word with the query are left out
-function TextIndex:search(query, k) end
-
 ---A view of a conversation.
 ---@class r1.Context
 local Context = {}
@@ -355,7 +360,7 @@ function Context:shorten_tool_results(options) end
 function Context:recall(options) end
 
 ---Has the oldest messages give way to a summary when there are too many tokens. It is written once; steps go on from it.
----@param options { over: number, memory: any, to?: number, title?: string, instruction?: string, model?: string, max_new_tokens?: number, train?: boolean, write?: fun(messages: r1.Message[], earlier: string?): string }
+---@param options { over: number, memory: any, to?: number, title?: string, instruction?: string, model?: string|{ url: string, name: string, key?: r1.Secret, headers?: table<string, any>, timeout?: number|string, retries?: number }, max_new_tokens?: number, train?: boolean, write?: fun(messages: r1.Message[], earlier: string?): string }
 ---@return r1.Context
 function Context:summarize(options) end
 
@@ -646,6 +651,7 @@ function Expectation:raises(text) end
 ---@field on_overflow? string
 ---@field max_calls? number
 ---@field excess_calls? string
+---@field tool_choice? string
 ---@field max_result_tokens? number
 ---@field call_rewards? table<string, any>
 ---@field system? string
@@ -775,12 +781,12 @@ r1 = {}
 r1.version = nil
 
 ---What a script returns: what to train, on what, how.
----@param recipe { name?: string, seed?: number, env?: r1.Env, envs?: table<string, r1.Env>, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, advantage?: fun(group: r1.GroupMember[], failed: number): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, policy?: r1.PolicySettings, data?: { train?: r1.Dataset|string|table|r1.Task[], eval?: r1.Dataset|string|table|r1.Task[], max_prompt_tokens?: number, overlong_prompts?: string }, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, needs?: string[] }
+---@param recipe { name?: string, seed?: number, env?: r1.Env, envs?: table<string, r1.Env>, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, advantage?: fun(group: r1.GroupMember[], failed: number): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, policy?: r1.PolicySettings, data?: { train?: r1.Dataset|string|table|r1.Task[], eval?: r1.Dataset|string|table|r1.Task[], max_prompt_tokens?: number, overlong_prompts?: string }, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, needs?: string[] }
 ---@return r1.Recipe
 function r1.recipe(recipe) end
 
 ---An environment. Its functions hold no state: the host keeps it, copies it, takes it back.
----@param env { tools?: r1.Tool[], format?: string|r1.Format, max_steps?: number, max_tokens?: number, on_overflow?: string, max_calls?: number, excess_calls?: string, max_result_tokens?: number, call_rewards?: { ok?: number, failed?: number, refused?: number, malformed?: number }, system?: string, reply_prefix?: string, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any> }
+---@param env { tools?: r1.Tool[], format?: string|r1.Format, max_steps?: number, max_tokens?: number, on_overflow?: string, max_calls?: number, excess_calls?: string, tool_choice?: string, max_result_tokens?: number, call_rewards?: { ok?: number, failed?: number, refused?: number, malformed?: number }, system?: string, reply_prefix?: string, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any> }
 ---@return r1.Env
 function r1.env(env) end
 
@@ -870,11 +876,6 @@ function r1.data.hf(name, options) end
 ---@return r1.Dataset
 function r1.data.generate(rows) end
 
----A file of data that is read once per process, at the top of the script, and shared by all workers: a corpus, a dictionary. corpus[i] is row i, frozen; #corpus their number; `for i, row in corpus do` goes through them; corpus.path and corpus.hash (SHA-256) tell the file. Runs record the hash.
----@param file string|{ path: string, format?: string, columns?: table<string, string>, max_size?: number|string } The path, relative to the script's directory; format by its name unless said: jsonl, json, csv, tsv, parquet, arrow, text (a row { text = … } for each line); columns = { mine = "theirs" }; max_size in MiB or as "1GiB" (256MiB)
----@return r1.Resource
-function r1.resource(file) end
-
 ---A view of a conversation: its methods change what is shown, never the messages themselves, and give it back. A context function returns it. Without further ado it keeps the messages before the first reply, and the last.
 ---@param messages r1.Message[]
 ---@return r1.Context
@@ -882,7 +883,7 @@ function r1.context(messages) end
 
 ---Has the policy, or a model by name, write a text: a summary, a judgement. Only this trajectory waits; the text is recorded for replays.
 ---@param prompt r1.Message[]|string Text is one message of the user
----@param options? { model?: string, max_new_tokens?: number, temperature?: number, top_k?: number, top_p?: number, min_p?: number, stop?: string|string[], train?: boolean }
+---@param options? { model?: string|{ url: string, name: string, key?: r1.Secret, headers?: table<string, any>, timeout?: number|string, retries?: number }, max_new_tokens?: number, temperature?: number, top_k?: number, top_p?: number, min_p?: number, stop?: string|string[], train?: boolean }
 ---@return string? # Nil if the prompt leaves no room
 ---@return { finish_reason: string, tokens: number }|string # Facts, or why there is none
 function r1.generate(prompt, options) end
@@ -1044,17 +1045,11 @@ function r1.re.escape(text) end
 
 r1.text = {}
 
----Texts by likeness to a query (BM25 over words), without an index: for notes and texts that change. r1.text.index answers many queries.
+---Texts by likeness to a query (BM25 over words): a search over notes or a small collection.
 ---@param query string
 ---@param texts string[]
 ---@return ({ index: integer, score: number })[] # Best first; texts that share no word with the query are left out
 function r1.text.rank(query, texts) end
-
----An index of texts for many searches (BM25 over words). That of a resource is made once per process; make it at the top of the script.
----@param texts string[]|r1.Resource A list of texts, or a resource
----@param options? { column?: string, k1?: number, b?: number }
----@return r1.TextIndex
-function r1.text.index(texts, options) end
 
 ---Reads a reply as a policy's is read.
 ---@param format string|r1.Format

@@ -20,8 +20,11 @@ pub struct EnvSettings {
     /// Most calls of a reply that are carried out; 0 is no limit.
     pub max_calls: usize,
     /// What happens to a reply with more calls than that: `refuse` carries out the first ones and answers the others with an
-    /// error; `refuse_all` carries out none.
+    /// error; `refuse_all` carries out none; `ignore` carries out the first ones and answers no others.
     pub excess_calls: ExcessCalls,
+    /// Which replies must call a tool: none (`auto`), the first of a trajectory (`first`) or all (`required`). One that does
+    /// not counts as a malformed call, and the trajectory goes on.
+    pub tool_choice: ToolChoice,
     /// Longest result of a tool in tokens of the policy; a longer one is cut, and says so. 0 is no limit. A tool's own
     /// `max_result_tokens` takes precedence.
     pub max_result_tokens: usize,
@@ -43,6 +46,7 @@ impl Default for EnvSettings {
             on_overflow: OnOverflow::End,
             max_calls: 0,
             excess_calls: ExcessCalls::Refuse,
+            tool_choice: ToolChoice::Auto,
             max_result_tokens: 0,
             call_rewards: CallRewards::default(),
             system: String::new(),
@@ -59,6 +63,20 @@ pub enum ExcessCalls {
     Refuse,
     /// All are refused.
     RefuseAll,
+    /// The first ones are carried out, the others get no answer.
+    Ignore,
+}
+
+/// Which replies must call a tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolChoice {
+    /// The policy decides.
+    Auto,
+    /// The first one of a trajectory.
+    First,
+    /// Every one.
+    Required,
 }
 
 /// Process rewards of calls, where the tool gives none of its own.
@@ -71,7 +89,7 @@ pub struct CallRewards {
     pub failed: f64,
     /// The call was not carried out: an unknown tool, arguments that do not fit, more calls than `env.max_calls`.
     pub refused: f64,
-    /// The call could not be parsed.
+    /// The call could not be parsed, or is missing where `env.tool_choice` requires one.
     pub malformed: f64,
 }
 

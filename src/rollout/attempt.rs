@@ -52,7 +52,8 @@ pub struct Attempt {
     /// Steps after which it is cut off.
     max_steps: usize,
     trajectory: Trajectory,
-    last: Option<Last>,
+    /// The last step; of a flow also the last steps of its other conversations, the latest last.
+    last: Vec<Last>,
     /// The prompt of the next step; `None` until [`Attempt::look`].
     shown: Option<Prompt>,
     over: Option<Status>,
@@ -63,11 +64,11 @@ impl Attempt {
     /// Resets the environment to `task`.
     pub async fn begin(stage: Stage<'_>, spec: Spec, task: Value, record: &Record) -> Result<Self, Failure> {
         record.set_name(&spec.id);
-        let state = stage.worker.reset_as(spec.split, &task, spec.env_seed, record).await?;
+        let state = stage.worker.reset_within(spec.split, &task, spec.env_seed, record, spec.budget()).await?;
         let trajectory = empty(&spec, task, stage.worker.hash());
         let max_steps = spec.max_steps.unwrap_or(state.max_steps());
         let mut attempt =
-            Self { spec, state, max_steps, trajectory, last: None, shown: None, over: None, failed: None };
+            Self { spec, state, max_steps, trajectory, last: Vec::new(), shown: None, over: None, failed: None };
         if max_steps == 0 {
             attempt.truncate(Limit::MaxSteps);
         }
@@ -90,6 +91,7 @@ impl Attempt {
                 Ok(prompt) => self.shown = Some(prompt),
                 Err(Stop::Failed(failure)) if failure.status == Status::ContextOverflow && self.ends_on_overflow() => {
                     self.truncate(Limit::ContextOverflow);
+                    self.end_flow(stage).await?;
                 }
                 Err(stop) => return Err(stop),
             }
@@ -103,9 +105,9 @@ impl Attempt {
 
     async fn prompt(&self, stage: Stage<'_>) -> Result<Prompt, Stop> {
         let (worker, renderer, budget) = (stage.worker, self.renderer(stage), self.spec.budget());
-        let tools = self.state.tools();
+        let tools = &self.state.tools();
         let observation = worker.observe(&self.state, budget).await?;
-        let prompt = Prompt::of(renderer, tools, observation, self.last.as_ref())?;
+        let prompt = Prompt::of(renderer, tools, observation, &self.last)?;
         readable(&prompt.ids, renderer)?;
         if prompt.ids.len() > budget && worker.has_context(&self.state) {
             let checked = budget::check(renderer, tools, &prompt.observation, budget);
@@ -117,6 +119,30 @@ impl Attempt {
             return Err(Failure::new(Status::ContextOverflow, error).into());
         }
         Ok(prompt)
+    }
+
+    /// Lets a flow finish that a limit has ended; what it returns belongs to the last step.
+    async fn end_flow(&mut self, stage: Stage<'_>) -> Result<(), Failure> {
+        let Some(limit) = self.trajectory.truncated_by.filter(|_| self.state.is_flow()) else { return Ok(()) };
+        let result = stage.worker.end_flow(&self.state, limit).await?;
+        self.credit(&result);
+        if let Some(step) = self.trajectory.steps.last_mut() {
+            step.reward += result.reward;
+            step.tools.extend(result.tools);
+        }
+        Ok(())
+    }
+
+    /// Counts the parts of a reward, and rewards for steps before the last.
+    fn credit(&mut self, result: &StepResult) {
+        for (name, value) in &result.parts {
+            *self.trajectory.reward_parts.entry(name.clone()).or_insert(0.0) += value;
+        }
+        for (step, reward) in &result.earlier {
+            if let Some(step) = self.trajectory.steps.get_mut(*step) {
+                step.reward += reward;
+            }
+        }
     }
 
     /// Ends it by a limit, behind its last step.
@@ -133,7 +159,8 @@ impl Attempt {
     pub fn room(&self) -> usize {
         let prompt = self.shown.as_ref().map_or(0, |prompt| prompt.ids.len());
         let left = self.tokens_left().unwrap_or(usize::MAX);
-        self.spec.sampling.max_new_tokens.min(self.spec.max_context.saturating_sub(prompt)).min(left)
+        let own = self.state.of_reply().0.unwrap_or(usize::MAX);
+        self.spec.sampling.max_new_tokens.min(self.spec.max_context.saturating_sub(prompt)).min(left).min(own)
     }
 
     /// What is left of `env.max_tokens`; `None` without that limit.
@@ -158,6 +185,12 @@ impl Attempt {
             own.stop.extend(renderer.stop_strings().iter().cloned());
             sampling = own.into();
         }
+        let stop = self.state.of_reply().1;
+        if !stop.is_empty() {
+            let mut own = (*sampling).clone();
+            own.stop.extend(stop);
+            sampling = own.into();
+        }
         Ok(Some(Request {
             prompt_ids,
             sampling,
@@ -174,7 +207,7 @@ impl Attempt {
     pub(super) fn read(&self, stage: Stage<'_>, completion: &Completion) -> Result<Action> {
         let renderer = self.renderer(stage);
         let prefixed = self.shown.as_ref().is_none_or(|prompt| prompt.prefixed);
-        read_reply(renderer, self.state.tools(), if prefixed { renderer.reply_prefix() } else { "" }, completion)
+        read_reply(renderer, &self.state.tools(), if prefixed { renderer.reply_prefix() } else { "" }, completion)
     }
 
     /// Hands a reply to the environment. A reply that it fails on is kept as the last step. Nothing happens if the context is
@@ -189,6 +222,7 @@ impl Attempt {
     pub async fn take(&mut self, stage: Stage<'_>, completion: Completion, action: Action) -> Result<(), Stop> {
         self.look(stage).await?;
         let Some(prompt) = self.shown.take() else { return Ok(()) };
+        let tools = self.state.tools();
         let privileged = self.privileged(stage).await;
         let (privileged, result) = match privileged {
             Ok(text) => (text, stage.worker.step(&self.state, &action).await),
@@ -196,7 +230,7 @@ impl Attempt {
         };
         let routed = self.trajectory.steps.last().filter(|_| !prompt.new_row);
         let routed = routed.map_or(0, |last| last.routing.start as usize + last.routing.tokens());
-        let (result, failure) = match result {
+        let (mut result, failure) = match result {
             Ok(result) => (result, None),
             Err(failure) => (StepResult::default(), Some(failure)),
         };
@@ -210,7 +244,7 @@ impl Attempt {
             reward: result.reward,
             terminated: result.done,
             truncated: false,
-            tools: result.tools,
+            tools: std::mem::take(&mut result.tools),
             prefilled: completion.prefilled as u32,
             new_row: prompt.new_row,
             routing: completion.routing.from(routed),
@@ -221,15 +255,18 @@ impl Attempt {
         if let Some(failure) = failure {
             return Err(failure.into());
         }
-        for (name, value) in result.parts {
-            *self.trajectory.reward_parts.entry(name).or_insert(0.0) += value;
-        }
+        self.credit(&result);
         if result.done {
             self.over = Some(Status::Terminated);
             return Ok(());
         }
         let shown = prompt.messages();
-        self.last = Some(Last { shown, ids: prompt.ids, response: completion.token_ids, text: action.text });
+        if !self.state.is_flow() {
+            self.last.clear();
+        } else if let Some(continued) = prompt.continues {
+            self.last.remove(continued);
+        }
+        self.last.push(Last { shown, tools, ids: prompt.ids, response: completion.token_ids, text: action.text });
         if result.truncated {
             self.truncate(Limit::of_reply(completion.finish_reason));
         } else if self.tokens_left() == Some(0) {
@@ -237,7 +274,7 @@ impl Attempt {
         } else if self.trajectory.steps.len() >= self.max_steps {
             self.truncate(Limit::MaxSteps);
         }
-        Ok(())
+        Ok(self.end_flow(stage).await?)
     }
 
     /// What a critic is shown of the state as it is, where one learns from the trajectory and the recipe has a function for it.
@@ -324,10 +361,12 @@ impl Attempt {
         }
         let observation = match stage.worker.observe(&self.state, self.spec.budget()).await {
             Err(failure) if failure.status == Status::ContextOverflow => return Ok(reply),
+            // A flow that returned `truncated` has nothing more to show.
+            Err(_) if self.state.is_flow() => return Ok(reply),
             observed => observed?,
         };
         let (renderer, tools) = (self.renderer(stage), self.state.tools());
-        let next = Prompt::of(renderer, tools, observation, self.last.as_ref())?.ids;
+        let next = Prompt::of(renderer, &tools, observation, &self.last)?.ids;
         Ok(if next.len() <= self.spec.max_context { next } else { reply })
     }
 

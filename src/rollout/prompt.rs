@@ -3,6 +3,8 @@
 //! Token in, token out: the prompt of a step that continues the last one is the last prompt's ids, the sampled ids,
 //! and the ids of what the environment added; nothing sampled is ever tokenised again.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::attempt::{Stop, stop_of};
@@ -11,10 +13,12 @@ use crate::mdp::{Message, Observation, Status};
 use crate::script::Failure;
 use crate::text::{Extension, Renderer};
 
-/// What the last step showed and got, from which the next prompt is continued.
+/// What a step showed and got, from which a later prompt is continued.
 #[derive(Clone)]
 pub(super) struct Last {
     pub(super) shown: Option<Vec<Message>>,
+    /// Schemas that were shown; a conversation goes on with the same ones.
+    pub(super) tools: Arc<[Value]>,
     pub(super) ids: Vec<u32>,
     pub(super) response: Vec<u32>,
     pub(super) text: String,
@@ -27,18 +31,21 @@ pub struct Prompt {
     pub ids: Vec<u32>,
     /// It does not extend the last prompt and reply: it starts a new training row.
     pub new_row: bool,
+    /// Which of the conversations it continues, where it does.
+    pub(super) continues: Option<usize>,
     /// It ends with the reply prefix.
     pub prefixed: bool,
 }
 
 impl Prompt {
-    /// The ids of an observation.
+    /// The ids of an observation. `last`: the last steps of the conversations that it may continue, the latest last.
     pub(super) fn of(
         renderer: &Renderer,
         tools: &[Value],
         observation: Observation,
-        last: Option<&Last>,
+        last: &[Last],
     ) -> Result<Self, Stop> {
+        let count = last.len();
         let messages = match &observation {
             Observation::Messages(messages) => messages,
             Observation::Text(text) => {
@@ -59,26 +66,34 @@ impl Prompt {
             return Err(Stop::Failed(Failure::new(Status::EnvError, error)));
         }
         let prefixed = renderer.prefixes(messages, tools).map_err(stop_of)?;
-        if let Some(last) = last
-            && let Some(shown) = &last.shown
-            && let Extension::Appends(added) =
-                renderer.extend(shown, &last.response, &last.text, messages, tools).map_err(stop_of)?
-        {
-            let ids = [last.ids.as_slice(), &last.response, &added].concat();
-            return Ok(Self { observation, ids, new_row: false, prefixed });
+        for (place, last) in last.iter().enumerate().rev() {
+            if let Some(shown) = &last.shown
+                && (std::ptr::eq(&raw const *last.tools, tools) || *last.tools == *tools)
+                && let Extension::Appends(added) =
+                    renderer.extend(shown, &last.response, &last.text, messages, tools).map_err(stop_of)?
+            {
+                let ids = [last.ids.as_slice(), &last.response, &added].concat();
+                return Ok(Self::new(observation, ids, Some(place), count, prefixed));
+            }
         }
         let ids = renderer.prompt(messages, tools).map_err(stop_of)?;
-        Ok(Self { observation, ids, new_row: true, prefixed })
+        Ok(Self::new(observation, ids, None, count, prefixed))
     }
 
-    fn raw(observation: Observation, ids: Vec<u32>, last: Option<&Last>) -> Self {
-        let continues = last.is_some_and(|last| {
+    /// A row goes on only with the step right before it.
+    fn new(observation: Observation, ids: Vec<u32>, continues: Option<usize>, count: usize, prefixed: bool) -> Self {
+        let new_row = continues.is_none_or(|place| place + 1 != count);
+        Self { observation, ids, new_row, continues, prefixed }
+    }
+
+    fn raw(observation: Observation, ids: Vec<u32>, last: &[Last]) -> Self {
+        let continues = last.iter().rposition(|last| {
             let (prompt, response) = (&last.ids, &last.response);
             ids.len() >= prompt.len() + response.len()
                 && ids.starts_with(prompt)
                 && ids[prompt.len()..].starts_with(response)
         });
-        Self { observation, ids, new_row: !continues, prefixed: false }
+        Self::new(observation, ids, continues, last.len(), false)
     }
 
     /// The messages that were shown, if it was messages.

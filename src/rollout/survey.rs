@@ -170,8 +170,8 @@ async fn prompt(
 ) -> std::result::Result<Option<usize>, Failure> {
     /// Bytes of text that a token has at least, however odd the text.
     const BYTES: f64 = 0.25;
-    let state = worker.reset_as(search.split, task, spec.env_seed, record).await?;
     let budget = spec.budget();
+    let state = worker.reset_within(search.split, task, spec.env_seed, record, budget).await?;
     let observation = worker.observe(&state, budget).await?;
     let renderer = state.renderer().unwrap_or(search.renderer);
     let failed = |error: Error| Failure::new(Status::EnvError, error);
@@ -180,11 +180,11 @@ async fn prompt(
         Observation::Text(text) => renderer.tokenizer().encode(text).map_err(failed)?.len(),
         Observation::Messages(messages) => {
             // Most prompts are far from the limit, and need not be encoded.
-            let text = renderer.prompt_text(messages, state.tools()).map_err(failed)?;
+            let text = renderer.prompt_text(messages, &state.tools()).map_err(failed)?;
             if text.len() as f64 <= search.longest as f64 * BYTES {
                 return Ok(None);
             }
-            renderer.count(messages, state.tools()).map_err(failed)?
+            renderer.count(messages, &state.tools()).map_err(failed)?
         }
     };
     let longest = if worker.has_context(&state) { search.longest.min(budget) } else { search.longest };

@@ -39,6 +39,8 @@ pub(crate) struct LoadedEnv {
     pub(crate) reset: Entered,
     pub(crate) own_reset: bool,
     pub(crate) step: Entered,
+    /// In place of both.
+    pub(crate) flow: Option<Function>,
     pub(crate) context: Option<Entered>,
     pub(crate) reward: Option<Function>,
     pub(crate) tools: Vec<Rc<Tool>>,
@@ -58,7 +60,10 @@ impl LoadedEnv {
             .map_err(|error| Error::new(Kind::Internal, format!("lua/env.lua: {error}")))?;
         let own_reset = env.and_then(|env| env.reset.clone());
         let own_step = env.and_then(|env| env.step.clone());
+        let flow = env.and_then(|env| env.flow.clone());
         let context = env.and_then(|env| env.context.clone()).or_else(|| recipe.context.clone());
+        // A flow shows what it hands to policy:generate.
+        let context = context.filter(|_| flow.is_none());
         let renderer = match &vm.host.renderer {
             Some(renderer) => {
                 let (usual, own) = (script.style()?, script.style_of(&settings)?);
@@ -70,9 +75,10 @@ impl LoadedEnv {
         };
         Ok(Self {
             name: name.to_owned(),
-            own_reset: own_reset.is_some(),
+            own_reset: own_reset.is_some() || flow.is_some(),
             reset: Entered::new(vm, "reset", own_reset.unwrap_or(reset))?,
             step: Entered::new(vm, "step", own_step.unwrap_or(step))?,
+            flow,
             context: context.map(|own| Entered::new(vm, "context", own)).transpose()?,
             reward: env.and_then(|env| env.reward.clone()).or_else(|| recipe.reward.clone()),
             tools: env.map(|env| env.tools.clone()).unwrap_or_default(),

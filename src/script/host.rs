@@ -102,6 +102,8 @@ pub(crate) struct Call {
     lines: Cell<usize>,
     /// Whether it has been said that it logs too many.
     cut: Cell<bool>,
+    /// It runs what has run before: its lines were logged then.
+    pub(crate) quiet: Cell<bool>,
     /// What tools were asked and answered, in order. Calls that a tool makes itself are not among them.
     pub(crate) tools: RefCell<Vec<ToolRecord>>,
     /// Calls of the reply that were carried out so far, for `env.max_calls`.
@@ -147,11 +149,21 @@ impl Call {
             result: limits.result.saturating_mul(1 << 10),
             lines: Cell::new(limits.log),
             cut: Cell::new(false),
+            quiet: Cell::new(false),
             tools: RefCell::new(Vec::new()),
             carried_out: Cell::new(0),
             undeclared: RefCell::default(),
             session: None,
             env: None,
+        }
+    }
+
+    /// The function of the script that runs: a flow runs in the place of `reset` and `step`.
+    pub(crate) fn function(&self) -> &'static str {
+        let flow = || self.env.as_ref().is_some_and(|env| env.env.flow.is_some());
+        match self.entry {
+            Entry::Reset | Entry::Step if flow() => "flow",
+            entry => entry.name(),
         }
     }
 
@@ -173,7 +185,7 @@ pub struct LogLine {
     /// `scripts/retool.lua:12`
     pub place: String,
     pub text: String,
-    /// The function that ran: `script` (the file, while it is loaded), `row`, `reset`, `context`, `step`, `reward`,
+    /// The function that ran: `script` (the file, while it is loaded), `row`, `reset`, `context`, `step`, `flow`, `reward`,
     /// `advantage` …
     pub function: &'static str,
     /// Id of the trajectory; empty for calls that belong to none, and where trajectories have no ids.
@@ -300,10 +312,13 @@ impl Host {
 
     pub(crate) fn log(&self, place: String, text: String) {
         let call = self.current();
+        if call.quiet.get() {
+            return;
+        }
         let line = |place: String, text: String| {
             let (trajectory, steps) =
                 if call.entry.is_of_trajectory() { (call.record.name(), call.seed.1) } else { (String::new(), 0) };
-            LogLine { place, text, function: call.entry.name(), trajectory, steps }
+            LogLine { place, text, function: call.function(), trajectory, steps }
         };
         if let Some(echo) = &self.echo {
             return echo(&line(place, text), Stream::Log);

@@ -3,6 +3,7 @@
 //! - [`Script`] (`load`): a script read once: settings, hash, sources. Plain data.
 //! - [`Worker`]: one virtual machine on one thread; rows, reset, observe, step, reward
 //! - [`State`]: a trajectory's plain data; snapshot, restore, fork
+//! - `flow`: a function that drives its own loop, run as an environment
 //! - [`Record`]: what a trajectory's script asked of the world and was told; what a replay answers from
 //! - [`Console`]: typed code beside a loaded script, breakpoints, completion
 //! - `vm`, `limits`, `host`: calls in and out under CPU, wait and memory limits
@@ -36,6 +37,7 @@ mod dataset;
 pub mod docs;
 mod envs;
 mod failure;
+mod flow;
 mod grants;
 mod habits;
 mod host;

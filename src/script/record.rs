@@ -399,6 +399,11 @@ impl Call {
         self.lane.borrow().in_tool
     }
 
+    /// Whether something runs that was started beside others: a tool, or a function of `r1.join`.
+    pub(crate) fn in_branch(&self) -> bool {
+        self.lane.borrow().parent.is_some()
+    }
+
     fn branch_as<F: Future>(self: &Rc<Self>, future: F, in_tool: bool) -> impl Future<Output = F::Output> + use<F> {
         let (call, parent) = (self.clone(), self.lane());
         parent.branches.set(parent.branches.get() + 1);

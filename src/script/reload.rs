@@ -261,7 +261,7 @@ async fn try_task(
         let at = |reached| move |failure| (reached, failure);
         let state = worker.reset(task, 0).await.map_err(at(Reached::Reset))?;
         worker.observe(&state, budget).await.map_err(at(Reached::Observe))?;
-        let parsed = state.renderer().unwrap_or(renderer).parse(REPLY, state.tools());
+        let parsed = state.renderer().unwrap_or(renderer).parse(REPLY, &state.tools());
         let failed = |error| (Reached::Step, Failure::new(Status::EnvError, error));
         let parsed = parsed.map_err(failed)?;
         let action = Action {

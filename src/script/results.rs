@@ -23,6 +23,8 @@ pub struct StepResult {
     pub truncated: bool,
     /// Named parts for the logs.
     pub parts: BTreeMap<String, f64>,
+    /// Rewards that a flow set for steps before this one, counted from 0.
+    pub earlier: Vec<(usize, f64)>,
     pub tools: Vec<ToolRecord>,
 }
 
@@ -43,6 +45,29 @@ pub struct Reward {
     pub total: f64,
     /// Named parts as they are, before weights.
     pub parts: BTreeMap<String, f64>,
+}
+
+/// What a flow returned: nothing, a reward, or a table as `step` returns it. It has ended the task unless it says
+/// `truncated`.
+pub(crate) fn flow_result(value: &Value) -> Result<StepResult, String> {
+    let mut result = match value {
+        Value::Nil => StepResult::default(),
+        Value::Integer(_) | Value::Number(_) => {
+            StepResult { reward: number("flow: reward", value)?, ..StepResult::default() }
+        }
+        Value::Table(table) if matches!(table.raw_get("done"), Ok(Value::Boolean(false))) => {
+            return Err("the flow returned with done = false; it goes on with policy:generate, and ends early with \
+                        truncated = true"
+                .to_owned());
+        }
+        Value::Table(_) => step_result(value).map_err(|why| match why.strip_prefix("step") {
+            Some(rest) => format!("flow{rest}"),
+            None => why,
+        })?,
+        other => return Err(format!("the flow returned {}; it must return a number, a table or nothing", kind(other))),
+    };
+    result.done = result.done || !result.truncated;
+    Ok(result)
 }
 
 pub(crate) fn step_result(value: &Value) -> Result<StepResult, String> {

@@ -10,6 +10,7 @@ use serde_json::{Value as Json, json};
 
 use super::convert::{self, Odd};
 use super::envs::TaskEnv;
+use super::flow::Flow;
 use super::record::Record;
 use crate::config::EnvSettings;
 use crate::error::{Error, Kind, Result};
@@ -32,6 +33,8 @@ pub struct State {
     pub(crate) size: Rc<Size>,
     /// Which environment it is of, with which tools.
     pub(crate) env: Rc<TaskEnv>,
+    /// Where a flow runs, the function itself.
+    pub(crate) flow: Option<Rc<Flow>>,
     lua: Lua,
 }
 
@@ -82,7 +85,7 @@ impl State {
             table.raw_set("calls", 0)?;
         }
         let (size, lua) = (Size::new(lua), lua.clone());
-        Ok(Self { table, seed, steps: Rc::default(), counts_calls, session, record, size, env, lua })
+        Ok(Self { table, seed, steps: Rc::default(), counts_calls, session, record, size, env, flow: None, lua })
     }
 
     /// The seed that `reset` was given.
@@ -91,8 +94,20 @@ impl State {
     }
 
     /// The schemas of the tools that the policy is shown, in the OpenAI shape, for the chat template.
-    pub fn tools(&self) -> &[Json] {
-        &self.env.schemas
+    pub fn tools(&self) -> Arc<[Json]> {
+        let wanted = self.flow.as_ref().and_then(|flow| flow.wanted());
+        Arc::clone(wanted.as_ref().map_or(&self.env.schemas, |wanted| &wanted.tools))
+    }
+
+    /// Whether a flow runs in it, which can't be taken from a snapshot.
+    pub fn is_flow(&self) -> bool {
+        self.env.env.flow.is_some()
+    }
+
+    /// What the flow asks of the next reply: its longest, in tokens, and texts that end it.
+    pub fn of_reply(&self) -> (Option<usize>, Vec<String>) {
+        let wanted = self.flow.as_ref().and_then(|flow| flow.wanted());
+        wanted.map(|wanted| (wanted.max_new_tokens, wanted.stop.clone())).unwrap_or_default()
     }
 
     /// The settings of the environment.
@@ -161,6 +176,7 @@ impl State {
             record: Record::live(),
             size: Size::new(lua),
             env,
+            flow: None,
             lua: lua.clone(),
         })
     }
@@ -174,7 +190,8 @@ impl State {
                 let size = Size::new(&self.lua);
                 size.set(self.size.get());
                 let (steps, record) = (Rc::new(Cell::new(self.steps.get())), self.record.fork());
-                Ok(Self { table, steps, session: self.session.fork(), record, size, ..self.clone() })
+                let flow = self.flow.as_ref().map(|flow| flow.fork());
+                Ok(Self { table, steps, session: self.session.fork(), record, size, flow, ..self.clone() })
             }
             other => Err(failed(format!("the state became a {}", other.type_name()))),
         }

@@ -38,7 +38,8 @@ impl<R: FromLuaMulti + 'static> Suspended<R> {
 }
 
 impl<R> Suspended<R> {
-    fn end(&mut self) {
+    /// Drops the call before its end.
+    pub(crate) fn end(&mut self) {
         match self.lua.try_upgrade() {
             Some(lua) => with_room(&lua, || self.future = None),
             None => self.future = None,

@@ -201,24 +201,44 @@ impl Vm {
         args: impl IntoLuaMulti,
     ) -> Result<R, Failure> {
         let mut future = Suspended::outermost(&self.lua, function, args);
+        let ended = self.run_until(call, function, &mut future, || false).await?;
+        ended
+            .ok_or_else(|| Failure::new(Status::EnvError, Error::new(Kind::Internal, "a call was left before its end")))
+    }
+
+    /// Runs a call of `function` that has begun until it has ended, or until it waits and `paused` holds (`None`). It is
+    /// dropped when it fails.
+    pub(crate) async fn run_until<R: FromLuaMulti + 'static>(
+        &self,
+        call: &Rc<Call>,
+        function: &Function,
+        future: &mut Suspended<R>,
+        paused: impl Fn() -> bool,
+    ) -> Result<Option<R>, Failure> {
         let limited = poll_fn(|cx| {
             let polled = {
                 let _running = self.enter(call);
-                Pin::new(&mut future).poll(cx)
+                Pin::new(&mut *future).poll(cx)
             };
             // What it holds while it waits, all others have to do without.
             if polled.is_pending() && self.holds_too_much(call) {
                 return Poll::Ready(Err(mlua::Error::MemoryError("not enough memory".to_owned())));
             }
-            polled
+            match polled {
+                Poll::Ready(result) => Poll::Ready(result.map(Some)),
+                Poll::Pending if paused() => Poll::Ready(Ok(None)),
+                Poll::Pending => Poll::Pending,
+            }
         });
         let wait = Duration::try_from_secs_f64(self.limits.wait).unwrap_or(Duration::MAX);
         let result = call.within(wait, limited).await;
-        // With it goes what it holds, so that it can be collected.
-        drop(future);
+        if !matches!(result, Some(Ok(_))) {
+            // With it goes what it holds, so that it can be collected.
+            future.end();
+        }
         let Some(result) = result else {
             self.collect_garbage();
-            let name = call.entry.name();
+            let name = call.function();
             let message = format!("{name} waited for tools longer than limits.wait = {} s", self.limits.wait);
             let error = Error { place: self.origin(function), ..Error::new(Kind::Script, message) };
             return Err(Failure::new(Status::ToolTimeout, error));
@@ -262,13 +282,13 @@ impl Vm {
         self.origins.borrow().get(&(function.to_pointer() as usize)).cloned().or_else(|| definition(function))
     }
 
-    /// The size of a list of messages.
-    pub(crate) fn size(&self, call: &Rc<Call>, list: &Table) -> Result<Measured, Failure> {
+    /// The size of a table, which may have `most` bytes.
+    pub(crate) fn size(&self, call: &Rc<Call>, table: &Table, most: usize) -> Result<Measured, Failure> {
         let size = self
             .entries
             .raw_get::<Function>("size")
             .map_err(|error| Failure::new(Status::EnvError, describe(&error).error))?;
-        self.call_now(call, &size, (list, self.limits.text << 20))
+        self.call_now(call, &size, (table, most))
     }
 
     /// What the trajectories' states take, and how much of the machine's memory is something else that no collection
@@ -319,7 +339,7 @@ impl Vm {
     }
 
     fn finish<R>(&self, call: &Call, function: &Function, result: mlua::Result<R>) -> Result<R, Failure> {
-        let entry = call.entry.name();
+        let entry = call.function();
         if call.cpu_hit.get() {
             self.collect_garbage();
             let (seconds, name, hint) = match call.entry {

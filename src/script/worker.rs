@@ -21,6 +21,7 @@ use super::results::{Outcome, Reward, StepResult, reward, step_result};
 use super::rows::{self, Split};
 use super::state::State;
 use super::vm::{Measured, Vm, at_definition, definition};
+use crate::config::ToolChoice;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Limit, Message, Observation, Status};
 use crate::text::{FormatChoice, Renderer};
@@ -91,6 +92,18 @@ impl Worker {
 
     /// As [`Worker::reset_with`], for a task of a split,
     pub async fn reset_as(&self, split: Split, task: &Json, seed: u64, record: &Record) -> Result<State, Failure> {
+        self.reset_within(split, task, seed, record, usize::MAX).await
+    }
+
+    /// As [`Worker::reset_as`], with the tokens that prompts may have, which a flow is told before it shows one.
+    pub async fn reset_within(
+        &self,
+        split: Split,
+        task: &Json,
+        seed: u64,
+        record: &Record,
+        budget: usize,
+    ) -> Result<State, Failure> {
         if !record.is_replay() {
             self.prepare().map_err(|error| Failure::new(Status::EnvError, error))?;
         }
@@ -99,19 +112,14 @@ impl Worker {
         let reset = &loaded.reset;
         let session = Rc::default();
         let own = OfTrajectory { record: record.clone(), session: Rc::clone(&session), env: env.clone() };
+        if loaded.flow.is_some() {
+            return self.begin_flow(task, seed, budget, own).await.map_err(|failure| with_columns(failure, task));
+        }
         let call = Call::of_trajectory(Entry::Reset, (seed, 0), &self.vm.limits, own);
         let convert = |json: &Json| convert::from_json(&self.vm.lua, json).map_err(|error| host_failure(&error));
         let input = (convert(task)?, convert(&Json::Object(env.kwargs.clone()))?);
         let (value, size): (Value, Measured) =
-            self.vm.call(&call, &reset.measured, input).await.map_err(|mut failure| {
-                // A column that is not there is the commonest cause.
-                if failure.status == Status::EnvError && failure.error.message.contains("nil") {
-                    let known: Vec<&str> =
-                        task.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
-                    failure.error = failure.error.hint(format!("the task's columns: {}", rows::names(&known)));
-                }
-                failure
-            })?;
+            self.vm.call(&call, &reset.measured, input).await.map_err(|failure| with_columns(failure, task))?;
         let Value::Table(table) = value else {
             let message = format!("reset returned {}; it must return the state, a table", kind(&value));
             return Err(broken(&reset.own, message));
@@ -124,14 +132,14 @@ impl Worker {
     }
 
     /// The size of the state that a call left, which must be plain data and not too much of it.
-    fn sized(&self, size: Measured, call: &Call, function: &Function) -> Result<usize, Failure> {
+    pub(super) fn sized(&self, size: Measured, call: &Call, function: &Function) -> Result<usize, Failure> {
         if let (Some(bytes), ..) = size {
             return Ok(bytes);
         }
         let place = at_definition(function, "");
         match size {
             (_, Some(why), _) if why == "large" => {
-                let error = self.vm.trajectory_error(call.entry.name());
+                let error = self.vm.trajectory_error(call.function());
                 let message = format!("the state after {}", error.message.replace("needs more memory", "is more"));
                 Err(Failure::new(Status::ScriptLimit, Error { message, place: place.place, ..error }))
             }
@@ -147,12 +155,17 @@ impl Worker {
     /// What the policy is shown: the context function's answer, or `state.messages`.
     pub async fn observe(&self, state: &State, budget: usize) -> Result<Observation, Failure> {
         let env = &state.env.env;
+        if let Some(flow) = &state.flow {
+            let ended = || broken(&env.reset.own, "the flow has returned, and shows nothing more".to_owned());
+            return flow.wanted().map(|wanted| wanted.observation.clone()).ok_or_else(ended);
+        }
         let Some(context) = &env.context else {
             return match state.table.raw_get("messages") {
                 Ok(Value::Table(list)) => {
                     // Most states are smaller than any observation may be.
                     if state.size.get() > self.vm.limits.text << 20 {
-                        let size = self.vm.size(&self.call_of(Entry::Observe, state), &list)?;
+                        let size =
+                            self.vm.size(&self.call_of(Entry::Observe, state), &list, self.vm.limits.text << 20)?;
                         self.shown(size, &env.reset.own)?;
                     }
                     messages::messages(&list, "state.messages")
@@ -235,6 +248,11 @@ impl Worker {
 
     /// Hands the env an action.
     pub async fn step(&self, state: &State, action: &Action) -> Result<StepResult, Failure> {
+        let lacking = lacking_call(state, action);
+        let action = lacking.as_ref().unwrap_or(action);
+        if let Some(flow) = &state.flow {
+            return self.step_flow(state, flow, action).await;
+        }
         let env = &state.env.env;
         let call = self.call_of(Entry::Step, state);
         let (text, ids, reason, calls) =
@@ -246,6 +264,12 @@ impl Worker {
             None => step_result(&value).map_err(|why| broken(&env.step.own, why))?,
         };
         state.size.set(self.sized(size, &call, &env.step.own)?);
+        self.close_step(state, &call, &mut result)?;
+        Ok(result)
+    }
+
+    /// Adds what the tools of a step did and earned to its result, and counts it.
+    pub(super) fn close_step(&self, state: &State, call: &Call, result: &mut StepResult) -> Result<(), Failure> {
         result.tools = call.tools.take();
         result.reward += result.tools.iter().map(|tool| tool.reward).sum::<f64>();
         if state.counts_calls && !result.tools.is_empty() {
@@ -254,7 +278,7 @@ impl Worker {
             counted.map_err(|error| host_failure(&error))?;
         }
         state.steps.set(state.steps.get() + 1);
-        Ok(result)
+        Ok(())
     }
 
     /// The outcome reward; 0 if the recipe has no reward function.
@@ -361,9 +385,12 @@ impl Worker {
         self.vm.lua.used_memory()
     }
 
-    /// The line where one of the functions that the host calls is defined: `reset`, `step`, `context`, `reward`.
+    /// The line where one of the functions that the host calls is defined: `reset`, `step`, `context`, `reward`; the flow
+    /// where it takes their place.
     pub fn place_of(&self, function: &str) -> Option<String> {
-        self.functions().iter().find(|(name, _)| *name == function).and_then(|(_, function)| definition(function))
+        let all = self.functions();
+        let named = |wanted: &str| all.iter().find(|(name, _)| *name == wanted);
+        named(function).or_else(|| named("flow")).and_then(|(_, function)| definition(function))
     }
 
     pub(crate) fn machine(&self) -> &Rc<Vm> {
@@ -375,7 +402,10 @@ impl Worker {
         let mut all = Vec::new();
         for known in self.envs.all() {
             let env = &known.env;
-            all.extend([("reset", env.reset.own.clone()), ("step", env.step.own.clone())]);
+            match &env.flow {
+                Some(flow) => all.push(("flow", flow.clone())),
+                None => all.extend([("reset", env.reset.own.clone()), ("step", env.step.own.clone())]),
+            }
             all.extend(env.context.as_ref().map(|context| ("context", context.own.clone())));
             all.extend(env.reward.as_ref().map(|reward| ("reward", reward.clone())));
         }
@@ -397,15 +427,46 @@ impl Worker {
         self.script.formats.choose(name)
     }
 
-    fn call_of(&self, entry: Entry, state: &State) -> Rc<Call> {
+    pub(super) fn call_of(&self, entry: Entry, state: &State) -> Rc<Call> {
         let (record, session, env) = (state.record.clone(), state.session.clone(), state.env.clone());
         let own = OfTrajectory { record, session, env };
         Call::of_trajectory(entry, (state.seed, state.steps.get()), &self.vm.limits, own)
     }
 }
 
+/// A failure of a function that reads a task: a column that is not there is the commonest cause.
+fn with_columns(mut failure: Failure, task: &Json) -> Failure {
+    if failure.status == Status::EnvError && failure.error.message.contains("nil") {
+        let known: Vec<&str> = task.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
+        failure.error = failure.error.hint(format!("the task's columns: {}", rows::names(&known)));
+    }
+    failure
+}
+
+/// A reply that calls no tool where `env.tool_choice` requires a call: with an error in the place of the call. A reply
+/// that was cut before its end may have been on its way to one.
+fn lacking_call(state: &State, action: &Action) -> Option<Action> {
+    let required = match state.settings().tool_choice {
+        ToolChoice::Auto => false,
+        ToolChoice::First => state.steps() == 0,
+        ToolChoice::Required => true,
+    };
+    let tools = state.tools();
+    if !required || tools.is_empty() || action.finish_reason.is_cut() {
+        return None;
+    }
+    if !action.tool_calls.is_empty() || !action.errors.is_empty() {
+        return None;
+    }
+    let name = |tool: &Json| format!("`{}`", tool["function"]["name"].as_str().unwrap_or_default());
+    let names: Vec<String> = tools.iter().map(name).collect();
+    let which = if state.settings().tool_choice == ToolChoice::First { "the first" } else { "every" };
+    let error = format!("{which} reply must call a tool: {}", names.join(", "));
+    Some(Action { errors: vec![error], ..action.clone() })
+}
+
 /// The script broke its contract.
-fn broken(function: &Function, message: String) -> Failure {
+pub(super) fn broken(function: &Function, message: String) -> Failure {
     Failure::new(Status::EnvError, at_definition(function, message))
 }
 
@@ -418,7 +479,7 @@ fn placed(function: &Function, error: Error) -> Error {
 }
 
 /// The VM refused the host something: out of memory, as a rule.
-fn host_failure(error: &mlua::Error) -> Failure {
+pub(super) fn host_failure(error: &mlua::Error) -> Failure {
     let status = if super::failure::is_memory(error) { Status::ScriptLimit } else { Status::EnvError };
     Failure::new(status, describe(error).error)
 }

@@ -2,7 +2,7 @@
 //! data ([`Services`]).
 //!
 //! The thread starts with the first question, so that a program without a model starts at once. Questions are
-//! answered in turn.
+//! answered in turn; replies that a model is asked for at the same time (`r1.join`) are written together.
 
 mod at_hand;
 mod envs;
@@ -10,7 +10,9 @@ mod models;
 mod rl;
 mod training;
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::Value as Json;
@@ -122,10 +124,42 @@ impl Services for TensorThread {
     }
 }
 
+const GENERATE: &str = "model.generate";
+
+/// How long a model waits for others that want a reply too: functions of `r1.join` ask one right after the other.
+const OTHERS: Duration = Duration::from_millis(1);
+
+/// The questions that follow for a reply of the same model. The first that is another one is put off.
+fn together(first: Question, questions: &mpsc::Receiver<Question>, put_off: &mut VecDeque<Question>) -> Vec<Question> {
+    let mut batch = vec![first];
+    while batch.len() < models::TOGETHER {
+        let Some(next) = put_off.pop_front().or_else(|| questions.recv_timeout(OTHERS).ok()) else { break };
+        if next.function == GENERATE && next.arguments["model"] == batch[0].arguments["model"] {
+            batch.push(next);
+        } else {
+            put_off.push_front(next);
+            break;
+        }
+    }
+    batch
+}
+
 fn answer(questions: &mpsc::Receiver<Question>, reporter: Reporter) {
     let mut models = Models::new(reporter);
     let mut trainings = Trainings::default();
-    for Question { function, arguments, reply, queue } in questions {
+    let mut put_off = VecDeque::new();
+    while let Some(question) = put_off.pop_front().or_else(|| questions.recv().ok()) {
+        if question.function == GENERATE {
+            let (asked, replies): (Vec<Json>, Vec<_>) = together(question, questions, &mut put_off)
+                .into_iter()
+                .map(|question| (question.arguments, question.reply))
+                .unzip();
+            for (reply, answer) in replies.into_iter().zip(models.generate(&asked)) {
+                let _ = reply.send(answer);
+            }
+            continue;
+        }
+        let Question { function, arguments, reply, queue } = question;
         // Nobody waits for the answer to a closing.
         let answer = if function.starts_with("rl.") {
             rl::call(&function, &arguments)
@@ -137,5 +171,38 @@ fn answer(questions: &mpsc::Receiver<Question>, reporter: Reporter) {
             models.call(&function, &arguments)
         };
         let _ = reply.send(answer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn question(function: &str, model: u64) -> Question {
+        let (reply, _) = oneshot::channel();
+        Question { function: function.to_owned(), arguments: json!({ "model": model }), reply, queue: None }
+    }
+
+    #[test]
+    fn replies_of_one_model_are_asked_for_together() {
+        let (sender, questions) = mpsc::channel();
+        for (function, model) in [(GENERATE, 1), (GENERATE, 1), (GENERATE, 2), ("model.close", 1), (GENERATE, 1)] {
+            sender.send(question(function, model)).unwrap();
+        }
+        let mut put_off = VecDeque::new();
+        let mut batches = Vec::new();
+        while let Some(next) = put_off.pop_front().or_else(|| questions.try_recv().ok()) {
+            if next.function == GENERATE {
+                batches.push((GENERATE, together(next, &questions, &mut put_off).len()));
+            } else {
+                batches.push(("close", 1));
+            }
+        }
+        // In the order of the questions: a model is not used after it was closed.
+        assert_eq!(batches, [(GENERATE, 2), (GENERATE, 1), ("close", 1), (GENERATE, 1)]);
     }
 }

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json, json};
 use tch::{Kind as Type, Tensor};
 
-use crate::engine::{self, Engine, EngineOptions, Queue, TokenBytes, logprobs_of};
+use crate::engine::{self, Engine, EngineOptions, Policy, Queue, TokenBytes, logprobs_of};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Message, Request, Sampling, Seed, StreamSeed};
+use crate::mdp::{Completion, Message, Request, Sampling, Seed, StreamSeed};
 use crate::model::{Model, Packed};
 use crate::script::{policy_settings, section, section_over};
 use crate::telemetry::Reporter;
@@ -21,6 +21,8 @@ use crate::{store, train};
 
 /// Positions whose logits exist at once.
 const CHUNK: usize = 256;
+/// Replies that a model writes at the same time.
+pub(super) const TOGETHER: usize = 16;
 /// Most numbers that `logits` gives back.
 const MOST_LOGITS: usize = 1 << 22;
 
@@ -93,8 +95,17 @@ impl Models {
             "model.logprobs" => opened.logprobs(&read::<Vec<u32>>(&arguments["ids"])?, &read(&arguments["options"])?),
             "model.score" => opened.score(arguments),
             "model.logits" => opened.logits(&read::<Vec<u32>>(&arguments["ids"])?),
-            "model.generate" => opened.generate(&arguments["prompt"], &arguments["sampling"]),
             other => Err(Error::new(Kind::Internal, format!("no service is called `{other}`"))),
+        }
+    }
+
+    /// Has a model write several replies at the same time. The answers are in the order of the questions, which are all for
+    /// the model of the first.
+    pub(super) fn generate(&mut self, asked: &[Json]) -> Vec<Result<Json>> {
+        let handle = asked.first().and_then(|first| first["model"].as_u64());
+        match handle.and_then(|handle| self.open.get_mut(&handle)) {
+            Some(opened) => opened.generate(asked),
+            None => asked.iter().map(|_| Err(Error::new(Kind::Internal, "the model is not open"))).collect(),
         }
     }
 
@@ -130,7 +141,7 @@ impl Models {
             Some(renderer) => renderer.tokenizer().token_bytes(),
             None => vec![Vec::new(); model.config.vocab_size],
         };
-        let sizes = EngineOptions::sized(&model.config, model.cache_options(), 1, policy.max_context);
+        let sizes = EngineOptions::sized(&model.config, model.cache_options(), TOGETHER, policy.max_context);
         let engine = Engine::new(Rc::clone(&model), Arc::new(TokenBytes::new(bytes)), sizes)?;
         let eos = match &renderer {
             Some(renderer) => renderer.stop_ids(),
@@ -254,8 +265,28 @@ impl Opened {
         Ok(Json::Array(all.chunks(vocab).map(|row| json!(row)).collect()))
     }
 
-    /// Samples a reply to ids, text or messages.
-    fn generate(&mut self, prompt: &Json, asked: &Json) -> Result<Json> {
+    /// Samples replies to ids, text or messages, all at the same time.
+    fn generate(&mut self, asked: &[Json]) -> Vec<Result<Json>> {
+        let (client, queue) = engine::channel();
+        let submitted: Vec<Result<_>> = asked
+            .iter()
+            .map(|asked| {
+                let request = self.request(&asked["prompt"], &asked["sampling"])?;
+                Ok((Arc::clone(&request.stop_ids), client.submit(request)))
+            })
+            .collect();
+        drop(client);
+        let served = self.engine.serve(queue);
+        let gone = || Error::new(Kind::Internal, "the engine lost a request");
+        let all = submitted.into_iter().map(|submitted| {
+            let (stop_ids, reply) = submitted?;
+            let reply = reply.blocking_recv().map_err(|_| served.as_ref().err().cloned().unwrap_or_else(gone))??;
+            Ok(self.told(&reply, &stop_ids))
+        });
+        all.collect()
+    }
+
+    fn request(&mut self, prompt: &Json, asked: &Json) -> Result<Request> {
         let fields = asked.as_object().cloned().unwrap_or_default();
         let own = |name: &String| ["stop_ids", "ignore_eos", "seed", "tools"].contains(&name.as_str());
         let (asked, sampling): (Map<_, _>, Map<_, _>) = fields.into_iter().partition(|(name, _)| own(name));
@@ -267,14 +298,16 @@ impl Opened {
         let mut stop_ids = if asked.ignore_eos { Vec::new() } else { self.eos.to_vec() };
         stop_ids.extend(asked.stop_ids);
         self.requests += 1;
-        let request = Request {
+        Ok(Request {
             prompt_ids,
             sampling: Arc::new(sampling),
-            stop_ids: Arc::new(stop_ids.clone()),
+            stop_ids: Arc::new(stop_ids),
             seed: StreamSeed { seed: asked.seed.0, trajectory: 0, step: 0 },
             conversation: self.requests,
-        };
-        let reply = self.engine.generate(request, &|| false, &mut |_| ())?;
+        })
+    }
+
+    fn told(&self, reply: &Completion, stop_ids: &[u32]) -> Json {
         let own = match reply.token_ids.split_last() {
             Some((last, own)) if stop_ids.contains(last) => own,
             _ => &reply.token_ids,
@@ -284,10 +317,10 @@ impl Opened {
         let top: Vec<Json> = reply.top_logprobs.iter().map(|place| place.iter().map(one).collect()).collect();
         let top = if top.is_empty() { Json::Null } else { top.into() };
         let logprobs: Vec<f64> = reply.logprobs.iter().map(|&logprob| f64::from(logprob)).collect();
-        Ok(json!({
+        json!({
             "text": text, "token_ids": reply.token_ids, "logprobs": logprobs,
             "finish_reason": reply.finish_reason.name(), "top_logprobs": top,
-        }))
+        })
     }
 
     fn prompt(&self, prompt: &Json, tools: &[Json]) -> Result<Vec<u32>> {
@@ -320,4 +353,34 @@ fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
         return Err(Error::new(Kind::Numeric, "the model gives NaN").hint("are its weights damaged?"));
     }
     Ok(values.into_iter().map(f64::from).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn replies_that_are_written_together_are_those_written_alone() {
+        let mut models = Models::new(Reporter::silent());
+        let nano = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/r1-nano");
+        let model = models.call("model.open", &json!({ "model": nano, "options": {} })).unwrap();
+        let asked: Vec<Json> = (0..6)
+            .map(|seed| {
+                let sampling = json!({ "seed": seed, "temperature": 1, "max_new_tokens": 12 });
+                json!({ "model": model, "prompt": format!("What is {seed} + 3?"), "sampling": sampling })
+            })
+            .collect();
+        let alone: Vec<Json> =
+            asked.iter().map(|one| models.generate(std::slice::from_ref(one)).remove(0).unwrap()).collect();
+        let mut mixed = asked.clone();
+        mixed.insert(2, json!({ "model": model, "prompt": 5, "sampling": {} }));
+        let mut together = models.generate(&mixed);
+        // One that is wrong fails alone.
+        assert!(together.remove(2).is_err());
+        assert_eq!(together.into_iter().map(Result::unwrap).collect::<Vec<_>>(), alone);
+        let opened = models.open.values().next().unwrap();
+        assert_eq!(opened.engine.progress().stats().max_batch, 6);
+    }
 }

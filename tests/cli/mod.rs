@@ -11,6 +11,7 @@ mod doc;
 mod documented;
 mod episodes;
 mod failures;
+mod flow;
 mod hub;
 mod infer;
 mod infer_stop;

@@ -361,7 +361,7 @@ impl Chat {
         };
         for step in 1..=state.max_steps() {
             let observation = wait(&recipe.runtime, interrupt, worker.observe(&state, budget))?.map_err(failed)?;
-            let action = self.reply(&observation, (state.tools(), state.renderer()), answer, show)?;
+            let action = self.reply(&observation, (&state.tools(), state.renderer()), answer, show)?;
             if answer.stopped {
                 // Nothing is done any more that the half of a reply may ask for.
                 let mut snapshot = state.snapshot()?;

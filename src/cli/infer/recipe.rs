@@ -44,6 +44,11 @@ pub(super) async fn begin(worker: &Worker, question: &str, system: Option<&str>,
         }
     }
     let mut state = worker.reset(&task, seed).await.map_err(failed)?;
+    if state.is_flow() {
+        let message = "this recipe's env can't be chatted with: it is a flow, which drives its own conversations";
+        return Err(Error::new(Kind::Script, message)
+            .hint("leave out --script to chat without tools; r1 repl steps through the flow"));
+    }
     let messages = worker.messages(&state);
     let asked = messages.iter().rev().find(|message| message.role == Role::User).map(|message| message.content.text());
     let asked = asked.ok_or_else(|| {

@@ -312,8 +312,16 @@ pub(super) const SETTINGS: &[Setting] = &[
         "string",
         "",
         "\"refuse\"",
-        "refuse, refuse_all",
-        "What a reply with more calls comes to: the others are refused, or all of them.",
+        "refuse, refuse_all, ignore",
+        "What a reply with more calls comes to: the others are refused, all are refused, or the others get no answer.",
+    ),
+    s(
+        "env.tool_choice",
+        "string",
+        "",
+        "\"auto\"",
+        "auto, first, required",
+        "Which replies must call a tool: none, the first of a trajectory, or all. One that does not counts as malformed.",
     ),
     s(
         "env.max_result_tokens",

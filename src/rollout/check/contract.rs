@@ -322,7 +322,7 @@ async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<
                 Err(Stop::Fatal(error)) => return Err(error),
             };
             let most = attempt.room();
-            let seen = Now { task: &task.value, tools: attempt.state().tools(), shown: &shown, step, most };
+            let seen = Now { task: &task.value, tools: &attempt.state().tools(), shown: &shown, step, most };
             let Some(said) = now.say(attempt.renderer(stage), &seen)? else { return Ok(None) };
             let completion = typed(attempt.renderer(stage), &said.text, said.finish_reason)?;
             match attempt.act(stage, completion).await {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::float_cmp, clippy::print_stderr, clippy::panic)]
 
 mod ends;
+mod flows;
 mod forks;
 
 use std::collections::HashMap;

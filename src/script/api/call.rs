@@ -160,6 +160,9 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
             continue;
         };
         let fits = schema::check(&tool.parameters, &arguments).map_err(|why| (CallKind::BadArguments, why));
+        if fits.is_ok() && quota.ignores() {
+            continue;
+        }
         if let Err((kind, why)) = fits.and_then(|()| quota.take().map_err(|why| (CallKind::Excess, why))) {
             let why = format!("Error: {why}");
             let reward = tool.rewards.refused.unwrap_or(rewards.refused);
@@ -200,6 +203,8 @@ struct Quota<'a> {
     most: Option<usize>,
     /// Calls of the reply, where more than `most` refuse all.
     too_many: Option<usize>,
+    /// Calls beyond the limit get no answer.
+    ignored: bool,
 }
 
 impl<'a> Quota<'a> {
@@ -215,7 +220,12 @@ impl<'a> Quota<'a> {
         }
         let refuses_all = env.excess_calls == ExcessCalls::RefuseAll;
         let too_many = most.filter(|most| refuses_all && well_formed > *most).map(|_| well_formed);
-        Ok(Self { call, most, too_many })
+        Ok(Self { call, most, too_many, ignored: env.excess_calls == ExcessCalls::Ignore })
+    }
+
+    /// Whether the limit is reached and further calls get no answer.
+    fn ignores(&self) -> bool {
+        self.ignored && self.most.is_some_and(|most| self.call.carried_out.get() >= most)
     }
 
     /// Counts one more call, or says why it is not carried out.

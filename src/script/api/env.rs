@@ -9,6 +9,7 @@ use super::args::{Fields, fail, fail_with};
 use super::format::FormatHandle;
 use super::tool::{Tool, ToolHandle};
 use crate::config::EnvSettings;
+use crate::error::{Error, Kind};
 use crate::script::convert::kind;
 use crate::script::host::Host;
 use crate::script::settings;
@@ -21,6 +22,8 @@ pub(crate) struct Env {
     pub(crate) tools: Vec<Rc<Tool>>,
     pub(crate) reset: Option<Function>,
     pub(crate) step: Option<Function>,
+    /// In place of `reset` and `step`.
+    pub(crate) flow: Option<Function>,
     /// In place of the recipe's.
     pub(crate) context: Option<Function>,
     pub(crate) reward: Option<Function>,
@@ -28,7 +31,7 @@ pub(crate) struct Env {
 
 impl UserData for Env {}
 
-pub(super) const FIELDS: [&str; 15] = [
+pub(super) const FIELDS: [&str; 17] = [
     "tools",
     "format",
     "max_steps",
@@ -36,12 +39,14 @@ pub(super) const FIELDS: [&str; 15] = [
     "on_overflow",
     "max_calls",
     "excess_calls",
+    "tool_choice",
     "max_result_tokens",
     "call_rewards",
     "system",
     "reply_prefix",
     "reset",
     "step",
+    "flow",
     "context",
     "reward",
 ];
@@ -57,7 +62,8 @@ fn env(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Env> {
     let tools = tools(lua, &fields)?;
     let (reset, step) = (fields.function("reset")?, fields.function("step")?);
     let (context, reward) = (fields.function("context")?, fields.function("reward")?);
-    let mut settings = fields.rest(&["tools", "format", "reset", "step", "context", "reward"])?;
+    let flow = fields.function("flow")?;
+    let mut settings = fields.rest(&["tools", "format", "reset", "step", "flow", "context", "reward"])?;
     let format = match fields.get("format")? {
         Value::Nil => None,
         Value::String(name) => {
@@ -80,14 +86,30 @@ fn env(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Env> {
     settings.extend(format.map(|name| ("format".to_owned(), Json::from(name))));
     let settings = Json::Object(settings);
     let read: EnvSettings = settings::section("env", &settings).map_err(|error| fail_with(lua, NAME, error))?;
-    if reset.is_some() && !read.system.is_empty() {
-        return Err(fail(
-            lua,
-            NAME,
-            "`system` is for the default reset; with a `reset` of your own, put r1.system(…) first in its messages",
-        ));
+    let own = if flow.is_some() { flow.as_ref().map(|_| "flow") } else { reset.as_ref().map(|_| "reset") };
+    if let Some(own) = own.filter(|_| !read.system.is_empty()) {
+        let why = format!(
+            "`system` is for the default reset; with a `{own}` of your own, put r1.system(…) first in its messages"
+        );
+        return Err(fail(lua, NAME, why));
     }
-    Ok(Env { settings, tools, reset, step, context, reward })
+    if flow.is_some() {
+        let beside = [("reset", &reset), ("step", &step), ("context", &context)];
+        if let Some((name, _)) = beside.into_iter().find(|(_, function)| function.is_some()) {
+            return Err(fail_with(lua, NAME, beside_flow(name)));
+        }
+    }
+    Ok(Env { settings, tools, reset, step, flow, context, reward })
+}
+
+/// The refusal of a function that a flow leaves nothing to do for.
+pub(super) fn beside_flow(name: &str) -> Error {
+    let does = match name {
+        "context" => "a flow decides what the policy sees: it hands the messages to policy:generate",
+        _ => "a flow takes their place: it drives its own loop over policy:generate",
+    };
+    let hint = format!("{does}; leave out `{name}`, or `flow` (docs/environments.md)");
+    Error::new(Kind::Script, format!("`flow` and `{name}` are both set")).hint(hint)
 }
 
 fn tools(lua: &Lua, fields: &Fields<'_>) -> mlua::Result<Vec<Rc<Tool>>> {

@@ -10,6 +10,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::oneshot;
 
 use super::args::{Fields, fail, raise};
+use super::endpoint::Endpoint;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
 use crate::script::Services;
@@ -48,16 +49,17 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
     let (host, opened) = (host.clone(), opened.clone());
     let generate = lua.create_async_function(move |lua, (prompt, options): (Value, Value)| {
         let call = host.current();
-        let asked = read(&lua, &prompt, &options);
+        let asked = read(&lua, &host, &prompt, &options);
         let (host, opened) = (host.clone(), opened.clone());
         async move {
             let Asked { messages, options, model } = asked?;
             let seed = call.random();
-            let request = request(&messages, &options, model.as_deref(), seed);
+            let request = request(&messages, &options, &model, seed);
             let live = async {
                 match model {
-                    None => write(&call, messages, options, seed).await,
-                    Some(name) => write_with(&host, &opened, &name, &messages, &options, seed).await,
+                    Writer::Policy => write(&call, messages, options, seed).await,
+                    Writer::Endpoint(endpoint) => endpoint.complete(NAME, &host, &messages, &options).await,
+                    Writer::Model(name) => write_with(&host, &opened, &name, &messages, &options, seed).await,
                 }
             };
             let told = call.ask("generate", request, live).await.map_err(raise)?;
@@ -76,10 +78,19 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
 struct Asked {
     messages: Vec<Message>,
     options: AskOptions,
-    model: Option<String>,
+    model: Writer,
 }
 
-fn read(lua: &Lua, prompt: &Value, options: &Value) -> mlua::Result<Asked> {
+/// Who writes.
+enum Writer {
+    Policy,
+    /// A model by name.
+    Model(String),
+    /// One behind a server.
+    Endpoint(Endpoint),
+}
+
+fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Result<Asked> {
     let messages = match prompt {
         Value::String(text) => vec![Message::user(text.to_string_lossy())],
         Value::Table(list) => messages(list, "messages").map_err(|why| fail(lua, NAME, why))?,
@@ -102,7 +113,12 @@ fn read(lua: &Lua, prompt: &Value, options: &Value) -> mlua::Result<Asked> {
         Value::Boolean(train) => train,
         other => return Err(fields.refuse("train", "true or false", &other)),
     };
-    let model = fields.text("model")?;
+    let model = match fields.get("model")? {
+        Value::Nil => Writer::Policy,
+        Value::String(name) => Writer::Model(name.to_string_lossy()),
+        given @ Value::Table(_) => Writer::Endpoint(Endpoint::read(lua, host, NAME, &given)?),
+        other => return Err(fields.refuse("model", "a name, or { url =, name =, key = }", &other)),
+    };
     let stop = match fields.json("stop")? {
         Json::Null => Vec::new(),
         Json::String(stop) => vec![stop],
@@ -120,7 +136,7 @@ fn read(lua: &Lua, prompt: &Value, options: &Value) -> mlua::Result<Asked> {
         stop,
         train,
     };
-    if train && model.is_some() {
+    if train && !matches!(model, Writer::Policy) {
         return Err(fail(lua, NAME, "`train` is for what the policy writes; this names another model"));
     }
     let own =
@@ -133,10 +149,17 @@ fn read(lua: &Lua, prompt: &Value, options: &Value) -> mlua::Result<Asked> {
 }
 
 /// The question as the record keeps it.
-fn request(messages: &[Message], options: &AskOptions, model: Option<&str>, seed: u64) -> Json {
+fn request(messages: &[Message], options: &AskOptions, model: &Writer, seed: u64) -> Json {
     let mut request = json!({ "messages": messages, "train": options.train, "seed": seed });
     for (name, value) in [
-        ("model", json!(model)),
+        (
+            "model",
+            match model {
+                Writer::Policy => Json::Null,
+                Writer::Model(name) => json!(name),
+                Writer::Endpoint(endpoint) => endpoint.shown(),
+            },
+        ),
         ("max_new_tokens", json!(options.max_new_tokens)),
         ("temperature", json!(options.temperature)),
         ("top_k", json!(options.top_k)),

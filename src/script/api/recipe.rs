@@ -44,11 +44,12 @@ pub(crate) struct EvalEnv {
 
 impl UserData for Recipe {}
 
-pub(super) const FIELDS: [&str; 19] = [
+pub(super) const FIELDS: [&str; 20] = [
     "name",
     "seed",
     "env",
     "envs",
+    "flow",
     "context",
     "reward",
     "privileged",
@@ -90,7 +91,19 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
             settings.insert(name.to_owned(), fields.json(name)?);
         }
     }
-    let envs = envs(lua, &fields)?;
+    let mut envs = envs(lua, &fields)?;
+    if let Some(flow) = fields.function("flow")? {
+        if !envs.is_empty() {
+            let error = Error::new(Kind::Script, "`flow` stands beside `env` or `envs`");
+            let hint = "put it into the env: r1.env { flow = function(task, policy) … end, … }";
+            return Err(fail_with(lua, NAME, error.hint(hint)));
+        }
+        let env = Env { settings: Json::Object(Map::new()), flow: Some(flow), ..Env::default() };
+        envs.push((String::new(), env));
+    }
+    if context.is_some() && !envs.is_empty() && envs.iter().all(|(_, env)| env.flow.is_some()) {
+        return Err(fail_with(lua, NAME, super::env::beside_flow("context")));
+    }
     for (name, env) in &envs {
         if name.is_empty() {
             settings.insert("env".to_owned(), env.settings.clone());
@@ -150,14 +163,15 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     let settings = Json::Object(settings);
     settings::read(&settings).map_err(|error| fail_with(lua, NAME, error))?;
     let trains = settings.get("trainer").and_then(|trainer| trainer.get("algorithm")).and_then(Json::as_str);
-    let rewards = |env: &Env| env.step.is_some() || env.reward.is_some();
+    let rewards = |env: &Env| env.step.is_some() || env.flow.is_some() || env.reward.is_some();
     let unrewarded = envs.iter().find(|(_, env)| !rewards(env)).map(|(name, _)| name.as_str());
     if trains.is_some_and(|algorithm| algorithm != "sft")
         && reward.is_none()
         && let Some(name) = unrewarded.or(envs.is_empty().then_some(""))
     {
         let which = if name.is_empty() { String::new() } else { format!("; `{name}` has none") };
-        let message = "reinforcement learning needs a `reward` function, or an env whose `step` gives rewards";
+        let message =
+            "reinforcement learning needs a `reward` function, or an env whose `step` or `flow` gives rewards";
         return Err(fail(lua, NAME, format!("{message}{which}")));
     }
     own_function(lua, &settings, "estimator", "advantage", "advantage = function(group) … end", advantage.is_some())?;

@@ -32,6 +32,11 @@ impl Text {
         Self(vec![Part::Plain(text.into())])
     }
 
+    /// This text with another behind it.
+    pub(crate) fn joined(self, other: Self) -> Self {
+        Self([self.0, other.0].concat())
+    }
+
     /// As it may be shown and recorded.
     pub(crate) fn shown(&self) -> String {
         self.0
@@ -110,7 +115,8 @@ impl Text {
         Ok(named)
     }
 
-    fn check(&self, lua: &Lua, host: &Host, function: &str) -> mlua::Result<()> {
+    /// Refuses variables that the recipe does not declare.
+    pub(crate) fn check(&self, lua: &Lua, host: &Host, function: &str) -> mlua::Result<()> {
         for part in &self.0 {
             if let Part::Variable(name) = part
                 && !host.grants.borrow().reads_variable(name)

@@ -22,6 +22,11 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p("env?", "Env", "What r1.env gives"),
                 p("envs?", "{[string]: Env}", "Several by name; rows choose one with their column `env`"),
                 p(
+                    "flow?",
+                    "(task: Task, policy: Policy, kwargs: {[string]: any}) -> any",
+                    "Drives a loop of its own over policy:generate; the same as env = r1.env { flow = … }",
+                ),
+                p(
                     "context?",
                     "(state: any, budget: Budget) -> Context | {Message} | string | {token_ids: {number}}",
                     "What the policy sees; state.messages unless said",
@@ -89,7 +94,12 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p(
                     "excess_calls?",
                     "string",
-                    "What more calls than that come to: \"refuse\" (the others) or \"refuse_all\"",
+                    "What more calls than that come to: \"refuse\" (the others), \"refuse_all\", or \"ignore\" (no answer)",
+                ),
+                p(
+                    "tool_choice?",
+                    "string",
+                    "Which replies must call a tool: \"auto\" (none), \"first\" or \"required\" (all)",
                 ),
                 p("max_result_tokens?", "number", "Longest result of a tool, tokens; a longer one is cut"),
                 p(
@@ -114,6 +124,11 @@ pub(super) const ENTRIES: &[Entry] = &[
                     "Changes the state; carries out calls and ends without one unless said",
                 ),
                 p(
+                    "flow?",
+                    "(task: Task, policy: Policy, kwargs: {[string]: any}) -> any",
+                    "In place of `reset` and `step`: drives a loop of its own over policy:generate; returns a reward, what `step` returns, or nothing",
+                ),
+                p(
                     "context?",
                     "(state: any, budget: Budget) -> Context | {Message} | string | {token_ids: {number}}",
                     "What the policy sees, in place of the recipe's `context`",
@@ -128,6 +143,35 @@ pub(super) const ENTRIES: &[Entry] = &[
         &[("Env", "")],
         "An environment. Its functions hold no state: the host keeps it, copies it, takes it back.",
         "r1.env {\n  max_steps = 8,\n  reset = function(task) return { task = task, messages = { r1.user(task.problem) } } end,\n  step = function(state, action)\n    r1.push(state.messages, r1.assistant(action))\n    return { reward = 0, done = #action.tool_calls == 0 }\n  end,\n}",
+    ),
+    f(
+        "Policy:generate",
+        &[
+            p(
+                "shown",
+                "Context | {Message} | string | {token_ids: {number}}",
+                "The prompt. Messages that continue an earlier conversation of the flow keep its sampled ids",
+            ),
+            table(
+                "options?",
+                "",
+                &[
+                    p("max_new_tokens?", "number", "Longest reply, at most sampling.max_new_tokens"),
+                    p("stop?", "string | {string}", "Texts that end the reply"),
+                    p("tools?", "{string}", "Names of the tools that the policy is shown; all unless said"),
+                ],
+            ),
+        ],
+        &[("Action", "")],
+        "A reply of the policy: one step of the trajectory, with its token ids and log-probabilities recorded. At a limit it raises an error, which ends the flow unless it is caught.",
+        "",
+    ),
+    f(
+        "Policy:reward",
+        &[p("value", "number", ""), p("step?", "number", "Which reply, from 1; the last unless said")],
+        &[],
+        "Adds to the reward of a step.",
+        "",
     ),
     f(
         "r1.format",

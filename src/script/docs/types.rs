@@ -139,6 +139,15 @@ const TABLES: &[(&str, &str, Fields)] = &[
             ("rewards", "any", "The total reward of the token's trajectory"),
         ],
     ),
+    (
+        "Policy",
+        "The policy, as a flow sees it",
+        &[
+            ("steps", "number", "Replies so far"),
+            ("state", "any", "Plain data that `reward` and tools get; `task` and `messages` are in it"),
+            ("budget", "Budget", "What a prompt may have"),
+        ],
+    ),
     ("Budget", "What a context may have", &[("tokens", "number", "Longest prompt")]),
     (
         "Match",

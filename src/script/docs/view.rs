@@ -84,7 +84,11 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p("to?", "number", "About so many are left; half of `over`"),
                 p("title?", "string", ""),
                 p("instruction?", "string", "What the policy is told"),
-                p("model?", "string", "Who writes it instead of the policy"),
+                p(
+                    "model?",
+                    "string | {url: string, name: string, key: Secret?, headers: {[string]: any}?, timeout: (number | string)?, retries: number?}",
+                    "Who writes it instead of the policy, as in r1.generate",
+                ),
                 p("max_new_tokens?", "number", "Of the summary (256)"),
                 p("train?", "boolean", "Whether its tokens are trained on"),
                 p(
@@ -120,7 +124,11 @@ pub(super) const ENTRIES: &[Entry] = &[
                 "options?",
                 "",
                 &[
-                    p("model?", "string", "A directory, a hub id or r1-nano instead of the policy"),
+                    p(
+                        "model?",
+                        "string | {url: string, name: string, key: Secret?, headers: {[string]: any}?, timeout: (number | string)?, retries: number?}",
+                        "Instead of the policy: a directory, a hub id or r1-nano; or a model behind an OpenAI-compatible server (docs/environments.md)",
+                    ),
                     p("max_new_tokens?", "number", ""),
                     p("temperature?", "number", "These are as in the recipe's `sampling` unless said"),
                     p("top_k?", "number", ""),

@@ -93,6 +93,9 @@ fn calls_of_a_reply_have_a_limit() {
     let all = outputs(&["env.max_calls=2", "env.excess_calls=refuse_all"]);
     assert_eq!(all[..3], ["false Error: a reply may have 2 calls, this one has 3: none was carried out"; 3]);
     assert_eq!(outputs(&["env.max_calls=3", "env.excess_calls=refuse_all"])[..3], ["true found"; 3]);
+    // The calls beyond the limit get no answer and are not recorded; those that can't be read still do.
+    let answered = outputs(&["env.max_calls=1", "env.excess_calls=ignore"]);
+    assert_eq!(answered, ["true found", "false call 0 can't be read"]);
     let rewards = rewards(&stepped(&tools(""), &["env.max_calls=2"], calls(), 0).unwrap());
     assert_eq!(rewards, [0.0, 0.0, -0.5]);
     // Several lists of a step are one reply; `reset` and what a tool calls are none.
@@ -108,6 +111,39 @@ fn calls_of_a_reply_have_a_limit() {
             return { done = one[1].content == "in" and not two[1].ok }
           end }"#;
     assert!(stepped(env, &[], vec![call("outer", json!({}))], 0).unwrap().done);
+}
+
+#[test]
+fn a_reply_may_be_required_to_call_a_tool() {
+    let env = tools("call_rewards = { malformed = -0.25 }");
+    let bench = Bench::new(&recipe(&env));
+    let said = |choice: &str, replies: &[Action]| -> Vec<(bool, Vec<String>, f64)> {
+        let worker = Worker::new(&bench.load(&[&format!("env.tool_choice={choice}")]).unwrap(), None).unwrap();
+        run(async {
+            let state = worker.reset(&json!({"prompt": "?"}), 1).await.unwrap();
+            let mut results = Vec::new();
+            for reply in replies {
+                let result = worker.step(&state, reply).await.unwrap();
+                let outputs = result.tools.iter().map(|tool| tool.output.clone()).collect();
+                results.push((result.done, outputs, result.reward));
+            }
+            results
+        })
+    };
+    let words = || action("it is 5");
+    let calls = || Action { tool_calls: vec![call("search", json!({"q": "fine"}))], ..action("") };
+    let lacking = |which: &str| (false, vec![format!("{which} reply must call a tool: `search`, `rhai`")], -0.25);
+    let found = (false, vec!["found".to_owned()], 0.0);
+    let ends = (true, Vec::new(), 0.0);
+    assert_eq!(said("auto", &[words()]), [ends.clone()]);
+    assert_eq!(said("first", &[words(), words()]), [lacking("the first"), ends.clone()]);
+    assert_eq!(said("first", &[calls(), words()]), [found.clone(), ends]);
+    assert_eq!(said("required", &[calls(), words()]), [found, lacking("every")]);
+    // A reply that was cut may have been on its way to a call.
+    let cut = Action { finish_reason: FinishReason::Length, ..words() };
+    assert!(said("required", &[cut])[0].1.is_empty());
+    let refused = bench.show(bench.load(&["env.tool_choice=always"]).unwrap_err());
+    assert!(refused.contains("env.tool_choice") && refused.contains("required"), "{refused}");
 }
 
 #[test]

@@ -590,3 +590,89 @@ fn a_tool_that_cannot_run_a_program_fails_the_trajectory() {
         drop(held);
     });
 }
+
+/// A recipe whose `reset` has a judge at `address` write, with `options` of the model.
+fn judged(address: &str, needs: &str, options: &str) -> Bench {
+    let body = format!(
+        "local text, facts = r1.generate({{ r1.user('rate this') }}, {{ max_new_tokens = 7, temperature = 0,\n\
+         model = {{ url = 'http://{address}/v1', name = 'judge', {options} }} }})\n\
+         return {{ text, facts.tokens, facts.finish_reason }}"
+    );
+    asking(&needs.replace("HOST", address.split(':').next().unwrap()), &body)
+}
+
+#[test]
+fn a_model_behind_a_server_writes_for_the_script() {
+    let home = std::env::var("HOME").unwrap();
+    let own = home.clone();
+    let asked_before = Mutex::new(0);
+    let (address, count) = server(move |first, head, body| {
+        assert!(first.starts_with("POST /v1/chat/completions"), "{first}");
+        assert!(head.contains(&format!("Bearer {own}")), "{head}");
+        let mut before = asked_before.lock().unwrap();
+        *before += 1;
+        if *before == 1 {
+            return "HTTP/1.1 503 Busy\r\nConnection: close\r\nRetry-After: 0\r\nContent-Length: 4\r\n\r\nbusy"
+                .to_owned();
+        }
+        let body: Json = serde_json::from_str(body).unwrap();
+        assert_eq!(
+            (&body["model"], &body["max_tokens"], &body["temperature"]),
+            (&json!("judge"), &json!(7), &json!(0.0))
+        );
+        assert_eq!(body["messages"][0]["content"], "rate this");
+        let content = format!("4 of 5, says {own}");
+        let choice = json!({ "message": { "content": content }, "finish_reason": "stop" });
+        ok(&json!({ "choices": [choice], "usage": { "completion_tokens": 5 } }).to_string())
+    });
+    let needs = "{ 'http:HOST', 'env:HOME' }";
+    let bench = judged(&address, needs, "key = r1.secret('HOME')");
+    // A replay asks nobody, and neither what the script gets nor the record has the key.
+    let told = twice(&bench, || ());
+    assert_eq!(told, json!(["4 of 5, says (secret)", 5, "stop"]));
+    assert_eq!(*count.lock().unwrap(), 2);
+    let record = Record::live();
+    asked(&bench, &record).unwrap();
+    assert!(!format!("{:?}", record.exchanges()).contains(&home));
+}
+
+#[test]
+fn a_model_that_does_not_write_is_a_failure() {
+    let (address, count) = server(|_, _, body| {
+        if body.contains("max_completion_tokens") {
+            return ok("{}");
+        }
+        let why = "use max_completion_tokens";
+        format!("HTTP/1.1 400 Bad\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{why}", why.len())
+    });
+    let needs = "{ 'http:HOST', 'env:HOME' }";
+    let failed = |options: &str| {
+        asked(&judged(&address, needs, options), &Record::live()).unwrap_err().replace(&address, "HOST")
+    };
+    // A server that wants the other name of the limit gets it.
+    let told = failed("retries = 0");
+    assert!(
+        told.starts_with("r1.generate: judge at http://HOST/v1/chat/completions: the answer has no text: {}"),
+        "{told}"
+    );
+    assert_eq!(*count.lock().unwrap(), 2);
+    for (options, wanted) in [
+        ("key = 'sk-123'", "`model.key` is text; a key is an environment variable"),
+        ("temperature = 1", "unknown field `temperature`"),
+        ("retries = -1", "`retries` must be a whole number from 0 to 20"),
+    ] {
+        let told = failed(options);
+        assert!(told.contains(wanted), "{told}");
+    }
+    let (busy, count) = server(|_, _, _| {
+        "HTTP/1.1 429 Busy\r\nConnection: close\r\nRetry-After: 0\r\nContent-Length: 4\r\n\r\nslow".to_owned()
+    });
+    let told = asked(&judged(&busy, needs, "retries = 1"), &Record::live()).unwrap_err();
+    assert!(told.contains("the server answered 429: slow (asked 2 times)"), "{told}");
+    assert_eq!(*count.lock().unwrap(), 2);
+    // Neither a host nor a variable that the recipe does not declare.
+    let told = asked(&judged(&address, "{}", ""), &Record::live()).unwrap_err();
+    assert!(told.contains("needs = { \"http:127.0.0.1\" }"), "{told}");
+    let told = asked(&judged(&address, "{ 'http:HOST' }", "key = r1.secret('HOME')"), &Record::live()).unwrap_err();
+    assert!(told.contains("needs = { \"env:HOME\" }"), "{told}");
+}

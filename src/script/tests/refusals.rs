@@ -183,7 +183,7 @@ fn wrong_types_name_the_field() {
       --> x.lua:1
     "#);
     assert_snapshot!(refused("return r1.recipe { trainer = r1.grpo {} }"), @"
-    r1.recipe: reinforcement learning needs a `reward` function, or an env whose `step` gives rewards
+    r1.recipe: reinforcement learning needs a `reward` function, or an env whose `step` or `flow` gives rewards
       --> x.lua:1
     ");
     assert_snapshot!(refused("r1.env { tools = { 'python' } }"), @r#"
@@ -473,4 +473,28 @@ fn what_is_no_regular_file_is_refused() {
     );
     let error = data.worker().rows(Split::Train).unwrap_err().to_string();
     assert!(error.contains("no regular file"), "{error}");
+}
+
+#[test]
+fn a_flow_takes_the_place_of_reset_step_and_context() {
+    let flow = "flow = function(task, policy) return 1 end";
+    assert_snapshot!(refused(&format!("return r1.recipe {{ env = r1.env {{ {flow}, step = function() end }} }}")), @r#"
+    r1.env: `flow` and `step` are both set
+      --> x.lua:1
+      hint: a flow takes their place: it drives its own loop over policy:generate; leave out `step`, or `flow` (docs/environments.md)
+    "#);
+    assert_snapshot!(refused(&format!("return r1.recipe {{ {flow}, context = function() end }}")), @r#"
+    r1.recipe: `flow` and `context` are both set
+      --> x.lua:1
+      hint: a flow decides what the policy sees: it hands the messages to policy:generate; leave out `context`, or `flow` (docs/environments.md)
+    "#);
+    assert_snapshot!(refused(&format!("return r1.recipe {{ {flow}, env = r1.env {{}} }}")), @r#"
+    r1.recipe: `flow` stands beside `env` or `envs`
+      --> x.lua:1
+      hint: put it into the env: r1.env { flow = function(task, policy) … end, … }
+    "#);
+    assert_snapshot!(refused(&format!("return r1.recipe {{ env = r1.env {{ {flow}, system = 'x' }} }}")), @r#"
+    r1.env: `system` is for the default reset; with a `flow` of your own, put r1.system(…) first in its messages
+      --> x.lua:1
+    "#);
 }

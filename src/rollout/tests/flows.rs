@@ -1,0 +1,359 @@
+//! Flows: one is the environment that does the same, step by step; its limits, failures, forks and conversations.
+
+use super::*;
+use crate::mdp::{Limit, Sampling};
+
+/// Tools, random numbers, the clock and a state, once as an environment and once as a flow.
+const LOOK: &str = r#"
+local look = r1.tool { name = "look", description = "Looks", parameters = {}, run = function(_, call)
+  return "seen " .. call.state.draws[#call.state.draws], 0.125
+end }
+local function settings(own)
+  own.max_steps, own.max_tokens, own.tools, own.format = 4, 40, { look }, "hermes"
+  return own
+end
+local function reward(state, outcome)
+  return { last = state.draws[#state.draws] / 1000, cut = outcome.truncated and 1 or 0 }
+end
+local data = { train = r1.data.generate { count = 4, row = function(n) return { n = n } end } }
+"#;
+
+const ENV: &str = r#"
+return r1.recipe {
+  env = r1.env(settings {
+    reset = function(task) return { task = task, draws = { math.random(1000) }, messages = { r1.user("go") } } end,
+    step = function(state, action)
+      r1.push(state.messages, r1.assistant(action))
+      r1.push(state.draws, math.random(1000))
+      for _, result in ipairs(r1.call_tools(action.tool_calls, { state = state })) do
+        r1.push(state.messages, r1.observation(result))
+      end
+      r1.push(state.messages, r1.user("draw " .. state.draws[#state.draws] .. " at " .. r1.clock() // 1e9))
+      if action.text:find("boom") then error("boom") end
+      if action.text:find("cut") then return { truncated = true, reward = 2 } end
+      return { done = action.text:find("stop") ~= nil, reward = #action.text }
+    end,
+  }),
+  reward = reward, data = data,
+}
+"#;
+
+const FLOW: &str = r#"
+return r1.recipe {
+  env = r1.env(settings {
+    flow = function(task, policy)
+      local state = policy.state
+      state.draws = { math.random(1000) }
+      local messages = { r1.user("go") }
+      while true do
+        local action = policy:generate(messages)
+        r1.push(messages, r1.assistant(action))
+        r1.push(state.draws, math.random(1000))
+        for _, result in ipairs(r1.call_tools(action.tool_calls, { state = state })) do
+          r1.push(messages, r1.observation(result))
+        end
+        r1.push(messages, r1.user("draw " .. state.draws[#state.draws] .. " at " .. r1.clock() // 1e9))
+        if action.text:find("boom") then error("boom") end
+        if action.text:find("cut") then return { truncated = true, reward = 2 } end
+        if action.text:find("stop") then return #action.text end
+        policy:reward(#action.text)
+      end
+    end,
+  }),
+  reward = reward, data = data,
+}
+"#;
+
+struct Flows {
+    script: Script,
+    renderer: Arc<Renderer>,
+    dir: tempfile::TempDir,
+}
+
+impl Flows {
+    fn new(source: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.lua");
+        std::fs::write(&path, source).unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), Format::Hermes).unwrap());
+        Self { script: Script::load(&path, &[]).unwrap(), renderer, dir }
+    }
+
+    /// A recipe of nothing but a flow.
+    fn of(body: &str) -> Self {
+        Self::new(&format!(
+            "return r1.recipe {{ flow = function(task, policy)\n{body}\nend,\n\
+             data = {{ train = {{ {{ prompt = 'go' }} }} }} }}"
+        ))
+    }
+
+    fn spec(&self, row: u64) -> Spec {
+        Spec { next_prompt: true, ..Spec::new(Split::Train, row, &self.script.settings) }
+    }
+
+    /// A trajectory with these replies, over and over, and the requests that it made.
+    fn play(&self, spec: Spec, words: &[&str]) -> (Trajectory, Vec<Request>) {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&seen);
+        let say = move |request: &Request| {
+            lock(&log).push(request.clone());
+            (words[request.seed.step as usize % words.len()].clone(), -0.5)
+        };
+        let policy: Arc<dyn Policy> =
+            Arc::new(Says { renderer: Arc::clone(&self.renderer), say, log: Mutex::default() });
+        let options = PoolOptions { workers: 1, concurrency: 1, retries: 0 };
+        let pool = Pool::new(&self.script, &self.renderer, &options).unwrap();
+        let trajectory = pool.start(&policy, vec![spec.clone()], &no_progress()).unwrap().finish().unwrap().remove(0);
+        self.replays(&trajectory, spec);
+        let requests = std::mem::take(&mut *lock(&seen));
+        (trajectory, requests)
+    }
+
+    fn replays(&self, trajectory: &Trajectory, spec: Spec) {
+        let worker = Worker::new(&self.script, Some(Arc::clone(&self.renderer))).unwrap();
+        let stage = Stage { worker: &worker, renderer: &self.renderer };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let replayed = runtime.block_on(replay(stage, trajectory, spec, Strictness::Exact)).unwrap();
+        assert_eq!(first_difference(&self.renderer, trajectory, &replayed), None);
+        assert!(!replayed.unfinished);
+    }
+
+    fn decode(&self, ids: &[u32]) -> String {
+        self.renderer.tokenizer().decode(ids, false)
+    }
+
+    /// Status and message of a failure, without the directory.
+    fn failure(&self, words: &[&str]) -> String {
+        let (trajectory, _) = self.play(self.spec(0), words);
+        assert!(trajectory.status.is_failure(), "{trajectory:?}");
+        let error = trajectory.error.unwrap_or_default();
+        format!("{}: {error}", trajectory.status.name()).replace(&format!("{}/", self.dir.path().display()), "")
+    }
+}
+
+/// Without what differs by the text of the script and by the time.
+fn comparable(mut trajectory: Trajectory) -> Trajectory {
+    trajectory.script_hash.clear();
+    trajectory.error = trajectory.error.map(|_| String::new());
+    for step in &mut trajectory.steps {
+        step.tools.iter_mut().for_each(|tool| tool.seconds = 0.0);
+    }
+    trajectory
+}
+
+#[test]
+fn a_flow_is_the_environment_that_does_the_same() {
+    let (env, flow) = (Flows::new(&[LOOK, ENV].concat()), Flows::new(&[LOOK, FLOW].concat()));
+    let call = "<tool_call>\n{\"name\": \"look\", \"arguments\": {}}\n</tool_call>";
+    let plays: [&[&str]; 7] =
+        [&["a", "b", "stop"], &["stop"], &["a"], &[call, "bb", "stop"], &["a", "boom"], &["cut"], &["a long reply"]];
+    for (row, words) in plays.iter().enumerate() {
+        let row = row as u64 % 4;
+        let (one, asked) = env.play(env.spec(row), words);
+        let (two, asked_by_flow) = flow.play(flow.spec(row), words);
+        let (mut one, mut two) = (comparable(one), comparable(two));
+        if one.truncated_by == Some(Limit::Env) {
+            // A flow that has returned has nothing to show that would come next.
+            let last = two.steps.last_mut().unwrap();
+            assert_eq!(last.next_prompt_ids, [last.prompt_ids.clone(), last.response_ids.clone()].concat());
+            last.next_prompt_ids.clone_from(&one.steps.last().unwrap().next_prompt_ids);
+        }
+        one.record.retain(|exchange| exchange.kind != "clock");
+        two.record.retain(|exchange| exchange.kind != "clock");
+        assert_eq!(one, two, "{words:?}");
+        assert_eq!(format!("{asked:?}"), format!("{asked_by_flow:?}"), "{words:?}");
+    }
+}
+
+#[test]
+fn conversations_go_on_with_the_ids_that_were_sampled() {
+    // Two conversations, turn by turn. What is said is not what the tokenizer makes of its text.
+    let flows = Flows::of(
+        "local a, b = { r1.user('first') }, { r1.user('second') }\n\
+         for _ = 1, 2 do\n\
+           for _, chat in { a, b } do\n\
+             r1.push(chat, r1.assistant(policy:generate(chat)))\n\
+             r1.push(chat, r1.user('and?'))\n\
+           end\n\
+         end\n\
+         return 1",
+    );
+    let odd: Vec<u32> =
+        "odd".bytes().flat_map(|b| flows.renderer.tokenizer().encode(&char::from(b).to_string()).unwrap()).collect();
+    assert_ne!(odd, flows.renderer.tokenizer().encode("odd").unwrap());
+    let stop = flows.renderer.stop_ids()[0];
+    let reply = [odd, vec![stop]].concat();
+    let own = reply.clone();
+    let policy: Arc<dyn Policy> = Arc::new(crate::engine::Scripted::new(move |_| own.clone()));
+    let pool = Pool::new(&flows.script, &flows.renderer, &PoolOptions::default()).unwrap();
+    let found = pool.start(&policy, vec![flows.spec(0)], &no_progress()).unwrap().finish().unwrap().remove(0);
+    assert_eq!((found.status, found.steps.len()), (Status::Terminated, 4), "{:?}", found.error);
+    for (first, later) in [(0, 2), (1, 3)] {
+        let whole = [found.steps[first].prompt_ids.clone(), reply.clone()].concat();
+        assert!(found.steps[later].prompt_ids.starts_with(&whole), "{}", flows.decode(&found.steps[later].prompt_ids));
+        assert!(found.steps[later].prompt_ids.len() > whole.len());
+    }
+    // Each follows a step of the other.
+    assert!(found.steps.iter().all(|step| step.new_row));
+    flows.replays(&found, flows.spec(0));
+}
+
+#[test]
+fn a_limit_ends_a_flow_which_may_still_say_what_it_was_worth() {
+    let ignorant = Flows::of("local m = { r1.user('x') } while true do policy:generate(m) policy:reward(0.5) end");
+    let (ended, _) = ignorant.play(ignorant.spec(0), &["a"]);
+    assert_eq!((ended.status, ended.truncated_by, ended.steps.len()), (Status::Truncated, Some(Limit::MaxSteps), 8));
+    assert_eq!(ended.total_reward(), 4.0);
+    // What would have come next is there for the critic.
+    assert_eq!(ended.steps[7].next_prompt_ids, ended.steps[0].prompt_ids);
+
+    let careful = "local m, n = { r1.user('x') }, 0\n\
+                   while true do\n\
+                     local ok, reply = pcall(policy.generate, policy, m)\n\
+                     if not ok then r1.log(reply) return { reward = n, parts = { cut = 1 } } end\n\
+                     n = n + 1\n\
+                   end";
+    let careful = Flows::of(careful);
+    let spec = Spec { max_steps: Some(3), ..careful.spec(0) };
+    let (ended, _) = careful.play(spec, &["a"]);
+    assert_eq!((ended.status, ended.truncated_by, ended.steps.len()), (Status::Truncated, Some(Limit::MaxSteps), 3));
+    assert_eq!((ended.total_reward(), ended.reward_parts["cut"]), (3.0, 1.0));
+
+    // A full context is a limit too; before the first reply it is a failure.
+    let growing = Flows::of(
+        "local m = { r1.user('x') } while true do policy:generate(m) r1.push(m, r1.user(('y '):rep(50))) end",
+    );
+    let spec = Spec { max_context: 200, ..growing.spec(0) };
+    let (ended, _) = growing.play(spec, &["a"]);
+    assert_eq!((ended.status, ended.truncated_by), (Status::Truncated, Some(Limit::ContextOverflow)));
+    let full = Flows::of("policy:generate({ r1.user(('y '):rep(9000)) })");
+    let (ended, _) = full.play(full.spec(0), &["a"]);
+    assert_eq!((ended.status, ended.steps.len()), (Status::ContextOverflow, 0));
+}
+
+#[test]
+fn a_reply_has_the_tools_stops_and_length_that_the_flow_says() {
+    let source = "local tool = r1.tool { name = 'look', description = 'L', parameters = {}, run = function() return 'x' end }\n\
+                  return r1.recipe { env = r1.env { tools = { tool }, format = 'hermes', flow = function(task, policy)\n\
+                    policy:generate({ r1.user('a') })\n\
+                    policy:generate({ r1.user('a') }, { tools = {}, max_new_tokens = 5, stop = 'END' })\n\
+                    local reply = policy:generate('plain', { max_new_tokens = 1000000 })\n\
+                    policy:reward(policy.steps) policy:reward(10, 1) policy:reward(policy.budget.tokens * 0, 2)\n\
+                  end }, data = { train = { { prompt = 'go' } } } }";
+    let flows = Flows::new(source);
+    let (ended, asked) = flows.play(flows.spec(0), &["a", "b"]);
+    assert_eq!((ended.status, ended.steps.len()), (Status::Terminated, 3), "{:?}", ended.error);
+    assert_eq!(ended.steps.iter().map(|step| step.reward).collect::<Vec<_>>(), [10.0, 0.0, 3.0]);
+    let shown: Vec<String> = asked.iter().map(|request| flows.decode(&request.prompt_ids)).collect();
+    assert!(shown[0].contains("\"look\"") && !shown[1].contains("look"), "{shown:?}");
+    assert_eq!(shown[2], "plain");
+    let own = Sampling::default();
+    let limits: Vec<(usize, bool)> = asked
+        .iter()
+        .map(|request| (request.sampling.max_new_tokens, request.sampling.stop.contains(&"END".to_owned())))
+        .collect();
+    assert_eq!(limits, [(own.max_new_tokens, false), (5, true), (own.max_new_tokens, false)]);
+}
+
+#[test]
+fn failures_of_a_flow_have_their_line() {
+    let told = |body: &str| Flows::of(body).failure(&["a"]);
+    let starts = |body: &str, wanted: &str| {
+        let told = told(body);
+        assert!(told.starts_with(wanted), "{told}");
+    };
+    starts("return 1", "env_error: the flow returned before it called policy:generate");
+    starts(
+        "policy:generate()",
+        "env_error: policy:generate: takes messages, text or { token_ids = { … } }, got nothing\n  --> x.lua:2",
+    );
+    starts(
+        "policy:generate({ r1.user('x') }, { temperature = 2 })",
+        "env_error: policy:generate: `temperature` is a setting of the whole run",
+    );
+    starts("policy:generate({ r1.user('x') }, { tool = {} })", "env_error: policy:generate: unknown field `tool`");
+    starts(
+        "policy:generate({ r1.user('x') }, { tools = { 'look' } })",
+        "env_error: policy:generate: `tools` names `look`, which is no tool",
+    );
+    starts("policy:reward(1)", "env_error: policy:reward: nothing has been generated yet");
+    starts(
+        "policy:generate('x')\npolicy:reward(1, 2)",
+        "env_error: policy:reward: `step` is one of 1 to 1, got 2\n  --> x.lua:3",
+    );
+    starts("policy:generate('x')\npolicy:reward(0/0)", "env_error: policy:reward: takes a finite number");
+    starts("policy:generate('x')\nreturn { done = false }", "env_error: the flow returned with done = false");
+    starts("policy:generate('x')\nreturn { rewrd = 1 }", "env_error: flow returned the unknown field `rewrd`");
+    starts(
+        "policy:generate('x')\nreturn 'good'",
+        "env_error: the flow returned text \"good\"; it must return a number",
+    );
+    starts("policy:generat('x')", "env_error: `policy.generat` does not exist\n  --> x.lua:2");
+    starts("policy:generate('x')\nerror('broken')", "env_error: broken\n  --> x.lua:3");
+    starts(
+        "r1.join { function() policy:generate('x') end }",
+        "env_error: policy:generate: replies of a flow follow each other",
+    );
+    starts("policy:generate('x')\npolicy.state.f = function() end", "env_error: state.f is a function");
+    starts("policy:generate('x')\nwhile true do end", "script_limit: flow used more than");
+    starts(
+        "policy:generate('x')\nlocal t = {} while true do t[#t + 1] = string.rep('x', 1e6) .. #t end",
+        "script_limit: flow needs more memory",
+    );
+}
+
+#[test]
+fn a_tree_branches_off_flows() {
+    let flow = Flows::new(&[LOOK, FLOW].concat());
+    let spec = |sample: u32| {
+        let mut spec = Spec { sample, id: format!("1-0-{sample}"), ..flow.spec(0) };
+        spec.seed.trajectory = u64::from(sample);
+        spec
+    };
+    let tree = || Tree {
+        root: spec(0),
+        branches: vec![spec(1), spec(2)],
+        at: BranchAt::Steps(vec![1, 2]),
+        width: 1,
+        rounds: 1,
+    };
+    let say = |request: &Request| (format!("{} {}", request.seed.trajectory, request.seed.step), -0.5);
+    let policy: Arc<dyn Policy> = Arc::new(Says { renderer: Arc::clone(&flow.renderer), say, log: Mutex::default() });
+    let pool = Pool::new(&flow.script, &flow.renderer, &PoolOptions::default()).unwrap();
+    let found = pool.start(&policy, vec![tree()], &no_progress()).unwrap().finish().unwrap();
+    assert_eq!(found.len(), 3);
+    for (branch, shared) in found[1..].iter().zip([1, 2]) {
+        assert_eq!(branch.fork, Some(Fork { parent: "1-0-0".to_owned(), step: shared }), "{:?}", branch.error);
+        assert_eq!(branch.steps[..shared as usize], found[0].steps[..shared as usize]);
+        assert_eq!(branch.status, Status::Truncated, "{:?}", branch.error);
+        assert!(branch.steps.len() > shared as usize);
+        flow.replays(branch, spec(branch.sample));
+    }
+}
+
+#[test]
+fn a_fork_that_does_not_come_to_the_same_is_a_failure() {
+    let flow = Flows::new(
+        "local runs = 0\n\
+         return r1.recipe { flow = function(task, policy)\n\
+           runs = runs + 1\n\
+           policy:generate({ r1.user('run ' .. runs) })\n\
+           policy:generate({ r1.user('more') })\n\
+         end, data = { train = { { prompt = 'go' } } } }",
+    );
+    let worker = Worker::new(&flow.script, Some(Arc::clone(&flow.renderer))).unwrap();
+    let stage = Stage { worker: &worker, renderer: &flow.renderer };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let failed = runtime.block_on(async {
+        let spec = flow.spec(0);
+        let task = worker.row(Split::Train, 0).unwrap();
+        let attempt = Attempt::begin(stage, spec.clone(), task, &crate::script::Record::live()).await.unwrap();
+        let mut fork = attempt.fork(spec).unwrap();
+        let reply = typed(&flow.renderer, "a", FinishReason::Stop).unwrap();
+        fork.act(stage, reply).await.unwrap_err()
+    });
+    let Stop::Failed(failure) = failed else { panic!() };
+    assert!(failure.error.message.contains("the flow did not come to the same again"), "{failure}");
+}

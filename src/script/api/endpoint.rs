@@ -1,0 +1,222 @@
+//! A model behind an OpenAI-compatible server, for `r1.generate` and `:summarize`: `model = { url =, name =, key = }`.
+//!
+//! The host must be declared (`needs = { "http:HOST" }`), and so must the variable of the key (`"env:NAME"`). The record has
+//! the question and the answer, never the key.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use mlua::{Lua, Value};
+use serde_json::{Value as Json, json};
+
+use super::args::{Fields, fail, undeclared};
+use super::secret::{Named, Secrets, Text};
+use super::tool::{SECONDS, seconds};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::Message;
+use crate::script::ask::AskOptions;
+use crate::script::convert::clip;
+use crate::script::host::Host;
+use crate::tools::{HttpAnswer, HttpRequest, Reach, http, is_inside, url_target};
+
+const FIELDS: [&str; 6] = ["url", "name", "key", "headers", "timeout", "retries"];
+
+/// Seconds for one answer, unless said.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Further attempts, unless said; the first wait, and the longest that a server may ask for.
+const RETRIES: u32 = 3;
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// Bytes of an answer.
+const MOST_BYTES: usize = 16 << 20;
+/// The names of the limit on a reply: that of most servers, and that of OpenAI's reasoning models.
+const MAX_TOKENS: &str = "max_tokens";
+const MAX_COMPLETION_TOKENS: &str = "max_completion_tokens";
+
+/// Where a model is, and how patiently it is asked.
+pub(super) struct Endpoint {
+    /// Of `/chat/completions`.
+    url: String,
+    name: String,
+    headers: Named,
+    timeout: Duration,
+    retries: u32,
+}
+
+impl Endpoint {
+    /// Reads `{ url =, name =, key =, headers =, timeout =, retries = }`.
+    ///
+    /// # Errors
+    /// Refuses unknown fields, and a host or a variable that the recipe does not declare.
+    pub(super) fn read(lua: &Lua, host: &Rc<Host>, function: &'static str, given: &Value) -> mlua::Result<Self> {
+        let fields = Fields::new(lua, function, given, &FIELDS)?;
+        let needed = |name: &'static str, example: &str| match fields.text(name)? {
+            Some(text) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
+            _ => Err(fail(lua, function, format!("`model` has no `{name}`, such as \"{example}\""))),
+        };
+        let base = needed("url", "https://api.openai.com/v1")?;
+        let name = needed("name", "gpt-4.1-mini")?;
+        let url = format!("{}/chat/completions", base.trim_end_matches('/').trim_end_matches("/chat/completions"));
+        let Some((target, port)) = url_target(&url) else {
+            let why = format!("`model.url` is `{base}`, which is no address: it begins with http:// or https://");
+            return Err(fail(lua, function, why));
+        };
+        let reach = host.grants.borrow().reach(&target, port);
+        if reach == Reach::Nowhere || (reach == Reach::Public && is_inside(&target)) {
+            return Err(undeclared(lua, host, function, &format!("http:{target}")));
+        }
+        let mut headers = Text::named(lua, host, function, "headers", &fields.get("headers")?)?;
+        match fields.get("key")? {
+            Value::Nil => {}
+            key => {
+                let key = Text::read(&key)
+                    .map_err(|got| fail(lua, function, format!("`model.key` must be r1.secret(NAME), got {got}")))?;
+                if !key.is_secret() {
+                    let why = "`model.key` is text; a key is an environment variable: key = r1.secret(\"NAME\")";
+                    return Err(fail(lua, function, why));
+                }
+                key.check(lua, host, function)?;
+                headers.push(("authorization".to_owned(), Text::plain("Bearer ").joined(key)));
+            }
+        }
+        headers.push(("content-type".to_owned(), Text::plain("application/json")));
+        let timeout = match fields.get("timeout")? {
+            Value::Nil => TIMEOUT,
+            value => {
+                let limit = seconds(&value).and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+                limit.ok_or_else(|| fields.refuse("timeout", SECONDS, &value))?
+            }
+        };
+        let retries = match fields.get("retries")? {
+            Value::Nil => RETRIES,
+            Value::Integer(count) if (0..=20).contains(&count) => count as u32,
+            Value::Number(count) if (0.0..=20.0).contains(&count) && count.fract() == 0.0 => count as u32,
+            other => return Err(fields.refuse("retries", "a whole number from 0 to 20", &other)),
+        };
+        Ok(Self { url, name, headers, timeout, retries })
+    }
+
+    /// As the record names it.
+    pub(super) fn shown(&self) -> Json {
+        json!({ "url": self.url, "name": self.name })
+    }
+
+    /// Has the model write. A server that is too busy, or not there, is asked again.
+    ///
+    /// # Errors
+    /// [`Kind::Env`] when no text comes: the trajectory fails, and is not scored.
+    pub(super) async fn complete(
+        self,
+        function: &str,
+        host: &Host,
+        messages: &[Message],
+        options: &AskOptions,
+    ) -> Result<Json> {
+        let mut body = json!({ "model": self.name, "messages": messages });
+        body[MAX_TOKENS] = json!(options.max_new_tokens.unwrap_or(256));
+        let given = [
+            ("temperature", json!(options.temperature)),
+            ("top_p", json!(options.top_p)),
+            ("top_k", json!(options.top_k)),
+            ("min_p", json!(options.min_p)),
+            ("stop", if options.stop.is_empty() { Json::Null } else { json!(options.stop) }),
+        ];
+        for (name, value) in given.into_iter().filter(|(_, value)| !value.is_null()) {
+            body[name] = value;
+        }
+        let failed = |why: String| {
+            let message = format!("{function}: {} at {}: {why}", self.name, self.url);
+            Error::new(Kind::Env, message)
+        };
+        let mut attempt = 0;
+        loop {
+            let mut secrets = Secrets::default();
+            let asked = self.ask(host, &body, &mut secrets).await?;
+            let (why, wait) = match asked {
+                Ok(answer) if answer.status == 200 => {
+                    let text = String::from_utf8_lossy(&secrets.mask_bytes(answer.body)).into_owned();
+                    return told(&text).map_err(failed);
+                }
+                Ok(answer) => {
+                    let (status, wait) = (answer.status, wait_of(&answer));
+                    let text = String::from_utf8_lossy(&secrets.mask_bytes(answer.body)).into_owned();
+                    if status == 400 && text.contains(MAX_COMPLETION_TOKENS) && !body[MAX_TOKENS].is_null() {
+                        let most = body[MAX_TOKENS].take();
+                        body.as_object_mut().map(|body| body.remove(MAX_TOKENS));
+                        body[MAX_COMPLETION_TOKENS] = most;
+                        continue;
+                    }
+                    let why = format!("the server answered {status}: {}", clip(text.trim(), 300));
+                    if !matches!(status, 408 | 409 | 425 | 429 | 500..=599) {
+                        return Err(failed(why).hint(match status {
+                            401 | 403 => "the key is refused: is the variable of r1.secret(…) the right one?",
+                            404 => {
+                                "is `url` what /chat/completions is appended to, and is `name` a model of the server?"
+                            }
+                            _ => "the server does not take this request",
+                        }));
+                    }
+                    (why, wait)
+                }
+                Err(why) => (secrets.mask(why), None),
+            };
+            if attempt == self.retries {
+                let again = if attempt == 0 { String::new() } else { format!(" (asked {} times)", attempt + 1) };
+                return Err(failed(format!("{why}{again}")));
+            }
+            tokio::time::sleep(wait.unwrap_or(FIRST_WAIT * 2_u32.pow(attempt.min(6)))).await;
+            attempt += 1;
+        }
+    }
+
+    async fn ask(
+        &self,
+        host: &Host,
+        body: &Json,
+        secrets: &mut Secrets,
+    ) -> Result<std::result::Result<HttpAnswer, String>> {
+        let mut headers = Vec::with_capacity(self.headers.len());
+        let mut hidden = Vec::new();
+        for (name, text) in &self.headers {
+            let value = text.reveal(secrets)?;
+            if text.is_secret() {
+                hidden.push(name.clone());
+                if value.contains(['\r', '\n', '\0']) {
+                    let why = format!("the value for the header {name} has a line break in it");
+                    return Err(Error::new(Kind::Usage, why));
+                }
+            }
+            headers.push((name.clone(), value));
+        }
+        let request = HttpRequest {
+            method: "POST",
+            url: self.url.clone(),
+            headers,
+            secrets: hidden,
+            body: Some(body.to_string().into_bytes()),
+            timeout: self.timeout,
+            max_bytes: MOST_BYTES,
+        };
+        let reach = |name: &str, port: u16| host.grants.borrow().reach(name, port);
+        Ok(http(request, &reach).await)
+    }
+}
+
+/// How long the server asks to wait.
+fn wait_of(answer: &HttpAnswer) -> Option<Duration> {
+    let (_, value) = answer.headers.iter().find(|(name, _)| name == "retry-after")?;
+    Duration::try_from_secs_f64(value.trim().parse().ok()?).ok().map(|wait| wait.min(LONGEST_WAIT))
+}
+
+/// The text of an answer, as `r1.generate` records it.
+fn told(body: &str) -> std::result::Result<Json, String> {
+    let unreadable = |why: &str| format!("the answer {why}: {}", clip(body.trim(), 300));
+    let answer: Json = serde_json::from_str(body).map_err(|_| unreadable("is no JSON"))?;
+    let choice = &answer["choices"][0];
+    let text = choice["message"]["content"].as_str().ok_or_else(|| unreadable("has no text"))?;
+    let reason = match choice["finish_reason"].as_str() {
+        Some("length") => "length",
+        _ => "stop",
+    };
+    Ok(json!({ "text": text, "finish_reason": reason, "tokens": answer["usage"]["completion_tokens"].as_u64() }))
+}

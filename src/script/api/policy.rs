@@ -1,0 +1,224 @@
+//! `policy`, the second argument of a flow: replies of the policy, and rewards for them.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mlua::{Function, Lua, MetaMethod, Table, UserData, UserDataFields, UserDataMethods, Value};
+use serde_json::Value as Json;
+use tokio::sync::oneshot;
+
+use super::args::{Fields, fail, raise};
+use super::context;
+use crate::error::{Error, Kind, suggest};
+use crate::mdp::{Action, Observation};
+use crate::script::convert::{self, kind, show};
+use crate::script::flow::{Answer, Channel, Wanted};
+use crate::script::host::{Entry, Host, misuse};
+use crate::script::messages::{self, messages};
+
+const GENERATE: &str = "policy:generate";
+const REWARD: &str = "policy:reward";
+
+/// How to generate.
+const OPTIONS: [&str; 3] = ["max_new_tokens", "stop", "tools"];
+
+/// Options of `r1.generate` that the policy's own replies can't have.
+const SAMPLING: [&str; 4] = ["temperature", "top_k", "top_p", "min_p"];
+
+const MEMBERS: [&str; 5] = ["generate", "reward", "state", "budget", "steps"];
+
+/// The policy, as a flow sees it.
+pub(crate) struct Policy {
+    pub(crate) channel: Rc<Channel>,
+    pub(crate) host: Rc<Host>,
+    pub(crate) state: Table,
+    /// Of all tools of the task.
+    pub(crate) schemas: Arc<[Json]>,
+    pub(crate) budget: usize,
+}
+
+/// Keeps `policy:generate` for the flows of a virtual machine. Functions that wait are made before the globals that they are
+/// built with are taken away from scripts.
+pub(super) fn install(lua: &Lua) -> mlua::Result<()> {
+    let generate = lua.create_async_function(|lua, (policy, shown, options): (Value, Value, Value)| {
+        let waiting = match policy.as_userdata().and_then(|data| data.borrow::<Policy>().ok()) {
+            Some(policy) => policy.ask(&lua, &shown, &options).map(|waiting| (waiting, Rc::clone(&policy.channel))),
+            None => Err(fail(&lua, GENERATE, "is called with a colon: policy:generate(messages)")),
+        };
+        async move {
+            let (waiting, channel) = waiting?;
+            match waiting.await {
+                Ok(Answer::Reply(action)) => self::action(&lua, &action),
+                Ok(Answer::Over) => Err(over(&channel)),
+                Err(_) => Err(raise(Error::new(Kind::Interrupted, format!("{GENERATE}: the flow was stopped")))),
+            }
+        }
+    })?;
+    lua.set_named_registry_value(GENERATE, generate)
+}
+
+/// The error of a trajectory that a limit has ended.
+fn over(channel: &Channel) -> mlua::Error {
+    let over = channel.over.borrow().clone();
+    raise(over.unwrap_or_else(|| Error::new(Kind::Script, format!("{GENERATE}: the trajectory is over"))))
+}
+
+impl UserData for Policy {
+    fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
+        fields.add_field_method_get("state", |_, this| Ok(this.state.clone()));
+        fields.add_field_method_get("generate", |lua, _| lua.named_registry_value::<Function>(GENERATE));
+        fields.add_field_method_get("steps", |_, this| Ok(this.channel.steps.get()));
+        fields.add_field_method_get("budget", |lua, this| {
+            let budget = lua.create_table_with_capacity(0, 1)?;
+            budget.raw_set("tokens", this.budget)?;
+            Ok(budget)
+        });
+    }
+
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_method("reward", |lua, this, (value, step): (Value, Value)| this.reward(lua, &value, &step));
+        methods.add_meta_method(MetaMethod::Index, |lua, _, name: Value| -> mlua::Result<Value> {
+            let name = name.to_string()?;
+            Err(fail_hint(lua, &format!("`policy.{name}` does not exist"), suggest(&name, MEMBERS)))
+        });
+    }
+}
+
+impl Policy {
+    /// Puts down what is asked for; the answer comes when the host resumes the flow.
+    fn ask(&self, lua: &Lua, shown: &Value, options: &Value) -> mlua::Result<oneshot::Receiver<Answer>> {
+        if self.channel.over.borrow().is_some() {
+            return Err(over(&self.channel));
+        }
+        let call = self.host.current();
+        if !matches!(call.entry, Entry::Reset | Entry::Step) {
+            return Err(fail(lua, GENERATE, "is for the flow that `policy` was given to"));
+        }
+        if call.in_branch() {
+            let why = format!("{GENERATE}: replies of a flow follow each other; it is not for r1.join and tools");
+            return Err(fail_hint(
+                lua,
+                &why,
+                "call it one after another; r1.generate(messages, { train = true }) writes beside others",
+            ));
+        }
+        let wanted = self.wanted(lua, shown, options)?;
+        let (reply, waiting) = oneshot::channel();
+        self.channel.wanted.replace(Some(Rc::new(wanted)));
+        self.channel.reply.replace(Some(reply));
+        Ok(waiting)
+    }
+
+    fn wanted(&self, lua: &Lua, shown: &Value, options: &Value) -> mlua::Result<Wanted> {
+        let observation = self.observation(lua, shown)?;
+        let none = Value::Table(lua.create_table()?);
+        if let Value::Table(given) = options {
+            for name in SAMPLING {
+                if !given.raw_get::<Value>(name)?.is_nil() {
+                    let why = format!("{GENERATE}: `{name}` is a setting of the whole run, as the loss needs it");
+                    return Err(fail_hint(lua, &why, &format!("set sampling = {{ {name} = … }} in the recipe")));
+                }
+            }
+        }
+        let fields = Fields::new(lua, GENERATE, if options.is_nil() { &none } else { options }, &OPTIONS)?;
+        let max_new_tokens = match fields.get("max_new_tokens")? {
+            Value::Nil => None,
+            Value::Integer(most) if most > 0 => Some(most as usize),
+            Value::Number(most) if most >= 1.0 && most.fract() == 0.0 => Some(most as usize),
+            other => return Err(fields.refuse("max_new_tokens", "a whole number, 1 or more", &other)),
+        };
+        let texts = |name: &str| match fields.json(name)? {
+            Json::Null => Ok(None),
+            Json::String(text) => Ok(Some(vec![text])),
+            Json::Object(none) if none.is_empty() => Ok(Some(Vec::new())),
+            Json::Array(list) if list.iter().all(Json::is_string) => {
+                Ok(Some(list.iter().filter_map(|text| text.as_str().map(str::to_owned)).collect()))
+            }
+            _ => Err(fields.refuse(name, "text, or a list of texts", &fields.get(name)?)),
+        };
+        let tools = match texts("tools")? {
+            None => Arc::clone(&self.schemas),
+            Some(names) => self.tools(lua, &names)?,
+        };
+        Ok(Wanted { observation, tools, max_new_tokens, stop: texts("stop")?.unwrap_or_default() })
+    }
+
+    /// The schemas of some tools, in the environment's order.
+    fn tools(&self, lua: &Lua, names: &[String]) -> mlua::Result<Arc<[Json]>> {
+        let name_of = |schema: &Json| schema["function"]["name"].as_str().unwrap_or_default().to_owned();
+        let known: Vec<String> = self.schemas.iter().map(name_of).collect();
+        if let Some(name) = names.iter().find(|name| !known.contains(name)) {
+            let why = format!("{GENERATE}: `tools` names `{name}`, which is no tool of the environment");
+            return Err(fail_hint(lua, &why, suggest(name, known.iter().map(String::as_str))));
+        }
+        Ok(self.schemas.iter().filter(|schema| names.contains(&name_of(schema))).cloned().collect())
+    }
+
+    /// Messages, a view of some, text or token ids, as a `context` function returns them.
+    fn observation(&self, lua: &Lua, shown: &Value) -> mlua::Result<Observation> {
+        const TAKES: &str = "takes messages, text or { token_ids = { … } }";
+        let table = match shown {
+            Value::String(text) => return Ok(Observation::Text(text.to_string_lossy())),
+            Value::Table(table) => table,
+            Value::Nil => return Err(fail(lua, GENERATE, format!("{TAKES}, got nothing"))),
+            other => return Err(fail(lua, GENERATE, format!("{TAKES}, got {}", kind(other)))),
+        };
+        let ids = match table.metatable() {
+            None => table.raw_get("token_ids")?,
+            Some(_) => Value::Nil,
+        };
+        if let Value::Table(ids) = ids {
+            let ids = ids.sequence_values::<u32>().collect::<mlua::Result<Vec<u32>>>();
+            let ids = ids.map_err(|_| fail(lua, GENERATE, "`token_ids` must be a list of whole numbers"))?;
+            return Ok(Observation::TokenIds(ids));
+        }
+        let list = context::messages_of(lua, table)?.map_or_else(|| table.clone(), |(list, _)| list);
+        let shown = messages(&list, "messages").map_err(|why| fail(lua, GENERATE, why))?;
+        // The record shows the conversation as it is at the end.
+        self.state.raw_set("messages", list)?;
+        Ok(Observation::Messages(shown))
+    }
+
+    fn reward(&self, lua: &Lua, value: &Value, step: &Value) -> mlua::Result<()> {
+        let steps = self.channel.steps.get();
+        if steps == 0 {
+            return Err(fail(lua, REWARD, "nothing has been generated yet that a reward could be for"));
+        }
+        let number = match value {
+            Value::Integer(_) | Value::Number(_) => convert::float(value).filter(|number| number.is_finite()),
+            _ => None,
+        };
+        let Some(number) = number else {
+            return Err(fail(lua, REWARD, format!("takes a finite number, got {}", show(value))));
+        };
+        let at = match step {
+            Value::Nil => steps,
+            other => match convert::float(other) {
+                Some(step) if step >= 1.0 && step <= steps as f64 && step.fract() == 0.0 => step as usize,
+                _ => return Err(fail(lua, REWARD, format!("`step` is one of 1 to {steps}, got {}", show(other)))),
+            },
+        };
+        let mut earned = self.channel.earned.borrow_mut();
+        if at == steps {
+            earned.reward += number;
+        } else {
+            earned.earlier.push((at - 1, number));
+        }
+        Ok(())
+    }
+}
+
+fn fail_hint(lua: &Lua, why: &str, hint: impl Into<String>) -> mlua::Error {
+    raise(misuse(lua, why).hint(hint))
+}
+
+/// A reply, as `step` gets it.
+fn action(lua: &Lua, action: &Action) -> mlua::Result<Table> {
+    let (text, ids, reason, calls) = messages::action(lua, action)?;
+    let table = lua.create_table_with_capacity(0, 4)?;
+    table.raw_set("text", text)?;
+    table.raw_set("token_ids", ids.map_or_else(|| lua.create_table(), Ok)?)?;
+    table.raw_set("finish_reason", reason)?;
+    table.raw_set("tool_calls", calls.map_or_else(|| lua.create_table(), Ok)?)?;
+    Ok(table)
+}

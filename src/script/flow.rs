@@ -1,0 +1,304 @@
+//! Flows: a function of the recipe that drives its own loop over `policy:generate`, where `reset` and `step` do not fit.
+//!
+//! A flow is one suspended call. The host runs it from one `policy:generate` to the next, so that the rest of r1 sees an
+//! environment: what `generate` is given is the observation of a step, and the reply resumes the function. Its beginning
+//! runs as `reset` does and each continuation as `step` does, with the same seeds and the same places in the record.
+//!
+//! Its local variables are its state, and they can't be copied. A fork runs the function again from its beginning when it
+//! is next resumed: the replies so far are known, and what it asked of the world is in its record.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mlua::{Function, Value};
+use serde_json::Value as Json;
+use tokio::sync::oneshot;
+
+use super::api::policy::Policy;
+use super::convert;
+use super::failure::Failure;
+use super::host::{Call, Entry, OfTrajectory};
+use super::record::{Record, Strictness};
+use super::results::{StepResult, flow_result};
+use super::state::State;
+use super::suspended::Suspended;
+use super::vm::at_definition;
+use super::worker::{Worker, broken, host_failure};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Action, Limit, Observation, Status};
+
+/// What `policy:generate` is given.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) observation: Observation,
+    /// Schemas of the tools that the policy is shown.
+    pub(crate) tools: Arc<[Json]>,
+    /// Longest reply, where it is shorter than `sampling.max_new_tokens`.
+    pub(crate) max_new_tokens: Option<usize>,
+    /// Texts that end the reply beside those of `sampling.stop`.
+    pub(crate) stop: Vec<String>,
+}
+
+/// What `policy:generate` gets.
+pub(crate) enum Answer {
+    Reply(Rc<Action>),
+    /// A limit ended the trajectory.
+    Over,
+}
+
+/// Rewards that the flow set since it was last resumed.
+#[derive(Default)]
+pub(crate) struct Earned {
+    /// Of the last step.
+    pub(crate) reward: f64,
+    /// Of steps before it, counted from 0.
+    pub(crate) earlier: Vec<(usize, f64)>,
+}
+
+/// Between the flow's `policy` and the host.
+#[derive(Default)]
+pub(crate) struct Channel {
+    /// What was asked for last.
+    pub(crate) wanted: RefCell<Option<Rc<Wanted>>>,
+    /// Where the reply goes, while `policy:generate` waits.
+    pub(crate) reply: RefCell<Option<oneshot::Sender<Answer>>>,
+    /// Why nothing more is generated.
+    pub(crate) over: RefCell<Option<Error>>,
+    /// Replies so far.
+    pub(crate) steps: Cell<usize>,
+    pub(crate) earned: RefCell<Earned>,
+}
+
+impl Channel {
+    fn is_waiting(&self) -> bool {
+        self.reply.borrow().is_some()
+    }
+
+    fn answer(&self, answer: Answer) {
+        if let Answer::Reply(_) = answer {
+            self.steps.set(self.steps.get() + 1);
+        }
+        if let Some(reply) = self.reply.take() {
+            // The call that waits is held by the flow.
+            let _ = reply.send(answer);
+        }
+    }
+}
+
+/// A flow under way.
+pub(crate) struct Flow {
+    task: Json,
+    /// Tokens that a prompt may have so that a reply fits behind it.
+    budget: usize,
+    channel: Rc<Channel>,
+    /// `None` when it has ended, or has to be run again from its beginning.
+    running: RefCell<Option<Suspended<Value>>>,
+    ended: Cell<bool>,
+    replies: RefCell<Vec<Rc<Action>>>,
+    /// Bytes that it has added to what the machine holds.
+    held: Cell<isize>,
+}
+
+impl Flow {
+    fn new(task: Json, budget: usize) -> Self {
+        Self {
+            task,
+            budget,
+            channel: Rc::default(),
+            running: RefCell::default(),
+            ended: Cell::new(false),
+            replies: RefCell::default(),
+            held: Cell::new(0),
+        }
+    }
+
+    /// A copy that is run again when it is resumed.
+    pub(crate) fn fork(&self) -> Rc<Self> {
+        let fork = Self::new(self.task.clone(), self.budget);
+        fork.channel.wanted.replace(self.wanted());
+        fork.ended.set(self.ended.get());
+        fork.replies.replace(self.replies.borrow().clone());
+        Rc::new(fork)
+    }
+
+    /// What it asked for last.
+    pub(crate) fn wanted(&self) -> Option<Rc<Wanted>> {
+        self.channel.wanted.borrow().clone()
+    }
+}
+
+impl Worker {
+    /// Starts a flow, and runs it to its first `policy:generate`.
+    pub(super) async fn begin_flow(
+        &self,
+        task: &Json,
+        seed: u64,
+        budget: usize,
+        own: OfTrajectory,
+    ) -> Result<State, Failure> {
+        let table = self.vm.lua.create_table().map_err(|error| host_failure(&error))?;
+        let OfTrajectory { record, session, env } = own;
+        let mut state = State::new(&self.vm.lua, table, seed, record.clone(), session, env)
+            .map_err(|error| host_failure(&error))?;
+        let flow = Rc::new(Flow::new(task.clone(), budget));
+        state.flow = Some(Rc::clone(&flow));
+        self.start_flow(&state, &flow, &record, false).await?;
+        Ok(state)
+    }
+
+    async fn start_flow(&self, state: &State, flow: &Flow, record: &Record, quiet: bool) -> Result<(), Failure> {
+        let function = flow_of(state)?;
+        let lua = &self.vm.lua;
+        let convert = |json: &Json| convert::from_json(lua, json).map_err(|error| host_failure(&error));
+        let task = convert(&flow.task)?;
+        state.table.raw_set("task", &task).map_err(|error| host_failure(&error))?;
+        let kwargs = convert(&Json::Object(state.env.kwargs.clone()))?;
+        let policy = Policy {
+            channel: Rc::clone(&flow.channel),
+            host: Rc::clone(&self.vm.host),
+            state: state.table.clone(),
+            schemas: Arc::clone(&state.env.schemas),
+            budget: flow.budget,
+        };
+        flow.held.set(0);
+        flow.running.replace(Some(Suspended::outermost(lua, function, (task, policy, kwargs))));
+        let call = self.call_at(Entry::Reset, state, record, 0, quiet);
+        if self.run_flow(flow, function, &call).await?.is_some() {
+            let message = "the flow returned before it called policy:generate; a trajectory has at least one reply";
+            return Err(broken(function, message.to_owned()));
+        }
+        self.measure_flow(state, function, &call)
+    }
+
+    /// Hands the flow a reply, and runs it to its next `policy:generate` or to its end.
+    pub(super) async fn step_flow(&self, state: &State, flow: &Flow, action: &Action) -> Result<StepResult, Failure> {
+        let function = flow_of(state)?;
+        self.catch_up(state, flow).await?;
+        let call = self.call_of(Entry::Step, state);
+        let action = Rc::new(action.clone());
+        flow.replies.borrow_mut().push(Rc::clone(&action));
+        flow.channel.answer(Answer::Reply(action));
+        let mut result = match self.run_flow(flow, function, &call).await? {
+            Some(value) => flow_result(&value).map_err(|why| broken(function, why))?,
+            None => StepResult::default(),
+        };
+        add(&mut result, flow.channel.earned.take());
+        self.measure_flow(state, function, &call)?;
+        self.close_step(state, &call, &mut result)?;
+        Ok(result)
+    }
+
+    /// Lets a flow finish whose trajectory a limit has ended: `policy:generate` raises an error there, which the flow may
+    /// catch to return its reward. What it returns and sets is added to the last step.
+    ///
+    /// # Errors
+    /// If the flow fails of something else.
+    pub async fn end_flow(&self, state: &State, limit: Limit) -> Result<StepResult, Failure> {
+        let Some(flow) = state.flow.as_ref().filter(|flow| !flow.ended.get()) else {
+            return Ok(StepResult::default());
+        };
+        let function = flow_of(state)?;
+        self.catch_up(state, flow).await?;
+        let over = Error::new(Kind::Script, format!("policy:generate: the trajectory is over: {}", limit.name()));
+        flow.channel.over.replace(Some(over.clone()));
+        let call = self.call_of(Entry::Step, state);
+        flow.channel.answer(Answer::Over);
+        let mut result = match self.run_flow(flow, function, &call).await {
+            Ok(Some(value)) => flow_result(&value).map_err(|why| broken(function, why))?,
+            Err(failure) if failure.error.message != over.message => return Err(failure),
+            // It waits for a reply no more, and need not catch the error.
+            Ok(None) | Err(_) => StepResult::default(),
+        };
+        flow.ended.set(true);
+        add(&mut result, flow.channel.earned.take());
+        result.tools = call.tools.take();
+        result.reward += result.tools.iter().map(|tool| tool.reward).sum::<f64>();
+        Ok(result)
+    }
+
+    /// Runs it until it waits for a reply (`None`) or returns.
+    async fn run_flow(&self, flow: &Flow, function: &Function, call: &Rc<Call>) -> Result<Option<Value>, Failure> {
+        let Some(mut running) = flow.running.take() else {
+            return Err(broken(function, "the flow has ended".to_owned()));
+        };
+        call.held.set(flow.held.get());
+        let ran = self.vm.run_until(call, function, &mut running, || flow.channel.is_waiting()).await;
+        flow.held.set(call.held.get());
+        match ran {
+            Ok(None) => {
+                flow.running.replace(Some(running));
+                Ok(None)
+            }
+            Ok(Some(value)) => {
+                flow.ended.set(true);
+                flow.channel.wanted.take();
+                Ok(Some(value))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Brings a fork to where it was forked: the function runs again, with the replies and the record so far.
+    async fn catch_up(&self, state: &State, flow: &Flow) -> Result<(), Failure> {
+        let replies = flow.replies.borrow().clone();
+        if flow.running.borrow().is_some() || flow.ended.get() {
+            return Ok(());
+        }
+        let function = flow_of(state)?;
+        let differs = |what: &str| {
+            let error = at_definition(function, format!("the flow did not come to the same again: {what}"));
+            let hint = "a flow is a function of its task, the replies and what it asks of the world: draw with math.random, \
+                        and keep nothing in locals outside";
+            Failure::new(Status::EnvError, error.hint(hint))
+        };
+        let calls: Value = state.table.raw_get("calls").map_err(|error| host_failure(&error))?;
+        state.table.clear().map_err(|error| host_failure(&error))?;
+        let wanted = flow.channel.wanted.take();
+        flow.channel.reply.take();
+        flow.channel.steps.set(0);
+        let record = Record::replay(state.record.exchanges(), Strictness::Exact);
+        self.start_flow(state, flow, &record, true).await?;
+        for (step, action) in replies.into_iter().enumerate() {
+            let call = self.call_at(Entry::Step, state, &record, step as u64, true);
+            flow.channel.answer(Answer::Reply(action));
+            if self.run_flow(flow, function, &call).await?.is_some() {
+                return Err(differs(&format!("it returned after reply {}", step + 1)));
+            }
+        }
+        state.table.raw_set("calls", calls).map_err(|error| host_failure(&error))?;
+        flow.channel.earned.take();
+        let same = |(one, two): (&Rc<Wanted>, &Rc<Wanted>)| one.observation == two.observation;
+        match (&wanted, &flow.wanted()) {
+            (Some(one), Some(two)) if !same((one, two)) => Err(differs("it showed the policy something else")),
+            _ => record.difference().map_or(Ok(()), |difference| Err(differs(&difference.to_string()))),
+        }
+    }
+
+    /// The size of `policy.state`, which is plain data.
+    fn measure_flow(&self, state: &State, function: &Function, call: &Rc<Call>) -> Result<(), Failure> {
+        let size = self.vm.size(call, &state.table, self.vm.limits.trajectory << 20)?;
+        state.size.set(self.sized(size, call, function)?);
+        Ok(())
+    }
+
+    /// A call of the flow under a record of its own; a quiet one logs nothing.
+    fn call_at(&self, entry: Entry, state: &State, record: &Record, step: u64, quiet: bool) -> Rc<Call> {
+        let own =
+            OfTrajectory { record: record.clone(), session: Rc::clone(&state.session), env: Rc::clone(&state.env) };
+        let call = Call::of_trajectory(entry, (state.seed, step), &self.vm.limits, own);
+        call.quiet.set(quiet);
+        call
+    }
+}
+
+/// What the flow set itself goes to its steps.
+fn add(result: &mut StepResult, earned: Earned) {
+    result.reward += earned.reward;
+    result.earlier = earned.earlier;
+}
+
+fn flow_of(state: &State) -> Result<&Function, Failure> {
+    let missing = || Failure::new(Status::EnvError, Error::new(Kind::Internal, "the environment has no flow"));
+    state.env.env.flow.as_ref().ok_or_else(missing)
+}
