@@ -76,7 +76,7 @@ impl Flows {
         let path = dir.path().join("x.lua");
         std::fs::write(&path, source).unwrap();
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), Format::Hermes).unwrap());
+        let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), "hermes").unwrap());
         Self { script: Script::load(&path, &[]).unwrap(), renderer, dir }
     }
 
@@ -181,8 +181,8 @@ fn conversations_go_on_with_the_ids_that_were_sampled() {
          return 1",
     );
     let odd: Vec<u32> =
-        "odd".bytes().flat_map(|b| flows.renderer.tokenizer().encode(&char::from(b).to_string()).unwrap()).collect();
-    assert_ne!(odd, flows.renderer.tokenizer().encode("odd").unwrap());
+        "What".bytes().flat_map(|b| flows.renderer.tokenizer().encode(&char::from(b).to_string()).unwrap()).collect();
+    assert_ne!(odd, flows.renderer.tokenizer().encode("What").unwrap());
     let stop = flows.renderer.stop_ids()[0];
     let reply = [odd, vec![stop]].concat();
     let own = reply.clone();
@@ -288,7 +288,7 @@ fn failures_of_a_flow_have_their_line() {
     starts("policy:generate('x')\nreturn { rewrd = 1 }", "env_error: flow returned the unknown field `rewrd`");
     starts(
         "policy:generate('x')\nreturn 'good'",
-        "env_error: the flow returned text \"good\"; it must return a number",
+        "env_error: the flow returned the text \"good\"; it must return a number",
     );
     starts("policy:generat('x')", "env_error: `policy.generat` does not exist\n  --> x.lua:2");
     starts("policy:generate('x')\nerror('broken')", "env_error: broken\n  --> x.lua:3");
