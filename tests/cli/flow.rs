@@ -4,28 +4,26 @@ use super::{directory, r1, shown};
 
 /// An environment and a flow that do the same.
 const SAME: &str = r#"
-local function finish(state) state.said = #state.messages end
-local tool = r1.tool { name = "look", description = "Looks", parameters = {}, run = function() return "seen" end }
 local kinds = {
   env = r1.env {
-    max_steps = 3, tools = { tool }, format = "hermes",
+    max_steps = 3,
     reset = function(task)
       return { task = task, messages = { r1.user(task.problem .. math.random(9)) } }
     end,
     step = function(state, action)
       r1.push(state.messages, r1.assistant(action))
-      r1.push(state.messages, r1.user("again " .. math.random(9)))
+      r1.push(state.messages, r1.user("more " .. math.random(9)))
       return { reward = #action.text / 100, done = math.random() < 0.3 }
     end,
   },
   flow = r1.env {
-    max_steps = 3, tools = { tool }, format = "hermes",
+    max_steps = 3,
     flow = function(task, policy)
       local messages = { r1.user(task.problem .. math.random(9)) }
       while true do
         local action = policy:generate(messages)
         r1.push(messages, r1.assistant(action))
-        r1.push(messages, r1.user("again " .. math.random(9)))
+        r1.push(messages, r1.user("more " .. math.random(9)))
         if math.random() < 0.3 then return #action.text / 100 end
         policy:reward(#action.text / 100)
       end
@@ -33,7 +31,7 @@ local kinds = {
   },
 }
 local rows = {}
-for n = 1, 8 do rows[n] = { problem = "row " .. n, env = n % 2 == 0 and "env" or "flow" } end
+for n = 1, 8 do rows[n] = { problem = "row" .. n, env = n % 2 == 0 and "env" or "flow" } end
 return r1.recipe {
   policy = { model = "model" },
   ENVS,
