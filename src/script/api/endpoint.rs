@@ -17,7 +17,7 @@ use crate::mdp::Message;
 use crate::script::ask::AskOptions;
 use crate::script::convert::clip;
 use crate::script::host::Host;
-use crate::tools::{HttpAnswer, HttpRequest, Reach, http, is_inside, url_target};
+use crate::tools::{HttpAnswer, HttpRequest, NoAnswer, Reach, http, is_inside, url_target};
 
 const FIELDS: [&str; 6] = ["url", "name", "key", "headers", "timeout", "retries"];
 
@@ -198,7 +198,10 @@ impl Endpoint {
             max_bytes: MOST_BYTES,
         };
         let reach = |name: &str, port: u16| host.grants.borrow().reach(name, port);
-        Ok(http(request, &reach).await)
+        Ok(http(request, &reach).await.map_err(|why| match why {
+            NoAnswer::Failed(why) => why,
+            NoAnswer::NotPublic(host) => format!("{host} leads to an address that is not public"),
+        }))
     }
 }
 
