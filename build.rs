@@ -35,6 +35,7 @@ fn main() {
         build.cpp(true).std("c++17").opt_level(3).debug(false).flag("-fno-math-errno");
         build
     };
+    let kernels = std::env::var_os("CARGO_FEATURE_CPU_KERNELS").is_some();
     // One small library for each instruction set; the program picks when it starts.
     let mut sets: Vec<(&str, &[&str])> = vec![("base", &[])];
     if target("ARCH") == "x86_64" {
@@ -46,40 +47,45 @@ fn main() {
             &["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mavx512bf16", "-mfma", "-Wno-uninitialized"],
         ));
     }
-    for (set, flags) in sets {
-        build().flags(flags).file(source(&format!("kernels_{set}"))).compile(&format!("r1_kernels_{set}"));
+    for (set, flags) in sets.into_iter().filter(|_| kernels) {
+        build().flags(flags).file(source(&format!("cpu/kernels_{set}"))).compile(&format!("r1_kernels_{set}"));
     }
     // By name: the Rust files beside them are cargo's own business.
     for header in [
-        "kernels", "common", "arena", "prefix", "learn", "crew", "step", "logprobs", "autograd", "adamw", "flash",
-        "guarded", "rowwise",
+        "memory",
+        "arena",
+        "logprobs",
+        "autograd",
+        "adamw",
+        "flash",
+        "guarded",
+        "cpu/kernels",
+        "cpu/common",
+        "cpu/prefix",
+        "cpu/learn",
+        "cpu/crew",
+        "cpu/step",
+        "cpu/rowwise",
     ] {
         println!("cargo:rerun-if-changed=src/native/{header}.h");
     }
     for part in ["kernels", "dots"] {
-        println!("cargo:rerun-if-changed=src/native/{part}.inc");
+        println!("cargo:rerun-if-changed=src/native/cpu/{part}.inc");
     }
     let mut native = build();
     if target("OS") == "linux" {
         native.flag("-fopenmp");
     }
-    for part in [
-        "common",
-        "arena",
-        "project",
-        "attention",
-        "prefix",
-        "learn",
-        "step",
-        "decode",
-        "logprobs",
-        "autograd",
-        "adamw",
-        "flash",
-        "rowwise",
-        "interface",
-    ] {
+    for part in ["memory", "arena", "logprobs", "autograd", "adamw", "flash", "interface"] {
         native.file(source(part));
+    }
+    let own =
+        ["common", "project", "attention", "prefix", "learn", "step", "decode", "logprobs", "rowwise", "interface"];
+    if kernels {
+        native.define("R1_CPU_KERNELS", None);
+        for part in own {
+            native.file(source(&format!("cpu/{part}")));
+        }
     }
     // libtorch's headers are not ours to warn about.
     for include in ["include", "include/torch/csrc/api/include"] {

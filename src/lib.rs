@@ -1,24 +1,24 @@
 //! r1: an embedded-scripting runtime for training and running LLM agents with reinforcement learning.
 //!
-//! A Rust host owns model execution, optimisation and storage; Lua scripts own environments, context policies,
-//! tools and rewards. This file is the map of the house; ARCHITECTURE.md tells how one step flows through it.
+//! A Rust host owns model execution, optimisation and storage. Lua scripts own environments, context policies, tools and
+//! rewards. This file lists the modules; ARCHITECTURE.md follows one training step through them.
 //!
 //! - [`mdp`]: plain data of the step-level decision process: message, observation, action, step, trajectory
 //! - [`config`]: a recipe's settings, typed, with defaults; what a script and the command line may set
 //! - [`answers`]: final answers of replies, and whether two of them are equal
 //! - [`text`]: tokenizers, chat templates, tool-call formats; text to ids and back, token in / token out
-//! - [`net`]: HTTP exchanges that can be watched and stopped
-//! - [`hub`]: models of the Hugging Face hub, fetched into its cache
+//! - [`net`]: HTTP client with progress and cancellation
+//! - [`hub`]: models and datasets of the Hugging Face hub, and their cache
 //! - [`model`]: transformer architectures over libtorch, their weights and key-value caches
-//! - [`native`]: the small C++ file over libtorch for what `tch` does not bind, and its safe face
+//! - [`native`]: C++ over libtorch: operations that `tch` does not bind, and CPU kernels (docs/cpu-kernels.md)
 //! - [`engine`]: continuous-batching generation, sampling, prefix reuse; the [`engine::Policy`] trait
 //! - [`rl`]: pure tensor maths: advantages, losses, masks, packing, schedules, the optimiser
-//! - [`script`]: the only module that knows Lua: VM, limits, sandbox, the `r1` API
+//! - [`script`]: the only module that uses Lua: VM, limits, sandbox, the `r1` API
 //! - [`tools`]: host tools: sandboxed interpreters
-//! - [`rollout`]: drives trajectories, environment on one side and policy on the other
+//! - [`rollout`]: runs trajectories: environment and policy
 //! - [`store`]: run directory, trajectories in Parquet, checkpoints
-//! - [`train`]: the loops, read top to bottom
-//! - [`services`]: models for scripts, on the thread that owns their tensors
+//! - [`train`]: the training loops: GRPO, PPO, SFT
+//! - [`services`]: models for `r1 lua` programs, on the thread that owns the tensors
 //! - [`telemetry`]: metric names, progress bars, JSONL and TensorBoard
 //! - [`cli`]: one file per subcommand
 //! - [`units`]: times and sizes as text
@@ -33,6 +33,7 @@ mod clock;
 pub mod config;
 pub mod engine;
 pub mod error;
+mod glob;
 pub mod hub;
 pub mod mdp;
 pub mod model;

@@ -1,8 +1,8 @@
-//! HTTP as r1 needs it: exchanges that can be watched, stopped and abandoned, one client for all of them.
+//! An HTTP client whose exchanges can report progress and be cancelled.
 //!
-//! Each exchange runs on a thread of its own, and its pieces travel through a short channel. So a person's Ctrl-C is
-//! heard while a server is silent, and hashing and writing go on while the next bytes arrive. Redirects are not
-//! followed and no status is an error here: who asks decides about both.
+//! Each exchange runs on its own thread and sends its pieces through a short channel. Ctrl-C therefore works while a server
+//! does not answer, and hashing and writing overlap with the transfer. Redirects are not followed, and no status is an
+//! error here: the caller decides about both.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -24,7 +24,7 @@ use crate::error::{Error, Kind, Result};
 
 pub use ureq::http::HeaderMap;
 
-/// Between two looks at whether somebody wants to stop.
+/// Interval at which `stop` is polled.
 const LOOK: Duration = Duration::from_millis(50);
 /// Longest wait for a connection.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ pub struct Whole {
 pub enum Fault {
     /// `stop` said so.
     Stopped,
-    /// Nobody is there: the name leads nowhere, or no connection is made. In the network's own words.
+    /// No connection: the name cannot be resolved, or the host does not accept it. With the system's message.
     Absent(String),
     /// The name leads to an address that is not public, and the client reaches public ones only; which address.
     NotPublic(String),
@@ -123,13 +123,13 @@ impl Client {
         Ok(Self { agent: Agent::with_parts(config, DefaultConnector::default(), resolver) })
     }
 
-    /// Asks, and gives the whole answer of at most `most` bytes. Dropped, it ends with the next bytes or the next silence.
+    /// Sends the request and returns the whole answer of at most `most` bytes. Dropped, it ends with the next bytes or the next silence.
     pub async fn exchange(&self, request: Request, most: usize) -> Result<Whole, Fault> {
         let (sender, answer) = oneshot::channel();
         let agent = self.agent.clone();
         let exchange = move || {
             let whole = read_whole(&agent, request, most, &|| sender.is_closed());
-            // The one who asked may have gone away.
+            // The receiver may have been dropped.
             let _ = sender.send(whole);
         };
         let thread = std::thread::Builder::new().name("net".to_owned()).spawn(exchange);
@@ -137,7 +137,7 @@ impl Client {
         answer.await.unwrap_or_else(|_| Err(Fault::Broken("the connection was lost".to_owned())))
     }
 
-    /// Asks, and waits for the head of the answer.
+    /// Sends the request and waits for the head of the answer.
     pub fn send(&self, request: Request, stop: &dyn Fn() -> bool) -> Result<Response, Fault> {
         let (sender, pieces) = sync_channel(AHEAD);
         let agent = self.agent.clone();
@@ -152,7 +152,7 @@ impl Client {
                     while sent.is_ok() {
                         sent = match reader.read(&mut piece) {
                             Ok(0) => {
-                                // Nobody may be left to hear it.
+                                // The receiver may have been dropped.
                                 let _ = sender.send(Piece::End);
                                 return;
                             }
@@ -167,7 +167,7 @@ impl Client {
                     sent
                 }
             };
-            // The one who asked has gone away.
+            // The receiver was dropped.
             drop(told);
         };
         std::thread::Builder::new()

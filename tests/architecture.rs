@@ -9,10 +9,11 @@ const EDGES: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("answers", &[]),
     ("clock", &[]),
+    ("glob", &[]),
     ("units", &[]),
     ("mdp", &["units"]),
     ("net", &[]),
-    ("hub", &["net"]),
+    ("hub", &["net", "glob"]),
     ("config", &["mdp", "units"]),
     ("text", &["mdp", "clock"]),
     ("store", &["mdp", "config"]),
@@ -22,7 +23,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("engine", &["model", "mdp"]),
     ("tools", &["net"]),
     // Datasets lie in Parquet and on the hub.
-    ("script", &["answers", "mdp", "text", "tools", "config", "store", "hub", "clock", "units"]),
+    ("script", &["answers", "mdp", "text", "tools", "config", "store", "hub", "clock", "glob", "units"]),
     ("rollout", &["engine", "script", "text", "mdp", "config"]),
     ("telemetry", &[]),
     (
@@ -30,6 +31,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &[
             "config",
             "engine",
+            "glob",
             "hub",
             "mdp",
             "model",

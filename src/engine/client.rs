@@ -1,8 +1,7 @@
 //! The channel between the threads that run trajectories and the thread that owns the tensors.
 //!
-//! It is bounded: every request has a place from when it is sent until it is answered or cancelled. Without a free one it
-//! waits with whoever submits it, first come, first served, so that a hundred thousand trajectories do not pile their
-//! prompts up here.
+//! It is bounded: a request holds a place from when it is sent until it is answered or cancelled. Without a free place the
+//! submitter waits, in order of arrival, so that the prompts of a hundred thousand trajectories do not accumulate here.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
@@ -42,11 +41,11 @@ pub(super) struct Reply {
 
 impl Reply {
     pub(super) fn send(self, completion: Result<Completion>) {
-        // A receiver dropped in this very moment has cancelled its request: nobody to tell.
+        // The receiver was dropped at this moment, which cancels its request.
         let _ = self.sender.send(completion);
     }
 
-    /// Nobody waits for the answer any more.
+    /// The submitter no longer waits for the answer.
     pub(super) fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
@@ -143,7 +142,7 @@ impl Policy for EngineClient {
 }
 
 impl Drop for Queue {
-    /// Who waits for a place waits in vain.
+    /// Wakes waiting submitters with an error when the engine stops.
     fn drop(&mut self) {
         self.places.close();
     }

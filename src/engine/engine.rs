@@ -1,9 +1,9 @@
 //! The scheduler: continuous batching over the slots of one key-value cache.
 //!
-//! Every iteration takes what arrived, seats requests in free slots (first come, first served; the rest waits), and
-//! makes one call of the model that mixes the next token of every reply under way with pieces of new prompts. A
-//! request leaves as soon as its reply ends. Prompts that share a prefix are computed once: what another slot already
-//! holds is copied, and a request whose prefix is just being computed for another one waits for it.
+//! Every iteration takes new requests into free slots, in order of arrival, and calls the model once, with the next token
+//! of every running reply and pieces of new prompts. A request leaves as soon as its reply ends. Prompts that share a
+//! prefix are computed once: the prefix is copied from another slot, and a request whose prefix is being computed for
+//! another request waits for it.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ use crate::model::{KvCache, Model, Span};
 /// Prefixes shorter than this are computed again rather than copied.
 const WORTH_COPYING: usize = 8;
 
-/// How long an idle engine waits before it asks again whether to stop.
+/// How long an idle engine waits before it polls `stop` again.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Tokens every slot has room for at first.
@@ -116,7 +116,7 @@ impl Engine {
         self.serve_until(queue, &|| false)
     }
 
-    /// [`serve`](Self::serve), which also ends with `Kind::Interrupted` as soon as `stop` says so; it is asked between the
+    /// [`serve`](Self::serve), which also ends with `Kind::Interrupted` as soon as `stop` says so; it is polled between the
     /// layers of the model, and several times a second (`LOOK`) where nothing is to be computed.
     pub fn serve_until(&mut self, queue: Queue, stop: &dyn Fn() -> bool) -> Result<Stats> {
         let begin = Instant::now();
@@ -165,7 +165,7 @@ impl Engine {
     }
 
     /// Answers one request, for a chat. `on_token` sees every token as it is sampled, the last one included. Where `stop`
-    /// says so, which is asked between the layers of the model, the reply ends with what it has and
+    /// says so, which is polled between the layers of the model, the reply ends with what it has and
     /// [`FinishReason::Length`]; what was computed of the prompt stays warm.
     pub fn generate(
         &mut self,
@@ -481,7 +481,7 @@ impl Outcome {
         }
     }
 
-    /// A model that gave finite logits to nobody is broken.
+    /// A model that has given no finite logits at all is broken.
     fn into_result(self) -> Result<()> {
         match self.numeric {
             Some(error) if !self.replied => Err(error),

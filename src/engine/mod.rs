@@ -1,8 +1,8 @@
 //! Continuous-batching generation: scheduler, sampler, prefix reuse.
 //!
-//! [`channel`] gives an [`EngineClient`] (a [`Policy`], for the threads that run trajectories) and the [`Queue`] that
-//! [`Engine::serve`] answers on the thread that owns the tensors. At most [`MOST_REQUESTS`] are between the two, those
-//! under way included; who submits more waits. [`Scripted`] is a policy without a model.
+//! [`channel`] returns an [`EngineClient`] (a [`Policy`], for the threads that run trajectories) and the [`Queue`] that
+//! [`Engine::serve`] processes on the thread that owns the tensors. At most [`MOST_REQUESTS`] requests are queued or
+//! running; further submitters wait. [`Scripted`] is a policy without a model.
 //!
 //! A reply depends on its request and the weights, not on what else is in the batch, on the slot, or on how much of its
 //! prompt came from the cache: random numbers are counter-based and every sequence sees its own slot only. Where

@@ -1,4 +1,4 @@
-//! How large the engine is: requests at once, tokens each, memory of the cache.
+//! Size of the engine: number of slots, tokens per slot, memory of the cache.
 
 use tch::{Device, Kind};
 
@@ -44,7 +44,7 @@ impl EngineOptions {
         options
     }
 
-    /// One request at a time of somebody who may lose patience: prompts go through a model on the CPU in pieces that are
+    /// One request at a time of an interactive user: prompts go through a model on the CPU in pieces that are
     /// done with a layer, after which [`Engine::generate`](super::Engine::generate) can be stopped, within some 50 ms.
     pub fn for_chat(model: &Model, max_context: usize) -> Self {
         let config = &model.config;

@@ -1,4 +1,4 @@
-//! What rollouts need of a policy: prompt ids in, sampled ids and log-probabilities out.
+//! The interface between rollouts and a policy: prompt ids in, sampled ids and log-probabilities out.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -27,7 +27,7 @@ pub trait Policy: Send + Sync {
     fn release(&self, _conversation: u64) {}
 }
 
-/// Ids whose log-probabilities are asked for.
+/// Ids whose log-probabilities are requested.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scoring {
     pub ids: Vec<u32>,
@@ -40,7 +40,7 @@ pub struct Scoring {
 
 /// A reply on its way. Dropped, it cancels its request. A dropped sender counts as an aborted request.
 pub struct Coming {
-    /// Until the request is on its way. Sent when this is polled, so whoever must not be late awaits the reply at once.
+    /// The queued request. Polling sends it; poll immediately if the order matters.
     put_off: Option<BoxFuture<'static, ()>>,
     reply: oneshot::Receiver<Result<Completion>>,
 }

@@ -1,4 +1,4 @@
-//! A request in a slot: its sequence so far, and when it is over.
+//! A request in a slot: its sequence so far, and whether it has ended.
 
 use std::time::Instant;
 
@@ -46,7 +46,7 @@ pub(super) struct Running {
     logprobs: Vec<f32>,
     support: Support,
     top_logprobs: Vec<Vec<(u32, f32)>>,
-    /// The ids so far, sorted, where the repetition penalty asks for them.
+    /// The ids so far, sorted, if there is a repetition penalty.
     seen: Vec<u32>,
     /// When it ends, done or not.
     pub(super) deadline: Option<Instant>,

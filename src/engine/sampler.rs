@@ -1,4 +1,4 @@
-//! Draws the next token from logits: on the host, one row at a time.
+//! Samples the next token from logits: on the host, one row at a time.
 //!
 //! Randomness is counter-based: the ChaCha8 key is (seed, trajectory), its stream is the step, and token `n` of the
 //! reply uses 64-bit word `n`. A draw depends on the request and its logits alone, never on the batch or the slot.

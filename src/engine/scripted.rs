@@ -1,4 +1,4 @@
-//! A policy without a model: a closure answers. For tests, and for trying an environment before there are weights.
+//! A policy without a model: a closure returns the replies. For tests, and for environments without weights.
 
 use tokio::sync::oneshot;
 

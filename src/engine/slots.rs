@@ -1,8 +1,8 @@
-//! The slot table: which tokens every cache slot holds, whose they are, and which slot a new request gets.
+//! The slot table: the tokens in every cache slot, the conversation they belong to, and the slot of a new request.
 //!
-//! Plain bookkeeping without tensors. A slot is busy while a request runs in it; afterwards it stays warm for the next
-//! request of the same conversation, until that conversation is released or the slot is the least recently used one
-//! and needed. What a released slot holds may still serve as a prefix for others.
+//! Bookkeeping without tensors. A slot is busy while a request runs in it. Afterwards it is reserved for the next request of
+//! the same conversation, until that conversation is released or the slot is evicted (least recently used first). The
+//! tokens of a released slot may still be reused as a prefix.
 
 use crate::mdp::Routing;
 

@@ -1,4 +1,4 @@
-//! What the engine did: counters that other threads may read while it works.
+//! Counters of the engine, readable from other threads while it runs.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The cache on disk, in the layout of Python's `huggingface_hub`, so that both fill and read the same one:
 //!
 //! ```text
-//! models--ORG--NAME/blobs/ETAG                  what a file holds, by its checksum
-//! models--ORG--NAME/refs/REVISION               the commit a branch or tag stood at
+//! models--ORG--NAME/blobs/ETAG                  contents of a file, by checksum
+//! models--ORG--NAME/refs/REVISION               commit of a branch or tag
 //! models--ORG--NAME/snapshots/COMMIT/FILE       links to blobs
 //! .locks/models--ORG--NAME/ETAG.lock            held while a blob is fetched
 //! datasets--ORG--NAME/…                         the same for a dataset
@@ -61,7 +61,7 @@ impl Folder {
         Ok(())
     }
 
-    /// The commit that a revision stood at when it was last asked for.
+    /// The commit of a revision when it was last resolved.
     pub(super) fn commit_of(&self, revision: &str) -> Option<String> {
         if is_commit(revision) {
             return Some(revision.to_owned());
@@ -104,7 +104,7 @@ impl Folder {
         made.and_then(|()| fs::rename(&part, &path)).map_err(|error| failed("link", &path, &error))
     }
 
-    /// Waits until nobody else fetches this blob. The lock goes with the returned file; a file system without locks
+    /// Waits until no other process fetches this blob. The lock goes with the returned file; a file system without locks
     /// gives `None`.
     pub(super) fn lock(&self, etag: &str, watch: &Watch<'_>) -> Result<Option<File>> {
         let path = self.root.join(".locks").join(&self.name).join(format!("{etag}.lock"));

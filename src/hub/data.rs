@@ -1,10 +1,11 @@
-//! Which files of a dataset repository hold a split: JSON lines, JSON, CSV or Parquet, by the conventions of the hub.
+//! Which files of a dataset repository hold a split: JSON lines, JSON, CSV or Parquet, by the conventions of the Hugging Face hub.
 //!
 //! A split is named by a folder (`train/0.parquet`) or in a file's name (`train-00000-of-00002.parquet`, `my_train.csv`); a
-//! subset is a folder. A repository that names no split at all is one, `train`.
+//! subset is a folder. A repository without split names has one split, `train`.
 
 use super::id::is_path;
 use crate::error::{Error, Kind, Result, suggest};
+use crate::glob::matches;
 
 /// What to fetch of a dataset.
 #[derive(Clone, Copy, Debug, Default)]
@@ -147,25 +148,6 @@ fn there_is(what: &str, names: &[String]) -> String {
     }
     let more = if names.len() > 12 { ", …" } else { "" };
     format!("its {what}: {}{more}", shown.join(", "))
-}
-
-/// Whether a name fits a pattern in which `*` stands for anything.
-fn matches(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
-    let Some(last) = pattern.contains('*').then(|| pattern.rsplit('*').next().unwrap_or_default()) else {
-        return rest.is_empty();
-    };
-    let Some(middle) = rest.strip_suffix(last) else { return false };
-    rest = middle;
-    let between: Vec<&str> = parts.collect();
-    for part in &between[..between.len() - 1] {
-        match rest.find(part) {
-            Some(at) => rest = &rest[at + part.len()..],
-            None => return false,
-        }
-    }
-    true
 }
 
 #[cfg(test)]

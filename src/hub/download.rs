@@ -1,9 +1,9 @@
-//! One blob into the cache: resumed where an earlier try ended, checked, and only then there.
+//! Downloads one blob into the cache: resumed after an interruption, verified, then renamed.
 //!
-//! The bytes go to `blobs/ETAG.incomplete`. A connection that breaks is made again from the byte it broke at. Only tries
-//! that reach no byte further than any before count against the limit: a server that ignores ranges sends the
-//! beginning again and again. The whole is compared with the checksum in the ETag (SHA-256 of
-//! a large file, git's SHA-1 of a small one) before it becomes a blob, so that a blob is right or absent.
+//! The bytes are written to `blobs/ETAG.incomplete`. A broken connection is reopened at the byte where it broke. Only
+//! attempts that receive no new byte count against the limit, because a server that ignores ranges sends the beginning
+//! again. The file is compared with the checksum in the ETag (SHA-256 of a large file, git's SHA-1 of a small one) before it
+//! becomes a blob, so that a blob is correct or absent.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -56,7 +56,7 @@ impl Download<'_> {
         let blob = self.folder.blob(&self.meta.etag);
         if !blob.is_file() {
             let lock = self.folder.lock(&self.meta.etag, watch)?;
-            // Somebody else may have been first.
+            // Another process may have been first.
             if !blob.is_file() {
                 let mut part = self.folder.part(&self.meta.etag);
                 if lock.is_none() {
@@ -218,7 +218,7 @@ fn begins_at(range: Option<&str>, start: u64) -> bool {
     first == Some(start)
 }
 
-/// The checksum that an ETag asks for.
+/// The checksum in an ETag.
 enum Sum {
     Sha256(String, Sha256),
     /// Git's: over the length, which stands in front, and the content.

@@ -1,12 +1,12 @@
-//! Names: what a person may call a model, and what a server may call a file, a commit and a blob.
+//! Valid names of models and datasets, and of files, commits and blobs.
 //!
-//! A server's names become paths in the cache, so each is checked before it is used.
+//! Names sent by a server become paths in the cache, so each is validated before it is used.
 
 use std::fmt;
 
 use crate::error::{Error, Kind, Result};
 
-/// A model or dataset of the hub: `ORG/NAME` or `NAME`, at a revision (branch, tag or commit).
+/// A model or dataset on the Hugging Face hub: `ORG/NAME` or `NAME`, at a revision (branch, tag or commit).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelId {
     pub name: String,

@@ -1,8 +1,8 @@
-//! Models and datasets of the Hugging Face hub: fetched once, kept in the cache that Python's `huggingface_hub` uses too.
+//! Models and datasets of the Hugging Face hub, in the cache of Python's `huggingface_hub`.
 //!
-//! [`Hub::fetch`] gives the directory of a model at a revision. One request lists the repository; then come the files
-//! a model needs and the cache has not: a few at a time, resumed where a try broke off, checked against the hub's
-//! checksums, safe beside other processes. Where the hub can't be reached, what the cache has is used.
+//! [`Hub::fetch`] returns the directory of a model at a revision. One request lists the repository. Missing files are then
+//! downloaded: a few at a time, resumable, verified against the hub's checksums, safe with concurrent processes. If the hub
+//! is unreachable, the cache is used.
 //!
 //! [`Hub::fetch_text`] gives a model's tokenizer and chat template without its weights, [`Hub::fetch_data`] the files that
 //! hold a split of a dataset, in the same way.
@@ -116,7 +116,7 @@ impl Hub {
         Ok(Self { remote, cache, offline: yes("HF_HUB_OFFLINE") || yes("TRANSFORMERS_OFFLINE") })
     }
 
-    /// The directory of a model that the cache has all of, as of the last time it was looked for; the hub is not asked.
+    /// The directory of a model that is completely in the cache, as of the last lookup; makes no request.
     pub fn kept(&self, id: &ModelId) -> Option<PathBuf> {
         Folder::new(&self.cache, id).complete(&id.revision)
     }
@@ -192,7 +192,7 @@ impl Hub {
         Ok(names.iter().map(|name| dir.join(name)).collect())
     }
 
-    /// What the hub has, or what the cache kept of it where the hub must not or can't be asked.
+    /// The listing of the hub, or the cached one if the hub is offline or unreachable.
     fn listing<T>(&self, id: &ModelId, watch: &Watch<'_>, kept: impl Fn() -> Option<T>) -> Result<Found<T>> {
         if self.offline {
             return kept().map(Found::Kept).ok_or_else(|| {

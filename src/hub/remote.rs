@@ -1,4 +1,4 @@
-//! The hub's side of the talk: listing, file heads, redirects, tries, and what its refusals mean.
+//! Requests to the hub: listing, file heads, redirects, retries, and the meaning of its error responses.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -59,7 +59,7 @@ impl Token {
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) error: Error,
-    /// Nobody answered, or only to say that they can't: a copy in the cache will do.
+    /// No answer, or a server error: a cached copy may be used.
     pub(super) away: bool,
 }
 
@@ -113,7 +113,7 @@ impl Remote {
         Ok(Listing { commit, names: names.ok_or_else(|| odd("a file without a name"))? })
     }
 
-    /// Asks for the head of a file. Large files are redirected; what the hub says of them stands beside the redirect.
+    /// Requests the head of a file. Large files are redirected; their metadata is in the redirect response.
     pub(super) fn head(&self, id: &ModelId, commit: &str, file: &str, watch: &Watch<'_>) -> Result<Meta, Failure> {
         let response = self.ask("HEAD", &self.file_url(id, commit, file), None, id, watch)?;
         let odd = |what: &str| {
@@ -145,7 +145,7 @@ impl Remote {
         self.ask("GET", &self.file_url(id, commit, file), range.as_deref(), id, watch)
     }
 
-    /// Asks until there is an answer; a refusal is an error in words.
+    /// Retries until there is an answer; an error status becomes an error.
     fn ask(
         &self,
         method: &'static str,

@@ -1,4 +1,4 @@
-//! What is asked of a policy and what it answers: sampling settings, request, completion.
+//! Requests to a policy and their results: sampling settings, request, completion.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct Sampling {
     pub repetition_penalty: f64,
     /// Added to the logits of token ids.
     pub logit_bias: BTreeMap<u32, f64>,
-    /// How many of the likeliest tokens are told at each place, with their log-probabilities.
+    /// Number of most likely tokens returned at each position, with their log-probabilities.
     pub top_logprobs: usize,
     /// Most tokens one reply may have.
     pub max_new_tokens: usize,
@@ -73,7 +73,7 @@ pub struct StreamSeed {
     pub step: u32,
 }
 
-/// One reply asked of a policy.
+/// A request for one reply.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub prompt_ids: Vec<u32>,
@@ -159,7 +159,7 @@ pub struct Completion {
     pub token_ids: Vec<u32>,
     pub logprobs: Vec<f32>,
     pub support: Support,
-    /// At each place the likeliest tokens and their log-probabilities, as many as [`Sampling::top_logprobs`] asks for.
+    /// The [`Sampling::top_logprobs`] most likely tokens at each position, with their log-probabilities.
     pub top_logprobs: Vec<Vec<(u32, f32)>>,
     pub finish_reason: FinishReason,
     /// The experts that prompt and reply were routed to, but for the last token, which was not computed. Empty unless they

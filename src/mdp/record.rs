@@ -1,4 +1,4 @@
-//! What a script asked of the world outside its own data, and what it was told: the record that a replay answers from.
+//! External calls of a script (clock, HTTP, programs, models) and their results: the record that a replay reads.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,9 +7,9 @@ use serde_json::Value;
 /// fetched, the clock read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Exchange {
-    /// Steps of the trajectory that were done when it was asked.
+    /// Completed steps of the trajectory at the time of the call.
     pub step: u64,
-    /// Where it was asked: the function of the script (`reset`, `context`, `step`, `reward`), and behind a slash the number
+    /// Where it was called: the function of the script (`reset`, `context`, `step`, `reward`), and behind a slash the number
     /// of each branch that ran beside others, such as a tool call (`step/2`).
     pub at: String,
     /// `tool`, `http`, `process`, `clock`, `generate`, `fs`.

@@ -228,7 +228,7 @@ pub struct Trajectory {
     pub reward_parts: BTreeMap<String, f64>,
     /// The conversation at the end, for people.
     pub messages: Vec<Message>,
-    /// What the script asked of the world and was told, in order.
+    /// External calls of the script and their results, in order.
     pub record: Vec<Exchange>,
 }
 

@@ -1,8 +1,8 @@
-//! A critic: hidden states of a trunk, and one number for each by a linear head.
+//! A critic (value model): a transformer and a linear head that maps each hidden state to one value.
 //!
-//! The trunk is a model of its own, started from the policy's weights, or the policy itself. The head starts at zero, so
-//! that every value is 0 before anything was learned and the first advantages are those of the rewards alone. Its
-//! tensors are named as transformers names the head of a token classifier with one label (`score.weight`, `score.bias`).
+//! The transformer is a separate model initialised with the policy's weights, or the policy itself. The head is initialised
+//! with zeros, so that all values are 0 before training and the first advantages depend on rewards only. Its tensors have
+//! the names that transformers gives to a token classifier with one label (`score.weight`, `score.bias`).
 
 use std::path::Path;
 

@@ -1,8 +1,8 @@
-//! Generation on the GPU: spans over the cache by flash attention, and steps of one token a sequence as CUDA graphs.
+//! Generation on the GPU: flash attention over the cache, and CUDA graphs for steps of one token per sequence.
 //!
-//! A step of one token is a few hundred small operations, and asking for them takes longer than computing them. So they
-//! are recorded once for a number of sequences, over inputs that stay where they are, and launched as a whole. A step of
-//! fewer sequences than were recorded fills up with ones of a spare slot.
+//! A step of one token is a few hundred small operations, and launching them takes longer than computing them. They are
+//! therefore recorded once per number of sequences, with inputs at fixed addresses, and launched as one graph. A step with
+//! fewer sequences than recorded is filled up with sequences of a spare slot.
 
 use tch::{Kind, Tensor};
 
@@ -44,7 +44,7 @@ impl Inputs {
     }
 
     fn write(&mut self, items: &[Span<'_>], cache: &KvCache) -> Result<()> {
-        // A sequence of one token in the spare slot, whose logits nobody reads.
+        // A sequence of one token in the spare slot, whose logits are ignored.
         let spare = Span { slot: cache.slots(), start: 0, ids: &[0] };
         let all = || items.iter().chain(std::iter::repeat(&spare)).take(self.size);
         let mut tokens: Vec<i64> = all().map(|span| i64::from(span.ids[0])).collect();
@@ -133,7 +133,7 @@ impl Model {
         Ok(logits?)
     }
 
-    /// Whether a step asks the device for the same whatever the tokens are, and never waits for its answer.
+    /// Whether a step runs the same operations whatever the tokens are, and never waits for the device.
     fn recordable(&self) -> bool {
         self.config.experts.is_none() && !self.has_dynamic_rope() && !self.bare.get()
     }
@@ -142,7 +142,7 @@ impl Model {
         let part = |place| inputs.tokens.f_select(0, place);
         let varlen = inputs.varlen(cache.capacity())?;
         let x = self.span_layers(cache, [&part(0)?, &part(1)?, &part(2)?], &[], &varlen, &|| false)?;
-        let Some(x) = x else { return Err(Error::new(error::Kind::Internal, "a step ended that nobody stopped")) };
+        let Some(x) = x else { return Err(Error::new(error::Kind::Internal, "a step ended without being stopped")) };
         self.last_logits(&x)
     }
 

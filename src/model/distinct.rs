@@ -1,7 +1,7 @@
-//! Rows that begin alike, computed once: the plain counterpart of what the native code does by itself.
+//! Shared prefixes of rows, computed once, in libtorch's operations (the CPU kernels do so themselves).
 //!
-//! The replies of a group share their prompt, and a branch shares the steps before it. What a token becomes depends on the
-//! tokens before it in its row alone, so everything but attention (embedding, norms, projections, MLPs, experts, adapters) is
+//! The replies of a group share their prompt, and a branch shares the steps before it. The hidden state of a token depends
+//! only on the tokens before it in its row, so everything but attention (embedding, norms, projections, MLPs, experts, adapters) is
 //! computed for distinct tokens. Attention sees whole rows; of the copies of a token the first gives the result, and the
 //! gradients of its keys and values are summed, in f32 at least.
 

@@ -1,7 +1,7 @@
-//! What a model takes of memory while it is sampled from and while it learns, from its shapes alone.
+//! Estimated memory of a model in sampling and training, from its shapes.
 //!
-//! Counted are the tensors that last: weights and their copies, what a forward pass keeps for backward, backward's own
-//! room, a chunk of logits. Norms and biases of layers, and temporaries of one operation, are left out.
+//! Included: weights and their copies, activations kept for backward, buffers of backward, a chunk of logits. Not included:
+//! norms and biases of layers, and temporaries of single operations.
 
 use tch::{Device, Kind};
 

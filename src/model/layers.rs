@@ -1,4 +1,4 @@
-//! The parameters of a model; the tree of names is the checkpoint's.
+//! The parameters of a model, in a tree with the names of the checkpoint.
 
 use tch::{Device, Kind, Tensor};
 

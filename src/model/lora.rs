@@ -77,7 +77,7 @@ impl LoraConfig {
         Self { rank, alpha, rank_stabilised: false, target_modules, source: Map::new() }
     }
 
-    /// The model that the adapter is for: a directory, or a model of the hub, `ORG/NAME@REVISION` where the file names a
+    /// The model that the adapter is for: a directory, or a hub id `ORG/NAME@REVISION` where the file names a
     /// revision.
     pub fn base(&self) -> Option<String> {
         let name = self.source.get(BASE).and_then(Value::as_str)?;
@@ -87,7 +87,7 @@ impl LoraConfig {
         })
     }
 
-    /// Names the model that the adapter is for, and its revision if it is one of the hub.
+    /// Names the model that the adapter is for, and its revision if it is a hub model.
     pub fn set_base(&mut self, name: &str, revision: Option<&str>) {
         self.source.insert(BASE.to_owned(), json!(name));
         self.source.insert(REVISION.to_owned(), json!(revision));

@@ -1,4 +1,4 @@
-//! The memory that a model takes, known before it is loaded.
+//! Memory of a model, computed before it is loaded.
 
 use tch::{Device, Kind};
 

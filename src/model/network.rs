@@ -1,8 +1,8 @@
 //! A model and its weights: load, make, save; [`Model::forward`] for learning, [`Model::step`] for generation.
 //!
-//! The same weights and layers serve both. On the CPU the layers that Qwen2, Qwen3, Llama and their like have in common
-//! are computed by the native code: in f32 for both, in bf16 for generation. Everything else is computed by plain
-//! libtorch operations (`decoder`).
+//! The same weights and layers serve both. On the CPU the CPU kernels (docs/cpu-kernels.md) compute the layers that Qwen2,
+//! Qwen3, Llama and similar models share: in f32 for both, in bf16 for generation. Libtorch's operations compute everything
+//! else (`decoder`), and all of it where the kernels are switched off.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -211,7 +211,7 @@ impl Model {
         }
     }
 
-    /// The native network knows nothing of adapters.
+    /// The CPU kernels do not support adapters.
     fn rebuild(&mut self) -> Result<()> {
         self.native = native_model(&self.config, &self.parameters, &self.frequencies, self.device, self.kind)?;
         Ok(())
@@ -357,10 +357,10 @@ impl Model {
     /// the cache keeps what shorter lengths turned, so that a full forward pass differs there (it does in transformers too).
     pub fn step(&self, cache: &mut KvCache, items: &[Span<'_>]) -> Result<Tensor> {
         let logits = self.step_until(cache, items, &|| false)?;
-        logits.ok_or_else(|| Error::new(error::Kind::Internal, "a step ended that nobody stopped"))
+        logits.ok_or_else(|| Error::new(error::Kind::Internal, "a step ended without being stopped"))
     }
 
-    /// [`step`](Self::step), unless `stop` says that nobody wants it any more, which is asked between the layers: `None` then,
+    /// [`step`](Self::step), unless `stop` (polled between the layers) says that the result is no longer needed: `None` then,
     /// and the positions of the spans are to be computed again.
     pub fn step_until(
         &self,
@@ -410,7 +410,8 @@ impl Model {
 /// Whether the native network knows what the config says of layers, on this device and in this type.
 fn serves(config: &Config, device: Device, kind: Kind) -> bool {
     let alike = (0..config.num_hidden_layers).all(|index| config.layer(index) == LayerKind::default());
-    alike
+    native::has_cpu_kernels()
+        && alike
         && config.activation == Activation::Silu
         && config.norms == Norms::Before
         && config.attention_scale.is_none()

@@ -1,7 +1,7 @@
-//! A forward pass to learn from, and its way back.
+//! A forward pass for training, and its backward pass.
 //!
-//! With activation checkpointing (arXiv:1604.06174), every layer by itself: until backward only the inputs of the layers
-//! are kept, and each layer is computed again when its turn comes. The gradients are the same.
+//! With activation checkpointing (arXiv:1604.06174) per layer: only the inputs of the layers are kept until backward, which
+//! computes each layer again. The gradients are the same.
 
 use tch::{Kind, Tensor, no_grad_guard};
 
@@ -9,7 +9,7 @@ use super::decoder::{Angles, Rows};
 use super::{Model, Packed};
 use crate::error::Result;
 
-/// Hidden states, and what backward needs besides the graph of the loss.
+/// Hidden states, and what backward needs in addition to the graph of the loss.
 #[derive(Debug)]
 pub struct Pass<'a> {
     hidden: Tensor,

@@ -79,7 +79,8 @@ impl Model {
     /// In f32 on the CPU what is sampled must not depend on which sequences happen to be computed together: equal seeds
     /// would give different samples.
     fn generation_arithmetic(&self) -> Arithmetic {
-        if self.kind == Kind::Float && self.device == Device::Cpu { Arithmetic::Rowwise } else { Arithmetic::Libtorch }
+        let rowwise = self.kind == Kind::Float && self.device == Device::Cpu && native::has_cpu_kernels();
+        if rowwise { Arithmetic::Rowwise } else { Arithmetic::Libtorch }
     }
 
     /// The angles at `positions` `[T]`, taken from tables of fixed size: libtorch's cosine of a number differs in the

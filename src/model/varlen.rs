@@ -1,6 +1,5 @@
-//! Attention over sequences of any lengths laid end to end, without padding, as flash attention takes them
-//! (arXiv:2205.14135, arXiv:2307.08691). On the GPU it is libtorch's kernel; on the CPU the same in plain operations, for the
-//! tests.
+//! Variable-length attention: sequences laid end to end, without padding (flash attention, arXiv:2205.14135,
+//! arXiv:2307.08691). On the GPU it is libtorch's kernel; on the CPU plain operations compute the same, for tests.
 
 use tch::{Device, Kind, Tensor};
 

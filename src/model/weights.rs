@@ -1,4 +1,4 @@
-//! Checkpoints in safetensors: one file, or shards with an index. Knows names, shapes and files, not what they mean.
+//! Checkpoints in safetensors: one file, or shards with an index. Handles names, shapes and files only.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};

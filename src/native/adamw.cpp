@@ -22,6 +22,8 @@ void adamw(std::vector<at::Tensor>& weights, std::vector<at::Tensor>& gradients,
   at::_fused_adamw_(weights, gradients, averages, squares, {}, steps, settings.lr, settings.beta1, settings.beta2,
                     settings.weight_decay, settings.eps, /*amsgrad=*/false, /*maximize=*/false, scale,
                     /*found_inf=*/std::nullopt);
+  // The CPU kernels keep a packed copy of the weights; the counter tells them that it is old.
+  for (const at::Tensor& weight : weights) weight.unsafeGetTensorImpl()->bump_version();
 }
 
 }  // namespace r1

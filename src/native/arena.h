@@ -1,6 +1,8 @@
 // Tensors on the CPU side by side in blocks of large pages.
 #pragma once
-#include "common.h"
+#include <ATen/core/Tensor.h>
+
+#include "memory.h"
 
 namespace r1 {
 

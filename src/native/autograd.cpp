@@ -39,6 +39,7 @@ int64_t address(const c10::intrusive_ptr<Held<T>>& object) {
   return reinterpret_cast<int64_t>(object.get());
 }
 
+#ifdef R1_CPU_KERNELS
 using PassPtr = std::shared_ptr<Pass>;
 
 at::Tensor run(Pass& pass) {
@@ -58,6 +59,7 @@ struct Forward : torch::autograd::Function<Forward> {
     return all;
   }
 };
+#endif
 
 // What positions choose among is in the vocabulary, and holds what was chosen.
 void check_support(const Question& question, const at::Tensor& targets, int64_t vocab) {
@@ -98,6 +100,7 @@ struct LogProbs : torch::autograd::Function<LogProbs> {
 
 }  // namespace
 
+#ifdef R1_CPU_KERNELS
 at::Tensor differentiable_forward(const std::shared_ptr<Model>& model, const Batch& batch, bool inputs_only) {
   std::vector<at::Tensor> parameters;  // those the model has
   for (const at::Tensor& parameter : model->parameters)
@@ -112,6 +115,7 @@ at::Tensor differentiable_forward(const std::shared_ptr<Model>& model, const Bat
   // Named as a list: a vector would not be looked into for tensors.
   return Forward::apply(at::TensorList(parameters), address(object));
 }
+#endif
 
 std::pair<at::Tensor, at::Tensor> differentiable_logprobs(const Question& question, const at::Tensor& hidden,
                                                           const at::Tensor& head, const at::Tensor& targets) {

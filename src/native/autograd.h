@@ -1,13 +1,17 @@
 // The forward pass and the log-probabilities as functions of libtorch's autograd; see autograd.cpp.
 #pragma once
-#include "learn.h"
 #include "logprobs.h"
+#ifdef R1_CPU_KERNELS
+#include "cpu/learn.h"
+#endif
 
 namespace r1 {
 
+#ifdef R1_CPU_KERNELS
 // Hidden states [T, E]; differentiable where gradients are wanted. `inputs_only`: backward computes the layers again from
 // their inputs.
 at::Tensor differentiable_forward(const std::shared_ptr<Model>& model, const Batch& batch, bool inputs_only);
+#endif
 
 // logp [N] and entropy [N]; differentiable where gradients are wanted. Throws for wrong shapes and targets.
 std::pair<at::Tensor, at::Tensor> differentiable_logprobs(const Question& question, const at::Tensor& hidden,

@@ -1,8 +1,13 @@
 // Chunked log-probabilities; see logprobs.cpp.
 #pragma once
-#include "common.h"
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <utility>
 
 namespace r1 {
+
+struct Model;  // of the CPU kernels, cpu/common.h
 
 struct Question {
   std::shared_ptr<Model> model;  // whose head it is: f32 on the CPU by the kernels; null by libtorch's operations
@@ -20,6 +25,15 @@ struct Answer {
 
 // Of `targets` [N] at each of the hidden states [N, E], under the output projection `head` [V, E].
 Answer logprobs(const Question& question, const at::Tensor& hidden, const at::Tensor& head, const at::Tensor& targets);
+
+// The ids that a position chooses among, and how many; none if all.
+std::pair<const int64_t*, int64_t> among(const Question& question, int64_t position);
+
+// The same by the CPU kernels (cpu/logprobs.cpp), for questions with a model.
+Answer native_forward(const Question& question, const at::Tensor& hidden, const at::Tensor& targets);
+std::pair<at::Tensor, at::Tensor> native_backward(const Question& question, const at::Tensor& hidden,
+                                                  const at::Tensor& targets, const Answer& answer,
+                                                  const at::Tensor& g_logp, const at::Tensor& g_entropy);
 
 // Gradients of hidden and head; those given may be undefined.
 std::pair<at::Tensor, at::Tensor> logprobs_backward(const Question& question, const at::Tensor& hidden,

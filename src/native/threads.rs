@@ -1,4 +1,4 @@
-//! How many threads libtorch and the native code use, and how memory goes back to the system.
+//! Number of threads of libtorch and the CPU kernels, and the return of memory to the system.
 
 use std::collections::HashSet;
 use std::fs;

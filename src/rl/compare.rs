@@ -1,4 +1,4 @@
-//! Two rewards for the same trajectories: how far they agree on who did better.
+//! Agreement of two reward functions on the same trajectories.
 
 use std::collections::BTreeMap;
 

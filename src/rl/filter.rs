@@ -1,6 +1,6 @@
-//! Which groups are worth training on.
+//! Filters of groups before training.
 //!
-//! `returns` and `groups` have one entry per trajectory. A filter answers with the numbers of the groups it keeps, in order;
+//! `returns` and `groups` have one entry per trajectory. A filter returns the numbers of the groups it keeps, in order;
 //! the caller decides whether the others are sampled again.
 
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //!
 //! The order of use in a training step:
 //!
-//! 1. [`filter`]: which groups are worth it
+//! 1. [`filter`]: which groups are kept
 //! 2. [`rewards`] and [`advantages`]: one number per trajectory, step or token, from the [`rows`] of a batch
 //! 3. [`pack`]: steps merged into rows, rows into micro-batches, and the tensors a forward pass wants
 //! 4. [`objective`]: a loss by name, from [`loss`] (PPO), [`losses`] (the others), [`kl`] and [`correction`]; [`custom`] is

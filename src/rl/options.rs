@@ -1,4 +1,4 @@
-//! From a name and a table of options to something typed, with every mistake named.
+//! Parses a name and a table of options into typed options; errors name the option.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

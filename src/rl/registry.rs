@@ -1,10 +1,10 @@
-//! Which estimators and losses go together, and what they want of a run.
+//! Valid combinations of estimators and losses, and their requirements on a run.
 
 use super::advantages::{Estimator, Level, Need};
 use super::objective::{Formula, Objective, Unit};
 use crate::error::{Error, Kind, Result};
 
-/// What a run can offer an estimator and a loss.
+/// What a run provides to an estimator and a loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Host<'a> {
     /// Trajectories per task.
@@ -31,7 +31,7 @@ pub fn check(estimator: &Estimator, objective: &Objective, host: &Host<'_>) -> R
             Need::Critic => ("a critic", "train with PPO, or choose an estimator over groups such as `grpo`"),
             Need::Reference => ("a reference model", "set one, or `kl_coef = 0`"),
             Need::Groups => ("groups of at least two trajectories", "raise `group_size`"),
-            Need::Greedy => ("a greedy companion for every group", "turn greedy companions on"),
+            Need::Greedy => ("a greedy baseline rollout for every group", "turn on greedy baseline rollouts"),
             Need::Anchors => ("the observation of every step", "keep the prompts as anchors"),
             // Every host has the log-probabilities of the rollout and can score its tokens again; what parts a reward has
             // is known with the first trajectories.

@@ -1,4 +1,4 @@
-//! Shaping and normalisation of rewards, before any estimator sees them.
+//! Shaping and normalisation of rewards, applied before the estimator.
 
 use serde::{Deserialize, Serialize};
 

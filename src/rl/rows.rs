@@ -1,7 +1,7 @@
-//! What estimators and losses see of a trajectory: its steps as plain numbers.
+//! The input of estimators and losses: the steps of trajectories as plain numbers.
 //!
 //! A [`StepRow`] is one step with a number per token of its reply, so that a script can write one as a table and a training
-//! loop can make one from what it stored. [`Batch`] sorts the rows into trajectories and refuses what can't be right.
+//! loop can make one from what it stored. [`Batch`] groups the rows by trajectory and validates them.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Status, Trajectory};
 
-/// One step. Lists have one entry per token of the step's reply (T of them); those that nobody needs may be empty.
+/// One step. Lists have one entry per token of the step's reply (T of them); those that are not needed may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StepRow {
@@ -242,7 +242,7 @@ impl<'a> Batch<'a> {
     ///
     /// # Errors
     /// [`Kind::Usage`] for lists of the wrong length, a step given twice, one trajectory in two groups, an ending before the
-    /// last step, or a shared step that nobody has taken; [`Kind::Numeric`] for NaN or infinity. Both name the trajectory and the step.
+    /// last step, or a shared step without a row of its own; [`Kind::Numeric`] for NaN or infinity. Both name the trajectory and the step.
     pub fn new(rows: &'a [StepRow], include_failures: bool) -> Result<Self> {
         let mut by_number: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
         for (i, row) in rows.iter().enumerate() {

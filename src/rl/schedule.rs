@@ -1,4 +1,4 @@
-//! Learning rates over a run.
+//! Learning-rate schedules.
 
 use std::f64::consts::PI;
 

@@ -1,4 +1,4 @@
-//! `config.json` of a run: the configuration in effect, and those that were in effect before.
+//! `config.json` of a run: the current configuration, and earlier ones.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all: temporary name, sync, rename, sync of the directory.
+//! Atomic writes: temporary name, sync, rename, sync of the directory.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

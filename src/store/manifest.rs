@@ -1,6 +1,6 @@
 //! The checksums of a checkpoint's files: `trainer_state/manifest.json`.
 //!
-//! CRC-32C finds what disks, networks and copies do to a file; it is no protection against someone who wants to deceive.
+//! CRC-32C detects damage by disks, networks and copies, not deliberate changes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! The run directory: what ran, trajectories in Parquet, checkpoints. The only module that knows Parquet.
+//! The run directory: what ran, trajectories in Parquet, checkpoints. The only module that uses Parquet.
 //!
 //! ```text
 //! runs/<name>/

@@ -1,4 +1,4 @@
-//! Trajectories back from Parquet, exactly as they were written.
+//! Reads trajectories from Parquet, exactly as they were written.
 
 use std::fs::File;
 use std::io::Read;
@@ -374,7 +374,7 @@ mod tests {
         }
     }
 
-    /// Exchanges as a trajectory asks them: no later step before an earlier one.
+    /// Exchanges in the order of the trajectory's steps.
     fn in_order(mut exchanges: Vec<Exchange>) -> Vec<Exchange> {
         exchanges.sort_by_key(|exchange| exchange.step);
         exchanges

@@ -1,7 +1,7 @@
-//! The record of a trajectory as a column: each row holds what was asked in its own step, the first also what `reset`
-//! asked and the last what came after it.
+//! The record of a trajectory as a column: each row holds the external calls of its step, the first row also those of
+//! `reset`, the last also those after it.
 //!
-//! A program that a tool ran stands in the column `tools` already. Its exchange then names that entry (`{"tool": 0}`)
+//! A program that a tool ran is already in the column `tools`. Its exchange then names that entry (`{"tool": 0}`)
 //! instead of holding code and output a second time.
 
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! One run's directory: found or made, locked against a second writer, and told what runs in it.
+//! The directory of a run: found or created, locked against a second writer, with its configuration.
 
 use std::fs::{self, File, TryLockError};
 use std::io;

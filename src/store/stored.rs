@@ -1,4 +1,4 @@
-//! A run that is there, for reading: its trajectories step by step, and the script of each as it was.
+//! A stored run, for reading: its trajectories by step, and the script version of each.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,7 +1,7 @@
-//! Any Parquet file as rows of JSON: datasets as pandas, Spark and the hub write them.
+//! Parquet files as rows of JSON: datasets written by pandas, Spark or the Hugging Face hub.
 //!
-//! Row groups are decoded when a row of them is asked for, and the latest are kept in Arrow's form, which is close to
-//! their size in the file.
+//! A row group is decoded when one of its rows is first read. The latest are kept as Arrow data, which is close to their
+//! size in the file.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Trajectories to Parquet: one file a training step, one row a step of a trajectory.
+//! Writes trajectories to Parquet: one file per training step, one row per step of a trajectory.
 //!
 //! What belongs to the whole trajectory is repeated on each of its rows (Parquet keeps it once, by dictionary). A
 //! trajectory that failed before its first step has one row whose step columns are null. Structured values (task,

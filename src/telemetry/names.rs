@@ -35,21 +35,21 @@ pub const SECTIONS: &[Section] = &[
             name("reward/group_std", "Mean over groups of the standard deviation of the same sum within one"),
             name(
                 "reward/uniform_groups",
-                "Share of groups whose trajectories all have the same reward: they teach nothing",
+                "Share of groups whose trajectories all have the same reward: their advantages are 0",
             ),
         ],
     },
     Section {
         title: "Sources",
         when: "Every step of reinforcement learning whose tasks have the column `data_source`, which a dataset with a name \
-               fills; over the trajectories of one source that did not fail.",
+               fills; over the trajectories of that source that did not fail.",
         names: &[
             name(
                 "source/<source>/reward",
                 "Mean over trajectories of the sum of step rewards, outcome reward included",
             ),
-            name("source/<source>/accuracy", "Share of trajectories that count as right"),
-            name("source/<source>/response_tokens", "Mean sampled tokens a trajectory"),
+            name("source/<source>/accuracy", "Share of correct trajectories"),
+            name("source/<source>/response_tokens", "Mean response tokens per trajectory"),
             name("source/<source>/share", "Share of the step's trajectories"),
         ],
     },
@@ -57,10 +57,7 @@ pub const SECTIONS: &[Section] = &[
         title: "Rollout",
         when: "Every step of reinforcement learning, over the trajectories sampled in it.",
         names: &[
-            name(
-                "rollout/accuracy",
-                "Share of trajectories that count as right (`eval.accuracy`, or total reward > 0)",
-            ),
+            name("rollout/accuracy", "Share of correct trajectories (`eval.accuracy`, or total reward > 0)"),
             name(
                 "rollout/tool_call_share",
                 "Share of trajectories with at least one call that was parsed and named a tool",
@@ -71,54 +68,51 @@ pub const SECTIONS: &[Section] = &[
                 "Mean calls per trajectory that could not be parsed or named no tool of the recipe",
             ),
             name("rollout/tool_ok_share", "Share of tool calls that succeeded"),
-            name("rollout/steps", "Mean steps a trajectory"),
+            name("rollout/steps", "Mean steps per trajectory"),
             name(
                 "rollout/response_tokens",
-                "Mean sampled tokens a trajectory, over all its steps, shared ones included",
+                "Mean response tokens per trajectory, over all its steps, shared steps included",
             ),
-            name("rollout/response_tokens_max", "Most sampled tokens in one trajectory"),
+            name("rollout/response_tokens_max", "Largest number of response tokens in one trajectory"),
             name("rollout/prompt_tokens", "Mean tokens of a trajectory's last prompt"),
-            name("rollout/prompt_tokens_max", "Most tokens of a last prompt"),
-            name("rollout/branches", "Trajectories that went on from the middle of another (`trainer.branch`)"),
-            name("rollout/forked_at", "Mean steps that such a trajectory shares"),
+            name("rollout/prompt_tokens_max", "Largest number of tokens of a last prompt"),
             name(
-                "rollout/shared_token_share",
-                "Share of all trajectories' replied tokens that were not sampled again, because a root had them already",
+                "rollout/branches",
+                "Trajectories that branch from an intermediate state of another one (`trainer.branch`)",
             ),
-            name("rollout/groups", "Groups sampled, those that a filter dropped included"),
-            name("rollout/dropped_groups", "Groups that `trainer.filter` dropped; those of the last refill stay"),
-            name("rollout/cut_share", "Share of replies cut at `sampling.max_new_tokens` or at the end of the context"),
-            name("rollout/truncated_share", "Share of trajectories that a limit ended, not the environment"),
+            name("rollout/forked_at", "Mean number of steps that such a trajectory shares with its root"),
+            name("rollout/shared_token_share", "Share of response tokens reused from shared prefixes (tree sampling)"),
+            name("rollout/groups", "Groups sampled, dropped ones included"),
+            name("rollout/dropped_groups", "Groups dropped by `trainer.filter`; those of the last refill are kept"),
+            name("rollout/cut_share", "Share of responses cut at `sampling.max_new_tokens` or at the context limit"),
+            name("rollout/truncated_share", "Share of trajectories ended by a limit instead of the environment"),
             name(
                 "rollout/truncated/<limit>",
-                "Trajectories that this limit ended: `max_steps`, `max_tokens`, `context_overflow`, or what the env's \
-                 `truncated = true` stands for (`length`, `deadline`: the last reply was cut; `env`); written when there \
-                 are any",
+                "Trajectories ended by this limit: `max_steps`, `max_tokens`, `context_overflow`, or a \
+                 `truncated = true` of the environment (`length`, `deadline`: the last response was cut; `env`); written \
+                 if there are any",
             ),
             name(
                 "rollout/overflow_share",
-                "Share of trajectories that ended because the next prompt left no room for a reply",
+                "Share of trajectories ended because the next prompt leaves no room for a response",
             ),
             name("rollout/retries", "Failed attempts that were sampled again (`rollout.retries`)"),
-            name("rollout/failed_share", "Share of trajectories that failed; left out of the advantages"),
-            name("rollout/failed/<status>", "Trajectories that failed with this status; written when there are any"),
+            name("rollout/failed_share", "Share of failed trajectories; they are excluded from the advantages"),
+            name("rollout/failed/<status>", "Trajectories that failed with this status; written if there are any"),
             name(
                 "rollout/rewrites",
-                "Mean steps a trajectory whose prompt did not extend the last one: each starts a new row",
+                "Mean number of steps per trajectory whose prompt does not extend the previous one: each starts a new row",
             ),
-            name("rollout/cached_share", "Share of prompt tokens whose keys and values were found in the cache"),
+            name("rollout/cached_share", "Share of prompt tokens served from the key-value cache"),
         ],
     },
     Section {
         title: "Script",
         when: "Every step of reinforcement learning.",
         names: &[
-            name(
-                "script/generation",
-                "Version of the script that groups begin with now: 0 is the one the run began with",
-            ),
-            name("script/reloads", "Versions taken in since the last step (docs/reload.md)"),
-            name("script/memory", "MiB that the scripts' virtual machines hold, what is not collected yet included"),
+            name("script/generation", "Version of the script used by new groups; 0 is the first"),
+            name("script/reloads", "Versions loaded since the last step (docs/reload.md)"),
+            name("script/memory", "Memory of the scripts' virtual machines in MiB, garbage included"),
         ],
     },
     Section {
@@ -127,19 +121,22 @@ pub const SECTIONS: &[Section] = &[
                step without an optimiser step (no token has an advantage or another gradient) has `policy/lr`, \
                `policy/version`, `policy/updates`, `policy/skipped` and `policy/tokens` only.",
         names: &[
-            name(
-                "policy/loss",
-                "What was minimised: the recipe's loss under its `loss_agg`, with its KL and entropy terms",
-            ),
+            name("policy/loss", "The minimised loss, with its KL and entropy terms, aggregated by `loss_agg`"),
             name("policy/entropy", "Mean entropy of the next-token distribution at sampled positions, in nats"),
             name(
                 "policy/approx_kl",
                 "Estimate of KL(behaviour || current): mean of (r - 1) - ln r with r the probability ratio (k3)",
             ),
-            name("policy/approx_kl_k1", "Another of the same, without bias and with more noise: mean of -ln r (k1)"),
+            name("policy/approx_kl_k1", "Another estimate of it, unbiased and with more variance: mean of -ln r (k1)"),
             name("policy/clip_frac", "Share of tokens whose ratio was clipped"),
-            name("policy/clip_frac_low", "Share of tokens whose ratio was under the clip, with a negative advantage"),
-            name("policy/clip_frac_high", "Share of tokens whose ratio was over the clip, with a positive advantage"),
+            name(
+                "policy/clip_frac_low",
+                "Share of tokens with a negative advantage whose ratio was below the clip range",
+            ),
+            name(
+                "policy/clip_frac_high",
+                "Share of tokens with a positive advantage whose ratio was above the clip range",
+            ),
             name(
                 "policy/clip_frac_dual",
                 "Share of tokens with a negative advantage whose loss the dual clip bounded (`trainer.loss.dual_clip`)",
@@ -148,24 +145,20 @@ pub const SECTIONS: &[Section] = &[
             name("policy/ratio_min", "Smallest probability ratio of a token"),
             name(
                 "policy/largest_token",
-                "Largest share that one token has in the gradient with respect to log-probabilities",
+                "Largest share of one token in the gradient with respect to log-probabilities",
             ),
-            name("policy/tokens", "Sampled tokens trained on, once for each pass"),
-            name(
-                "policy/merged_share",
-                "Share of tokens saved by merging: steps that extend each other are one row, not each a row with its \
-                 whole prompt",
-            ),
+            name("policy/tokens", "Trained response tokens, counted once per epoch"),
+            name("policy/merged_share", "Share of tokens saved by merging steps that extend each other into one row"),
             name(
                 "loss/<name>",
-                "What the recipe's own loss logs with `b:log(name, x)`: a mean over the tokens computed, or a sum over the \
-                 mini-batch; the mean over updates",
+                "Value logged by a custom loss with `b:log(name, x)`: a mean over tokens, or a sum over the mini-batch; \
+                 averaged over updates",
             ),
             name("policy/updates", "Optimiser steps taken"),
-            name("policy/skipped", "Optimiser steps left out because a number was NaN or infinite (`trainer.on_nan`)"),
+            name("policy/skipped", "Optimiser steps skipped because of a NaN or infinite number (`trainer.on_nan`)"),
             name("policy/grad_norm", "Global gradient norm before clipping"),
             name("policy/lr", "Learning rate"),
-            name("policy/version", "Times the weights have changed since the run began"),
+            name("policy/version", "Number of optimiser steps since the run began"),
         ],
     },
     Section {
@@ -195,22 +188,25 @@ pub const SECTIONS: &[Section] = &[
         when: "Every step of `r1.ppo`; losses are means over optimiser steps, and absent where none was taken.",
         names: &[
             name("critic/loss", "Value loss: half the squared error, clipped by `trainer.critic.clip`"),
-            name("critic/clip_frac", "Share of values that the clip held back"),
+            name("critic/clip_frac", "Share of values that were clipped"),
             name("critic/grad_norm", "Global gradient norm before clipping"),
-            name("critic/skipped", "Optimiser steps of the critic left out because a number was NaN or infinite"),
-            name("critic/value", "Mean value before the sampled tokens, before the update"),
+            name("critic/skipped", "Optimiser steps of the critic skipped because of a NaN or infinite number"),
+            name("critic/value", "Mean predicted value, before the update"),
             name(
                 "critic/explained_variance",
-                "Share of the variance of its targets that the critic explained before the update",
+                "Share of the variance of the returns explained by the critic, before the update (explained variance)",
             ),
         ],
     },
     Section {
         title: "Mismatch",
-        when: "Every step of reinforcement learning, before the first update: the same weights, seen by the sampler and by the learner.",
+        when: "Every step of reinforcement learning, before the first update: sampler and learner compute log-probabilities with the same weights.",
         names: &[
-            name("mismatch/max_abs", "Largest difference of a sampled token's log-probability"),
-            name("mismatch/recomputed", "1 when the learner's log-probabilities took the place of the sampler's"),
+            name("mismatch/max_abs", "Largest absolute difference of the log-probability of a sampled token"),
+            name(
+                "mismatch/recomputed",
+                "1 if the learner's log-probabilities replaced the sampler's (`trainer.recompute_above`)",
+            ),
             name("mismatch/rejected", "Share of sampled tokens whose off-policy weight is 0"),
             name("mismatch/kl", "Mean of sampler minus learner log-probability: an estimate of the KL divergence"),
         ],
@@ -221,33 +217,36 @@ pub const SECTIONS: &[Section] = &[
         names: &[
             name("sft/loss", "Mean negative log-likelihood of a trained (assistant) token, in nats"),
             name("sft/tokens", "Trained tokens in the step"),
-            name("sft/packed_tokens", "Tokens computed in the step: those of all its conversations, without padding"),
+            name("sft/packed_tokens", "Tokens computed in the step: all tokens of its conversations, without padding"),
             name("sft/supervised_share", "Share of the computed tokens that are trained"),
             name(
                 "sft/fill",
-                "Share of the room of the micro-batches, `trainer.tokens_per_batch` each, that tokens fill",
+                "Share of the capacity of the micro-batches (`trainer.tokens_per_batch` each) that is used",
             ),
             name(
                 "sft/padding_avoided",
-                "Share of the tokens of a batch padded to its longest conversation that would be padding",
+                "Share of padding tokens that a batch padded to its longest conversation would have",
             ),
-            name("sft/overlong", "Conversations of the step that were left out or cut because they are too long"),
+            name("sft/overlong", "Conversations of the step that were skipped or truncated because they are too long"),
         ],
     },
     Section {
         title: "Evaluation",
         when: "Before the first step, after the last, and every `eval.every` steps, on `data.eval`.",
         names: &[
-            name("eval/loss", "Supervised training: mean negative log-likelihood of a held-out reply's token, in nats"),
+            name(
+                "eval/loss",
+                "Supervised training: mean negative log-likelihood per token of held-out replies, in nats",
+            ),
             name("eval/tokens", "Supervised training: tokens in that mean"),
-            name("eval/accuracy", "Share of tasks whose trajectory counts as right"),
+            name("eval/accuracy", "Share of tasks solved"),
             name("eval/reward", "Mean total reward"),
             name("eval/<part>", "Mean of a named part of the reward, unweighted"),
             name(
                 "eval/tool_call_share",
                 "Share of trajectories with at least one call that was parsed and named a tool",
             ),
-            name("eval/response_tokens", "Mean sampled tokens a trajectory"),
+            name("eval/response_tokens", "Mean response tokens per trajectory"),
             name("eval/failed_share", "Share of trajectories that failed; they count as wrong"),
             name(
                 "eval/<source>/accuracy",
@@ -262,15 +261,15 @@ pub const SECTIONS: &[Section] = &[
         when: "Every step. Seconds of wall clock.",
         names: &[
             name("time/step", "The whole step"),
-            name("time/sampling", "Producing the trajectories: policy, environment and tools"),
+            name("time/sampling", "Rollout: policy, environment and tools"),
             name("time/training", "Forward, backward and optimiser"),
-            name("time/evaluation", "Evaluation; written when there is one"),
+            name("time/evaluation", "Evaluation; written if there is one"),
             name("time/tools", "Sum over tool calls; they overlap with each other and with sampling"),
-            name("memory/resident", "MiB of memory that the process holds; where the system says it"),
-            name("memory/peak", "The most it has held so far, MiB"),
-            name("memory/device_peak", "The most that tensors have held on the GPU so far, MiB; on a GPU"),
-            name("throughput/tokens_per_s", "Sampled tokens a second of sampling"),
-            name("throughput/train_tokens_per_s", "Tokens of trained rows, prompts included, a second of training"),
+            name("memory/resident", "Resident memory of the process in MiB, if the system reports it"),
+            name("memory/peak", "Peak resident memory so far, in MiB"),
+            name("memory/device_peak", "Peak memory of tensors on the GPU so far, in MiB"),
+            name("throughput/tokens_per_s", "Sampled tokens per second of sampling"),
+            name("throughput/train_tokens_per_s", "Tokens of trained rows, prompts included, per second of training"),
         ],
     },
 ];

@@ -10,6 +10,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use chrono::DateTime;
+use chrono::format::{Item, StrftimeItems};
 use minijinja::value::Kwargs;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value as Jinja, context};
 use serde::Serialize;
@@ -322,78 +324,13 @@ impl std::error::Error for Raised {}
 
 /// `datetime.now().strftime(format)`, in UTC so that machines agree.
 fn strftime(format: &str, now: u64) -> Result<String, minijinja::Error> {
-    const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
-    const MONTHS: [&str; 12] = [
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    ];
-    let (days, seconds) = (now / 86_400, now % 86_400);
-    let (year, month, day) = civil(days);
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    let weekday = DAYS[(days as usize + 4) % 7];
-    let month_name = MONTHS[(month as usize + 11) % 12];
-    let mut out = String::new();
-    let mut letters = format.chars();
-    while let Some(letter) = letters.next() {
-        if letter != '%' {
-            out.push(letter);
-            continue;
-        }
-        let mut code = letters.next();
-        let padded = code != Some('-');
-        if !padded {
-            code = letters.next();
-        }
-        let number = |value: u64| if padded { format!("{value:02}") } else { value.to_string() };
-        let text = match code {
-            Some('Y') => year.to_string(),
-            Some('y') => number(year % 100),
-            Some('m') => number(month),
-            Some('d') => number(day),
-            Some('e') => format!("{day:2}"),
-            Some('H') => number(hour),
-            Some('I') => number((hour + 11) % 12 + 1),
-            Some('M') => number(minute),
-            Some('S') => number(second),
-            Some('p') => if hour < 12 { "AM" } else { "PM" }.to_owned(),
-            Some('A') => weekday.to_owned(),
-            Some('a') => weekday[..3].to_owned(),
-            Some('B') => month_name.to_owned(),
-            Some('b') => month_name[..3].to_owned(),
-            Some('F') => format!("{year}-{month:02}-{day:02}"),
-            Some('T') => format!("{hour:02}:{minute:02}:{second:02}"),
-            Some('%') => "%".to_owned(),
-            other => {
-                let code = other.map_or_else(String::new, |letter| letter.to_string());
-                let message = format!("strftime_now: unknown code `%{code}`");
-                return Err(minijinja::Error::new(ErrorKind::InvalidOperation, message));
-            }
-        };
-        out.push_str(&text);
+    let items: Vec<Item<'_>> = StrftimeItems::new(format).collect();
+    let time = i64::try_from(now).ok().and_then(|now| DateTime::from_timestamp(now, 0)).unwrap_or_default();
+    if items.contains(&Item::Error) {
+        let message = format!("strftime_now: unknown code in `{format}`");
+        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, message));
     }
-    Ok(out)
-}
-
-/// Year, month and day of a day counted from 1970-01-01 (Howard Hinnant's days_from_civil, inverted).
-fn civil(days: u64) -> (u64, u64, u64) {
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+    Ok(time.format_with_items(items.into_iter()).to_string())
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use tch::Tensor;
 
 use crate::config::Learner;
 use crate::error::{Error, Kind, Result};
+use crate::glob::matches;
 use crate::model::Model;
 use crate::rl::adamw::{self, AdamW};
 
@@ -57,35 +58,4 @@ pub(super) fn optimizer(model: &Model, learner: &Learner) -> Result<AdamW> {
         let group = learner.groups.iter().find(|group| matches(&group.weights, name))?;
         Some(adamw::Group { weight_decay: group.weight_decay, rate: group.lr })
     })
-}
-
-/// Whether `name` is `pattern`, in which `*` stands for anything.
-fn matches(pattern: &str, name: &str) -> bool {
-    let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
-    let Some(mut left) = name.strip_prefix(first) else { return false };
-    let parts: Vec<&str> = rest.split('*').collect();
-    let Some((last, middle)) = parts.split_last() else { return true };
-    for part in middle {
-        match left.find(part) {
-            Some(at) => left = &left[at + part.len()..],
-            None => return false,
-        }
-    }
-    left.ends_with(last)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matches;
-
-    #[test]
-    fn a_star_stands_for_anything() {
-        assert!(matches("model.embed_tokens.weight", "model.embed_tokens.weight"));
-        assert!(matches("model.layers.0.*", "model.layers.0.mlp.up_proj.weight"));
-        assert!(matches("*.mlp.*.weight", "model.layers.0.mlp.up_proj.weight"));
-        assert!(matches("*norm*", "model.norm.weight"));
-        assert!(!matches("model.layers.1.*", "model.layers.0.mlp.up_proj.weight"));
-        assert!(!matches("*.bias", "model.norm.weight"));
-        assert!(!matches("norm", "model.norm.weight"));
-    }
 }

@@ -1,4 +1,4 @@
-//! The fields of a `config.json`, taken one by one. What nobody took must be known to say nothing about the arithmetic.
+//! The fields of a `config.json`, read one by one. Fields that are not read must be known to have no effect.
 
 use serde_json::{Map, Value};
 
@@ -83,7 +83,7 @@ impl Fields {
         self.0.shift_remove(name).filter(|value| !value.is_null())
     }
 
-    /// A field that is there and as asked for.
+    /// A field that is present and has the required type.
     pub(in crate::model) fn take_if(&mut self, name: &str, fits: impl Fn(&Value) -> bool) -> Option<Value> {
         if self.0.get(name).is_some_and(fits) { self.take(name) } else { None }
     }
@@ -150,7 +150,7 @@ impl Fields {
         }
     }
 
-    /// Errors on the first field that nobody took and that is not known to be without effect.
+    /// Fails on the first field that was not read and is not known to have no effect.
     pub(super) fn finish(self) -> Result<()> {
         let inert = |name: &str| {
             INERT.contains(&name)

@@ -1,8 +1,8 @@
 //! What a model computes, read from a Hugging Face `config.json`.
 //!
 //! The layers of every supported family are one decoder with different parts; [`Config`] says which. Each family reads
-//! its own file into it (`families`). A field that would change the arithmetic in a way not built here, and one that
-//! nobody knows, is an error that names it; the rest of the file is kept and written back.
+//! its own file into it (`families`). A field that would change the arithmetic in an unsupported way, or that is
+//! unknown, is an error that names it. The rest of the file is kept and written back.
 
 mod fields;
 mod rope;
@@ -38,7 +38,7 @@ pub struct Config {
     pub num_key_value_heads: usize,
     /// D: even; `hidden_size / num_attention_heads` unless given.
     pub head_dim: usize,
-    /// Longest sequence the model was trained for; whoever builds prompts keeps to it, the arithmetic does not.
+    /// Longest sequence the model was trained for. Callers that build prompts enforce it; the model does not.
     pub max_position_embeddings: usize,
     pub rms_norm_eps: f64,
     /// The output projection is the embedding.

@@ -1,4 +1,4 @@
-//! Mistral 7B and its kin (arXiv:2310.06825): Llama's layers, each with the same sliding window if there is one.
+//! Mistral 7B and similar models (arXiv:2310.06825): Llama's layers, each with the same sliding window if there is one.
 
 use super::{Architecture, Config, Defaults, Fields, Result, uniform, windows};
 

@@ -1,6 +1,6 @@
-//! One file for each architecture: how its `config.json` says what its layers do.
+//! One file per architecture: how its `config.json` describes the layers.
 //!
-//! What is common to all is here. Where a file leaves a field out, the value is the one that transformers takes.
+//! Common code is here. A missing field has the default of transformers.
 
 mod gemma3;
 mod llama;

@@ -8,10 +8,13 @@ mod exchange;
 mod families;
 mod files;
 mod golden;
+#[cfg(feature = "cpu-kernels")]
 mod half;
 mod hostile;
+#[cfg(feature = "cpu-kernels")]
 mod invariance;
 mod lora;
+#[cfg(feature = "cpu-kernels")]
 mod native;
 mod padded;
 mod parity;

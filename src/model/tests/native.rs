@@ -6,6 +6,7 @@ use super::{distance, gradients, ids, pack, predicting, rows, tiny};
 use crate::model::cache::Layout;
 use crate::model::{KvCache, Model, Span};
 use crate::native;
+use crate::rl::adamw::{AdamW, Options};
 
 /// Log-probabilities and entropies mixed into one number, by chunks of `chunk`.
 fn loss(model: &Model, hidden: &Tensor, rows: &[Vec<u32>], chunk: usize) -> Tensor {
@@ -208,6 +209,28 @@ fn changed_weights_are_seen() {
     let leaves: Vec<Tensor> = model.parameters().into_iter().map(|(_, leaf)| leaf).collect();
     let error = Tensor::f_run_backward(&[loss], &leaves, false, false).unwrap_err().to_string();
     assert!(error.contains("weights changed between forward and backward"), "{error}");
+}
+
+/// The packed copy of the weights is known to be old by libtorch's version counters: one number changed anywhere counts,
+/// and so does a step of the optimiser.
+#[test]
+fn the_optimiser_raises_the_version_of_the_weights() {
+    let model = tiny(true, Kind::Float);
+    let rows = rows(&[9, 4], 53);
+    let seen = |what: &str| {
+        let (native, plain) = (model.forward(&pack(&rows)).unwrap(), model.forward_plain(&pack(&rows)).unwrap());
+        assert!(relative(&native, &plain) < 1e-5, "{what}: the kernels compute with old weights");
+    };
+    seen("before");
+    let _ = tch::no_grad(|| model.parameters()[2].1.view(-1).get(7).g_add_scalar_(0.5));
+    seen("one number");
+    let mut optimizer = AdamW::new(model.parameters(), Options::default()).unwrap();
+    loss(&model, &model.forward(&pack(&rows)).unwrap(), &rows, 8).backward();
+    let versions = || model.parameters().iter().map(|(_, weight)| weight.internal_version()).collect::<Vec<_>>();
+    let before = versions();
+    optimizer.step(1e-2, 0.0).unwrap();
+    assert!(versions().iter().zip(&before).all(|(now, before)| now > before), "{before:?} {:?}", versions());
+    seen("a step of the optimiser");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! CUDA graphs: what a step asks of the GPU, recorded once and launched as a whole afterwards.
+//! CUDA graphs: the operations of a step, recorded once and launched as a whole.
 //!
 //! libtorch keeps them in `libtorch_cuda`, which r1 is not linked against. The code that needs it (graph.cpp) is a small
 //! library of its own that the program carries, and loads once a CUDA torch is there.
@@ -47,7 +47,7 @@ impl Graph {
         device.is_cuda() && loaded::library().is_some()
     }
 
-    /// Records what `body` asks of the device, which may neither wait for it nor bring numbers to it; runs it once before,
+    /// Records the operations of `body` on the device, which may neither wait for it nor bring numbers to it; runs it once before,
     /// as libraries set themselves up in their first call. Gives the tensor that `body` does, whose numbers are there after
     /// each [`launch`](Self::launch). `share`: a graph whose memory serves this one too; the results of one are gone when the
     /// other is launched.
@@ -68,7 +68,7 @@ impl Graph {
         Ok((Self { own: graph }, result))
     }
 
-    /// Launches it, after what has been asked of the device so far.
+    /// Launches it, after all operations queued so far.
     pub(crate) fn launch(&self) -> Result<()> {
         self.own.replay()
     }
@@ -103,14 +103,14 @@ mod loaded {
         free: unsafe extern "C" fn(*mut c_void),
     }
 
-    /// The library, loaded when first asked for; `None` if it does not load. A CUDA torch must be loaded before.
+    /// The library, loaded on first use; `None` if it does not load. A CUDA torch must be loaded before.
     pub(super) fn library() -> Option<&'static Api> {
         static LIBRARY: OnceLock<Option<Api>> = OnceLock::new();
         LIBRARY.get_or_init(load).as_ref()
     }
 
     fn load() -> Option<Api> {
-        // A file without a name: nothing is left behind, and nobody can put another in its place.
+        // A file without a name: nothing is left behind, and no other process can replace it.
         // SAFETY: the name is a C string; the descriptor that comes back is ours.
         let mut file = unsafe {
             let descriptor = libc::memfd_create(c"r1_cuda".as_ptr(), libc::MFD_CLOEXEC);

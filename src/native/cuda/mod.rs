@@ -24,7 +24,7 @@ unsafe extern "C" {
     fn r1_cuda_loaded() -> bool;
 }
 
-/// The device a recipe asks for.
+/// The device that a recipe selects.
 ///
 /// `auto` is CUDA where a driver and a CUDA torch are found, else the CPU. Errors are `Kind::Device`: CUDA is asked for
 /// and there is no driver, no CUDA torch, or it does not load.

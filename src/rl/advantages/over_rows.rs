@@ -1,4 +1,4 @@
-//! Estimators run over rows: what each reads of a step, and where its advantages go.
+//! Runs estimators over rows: reads the inputs of each, and writes the advantages.
 
 use std::collections::BTreeMap;
 

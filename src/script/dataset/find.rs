@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::DataFormat;
 use crate::error::{Error, Kind, Result};
+use crate::glob;
 
 /// Files beside a dataset's own that say something of it.
 const ABOUT: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
@@ -82,7 +83,7 @@ fn fitting(pattern: &Path) -> Vec<PathBuf> {
             let folder = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
             let fits = |found: &PathBuf| {
                 let name = found.file_name().unwrap_or_default().to_string_lossy();
-                !name.starts_with('.') && fits(&part, &name)
+                !name.starts_with('.') && glob::matches(&part, &name)
             };
             let names = listed(folder).unwrap_or_default().into_iter().filter(fits);
             next.extend(names.map(|found| path.join(found.file_name().unwrap_or_default())));
@@ -93,37 +94,10 @@ fn fitting(pattern: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Whether a name fits a pattern in which `*` stands for any letters.
-fn fits(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((before, rest)) => name.strip_prefix(before).is_some_and(|name| {
-            let starts = name.char_indices().map(|(at, _)| at).chain([name.len()]);
-            // The last star takes all that it can.
-            if rest.contains('*') { starts.into_iter().any(|at| fits(rest, &name[at..])) } else { name.ends_with(rest) }
-        }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-
-    #[test]
-    fn patterns_fit_names() {
-        for (pattern, name, expected) in [
-            ("a*c", "abc", true),
-            ("a*c", "ac", true),
-            ("a*b*c", "aXbYbc", true),
-            ("a*b*c", "aXYc", false),
-            ("*", "é", true),
-            ("a*a", "a", false),
-            ("ab", "abc", false),
-        ] {
-            assert_eq!(fits(pattern, name), expected, "{pattern} {name}");
-        }
-    }
 
     #[test]
     fn folders_lists_and_patterns_name_files() {

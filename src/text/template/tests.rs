@@ -26,6 +26,7 @@ fn jinja_as_transformers_has_it() {
         ("  {% if true %}\n  a\n  {% endif %}\nb", "  a\nb"),
         ("{% generation %}a{%- endgeneration -%} b", "ab"),
         ("{{ strftime_now('%d %b %Y %H:%M %A %-m') }}", "10 Jul 2025 12:00 Thursday 7"),
+        ("{{ strftime_now('%F %T %y %e %I%p %a %B %j %% %-d') }}", "2025-07-10 12:00:00 25 10 12PM Thu July 191 % 10"),
         ("{% for m in messages[::-1] %}{{ m.n }}{% if loop.last %}{% break %}{% endif %}{% endfor %}", "321"),
         ("{% for m in messages[1:] %}{{ m['n'] }}{% endfor %}{{ messages[-1].n }}", "233"),
         ("{% set ns = namespace(x=0) %}{% for m in messages %}{% set ns.x = ns.x + m.n %}{% endfor %}{{ ns.x }}", "6"),

@@ -1,4 +1,4 @@
-//! Batch-invariant operations for generation: the bits of a row depend on that row alone, not on the rows beside it.
+//! Batch-invariant operations for generation: the bits of a row do not depend on the other rows.
 //! In f32 on the CPU, without gradient.
 
 use std::ffi::c_void;

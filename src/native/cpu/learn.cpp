@@ -113,7 +113,7 @@ void add_rows(std::vector<const float*>& rows, const float* weight, int64_t coun
 
 void Pass::run(float* hidden) {
   model->refresh();
-  weights = model->fingerprint();
+  weights = model->weights_version();
   const Shape& shape = model->shape;
   const int64_t x_row = stride(shape.hidden), o_row = stride(shape.queries()), gate_up_row = stride(2 * shape.inner);
   for (const Chunk& chunk : chunks) {
@@ -253,7 +253,7 @@ void Pass::heads_backward(const Kept& kept, int64_t layer, int64_t start, int64_
 }
 
 std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
-  TORCH_CHECK(weights == model->fingerprint(), "the weights changed between forward and backward");
+  TORCH_CHECK(weights == model->weights_version(), "the weights changed between forward and backward");
   const Kernels& kernel = kernels();
   const Shape& shape = model->shape;
   const int64_t x_row = stride(shape.hidden), qkv_row = stride(shape.qkv()), o_row = stride(shape.queries());

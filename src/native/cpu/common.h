@@ -1,13 +1,12 @@
-// What the native files share: memory, tasks on libtorch's threads, products, and a model with its weights.
+// What the CPU kernels share: matrix products, and a model with its weights.
 #pragma once
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
-#include <atomic>
 #include <initializer_list>
 #include <memory>
 #include <vector>
 
+#include "../memory.h"
 #include "kernels.h"
 
 namespace r1 {
@@ -15,38 +14,7 @@ namespace r1 {
 // Tokens a thread takes through the layers at once: enough to use a weight well, few enough to stay in its cache.
 constexpr int64_t BLOCK = 96;
 
-// Floats that are aligned to a page of the processor's cache and not initialised.
-using Floats = std::shared_ptr<float>;
-Floats floats(int64_t count);
-// The same from a pool: fresh memory costs a page fault every 4 KiB, so a step's memory is kept for the next step.
-Floats pooled(int64_t count);
-// The calling thread's own memory for `slot`, at least `count` floats, kept between calls.
-float* scratch(int slot, int64_t count);
-
-// Distance between rows of n floats: whole vectors, and never a multiple of 1 KiB, at which rows would compete for the
-// same few places of the cache.
-inline int64_t stride(int64_t n) {
-  const int64_t whole = (n + 15) / 16 * 16;
-  return whole % 256 == 0 ? whole + 16 : whole;
-}
-
-inline int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
-
-// Runs f(0), … f(count - 1), each on some thread; here, in order, when already inside a parallel region.
-template <class F>
-void tasks(int64_t count, F f) {
-  const int64_t threads = std::min<int64_t>(at::get_num_threads(), count);
-  if (threads <= 1 || at::in_parallel_region()) {
-    for (int64_t i = 0; i < count; i++) f(i);
-    return;
-  }
-  std::atomic<int64_t> next{0};
-  at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
-    for (int64_t i = next++; i < count; i = next++) f(i);
-  });
-}
-
-// Asked between the layers whether anybody still wants the result.
+// Polled between the layers: whether the result is no longer needed.
 struct Stop {
   bool (*asked)(const void* context) = nullptr;
   const void* context = nullptr;
@@ -137,8 +105,9 @@ struct Model {
   // bf16 are used where they are; their vectors are converted every time. False if it was stopped: nothing may be
   // computed then.
   bool refresh(const Stop& stop = {});
-  // Changes with the weights: versions, addresses, and a sample of the values.
-  uint64_t fingerprint() const;
+  // Differs whenever the weights differ: made of their addresses and of libtorch's version counters, which every in-place
+  // operation raises (those of the loader included) and the optimiser raises itself.
+  uint64_t weights_version() const;
   struct LayerPanels {
     Panels qkv, o, gate_up, down;
     std::vector<float> qkv_bias;

@@ -1,4 +1,4 @@
-// Memory, products and weights; see common.h.
+// Products and weights; see common.h.
 #include "common.h"
 
 #include <ATen/ops/arange.h>
@@ -6,12 +6,7 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <map>
-#include <mutex>
-#include <new>
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
+#include <string>
 
 namespace r1 {
 
@@ -30,75 +25,6 @@ const Kernels& kernels() {
     return kernels_base;
   }();
   return picked;
-}
-
-namespace {
-
-constexpr int64_t HUGE_PAGE = 2 << 20;
-
-float* allocate(int64_t count) {
-  const size_t bytes = std::max<int64_t>(count, 1) * sizeof(float);
-  const bool large = bytes >= static_cast<size_t>(HUGE_PAGE);
-  void* memory = nullptr;
-  if (posix_memalign(&memory, large ? HUGE_PAGE : 64, bytes) != 0) throw std::bad_alloc();
-#if defined(__linux__)
-  if (large) madvise(memory, bytes, MADV_HUGEPAGE);
-#endif
-  return static_cast<float*>(memory);
-}
-
-// Memory given back, by size. What was not used for a while makes room for what is.
-struct Pool {
-  std::mutex mutex;
-  std::multimap<int64_t, float*> free;
-};
-
-Pool& pool() {
-  static Pool* one = new Pool;  // never destroyed: tensors may give memory back while the program ends
-  return *one;
-}
-
-}  // namespace
-
-Floats floats(int64_t count) { return Floats(allocate(count), std::free); }
-
-Floats pooled(int64_t count) {
-  Pool& pool = r1::pool();
-  float* memory = nullptr;
-  int64_t size = count;
-  {
-    std::lock_guard<std::mutex> lock(pool.mutex);
-    auto found = pool.free.lower_bound(count);
-    if (found != pool.free.end() && found->first <= 2 * count) {
-      std::tie(size, memory) = *found;
-      pool.free.erase(found);
-    } else {
-      // Sizes have moved on; what is kept no longer fits.
-      for (auto& [_, old] : pool.free) std::free(old);
-      pool.free.clear();
-    }
-  }
-  if (!memory) memory = allocate(size);
-  return Floats(memory, [size](float* gone) {
-    Pool& pool = r1::pool();
-    std::lock_guard<std::mutex> lock(pool.mutex);
-    pool.free.emplace(size, gone);
-  });
-}
-
-float* scratch(int slot, int64_t count) {
-  struct Piece {
-    Floats data;
-    int64_t size = 0;
-  };
-  thread_local Piece pieces[12];
-  Piece& piece = pieces[slot];
-  if (piece.size < count) {
-    piece.data = nullptr;
-    piece.data = floats(count);
-    piece.size = count;
-  }
-  return piece.data.get();
 }
 
 void Panels::pack_transposed(int64_t depth, const std::vector<const float*>& rows) {
@@ -181,22 +107,15 @@ void accumulate(int64_t tokens, const std::vector<Outer>& products, bool first) 
   });
 }
 
-uint64_t Model::fingerprint() const {
+uint64_t Model::weights_version() const {
   uint64_t hash = 1469598103934665603u;
   const auto mix = [&hash](uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
   for (const at::Tensor& tensor : parameters) {
     if (!tensor.defined()) continue;
     mix(tensor._version());
     mix(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()));
-    const float* values = tensor.const_data_ptr<float>();
-    const int64_t count = tensor.numel();
-    for (int64_t i = 0; i < 8; i++) {
-      uint32_t bits;
-      std::memcpy(&bits, values + i * (count - 1) / 7, sizeof bits);
-      mix(bits);
-    }
   }
-  return hash | 1;
+  return hash | 1;  // 0 stands for weights that are not packed
 }
 
 bool Model::refresh(const Stop& stop) {
@@ -204,7 +123,7 @@ bool Model::refresh(const Stop& stop) {
     refresh_vectors();
     return true;
   }
-  const uint64_t now = fingerprint();
+  const uint64_t now = weights_version();
   if (now == packed && head_panels.data) return true;
   const bool changed = now != packed;
   packed = 0;

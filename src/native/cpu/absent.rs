@@ -1,0 +1,98 @@
+//! What stands for the CPU kernels in a build without the feature `cpu-kernels`: there is no network to compute with, so
+//! that every caller takes libtorch's operations.
+
+use std::ffi::c_void;
+
+use tch::Tensor;
+
+use crate::error::{Error, Kind, Result};
+
+/// Shape and constants of the network.
+#[derive(Clone, Copy, Debug)]
+#[allow(dead_code)] // read by the kernels alone
+pub(crate) struct Shape {
+    pub vocab: i64,
+    pub hidden: i64,
+    pub inner: i64,
+    pub layers: i64,
+    pub heads: i64,
+    pub kv_heads: i64,
+    pub head_dim: i64,
+    pub eps: f64,
+    pub magnitude: f64,
+}
+
+/// A network of the kernels: never made.
+#[derive(Debug)]
+pub(crate) enum Model {}
+
+impl Model {
+    pub(crate) fn new(_: &Shape, _: &Tensor, _: &[Option<Tensor>]) -> Result<Self> {
+        Err(absent())
+    }
+
+    pub(crate) fn forward(&self, _: &Tensor, _: &Tensor, _: &[i64], _: bool) -> Result<Tensor> {
+        match *self {}
+    }
+
+    pub(crate) fn step<'a>(
+        &self,
+        _: &[Tensor],
+        _: &[Tensor],
+        _: usize,
+        _: impl Iterator<Item = (usize, usize, &'a [u32])>,
+        _: &dyn Fn() -> bool,
+    ) -> Result<Option<Tensor>> {
+        match *self {}
+    }
+
+    pub(super) fn pointer(&self) -> *mut c_void {
+        match *self {}
+    }
+}
+
+fn absent() -> Error {
+    Error::new(Kind::Internal, "this build has no CPU kernels")
+}
+
+/// `off`: there are none.
+pub fn kernels() -> &'static str {
+    "off"
+}
+
+/// Caches have no panels then.
+pub(crate) fn panel() -> usize {
+    1
+}
+
+/// Of the kernels alone.
+pub(crate) fn linear_rows(_: &Tensor, _: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {
+    Err(absent())
+}
+
+/// Of the kernels alone.
+pub(crate) fn gated_rows(_: &Tensor, _: &Tensor, _: bool) -> Result<Tensor> {
+    Err(absent())
+}
+
+/// Of the kernels alone.
+pub(crate) fn attend_rows(_: [&Tensor; 3], _: &Tensor, _: &Tensor, _: f64, _: Option<usize>) -> Result<Tensor> {
+    Err(absent())
+}
+
+/// Turns logits into the probabilities of softmax(logits * scale), in place; all NaN if a logit is NaN or +infinite.
+pub fn softmax(row: &mut [f32], scale: f32) {
+    let fine = row.iter().all(|logit| *logit < f32::INFINITY);
+    let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    if !fine || most == f32::NEG_INFINITY {
+        row.fill(f32::NAN);
+        return;
+    }
+    let mut sum = 0.0_f64;
+    for logit in row.iter_mut() {
+        *logit = ((*logit - most) * scale).exp();
+        sum += f64::from(*logit);
+    }
+    let scale = (1.0 / sum) as f32;
+    row.iter_mut().for_each(|share| *share *= scale);
+}

@@ -1,0 +1,43 @@
+// Memory for floats, and tasks on libtorch's threads.
+#pragma once
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+namespace r1 {
+
+// Floats that are aligned to a page of the processor's cache and not initialised.
+using Floats = std::shared_ptr<float>;
+Floats floats(int64_t count);
+// The same from a pool: fresh memory costs a page fault every 4 KiB, so a step's memory is kept for the next step.
+Floats pooled(int64_t count);
+// The calling thread's own memory for `slot`, at least `count` floats, kept between calls.
+float* scratch(int slot, int64_t count);
+
+// Distance between rows of n floats: whole vectors, and never a multiple of 1 KiB, at which rows would compete for the
+// same few places of the cache.
+inline int64_t stride(int64_t n) {
+  const int64_t whole = (n + 15) / 16 * 16;
+  return whole % 256 == 0 ? whole + 16 : whole;
+}
+
+inline int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+// Runs f(0), … f(count - 1), each on some thread; here, in order, when already inside a parallel region.
+template <class F>
+void tasks(int64_t count, F f) {
+  const int64_t threads = std::min<int64_t>(at::get_num_threads(), count);
+  if (threads <= 1 || at::in_parallel_region()) {
+    for (int64_t i = 0; i < count; i++) f(i);
+    return;
+  }
+  std::atomic<int64_t> next{0};
+  at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
+    for (int64_t i = next++; i < count; i = next++) f(i);
+  });
+}
+
+}  // namespace r1
