@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use r1::config::{Learner, Normalize};
-use r1::engine::{Coming, Engine, EngineClient, EngineOptions, Policy, Scripted, TokenBytes, channel};
+use r1::engine::{Engine, EngineClient, EngineOptions, PendingReply, Policy, Scripted, TokenBytes, channel};
 use r1::mdp::{Action, FinishReason, Request, Sampling, StreamSeed, Trajectory};
 use r1::model::Model;
 use r1::rl::adamw::{self, AdamW};
@@ -49,7 +49,7 @@ struct Cut {
 }
 
 impl Policy for Cut {
-    fn submit(&self, mut request: Request) -> Coming {
+    fn submit(&self, mut request: Request) -> PendingReply {
         let turn = &self.rows[request.seed.trajectory as usize].turns[request.seed.step as usize];
         request.sampling = Arc::new(Sampling { max_new_tokens: turn.reply, ..Sampling::default() });
         request.stop_ids = Arc::default();

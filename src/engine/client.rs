@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::{Coming, Policy, Scoring};
+use super::{PendingReply, Policy, Scoring};
 use crate::error::Result;
 use crate::mdp::{Completion, Request};
 
@@ -98,13 +98,13 @@ pub fn bounded(most: usize) -> (EngineClient, Queue) {
 
 impl EngineClient {
     /// As [`Policy::submit`], and the tokens one by one. At most `max_new_tokens` of them wait to be read.
-    pub fn stream(&self, request: Request) -> (UnboundedReceiver<Sampled>, Coming) {
+    pub fn stream(&self, request: Request) -> (UnboundedReceiver<Sampled>, PendingReply) {
         let (sender, tokens) = unbounded_channel();
         (tokens, self.send(request, Some(sender)))
     }
 
     /// Sends at once if there is a place.
-    fn send(&self, request: Request, tokens: Option<Tokens>) -> Coming {
+    fn send(&self, request: Request, tokens: Option<Tokens>) -> PendingReply {
         let (sender, receiver) = oneshot::channel();
         let calls = self.calls.clone();
         let send = move |place| {
@@ -118,13 +118,13 @@ impl EngineClient {
             return receiver.into();
         }
         // Closed when the engine is gone: `send` is dropped then, and the sender with it.
-        let put_off = async move { places.acquire_owned().await.map_or((), send) };
-        Coming::later(put_off.boxed(), receiver)
+        let queued = async move { places.acquire_owned().await.map_or((), send) };
+        PendingReply::later(queued.boxed(), receiver)
     }
 }
 
 impl Policy for EngineClient {
-    fn submit(&self, request: Request) -> Coming {
+    fn submit(&self, request: Request) -> PendingReply {
         self.send(request, None)
     }
 

@@ -278,7 +278,7 @@ impl Engine {
             let Some(pending) = self.waiting.pop_front() else { break };
             if overdue(pending.deadline) {
                 outcome.count(None);
-                let (reply, completion) = pending.without_a_turn(FinishReason::Deadline);
+                let (reply, completion) = pending.cancelled_before_start(FinishReason::Deadline);
                 self.answer(reply, Ok(completion));
             } else {
                 self.waiting.push_back(pending);
@@ -303,7 +303,7 @@ impl Engine {
             self.answer(reply, completion);
         }
         for pending in std::mem::take(&mut self.waiting) {
-            let (reply, completion) = pending.without_a_turn(FinishReason::Length);
+            let (reply, completion) = pending.cancelled_before_start(FinishReason::Length);
             self.answer(reply, Ok(completion));
         }
     }

@@ -28,7 +28,7 @@ mod tests;
 pub use client::{EngineClient, MOST_REQUESTS, Queue, Sampled, bounded, channel};
 pub use engine::Engine;
 pub use options::EngineOptions;
-pub use policy::{Coming, Policy, Scoring};
+pub use policy::{PendingReply, Policy, Scoring};
 pub use score::{ReferenceScorer, logprobs_of};
 pub use scripted::Scripted;
 pub use stats::{Progress, Stats};

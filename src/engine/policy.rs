@@ -13,7 +13,7 @@ use crate::mdp::{Completion, Request};
 /// A policy to roll out: the engine, a scripted fake in tests, or another program's own.
 pub trait Policy: Send + Sync {
     /// Starts a reply, or, where the policy has as many requests as it takes, puts it off until there is room.
-    fn submit(&self, request: Request) -> Coming;
+    fn submit(&self, request: Request) -> PendingReply;
 
     /// The log-probabilities of ids behind the first `from`, each given those before it.
     fn score(&self, _scoring: Scoring) -> oneshot::Receiver<Result<Vec<f32>>> {
@@ -38,22 +38,22 @@ pub struct Scoring {
     pub reference: bool,
 }
 
-/// A reply on its way. Dropped, it cancels its request. A dropped sender counts as an aborted request.
-pub struct Coming {
+/// The future of a reply. Dropping it cancels the request. A dropped sender counts as an aborted request.
+pub struct PendingReply {
     /// The queued request. Polling sends it; poll immediately if the order matters.
-    put_off: Option<BoxFuture<'static, ()>>,
+    queued: Option<BoxFuture<'static, ()>>,
     reply: oneshot::Receiver<Result<Completion>>,
 }
 
-impl Coming {
-    /// A request that waits for room: `put_off` sends it.
-    pub(super) fn later(put_off: BoxFuture<'static, ()>, reply: oneshot::Receiver<Result<Completion>>) -> Self {
-        Self { put_off: Some(put_off), reply }
+impl PendingReply {
+    /// A request that waits for room: `queued` sends it.
+    pub(super) fn later(queued: BoxFuture<'static, ()>, reply: oneshot::Receiver<Result<Completion>>) -> Self {
+        Self { queued: Some(queued), reply }
     }
 
-    /// Waits on a thread without a runtime. The policy must be at work on another one if the request was put off.
+    /// Blocks a thread without a runtime. If the request is queued, the policy must run on another thread.
     pub fn blocking_recv(self) -> Result<Result<Completion>, RecvError> {
-        if self.put_off.is_none() {
+        if self.queued.is_none() {
             return self.reply.blocking_recv();
         }
         match tokio::runtime::Builder::new_current_thread().build() {
@@ -63,20 +63,20 @@ impl Coming {
     }
 }
 
-/// Of a request that is on its way already.
-impl From<oneshot::Receiver<Result<Completion>>> for Coming {
+/// Of a request that has been sent.
+impl From<oneshot::Receiver<Result<Completion>>> for PendingReply {
     fn from(reply: oneshot::Receiver<Result<Completion>>) -> Self {
-        Self { put_off: None, reply }
+        Self { queued: None, reply }
     }
 }
 
-impl Future for Coming {
+impl Future for PendingReply {
     type Output = Result<Result<Completion>, RecvError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(put_off) = &mut self.put_off {
-            ready!(put_off.as_mut().poll(context));
-            self.put_off = None;
+        if let Some(queued) = &mut self.queued {
+            ready!(queued.as_mut().poll(context));
+            self.queued = None;
         }
         Pin::new(&mut self.reply).poll(context)
     }

@@ -20,8 +20,8 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// The way back for one that never got its turn.
-    pub(super) fn without_a_turn(self, finish_reason: FinishReason) -> (Reply, Completion) {
+    /// The reply channel and an empty completion, for a request that never started.
+    pub(super) fn cancelled_before_start(self, finish_reason: FinishReason) -> (Reply, Completion) {
         let nothing = Completion {
             token_ids: Vec::new(),
             logprobs: Vec::new(),

@@ -47,8 +47,8 @@ pub(super) fn check(sampling: &Sampling) -> Result<()> {
     if !(max_seconds >= 0.0 && max_seconds.is_finite()) {
         return refuse(format!("sampling.max_seconds is {max_seconds}; it must be 0 (no limit) or more"));
     }
-    if sampling.top_logprobs > MOST_TOLD {
-        return refuse(format!("sampling.top_logprobs is {}; at most {MOST_TOLD} are told", sampling.top_logprobs));
+    if sampling.top_logprobs > MAX_TOP_LOGPROBS {
+        return refuse(format!("sampling.top_logprobs is {}; the limit is {MAX_TOP_LOGPROBS}", sampling.top_logprobs));
     }
     if let Some((id, bias)) = sampling.logit_bias.iter().find(|(_, bias)| !(-1e4..=1e4).contains(*bias)) {
         return refuse(format!("sampling.logit_bias of token {id} is {bias}; it must be within -10000 to 10000"));
@@ -81,7 +81,7 @@ pub(super) struct Sampler {
 }
 
 /// Most tokens that [`Sampling::top_logprobs`] may ask for.
-const MOST_TOLD: usize = 1000;
+const MAX_TOP_LOGPROBS: usize = 1000;
 
 /// Tokens whose mass is summed first, so that a draw walks over V / BLOCK sums and one block.
 const BLOCK: usize = 32;

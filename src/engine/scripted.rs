@@ -2,7 +2,7 @@
 
 use tokio::sync::oneshot;
 
-use super::{Coming, Policy, Scoring};
+use super::{PendingReply, Policy, Scoring};
 use crate::error::Result;
 use crate::mdp::{Completion, FinishReason, Request, Support};
 
@@ -47,7 +47,7 @@ impl Scripted {
 }
 
 impl Policy for Scripted {
-    fn submit(&self, request: Request) -> Coming {
+    fn submit(&self, request: Request) -> PendingReply {
         let (sender, receiver) = oneshot::channel();
         // The receiver is in this very function's hands: it can't be gone.
         let _ = sender.send(Ok(self.complete(&request)));

@@ -99,6 +99,17 @@ fn naive(model: &Model, ids: &[u32]) -> Vec<f32> {
     logits.log_softmax(-1, Kind::Float).view(-1).try_into().unwrap()
 }
 
+/// The same log-probabilities, to the bit: the CPU kernels sum in the same order for every batch. libtorch, in a build
+/// without them, does not.
+fn assert_same(found: &[f32], expected: &[f32]) {
+    if crate::native::has_cpu_kernels() {
+        assert_eq!(found, expected);
+    } else {
+        let close = found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-4);
+        assert!(close && found.len() == expected.len(), "{found:?} {expected:?}");
+    }
+}
+
 #[test]
 fn greedy_replies_are_those_of_a_full_forward_each_token() {
     let mut engine = engine(3);
@@ -150,8 +161,8 @@ fn a_seeded_reply_does_not_depend_on_the_batch_or_the_slot() {
         let mut engine = Engine::new(model(), vocab(), options).unwrap();
         let requests = others(0..6).chain([asked.clone()]).chain(others(6..12)).collect();
         let (crowd, stats) = replies(&mut engine, requests);
-        // To the bit: the native step sums in the same order for every batch.
-        assert_eq!((&crowd[6].token_ids, &crowd[6].logprobs), (&alone[0].token_ids, &alone[0].logprobs));
+        assert_eq!(crowd[6].token_ids, alone[0].token_ids);
+        assert_same(&crowd[6].logprobs, &alone[0].logprobs);
         assert!(stats.max_batch > 1);
     }
 }
@@ -203,7 +214,7 @@ fn the_next_step_prefills_only_new_tokens() {
     assert_eq!((again[0].prefilled, stats.cached_tokens), (4, 15));
     let (fresh, _) = replies(&mut self::engine(1), vec![request(&second, 1, greedy(6))]);
     assert_eq!((fresh[0].prefilled, &fresh[0].token_ids), (19, &again[0].token_ids));
-    assert_eq!(fresh[0].logprobs, again[0].logprobs);
+    assert_same(&fresh[0].logprobs, &again[0].logprobs);
 }
 
 /// Five steps of a growing context, beside others of the group: the prompt of the
@@ -489,7 +500,8 @@ fn a_prompt_can_be_stopped_inside_of_a_step() {
         let cut = engine.generate(asked.clone(), &stop, &mut |_| ()).unwrap();
         assert_eq!((cut.finish_reason, cut.token_ids.len()), (FinishReason::Length, 0), "{patience}");
         let whole = engine.generate(asked.clone(), &|| false, &mut |_| ()).unwrap();
-        assert_eq!((&whole.token_ids, &whole.logprobs), (&expected.token_ids, &expected.logprobs), "{patience}");
+        assert_eq!(whole.token_ids, expected.token_ids, "{patience}");
+        assert_same(&whole.logprobs, &expected.logprobs);
         assert_eq!(whole.prefilled + cut.prefilled, 80, "{patience}");
     }
 }

@@ -135,7 +135,7 @@ impl Model {
 
     /// Whether a step runs the same operations whatever the tokens are, and never waits for the device.
     fn recordable(&self) -> bool {
-        self.config.experts.is_none() && !self.has_dynamic_rope() && !self.bare.get()
+        self.config.experts.is_none() && !self.has_dynamic_rope() && !self.adapter_disabled.get()
     }
 
     fn one_token(&self, cache: &KvCache, inputs: &Inputs) -> Result<Tensor> {

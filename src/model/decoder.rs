@@ -3,7 +3,7 @@
 use tch::{Kind, Tensor};
 
 use super::config::{Experts, Norms};
-use super::distinct::Distinct;
+use super::distinct::PrefixDedup;
 use super::layers::{Block, Layer, Linear, Mlp};
 use super::plain::{self, Arithmetic, Scores};
 use super::routes::Routes;
@@ -19,7 +19,7 @@ pub(super) type Angles = Vec<(Tensor, Tensor)>;
 pub(super) struct Rows {
     ends: Ends,
     /// What they have in common is computed once.
-    distinct: Option<Distinct>,
+    distinct: Option<PrefixDedup>,
     /// The experts of the distinct tokens, as [`Packed::routing`] has them.
     routing: Option<Tensor>,
 }
@@ -63,7 +63,7 @@ impl Model {
             Ends::Padded(batch.lengths.clone())
         };
         // There a token depends on how long its row will be.
-        let distinct = if self.has_dynamic_rope() { None } else { Distinct::find(batch)? };
+        let distinct = if self.has_dynamic_rope() { None } else { PrefixDedup::find(batch)? };
         let mut rows = Rows { ends, distinct, routing: None };
         batch.routing.as_ref().map_or(Ok(()), |routing| self.check_routing(routing))?;
         rows.routing = batch.routing.as_ref().map(|routing| rows.take(routing)).transpose()?;
@@ -109,9 +109,9 @@ impl Model {
         (arithmetic, routes): (Arithmetic, &Routes<'_>),
         attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let bare = self.bare.get();
+        let adapter_disabled = self.adapter_disabled.get();
         let heads = |linear: &Linear, h: &Tensor| -> Result<Tensor> {
-            Ok(linear.apply(h, bare, arithmetic)?.f_view([h.size()[0], -1, self.config.head_dim as i64])?)
+            Ok(linear.apply(h, adapter_disabled, arithmetic)?.f_view([h.size()[0], -1, self.config.head_dim as i64])?)
         };
         let h = self.norm(x, &layer.input_norm)?;
         let (mut q, mut k) = (heads(&layer.q, &h)?, heads(&layer.k, &h)?);
@@ -122,7 +122,7 @@ impl Model {
             (q, k) = (plain::rotate(&q, cos, sin)?, plain::rotate(&k, cos, sin)?);
         }
         let out = attend(&q, &k, &heads(&layer.v, &h)?)?;
-        let mut out = layer.o.apply(&out.f_flatten(1, 2)?, bare, arithmetic)?;
+        let mut out = layer.o.apply(&out.f_flatten(1, 2)?, adapter_disabled, arithmetic)?;
         if let Some(weight) = &layer.after_attention {
             out = self.norm(&out, weight)?;
         }
@@ -141,9 +141,10 @@ impl Model {
     }
 
     fn feed_forward(&self, mlp: &Mlp, h: &Tensor, arithmetic: Arithmetic) -> Result<Tensor> {
-        let bare = self.bare.get();
-        let (gate, up) = (mlp.gate.apply(h, bare, arithmetic)?, mlp.up.apply(h, bare, arithmetic)?);
-        mlp.down.apply(&arithmetic.gated(self.config.activation, &gate, &up)?, bare, arithmetic)
+        let adapter_disabled = self.adapter_disabled.get();
+        let (gate, up) =
+            (mlp.gate.apply(h, adapter_disabled, arithmetic)?, mlp.up.apply(h, adapter_disabled, arithmetic)?);
+        mlp.down.apply(&arithmetic.gated(self.config.activation, &gate, &up)?, adapter_disabled, arithmetic)
     }
 
     /// A mixture of experts over h `[T, E]`: each expert takes the tokens that chose it, in order; sums run over experts in
@@ -158,7 +159,7 @@ impl Model {
     ) -> Result<Tensor> {
         let (chosen, normalised) = shape.map_or((1, false), |shape| (shape.chosen, shape.normalised));
         let wide = if h.kind() == Kind::Double { Kind::Double } else { Kind::Float };
-        let shares = router.apply(h, self.bare.get(), arithmetic)?.f_softmax(-1, wide)?;
+        let shares = router.apply(h, self.adapter_disabled.get(), arithmetic)?.f_softmax(-1, wide)?;
         let (mut shares, ids) = routes.choose(&shares, chosen)?;
         if normalised {
             shares = shares.f_div(&shares.f_sum_dim_intlist(-1, true, None)?)?;

@@ -17,14 +17,14 @@ const WORTH: f64 = 0.25;
 
 /// The distinct tokens of a batch.
 #[derive(Debug)]
-pub(super) struct Distinct {
-    /// `[D]`: where in the batch the first copy of each is.
-    first: Tensor,
-    /// `[T]`: which one each token of the batch is.
-    of: Tensor,
+pub(super) struct PrefixDedup {
+    /// `[D]`: position in the batch of the first copy of each distinct token.
+    representative: Tensor,
+    /// `[T]`: the distinct token that each token of the batch is a copy of.
+    index: Tensor,
 }
 
-impl Distinct {
+impl PrefixDedup {
     /// `None` where rows have too little in common.
     pub(super) fn find(batch: &Packed) -> Result<Option<Self>> {
         if batch.lengths.len() < 2 {
@@ -57,20 +57,20 @@ impl Distinct {
         }
         let place =
             |list: &[i64]| -> Result<Tensor> { Ok(Tensor::f_from_slice(list)?.f_to_device(batch.ids.device())?) };
-        Ok(Some(Self { first: place(&first)?, of: place(&of)? }))
+        Ok(Some(Self { representative: place(&first)?, index: place(&of)? }))
     }
 
     /// `[T, …]` to `[D, …]`: the first copies.
     pub(super) fn take(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(x.f_index_select(0, &self.first)?)
+        Ok(x.f_index_select(0, &self.representative)?)
     }
 
     /// `[D, …]` to `[T, …]`. Backward sums over copies, in f32 for narrower types.
     pub(super) fn spread(&self, x: &Tensor) -> Result<Tensor> {
         let narrow = matches!(x.kind(), Kind::BFloat16 | Kind::Half);
         if narrow && x.requires_grad() {
-            return Ok(x.f_to_kind(Kind::Float)?.f_index_select(0, &self.of)?.f_to_kind(x.kind())?);
+            return Ok(x.f_to_kind(Kind::Float)?.f_index_select(0, &self.index)?.f_to_kind(x.kind())?);
         }
-        Ok(x.f_index_select(0, &self.of)?)
+        Ok(x.f_index_select(0, &self.index)?)
     }
 }

@@ -18,10 +18,10 @@ pub(super) struct Linear {
 }
 
 impl Linear {
-    /// x `[T, in]` to `[T, out]`; `bare` leaves the adapter out.
-    pub(super) fn apply(&self, x: &Tensor, bare: bool, arithmetic: Arithmetic) -> Result<Tensor> {
+    /// x `[T, in]` to `[T, out]`; `adapter_disabled` leaves the adapter out.
+    pub(super) fn apply(&self, x: &Tensor, adapter_disabled: bool, arithmetic: Arithmetic) -> Result<Tensor> {
         let own = arithmetic.linear(x, &self.weight, self.bias.as_ref())?;
-        match self.lora.as_ref().filter(|_| !bare) {
+        match self.lora.as_ref().filter(|_| !adapter_disabled) {
             Some(lora) => Ok(own.f_add(&lora.apply(x, arithmetic)?)?.f_to_kind(x.kind())?),
             None => Ok(own),
         }

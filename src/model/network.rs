@@ -36,8 +36,8 @@ pub struct Model {
     /// Steps of one token a sequence are recorded where the device can.
     pub(super) graphs: bool,
     adapter: Option<LoraConfig>,
-    /// The adapter is left out of what is computed now.
-    pub(super) bare: Cell<bool>,
+    /// The adapter is disabled in [`without_adapter`](Self::without_adapter).
+    pub(super) adapter_disabled: Cell<bool>,
     pub(super) checkpointing: bool,
     pub(super) device: Device,
     pub(super) kind: Kind,
@@ -51,7 +51,7 @@ impl Model {
     ///
     /// Weights stored as f32, bf16 or f16 are converted to `kind`; every parameter wants a gradient. Errors are
     /// `Kind::Model` and name the file, the field or the tensors; `Kind::Device` with the numbers, before anything is
-    /// loaded, if the machine's memory does not hold the weights (and the native code's copy of them, in f32 on the CPU).
+    /// loaded, if the machine's memory does not hold the weights (and the packed copy of the CPU kernels, in f32).
     pub fn load(dir: &Path, device: Device, kind: Kind) -> Result<Self> {
         Self::load_for(dir, device, kind, true)
     }
@@ -126,8 +126,20 @@ impl Model {
             .collect::<Result<Vec<_>>>()?;
         let native = native_model(&config, &parameters, &frequencies, device, kind)?;
         let varlen = Varlen::fits(device, kind, config.head_dim);
-        let (bare, checkpointing, graphs, adapter) = (Cell::new(false), false, true, None);
-        Ok(Self { config, parameters, frequencies, native, varlen, graphs, adapter, bare, checkpointing, device, kind })
+        let (adapter_disabled, checkpointing, graphs, adapter) = (Cell::new(false), false, true, None);
+        Ok(Self {
+            config,
+            parameters,
+            frequencies,
+            native,
+            varlen,
+            graphs,
+            adapter,
+            adapter_disabled,
+            checkpointing,
+            device,
+            kind,
+        })
     }
 
     /// A model of its own with the same weights, and the same adapter if there is one.
@@ -278,12 +290,17 @@ impl Model {
         self.graphs = on;
     }
 
-    /// What `body` gives while the model computes without its adapter.
+    /// Runs `body` with the adapter disabled.
     pub fn without_adapter<R>(&self, body: impl FnOnce() -> R) -> R {
-        let before = self.bare.replace(true);
-        let result = body();
-        self.bare.set(before);
-        result
+        /// Restores the switch when dropped, after a panic too.
+        struct Restore<'a>(&'a Cell<bool>, bool);
+        impl Drop for Restore<'_> {
+            fn drop(&mut self) {
+                self.0.set(self.1);
+            }
+        }
+        let _restore = Restore(&self.adapter_disabled, self.adapter_disabled.replace(true));
+        body()
     }
 
     /// Logits `[N, V]` of hidden states `[N, E]`, in the type the model is held in.

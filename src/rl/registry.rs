@@ -132,7 +132,7 @@ mod tests {
         };
         says("gae", "ppo", Value::Null, &bare, "`gae` needs a critic");
         says("grpo", "ppo", Value::Null, &bare, "`grpo` needs groups of at least two");
-        says("remax", "ppo", Value::Null, &bare, "`remax` needs a greedy companion");
+        says("remax", "ppo", Value::Null, &bare, "`remax` needs a greedy baseline");
         says("gigpo", "ppo", Value::Null, &LESS, "`gigpo` needs the observation");
         says("rloo", "ppo", json!({"kl_coef": 0.1}), &LESS, "`ppo` needs a reference model");
         says("gae_token", "gspo", Value::Null, &ALL, "one ratio for a sequence");

@@ -52,7 +52,7 @@ pub struct StepRow {
     /// How the trajectory ended. A failure says nothing about the policy and stays out of all statistics; without one the
     /// trajectory did not fail.
     pub status: Option<Status>,
-    /// A step of the greedy companion of its group: a baseline, never trained on.
+    /// A step of the greedy baseline of its group: a baseline, never trained on.
     pub greedy: bool,
     /// What the policy was shown, for estimators that compare steps with the same observation.
     pub anchor: Option<String>,
@@ -220,7 +220,7 @@ pub struct Path {
     pub total: f64,
     /// Sampled tokens.
     pub tokens: usize,
-    /// Whether it is compared with others and trained on: not failed, not a greedy companion.
+    /// Whether it is compared with others and trained on: not failed, not a greedy baseline.
     pub counted: bool,
     pub greedy: bool,
     /// Whether it failed and failures are left out.

@@ -109,10 +109,14 @@ fn a_new_adapter_changes_nothing_until_it_learns() {
     tch::no_grad(|| adapter.iter().for_each(|(_, tensor)| drop(tensor.shallow_clone().g_add_scalar_(0.1))));
     assert!(distance(&logits(&model, &rows), &before) > 0.1);
 
-    // A cache of the native network is not read by the plain operations.
+    // libtorch's operations do not read a cache of the CPU kernels.
     let mut cache = cache;
     let spans = [Span { slot: 0, start: 0, ids: &[1] }];
-    assert!(model.step(&mut cache, &spans).unwrap_err().message.contains("before the model's adapter"));
+    if crate::native::has_cpu_kernels() {
+        assert!(model.step(&mut cache, &spans).unwrap_err().message.contains("before the model's adapter"));
+    } else {
+        assert!(model.step(&mut cache, &spans).is_ok());
+    }
     let dir = tempfile::tempdir().unwrap();
     assert!(model.save(dir.path()).unwrap_err().message.contains("has an adapter"));
     assert!(model.add_adapter(LoraConfig::new(2, 4.0, &["q_proj"]), 3).is_err());

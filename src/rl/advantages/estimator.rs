@@ -24,7 +24,7 @@ pub enum Need {
     Reference,
     /// Groups of at least two trajectories.
     Groups,
-    /// A greedy companion rollout in every group.
+    /// a greedy baseline rollout in every group.
     Greedy,
     /// What the policy was shown at each step.
     Anchors,

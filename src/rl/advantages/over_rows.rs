@@ -19,7 +19,7 @@ pub struct Advantages {
     pub returns: Vec<Vec<f64>>,
     /// Where the critic is trained; nowhere for estimators without one.
     pub targets: Vec<Vec<bool>>,
-    /// Rows that are trained on: not those of failures and greedy companions.
+    /// Rows that are trained on: not those of failures and greedy baselines.
     pub counted: Vec<bool>,
 }
 
@@ -319,20 +319,20 @@ pub(super) fn tree(batch: &Batch<'_>, paths: &[&Path], options: Tree, found: &mu
     }
 }
 
-/// ReMax. A greedy companion that failed is no baseline: its group has no advantage.
+/// ReMax. A greedy baseline that failed is no baseline: its group has no advantage.
 pub(super) fn greedy(batch: &Batch<'_>, paths: &[&Path], options: Remax, found: &mut Advantages) -> Result<()> {
     let mut compared = Vec::with_capacity(paths.len());
     let mut baselines = Vec::with_capacity(paths.len());
     for path in paths {
         let mut own = batch.paths.iter().filter(|other| other.greedy && other.group == path.group);
         match (own.next(), own.next()) {
-            (Some(companion), None) if companion.failed => {}
-            (Some(companion), None) => {
+            (Some(baseline), None) if baseline.failed => {}
+            (Some(baseline), None) => {
                 compared.push(*path);
-                baselines.push(companion.total);
+                baselines.push(baseline.total);
             }
-            (None, _) => return Err(missing(batch, path, "its group has no greedy companion")),
-            _ => return Err(missing(batch, path, "its group has more than one greedy companion")),
+            (None, _) => return Err(missing(batch, path, "its group has no greedy baseline")),
+            _ => return Err(missing(batch, path, "its group has more than one greedy baseline")),
         }
     }
     let returns: Vec<f64> = compared.iter().map(|path| path.total).collect();

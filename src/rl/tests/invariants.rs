@@ -18,7 +18,7 @@ fn token() -> impl Strategy<Value = Token> {
     (prop::bool::weighted(0.7), -1.0..1.0_f64, -1.0..1.0_f64, -3.0..-0.05_f64, -0.4..0.4_f64, -2.0..2.0_f64)
 }
 
-/// Rows of trajectories in groups, each group with a greedy companion; some fail, some are cut.
+/// Rows of trajectories in groups, each group with a greedy baseline; some fail, some are cut.
 fn batch() -> impl Strategy<Value = Vec<StepRow>> {
     let step = (prop::collection::vec(token(), 0..4), token(), 0..3_u8);
     let trajectory = (prop::collection::vec(step, 1..4), 0..3_u64, 0..6_u8);
@@ -376,7 +376,7 @@ fn what_a_row_misses_is_named() {
     assert!(estimate("gae").contains("a step has no `values`\n  --> trajectory 5"));
     assert!(estimate("gigpo").contains("`anchor`"));
     assert!(estimate("rapo").contains("neither `logp` nor `logp_old`"));
-    assert!(estimate("remax").contains("no greedy companion"));
+    assert!(estimate("remax").contains("no greedy baseline"));
     let loss = |rows: &[StepRow], options: &Value| plain::loss("ppo", rows, options).unwrap_err().to_string();
     assert!(loss(&rows, &Value::Null).contains("the loss wants `logp` for every token\n  --> trajectory 5 step 2"));
     let full = [StepRow { logp: vec![-1.0], logp_old: vec![-1.0], advantages: vec![1.0], ..rows[0].clone() }];

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::pool::lock;
 use super::*;
 use crate::config::BranchAt;
-use crate::engine::{Coming, Policy};
+use crate::engine::{PendingReply, Policy};
 use crate::mdp::{Completion, FinishReason, Fork, Request, Status, Support, Trajectory};
 use crate::script::{Script, Split, Strictness, Worker};
 use crate::text::Renderer;
@@ -51,7 +51,7 @@ struct Says<F> {
 type Log = (Vec<(u64, u32)>, Vec<u64>);
 
 impl<F: Fn(&Request) -> (String, f32) + Send + Sync> Policy for Says<F> {
-    fn submit(&self, request: Request) -> Coming {
+    fn submit(&self, request: Request) -> PendingReply {
         lock(&self.log).0.push((request.conversation, request.seed.step));
         let (text, logp) = (self.say)(&request);
         let token_ids = self.renderer.tokenizer().encode(&format!("{text}<|im_end|>")).unwrap();
