@@ -5,7 +5,7 @@ use tch::{Kind, Tensor};
 
 use super::families::{WAYS, cases};
 use super::{distance, ids, pack, predicting, rows, tiny};
-use crate::model::distinct::Distinct;
+use crate::model::distinct::PrefixDedup;
 use crate::model::{LoraConfig, Model};
 use crate::native;
 
@@ -63,7 +63,7 @@ fn same(model: &Model, rows: &[Vec<u32>], plain: bool, tolerance: f64, what: &st
 fn distinct_tokens_are_those_behind_the_same_tokens() {
     let found = |rows: &[&[u32]]| {
         let rows: Vec<Vec<u32>> = rows.iter().map(|row| row.to_vec()).collect();
-        let distinct = Distinct::find(&pack(&rows)).unwrap()?;
+        let distinct = PrefixDedup::find(&pack(&rows)).unwrap()?;
         let positions = Tensor::arange(rows.concat().len() as i64, (Kind::Int64, tch::Device::Cpu));
         let first = distinct.take(&positions).unwrap();
         let back = distinct.spread(&first).unwrap();
@@ -82,7 +82,7 @@ fn distinct_tokens_are_those_behind_the_same_tokens() {
 #[test]
 fn in_double_precision_they_are_the_same() {
     let rows = alike(53);
-    assert!(Distinct::find(&pack(&rows)).unwrap().is_some());
+    assert!(PrefixDedup::find(&pack(&rows)).unwrap().is_some());
     for tied in [true, false] {
         let mut model = tiny(tied, Kind::Double);
         same(&model, &rows, false, 1e-12, "kept");
