@@ -3,10 +3,13 @@
 //! `r1 doc trainer.lr`, `r1 doc trainer` and docs/settings.md are made from it. A test walks the serialised defaults of
 //! [`Settings`](super::Settings) in all their forms and fails where a setting is missing here or has another default.
 
+mod range;
 mod run;
 mod trainer;
 
 use serde::Serialize;
+
+pub use range::{Range, check_ranges};
 
 /// One setting.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
