@@ -26,7 +26,7 @@ pub use learner::{
 };
 pub use loss_graph::{Binary, Input, LossGraph, Node, Op, Operand, Over, Shape, Unary};
 
-pub use reference::{Setting, settings};
+pub use reference::{Range, Setting, check_ranges, settings};
 
 use crate::mdp::Sampling;
 use crate::units;

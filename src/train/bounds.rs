@@ -1,7 +1,7 @@
 //! Settings of reinforcement learning that can't be, whatever is learned: numbers out of their range, trees without room,
 //! sampling that training can't score.
 
-use crate::config::{Branch, BranchAt, Learner, MiniBatchBy, Settings};
+use crate::config::{Branch, BranchAt, Learner, MiniBatchBy, Settings, Trainer, check_ranges};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Sampling;
 
@@ -10,19 +10,10 @@ pub(super) fn refusal(key: &str, message: impl Into<String>) -> Error {
     Error::new(Kind::Script, message).about_setting(key)
 }
 
-/// Numbers that can't be, whatever the algorithm.
+/// Refuses numbers outside of their ranges, and numbers that contradict each other.
 pub(super) fn numbers(learner: &Learner) -> Result<()> {
     let refuse = |key: &str, message: String, hint: &str| Err(refusal(&format!("trainer.{key}"), message).hint(hint));
-    let counts = [
-        ("group_size", learner.group_size),
-        ("groups_per_step", learner.groups_per_step),
-        ("epochs", learner.epochs),
-        ("mini_batches", learner.mini_batches),
-        ("tokens_per_batch", learner.tokens_per_batch),
-    ];
-    if let Some((name, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
-        return refuse(name, format!("trainer.{name} is 0"), "give at least 1, or leave it out for the default");
-    }
+    check_ranges(&Settings { trainer: Trainer::Grpo(learner.clone()), ..Settings::default() })?;
     let trajectories = learner.group_size * learner.groups_per_step;
     if learner.mini_batches > trajectories {
         return refuse(
@@ -39,34 +30,11 @@ pub(super) fn numbers(learner: &Learner) -> Result<()> {
             "by step there is one for each number of a step: leave trainer.mini_batches out",
         );
     }
-    if !(learner.step_ratio_clip >= 0.0 && learner.step_ratio_clip < 1.0) {
-        return refuse(
-            "step_ratio_clip",
-            format!("trainer.step_ratio_clip is {}", learner.step_ratio_clip),
-            "give a number from 0 up to below 1, such as 0.2",
-        );
-    }
     if let Some((low, high)) = learner.clip
         && !(low > 0.0 && low <= 1.0 && high > 0.0 && high.is_finite())
     {
         let message = format!("trainer.clip is {{ {low}, {high} }}");
         return refuse("clip", message, "both are above 0, the first at most 1");
-    }
-    let from_zero = [
-        ("lr", learner.lr),
-        ("final_lr", learner.final_lr),
-        ("weight_decay", learner.weight_decay),
-        ("max_grad_norm", learner.max_grad_norm),
-        ("kl.coef", learner.kl.coef),
-        ("kl.target", learner.kl.target),
-        ("critic.lr", learner.critic.lr),
-        ("critic.clip", learner.critic.clip),
-        ("critic.weight", learner.critic.weight),
-        ("max_mismatch", learner.max_mismatch),
-        ("recompute_above", learner.recompute_above),
-    ];
-    if let Some((name, value)) = from_zero.into_iter().find(|(_, value)| !(*value >= 0.0 && value.is_finite())) {
-        return refuse(name, format!("trainer.{name} is {value}"), "give a number from 0 up");
     }
     if learner.critic.shared && !learner.critic.privileged.is_empty() {
         let message = "trainer.critic.privileged is for the critic alone, and trainer.critic.shared has it read what the policy reads";
@@ -76,24 +44,8 @@ pub(super) fn numbers(learner: &Learner) -> Result<()> {
             "leave trainer.critic.shared out: the critic is then a model of its own",
         );
     }
-    if !(0.0..1.0).contains(&learner.ema) {
-        return refuse(
-            "ema",
-            format!("trainer.ema is {}", learner.ema),
-            "give a number from 0 up to below 1, such as 0.99",
-        );
-    }
-    if !(learner.filter.keep > 0.0 && learner.filter.keep <= 1.0) {
-        return refuse(
-            "filter.keep",
-            format!("trainer.filter.keep is {}", learner.filter.keep),
-            "give a share above 0, at most 1",
-        );
-    }
-    if !(learner.kl.horizon > 0.0 && learner.entropy.is_finite()) {
-        let key = if learner.kl.horizon > 0.0 { "entropy" } else { "kl.horizon" };
-        let message = format!("trainer.kl.horizon is {} and trainer.entropy {}", learner.kl.horizon, learner.entropy);
-        return refuse(key, message, "give numbers, the first above 0");
+    if !learner.entropy.is_finite() {
+        return refuse("entropy", format!("trainer.entropy is {}", learner.entropy), "give a number");
     }
     Ok(())
 }

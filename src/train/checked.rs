@@ -3,7 +3,7 @@
 use super::bounds::room_to_branch;
 use super::idle::idle_settings;
 use super::objective::Objective;
-use crate::config::{Learner, Settings, Trainer};
+use crate::config::{Learner, Trainer, check_ranges};
 use crate::error::{Error, Kind, Result};
 use crate::script::Script;
 
@@ -38,7 +38,7 @@ pub fn checked(script: &Script) -> Result<Checked> {
             None => error.at(script.place_of(&key)),
         }
     };
-    bounds(&script.settings).map_err(placed)?;
+    check_ranges(&script.settings).map_err(placed)?;
     let objective = Objective::of(script, learner, critic).map_err(placed)?;
     room_to_branch(&script.settings, learner).map_err(placed)?;
     privileged(script, learner, critic)?;
@@ -62,42 +62,6 @@ fn privileged(script: &Script, learner: &Learner, critic: bool) -> Result<()> {
     };
     let hint = if critic { "leave one of the two out" } else { "use r1.ppo or leave it out" };
     Err(Error::new(Kind::Script, message).at(script.place_of("privileged")).hint(hint))
-}
-
-/// Numbers outside of `trainer` that can't be.
-fn bounds(settings: &Settings) -> Result<()> {
-    let Settings { sampling, rollout, eval, limits, policy, .. } = settings;
-    let counts = [
-        ("sampling.max_new_tokens", sampling.max_new_tokens as f64),
-        ("rollout.concurrency", rollout.concurrency as f64),
-        ("limits.cpu", limits.cpu),
-        ("limits.wait", limits.wait),
-        ("limits.memory", limits.memory as f64),
-        ("limits.trajectory", limits.trajectory as f64),
-        ("limits.text", limits.text as f64),
-        ("policy.lora.rank", policy.lora.as_ref().map_or(1.0, |lora| lora.rank as f64)),
-    ];
-    let steps = settings.environments().into_iter().map(|(at, env)| (format!("{at}.max_steps"), env.max_steps as f64));
-    let counts = counts.into_iter().map(|(name, value)| (name.to_owned(), value));
-    let own = [("eval.max_new_tokens", eval.max_new_tokens), ("eval.max_steps", eval.max_steps)];
-    let own = own.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value? as f64)));
-    if let Some((name, value)) = counts.chain(steps).chain(own).find(|(_, value)| !(*value > 0.0 && value.is_finite()))
-    {
-        let error = Error::new(Kind::Script, format!("{name} is {value}")).about_setting(name);
-        return Err(error.hint("give a number above 0"));
-    }
-    let rate = rollout.max_failure_rate;
-    if !(0.0..=1.0).contains(&rate) {
-        return Err(Error::new(Kind::Script, format!("rollout.max_failure_rate is {rate}"))
-            .about_setting("rollout.max_failure_rate")
-            .hint("give a share from 0 to 1; 1 never stops a run"));
-    }
-    if !(eval.temperature >= 0.0 && eval.temperature.is_finite()) {
-        return Err(Error::new(Kind::Script, format!("eval.temperature is {}", eval.temperature))
-            .about_setting("eval.temperature")
-            .hint("give 0, which is greedy, or more"));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

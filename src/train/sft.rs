@@ -20,7 +20,7 @@ use super::resume::{Opened, record};
 use super::row_check::{self, RowCheck};
 use super::script_log::ScriptLog;
 use super::{RunOptions, Summary, adapter, due, files, metrics, new_model, report, session, source};
-use crate::config::{Sft, Trainer};
+use crate::config::{Settings, Sft, Trainer, check_ranges};
 use crate::error::{Error, Kind, Result};
 use crate::model::{Model, Packed};
 use crate::rl::adamw::{self, AdamW};
@@ -204,18 +204,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
 }
 
 pub(super) fn check(sft: &Sft) -> Result<()> {
-    if sft.batch_size == 0 || sft.tokens_per_batch == 0 {
-        return Err(Error::new(Kind::Script, "trainer.batch_size and tokens_per_batch must be at least 1")
-            .hint("leave them out for the defaults"));
-    }
-    if !(sft.lr >= 0.0 && sft.lr.is_finite()) {
-        return Err(Error::new(Kind::Script, format!("trainer.lr is {}", sft.lr)).hint("give a number from 0 up"));
-    }
-    if ![sft.betas.0, sft.betas.1].iter().all(|beta| (0.0..1.0).contains(beta)) {
-        return Err(Error::new(Kind::Script, format!("trainer.betas is {:?}", sft.betas))
-            .hint("give two numbers from 0 up and below 1; the default is { 0.9, 0.95 }"));
-    }
-    Ok(())
+    check_ranges(&Settings { trainer: Trainer::Sft(sft.clone()), ..Settings::default() })
 }
 
 /// The conversations of one optimiser step.
