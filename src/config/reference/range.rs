@@ -70,7 +70,9 @@ pub fn check_ranges(settings: &Settings) -> Result<()> {
             // JSON has no NaN and no infinity: they are null, as is what nothing sets.
             let unset = value.is_null() && setting.default == "null";
             let inside = match value {
-                Value::Array(items) => items.iter().all(|item| item.as_f64().is_none_or(|number| range.contains(number))),
+                Value::Array(items) => {
+                    items.iter().all(|item| item.as_f64().is_none_or(|number| range.contains(number)))
+                }
                 Value::Number(number) => number.as_f64().is_some_and(|number| range.contains(number)),
                 Value::Null => unset,
                 _ => true,
@@ -79,9 +81,11 @@ pub fn check_ranges(settings: &Settings) -> Result<()> {
                 continue;
             }
             let shown = if value.is_null() { "NaN or infinite".to_owned() } else { value.to_string() };
-            return Err(Error::new(Kind::Script, format!("{path} is {shown}"))
-                .about_setting(path)
-                .hint(format!("give a number that is {}; the default is {}", range.words(), setting.default)));
+            return Err(Error::new(Kind::Script, format!("{path} is {shown}")).about_setting(path).hint(format!(
+                "give a number that is {}; the default is {}",
+                range.words(),
+                setting.default
+            )));
         }
     }
     Ok(())
@@ -145,7 +149,9 @@ mod tests {
         assert!(check_ranges(&Settings::default()).is_ok());
         let lr = refused(&with(Learner { lr: -1.0, ..Learner::default() }));
         assert_eq!(lr, "trainer.lr is -1.0\n  hint: give a number that is at least 0; the default is 1e-6");
-        assert!(refused(&with(Learner { lr: f64::NAN, ..Learner::default() })).contains("trainer.lr is NaN or infinite"));
+        assert!(
+            refused(&with(Learner { lr: f64::NAN, ..Learner::default() })).contains("trainer.lr is NaN or infinite")
+        );
         assert!(refused(&with(Learner { ema: 1.0, ..Learner::default() })).contains("trainer.ema is 1"));
         assert!(refused(&with(Learner { group_size: 0, ..Learner::default() })).contains("trainer.group_size is 0"));
         let env = EnvSettings { max_steps: 0, ..EnvSettings::default() };
