@@ -43,6 +43,10 @@ test-rust *args:
 test-data *args:
     @{{torch}} && cargo nextest run --release --no-fail-fast --run-ignored only -E 'test(/({{data_tests}})$/)' {{args}}
 
+# A crate that depends on r1, built and run as README's "As a library" says (minutes, where r1 has changed)
+test-dependent:
+    @{{torch}} && cp Cargo.lock tests/dependent/ && CARGO_TARGET_DIR=target cargo run --release --manifest-path tests/dependent/Cargo.toml -- .
+
 # Examples in the documentation
 test-doc:
     @{{torch}} && cargo test --release --doc

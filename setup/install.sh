@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs a built r1 with the libtorch libraries that it loads.
 #
-#   setup/install.sh BINARY [PREFIX]     PREFIX/bin/r1 and PREFIX/lib/r1/*.so; PREFIX is ~/.cargo by default
+#   setup/install.sh BINARY [PREFIX]     PREFIX/bin/r1, PREFIX/lib/r1/*.so and PREFIX/share/man; PREFIX is ~/.cargo by default
 #
 # The installed program needs neither the repository nor the build cache. PREFIX can be copied as a whole, also to another
 # user or machine. LIBTORCH is the libtorch that the binary was built with.
@@ -23,5 +23,6 @@ fi
 # A running r1 keeps its file: the new one takes the name.
 install -m 755 "$binary" "$prefix/bin/r1.part"
 mv "$prefix/bin/r1.part" "$prefix/bin/r1"
+"$prefix/bin/r1" man --dir "$prefix/share/man/man1"
 echo "installed $prefix/bin/r1 ($("$prefix/bin/r1" --version | head -n 1))"
 case ":$PATH:" in *":$prefix/bin:"*) ;; *) echo "hint: add $prefix/bin to PATH" ;; esac

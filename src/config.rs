@@ -97,6 +97,8 @@ impl Settings {
 pub struct PolicySettings {
     /// A directory in Hugging Face layout, a hub id (`Qwen/Qwen2.5-1.5B-Instruct`), or `r1-nano`, the embedded model.
     pub model: String,
+    /// The model that an adapter is for, in place of the one that its file names. Empty: that one.
+    pub base: String,
     /// `auto` (f32 on CPU, bf16 on CUDA), `f32` or `bf16`.
     pub dtype: Dtype,
     /// `auto`, `cpu` or `cuda`.
@@ -119,6 +121,7 @@ impl Default for PolicySettings {
     fn default() -> Self {
         Self {
             model: "r1-nano".to_owned(),
+            base: String::new(),
             dtype: Dtype::Auto,
             device: DeviceChoice::Auto,
             max_context: 0,

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::new::Template;
+use super::completions::{CompletionsArgs, lua_files, recipe_settings};
+use super::man::ManArgs;
+use super::new::NewArgs;
 use super::recorded::Id;
 use super::version;
 use crate::error::Result;
@@ -45,6 +47,8 @@ pub(super) enum Command {
     Rescore(RescoreArgs),
     Test(TestArgs),
     Doc(DocArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
     /// Print the versions of r1 and libtorch, and the device
     Version,
 }
@@ -114,9 +118,10 @@ pub(super) struct RunArgs {
 #[derive(Debug, Args)]
 pub(super) struct RecipeArgs {
     /// The recipe: a Lua file that returns `r1.recipe { … }`
+    #[arg(add = lua_files())]
     script: PathBuf,
     /// Settings of the recipe to change, such as trainer.lr=2e-6
-    #[arg(value_name = "KEY=VALUE")]
+    #[arg(value_name = "KEY=VALUE", add = recipe_settings())]
     overrides: Vec<String>,
     /// Where runs are kept
     #[arg(long, value_name = "DIR", default_value = "runs")]
@@ -165,9 +170,10 @@ pub(super) struct SftArgs {
   r1 check --masks scripts/retool.lua trainer.algorithm=gigpo trainer.group_size=2")]
 pub(super) struct CheckArgs {
     /// The recipe: a Lua file that returns `r1.recipe { … }`
+    #[arg(add = lua_files())]
     script: PathBuf,
     /// Settings of the recipe to change, such as trainer.group_size=2
-    #[arg(value_name = "KEY=VALUE")]
+    #[arg(value_name = "KEY=VALUE", add = recipe_settings())]
     overrides: Vec<String>,
     /// Also roll out the first task's group by the recipe's model
     #[arg(long, conflicts_with = "masks")]
@@ -254,8 +260,11 @@ pub(super) struct InferArgs {
     /// A model of the Hugging Face hub, fetched into its cache
     #[arg(long, value_name = "ORG/NAME[@REVISION]", conflicts_with_all = ["model", "api_base"])]
     pub(super) hf: Option<String>,
+    /// The base model of an adapter, in place of the one that its adapter_config.json names
+    #[arg(long, value_name = "DIR", conflicts_with = "api_base")]
+    pub(super) base: Option<String>,
     /// A recipe whose env, tools and system prompt are live
-    #[arg(long, short, value_name = "SCRIPT")]
+    #[arg(long, short, value_name = "SCRIPT", add = lua_files())]
     pub(super) script: Option<PathBuf>,
     /// Talk to a server that speaks OpenAI's chat completions (OPENAI_API_KEY is its key)
     #[arg(long, value_name = "URL", requires = "model")]
@@ -324,19 +333,6 @@ pub(super) struct LuaArgs {
     pub(super) seed: u64,
 }
 
-/// Write a script to begin with, and a test for it
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  r1 new adder                            adder.lua and adder_test.lua
-  r1 new scripts/maze --template game")]
-pub(super) struct NewArgs {
-    /// What it is called, or its path
-    pub(super) name: PathBuf,
-    /// What to begin with
-    #[arg(long, short, value_enum, default_value = "tool")]
-    pub(super) template: Template,
-}
-
 /// Run tests written in Lua
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -364,9 +360,10 @@ pub(super) struct TestArgs {
   echo ':step 42' | r1 repl scripts/retool.lua        in a pipe the first failure is the exit code")]
 pub(super) struct ReplArgs {
     /// A recipe: a Lua file that returns `r1.recipe { … }`
+    #[arg(add = lua_files())]
     pub(super) script: Option<PathBuf>,
     /// Settings of the recipe to change, such as env.max_steps=2
-    #[arg(value_name = "KEY=VALUE")]
+    #[arg(value_name = "KEY=VALUE", add = recipe_settings())]
     pub(super) overrides: Vec<String>,
     /// Open a stored trajectory, before its step STEP [default: the last]
     #[arg(long, value_name = "RUN:ID[:STEP]")]

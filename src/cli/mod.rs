@@ -2,14 +2,17 @@
 
 mod args;
 mod check;
+mod completions;
 mod diff;
 mod doc;
 #[cfg(test)]
 mod documented;
+mod editor;
 mod failure;
 mod flag;
 mod infer;
 mod lua;
+mod man;
 mod masks;
 mod new;
 mod recorded;
@@ -41,7 +44,8 @@ pub fn main() -> ExitCode {
     let has = |flag: &str| typed.iter().take_while(|arg| *arg != "--").any(|arg| arg == flag);
     // Before parsing, because a line that can't be parsed is answered in the same voice.
     let voice = Voice::new(has("--json"), !has("--no-color"));
-    let done = failure::catch(|| dispatch(&typed, voice));
+    let done =
+        failure::catch(|| if completions::answer(&typed)? { Ok(ExitCode::SUCCESS) } else { dispatch(&typed, voice) });
     match done {
         Ok(code) => code,
         Err(error) => voice.fail(&error),
@@ -76,6 +80,8 @@ fn dispatch(typed: &[OsString], voice: Voice) -> Result<ExitCode> {
         Command::Rescore(args) => rescore::run(args, cli.output),
         Command::Test(args) => test::run(&args, cli.output),
         Command::Doc(args) => doc::run(&args, cli.output),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
         Command::Version => version::run(cli.output.json).map(|()| ExitCode::SUCCESS),
     }
 }

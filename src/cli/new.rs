@@ -1,14 +1,30 @@
 //! `r1 new`: a script to begin with, and a test for it.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::args::{NewArgs, OutputArgs};
-use super::print;
+use super::args::OutputArgs;
+use super::{editor, print};
 use crate::error::{Error, Kind, Result};
+
+/// Write a script to begin with, and a test for it
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  r1 new adder                            adder.lua and adder_test.lua
+  r1 new scripts/maze --template game")]
+pub(super) struct NewArgs {
+    /// What it is called, or its path
+    pub(super) name: PathBuf,
+    /// What to begin with
+    #[arg(long, short, value_enum, default_value = "tool")]
+    pub(super) template: Template,
+    /// Leave out the files for editors: types of r1, settings of luau-lsp, lua-language-server and stylua
+    #[arg(long)]
+    pub(super) no_editor_files: bool,
+}
 
 /// What to begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -80,13 +96,37 @@ pub(super) fn run(args: &NewArgs, output: OutputArgs) -> Result<ExitCode> {
     if let Some((path, text)) = &data {
         write(path, text)?;
     }
+    let editor = if args.no_editor_files { Vec::new() } else { editor::write(&root_of(&script))? };
     if output.json {
-        return print(&format!("{}\n", json!({ "event": "new", "files": files }))).map(|()| ExitCode::SUCCESS);
+        return print(&format!("{}
+", json!({ "event": "new", "files": files, "editor_files": editor })))
+            .map(|()| ExitCode::SUCCESS);
     }
-    let list: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
-    let (list, script, test) = (list.join("\n"), script.display(), test.display());
-    print(&format!("{list}\nnext\n  r1 check {script}\n  r1 test {test}\n  r1 repl {script}\n  r1 run {script}\n"))?;
+    let listed = |paths: &[PathBuf], between: &str| {
+        paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(between)
+    };
+    let for_editors =
+        if editor.is_empty() { String::new() } else { format!("for editors: {}
+", listed(&editor, ", ")) };
+    let (list, script, test) = (listed(&files, "
+"), script.display(), test.display());
+    print(&format!(
+        "{list}
+{for_editors}next
+  r1 check {script}
+  r1 test {test}
+  r1 repl {script}
+  r1 run {script}
+"
+    ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The folder that an editor has open: where the command runs, or, for a script outside of it, the script's own.
+fn root_of(script: &Path) -> PathBuf {
+    let below = script.is_relative() && script.components().all(|part| part != Component::ParentDir);
+    let own = script.parent().map(Path::to_owned).unwrap_or_default();
+    if below { PathBuf::new() } else { own }
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

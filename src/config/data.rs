@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 /// Where tasks come from.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataSettings {
     pub train: Option<Source>,
@@ -15,6 +15,27 @@ pub struct DataSettings {
     pub max_prompt_tokens: usize,
     /// What happens to rows whose first prompt is longer.
     pub overlong_prompts: OverlongPrompts,
+    /// Rows of each dataset that are looked at before step 1, from its first; 0: all. The others are read beside the
+    /// training, and their prompts are not measured.
+    pub check_rows: u64,
+}
+
+impl Default for DataSettings {
+    fn default() -> Self {
+        let overlong_prompts = OverlongPrompts::default();
+        Self { train: None, eval: None, max_prompt_tokens: 0, overlong_prompts, check_rows: 50_000 }
+    }
+}
+
+impl DataSettings {
+    /// Of so many rows of a dataset, those that are looked at before a run starts.
+    pub fn checked(&self, rows: u64) -> u64 {
+        match (self.overlong_prompts, self.check_rows) {
+            // Whoever asks for all rows to be measured waits for it.
+            (OverlongPrompts::Filter | OverlongPrompts::Error, _) | (_, 0) => rows,
+            (OverlongPrompts::Auto | OverlongPrompts::Keep, most) => rows.min(most),
+        }
+    }
 }
 
 /// What happens to rows whose first prompt is too long.

@@ -16,7 +16,7 @@ const PATIENCE: usize = 4_000_000_000;
 pub struct EngineOptions {
     /// Most requests in flight; each has a slot of the key-value cache.
     pub slots: usize,
-    /// Most tokens of prompt and reply together; at most the model's `max_position_embeddings`.
+    /// Most tokens of prompt and reply together; at most the model's [`Config::longest_context`].
     pub capacity: usize,
     /// Most prompt tokens computed in one call of the model, so that replies under way are not held up.
     pub prefill_tokens: usize,
@@ -36,9 +36,13 @@ impl EngineOptions {
     /// refuses if there is no room for one.
     pub fn sized(config: &Config, cache: (Kind, Device), concurrency: usize, max_context: usize) -> Self {
         let (kind, device) = cache;
-        let limit = config.max_position_embeddings;
-        let capacity = if max_context == 0 { limit } else { max_context.min(limit) };
+        let usual = config.max_position_embeddings;
+        let capacity = if max_context == 0 { usual } else { max_context.min(config.longest_context()) };
         let mut options = Self { slots: 1, capacity, prefill_tokens: 2048, memory: usable_memory(device) };
+        if config.turns_by_length(capacity) {
+            // A prompt in pieces would be turned by the length of each.
+            options.prefill_tokens = capacity.max(2048);
+        }
         let fitting = options.memory / options.bytes(config, kind).max(1);
         options.slots = concurrency.min(usize::try_from(fitting).unwrap_or(usize::MAX)).max(1);
         options
@@ -49,7 +53,7 @@ impl EngineOptions {
     pub fn for_chat(model: &Model, max_context: usize) -> Self {
         let config = &model.config;
         let mut options = Self::sized(config, model.cache_options(), 1, max_context);
-        if model.device() == Device::Cpu {
+        if model.device() == Device::Cpu && !config.turns_by_length(options.capacity) {
             let heads = 2 * (config.num_attention_heads + config.num_key_value_heads) * config.head_dim;
             let inner = config.experts.as_ref().map_or(config.intermediate_size, |e| e.chosen * e.intermediate_size);
             let weights = config.hidden_size * (heads + 3 * inner);
@@ -78,10 +82,11 @@ impl EngineOptions {
                 return Err(refuse(format!("an engine with 0 {name} can't generate")));
             }
         }
-        if self.capacity < 2 || self.capacity > config.max_position_embeddings {
+        let most = config.longest_context();
+        if self.capacity < 2 || self.capacity > most {
             return Err(refuse(format!(
-                "a context of {} tokens is outside 2 to {}, the model's max_position_embeddings",
-                self.capacity, config.max_position_embeddings
+                "a context of {} tokens is outside 2 to {most}, the longest that the model takes",
+                self.capacity
             )));
         }
         let bytes = self.bytes(config, kind);

@@ -112,6 +112,12 @@ impl ModelId {
         }
     }
 
+    /// The same at another revision.
+    #[must_use]
+    pub fn at(self, revision: &str) -> Self {
+        Self { revision: revision.to_owned(), ..self }
+    }
+
     /// The revision is a commit already: what it names never changes.
     pub(super) fn is_pinned(&self) -> bool {
         is_commit(&self.revision)

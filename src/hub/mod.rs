@@ -192,6 +192,14 @@ impl Hub {
         Ok(names.iter().map(|name| dir.join(name)).collect())
     }
 
+    /// The commit that a revision has on the hub now; `None` where the hub must not or can't be asked.
+    pub fn newest(&self, id: &ModelId, watch: &Watch<'_>) -> Option<String> {
+        if self.offline {
+            return None;
+        }
+        self.remote.list(id, watch).ok().map(|listing| listing.commit)
+    }
+
     /// The listing of the hub, or the cached one if the hub is offline or unreachable.
     fn listing<T>(&self, id: &ModelId, watch: &Watch<'_>, kept: impl Fn() -> Option<T>) -> Result<Found<T>> {
         if self.offline {

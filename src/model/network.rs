@@ -188,6 +188,13 @@ impl Model {
         self.rebuild()
     }
 
+    /// Names the model that the adapter is for, as its file will.
+    pub fn set_adapter_base(&mut self, name: &str, revision: Option<&str>) -> Result<()> {
+        let none = || Error::new(error::Kind::Usage, "the model has no adapter");
+        self.adapter.as_mut().ok_or_else(none)?.set_base(name, revision);
+        Ok(())
+    }
+
     /// Writes the adapter, with PEFT's keys.
     pub fn save_adapter(&self, dir: &Path) -> Result<()> {
         lora::save(&self.parameters, self.adapter()?, dir)

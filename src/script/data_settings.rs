@@ -27,7 +27,7 @@ pub(super) fn read(data: &Json, envs: &BTreeMap<String, EnvSettings>) -> Result<
         Some(json) => dataset(&format!("data.{name}"), &json).map(Some),
     };
     let (train, eval) = (source("train")?, source("eval")?);
-    let known = ["train", "eval", "max_prompt_tokens", "overlong_prompts"];
+    let known = ["train", "eval", "max_prompt_tokens", "overlong_prompts", "check_rows"];
     if let Some(name) = fields.keys().find(|name| !known.contains(&name.as_str())) {
         return Err(unknown("data", name, known));
     }

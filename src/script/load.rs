@@ -55,6 +55,8 @@ pub struct Script {
     pub(super) resources: Arc<BTreeMap<Spec, Arc<Resource>>>,
     /// The datasets of files, by name, indexed once for all workers.
     pub(super) datasets: Datasets,
+    /// The commits at which datasets of the hub are read, by `train`, `eval` or `train.NAME`; others are read as named.
+    pub(super) pins: BTreeMap<String, String>,
     /// What the file logged while it was loaded.
     pub logged: Vec<LogLine>,
     /// Where the lines of its workers go.
@@ -149,6 +151,7 @@ impl Script {
             modules,
             resources,
             datasets,
+            pins: BTreeMap::new(),
             part: Part::Whole,
             logged: vm.host.take_log(),
             sink: LogSink::default(),
@@ -297,18 +300,36 @@ impl Script {
         Ok(())
     }
 
-    /// The datasets of a split that are of the hub: their names there, and the first file of each.
+    /// The datasets that are of the hub: `train`, `eval` or `train.NAME`, with the name there.
+    pub fn hub_names(&self) -> Vec<(String, String)> {
+        let of = |split| self.parts(split).into_iter().map(move |part| (split, part));
+        let all = of(Split::Train).chain(of(Split::Eval));
+        all.filter_map(|(split, part)| match part.source {
+            Source::Hub(data) => Some((key(split, part.name), data.hf.clone())),
+            _ => None,
+        })
+        .collect()
+    }
+
+    /// The first file of each dataset of the hub, by the names of [`hub_names`](Self::hub_names).
     ///
     /// # Errors
     /// [`Kind::Data`] if one can't be opened.
-    pub fn hub_data(&self, split: Split) -> Result<Vec<(String, PathBuf)>> {
-        let mut found = Vec::new();
-        for part in self.parts(split) {
-            let Source::Hub(data) = part.source else { continue };
-            let path = self.dataset(split, &part)?.and_then(Dataset::first_file);
-            found.extend(path.map(|path| (data.hf.clone(), path.to_owned())));
+    pub fn hub_files(&self) -> Result<BTreeMap<String, PathBuf>> {
+        let mut found = BTreeMap::new();
+        for split in [Split::Train, Split::Eval] {
+            for part in self.parts(split).into_iter().filter(|part| matches!(part.source, Source::Hub(_))) {
+                let path = self.dataset(split, &part)?.and_then(Dataset::first_file);
+                found.extend(path.map(|path| (key(split, part.name), path.to_owned())));
+            }
         }
         Ok(found)
+    }
+
+    /// Reads datasets of the hub at these commits, by the names of [`hub_names`](Self::hub_names). For a script whose
+    /// datasets have not been opened.
+    pub fn pin_data(&mut self, commits: BTreeMap<String, String>) {
+        self.pins = commits;
     }
 
     /// The datasets of a split, in the order in which their rows are counted.
@@ -371,8 +392,13 @@ impl Script {
                     subset: &data.subset,
                     file: &data.file,
                 };
-                let fetched =
-                    ModelId::dataset(&data.hf).and_then(|id| Hub::from_env()?.fetch_data(&id, &wanted, watch));
+                let fetched = ModelId::dataset(&data.hf).and_then(|id| {
+                    let id = match self.pins.get(&key(split, name)) {
+                        Some(commit) => id.at(commit),
+                        None => id,
+                    };
+                    Hub::from_env()?.fetch_data(&id, &wanted, watch)
+                });
                 fetched.and_then(|paths| Dataset::open(&paths, None, &data.columns))
             }
             Source::File(file) => {
@@ -404,6 +430,11 @@ impl Script {
             Split::Eval => self.settings.data.eval.as_ref(),
         }
     }
+}
+
+/// `train`, or `train.NAME` for one of several datasets.
+fn key(split: Split, name: &str) -> String {
+    if name.is_empty() { split.name().to_owned() } else { format!("{}.{name}", split.name()) }
 }
 
 /// A dataset of a split.

@@ -177,7 +177,7 @@ fn read<T: for<'de> Deserialize<'de>>(value: &Json) -> Result<T> {
 impl Opened {
     fn check(&self, ids: &[u32]) -> Result<()> {
         let refuse = |message: String| Err(Error::new(Kind::Script, message));
-        let (vocab, most) = (self.model.config.vocab_size, self.model.config.max_position_embeddings);
+        let (vocab, most) = (self.model.config.vocab_size, self.model.config.longest_context());
         if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
             return refuse(format!("token id {id} is outside the vocabulary of {vocab}"));
         }
@@ -240,7 +240,7 @@ impl Opened {
             Some(renderer) => ids.extend(renderer.tokenizer().encode(arguments["text"].as_str().unwrap_or_default())?),
             None => return Err(Error::new(Kind::Script, "the model has no tokenizer.json, so it scores no text")),
         }
-        let most = self.model.config.max_position_embeddings;
+        let most = self.model.config.longest_context();
         if ids.len() > most {
             let message = format!("prompt and text have {} tokens and the context holds {most}", ids.len());
             return Err(Error::new(Kind::Env, message));

@@ -1,5 +1,6 @@
 //! `config.json` of a run: the current configuration, and earlier ones.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -76,6 +77,20 @@ pub struct Origins {
     /// The files of the other datasets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileVersion>,
+    /// Datasets of the hub among several of a split, by `train.NAME` and `eval.NAME`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parts: BTreeMap<String, Origin>,
+}
+
+impl Origins {
+    /// The dataset of the hub that was read as `train`, `eval`, `train.NAME` or `eval.NAME`.
+    pub fn dataset(&self, key: &str) -> Option<&Origin> {
+        match key {
+            "train" => self.train.as_ref(),
+            "eval" => self.eval.as_ref(),
+            key => self.parts.get(key),
+        }
+    }
 }
 
 /// A model or dataset, found.

@@ -233,10 +233,13 @@ fn lock(path: &Path) -> Result<std::result::Result<Option<File>, ()>> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn recipe<'a>(source: &'a str, hash: &'a str, settings: &'a Settings) -> Recipe<'a> {
-        static NONE: Origins = Origins { model: None, train: None, eval: None, files: Vec::new() };
+        static NONE: Origins =
+            Origins { model: None, train: None, eval: None, files: Vec::new(), parts: BTreeMap::new() };
         Recipe {
             algorithm: "gspo",
             from_step: 0,

@@ -93,6 +93,45 @@ impl MetricsLog {
         self.events.scalars(time, step, metrics.iter())
     }
 
+    /// Shows distributions in TensorBoard, by name.
+    ///
+    /// # Errors
+    /// `Kind::Store`.
+    pub fn distributions(&mut self, step: u64, all: &[(&str, Vec<f64>)]) -> Result<()> {
+        let time = now();
+        all.iter().try_for_each(|(name, values)| self.events.histogram(time, step, name, values))
+    }
+
+    /// Shows a text in TensorBoard, as Markdown.
+    ///
+    /// # Errors
+    /// `Kind::Store`.
+    pub fn text(&mut self, step: u64, name: &str, text: &str) -> Result<()> {
+        self.events.text(now(), step, name, text)
+    }
+
+    /// Shows the run's settings in TensorBoard as its hyperparameters.
+    ///
+    /// # Errors
+    /// `Kind::Store`.
+    pub fn settings(&mut self, settings: &Value) -> Result<()> {
+        fn flatten(at: &str, value: &Value, found: &mut BTreeMap<String, Value>) {
+            match value {
+                Value::Object(fields) => {
+                    for (name, value) in fields {
+                        let path = if at.is_empty() { name.clone() } else { format!("{at}.{name}") };
+                        flatten(&path, value, found);
+                    }
+                }
+                Value::Null => {}
+                other => drop(found.insert(at.to_owned(), other.clone())),
+            }
+        }
+        let mut found = BTreeMap::new();
+        flatten("", settings, &mut found);
+        self.events.hyperparameters(now(), &found)
+    }
+
     /// Writes a line at `start`, up to which the file is kept.
     fn put(&mut self, start: u64, object: &Map<String, Value>) -> io::Result<u64> {
         let line = format!("{}\n", Value::Object(object.clone()));

@@ -1,13 +1,16 @@
 //! TensorBoard event files: TFRecord framing around protobuf `Event` messages.
 //!
-//! Field numbers are those of tensorflow/core/util/event.proto and framework/summary.proto; only what scalars need
-//! is declared.
+//! Field numbers are those of tensorflow/core/util/event.proto, framework/summary.proto, framework/tensor.proto and, for
+//! hyperparameters, tensorboard/plugins/hparams/plugin_data.proto; only what scalars, histograms, texts and hyperparameters
+//! need is declared.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use prost::Message;
+use serde_json::Value as Json;
 
 use crate::error::{Error, Kind, Result};
 
@@ -28,15 +31,106 @@ struct Event {
 #[derive(Clone, PartialEq, Message)]
 struct Summary {
     #[prost(message, repeated, tag = "1")]
-    value: Vec<Scalar>,
+    value: Vec<Tagged>,
 }
 
+/// `Summary.Value`.
 #[derive(Clone, PartialEq, Message)]
-struct Scalar {
+struct Tagged {
     #[prost(string, tag = "1")]
     tag: String,
     #[prost(float, optional, tag = "2")]
     simple_value: Option<f32>,
+    #[prost(message, optional, tag = "5")]
+    histo: Option<Histogram>,
+    #[prost(message, optional, tag = "8")]
+    tensor: Option<Tensor>,
+    #[prost(message, optional, tag = "9")]
+    metadata: Option<Metadata>,
+}
+
+/// `HistogramProto`: a bucket ends at its limit and begins at the one before, the first at `min`.
+#[derive(Clone, PartialEq, Message)]
+struct Histogram {
+    #[prost(double, tag = "1")]
+    min: f64,
+    #[prost(double, tag = "2")]
+    max: f64,
+    #[prost(double, tag = "3")]
+    num: f64,
+    #[prost(double, tag = "4")]
+    sum: f64,
+    #[prost(double, tag = "5")]
+    sum_squares: f64,
+    #[prost(double, repeated, tag = "6")]
+    bucket_limit: Vec<f64>,
+    #[prost(double, repeated, tag = "7")]
+    bucket: Vec<f64>,
+}
+
+/// `TensorProto` of texts.
+#[derive(Clone, PartialEq, Message)]
+struct Tensor {
+    /// 7 is DT_STRING.
+    #[prost(int32, tag = "1")]
+    dtype: i32,
+    #[prost(message, optional, tag = "2")]
+    shape: Option<Shape>,
+    #[prost(bytes = "vec", repeated, tag = "8")]
+    string_val: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Shape {
+    #[prost(message, repeated, tag = "2")]
+    dim: Vec<Dim>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Dim {
+    #[prost(int64, tag = "1")]
+    size: i64,
+}
+
+/// `SummaryMetadata`: which plugin shows the value.
+#[derive(Clone, PartialEq, Message)]
+struct Metadata {
+    #[prost(message, optional, tag = "1")]
+    plugin: Option<Plugin>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Plugin {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(bytes = "vec", tag = "2")]
+    content: Vec<u8>,
+}
+
+/// `HParamsPluginData` of a session that starts.
+#[derive(Clone, PartialEq, Message)]
+struct Hyperparameters {
+    #[prost(message, optional, tag = "3")]
+    started: Option<Started>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Started {
+    #[prost(btree_map = "string, message", tag = "1")]
+    values: BTreeMap<String, Hyperparameter>,
+    #[prost(double, tag = "5")]
+    start_time: f64,
+}
+
+/// `google.protobuf.Value`.
+#[derive(Clone, PartialEq, Message)]
+struct Hyperparameter {
+    #[prost(double, optional, tag = "2")]
+    number: Option<f64>,
+    #[prost(string, optional, tag = "3")]
+    text: Option<String>,
+    #[prost(bool, optional, tag = "4")]
+    flag: Option<bool>,
 }
 
 /// Status 1 is START: TensorBoard then drops what older files say about this step and later ones.
@@ -86,13 +180,90 @@ impl EventFile {
         scalars: impl Iterator<Item = (&'a str, f64)>,
     ) -> Result<()> {
         let value =
-            scalars.map(|(name, value)| Scalar { tag: name.to_owned(), simple_value: Some(value as f32) }).collect();
+            scalars.map(|(name, value)| Tagged { simple_value: Some(value as f32), ..Tagged::of(name) }).collect();
+        self.values(time, step, value)
+    }
+
+    /// Adds the distribution of `values`; none where none is finite.
+    pub(super) fn histogram(&mut self, time: f64, step: u64, name: &str, values: &[f64]) -> Result<()> {
+        let Some(histo) = Histogram::of(values) else { return Ok(()) };
+        self.values(time, step, vec![Tagged { histo: Some(histo), ..Tagged::of(name) }])
+    }
+
+    /// Adds a text, which is shown as Markdown.
+    pub(super) fn text(&mut self, time: f64, step: u64, name: &str, text: &str) -> Result<()> {
+        const STRING: i32 = 7;
+        let tensor = Tensor {
+            dtype: STRING,
+            shape: Some(Shape { dim: vec![Dim { size: 1 }] }),
+            string_val: vec![text.as_bytes().to_vec()],
+        };
+        let value = Tagged { tensor: Some(tensor), ..Tagged::shown_by("text", Vec::new(), name) };
+        self.values(time, step, vec![value])
+    }
+
+    /// Adds the hyperparameters of the run: numbers, texts and booleans as they are, other values as JSON.
+    pub(super) fn hyperparameters(&mut self, time: f64, settings: &BTreeMap<String, Json>) -> Result<()> {
+        let one = |(name, value): (&String, &Json)| {
+            let none = Hyperparameter::default();
+            let own = match value {
+                Json::Bool(flag) => Hyperparameter { flag: Some(*flag), ..none },
+                Json::Number(number) => Hyperparameter { number: number.as_f64(), ..none },
+                Json::String(text) => Hyperparameter { text: Some(text.clone()), ..none },
+                other => Hyperparameter { text: Some(other.to_string()), ..none },
+            };
+            (name.clone(), own)
+        };
+        let started = Started { values: settings.iter().map(one).collect(), start_time: time };
+        let content = Hyperparameters { started: Some(started) }.encode_to_vec();
+        self.values(time, 0, vec![Tagged::shown_by("hparams", content, "_hparams_/session_start_info")])
+    }
+
+    fn values(&mut self, time: f64, step: u64, value: Vec<Tagged>) -> Result<()> {
         self.write(&Event { wall_time: time, step: step as i64, summary: Some(Summary { value }), ..Event::default() })
     }
 
     fn write(&mut self, event: &Event) -> Result<()> {
         write_record(&mut self.file, &event.encode_to_vec())
             .map_err(|e| Error::io(Kind::Store, "write TensorBoard events", &self.path, &e))
+    }
+}
+
+impl Tagged {
+    fn of(name: &str) -> Self {
+        Self { tag: name.to_owned(), ..Self::default() }
+    }
+
+    fn shown_by(plugin: &str, content: Vec<u8>, name: &str) -> Self {
+        let plugin = Plugin { name: plugin.to_owned(), content };
+        Self { metadata: Some(Metadata { plugin: Some(plugin) }), ..Self::of(name) }
+    }
+}
+
+impl Histogram {
+    /// Buckets of equal width from the smallest to the largest finite value.
+    fn of(values: &[f64]) -> Option<Self> {
+        const BUCKETS: usize = 30;
+        let finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+        let min = finite.iter().copied().reduce(f64::min)?;
+        let max = finite.iter().copied().reduce(f64::max)?;
+        let count = if max > min { BUCKETS } else { 1 };
+        let width = (max - min) / count as f64;
+        let mut bucket = vec![0.0; count];
+        for value in &finite {
+            let place = if width > 0.0 { ((value - min) / width) as usize } else { 0 };
+            bucket[place.min(count - 1)] += 1.0;
+        }
+        let limit = |place: usize| if place + 1 == count { max } else { min + width * (place + 1) as f64 };
+        Some(Self {
+            min,
+            max,
+            num: finite.len() as f64,
+            sum: finite.iter().sum(),
+            sum_squares: finite.iter().map(|value| value * value).sum(),
+            bucket_limit: (0..count).map(limit).collect(),
+            bucket,
+        })
     }
 }
 
@@ -159,4 +330,44 @@ mod tests {
         assert_eq!(summary.value[0].simple_value, Some(0.25));
         assert!(summary.value[1].simple_value.unwrap().is_nan());
     }
+
+    #[test]
+    fn histograms_hold_every_finite_value() {
+        let values: Vec<f64> = (0..60).map(f64::from).chain([f64::NAN, f64::INFINITY]).collect();
+        let histogram = Histogram::of(&values).unwrap();
+        assert_eq!((histogram.min, histogram.max, histogram.num, histogram.sum), (0.0, 59.0, 60.0, 1770.0));
+        assert_eq!((histogram.bucket.len(), histogram.bucket.iter().sum::<f64>()), (30, 60.0));
+        assert_eq!(histogram.bucket_limit.last(), Some(&59.0));
+        assert!(histogram.bucket_limit.is_sorted() && histogram.bucket.iter().all(|count| *count == 2.0));
+        let single = Histogram::of(&[0.5, 0.5]).unwrap();
+        assert_eq!((single.bucket_limit, single.bucket), (vec![0.5], vec![2.0]));
+        assert!(Histogram::of(&[f64::NAN]).is_none());
+    }
+
+    /// A histogram, a text and hyperparameters, beside what TensorBoard's own protocol buffers make of them.
+    #[test]
+    fn bytes_are_those_of_the_protocol_buffers() {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = EventFile::create(dir.path(), 1.5, None).unwrap();
+        file.histogram(2.0, 3, "h", &[1.0]).unwrap();
+        file.text(2.0, 3, "t", "hi").unwrap();
+        let settings = BTreeMap::from([("lr".to_owned(), Json::from(0.5)), ("on".to_owned(), Json::from(true))]);
+        file.hyperparameters(2.0, &settings).unwrap();
+        let found: Vec<String> = read(&file.path)[1..].iter().map(|event| hex(&event.encode_to_vec())).collect();
+        assert_eq!(found, BYTES);
+    }
+
+    /// Made by tests/golden/tensorboard/make.py.
+    const BYTES: [&str; 3] = [
+        concat!(
+            "09000000000000004010032a480a460a01682a4109000000000000f03f11000000000000f03f19000000000000f03f21",
+            "000000000000f03f29000000000000f03f3208000000000000f03f3a08000000000000f03f",
+        ),
+        "09000000000000004010032a1d0a1b0a0174420c0807120412020801420268694a080a060a0474657874",
+        concat!(
+            "0900000000000000402a550a530a1c5f68706172616d735f2f73657373696f6e5f73746172745f696e666f4a330a310a",
+            "0768706172616d7312261a240a0f0a026c72120911000000000000e03f0a080a026f6e12022001290000000000000040",
+        ),
+    ];
 }

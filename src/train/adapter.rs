@@ -30,24 +30,59 @@ pub(super) fn load_with(
     let device = crate::native::device(policy.device)?;
     let kind = compute_kind(policy.dtype, device);
     let Some(config) = LoraConfig::load(dir)? else {
+        // A run that puts a new adapter on a model has adapters as its checkpoints.
+        if !policy.base.is_empty() && policy.lora.is_none() {
+            return Err(Error::new(
+                Kind::Usage,
+                format!("a base model is given ({}), but the model is no adapter", policy.base),
+            )
+            .at_path(dir)
+            .hint("leave out --base or policy.base"));
+        }
         return Ok((read(dir, device, kind)?, dir.to_owned()));
     };
-    let base = config.base().ok_or_else(|| {
-        Error::new(Kind::Model, "the adapter does not say which model it is for")
-            .at_path(dir.join("adapter_config.json"))
-            .hint("name it in `base_model_name_or_path`")
-    })?;
-    let base = model_dir(&base, fetching).map_err(|error| Error {
-        message: format!("the adapter in {} is for another model: {}", dir.display(), error.message),
-        ..error
-    })?;
-    if LoraConfig::load(&base)?.is_some() {
-        return Err(Error::new(Kind::Model, "the adapter is for another adapter, not for a model").at_path(dir));
-    }
+    let base = base_dir(dir, &config, policy, fetching)?;
     let mut model = read(&base, device, kind)?;
     model.load_adapter(dir)?;
+    if !policy.base.is_empty() {
+        let (name, revision) = base_of(&policy.base, &base);
+        model.set_adapter_base(&name, revision.as_deref())?;
+    }
     let text = if dir.join("tokenizer.json").is_file() { dir.to_owned() } else { base };
     Ok((model, text))
+}
+
+/// The directory of the model that the adapter in `dir` is for: `policy.base`, or the one that its file names.
+///
+/// # Errors
+/// `Kind::Model` if no model is named, or it is not to be had, or is an adapter itself.
+pub(super) fn base_dir(
+    dir: &Path,
+    config: &LoraConfig,
+    policy: &PolicySettings,
+    fetching: Fetching<'_>,
+) -> Result<PathBuf> {
+    const OVERRIDE: &str = "--base DIR (r1 infer) or policy.base=DIR names another copy";
+    let given = Some(&policy.base).filter(|base| !base.is_empty()).cloned();
+    let name = given.clone().or_else(|| config.base()).ok_or_else(|| {
+        Error::new(Kind::Model, "the adapter does not say which model it is for")
+            .at_path(dir.join("adapter_config.json"))
+            .hint(format!("name it in `base_model_name_or_path`; {OVERRIDE}"))
+    })?;
+    let base = model_dir(&name, fetching).map_err(|error| {
+        if given.is_some() {
+            return error;
+        }
+        let hint = error.hint.map_or_else(|| OVERRIDE.to_owned(), |hint| format!("{hint}; {OVERRIDE}"));
+        let message = format!("the base model of the adapter in {} is missing: {}", dir.display(), error.message);
+        Error { message, hint: Some(hint), ..error }
+    })?;
+    if LoraConfig::load(&base)?.is_some() {
+        return Err(Error::new(Kind::Model, format!("the base model of the adapter, {name}, is an adapter itself"))
+            .at_path(dir)
+            .hint(OVERRIDE));
+    }
+    Ok(base)
 }
 
 /// [`load`], with the adapter that the recipe asks for. `merging` is whether the recipe wants it merged at the end.

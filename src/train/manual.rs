@@ -18,7 +18,7 @@ use super::learn::Given;
 use super::resume::Opened;
 use super::setup::Training;
 use super::update::UpdateStats;
-use super::{RunOptions, cold_start, files, metrics, report};
+use super::{RunOptions, cold_start, files, metrics, report, tensorboard};
 use crate::config::{Choice, Filter, LossGraph};
 use crate::engine::Stats;
 use crate::error::{Error, Kind, Result, suggest};
@@ -228,6 +228,7 @@ impl Manual {
             values.set(name, value);
         }
         it.log.log(it.state.step, &values)?;
+        tensorboard::step(&mut it.log, it.state.step, it.learner.steps, &all[..tries], None)?;
         self.reporter.step(it.state.step, it.learner.steps as u64, &values);
         self.groups = 0;
         self.dropped = 0;

@@ -45,6 +45,7 @@ mod signal;
 mod source;
 mod standing;
 mod steps;
+mod tensorboard;
 mod update;
 mod value;
 mod watch;

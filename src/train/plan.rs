@@ -8,7 +8,7 @@ use tch::{Device, Kind as Dtype};
 use super::checked::{Checked, checked};
 use super::idle::idle_settings;
 use super::resume::supervised;
-use super::session::{compute_kind, context};
+use super::session::{compute_kind, context, context_of_rollouts};
 use super::source::model_dir;
 use super::update::logprobs_at_once;
 use super::{RunOptions, adapter, report};
@@ -98,8 +98,8 @@ pub fn plan(options: &RunOptions, is_supervised: bool, reporter: &Reporter) -> R
         Some(wanted) if adapter::is_new(policy, fetching)? => Some(adapter::new(wanted)),
         _ => LoraConfig::load(&dir)?,
     };
-    let base = match of_policy.as_ref().and_then(LoraConfig::base) {
-        Some(base) if !dir.join("config.json").is_file() => model_dir(&base, fetching)?,
+    let base = match &of_policy {
+        Some(config) if !dir.join("config.json").is_file() => adapter::base_dir(&dir, config, policy, fetching)?,
         _ => dir,
     };
     let config = Config::load(&base)?;
@@ -118,7 +118,10 @@ pub fn plan(options: &RunOptions, is_supervised: bool, reporter: &Reporter) -> R
             false
         }
     };
-    context(policy, config.max_position_embeddings, reporter);
+    match &settings.trainer {
+        Trainer::Sft(_) => context(policy, &config, reporter),
+        Trainer::Grpo(_) | Trainer::Ppo(_) => context_of_rollouts(policy, &config, reporter)?,
+    };
     Ok(assemble(&shape, settings, reference))
 }
 
@@ -128,8 +131,10 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan
     let named = |numbers: u64| format!("{} million numbers", numbers.div_ceil(1_000_000));
     let element = shape.kind.elt_size_in_bytes() as u64;
     let cpu = shape.device == Device::Cpu;
-    let limit = shape.config.max_position_embeddings;
-    let context = if settings.policy.max_context == 0 { limit } else { settings.policy.max_context.min(limit) };
+    let context = match settings.policy.max_context {
+        0 => shape.config.max_position_embeddings,
+        wanted => wanted.min(shape.config.longest_context()),
+    };
 
     let mut held = Vec::new();
     if cpu {

@@ -25,7 +25,7 @@ use super::learn::{How, Learnt, learn};
 use super::reload::Reloads;
 use super::resume::Opened;
 use super::setup::Training;
-use super::{Summary, due, metrics, report};
+use super::{Summary, due, metrics, report, tensorboard};
 use crate::error::{Kind, Result};
 use crate::rl::advantages::Need;
 use crate::telemetry::{Metrics, Reporter};
@@ -111,10 +111,12 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
         metrics::memory(&mut values, it.session.model.device());
         values.set("time/step", step_started.elapsed().as_secs_f64());
         it.log.log(it.state.step, &values)?;
+        tensorboard::step(&mut it.log, it.state.step, learner.steps, tries, Some(&credit))?;
         curves.push(it.state.step, &values);
         reporter.step(it.state.step, learner.steps as u64, &values);
         it.watch.look(reporter, it.state.step, &values);
         it.look_at_signal(reporter, &values)?;
+        it.look_at_rows(reporter);
 
         if due(it.state.step, it.session.settings.checkpoint.every, learner.steps) {
             it.save()?;

@@ -162,7 +162,7 @@ pub(super) fn examples(
     for trajectory in trajectories.iter().take(EXAMPLES) {
         let (reward, status) = (trajectory.total_reward(), trajectory.status.name());
         shown.push(format!("task {}, reward {reward:+.1}, {status}", trajectory.task_index));
-        for (who, text) in lines(trajectory) {
+        for (who, text) in conversation(trajectory) {
             let mut text = text.lines();
             shown.push(format!("  {who:>9}  {}", text.next().unwrap_or_default()));
             shown.extend(text.map(|line| format!("  {:>9}  {line}", "")));
@@ -183,7 +183,7 @@ pub(super) fn examples(
 }
 
 /// A conversation as lines of `role  text`.
-fn lines(trajectory: &Trajectory) -> Vec<(String, String)> {
+pub(super) fn conversation(trajectory: &Trajectory) -> Vec<(String, String)> {
     let mut lines: Vec<(String, String)> = trajectory
         .messages
         .iter()

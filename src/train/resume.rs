@@ -91,6 +91,7 @@ impl Opened {
             .at_path(path)
             .hint("start a new run with policy.model=RUN to go on from its weights"));
         }
+        source::pin_data(&mut script, &stored.origins, options.fetching(reporter))?;
         let options = RunOptions { overrides, ..options.clone() };
         let resumed = Resumed { run, checkpoint, stored };
         resumed.say(&script, reporter);

@@ -1,5 +1,6 @@
-//! Reads every row of the datasets in files once, so that supervised training finds one that can't be read at its start and
-//! not when it is drawn, hours later. Reinforcement learning finds it as it selects its rows (selection.rs).
+//! Reads every row of the datasets in files once, so that a run finds one that can't be read at its start and not when it is
+//! drawn, hours later. Reinforcement learning looks at the first rows itself as it selects them (selection.rs), and leaves the
+//! rest to this.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,11 +22,12 @@ pub(super) struct RowCheck {
 }
 
 impl RowCheck {
-    /// Starts to read the rows that the run may draw. Rows that a function makes are made when they are drawn.
+    /// Starts to read the rows that the run may draw, without the first `known` of each dataset. Rows that a function makes
+    /// are made when they are drawn.
     ///
     /// # Errors
     /// `Kind::Internal` if there is no thread to be had.
-    pub(super) fn start(script: &Script) -> Result<Self> {
+    pub(super) fn start(script: &Script, known: u64) -> Result<Self> {
         let (result, found) = channel();
         let stop = Arc::new(AtomicBool::new(false));
         let (script, own) = (script.clone(), Arc::clone(&stop));
@@ -33,7 +35,7 @@ impl RowCheck {
             .name("rows".to_owned())
             .spawn(move || {
                 // The run may be over.
-                let _ = result.send(read(&script, &own));
+                let _ = result.send(read(&script, known, &own));
             })
             .map_err(|error| Error::new(Kind::Internal, format!("can't start the thread that reads rows: {error}")))?;
         Ok(Self { found, stop })
@@ -61,7 +63,7 @@ impl Drop for RowCheck {
     }
 }
 
-fn read(script: &Script, stop: &AtomicBool) -> Result<()> {
+fn read(script: &Script, known: u64, stop: &AtomicBool) -> Result<()> {
     let settings = &script.settings;
     let in_files = |source: &Option<Source>| {
         let parts = source.as_ref().map(Source::parts).unwrap_or_default();
@@ -76,7 +78,7 @@ fn read(script: &Script, stop: &AtomicBool) -> Result<()> {
         let mut first = 0;
         for part in worker.parts(split)? {
             let wanted = if part.generated { 0 } else { part.rows.min(most) };
-            for index in first..first + wanted {
+            for index in first + known.min(wanted)..first + wanted {
                 if stop.load(Ordering::Relaxed) {
                     return Ok(());
                 }

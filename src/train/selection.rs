@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::order::Order;
+use super::row_check::RowCheck;
 use super::source::Fetching;
 use crate::config::OverlongPrompts;
 use crate::error::{Error, Kind, Result};
@@ -15,6 +16,8 @@ use crate::text::Renderer;
 pub(super) struct Selection {
     pub(super) train: Option<Order>,
     pub(super) eval: Option<Order>,
+    /// Reads the rows that were not looked at, where there are any.
+    pub(super) rest: Option<RowCheck>,
 }
 
 /// Rows from which on a bar shows how far the look through them is.
@@ -43,7 +46,22 @@ impl Selection {
             let left_out = look(script, renderer, split, &parts, max_context, fetching)?;
             Order::new(&parts, &left_out).map(Some)
         };
-        Ok(Self { train: split(Split::Train)?, eval: split(Split::Eval)? })
+        let (train, eval) = (split(Split::Train)?, split(Split::Eval)?);
+        let data = &script.settings.data;
+        let mut unseen = 0;
+        for part in worker.parts(Split::Train)?.iter().chain(&worker.parts(Split::Eval)?) {
+            unseen += if part.generated { 0 } else { part.rows - data.checked(part.rows) };
+        }
+        let mut rest = None;
+        if unseen > 0 {
+            let most = data.check_rows;
+            fetching.reporter.info(&format!(
+                "{} behind the first {most} of their dataset are read beside the training (data.check_rows)",
+                plural(usize::try_from(unseen).unwrap_or(usize::MAX), "row")
+            ));
+            rest = Some(RowCheck::start(script, most)?);
+        }
+        Ok(Self { train, eval, rest })
     }
 }
 
@@ -66,7 +84,7 @@ fn look(
             OverlongPrompts::Filter | OverlongPrompts::Error => true,
         };
         if looked_at {
-            rows.extend(first..first + part.rows);
+            rows.extend(first..first + data.checked(part.rows));
         }
         first += part.rows;
     }

@@ -16,7 +16,7 @@ use crate::config::{Dtype, PolicySettings, Settings};
 use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Sampling, Trajectory};
-use crate::model::Model;
+use crate::model::{Config, Model};
 use crate::rollout::{Pool, PoolOptions, Progress, Tree};
 use crate::script::Script;
 use crate::telemetry::{Interrupt, Reporter};
@@ -61,7 +61,7 @@ impl Session {
         let files = ModelFiles::read(&dir)?;
         let (model, renderer) = (Rc::new(model), load_renderer(&dir, &script.style()?, fetching.reporter)?);
         let files = files.with_template_of(&renderer);
-        let max_context = context(policy, model.config.max_position_embeddings, fetching.reporter);
+        let max_context = context_of_rollouts(policy, &model.config, fetching.reporter)?;
         if let Some(most) = script.written_number("sampling.max_new_tokens").filter(|most| *most >= max_context) {
             fetching.reporter.warn(&format!(
                 "sampling.max_new_tokens is {most}, and prompt and reply together have {max_context} tokens: replies end sooner"
@@ -152,15 +152,35 @@ impl Session {
 }
 
 /// Longest prompt plus reply: what the recipe asks for, at most what the model takes. Whoever asks for more is told.
-pub(super) fn context(policy: &PolicySettings, limit: usize, reporter: &Reporter) -> usize {
+pub(super) fn context(policy: &PolicySettings, config: &Config, reporter: &Reporter) -> usize {
+    let limit = config.longest_context();
     match policy.max_context {
-        0 => limit,
+        0 => config.max_position_embeddings,
         wanted if wanted > limit => {
             reporter.warn(&beyond(wanted, limit));
             limit
         }
         wanted => wanted,
     }
+}
+
+/// [`context`] for rollouts, whose log-probabilities must be those of a pass over the whole sequence.
+///
+/// # Errors
+/// `Kind::Model` for a context in which dynamic rotary embeddings would act.
+pub(super) fn context_of_rollouts(policy: &PolicySettings, config: &Config, reporter: &Reporter) -> Result<usize> {
+    let (wanted, limit) = (policy.max_context, config.max_position_embeddings);
+    if config.turns_by_length(wanted) {
+        let message = format!(
+            "policy.max_context is {wanted}, and the model has dynamic rotary embeddings with max_position_embeddings = {limit}"
+        );
+        return Err(Error::new(Kind::Model, message).hint(format!(
+            "beyond {limit} tokens they turn each token by the length of its sequence, and samples made with a \
+             key-value cache are not those that the update computes: set policy.max_context={limit} or less; r1 sft and \
+             r1 infer take longer sequences"
+        )));
+    }
+    Ok(context(policy, config, reporter))
 }
 
 /// What there is to say of a context that a model does not take.

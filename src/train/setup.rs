@@ -19,7 +19,7 @@ use super::source::{self, model_dir};
 use super::standing::Standing;
 use super::watch::Watch;
 use super::weights::{self, freeze, trained};
-use super::{RunOptions, Summary, files, report};
+use super::{RunOptions, Summary, files, report, tensorboard};
 use crate::config::{Decay, Learner, PolicySettings};
 use crate::engine::ReferenceScorer;
 use crate::error::{Error, Kind, Result};
@@ -144,7 +144,8 @@ impl Training {
             None => RunDir::create(&options.runs_dir, &files::run_name(&options, &script))?,
         };
         record(&run, &script, &options.overrides, &origins, session.max_context, state.step)?;
-        let log = MetricsLog::open(run.path(), goes_on.then_some(state.step))?;
+        let mut log = MetricsLog::open(run.path(), goes_on.then_some(state.step))?;
+        tensorboard::settings(&mut log, &script)?;
         if state.step >= learner.steps as u64 && goes_on {
             reporter.warn(&format!(
                 "nothing is left to train: the run has done {} of {} steps; trainer.steps=N makes it longer",
@@ -188,6 +189,13 @@ impl Training {
         })
     }
 
+    /// Warns of a row that can't be read, among those that were not looked at before step 1.
+    pub(super) fn look_at_rows(&self, reporter: &Reporter) {
+        if let Some(rest) = &self.session.rows.rest {
+            rest.look(reporter);
+        }
+    }
+
     /// Whether the run is to end before its next step.
     pub(super) fn is_stopping(&self) -> bool {
         self.standing.is_stopping()
@@ -207,6 +215,7 @@ impl Training {
             Err(error) => return Err(error),
         };
         report::evaluation(reporter, &mut self.log, self.state.step, label, &evaluation)?;
+        tensorboard::samples(&mut self.log, self.state.step, "eval", &trajectories)?;
         if examples {
             report::examples(reporter, (label, self.state.step), &trajectories, &self.run, self.options.verbose)?;
         }

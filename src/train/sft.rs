@@ -19,7 +19,9 @@ use super::report::Supervised;
 use super::resume::{Opened, record};
 use super::row_check::{self, RowCheck};
 use super::script_log::ScriptLog;
-use super::{RunOptions, Summary, adapter, due, files, metrics, new_model, report, session, source};
+use super::{
+    RunOptions, Summary, adapter, due, files, metrics, new_model, report, session, source, tensorboard,
+};
 use crate::config::{Settings, Sft, Trainer, check_ranges};
 use crate::error::{Error, Kind, Result};
 use crate::model::{Model, Packed};
@@ -48,7 +50,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     report::warn(reporter, &idle_settings(&script)?);
     source::fetch_data(&script, options.fetching(reporter))?;
     // Before anything listens to what the script prints: rows are read again when they are drawn.
-    let row_check = RowCheck::start(&script)?;
+    let row_check = RowCheck::start(&script, 0)?;
     let printed = ScriptLog::new(reporter);
     script.listen(printed.sink());
     let worker = Worker::new(&script, None)?;
@@ -90,7 +92,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let (mut model, dir) = adapter::load_for_training(&dir, policy, merging, seed, options.fetching(reporter))?;
     model.set_checkpointing(sft.gradient_checkpointing);
     let model = Rc::new(model);
-    let most = session::context(policy, model.config.max_position_embeddings, reporter);
+    let most = session::context(policy, &model.config, reporter);
     // Of any format: what it shares with those of the rows is the tokenizer and the template.
     let base = Renderer::load_styled(&dir, &Style { format: FormatChoice::named("answer")?, ..script.style()? })?;
     let mut samples = Samples::new(&worker, base, &script.settings.env.format, &sft, most);
@@ -105,6 +107,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
         load_optimizer(&mut optimizer, path)?;
     }
     let mut log = MetricsLog::open(run.path(), goes_on.then_some(state.step))?;
+    tensorboard::settings(&mut log, &script)?;
     printed.open(run.path(), goes_on.then_some(state.step))?;
     report::opening_sft(reporter, &model, &run, rows, &sft);
     report::far_files(reporter, &script, &origins);

@@ -1,5 +1,6 @@
 //! Where a model comes from: a directory, this binary, or the hub.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -8,7 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::error::{Error, Kind, Result};
 use crate::hub::{Event, Hub, ModelId, Watch, commit_of};
 use crate::model::stored_dtype;
-use crate::script::{Script, Split};
+use crate::script::Script;
 use crate::store::{Origin, Origins, find_model};
 use crate::telemetry::{Bar, Interrupt, Reporter};
 
@@ -160,11 +161,45 @@ pub(super) fn origin(name: &str, dir: &Path) -> Origin {
 /// # Errors
 /// `Kind::Data` for a dataset that can't be read.
 pub(super) fn origins(script: &Script, model: Option<Origin>) -> Result<Origins> {
-    let of = |split| -> Result<Option<Origin>> {
-        let Some((name, path)) = script.hub_data(split)?.into_iter().next() else { return Ok(None) };
-        Ok(Some(Origin { commit: commit_of(&path), name, path, dtype: None }))
-    };
-    Ok(Origins { model, train: of(Split::Train)?, eval: of(Split::Eval)?, files: script.data_files()? })
+    let files = script.hub_files()?;
+    let mut found = Origins { model, files: script.data_files()?, ..Origins::default() };
+    for (key, name) in script.hub_names() {
+        let Some(path) = files.get(&key).cloned() else { continue };
+        let origin = Origin { commit: commit_of(&path), name, path, dtype: None };
+        match key.as_str() {
+            "train" => found.train = Some(origin),
+            "eval" => found.eval = Some(origin),
+            _ => drop(found.parts.insert(key, origin)),
+        }
+    }
+    Ok(found)
+}
+
+/// Makes a resumed run read its datasets of the hub at the commits that it has read before, and says where the hub has newer
+/// ones. A dataset with another name, or another revision, than before is read as it is named.
+pub(super) fn pin_data(script: &mut Script, before: &Origins, fetching: Fetching<'_>) -> Result<()> {
+    let stop = || fetching.interrupt.is_some_and(Interrupt::is_set);
+    let watch = Watch { event: &|_| (), stop: &stop };
+    let mut pins = BTreeMap::new();
+    for (key, name) in script.hub_names() {
+        let known = before.dataset(&key).filter(|origin| origin.name == name);
+        let Some(commit) = known.and_then(|origin| origin.commit.clone()) else { continue };
+        let newest = Hub::from_env()?.newest(&ModelId::dataset(&name)?, &watch);
+        if let Some(newest) = newest.filter(|newest| *newest != commit) {
+            let short = |commit: &str| commit.chars().take(12).collect::<String>();
+            fetching.reporter.info(&format!(
+                "data.{key}: the hub has a newer commit of {name}, {}; the run goes on with {} (a new run takes the newer \
+                 one, as does data.{key}.hf={}@{} here)",
+                short(&newest),
+                short(&commit),
+                name.split('@').next().unwrap_or_default(),
+                newest
+            ));
+        }
+        pins.insert(key, commit);
+    }
+    script.pin_data(pins);
+    Ok(())
 }
 
 /// The model that a run started from, as its configuration recorded it: the directory if it is still there, else a model

@@ -27,21 +27,24 @@ fn help() {
     Usage: r1 [OPTIONS] <COMMAND>
 
     Commands:
-      run      Train a policy with reinforcement learning, as a recipe says
-      sft      Fine-tune a policy on conversations, as a recipe says
-      check    Try a recipe out with scripted replies: what breaks its contract, where, and what to do
-      infer    Talk to a model, or ask it one question
-      lua      Run a Lua program in the host: tokenizers, templates, models, files
-      repl     Try a script by hand: be the policy, look at states, tokens and rewards, take steps back,
-               stop at lines
-      replay   Run stored trajectories again, against their record: observations, rewards and statuses
-               must be the same
-      new      Write a script to begin with, and a test for it
-      rescore  Give stored trajectories the rewards of a changed script, beside the old ones
-      test     Run tests written in Lua
-      doc      Show what scripts can call: a function, a namespace, or all of them
-      version  Print the versions of r1 and libtorch, and the device
-      help     Print this message or the help of the given subcommand(s)
+      run          Train a policy with reinforcement learning, as a recipe says
+      sft          Fine-tune a policy on conversations, as a recipe says
+      check        Try a recipe out with scripted replies: what breaks its contract, where, and what to
+                   do
+      infer        Talk to a model, or ask it one question
+      lua          Run a Lua program in the host: tokenizers, templates, models, files
+      repl         Try a script by hand: be the policy, look at states, tokens and rewards, take steps
+                   back, stop at lines
+      replay       Run stored trajectories again, against their record: observations, rewards and
+                   statuses must be the same
+      new          Write a script to begin with, and a test for it
+      rescore      Give stored trajectories the rewards of a changed script, beside the old ones
+      test         Run tests written in Lua
+      doc          Show what scripts can call: a function, a namespace, or all of them
+      completions  Print the script that completes commands, flags, files and settings in a shell
+      man          Print the manual page of r1 or of a command, or write all pages
+      version      Print the versions of r1 and libtorch, and the device
+      help         Print this message or the help of the given subcommand(s)
 
     Options:
       -h, --help     Print help

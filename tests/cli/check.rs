@@ -268,6 +268,19 @@ fn new_scripts_pass_their_check_and_their_tests() {
     assert!(output.status.success(), "{}", shown(dir.path(), &output));
     let again = r1(dir.path(), &["new", "made/my_tool"]).output().unwrap();
     assert!(shown(dir.path(), &again).contains("the file is there already"), "{}", shown(dir.path(), &again));
+    // Files for editors: written once, in the folder that was worked in, and never over what is there.
+    let types = std::fs::read_to_string(dir.path().join(".r1/types/r1.d.luau")).unwrap();
+    assert!(types == r1::script::docs::luau() && !dir.path().join("made/.luaurc").exists());
+    let luarc = std::fs::read(dir.path().join(".luarc.json")).unwrap();
+    let luarc: Value = serde_json::from_slice(&luarc).unwrap();
+    assert_eq!(luarc["workspace.library"][0], ".r1/types");
+    std::fs::write(dir.path().join("stylua.toml"), "mine").unwrap();
+    std::fs::remove_file(dir.path().join(".luaurc")).unwrap();
+    let text = shown(dir.path(), &r1(dir.path(), &["new", "second"]).output().unwrap());
+    assert!(text.contains("for editors: .luaurc\n"), "{text}");
+    assert_eq!(std::fs::read_to_string(dir.path().join("stylua.toml")).unwrap(), "mine");
+    let text = shown(dir.path(), &r1(dir.path(), &["new", "far/third", "--no-editor-files"]).output().unwrap());
+    assert!(text.starts_with("exit: 0\n--- stdout\nfar/third.lua\nfar/third_test.lua\nnext"), "{text}");
     let output = r1(dir.path(), &["new", "x", "--template", "gane"]).output().unwrap();
     assert!(shown(dir.path(), &output).contains("'game'"), "{}", shown(dir.path(), &output));
 }

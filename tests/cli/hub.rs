@@ -185,3 +185,57 @@ fn a_recipe_trains_on_a_dataset_of_the_hub() {
       hint: its files: `main/test.jsonl`, `main/train-0.jsonl`, `main/train-1.jsonl`; `file` names one
     "#);
 }
+
+#[test]
+fn a_resumed_run_reads_its_dataset_at_its_commit() {
+    let recipe = r#"
+        return r1.recipe {
+          env = r1.env { format = "retool", max_steps = 1 },
+          reward = function(state, outcome) return state.task.problem == "old" and 1 or 0 end,
+          data = { train = r1.data.hf "org/tiny" },
+          sampling = { max_new_tokens = 4 },
+          trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 1 },
+        }"#;
+    let dir = directory(&[("a.lua", recipe)], false);
+    let repo = |row: &str| {
+        let mut repo = Repo::new(&[("train.jsonl", format!("{{\"problem\": \"{row}\"}}\n").as_bytes())]);
+        repo.kind = "datasets";
+        repo
+    };
+    let model = format!("policy.model={}", tiny_model().display());
+    let run = |server: &Server, more: &[&str]| {
+        let output = with_hub(dir.path(), server, &[&["run", "a.lua", &model], more].concat()).output().unwrap();
+        let text = said(dir.path(), server, &output);
+        assert!(output.status.success(), "{text}");
+        text
+    };
+    let reward = |step: usize| {
+        let steps = super::run_files::training_steps(&dir.path().join("runs/a"));
+        steps[step]["reward/mean"].as_f64().unwrap()
+    };
+    let old = "0123456789abcdef0123456789abcdef01234567";
+    run(&Server::start(repo("old")), &[]);
+    // The hub has another commit now, and still the one before.
+    let mut newer = repo("new");
+    newer.commit = old.chars().rev().collect();
+    let server = Server::changed(newer, move |asked, _, answer| {
+        if asked.path.ends_with(&format!("/revision/{old}")) {
+            return Answer::new(
+                200,
+                format!("{{\"sha\": \"{old}\", \"siblings\": [{{\"rfilename\": \"train.jsonl\"}}]}}"),
+            );
+        }
+        answer
+    });
+    let text = run(&server, &["--resume", "trainer.steps=2"]);
+    let told = "data.train: the hub has a newer commit of org/tiny, 76543210fedc; the run goes on with 0123456789ab";
+    assert!(
+        text.contains(told) && !text.contains("settings that differ from the run's last configuration:\n    data"),
+        "{text}"
+    );
+    assert_eq!((reward(0), reward(1)), (1.0, 1.0));
+    // The newer one for whoever says so.
+    let newest = "data.train.hf=org/tiny@76543210fedcba9876543210fedcba9876543210";
+    run(&server, &["--resume", "trainer.steps=3", newest]);
+    assert!((reward(2) - 0.0).abs() < 1e-12, "{}", reward(2));
+}

@@ -19,6 +19,7 @@ fn an_installed_binary_loads_the_libtorch_that_was_installed_with_it() {
         .output()
         .unwrap();
     assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
+    assert!(prefix.join("share/man/man1/r1-run.1").is_file());
     // As another user would copy it.
     let moved = dir.path().join("moved");
     std::fs::rename(&prefix, &moved).unwrap();

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::run_files::{checkpoint, last_step, metrics, weights};
 use super::{directory, fail, r1, shown, succeed};
 
 /// Two replies a try, so that there are steps; rewards even lengths, so that something differs.
@@ -31,23 +32,16 @@ return r1.recipe {
 }
 "#;
 
-/// The last training step's metrics.
-fn metrics(run: &Path) -> HashMap<String, Value> {
-    let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
-    let mut steps = text.lines().map(|line| serde_json::from_str::<HashMap<String, Value>>(line).unwrap());
-    steps.rfind(|step| step.contains_key("policy/version")).unwrap()
-}
-
 #[test]
 fn every_algorithm_runs() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     for name in r1::config::ALGORITHMS {
         let algorithm = format!("trainer.algorithm={name}");
         succeed(dir.path(), &["run", "a.lua", "-q", "--name", name, "trainer.steps=1", &algorithm]);
-        let found = metrics(&dir.path().join("runs").join(name));
+        let found = last_step(&dir.path().join("runs").join(name));
         assert!(found["policy/grad_norm"].as_f64().is_some_and(f64::is_finite), "{name}: {found:?}");
-        assert_eq!(found.contains_key("critic/loss"), ["ppo", "pspo", "capo"].contains(&name), "{name}");
-        assert_eq!(found.contains_key("kl/mean"), name == "pspo", "{name}");
+        assert_eq!(found.get("critic/loss").is_some(), ["ppo", "pspo", "capo"].contains(&name), "{name}");
+        assert_eq!(found.get("kl/mean").is_some(), name == "pspo", "{name}");
     }
 }
 
@@ -91,8 +85,7 @@ fn a_resumed_critic_average_and_leash_go_on_to_the_same_bits() {
         let coef = serde_json::from_str::<Value>(&state).unwrap()["kl_coef"].as_f64().unwrap();
         assert!((coef - 0.1).abs() > 1e-6, "the coefficient has not moved");
         // The average is a model of its own, and not the last weights.
-        let model = fs::read(parts.join("checkpoints/step-000004/model.safetensors")).unwrap();
-        assert!(fs::read(parts.join("ema/model.safetensors")).unwrap() != model);
+        assert!(fs::read(parts.join("ema/model.safetensors")).unwrap() != weights(&parts, 4));
     }
 }
 
@@ -141,9 +134,7 @@ fn a_recipe_brings_its_own_estimator() {
     let usual = ["trainer.estimator.name=grpo", "trainer.estimator.normalize=none"];
     let plain = directory(&[("a.lua", RECIPE)], true);
     succeed(plain.path(), &[&["run", "a.lua", "-q", "--name", "usual"], &usual[..]].concat());
-    let weights =
-        |dir: &Path, run: &str| fs::read(dir.join("runs").join(run).join("checkpoints/step-000002/model.safetensors"));
-    assert!(weights(dir.path(), "own").unwrap() == weights(plain.path(), "usual").unwrap());
+    assert!(weights(&dir.path().join("runs/own"), 2) == weights(&plain.path().join("runs/usual"), 2));
 
     let dir = with("return { 1 }");
     let error = fail(dir.path(), &["run", "a.lua"]);
@@ -156,7 +147,7 @@ fn a_recipe_brings_its_own_estimator() {
     assert!(error.contains("error: step 1: an advantage is NaN\n  --> trajectory 1-0-0 step 0"), "{error}");
     assert!(error.contains("the function `advantage` of a.lua:"), "{error}");
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "skip", "trainer.on_nan=skip"]);
-    let found = metrics(&dir.path().join("runs/skip"));
+    let found = last_step(&dir.path().join("runs/skip"));
     assert_eq!((&found["policy/skipped"], &found["policy/version"]), (&Value::from(1.0), &Value::from(0.0)));
     // The parts of the reward, the row, how it ended, and how many of the group failed.
     let seen = "for _, one in ipairs(group) do
@@ -178,7 +169,7 @@ fn groups_without_variance_are_sampled_again() {
     );
     let dir = directory(&[("a.lua", &script)], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "trainer.filter.uniform=true", "trainer.filter.refills=9"]);
-    let found = metrics(&dir.path().join("runs/a"));
+    let found = last_step(&dir.path().join("runs/a"));
     let number = |name: &str| found[name].as_f64().unwrap();
     assert!(number("rollout/dropped_groups") > 0.0, "{found:?}");
     assert_eq!(number("rollout/groups") - number("rollout/dropped_groups"), 2.0);
@@ -215,7 +206,7 @@ fn the_last_refill_stays_whatever_it_says() {
         let mut groups = of(false);
         groups.dedup();
         assert_eq!(groups, of(true), "companions are those of the groups that stay");
-        let found = metrics(&run);
+        let found = last_step(&run);
         let number = |name: &str| found[name].as_f64().unwrap() as usize;
         (groups, number("rollout/groups"), number("rollout/dropped_groups"))
     };
@@ -262,7 +253,7 @@ fn a_recipe_brings_its_own_estimator_for_a_critic() {
     let settings = ["trainer.steps=3", "trainer.critic.lr=1e-2", "checkpoint.every=3"];
     let run = |dir: &Path, more: &[&str]| {
         succeed(dir, &[&["run", "a.lua", "-q"][..], &settings, more].concat());
-        metrics(&dir.join("runs/a"))
+        last_step(&dir.join("runs/a"))
     };
     let (dir, plain) = (with(gae), directory(&[("a.lua", &RECIPE.replace("r1.grpo", "r1.ppo"))], true));
     let own = run(dir.path(), &[]);
@@ -290,7 +281,7 @@ fn cut_distributions_are_trained_on_as_they_were_sampled() {
         [("plain", "trainer.epochs=2"), ("leash", "trainer.kl.coef=0.1"), ("own", "trainer.recompute_above=1e-9")]
     {
         succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", name, more], &cuts[..]].concat());
-        let found = metrics(&dir.path().join("runs").join(name));
+        let found = last_step(&dir.path().join("runs").join(name));
         let number = |name: &str| found[name].as_f64().unwrap();
         // The engine's log-probabilities are those of what was left, and the learner's too.
         assert!(number("mismatch/max_abs") < 1e-4, "{name}: {found:?}");
@@ -377,7 +368,7 @@ fn numbers_that_are_none_stop_or_skip_a_step_and_the_last_checkpoint_stays() {
         assert_eq!(seen, "16\ntruncated\n");
         let output = r1(dir.path(), &[&on[..], &["trainer.on_nan=skip"]].concat()).output().unwrap();
         assert!(output.status.success(), "{}", shown(dir.path(), &output));
-        let found = metrics(&run);
+        let found = last_step(&run);
         let number = |name: &str| found[name].as_f64().unwrap();
         assert_eq!((number("step"), number("policy/skipped"), number("policy/updates")), (4.0, 2.0, 0.0));
         let (last, after) = r1::store::latest_checkpoint(&run).unwrap().unwrap();
@@ -425,14 +416,12 @@ fn while_a_critic_warms_up_the_policy_waits() {
     let settings = ["trainer.algorithm=ppo", "trainer.critic.warmup=1", "trainer.kl.coef=0.1", "trainer.kl.target=0.1"];
     succeed(dir.path(), &[&["run", "a.lua", "-q", "checkpoint.every=1"], &settings[..]].concat());
     let run = dir.path().join("runs/a");
-    let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
-    let steps: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let steps = metrics(&run);
     let of = |name: &str| -> Vec<f64> { steps.iter().filter_map(|step| step[name].as_f64()).collect() };
     assert_eq!(of("policy/updates"), [0.0, 1.0]);
     // Nor does the leash: nothing was measured that it could follow.
     assert!((of("kl/coef")[0] - 0.1).abs() < 1e-12, "{:?}", of("kl/coef"));
-    let weights = |path: &Path| fs::read(path.join("model.safetensors")).unwrap();
-    assert!(weights(&run.join("checkpoints/step-000001")) != weights(&run.join("checkpoints/step-000002")));
+    assert!(weights(&run, 1) != weights(&run, 2));
 }
 
 /// Rewards divided by the running deviation of what is still to come: a setting with a memory.
@@ -448,16 +437,11 @@ fn a_running_deviation_goes_on_with_a_resumed_run() {
     let (plain, whole, parts) = (train("plain", &[]), train("whole", &[running]), train("parts", &[running]));
     fs::remove_dir_all(parts.join("checkpoints/step-000004")).unwrap();
     train("parts", &[running, "--resume"]);
-    let state = |run: &Path| fs::read_to_string(run.join("checkpoints/step-000004/trainer_state/state.json")).unwrap();
+    let state = |run: &Path| fs::read_to_string(checkpoint(run, 4).join("trainer_state/state.json")).unwrap();
     assert_eq!(state(&whole), state(&parts));
-    let weights = |run: &Path| fs::read(run.join("checkpoints/step-000004/model.safetensors")).unwrap();
-    assert!(weights(&whole) == weights(&parts), "the weights differ");
+    assert!(weights(&whole, 4) == weights(&parts, 4), "the weights differ");
     // The same trajectories in the first step, and advantages divided by one number.
-    let first = |run: &Path| {
-        let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
-        let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        lines.find(|line| line.get("policy/loss").is_some()).unwrap()
-    };
+    let first = |run: &Path| metrics(run).into_iter().find(|line| line.get("policy/loss").is_some()).unwrap();
     let (plain, whole) = (first(&plain), first(&whole));
     let ratio = |name: &str| whole[name].as_f64().unwrap() / plain[name].as_f64().unwrap();
     assert_eq!(plain["reward/mean"], whole["reward/mean"]);
@@ -488,11 +472,11 @@ return r1.recipe {
 "#;
     let dir = directory(&[("a.lua", script)], true);
     succeed(dir.path(), &["run", "a.lua", "-q"]);
-    let found = metrics(&dir.path().join("runs/a"));
+    let found = last_step(&dir.path().join("runs/a"));
     assert_eq!((found["reward/min"].as_f64(), found["reward/max"].as_f64()), (Some(3.25), Some(3.25)));
     // Apart they are worth 1, by PRIME's way, beside an outcome of 3.
     let settings = ["trainer.shaping.prime=true", "trainer.algorithm=reinforce_pp", "trainer.estimator.whiten=none"];
     succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", "prime"], &settings[..]].concat());
-    let found = metrics(&dir.path().join("runs/prime"));
+    let found = last_step(&dir.path().join("runs/prime"));
     assert!((found["advantage/max"].as_f64().unwrap() - 4.0).abs() < 1e-4, "{found:?}");
 }

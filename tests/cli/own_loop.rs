@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
-
+use super::run_files::{checkpoint, training_steps, weights};
 use super::{directory, fail, r1, shown, succeed};
 
 const RECIPE: &str = r#"
@@ -30,16 +29,6 @@ return r1.recipe {
   checkpoint = { every = 0, keep = 0 },
 }
 "#;
-
-fn weights(dir: &Path, run: &str, step: u64) -> Vec<u8> {
-    fs::read(dir.join(format!("runs/{run}/checkpoints/step-{step:06}/model.safetensors"))).unwrap()
-}
-
-fn metrics(dir: &Path, run: &str) -> Vec<Value> {
-    let text = fs::read_to_string(dir.join("runs").join(run).join("metrics.jsonl")).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    lines.filter(|line| line.get("policy/loss").is_some()).collect()
-}
 
 #[test]
 fn grpo_as_a_loop_in_lua_is_the_run_to_the_bit() {
@@ -71,9 +60,8 @@ print(t:save())
     let dir = directory(&[("a.lua", RECIPE), ("t.lua", program), ("h.lua", by_hand)], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "run"]);
     succeed(dir.path(), &["lua", "t.lua"]);
-    assert!(weights(dir.path(), "run", 3) == weights(dir.path(), "loop", 3));
-    let state =
-        |run: &str| r1::store::State::load(&dir.path().join(format!("runs/{run}/checkpoints/step-000003"))).unwrap();
+    assert!(weights(&dir.path().join("runs/run"), 3) == weights(&dir.path().join("runs/loop"), 3));
+    let state = |run: &str| r1::store::State::load(&checkpoint(&dir.path().join("runs").join(run), 3)).unwrap();
     assert_eq!(state("run"), state("loop"));
     for step in 1..=3 {
         let stored = |run: &str| {
@@ -88,7 +76,9 @@ print(t:save())
     // What depends on the clock and on which request came first, and evaluations, which the loop does not make.
     let clocked = ["time", "throughput", "memory", "script", "rollout/cached_share", "eval"];
     let timed = |name: &str| clocked.iter().any(|start| name.starts_with(start));
-    for (run, own) in metrics(dir.path(), "run").iter().zip(metrics(dir.path(), "loop")) {
+    for (run, own) in
+        training_steps(&dir.path().join("runs/run")).iter().zip(training_steps(&dir.path().join("runs/loop")))
+    {
         for (name, value) in run.as_object().unwrap().iter().filter(|(name, _)| !timed(name)) {
             assert_eq!(*value, own[name], "{name}");
         }
@@ -97,8 +87,8 @@ print(t:save())
     // Two rollouts of one task each draw the tasks that one of two draws.
     let told = succeed(dir.path(), &["lua", "h.lua"]);
     assert!(told.trim().ends_with("checkpoints/step-000003"), "{told}");
-    assert!(weights(dir.path(), "by-hand", 3) == weights(dir.path(), "run", 3));
-    assert!(metrics(dir.path(), "by-hand")[0]["loop/loss"].is_number());
+    assert!(weights(&dir.path().join("runs/by-hand"), 3) == weights(&dir.path().join("runs/run"), 3));
+    assert!(training_steps(&dir.path().join("runs/by-hand"))[0]["loop/loss"].is_number());
 }
 
 #[test]
@@ -117,7 +107,7 @@ t:save()
     succeed(dir.path(), &["lua", "u.lua", "2"]);
     succeed(dir.path(), &["lua", "t.lua", "runs/loop", "3"]);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "run", "trainer.lr=1e-2"]);
-    assert!(weights(dir.path(), "run", 3) == weights(dir.path(), "loop", 3));
+    assert!(weights(&dir.path().join("runs/run"), 3) == weights(&dir.path().join("runs/loop"), 3));
     // A loop's run is a run: it is gone on with, replayed and asked.
     let more = ["trainer.lr=1e-2", "trainer.steps=4"];
     succeed(dir.path(), &[&["run", "a.lua", "-q", "--resume", "runs/loop"], &more[..]].concat());
@@ -232,5 +222,8 @@ fn listings_of_the_page_on_algorithms_run() {
     }
     let metrics = fs::read_to_string(dir.path().join("runs/dpo/metrics.jsonl")).unwrap();
     assert!(metrics.contains("loop/pairs"), "{metrics}");
-    assert!(weights(dir.path(), "recipe-2", 2) == weights(dir.path(), "recipe-3", 2), "the loop is the run");
+    assert!(
+        weights(&dir.path().join("runs/recipe-2"), 2) == weights(&dir.path().join("runs/recipe-3"), 2),
+        "the loop is the run"
+    );
 }

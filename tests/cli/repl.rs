@@ -8,7 +8,7 @@ use std::process::Stdio;
 use super::{directory, r1, shown};
 
 /// Guess a number; a reply that is no number breaks it.
-const GUESS: &str = r#"
+pub(super) const GUESS: &str = r#"
 local function answer_to(guess, secret)
   if guess < secret then return "higher" end
   if guess > secret then return "lower" end

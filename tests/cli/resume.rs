@@ -1,11 +1,11 @@
 //! Resuming: the run that goes on is the run that was interrupted, settings and bytes alike.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 
+use super::run_files::{checkpoint, files, metrics};
 use super::{directory, fail, r1, shown, succeed};
 
 /// Two replies a trajectory, so that there are steps to branch from; rewards that differ within a group.
@@ -42,24 +42,6 @@ return r1.recipe {
 }
 "#;
 
-/// Every file below a directory, by its path in it.
-fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
-    fn collect(root: &Path, dir: &Path, found: &mut BTreeMap<String, Vec<u8>>) {
-        for entry in fs::read_dir(dir).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                collect(root, &path, found);
-            } else {
-                let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
-                found.insert(name, fs::read(&path).unwrap());
-            }
-        }
-    }
-    let mut found = BTreeMap::new();
-    collect(dir, dir, &mut found);
-    found
-}
-
 fn config(run: &Path) -> Value {
     serde_json::from_slice(&fs::read(run.join("config.json")).unwrap()).unwrap()
 }
@@ -77,8 +59,8 @@ fn resumes_to_the_same_bytes(verb: &str, recipe: &str, settings: &[&str], expect
     for steps in ["trainer.steps=4", "trainer.steps=6"] {
         succeed(dir.path(), &[verb, "a.lua", "-q", "--resume", "runs/parts", steps]);
     }
-    let checkpoint = |run: &str| dir.path().join("runs").join(run).join("checkpoints/step-000006");
-    let (whole, parts) = (files(&checkpoint("whole")), files(&checkpoint("parts")));
+    let last = |run: &str| files(&checkpoint(&dir.path().join("runs").join(run), 6));
+    let (whole, parts) = (last("whole"), last("parts"));
     assert_eq!(whole.keys().collect::<Vec<_>>(), parts.keys().collect::<Vec<_>>(), "{verb} {settings:?}");
     for (name, bytes) in &whole {
         assert!(*bytes == parts[name], "{verb} {settings:?}: {name} differs");
@@ -206,11 +188,11 @@ fn a_run_in_the_first_layout_is_resumed() {
     };
     train("whole", &["trainer.steps=4"]);
     train("parts", &[]);
-    let checkpoint = dir.path().join("runs/parts/checkpoints/step-000002");
-    let own = checkpoint.join("trainer_state");
+    let pruned = dir.path().join("runs/parts/checkpoints/step-000002");
+    let own = pruned.join("trainer_state");
     for entry in fs::read_dir(&own).unwrap() {
         let path = entry.unwrap().path();
-        fs::rename(&path, checkpoint.join(path.file_name().unwrap())).unwrap();
+        fs::rename(&path, pruned.join(path.file_name().unwrap())).unwrap();
     }
     fs::remove_dir(&own).unwrap();
     // Nor did they keep a history, or the name of the algorithm.
@@ -221,7 +203,7 @@ fn a_run_in_the_first_layout_is_resumed() {
     }
     fs::write(&path, old.to_string()).unwrap();
     train("parts", &["--resume", "trainer.steps=4"]);
-    let last = |run: &str| files(&dir.path().join("runs").join(run).join("checkpoints/step-000004"));
+    let last = |run: &str| files(&checkpoint(&dir.path().join("runs").join(run), 4));
     assert!(last("whole") == last("parts"));
 }
 
@@ -241,7 +223,7 @@ fn a_run_starts_from_another_run() {
     assert!(origin["path"].as_str().unwrap().ends_with("runs/first/checkpoints/step-000002"), "{origin}");
     succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/first", "trainer.steps=3"]);
     succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/parts", "trainer.steps=4"]);
-    let last = |run: &str| files(&dir.path().join("runs").join(run).join("checkpoints/step-000004"));
+    let last = |run: &str| files(&checkpoint(&dir.path().join("runs").join(run), 4));
     assert!(last("whole") == last("parts"));
 }
 
@@ -324,8 +306,7 @@ fn the_closing_page_is_a_screen_and_a_step_is_a_line() {
     let examples = fs::read_to_string(dir.path().join("runs/a/examples.txt")).unwrap();
     assert!(examples.contains("Trajectories before training (step 0)\ntask 0, reward"), "{examples}");
     assert!(examples.contains("Trajectories after training (step 3)"), "{examples}");
-    let text = fs::read_to_string(dir.path().join("runs/a/metrics.jsonl")).unwrap();
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = metrics(&dir.path().join("runs/a"));
     let of = |name: &str| -> Vec<u64> {
         let with = lines.iter().filter(|line| line.get(name).is_some());
         with.map(|line| line["step"].as_u64().unwrap()).collect()

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::run_files::{metrics, training_steps};
 use super::{directory, fail, r1, shown, succeed};
 
 /// Learns nine sentences; `steps`, `every` and the rest come from the command line.
@@ -22,11 +23,6 @@ const ROWS: &str = r#"{"messages": [{"role": "developer", "content": "Be brief."
 {"conversations": [{"from": "human", "value": "Say 4"}, {"from": "gpt", "value": "I say 4"}]}
 {"instruction": "Say", "input": "5", "output": "I say 5"}
 "#;
-
-fn metrics(run: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
 
 fn values(run: &Path, name: &str) -> Vec<f64> {
     metrics(run).iter().filter_map(|line| line[name].as_f64()).collect()

@@ -1,5 +1,6 @@
 //! Several environments and datasets in one run, rows that are too long, prefixes of replies.
 
+use super::run_files::metrics;
 use super::{directory, r1, shown};
 
 /// Two environments, two datasets, and rows of which one is far too long.
@@ -34,11 +35,6 @@ return r1.recipe {
 }
 "#;
 
-fn metrics(dir: &std::path::Path, run: &str) -> Vec<serde_json::Value> {
-    let text = std::fs::read_to_string(dir.join("runs").join(run).join("metrics.jsonl")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 fn ran(dir: &std::path::Path, args: &[&str]) -> String {
     let output = r1(dir, args).output().unwrap();
     assert!(output.status.success(), "{}", shown(dir, &output));
@@ -55,7 +51,7 @@ fn one_run_trains_on_two_environments_and_datasets() {
     );
     // Each source by itself, in the table and in the metrics.
     assert!(told.contains("before: ones") && told.contains("after: twos"), "{told}");
-    let all = metrics(dir.path(), "whole");
+    let all = metrics(&dir.path().join("runs/whole"));
     let steps: Vec<_> = all.iter().filter(|line| line.get("source/ones/reward").is_some()).collect();
     assert_eq!(steps.len(), 4);
     for step in steps {
@@ -72,7 +68,10 @@ fn one_run_trains_on_two_environments_and_datasets() {
     ran(dir.path(), &["run", "two.lua", "--name", "broken", "trainer.steps=2", "checkpoint.every=1"]);
     ran(dir.path(), &["run", "two.lua", "--name", "broken", "--resume", "trainer.steps=4"]);
     let rewards = |run: &str| -> Vec<serde_json::Value> {
-        metrics(dir.path(), run).iter().filter_map(|line| line.get("source/twos/reward").cloned()).collect()
+        metrics(&dir.path().join("runs").join(run))
+            .iter()
+            .filter_map(|line| line.get("source/twos/reward").cloned())
+            .collect()
     };
     assert_eq!(rewards("whole"), rewards("broken"));
 

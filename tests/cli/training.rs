@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{cli_snapshot, directory, r1, shown};
+use super::run_files::{json_lines, metrics, training_steps};
+use super::{cli_snapshot, directory, r1, shown, succeed};
 
 /// Rewards even lengths, so that something differs within a group.
 const RECIPE: &str = r#"
@@ -29,24 +30,9 @@ fn run(dir: &Path, args: &[&str]) -> Output {
     r1(dir, args).output().unwrap()
 }
 
-fn succeed(dir: &Path, args: &[&str]) -> String {
-    let output = run(dir, args);
-    assert!(output.status.success(), "{}", shown(dir, &output));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn json_lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 /// Steps in `metrics.jsonl` that are training steps.
 fn logged_steps(run: &Path) -> Vec<u64> {
-    let lines = json_lines(&fs::read_to_string(run.join("metrics.jsonl")).unwrap());
-    lines
-        .iter()
-        .filter(|line| line.get("policy/version").is_some())
-        .map(|line| line["step"].as_u64().unwrap())
-        .collect()
+    training_steps(run).iter().map(|line| line["step"].as_u64().unwrap()).collect()
 }
 
 #[test]
@@ -110,7 +96,7 @@ fn a_run_leaves_everything_behind() {
     assert_eq!(config["seed"], 3);
     assert_eq!(logged_steps(&run), [1, 2, 3, 4]);
     // Every metric that is logged is explained.
-    for line in json_lines(&fs::read_to_string(run.join("metrics.jsonl")).unwrap()) {
+    for line in metrics(&run) {
         for name in line.as_object().unwrap().keys().filter(|name| !["step", "time"].contains(&name.as_str())) {
             assert!(r1::telemetry::names::meaning(name).is_some(), "docs/metrics.md does not explain {name}");
         }

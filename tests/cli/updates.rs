@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::run_files::{checkpoint, last_step, training_steps};
 use super::{directory, r1, shown, succeed};
 
 /// Rewards that differ within groups. Tests replace the reward.
@@ -47,20 +48,9 @@ fn tensors(checkpoint: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-fn checkpoint(dir: &Path, step: u64) -> std::path::PathBuf {
-    dir.join(format!("runs/a/checkpoints/step-{step:06}"))
-}
-
 fn state(dir: &Path, step: u64, name: &str) -> u64 {
-    let text = fs::read_to_string(checkpoint(dir, step).join("trainer_state/state.json")).unwrap();
+    let text = fs::read_to_string(checkpoint(&dir.join("runs/a"), step).join("trainer_state/state.json")).unwrap();
     serde_json::from_str::<Value>(&text).unwrap()[name].as_u64().unwrap()
-}
-
-/// The metrics of each training step.
-fn metrics(dir: &Path, run: &str) -> Vec<Value> {
-    let text = fs::read_to_string(dir.join("runs").join(run).join("metrics.jsonl")).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    lines.filter(|line| line.get("policy/version").is_some()).collect()
 }
 
 /// Warnings and errors of a run that succeeds.
@@ -77,16 +67,17 @@ fn a_step_without_a_trained_token_changes_nothing_and_says_so_once() {
     assert!(!healthy.contains("no token was trained"), "{healthy}");
     let versions =
         |steps: &[Value]| steps.iter().map(|step| step["policy/version"].as_f64().unwrap()).collect::<Vec<_>>();
-    assert_eq!(versions(&metrics(dir.path(), "a")), [1.0, 2.0]);
+    assert_eq!(versions(&training_steps(&dir.path().join("runs/a"))), [1.0, 2.0]);
     // From here on every group is uniform: neither the weights nor the optimiser's moments move.
     fs::write(dir.path().join("a.lua"), with(UNIFORM)).unwrap();
     let told = said(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/a", "trainer.steps=8"]);
-    let (before, after) = (tensors(&checkpoint(dir.path(), 2)), tensors(&checkpoint(dir.path(), 8)));
+    let (before, after) =
+        (tensors(&checkpoint(&dir.path().join("runs/a"), 2)), tensors(&checkpoint(&dir.path().join("runs/a"), 8)));
     assert!(before.len() > 1 && before == after, "weights or moments have changed");
     for name in ["optimizer_step", "policy_version"] {
         assert_eq!(state(dir.path(), 2, name), state(dir.path(), 8, name), "{name}");
     }
-    let steps = metrics(dir.path(), "a");
+    let steps = training_steps(&dir.path().join("runs/a"));
     assert_eq!(versions(&steps), [1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0]);
     for step in &steps[2..] {
         assert_eq!((&step["policy/updates"], &step["policy/tokens"]), (&Value::from(0.0), &Value::from(0.0)));
@@ -107,7 +98,7 @@ fn terms_beside_the_advantages_still_train() {
     for (name, setting) in [("kl", "trainer.kl.coef=0.1"), ("entropy", "trainer.entropy=0.01")] {
         let told = said(dir.path(), &["run", "a.lua", "-q", "--name", name, setting, "trainer.weight_decay=0.1"]);
         assert!(!told.contains("no token was trained"), "{told}");
-        let last = metrics(dir.path(), name).pop().unwrap();
+        let last = last_step(&dir.path().join("runs").join(name));
         assert_eq!((&last["policy/updates"], &last["policy/version"]), (&Value::from(1.0), &Value::from(2.0)));
         assert!(last["policy/tokens"].as_f64().unwrap() > 0.0);
     }
@@ -115,7 +106,7 @@ fn terms_beside_the_advantages_still_train() {
     let settings = ["run", "a.lua", "-q", "--name", "ppo", "trainer.algorithm=ppo", "trainer.steps=3"];
     let told = said(dir.path(), &settings);
     assert!(told.contains("step 3: nothing could be learned in the first 3 steps"), "{told}");
-    assert!(metrics(dir.path(), "ppo")[2]["critic/loss"].is_number());
+    assert!(training_steps(&dir.path().join("runs/ppo"))[2]["critic/loss"].is_number());
 }
 
 #[test]
@@ -128,9 +119,11 @@ fn steps_in_which_all_trajectories_fail_change_nothing() {
         let told = said(dir.path(), &settings);
         assert!(told.contains("step 1: no token was trained: all trajectories failed"), "{told}");
         assert!(told.contains("every trajectory failed"), "{told}");
-        assert!(tensors(&checkpoint(dir.path(), 1)) == tensors(&checkpoint(dir.path(), 3)));
+        assert!(
+            tensors(&checkpoint(&dir.path().join("runs/a"), 1)) == tensors(&checkpoint(&dir.path().join("runs/a"), 3))
+        );
         assert_eq!((state(dir.path(), 3, "optimizer_step"), state(dir.path(), 3, "policy_version")), (0, 0));
-        let last = metrics(dir.path(), "a").pop().unwrap();
+        let last = last_step(&dir.path().join("runs/a"));
         assert_eq!(last["rollout/failed_share"], 1.0);
         for name in ["reward/mean", "advantage/mean", "policy/loss", "critic/loss", "rollout/accuracy"] {
             assert_eq!(last.get(name), None, "{name}");
@@ -156,7 +149,7 @@ fn tags_of_rows_decide_what_is_normalised_together() {
     let largest = |name: &'static str, grouping: &str| {
         let normalize = format!("trainer.shaping.normalize=[\"{grouping}\", \"mean\"]");
         succeed(dir.path(), &[&settings[..], &["--name", name, &normalize]].concat());
-        metrics(dir.path(), name)[0]["advantage/max"].as_f64().unwrap()
+        training_steps(&dir.path().join("runs").join(name))[0]["advantage/max"].as_f64().unwrap()
     };
     let (batch, inductive, state) = (largest("b", "batch"), largest("i", "inductive"), largest("s", "state"));
     assert!(batch > 40.0 && inductive <= 1.0 && inductive > 0.0 && state <= 0.5, "{batch} {inductive} {state}");
@@ -187,7 +180,7 @@ fn a_kl_in_the_reward_is_measured() {
     let settings =
         ["trainer.kl.coef=0.1", "trainer.kl.place=reward", "trainer.kl.target=1e-9", "trainer.kl.horizon=100"];
     said(dir.path(), &[&["run", "a.lua", "-q", "trainer.steps=4", "trainer.lr=1e-2"], &settings[..]].concat());
-    let steps = metrics(dir.path(), "a");
+    let steps = training_steps(&dir.path().join("runs/a"));
     // The policy is its own reference in the first step, and then it is not.
     assert!(steps[0]["kl/mean"].as_f64().unwrap() < 1e-6 && steps[3]["kl/mean"].as_f64().unwrap() > 1e-6, "{steps:?}");
     assert!(steps[3]["kl/coef"].as_f64().unwrap() > steps[1]["kl/coef"].as_f64().unwrap(), "{steps:?}");
@@ -212,7 +205,7 @@ fn mini_batches_by_step_are_one_for_each_step_number() {
         // With an entropy bonus every token is trained, whatever the rewards.
         let settings = ["run", "a.lua", "-q", "--name", name, "trainer.steps=1", "trainer.entropy=0.01"];
         succeed(dir.path(), &[&settings[..], more].concat());
-        metrics(dir.path(), name).pop().unwrap()
+        last_step(&dir.path().join("runs").join(name))
     };
     let (whole, by_step) = (train("whole", &[]), train("step", &["trainer.mini_batch_by=step"]));
     assert_eq!((&whole["policy/updates"], &by_step["policy/updates"]), (&Value::from(1.0), &Value::from(3.0)));
@@ -229,7 +222,7 @@ fn a_critic_may_know_more_than_the_policy() {
         let settings = ["run", "a.lua", "-q", "--name", name, "trainer.algorithm=ppo", "trainer.steps=2"];
         let settings = [&settings[..], &["trainer.critic.lr=1e-2"]].concat();
         succeed(dir.path(), &[&settings[..], more].concat());
-        metrics(dir.path(), name).pop().unwrap()
+        last_step(&dir.path().join("runs").join(name))
     };
     let plain = train("plain", &[]);
     let knows = train("knows", &["trainer.critic.privileged=The number is {number}. "]);

@@ -13,7 +13,7 @@ use super::local::Local;
 use super::recipe::{Recipe, begin, failed, messages_of, replace_system, wait};
 use super::remote::Remote;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Action, FinishReason, Message, Observation, Role, ToolCall};
+use crate::mdp::{Action, FinishReason, Message, Observation, Role, ToolCall, ToolRecord};
 use crate::script::State;
 use crate::telemetry::Interrupt;
 use crate::text::Renderer;
@@ -73,7 +73,8 @@ pub(super) struct Answer {
     /// The policy's last reply, without thinking and calls.
     pub(super) text: String,
     pub(super) reasoning: Option<String>,
-    pub(super) tool_calls: usize,
+    /// The calls that tools have answered, of all replies.
+    pub(super) tool_calls: Vec<ToolRecord>,
     pub(super) tokens: usize,
     pub(super) seconds: f64,
     /// Seconds in which the policy spoke.
@@ -328,7 +329,7 @@ impl Chat {
         }
         answer.seconds = started.elapsed().as_secs_f64();
         self.stats.questions += 1;
-        self.stats.tool_calls += answer.tool_calls;
+        self.stats.tool_calls += answer.tool_calls.len();
         Ok(answer)
     }
 
@@ -375,8 +376,8 @@ impl Chat {
                 show(Piece::Log(&format!("{}: {}", line.place, line.text)));
             }
             let stepped = stepped.map_err(failed)?;
-            answer.tool_calls += stepped.tools.len();
             let over = stepped.done || stepped.truncated;
+            answer.tool_calls.extend(stepped.tools);
             if !over && step < state.max_steps() {
                 show(Piece::Turn { text: &answer.text, reasoning: answer.reasoning.as_deref() });
             }

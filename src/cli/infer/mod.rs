@@ -142,7 +142,10 @@ fn open_local(
         },
     };
     let scripted = script.is_some();
-    let policy = PolicySettings { model, init: None, lora: None, ..settings.policy.clone() };
+    // The recipe's is for the recipe's own model.
+    let own = || settings.policy.base.clone();
+    let base = args.base.clone().or_else(|| (args.model.is_none() && args.hf.is_none()).then(own)).unwrap_or_default();
+    let policy = PolicySettings { model, base, init: None, lora: None, ..settings.policy.clone() };
     let (model, renderer, dir) = train::load_policy(&policy, &style, fetching)?;
 
     let mut sampling = settings.sampling.clone();

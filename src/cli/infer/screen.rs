@@ -143,7 +143,7 @@ impl Screen {
                 Some(FinishReason::Deadline) => ", cut off: out of time",
                 _ => "",
             };
-            let calls = match answer.tool_calls {
+            let calls = match answer.tool_calls.len() {
                 0 => String::new(),
                 1 => ", 1 tool call".to_owned(),
                 count => format!(", {count} tool calls"),

@@ -1,7 +1,10 @@
 //! Taking back, and going on in copies.
 
+use serde_json::{Value, json};
+
 use super::session::{Branch, Session};
 use crate::error::{Error, Kind, Result};
+use crate::mdp::Status;
 use crate::rollout::Attempt;
 
 impl Session {
@@ -59,6 +62,18 @@ impl Session {
             format!("{mark} {:<16} {steps} step{}, {end}", branch.name, if steps == 1 { "" } else { "s" })
         };
         self.branches.iter().enumerate().map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    /// The same as data.
+    pub(super) fn branches_json(&self) -> Value {
+        let one = |(index, branch): (usize, &Branch)| {
+            json!({
+                "name": branch.name, "current": index == self.current,
+                "steps": branch.attempt.trajectory().steps.len(), "failed": branch.failed,
+                "status": branch.attempt.over().map(Status::name),
+            })
+        };
+        self.branches.iter().enumerate().map(one).collect()
     }
 
     pub(super) fn switch(&mut self, name: &str) -> Result<()> {

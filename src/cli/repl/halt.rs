@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use console::Style as Paint;
+use serde_json::json;
 
 use super::commands::{self, HALTED};
-use super::terminal::{Terminal, say, told};
+use super::terminal::{Terminal, told};
 use crate::error::Result;
 use crate::script::{Halt, Layout, OnHalt, Resume, Shown};
 
@@ -32,7 +33,7 @@ fn traced(terminal: &Terminal, halt: &Halt<'_>, last: &RefCell<BTreeMap<String, 
     let now: BTreeMap<String, Shown> = halt
         .locals(&Layout::brief())
         .into_iter()
-        .filter(|(_, value)| value.0.first().is_some_and(|span| !span.text.starts_with("function")))
+        .filter(|(_, value)| value.spans.first().is_some_and(|span| !span.text.starts_with("function")))
         .collect();
     let old = last.replace(now.iter().map(|(name, value)| (name.clone(), value.to_string())).collect());
     let changed = now.iter().filter(|(name, value)| old.get(*name) != Some(&value.to_string()));
@@ -40,12 +41,25 @@ fn traced(terminal: &Terminal, halt: &Halt<'_>, last: &RefCell<BTreeMap<String, 
     let place = terminal.paint(&Paint::new().dim(), &halt.place);
     let line = format!("{place}  {}", halt.source.trim());
     let text = if values.is_empty() { line } else { format!("{line}\n    {}", values.join(", ")) };
-    say(&text).map(|()| Resume::Continue)
+    let told = || {
+        let locals: BTreeMap<&String, String> = now.iter().map(|(name, value)| (name, value.to_string())).collect();
+        json!({ "place": halt.place, "source": halt.source.trim(), "locals": locals })
+    };
+    terminal.item("traces", &text, told).map(|()| Resume::Continue)
 }
 
 fn stopped(terminal: &Terminal, halt: &Halt<'_>) -> Result<Resume> {
-    say(&format!("{}  {}", terminal.paint(&Paint::new().bold(), &halt.place), halt.source.trim()))?;
+    let source = halt.source.trim();
+    let line = format!("{}  {source}", terminal.paint(&Paint::new().bold(), &halt.place));
+    let kept = terminal.halt(&halt.place, source, &line)?;
+    let resume = look_around(terminal, halt);
+    terminal.go_on(kept);
+    resume
+}
+
+fn look_around(terminal: &Terminal, halt: &Halt<'_>) -> Result<Resume> {
     loop {
+        terminal.finish()?;
         let Some(typed) = terminal.next("halted> ")? else {
             terminal.leaving.set(true);
             return Ok(Resume::Abort);
@@ -55,12 +69,9 @@ fn stopped(terminal: &Terminal, halt: &Halt<'_>) -> Result<Resume> {
             continue;
         }
         if !typed.starts_with(':') {
+            terminal.begin("eval");
             match halt.eval(typed) {
-                Ok(values) => {
-                    for value in values {
-                        say(&terminal.value(&value))?;
-                    }
-                }
+                Ok(values) => terminal.values(&values)?,
                 Err(failure) => terminal.fail(told(&failure, None))?,
             }
             continue;
@@ -72,6 +83,7 @@ fn stopped(terminal: &Terminal, halt: &Halt<'_>) -> Result<Resume> {
                 continue;
             }
         };
+        terminal.begin(command.name);
         match command.name {
             "continue" => return Ok(Resume::Continue),
             "next" => return Ok(Resume::Next),
@@ -87,11 +99,15 @@ fn stopped(terminal: &Terminal, halt: &Halt<'_>) -> Result<Resume> {
             }
             "locals" => {
                 for (name, value) in halt.locals(&Layout::default()) {
-                    say(&format!("{name} = {}", terminal.value(&value)))?;
+                    let text = format!("{name} = {}", terminal.value(&value));
+                    terminal.item("locals", &text, || json!({ "name": name, "shown": value.to_string() }))?;
                 }
             }
-            "where" => say(&halt.frames.join("\n"))?,
-            _ => say(&commands::help(HALTED, "")?)?,
+            "where" => terminal.result("frames", &halt.frames.join("\n"), || json!(halt.frames))?,
+            _ => {
+                let help = commands::help(HALTED, "")?;
+                terminal.result("help", &help, || json!(help))?;
+            }
         }
     }
 }

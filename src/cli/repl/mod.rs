@@ -1,8 +1,10 @@
 //! `r1 repl`: a script under the hands: be the policy, look at everything, take it back, stop in the middle.
 
+mod answer;
 mod branches;
 mod commands;
 mod halt;
+mod outcome;
 mod replaying;
 mod sampler;
 mod save;
@@ -14,7 +16,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use console::Style as Paint;
+use serde_json::{Value, json};
 
 use super::args::{OutputArgs, ReplArgs};
 use super::diff;
@@ -28,7 +30,7 @@ use crate::services::TensorThread;
 use crate::telemetry::{Interrupt, ctrl_c};
 use commands::{COMMANDS, help};
 use session::{Opening, Session};
-use terminal::{Terminal, say, told};
+use terminal::{Terminal, told};
 
 pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
     if let Some(threads) = args.threads {
@@ -63,11 +65,16 @@ pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
     if stands_in {
         terminal.note("its model is not on this machine: tokens are those of r1-nano until :sample fetches it");
     }
+    terminal.begin(if args.replay.is_some() { "replay" } else { "reset" });
     let begun = match &args.replay {
         Some(place) => session.replay(place),
         None if session.loaded.worker.rows(Split::Train)?.is_some() => session.reset(None, None, None, None),
-        None => Ok(()),
+        None => {
+            terminal.begin("");
+            Ok(())
+        }
     };
+    terminal.finish()?;
     if let Err(error) = begun {
         terminal.fail(error)?;
     }
@@ -85,6 +92,7 @@ fn talk(terminal: &Terminal, interrupt: Interrupt, take: &mut dyn FnMut(&str) ->
         }
         interrupt.at_once(false);
         let taken = take(&typed);
+        terminal.finish()?;
         if terminal.leaving.get() {
             return Ok(ExitCode::SUCCESS);
         }
@@ -102,9 +110,11 @@ fn talk(terminal: &Terminal, interrupt: Interrupt, take: &mut dyn FnMut(&str) ->
 
 /// Without a script: code alone.
 fn bare(terminal: &Rc<Terminal>, interrupt: Interrupt, output: OutputArgs) -> Result<ExitCode> {
+    let out = Rc::clone(terminal);
     let echo = Box::new(move |line: &crate::script::LogLine, stream| match stream {
-        Stream::Out => drop(super::print(&line.text)),
-        Stream::Log => drop(say(&format!("{}: {}", line.place, line.text))),
+        Stream::Out if !out.is_json() => drop(super::print(&line.text)),
+        Stream::Out => drop(out.item("printed", "", || line.text.as_str().into())),
+        Stream::Log => drop(out.log(&line.place, &line.text)),
     });
     let console = Console::bare(Arc::new(TensorThread::new(output.reporter())), echo)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -116,15 +126,20 @@ fn bare(terminal: &Rc<Terminal>, interrupt: Interrupt, output: OutputArgs) -> Re
     talk(terminal, interrupt, &mut |typed| {
         if typed.starts_with(':') {
             let (command, rest) = commands::parse(typed, COMMANDS)?;
+            terminal.begin(command.name);
             return match command.name {
                 "quit" => Ok(false),
-                "help" => say(&help(COMMANDS, rest)?).map(|()| true),
+                "help" => {
+                    let help = help(COMMANDS, rest)?;
+                    terminal.result("help", &help, || help.as_str().into()).map(|()| true)
+                }
                 name => Err(Error::new(Kind::Usage, format!("`:{name}` needs a script")).hint("r1 repl SCRIPT")),
             };
         }
+        terminal.begin("eval");
         let values = wait(&runtime, interrupt, console.eval(typed))?;
         let values = values.map_err(|failure| told(&failure, None))?;
-        values.iter().try_for_each(|value| say(&terminal.value(value)))?;
+        terminal.values(&values)?;
         Ok(true)
     })
 }
@@ -132,9 +147,11 @@ fn bare(terminal: &Rc<Terminal>, interrupt: Interrupt, output: OutputArgs) -> Re
 /// Carries out one input; whether to go on.
 fn take(session: &mut Session, terminal: &Terminal, typed: &str) -> Result<bool> {
     if !typed.starts_with(':') {
+        terminal.begin("eval");
         return session.eval(typed).map(|()| true);
     }
     let (command, rest) = commands::parse(typed, COMMANDS)?;
+    terminal.begin(command.name);
     match command.name {
         "quit" => return Ok(false),
         "reset" => reset(session, rest)?,
@@ -143,20 +160,20 @@ fn take(session: &mut Session, terminal: &Terminal, typed: &str) -> Result<bool>
         "tool" => {
             let end = rest.find(|c: char| c.is_whitespace() || c == '{').unwrap_or(rest.len());
             let (name, arguments) = (&rest[..end], rest[end..].trim());
-            let arguments = if arguments.is_empty() { serde_json::json!({}) } else { session.arguments(arguments)? };
+            let arguments = if arguments.is_empty() { json!({}) } else { session.arguments(arguments)? };
             session.call(name, arguments)?;
         }
         "sample" => session.sample(number(rest)?.unwrap_or(1))?,
         "obs" => {
             let shown = session.observation()?;
-            say(&view::observation(terminal, &shown, true))?;
+            terminal.result("observation", &view::observation(terminal, &shown, true), || json!(shown))?;
             session.tell_log()?;
         }
         "tokens" => {
             let (ids, new_row) = session.tokens()?;
             let loaded = Rc::clone(&session.loaded);
-            let text = view::prompt(terminal, &loaded.renderer, session.attempt()?, &ids, new_row);
-            say(&text)?;
+            let prompt = view::Prompt::new(&loaded.renderer, session.attempt()?, &ids, new_row);
+            terminal.result("tokens", &prompt.text(terminal.colour), || prompt.to_json())?;
         }
         "state" => {
             session.attempt()?;
@@ -167,50 +184,62 @@ fn take(session: &mut Session, terminal: &Terminal, typed: &str) -> Result<bool>
         "diff" => {
             let (was, is) = session.states()?;
             let text = diff::lines(&was, &is, terminal.colour);
-            say(if text.is_empty() { "nothing changed" } else { &text })?;
+            terminal.result("diff", if text.is_empty() { "nothing changed" } else { &text }, || json!(text))?;
         }
         "reward" => {
-            let text = session.reward()?;
-            say(&text)?;
+            let reward = session.reward()?;
+            terminal.result("reward", &reward.text(), || reward.to_json())?;
         }
         "undo" => {
             let done = session.undo(number(rest)?.unwrap_or(1))?;
             let steps = session.attempt()?.trajectory().steps.len();
             let left = if steps == 1 { "1 step is".to_owned() } else { format!("{steps} steps are") };
-            terminal.note(&format!("{done} taken back; {left} left"));
+            terminal.remark("steps", &format!("{done} taken back; {left} left"), || json!(steps))?;
         }
         "fork" => {
             let name = session.fork(rest)?;
-            terminal.note(&format!("on {name}"));
+            terminal.remark("branch", &format!("on {name}"), || json!(name))?;
         }
-        "branches" => say(&session.list())?,
-        "branch" => session.switch(rest)?,
+        "branches" => terminal.result("branches", &session.list(), || session.branches_json())?,
+        "branch" => {
+            session.switch(rest)?;
+            terminal.remark("branch", &format!("on {rest}"), || json!(rest))?;
+        }
         "replay" => session.replay(rest)?,
         "break" if rest.is_empty() => {
             let list = session.console.breakpoints();
             let line =
                 |stop: &crate::script::Breakpoint| format!("{stop}{}", if stop.trace { "  (trace)" } else { "" });
             let text = list.iter().map(line).collect::<Vec<_>>().join("\n");
-            say(if text.is_empty() { "no breakpoints" } else { &text })?;
+            let all = || list.iter().map(breakpoint).collect();
+            terminal.result("breakpoints", if text.is_empty() { "no breakpoints" } else { &text }, all)?;
         }
         "break" | "trace" => {
             let set = session.console.set_breakpoint(rest, command.name == "trace")?;
             let first = &set[0];
             let more = if set.len() > 1 { format!(" and {} more lines", set.len() - 1) } else { String::new() };
-            say(&format!("{} at {first}{more}", if first.trace { "traces" } else { "stops" }))?;
+            let text = format!("{} at {first}{more}", if first.trace { "traces" } else { "stops" });
+            terminal.result("breakpoints", &text, || set.iter().map(breakpoint).collect())?;
         }
         "clear" => {
             let gone = session.console.clear_breakpoints(Some(rest).filter(|rest| !rest.is_empty()))?;
-            terminal.note(&format!("{gone} taken away"));
+            terminal.remark("removed", &format!("{gone} taken away"), || json!(gone))?;
         }
         "reload" => session.reload()?,
         "save" => {
             session.save(rest.as_ref())?;
-            say(&format!("{rest} written; r1 test {rest} runs it"))?;
+            terminal.result("file", &format!("{rest} written; r1 test {rest} runs it"), || json!(rest))?;
         }
-        _ => say(&terminal.paint(&Paint::new(), &help(COMMANDS, rest)?))?,
+        _ => {
+            let help = help(COMMANDS, rest)?;
+            terminal.result("help", &help, || json!(help))?;
+        }
     }
     Ok(true)
+}
+
+fn breakpoint(stop: &crate::script::Breakpoint) -> Value {
+    json!({ "path": stop.path, "line": stop.line, "trace": stop.trace })
 }
 
 /// `[eval] [ROW] [seed=N]`, or a task as a table.

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use serde_json::json;
+
 use super::session::{Session, Start, console};
-use super::terminal::say;
 use crate::cli::recorded::{Id, Recorded};
 use crate::error::{Error, Kind, Result};
 use crate::rollout;
@@ -44,7 +45,13 @@ impl Session {
             None => format!("{}, reward {}", trajectory.status.name(), signed(trajectory.total_reward())),
         };
         let count = trajectory.steps.len();
-        say(&format!("{}: {count} step{}, {end}", trajectory.id, if count == 1 { "" } else { "s" }))?;
+        let text = format!("{}: {count} step{}, {end}", trajectory.id, if count == 1 { "" } else { "s" });
+        self.terminal.result("trajectory", &text, || {
+            json!({
+                "id": trajectory.id, "steps": count, "status": trajectory.status.name(),
+                "reward": trajectory.total_reward(), "error": trajectory.error,
+            })
+        })?;
         let quiet = step.unwrap_or(last) - 1;
         self.recorded = Some(trajectory);
         self.begin(start, &record)?;
@@ -70,7 +77,7 @@ impl Session {
         } else {
             Loaded::with(script, Arc::clone(&self.loaded.renderer), self.loaded.max_context, false)?
         };
-        say(&format!("{} loaded", file.display()))?;
+        self.terminal.result("script", &format!("{} loaded", file.display()), || json!(file))?;
         self.replace(loaded)
     }
 
@@ -82,7 +89,8 @@ impl Session {
         self.loaded = Rc::new(loaded);
         for stop in kept {
             if self.console.set_breakpoint(&stop.to_string(), stop.trace).is_err() {
-                say(&format!("the breakpoint at {stop} is gone"))?;
+                let text = format!("the breakpoint at {stop} is gone");
+                self.terminal.item("warnings", &text, || json!(text))?;
             }
         }
         let (Some(start), current) = (self.start.clone(), self.current) else { return Ok(()) };
@@ -90,12 +98,13 @@ impl Session {
         let mut all = Vec::new();
         let several = old.len() > 1;
         for branch in old {
-            if several {
-                say(&format!("branch {}", branch.name))?;
+            if several && !self.terminal.is_json() {
+                self.terminal.result("", &format!("branch {}", branch.name), || json!(null))?;
             }
             let played = branch.attempt.trajectory().steps.clone();
             let record = Record::replay(branch.attempt.state().record().exchanges(), Strictness::Live);
             self.begin(start.clone(), &record)?;
+            self.branches[0].name = branch.name;
             for step in played {
                 if self.ready().is_err() {
                     break;
@@ -103,9 +112,7 @@ impl Session {
                 // The beginnings of the other branches are not worth another look.
                 self.act(rollout::completion(&step), None)?;
             }
-            let mut again = self.branches.remove(0);
-            again.name = branch.name;
-            all.push(again);
+            all.push(self.branches.remove(0));
         }
         self.branches = all;
         self.current = current;

@@ -1,7 +1,6 @@
 //! What a session is about: a script, a task, and the trajectories that are tried on it. Everything that changes one can be
 //! taken back, because a state is plain data.
 
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -9,15 +8,15 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::sampler::Sampler;
-use super::terminal::{Terminal, say, told};
+use super::terminal::{Terminal, told};
 use super::{halt, view};
 use crate::cli::infer::recipe::wait;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Action, Completion, FinishReason, Observation, Status, ToolCall, Trajectory};
+use crate::mdp::{Action, Completion, FinishReason, Observation, ToolCall, Trajectory, seed_value};
 use crate::rollout::{self, Attempt, Spec, Stage, Stop};
 use crate::script::{Console, Failure, Layout, Record, Split};
 use crate::services::Loaded;
-use crate::telemetry::{Interrupt, Reporter, signed};
+use crate::telemetry::{Interrupt, Reporter};
 
 /// What a trajectory begins with.
 #[derive(Clone, Debug)]
@@ -132,7 +131,7 @@ impl Session {
     /// Tells what the script has logged.
     pub(super) fn tell_log(&self) -> Result<()> {
         for line in self.console.take_log() {
-            say(&format!("{}: {}", line.place, line.text))?;
+            self.terminal.log(&line.place, &line.text)?;
         }
         Ok(())
     }
@@ -203,10 +202,13 @@ impl Session {
                 None if self.recorded.is_some() => "the recorded task".to_owned(),
                 None => "a task of your own".to_owned(),
             };
-            self.terminal.note(&format!("{of}, seed {}", start.seed));
+            self.terminal.remark("start", &format!("{of}, seed {}", start.seed), || {
+                let (split, row) = (start.split.name(), start.row);
+                json!({ "split": split, "row": row, "task": start.task, "seed": seed_value(start.seed) })
+            })?;
         }
         let shown = self.observation()?;
-        say(&view::observation(&self.terminal, &shown, false))?;
+        self.terminal.result("observation", &view::observation(&self.terminal, &shown, false), || json!(shown))?;
         self.tell_log()
     }
 
@@ -293,7 +295,8 @@ impl Session {
         };
         let (_, ids, _) = self.look()?;
         if ids != step.prompt_ids {
-            say(&format!("step {}: the prompt is not the recorded one (r1 replay shows how)", done + 1))?;
+            let text = format!("step {}: the prompt is not the recorded one (r1 replay shows how)", done + 1);
+            self.terminal.item("warnings", &text, || json!(text))?;
         }
         self.act(rollout::completion(&step), None)
     }
@@ -360,66 +363,6 @@ impl Session {
         self.show_step(&shown)
     }
 
-    /// What came of the last step.
-    fn show_step(&mut self, before: &Observation) -> Result<()> {
-        let attempt = self.attempt()?;
-        let number = attempt.trajectory().steps.len();
-        let mut over = attempt.over();
-        let Some(step) = attempt.trajectory().steps.last().cloned() else { return Ok(()) };
-        let mut line = format!("step {number}: reward {}", signed(step.reward));
-        for tool in &step.tools {
-            let bad = if tool.ok { "" } else { " (failed)" };
-            let _ = write!(line, ", {}{bad}", tool.name);
-        }
-        if over.is_none() {
-            match self.observation() {
-                Ok(now) => {
-                    say(&line)?;
-                    return say(&view::news(&self.terminal, Some(before), &now));
-                }
-                Err(error) => {
-                    over = self.attempt()?.over();
-                    if over.is_none() {
-                        return Err(error);
-                    }
-                }
-            }
-        }
-        say(&line)?;
-        let messages = {
-            let loaded = Rc::clone(&self.loaded);
-            loaded.worker.messages(self.attempt()?.state())
-        };
-        say(&view::news(&self.terminal, Some(before), &Observation::Messages(messages)))?;
-        let name = over.map_or("", Status::name);
-        let reward = self.reward()?;
-        let limit = self.attempt()?.trajectory().truncated_by;
-        let limit = limit.map_or_else(String::new, |limit| format!(" by {}", limit.name()));
-        say(&format!("{name}{limit} after {number} step{}: {reward}", if number == 1 { "" } else { "s" }))
-    }
-
-    /// The whole reward if it ended here, and the parts of its outcome.
-    pub(super) fn reward_parts(&mut self) -> Result<(f64, Vec<(String, f64)>)> {
-        let loaded = Rc::clone(&self.loaded);
-        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
-        self.branch()?;
-        let attempt = &self.branches[self.current].attempt;
-        let outcome = self.wait(attempt.reward(stage))?.map_err(|failure| self.told(&failure))?;
-        let steps: f64 = attempt.trajectory().steps.iter().fold(0.0, |sum, step| sum + step.reward);
-        Ok((steps + outcome.total, outcome.parts.into_iter().collect()))
-    }
-
-    /// The reward if it ended here.
-    pub(super) fn reward(&mut self) -> Result<String> {
-        let loaded = Rc::clone(&self.loaded);
-        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
-        self.branch()?;
-        let attempt = &self.branches[self.current].attempt;
-        let outcome = self.wait(attempt.reward(stage))?.map_err(|failure| self.told(&failure))?;
-        self.tell_log()?;
-        Ok(view::reward(attempt, &outcome))
-    }
-
     /// The state's text before the last step and now.
     pub(super) fn states(&mut self) -> Result<(String, String)> {
         let console = self.console.clone();
@@ -450,10 +393,7 @@ impl Session {
         }
         self.tell_log()?;
         let values = done?.map_err(|failure| self.told(&failure))?;
-        for value in &values {
-            say(&self.terminal.value(value))?;
-        }
-        Ok(())
+        self.terminal.values(&values)
     }
 
     /// The arguments of a call: JSON, as models write them, or a table.

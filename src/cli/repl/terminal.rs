@@ -15,10 +15,10 @@ use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Context, Editor, Helper};
 
+use super::answer::Answers;
 use super::commands::{self, COMMANDS};
 use crate::cli::args::OutputArgs;
 use crate::cli::failure::Voice;
-use crate::cli::print;
 use crate::error::{Error, Kind, Result, harmless};
 use crate::script::{self, Console, Failure, Shown, Style};
 
@@ -29,6 +29,7 @@ pub(super) struct Terminal {
     names: Names,
     pub(super) colour: bool,
     voice: Voice,
+    pub(super) answers: Answers,
     /// What went wrong where it could not be told: at a breakpoint.
     broken: RefCell<Option<Error>>,
     /// What was decided at a breakpoint: to give the call up, to leave.
@@ -50,8 +51,9 @@ impl Terminal {
             editor: None,
             history: None,
             names: Rc::clone(&names),
-            colour: wanted && io::stdout().is_terminal(),
-            voice: Voice::new(false, wanted),
+            colour: wanted && !output.json && io::stdout().is_terminal(),
+            voice: Voice::new(output.json, wanted),
+            answers: output.json.then(RefCell::default),
             broken: RefCell::default(),
             aborted: Cell::new(false),
             leaving: Cell::new(false),
@@ -60,8 +62,8 @@ impl Terminal {
         if !person {
             return Ok(terminal);
         }
-        // Where results go to a file, the prompt must not.
-        let behavior = if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
+        // Where results go to a file or a program, the prompt must not.
+        let behavior = if io::stdout().is_terminal() && !output.json { Behavior::Stdio } else { Behavior::PreferTerm };
         let config = Config::builder().behavior(behavior).completion_type(CompletionType::List).build();
         let mut editor = Editor::with_config(config).map_err(|e| failed(&e))?;
         editor.set_helper(Some(Assistant(names)));
@@ -128,6 +130,17 @@ impl Terminal {
         style.clone().force_styling(self.colour).apply_to(text).to_string()
     }
 
+    /// The values of typed code.
+    pub(super) fn values(&self, values: &[Shown]) -> Result<()> {
+        for value in values {
+            self.item("values", &self.value(value), || value.data.clone().unwrap_or_default())?;
+            if self.is_json() {
+                self.item("shown", "", || value.to_string().into())?;
+            }
+        }
+        Ok(())
+    }
+
     /// A value in colours.
     pub(super) fn value(&self, shown: &Shown) -> String {
         let paint = |style: Style| match style {
@@ -137,7 +150,7 @@ impl Terminal {
             Style::Number => Paint::new().cyan(),
             Style::Word => Paint::new().magenta(),
         };
-        shown.0.iter().map(|span| self.paint(&paint(span.style), &harmless(&span.text))).collect()
+        shown.spans.iter().map(|span| self.paint(&paint(span.style), &harmless(&span.text))).collect()
     }
 
     /// Keeps an error until the call that it broke is over.
@@ -158,11 +171,6 @@ impl Terminal {
         self.voice.fail(&error);
         Ok(())
     }
-}
-
-/// Prints a result.
-pub(super) fn say(text: &str) -> Result<()> {
-    print(&format!("{}\n", text.trim_end_matches('\n')))
 }
 
 /// A failure of the script as an error: its place, the line there, the way to it.

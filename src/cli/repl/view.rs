@@ -1,8 +1,10 @@
 //! How observations, tokens and rewards look.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use console::Style as Paint;
+use serde_json::{Value, json};
 
 use super::terminal::Terminal;
 use crate::cli::tokens;
@@ -66,41 +68,59 @@ pub(super) fn news(terminal: &Terminal, before: Option<&Observation>, now: &Obse
 }
 
 /// The prompt token by token.
-pub(super) fn prompt(
-    terminal: &Terminal,
-    renderer: &Renderer,
-    attempt: &Attempt,
-    ids: &[u32],
-    new_row: bool,
-) -> String {
-    let tokenizer = renderer.tokenizer();
-    let mut sampled = vec![false; ids.len()];
-    if !new_row {
-        // The replies since the row began stand where they were sampled.
-        for step in row(&attempt.trajectory().steps) {
-            let (start, end) = (step.prompt_ids.len(), step.prompt_ids.len() + step.response_ids.len());
-            sampled[start.min(ids.len())..end.min(ids.len())].fill(true);
+pub(super) struct Prompt {
+    tokens: Vec<ShownToken>,
+    ids: Vec<u32>,
+    budget: usize,
+    max_context: usize,
+}
+
+impl Prompt {
+    pub(super) fn new(renderer: &Renderer, attempt: &Attempt, ids: &[u32], new_row: bool) -> Self {
+        let tokenizer = renderer.tokenizer();
+        let mut sampled = vec![false; ids.len()];
+        if !new_row {
+            // The replies since the row began stand where they were sampled.
+            for step in row(&attempt.trajectory().steps) {
+                let (start, end) = (step.prompt_ids.len(), step.prompt_ids.len() + step.response_ids.len());
+                sampled[start.min(ids.len())..end.min(ids.len())].fill(true);
+            }
         }
-    }
-    let shown: Vec<ShownToken> = ids
-        .iter()
-        .zip(&sampled)
-        .map(|(id, sampled)| ShownToken {
+        let shown = |(id, sampled): (&u32, &bool)| ShownToken {
             text: tokenizer.decode(&[*id], false),
             sampled: *sampled,
             special: tokenizer.decode(&[*id], true).is_empty(),
             advantage: 0.0,
+        };
+        let spec = attempt.spec();
+        Self {
+            tokens: ids.iter().zip(&sampled).map(shown).collect(),
+            ids: ids.to_vec(),
+            budget: spec.budget(),
+            max_context: spec.max_context,
+        }
+    }
+
+    pub(super) fn text(&self, colour: bool) -> String {
+        let own = self.tokens.iter().filter(|token| token.sampled).count();
+        format!(
+            "{}\n{}{} tokens, {own} of them sampled; the budget is {}, the context holds {}\n",
+            tokens::legend(colour),
+            tokens::row(&self.tokens, false, colour),
+            self.tokens.len(),
+            self.budget,
+            self.max_context
+        )
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let texts: Vec<&str> = self.tokens.iter().map(|token| token.text.as_str()).collect();
+        let sampled: Vec<bool> = self.tokens.iter().map(|token| token.sampled).collect();
+        json!({
+            "ids": self.ids, "texts": texts, "sampled": sampled, "budget": self.budget,
+            "max_context": self.max_context,
         })
-        .collect();
-    let (spec, own) = (attempt.spec(), sampled.iter().filter(|sampled| **sampled).count());
-    format!(
-        "{}\n{}{} tokens, {own} of them sampled; the budget is {}, the context holds {}\n",
-        tokens::legend(terminal.colour),
-        tokens::row(&shown, false, terminal.colour),
-        ids.len(),
-        spec.budget(),
-        spec.max_context
-    )
+    }
 }
 
 /// The steps of the row that the last one belongs to.
@@ -110,22 +130,43 @@ fn row(steps: &[Step]) -> &[Step] {
 }
 
 /// What there is to gain so far.
-pub(super) fn reward(attempt: &Attempt, outcome: &Reward) -> String {
-    let trajectory = attempt.trajectory();
-    let steps: f64 = trajectory.steps.iter().fold(0.0, |sum, step| sum + step.reward);
-    let mut out = String::new();
-    let mut parts = trajectory.reward_parts.clone();
-    for (name, value) in &outcome.parts {
-        *parts.entry(name.clone()).or_insert(0.0) += value;
+pub(super) struct Gain {
+    steps: Vec<f64>,
+    outcome: f64,
+    parts: BTreeMap<String, f64>,
+}
+
+impl Gain {
+    pub(super) fn new(attempt: &Attempt, outcome: &Reward) -> Self {
+        let trajectory = attempt.trajectory();
+        let mut parts = trajectory.reward_parts.clone();
+        for (name, value) in &outcome.parts {
+            *parts.entry(name.clone()).or_insert(0.0) += value;
+        }
+        Self { steps: trajectory.steps.iter().map(|step| step.reward).collect(), outcome: outcome.total, parts }
     }
-    let list: Vec<String> = parts.iter().map(|(name, value)| format!("{name} {}", plain(*value))).collect();
-    let _ = write!(out, "reward {}", signed(steps + outcome.total));
-    if steps.abs() > 0.0 {
-        let each: Vec<String> = trajectory.steps.iter().map(|step| signed(step.reward)).collect();
-        let _ = write!(out, " = steps {} and outcome {}", each.join(" "), signed(outcome.total));
+
+    fn of_steps(&self) -> f64 {
+        self.steps.iter().fold(0.0, |sum, reward| sum + reward)
     }
-    if !list.is_empty() {
-        let _ = write!(out, "  ({})", list.join(", "));
+
+    pub(super) fn text(&self) -> String {
+        let mut out = format!("reward {}", signed(self.of_steps() + self.outcome));
+        if self.of_steps().abs() > 0.0 {
+            let each: Vec<String> = self.steps.iter().map(|reward| signed(*reward)).collect();
+            let _ = write!(out, " = steps {} and outcome {}", each.join(" "), signed(self.outcome));
+        }
+        if !self.parts.is_empty() {
+            let parts: Vec<String> =
+                self.parts.iter().map(|(name, value)| format!("{name} {}", plain(*value))).collect();
+            let _ = write!(out, "  ({})", parts.join(", "));
+        }
+        out
     }
-    out
+
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "total": self.of_steps() + self.outcome, "steps": self.steps, "outcome": self.outcome, "parts": self.parts,
+        })
+    }
 }

@@ -35,6 +35,15 @@ pub(super) const SETTINGS: &[Setting] = &[
          embedded model.",
     ),
     s(
+        "policy.base",
+        "string",
+        "",
+        "\"\"",
+        "",
+        "The base model of an adapter (policy.model, or a resumed run's checkpoint), in place of the one that its \
+         adapter_config.json names.",
+    ),
+    s(
         "policy.dtype",
         "\"auto\" | \"f32\" | \"bf16\"",
         "",
@@ -157,6 +166,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "≥ 0",
         "Longest first prompt of a task; 0 is what leaves room for a reply in the context.",
     ),
+    s("data.check_rows", "integer", "rows", "50000", "≥ 0", "Rows of each dataset read before step 1; 0: all."),
     s(
         "data.overlong_prompts",
         "\"auto\" | \"filter\" | \"error\" | \"keep\"",

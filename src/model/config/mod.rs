@@ -21,6 +21,9 @@ pub use rope::{Rope, Scaling};
 /// Largest rope base, scale or epsilon: beyond, their powers are no finite numbers in f32.
 const LARGEST: f64 = 1e18;
 
+/// Tokens of the longest context that a scaling may ask for.
+const LARGEST_CONTEXT: f64 = (1_u64 << 30) as f64;
+
 /// Shape, constants and parts of a decoder-only transformer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -209,6 +212,19 @@ impl Config {
             object.insert("rope_theta".to_owned(), json!(rope.theta));
         }
         Value::Object(object)
+    }
+
+    /// Longest sequence that the arithmetic is meant for: `max_position_embeddings`, and with dynamic rotary embeddings
+    /// `factor` times as many tokens.
+    pub fn longest_context(&self) -> usize {
+        let factor = self.ropes.iter().filter_map(Rope::dynamic_factor).fold(1.0, f64::max);
+        (self.max_position_embeddings as f64 * factor).min(LARGEST_CONTEXT) as usize
+    }
+
+    /// Whether a sequence of so many tokens turns every token by its own length, so that what a cache holds of it differs
+    /// from a pass over the whole.
+    pub fn turns_by_length(&self, tokens: usize) -> bool {
+        tokens > self.max_position_embeddings && self.ropes.iter().any(Rope::is_dynamic)
     }
 
     /// What is special about a layer.

@@ -127,9 +127,17 @@ impl Rope {
         }
     }
 
+    /// By how much sequences may be longer than `max_position_embeddings`, where frequencies depend on their length.
+    pub(in crate::model) fn dynamic_factor(&self) -> Option<f64> {
+        match self.scaling {
+            Scaling::Dynamic { factor } => Some(factor),
+            _ => None,
+        }
+    }
+
     /// Whether the frequencies of a sequence depend on its length.
     pub(in crate::model) fn is_dynamic(&self) -> bool {
-        matches!(self.scaling, Scaling::Dynamic { .. })
+        self.dynamic_factor().is_some()
     }
 
     /// Frequencies `[D / 2]` for a sequence of `length` tokens, f32 or f64. The operations are those of transformers, in

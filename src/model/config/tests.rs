@@ -247,3 +247,38 @@ fn a_rope_base_beyond_f32_is_refused() {
     let message = Config::from_json(&with(qwen2(), json!({"rope_theta": 1e308}))).unwrap_err().message;
     assert!(message.contains("`rope_theta` is 1"), "{message}");
 }
+
+/// As transformers 5.17 reads the files: `_sliding_window_pattern` is a note beside `layer_types`, and a scaling by the old
+/// key `type` is lost in the defaults of Gemma 3. Elsewhere `type` is `rope_type`.
+#[test]
+fn old_keys_of_gemma_are_read_as_transformers_reads_them() {
+    let fields = json!({
+        "hidden_activation": "gelu_pytorch_tanh", "num_hidden_layers": 6, "sliding_window": 512,
+        "query_pre_attn_scalar": 64,
+    });
+    let gemma = with(without(base("Gemma3ForCausalLM", "gemma3_text"), &["hidden_act"]), fields);
+    let full = |config: &Config| -> Vec<usize> { (0..6).filter(|&layer| windows(config)[layer].is_none()).collect() };
+    assert_eq!(full(&read(with(gemma.clone(), json!({"_sliding_window_pattern": 3})))), [5]);
+    assert_eq!(full(&read(with(gemma.clone(), json!({"sliding_window_pattern": 3})))), [2, 5]);
+    let scaled = |key: &str| json!({"rope_scaling": {key: "linear", "factor": 8.0}});
+    let scaling = |config: &Config| config.ropes[0].scaling;
+    assert_eq!(scaling(&read(with(gemma.clone(), scaled("type")))), Scaling::None);
+    assert_eq!(scaling(&read(with(gemma.clone(), scaled("rope_type")))), Scaling::Linear { factor: 8.0 });
+    let nested = json!({"rope_parameters": {"full_attention": {"type": "linear", "factor": 8.0}}});
+    assert_eq!(scaling(&read(with(without(gemma, &["rope_theta"]), nested))), Scaling::Linear { factor: 8.0 });
+    assert_eq!(scaling(&read(with(qwen2(), scaled("type")))), Scaling::Linear { factor: 8.0 });
+}
+
+#[test]
+fn dynamic_ropes_take_longer_sequences() {
+    let dynamic = read(with(
+        qwen2(),
+        json!({"max_position_embeddings": 64, "rope_scaling": {"rope_type": "dynamic", "factor": 2.5}}),
+    ));
+    assert_eq!(dynamic.longest_context(), 160);
+    assert!(dynamic.turns_by_length(65) && !dynamic.turns_by_length(64));
+    let plain = read(with(qwen2(), json!({"max_position_embeddings": 64})));
+    assert!(plain.longest_context() == 64 && !plain.turns_by_length(65));
+    let linear = json!({"max_position_embeddings": 64, "rope_scaling": {"rope_type": "linear", "factor": 2.0}});
+    assert_eq!(read(with(qwen2(), linear)).longest_context(), 64);
+}

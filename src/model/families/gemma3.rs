@@ -27,8 +27,8 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     config.embedding_scale = (config.hidden_size as f64).sqrt();
     config.attention_scale = Some(fields.number("query_pre_attn_scalar")?.unwrap_or(256.0).powf(-0.5));
     let window = fields.size("sliding_window", Some(4096))?;
-    let named = fields.optional_size("_sliding_window_pattern")?;
-    let pattern = fields.optional_size("sliding_window_pattern")?.or(named).unwrap_or(6);
+    // `_sliding_window_pattern` is a note that transformers writes beside `layer_types`, and does not read.
+    let pattern = fields.optional_size("sliding_window_pattern")?.unwrap_or(6);
     if pattern == 0 {
         return Err(Fields::wrong("sliding_window_pattern", &json!(0), "it must be 1 or more"));
     }
@@ -44,6 +44,9 @@ fn ropes(fields: &mut Fields, theta: f64, max_position: usize) -> Result<Vec<Rop
     let nested = |value: &Value| value.get("full_attention").is_some() || value.get("sliding_attention").is_some();
     let local = fields.number("rope_local_base_freq")?.unwrap_or(10_000.0);
     let Some(value) = fields.take_if("rope_parameters", nested) else {
+        // transformers puts `rope_scaling` on top of `rope_type = "default"` here, so that its old key `type` says nothing.
+        let untyped = |value: &Value| value.is_object() && value.get("rope_type").is_none_or(Value::is_null);
+        fields.take_if("rope_scaling", untyped);
         let full = Rope::read(fields, theta, max_position)?;
         return Ok(vec![full, Rope { theta: local, scaling: Scaling::None }]);
     };

@@ -53,7 +53,8 @@ fn left_out(row: u64, tried: &[Tried], worker: &Worker, script: &Script) -> bool
             worker.parts(Split::Train).unwrap_or_default().iter().any(|part| {
                 let start = end;
                 end += part.rows;
-                (start..end).contains(&row) && !part.generated
+                let checked = start + script.settings.data.checked(part.rows);
+                (start..checked).contains(&row) && !part.generated
             })
         }
     };

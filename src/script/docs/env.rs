@@ -55,7 +55,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                 ),
                 p(
                     "data?",
-                    "{train: (Dataset | string | table | {Task})?, eval: (Dataset | string | table | {Task})?, max_prompt_tokens: number?, overlong_prompts: string?}",
+                    "{train: (Dataset | string | table | {Task})?, eval: (Dataset | string | table | {Task})?, max_prompt_tokens: number?, overlong_prompts: string?, check_rows: number?}",
                     "Where tasks come from; several datasets by name or as a list are mixed (docs/data.md)",
                 ),
                 p("sampling?", "Sampling", "How replies are sampled"),

@@ -119,7 +119,7 @@ impl Halt<'_> {
             };
             let function = chunk(&format!("return {text}")).or_else(|_| chunk(&super::lasting(text)))?;
             let values: mlua::MultiValue = function.call(())?;
-            Ok(values.iter().map(|value| Shown::of(value, &Layout::default())).collect())
+            Ok(values.iter().map(Shown::typed).collect())
         };
         run().map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
     }

@@ -146,7 +146,7 @@ impl Console {
         if let Some(value) = values.iter().next().filter(|value| !value.is_nil() && values.len() == 1) {
             self.variables.raw_set("_", value)?;
         }
-        Ok(values.iter().map(|value| Shown::of(value, &Layout::default())).collect())
+        Ok(values.iter().map(Shown::typed).collect())
     }
 
     /// Typed code as a function: an expression if it can be one. A `local` of the outermost level lasts like any variable.

@@ -3,8 +3,10 @@
 use std::fmt::Write;
 
 use mlua::{Table, Value};
+use serde_json::Value as Json;
 
 use super::is_name;
+use crate::script::convert;
 
 /// What a part of a shown value is, for those who have colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,11 +60,15 @@ impl Layout {
 
 /// A value, ready to be printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shown(pub Vec<Span>);
+pub struct Shown {
+    pub spans: Vec<Span>,
+    /// The value of typed code where it is plain data.
+    pub data: Option<Json>,
+}
 
 impl std::fmt::Display for Shown {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|span| f.write_str(&span.text))
+        self.spans.iter().try_for_each(|span| f.write_str(&span.text))
     }
 }
 
@@ -72,7 +78,13 @@ impl Shown {
         let tree = writer.read(value);
         let mut spans = Vec::new();
         tree.write(&mut spans, layout.width, 0, 0);
-        Self(spans)
+        Self { spans, data: None }
+    }
+
+    /// The value of typed code, with its data.
+    pub(crate) fn typed(value: &Value) -> Self {
+        let data = convert::to_json(value, "it", convert::Odd::Refuse).ok();
+        Self { data, ..Self::of(value, &Layout::default()) }
     }
 }
 
@@ -123,7 +135,7 @@ impl Writer<'_> {
                 let place = super::super::vm::definition(function).map_or_else(String::new, |at| format!(" ({at})"));
                 span(Style::Word, format!("function{name}{place}"))
             }
-            other => span(Style::Word, super::super::convert::kind(other).trim_start_matches("a ").to_owned()),
+            other => span(Style::Word, convert::kind(other).trim_start_matches("a ").to_owned()),
         }
     }
 
@@ -177,7 +189,7 @@ impl Writer<'_> {
 fn order(key: &Value) -> (u8, u64, String) {
     match key {
         Value::Integer(_) | Value::Number(_) => {
-            let bits = super::super::convert::float(key).unwrap_or(0.0).to_bits();
+            let bits = convert::float(key).unwrap_or(0.0).to_bits();
             // Total order of numbers, as of their bits with the sign turned around.
             (0, if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }, String::new())
         }

@@ -1,0 +1,102 @@
+//! What a command prints: lines of text, or with `--json` one object on stdout, whose fields are collected until it is over.
+
+use std::cell::RefCell;
+
+use serde_json::{Map, Value, json};
+
+use super::terminal::Terminal;
+use crate::cli::print;
+use crate::error::Result;
+
+/// The object of the current command.
+#[derive(Default)]
+pub(super) struct Answer {
+    command: String,
+    fields: Map<String, Value>,
+}
+
+/// With `--json`, where fields go.
+pub(super) type Answers = Option<RefCell<Answer>>;
+
+impl Terminal {
+    /// Whether results are objects.
+    pub(super) fn is_json(&self) -> bool {
+        self.answers.is_some()
+    }
+
+    /// Fields from here on are those of `command`.
+    pub(super) fn begin(&self, command: &str) {
+        if let Some(answer) = &self.answers {
+            command.clone_into(&mut answer.borrow_mut().command);
+        }
+    }
+
+    /// Prints the object of the current command, if one has begun.
+    pub(super) fn finish(&self) -> Result<()> {
+        let Some(answer) = &self.answers else { return Ok(()) };
+        let Answer { command, fields } = answer.take();
+        if command.is_empty() {
+            return Ok(());
+        }
+        object("answer", &command, fields)
+    }
+
+    /// A result: a text for a person, or the field `name`.
+    pub(super) fn result(&self, name: &str, text: &str, value: impl FnOnce() -> Value) -> Result<()> {
+        let Some(answer) = &self.answers else { return print(&format!("{}\n", text.trim_end_matches('\n'))) };
+        answer.borrow_mut().fields.insert(name.to_owned(), value());
+        Ok(())
+    }
+
+    /// One of several results: a text for a person, or the next item of the list `name`.
+    pub(super) fn item(&self, name: &str, text: &str, value: impl FnOnce() -> Value) -> Result<()> {
+        let Some(answer) = &self.answers else { return self.result(name, text, value) };
+        let value = value();
+        let mut answer = answer.borrow_mut();
+        match answer.fields.get_mut(name) {
+            Some(Value::Array(items)) => items.push(value),
+            _ => drop(answer.fields.insert(name.to_owned(), json!([value]))),
+        }
+        Ok(())
+    }
+
+    /// A remark for a person at a terminal, and a field otherwise.
+    pub(super) fn remark(&self, name: &str, text: &str, value: impl FnOnce() -> Value) -> Result<()> {
+        if self.is_json() {
+            return self.result(name, text, value);
+        }
+        self.note(text);
+        Ok(())
+    }
+
+    /// A line that the script printed or logged.
+    pub(super) fn log(&self, place: &str, text: &str) -> Result<()> {
+        self.item("log", &format!("{place}: {text}"), || json!({ "place": place, "text": text }))
+    }
+
+    /// Prints that the script has stopped at a breakpoint, and keeps the fields of the command that runs it.
+    pub(super) fn halt(&self, place: &str, source: &str, text: &str) -> Result<Answer> {
+        let Some(answer) = &self.answers else {
+            return self.result("", text, || Value::Null).map(|()| Answer::default());
+        };
+        let fields = [("place", json!(place)), ("source", json!(source))];
+        object("halt", "", fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())?;
+        Ok(answer.take())
+    }
+
+    /// Goes on with the fields of the command that was halted.
+    pub(super) fn go_on(&self, kept: Answer) {
+        if let Some(answer) = &self.answers {
+            answer.replace(kept);
+        }
+    }
+}
+
+fn object(event: &str, command: &str, fields: Map<String, Value>) -> Result<()> {
+    let mut object = Map::from_iter([("event".to_owned(), json!(event))]);
+    if !command.is_empty() {
+        object.insert("command".to_owned(), json!(command));
+    }
+    object.extend(fields);
+    print(&format!("{}\n", Value::Object(object)))
+}

@@ -1,0 +1,100 @@
+//! What came of a step: shown to a person, or as fields.
+
+use std::fmt::Write;
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use super::session::Session;
+use super::view;
+use crate::error::Result;
+use crate::mdp::{Limit, Observation, Status, Step};
+use crate::rollout::Stage;
+use crate::telemetry::signed;
+
+impl Session {
+    /// What came of the last step.
+    pub(super) fn show_step(&mut self, before: &Observation) -> Result<()> {
+        let attempt = self.attempt()?;
+        let number = attempt.trajectory().steps.len();
+        let mut over = attempt.over();
+        let Some(step) = attempt.trajectory().steps.last().cloned() else { return Ok(()) };
+        let mut line = format!("step {number}: reward {}", signed(step.reward));
+        for tool in &step.tools {
+            let bad = if tool.ok { "" } else { " (failed)" };
+            let _ = write!(line, ", {}{bad}", tool.name);
+        }
+        if over.is_none() {
+            match self.observation() {
+                Ok(now) => {
+                    let text = format!("{line}\n{}", view::news(&self.terminal, Some(before), &now));
+                    let told = self.step_json(&step, number);
+                    self.terminal.item("steps", &text, || told)?;
+                    return self.terminal_field("observation", json!(now));
+                }
+                Err(error) => {
+                    over = self.attempt()?.over();
+                    if over.is_none() {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        let messages = {
+            let loaded = Rc::clone(&self.loaded);
+            loaded.worker.messages(self.attempt()?.state())
+        };
+        let messages = Observation::Messages(messages);
+        let text = format!("{line}\n{}", view::news(&self.terminal, Some(before), &messages));
+        let told = self.step_json(&step, number);
+        self.terminal.item("steps", &text, || told)?;
+        self.terminal_field("observation", json!(messages))?;
+        let name = over.map_or("", Status::name);
+        let reward = self.reward()?;
+        let by = self.attempt()?.trajectory().truncated_by.map(Limit::name);
+        let limit = by.map_or_else(String::new, |limit| format!(" by {limit}"));
+        let text =
+            format!("{name}{limit} after {number} step{}: {}", if number == 1 { "" } else { "s" }, reward.text());
+        self.terminal.result(
+            "end",
+            &text,
+            || json!({ "status": name, "truncated_by": by, "steps": number, "reward": reward.to_json() }),
+        )
+    }
+
+    /// A step as data.
+    fn step_json(&self, step: &Step, number: usize) -> Value {
+        let branch = self.branches.get(self.current).map(|branch| branch.name.as_str());
+        json!({
+            "step": number, "branch": branch, "text": step.text, "reward": step.reward,
+            "finish_reason": step.finish_reason.name(), "tools": step.tools,
+        })
+    }
+
+    /// A field of the object that a command gives, where there is one.
+    fn terminal_field(&self, name: &str, value: Value) -> Result<()> {
+        if self.terminal.is_json() { self.terminal.result(name, "", || value) } else { Ok(()) }
+    }
+
+    /// The whole reward if it ended here, and the parts of its outcome.
+    pub(super) fn reward_parts(&mut self) -> Result<(f64, Vec<(String, f64)>)> {
+        let loaded = Rc::clone(&self.loaded);
+        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        self.branch()?;
+        let attempt = &self.branches[self.current].attempt;
+        let outcome = self.wait(attempt.reward(stage))?.map_err(|failure| self.told(&failure))?;
+        let steps: f64 = attempt.trajectory().steps.iter().fold(0.0, |sum, step| sum + step.reward);
+        Ok((steps + outcome.total, outcome.parts.into_iter().collect()))
+    }
+
+    /// The reward if it ended here.
+    pub(super) fn reward(&mut self) -> Result<view::Gain> {
+        let loaded = Rc::clone(&self.loaded);
+        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        self.branch()?;
+        let attempt = &self.branches[self.current].attempt;
+        let outcome = self.wait(attempt.reward(stage))?.map_err(|failure| self.told(&failure))?;
+        self.tell_log()?;
+        Ok(view::Gain::new(attempt, &outcome))
+    }
+}

@@ -1,0 +1,86 @@
+//! Models with something special about their files: adapters without their base, dynamic rotary embeddings.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::{directory, fail, succeed};
+
+const RECIPE: &str = r#"
+return r1.recipe {
+  env = r1.env { format = "retool" },
+  reward = function(state, outcome) return #outcome.text % 3 end,
+  policy = { model = "model" },
+  data = { train = { { prompt = "Say 3" }, { prompt = "Say 4" } } },
+  sampling = { max_new_tokens = 6 },
+  trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 1, lr = 1e-2 },
+}
+"#;
+
+fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
+    let mut json: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    change(&mut json);
+    fs::write(path, json.to_string()).unwrap();
+}
+
+#[test]
+fn an_adapter_takes_another_copy_of_its_base() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let train = |more: &[&str]| succeed(dir.path(), &[&["run", "a.lua", "-q"], more].concat());
+    train(&["policy.lora.rank=2", "--out", "adapter"]);
+    let answer = |more: &[&str]| {
+        succeed(
+            dir.path(),
+            &[&["infer", "-m", "adapter", "-p", "Say 3", "--temperature", "0", "--max-new-tokens", "6", "-q"], more]
+                .concat(),
+        )
+    };
+    let before = answer(&[]);
+    fs::rename(dir.path().join("model"), dir.path().join("moved")).unwrap();
+    let error = fail(dir.path(), &["infer", "-m", "adapter", "-p", "Say 3"]);
+    assert!(error.contains("the base model of the adapter in adapter is missing: there is no model"), "{error}");
+    assert!(error.contains("--base DIR (r1 infer) or policy.base=DIR names another copy"), "{error}");
+    assert_eq!(answer(&["--base", "moved"]), before);
+
+    // A run on it names the base that it was trained with.
+    train(&["policy.model=adapter", "policy.base=moved", "--name", "b"]);
+    let config = fs::read(dir.path().join("runs/b/checkpoints/step-000001/adapter_config.json")).unwrap();
+    let config: Value = serde_json::from_slice(&config).unwrap();
+    assert!(config["base_model_name_or_path"].as_str().unwrap().ends_with("/moved"), "{config}");
+    succeed(dir.path(), &["infer", "-m", "runs/b", "-p", "Say 3", "--max-new-tokens", "2"]);
+    let error = fail(dir.path(), &["infer", "-m", "moved", "--base", "moved", "-p", "Say 3"]);
+    assert!(error.contains("a base model is given (moved), but the model is no adapter"), "{error}");
+}
+
+/// 128 positions, times 2.
+#[test]
+fn dynamic_rotary_embeddings_act_where_sequences_are_whole() {
+    let row = json!({ "prompt": "Say", "completion": "q w ".repeat(33) });
+    let supervised = r#"
+return r1.recipe {
+  env = r1.env { format = "retool" }, policy = { model = "model" }, data = { train = "rows.jsonl" },
+  trainer = r1.sft { steps = 1, batch_size = 1 },
+}"#;
+    let dir = directory(&[("a.lua", RECIPE), ("s.lua", supervised), ("rows.jsonl", &format!("{row}\n"))], true);
+    let config = dir.path().join("model/config.json");
+    let long = "return #r1.model('model'):logprobs(r1.table_of(200))";
+    let long =
+        long.replace("r1.table_of(200)", "(function() local t = {} for i = 1, 200 do t[i] = i end return t end)()");
+    let error = fail(dir.path(), &["lua", "-e", &long]);
+    assert!(error.contains("200 ids are more than the model's context of 128"), "{error}");
+    let error = fail(dir.path(), &["sft", "s.lua", "policy.max_context=200", "trainer.overlong=error"]);
+    assert!(error.contains("128"), "{error}");
+
+    edit(&config, |config| config["rope_scaling"] = json!({ "rope_type": "dynamic", "factor": 2.0 }));
+    assert_eq!(succeed(dir.path(), &["lua", "-e", &long]).trim(), "199");
+    succeed(dir.path(), &["sft", "s.lua", "-q", "policy.max_context=200", "trainer.overlong=error"]);
+    // Samples made with a cache would not be those of the update.
+    succeed(dir.path(), &["run", "a.lua", "-q"]);
+    let error = fail(dir.path(), &["run", "a.lua", "policy.max_context=200"]);
+    assert!(
+        error.contains("the model has dynamic rotary embeddings with max_position_embeddings = 128")
+            && error.contains("set policy.max_context=128 or less"),
+        "{error}"
+    );
+}

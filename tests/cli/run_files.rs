@@ -1,0 +1,55 @@
+//! What a run leaves behind, read by tests.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// Objects of a text with one on each line.
+pub(crate) fn json_lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// All lines of a run's `metrics.jsonl`.
+pub(crate) fn metrics(run: &Path) -> Vec<Value> {
+    json_lines(&fs::read_to_string(run.join("metrics.jsonl")).unwrap())
+}
+
+/// The metrics of each training step; evaluations alone have no policy version.
+pub(crate) fn training_steps(run: &Path) -> Vec<Value> {
+    metrics(run).into_iter().filter(|line| line.get("policy/version").is_some()).collect()
+}
+
+/// The last training step's metrics.
+pub(crate) fn last_step(run: &Path) -> Value {
+    training_steps(run).pop().unwrap()
+}
+
+/// The directory of a checkpoint.
+pub(crate) fn checkpoint(run: &Path, step: u64) -> PathBuf {
+    run.join(format!("checkpoints/step-{step:06}"))
+}
+
+/// The bytes of a checkpoint's weights.
+pub(crate) fn weights(run: &Path, step: u64) -> Vec<u8> {
+    fs::read(checkpoint(run, step).join("model.safetensors")).unwrap()
+}
+
+/// Every file below a directory, by its path in it.
+pub(crate) fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    fn collect(root: &Path, dir: &Path, found: &mut BTreeMap<String, Vec<u8>>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                collect(root, &path, found);
+            } else {
+                let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+                found.insert(name, fs::read(&path).unwrap());
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    collect(dir, dir, &mut found);
+    found
+}

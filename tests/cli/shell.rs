@@ -1,0 +1,60 @@
+//! `r1 completions` and `r1 man`.
+
+use std::process::Command;
+
+use super::{cli_snapshot, directory, fail, succeed};
+
+/// What bash offers for the last of `words`, with the script that r1 prints.
+fn offered(words: &[&str]) -> Vec<String> {
+    let dir = directory(&[("a.lua", ""), ("b.txt", "")], false);
+    let last = words.last().unwrap();
+    let code = format!(
+        "source <({} completions bash); COMP_WORDS=({}); COMP_CWORD={}; _clap_complete_r1 r1 \"$1\" x; \
+         printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        env!("CARGO_BIN_EXE_r1"),
+        words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
+        words.len() - 1
+    );
+    let output = Command::new("bash").args(["-c", &code, "bash", last]).current_dir(dir.path()).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_shell_completes_commands_flags_files_and_settings() {
+    assert_eq!(offered(&["r1", "rep"]), ["repl", "replay"]);
+    assert_eq!(offered(&["r1", "run", "--res"]), ["--resume"]);
+    let files = offered(&["r1", "run", ""]);
+    assert!(files.contains(&"a.lua".to_owned()) && !files.contains(&"b.txt".to_owned()), "{files:?}");
+    assert_eq!(offered(&["r1", "run", "a.lua", "policy.lora.rank_"]), ["policy.lora.rank_stabilized="]);
+    assert_eq!(offered(&["r1", "new", "x", "--template", "g"]), ["game"]);
+}
+
+#[test]
+fn completions_are_for_known_shells() {
+    let dir = directory(&[], false);
+    for (shell, begin) in [("zsh", "#compdef r1"), ("fish", "complete --keep-order"), ("elvish", "")] {
+        let script = succeed(dir.path(), &["completions", shell]);
+        assert!(script.starts_with(begin) && script.contains("R1_COMPLETE"), "{shell}: {script}");
+    }
+    let error = fail(dir.path(), &["completions", "tcsh"]);
+    assert!(error.contains("[possible values: bash, elvish, fish, powershell, zsh]"), "{error}");
+}
+
+#[test]
+fn manual_pages_are_those_of_the_commands() {
+    let dir = directory(&[], false);
+    let page = succeed(dir.path(), &["man"]);
+    assert!(page.contains(".TH r1 1") && page.contains("r1\\-run(1)"), "{page}");
+    let page = succeed(dir.path(), &["man", "run"]);
+    assert!(page.contains(".TH r1-run 1") && page.contains("\\-\\-resume"), "{page}");
+    succeed(dir.path(), &["man", "--dir", "man1"]);
+    for name in ["r1.1", "r1-run.1", "r1-infer.1"] {
+        assert!(dir.path().join("man1").join(name).is_file(), "{name}");
+    }
+    cli_snapshot!(["man", "rum"], @"
+    exit: 2
+    --- stderr
+    error: there is no command `rum`
+      hint: did you mean `run`?
+    ");
+}
