@@ -23,7 +23,7 @@ pub struct DataSettings {
 impl Default for DataSettings {
     fn default() -> Self {
         let overlong_prompts = OverlongPrompts::default();
-        Self { train: None, eval: None, max_prompt_tokens: 0, overlong_prompts, check_rows: 50_000 }
+        Self { train: None, eval: None, max_prompt_tokens: 0, overlong_prompts, check_rows: 20_000 }
     }
 }
 

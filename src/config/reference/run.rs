@@ -166,7 +166,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "≥ 0",
         "Longest first prompt of a task; 0 is what leaves room for a reply in the context.",
     ),
-    s("data.check_rows", "integer", "rows", "50000", "≥ 0", "Rows of each dataset read before step 1; 0: all."),
+    s("data.check_rows", "integer", "rows", "20000", "≥ 0", "Rows of each dataset read before step 1; 0: all."),
     s(
         "data.overlong_prompts",
         "\"auto\" | \"filter\" | \"error\" | \"keep\"",
