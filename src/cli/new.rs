@@ -98,26 +98,15 @@ pub(super) fn run(args: &NewArgs, output: OutputArgs) -> Result<ExitCode> {
     }
     let editor = if args.no_editor_files { Vec::new() } else { editor::write(&root_of(&script))? };
     if output.json {
-        return print(&format!("{}
-", json!({ "event": "new", "files": files, "editor_files": editor })))
+        return print(&format!("{}\n", json!({ "event": "new", "files": files, "editor_files": editor })))
             .map(|()| ExitCode::SUCCESS);
     }
-    let listed = |paths: &[PathBuf], between: &str| {
-        paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(between)
-    };
-    let for_editors =
-        if editor.is_empty() { String::new() } else { format!("for editors: {}
-", listed(&editor, ", ")) };
-    let (list, script, test) = (listed(&files, "
-"), script.display(), test.display());
+    let list: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
+    let names: Vec<String> = editor.iter().map(|path| path.display().to_string()).collect();
+    let for_editors = if names.is_empty() { String::new() } else { format!("for editors: {}\n", names.join(", ")) };
+    let (list, script, test) = (list.join("\n"), script.display(), test.display());
     print(&format!(
-        "{list}
-{for_editors}next
-  r1 check {script}
-  r1 test {test}
-  r1 repl {script}
-  r1 run {script}
-"
+        "{list}\n{for_editors}next\n  r1 check {script}\n  r1 test {test}\n  r1 repl {script}\n  r1 run {script}\n"
     ))?;
     Ok(ExitCode::SUCCESS)
 }
