@@ -1,6 +1,6 @@
 //! Rows of large datasets: the first are looked at before step 1, the others beside the training.
 
-use super::{directory, r1, shown, succeed};
+use super::{directory, r1, shown};
 
 const RECIPE: &str = r#"
 return r1.recipe {
@@ -40,8 +40,8 @@ fn a_bad_row_behind_the_checked_ones_ends_the_run_with_a_checkpoint() {
     // With the row mended the run goes on.
     std::fs::write(dir.path().join("rows.jsonl"), rows().replace("{ broken", "{\"prompt\": \"Say 30\"}")).unwrap();
     let more = format!("trainer.steps={}", steps + 1);
-    let text = succeed(dir.path(), &["run", "a.lua", "--resume", &more]);
-    assert!(text.contains(&format!("from step {steps}")), "{text}");
+    let text = shown(dir.path(), &r1(dir.path(), &["run", "a.lua", "--resume", &more]).output().unwrap());
+    assert!(text.starts_with("exit: 0") && text.contains(&format!("from step {steps}")), "{text}");
 }
 
 /// A long prompt is left out where it is looked at, and ends its trajectories where it is not.
