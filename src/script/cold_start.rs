@@ -3,6 +3,7 @@
 //! What it does not say of model, environment, limits and needs is said by the recipe that it is in. It always trains that
 //! recipe's `policy.model`, unless it makes a model of its own (`policy.init`), with that recipe's seed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
@@ -89,6 +90,8 @@ impl Script {
         let written = Written { recipe: of(recipe), all: of(all), typed: typed.clone() };
         Ok(Some(Self {
             datasets: unopened(&settings),
+            // The other part has them for datasets of its own.
+            pins: BTreeMap::default(),
             settings,
             loss: None,
             privileged: false,

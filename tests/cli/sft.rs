@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::run_files::{metrics, training_steps};
+use super::run_files::metrics;
 use super::{directory, fail, r1, shown, succeed};
 
 /// Learns nine sentences; `steps`, `every` and the rest come from the command line.
