@@ -19,9 +19,7 @@ use super::report::Supervised;
 use super::resume::{Opened, record};
 use super::row_check::{self, RowCheck};
 use super::script_log::ScriptLog;
-use super::{
-    RunOptions, Summary, adapter, due, files, metrics, new_model, report, session, source, tensorboard,
-};
+use super::{RunOptions, Summary, adapter, due, files, metrics, new_model, report, session, source, tensorboard};
 use crate::config::{Settings, Sft, Trainer, check_ranges};
 use crate::error::{Error, Kind, Result};
 use crate::model::{Model, Packed};
