@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
 
 use super::run_files::metrics;
 use super::{directory, fail, r1, shown, succeed};
