@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 
-
 use super::run_files::metrics;
 use super::{directory, fail, r1, shown, succeed};
 
