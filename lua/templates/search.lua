@@ -34,7 +34,7 @@ local function reward(state, outcome)
   return {
     answer = correct and 1 or 0,
     form = { value = answer ~= nil and 1 or 0, weight = correct and 0 or 0.1 },
-    searches = { value = state.calls, weight = 0 },
+    searches = { value = outcome.calls, weight = 0 },
   }
 end
 

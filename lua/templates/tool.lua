@@ -41,7 +41,7 @@ local env = r1.env {
 local function reward(state, outcome)
   local answer = r1.last_boxed(outcome.text) or string.match(outcome.text, "(%-?%d+)%D*$")
   local correct = answer ~= nil and r1.math_equal(answer, state.task.answer)
-  return { outcome = correct and 1 or 0, calls = { value = state.calls, weight = 0 } }
+  return { outcome = correct and 1 or 0, calls = { value = outcome.calls, weight = 0 } }
 end
 
 local NAMES = { "Ana", "Bo", "Cleo", "Dev", "Eli", "Finn", "Gus", "Hana" }

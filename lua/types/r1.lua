@@ -70,12 +70,13 @@
 ---@field reward? number
 ---@field done? boolean The env ends the task; final, also after a reply that was cut
 ---@field truncated? boolean A limit of the env's own ends it, or the reply was cut before it was whole
----@field parts? table<string, number> Named parts for the logs
+---@field parts? table<string, number> Named parts for the logs; other names than those of reward
 
 ---How a trajectory ended.
 ---@class r1.Outcome
 ---@field text string The last reply
 ---@field steps number
+---@field calls number Calls of tools, with those that were not carried out
 ---@field terminated boolean The env ended it
 ---@field truncated boolean A limit ended it
 ---@field truncated_by? string Which: max_steps, max_tokens, context_overflow, length, deadline or env
@@ -184,6 +185,8 @@ function Policy:reward(value, step) end
 ---@field ok boolean
 ---@field reward number Process reward
 ---@field seconds number
+---@field retries? number Tries behind the first one
+---@field cached? boolean The result came from the tool's cache
 
 ---Another script, opened.
 ---@class r1.Script
@@ -515,15 +518,15 @@ function Tokenizer:vocab_size() end
 ---@class r1.Template
 local Template = {}
 
----A conversation as text.
----@param messages r1.Message[]
----@param options? { tools?: (table<string, any>)[], add_generation_prompt?: boolean } Names it does not know are the template's own switches, such as enable_thinking
+---A conversation as text. With a tokenizer it is what :encode encodes, the prompt of a rollout; a template without one prints what it prints.
+---@param messages r1.Message[]|string Or their JSON, which keeps nulls, long whole numbers and the order of keys
+---@param options? { tools?: (table<string, any>)[]|string, add_generation_prompt?: boolean } Names it does not know are the template's own switches, such as enable_thinking
 ---@return string
 function Template:render(messages, options) end
 
 ---A conversation as token ids, those of :render's text; needs the template of a model with a tokenizer.
----@param messages r1.Message[]
----@param options? { tools?: (table<string, any>)[], add_generation_prompt?: boolean } As for :render
+---@param messages r1.Message[]|string As for :render
+---@param options? { tools?: (table<string, any>)[]|string, add_generation_prompt?: boolean } As for :render
 ---@return number[] # Token ids
 ---@return boolean[] # True on what the assistant wrote
 function Template:encode(messages, options) end
@@ -797,19 +800,19 @@ function r1.env(env) end
 function r1.format(format) end
 
 ---A tool written in Lua. Arguments are checked before it is called; what it gives as failure becomes an observation.
----@param tool { name: string, description?: string, parameters?: table<string, any>, timeout?: number|string, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, run: fun(arguments: table<string, any>, call: { state: any, kwargs?: table<string, any> }): any, any, any }
+---@param tool { name: string, description?: string, parameters?: table<string, any>, timeout?: number|string, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, run: fun(arguments: table<string, any>, call: { state: any, kwargs?: table<string, any> }): any, any, any, any }
 ---@return r1.Tool
 function r1.tool(tool) end
 
 r1.tools = {}
 
 ---A Python interpreter in a sandbox: no network, no files, no other processes.
----@param options? { name?: string, description?: string, timeout?: number|string, memory?: number|string, disk?: number|string, session?: boolean, site_packages?: boolean, preload?: string[], interpreter?: string, pool?: number, output_bytes?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, traceback?: string, session_idle?: number, max_sessions?: number, namespaces?: boolean }
+---@param options? { name?: string, description?: string, timeout?: number|string, memory?: number|string, disk?: number|string, session?: boolean, site_packages?: boolean, preload?: string[], interpreter?: string, pool?: number, output_bytes?: number, cache?: boolean|string, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, traceback?: string, session_idle?: number, max_sessions?: number, namespaces?: boolean }
 ---@return r1.Tool
 function r1.tools.python(options) end
 
 ---An embedded interpreter that needs nothing installed.
----@param options? { name?: string, description?: string, timeout?: number|string, operations?: number, call_depth?: number, expression_depth?: number, string_bytes?: number, array_length?: number, map_length?: number, output_bytes?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
+---@param options? { name?: string, description?: string, timeout?: number|string, operations?: number, call_depth?: number, expression_depth?: number, string_bytes?: number, array_length?: number, map_length?: number, output_bytes?: number, cache?: boolean|string, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
 ---@return r1.Tool
 function r1.tools.rhai(options) end
 

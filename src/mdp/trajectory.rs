@@ -131,7 +131,7 @@ impl Limit {
 }
 
 /// One tool call and its result, as the environment made it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ToolRecord {
     pub name: String,
     pub arguments: Value,
@@ -144,6 +144,17 @@ pub struct ToolRecord {
     /// Process reward of the call.
     pub reward: f64,
     pub seconds: f64,
+    /// Tries behind the first one.
+    #[serde(default, skip_serializing_if = "none")]
+    pub retries: u32,
+    /// The result came from the tool's cache.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cached: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // what serde calls
+fn none(count: &u32) -> bool {
+    *count == 0
 }
 
 /// One transition.

@@ -14,7 +14,7 @@ use tch::{Kind, Tensor};
 use super::layers::{Linear, Parameters, Part};
 use super::plain::Arithmetic;
 use super::weights;
-use crate::error::{Error, Kind as ErrorKind, Result};
+use crate::error::{Error, Kind as ErrorKind, Result, suggest};
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
@@ -237,8 +237,9 @@ pub(super) fn attach(parameters: &mut Parameters, config: &LoraConfig, seed: u64
         .iter()
         .find(|end| !known.iter().any(|name| name == *end || name.ends_with(&format!(".{end}"))))
     {
-        return Err(Error::new(ErrorKind::Usage, format!("no projection of the model is called {lost:?}"))
-            .hint(format!("a layer's projections are {}", projections(&known))));
+        let names = projections(&known);
+        let message = format!("`policy.lora.targets`: no projection of the model is called `{lost}`");
+        return Err(Error::new(ErrorKind::Script, message).hint(suggest(lost, names.iter().map(String::as_str))));
     }
     let _guard = tch::no_grad_guard();
     for (stream, (name, linear)) in (0..).zip(linears) {
@@ -324,9 +325,9 @@ fn freeze(parameters: &Parameters, frozen: bool) -> Result<()> {
 }
 
 /// What the projections of a layer are called, for a hint.
-fn projections(known: &[String]) -> String {
-    let mut ends: Vec<&str> = known.iter().filter_map(|name| name.rsplit('.').next()).collect();
+fn projections(known: &[String]) -> Vec<String> {
+    let mut ends: Vec<String> = known.iter().filter_map(|name| name.rsplit('.').next()).map(str::to_owned).collect();
     ends.sort_unstable();
     ends.dedup();
-    ends.join(", ")
+    ends
 }

@@ -318,6 +318,7 @@ impl Attempt {
         let outcome = Outcome {
             text: self.trajectory.steps.last().map(|step| step.text.clone()).unwrap_or_default(),
             steps: self.trajectory.steps.len(),
+            calls: self.trajectory.steps.iter().map(|step| step.tools.len()).sum(),
             terminated: self.over == Some(Status::Terminated),
             truncated: self.over != Some(Status::Terminated),
             truncated_by: self.trajectory.truncated_by,
@@ -341,7 +342,10 @@ impl Attempt {
         let reward = self.reward(stage).await?;
         self.trajectory.outcome_reward = reward.total;
         for (name, value) in reward.parts {
-            *self.trajectory.reward_parts.entry(name).or_insert(0.0) += value;
+            if self.trajectory.reward_parts.contains_key(&name) {
+                return Err(stage.worker.part_of_both(&name).into());
+            }
+            self.trajectory.reward_parts.insert(name, value);
         }
         if let Some(step) = self.trajectory.steps.last_mut() {
             step.reward += reward.total;

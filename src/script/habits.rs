@@ -38,6 +38,18 @@ pub(crate) fn of_name(name: &str) -> Option<&'static str> {
     NAMES.iter().find(|(known, _)| *known == name).map(|(_, hint)| *hint)
 }
 
+/// What to write instead of what stands in the line of an error about nil: counting from 0, or from the end.
+pub(crate) fn of_line(message: &str, line: &str) -> Option<&'static str> {
+    let code = line.split("--").next().unwrap_or_default();
+    let indexed = |index: &str| code.replace(' ', "").contains(index);
+    match message {
+        _ if !message.contains("nil") => None,
+        _ if indexed("[0]") => Some("lists begin at 1: `list[1]` is the first item"),
+        _ if indexed("[-1]") => Some("`list[#list]` is the last item of a list"),
+        _ => None,
+    }
+}
+
 /// What to write instead of what an error of the virtual machine is about. Luau tells by its text alone.
 pub(crate) fn of_message(message: &str) -> Option<&'static str> {
     let method = |name: &str| message.contains(&format!("missing method '{name}'"));

@@ -21,6 +21,7 @@ use super::grants::Grants;
 use super::program::{Echo, Stream};
 use super::record::{Lane, Record};
 use super::services::Services;
+use super::shared_calls::Shared;
 use super::state::Session;
 use super::suite::Cases;
 use crate::config::Limits;
@@ -221,6 +222,8 @@ pub(crate) struct Host {
     pub(crate) schemas: RefCell<Arc<[serde_json::Value]>>,
     /// The formats that the script makes while it is loaded.
     pub(crate) formats: RefCell<Vec<Rc<RecipeFormat>>>,
+    /// What calls of its tools share with other virtual machines.
+    pub(crate) shared: RefCell<Arc<Shared>>,
     /// What the script may reach outside.
     pub(crate) grants: RefCell<Grants>,
     /// Models and tensors; programs have them.
@@ -260,6 +263,7 @@ impl Host {
             tools: RefCell::default(),
             schemas: RefCell::new(Arc::new([])),
             formats: RefCell::default(),
+            shared: RefCell::default(),
             grants: RefCell::new(if echo.is_some() {
                 Grants::Everything
             } else {

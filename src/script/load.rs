@@ -17,6 +17,7 @@ use super::host::{Call, Entry, LogLine, LogSink};
 use super::own_format::{self, Formats};
 use super::resource::{Resource, Spec};
 use super::rows::Split;
+use super::shared_calls::Shared;
 use super::source_map::SourceMap;
 use super::vm::{Module, Resources, Sources, Vm};
 use super::{cold_start, settings};
@@ -53,6 +54,8 @@ pub struct Script {
     pub(crate) formats: Formats,
     /// What it reads whole, for all workers.
     pub(super) resources: Arc<BTreeMap<Spec, Arc<Resource>>>,
+    /// What calls of its tools share over all workers.
+    pub(crate) shared: Arc<Shared>,
     /// The datasets of files, by name, indexed once for all workers.
     pub(super) datasets: Datasets,
     /// The commits at which datasets of the hub are read, by `train`, `eval` or `train.NAME`; others are read as named.
@@ -147,6 +150,7 @@ impl Script {
             loss,
             formats,
             privileged: recipe.privileged.is_some(),
+            shared: Arc::default(),
             written: Arc::new(Written { recipe: recipe.settings, all: data, typed: overrides.to_vec() }),
             modules,
             resources,

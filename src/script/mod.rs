@@ -15,7 +15,7 @@
 //! - `dataset`: rows of files; `resource`: files that a script reads whole, once per process
 //! - `convert`, `messages`, `results`, `failure`: values in and out, errors with their lines
 //! - `habits`: hints for what other languages write differently
-//! - `rank`, `interpreters`: texts by likeness, tool pools
+//! - `rank`, `interpreters`, `shared_calls`: texts by likeness, tool pools, what calls of a tool share
 //! - [`Program`]: a script that is no recipe (`r1 lua`); [`Services`]: models and tensors for it, as plain data
 //! - [`Suite`]: a file of tests in Lua (`r1 test`)
 //! - [`budget`]: the errors for contexts that are too long, with the sizes of their parts
@@ -60,6 +60,7 @@ mod rows;
 mod sandbox;
 mod services;
 mod settings;
+mod shared_calls;
 mod source_map;
 mod state;
 mod suite;

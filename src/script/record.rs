@@ -262,8 +262,8 @@ pub(crate) struct Lane {
     /// `step`, `step/2`.
     path: String,
     parent: Option<Rc<Lane>>,
-    /// It runs a tool, or something that a tool started.
-    in_tool: bool,
+    /// The tool that it runs, or that started it.
+    tool: Option<Rc<str>>,
     branches: Cell<usize>,
     rng: RefCell<Option<ChaCha8Rng>>,
     /// On a replay: waits for an answer that never came.
@@ -272,12 +272,12 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) fn root(entry: Entry) -> Rc<Self> {
-        Self::new(entry.name().to_owned(), None, false)
+        Self::new(entry.name().to_owned(), None, None)
     }
 
-    fn new(path: String, parent: Option<Rc<Self>>, in_tool: bool) -> Rc<Self> {
+    fn new(path: String, parent: Option<Rc<Self>>, tool: Option<Rc<str>>) -> Rc<Self> {
         let (branches, stalled) = (Cell::new(0), Cell::new(false));
-        Rc::new(Self { path, parent, in_tool, branches, rng: RefCell::default(), stalled })
+        Rc::new(Self { path, parent, tool, branches, rng: RefCell::default(), stalled })
     }
 
     fn stall(&self) {
@@ -385,18 +385,34 @@ impl Call {
     /// Runs `future` beside others, in a lane of its own. Branches are numbered in the order of these calls, which must
     /// not depend on time.
     pub(crate) fn branch<F: Future>(self: &Rc<Self>, future: F) -> impl Future<Output = F::Output> + use<F> {
-        let in_tool = self.in_tool();
-        self.branch_as(future, in_tool)
+        let tool = self.lane.borrow().tool.clone();
+        self.branch_as(future, tool)
     }
 
     /// [`Call::branch`] for a call of a tool.
-    pub(crate) fn branch_for_tool<F: Future>(self: &Rc<Self>, future: F) -> impl Future<Output = F::Output> + use<F> {
-        self.branch_as(future, true)
+    pub(crate) fn branch_for_tool<F: Future>(
+        self: &Rc<Self>,
+        future: F,
+        tool: Rc<str>,
+    ) -> impl Future<Output = F::Output> + use<F> {
+        self.branch_as(future, Some(tool))
+    }
+
+    /// Whether a call of the tool is what started the call of a tool that is running.
+    pub(crate) fn is_inside_tool(&self, name: &str) -> bool {
+        let mut above = self.lane.borrow().parent.clone();
+        while let Some(lane) = above {
+            if lane.tool.as_deref() == Some(name) {
+                return true;
+            }
+            above = lane.parent.clone();
+        }
+        false
     }
 
     /// Whether a tool is running, or something that a tool started.
     pub(crate) fn in_tool(&self) -> bool {
-        self.lane.borrow().in_tool
+        self.lane.borrow().tool.is_some()
     }
 
     /// Whether something runs that was started beside others: a tool, or a function of `r1.join`.
@@ -404,10 +420,14 @@ impl Call {
         self.lane.borrow().parent.is_some()
     }
 
-    fn branch_as<F: Future>(self: &Rc<Self>, future: F, in_tool: bool) -> impl Future<Output = F::Output> + use<F> {
+    fn branch_as<F: Future>(
+        self: &Rc<Self>,
+        future: F,
+        tool: Option<Rc<str>>,
+    ) -> impl Future<Output = F::Output> + use<F> {
         let (call, parent) = (self.clone(), self.lane());
         parent.branches.set(parent.branches.get() + 1);
-        let lane = Lane::new(format!("{}/{}", parent.path, parent.branches.get()), Some(parent), in_tool);
+        let lane = Lane::new(format!("{}/{}", parent.path, parent.branches.get()), Some(parent), tool);
         async move {
             let mut future = pin!(future);
             poll_fn(|cx| {

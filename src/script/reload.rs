@@ -256,7 +256,8 @@ async fn try_task(
     budget: usize,
 ) -> Result<Result<(), (Reached, Error)>> {
     let token_ids = renderer.tokenizer().encode(REPLY)?;
-    let outcome = Outcome { text: REPLY.to_owned(), steps: 1, terminated: true, truncated: false, truncated_by: None };
+    let outcome =
+        Outcome { text: REPLY.to_owned(), steps: 1, calls: 0, terminated: true, truncated: false, truncated_by: None };
     let tried = async {
         let at = |reached| move |failure| (reached, failure);
         let state = worker.reset(task, 0).await.map_err(at(Reached::Reset))?;

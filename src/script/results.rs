@@ -34,6 +34,8 @@ pub struct Outcome {
     /// The last reply.
     pub text: String,
     pub steps: usize,
+    /// Calls of tools, with those that were not carried out.
+    pub calls: usize,
     pub terminated: bool,
     pub truncated: bool,
     pub truncated_by: Option<Limit>,

@@ -12,6 +12,7 @@ use super::convert::{self, Odd};
 use super::envs::TaskEnv;
 use super::flow::Flow;
 use super::record::Record;
+use super::shared_calls::Cache;
 use crate::config::EnvSettings;
 use crate::error::{Error, Kind, Result};
 use crate::text::Renderer;
@@ -26,8 +27,6 @@ pub struct State {
     pub(crate) seed: u64,
     /// Steps done; part of the seed of each call.
     pub(crate) steps: Rc<Cell<u64>>,
-    /// The host counts tool calls in `state.calls`, because `reset` left it free.
-    pub(crate) counts_calls: bool,
     pub(crate) session: Rc<Session>,
     pub(crate) record: Record,
     pub(crate) size: Rc<Size>,
@@ -79,13 +78,9 @@ impl State {
         record: Record,
         session: Rc<Session>,
         env: Rc<TaskEnv>,
-    ) -> mlua::Result<Self> {
-        let counts_calls = table.raw_get::<Value>("calls")?.is_nil();
-        if counts_calls {
-            table.raw_set("calls", 0)?;
-        }
+    ) -> Self {
         let (size, lua) = (Size::new(lua), lua.clone());
-        Ok(Self { table, seed, steps: Rc::default(), counts_calls, session, record, size, env, flow: None, lua })
+        Self { table, seed, steps: Rc::default(), session, record, size, env, flow: None, lua }
     }
 
     /// The seed that `reset` was given.
@@ -150,7 +145,7 @@ impl State {
             Error::new(Kind::Script, why).hint("a state is plain data: text, numbers, booleans, tables")
         })?;
         let mut snapshot = json!({
-            "state": state, "seed": self.seed, "steps": self.steps.get(), "counts_calls": self.counts_calls,
+            "state": state, "seed": self.seed, "steps": self.steps.get(),
         });
         if !self.env.columns.is_null() {
             snapshot["env"] = self.env.columns.clone();
@@ -171,7 +166,6 @@ impl State {
             table,
             seed: number("seed")?,
             steps: Rc::new(Cell::new(number("steps")?)),
-            counts_calls: snapshot.get("counts_calls").and_then(Json::as_bool).ok_or_else(bad)?,
             session: Rc::default(),
             record: Record::live(),
             size: Size::new(lua),
@@ -210,6 +204,8 @@ pub(crate) struct Session {
     pythons: RefCell<Vec<Arc<Python>>>,
     /// What has run in it, in order, so that a fork can come to the same.
     programs: RefCell<Vec<Program>>,
+    /// Results of tools that keep them by trajectory.
+    pub(crate) cache: RefCell<Cache>,
     /// Of a fork: what has yet to run before anything else does.
     behind: tokio::sync::Mutex<Vec<Program>>,
 }
@@ -223,24 +219,25 @@ struct Program {
 
 impl Default for Session {
     fn default() -> Self {
-        Self::after(Vec::new())
+        Self::after(Vec::new(), Cache::default())
     }
 }
 
 impl Session {
-    fn after(programs: Vec<Program>) -> Self {
+    fn after(programs: Vec<Program>, cache: Cache) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             pythons: RefCell::default(),
             behind: tokio::sync::Mutex::new(programs.clone()),
             programs: RefCell::new(programs),
+            cache: RefCell::new(cache),
         }
     }
 
     /// A session of its own that stands where this one does. Its programs run once more when it is first used.
     pub(crate) fn fork(&self) -> Rc<Self> {
-        Rc::new(Self::after(self.programs.borrow().clone()))
+        Rc::new(Self::after(self.programs.borrow().clone(), self.cache.borrow().clone()))
     }
 
     /// Runs a program after those before it.

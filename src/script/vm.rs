@@ -361,7 +361,11 @@ impl Vm {
         match result {
             Ok(value) => self.check_memory(entry).map(|()| value),
             Err(error) => {
-                let Described { error: described, traceback } = describe(&error);
+                let Described { error: mut described, traceback } = describe(&error);
+                let line = described.place.as_deref().and_then(|place| self.line(place));
+                if let Some(hint) = line.and_then(|line| super::habits::of_line(&described.message, &line)) {
+                    described = described.hint(hint);
+                }
                 if is_memory(&error) {
                     // What the failed call left behind goes now, so that other trajectories can go on.
                     let _ = self.lua.gc_collect();

@@ -54,6 +54,7 @@ impl Worker {
         envs.check_tools(&grants).map_err(|error| error.at_path(&script.path))?;
         vm.host.grants.replace(grants);
         vm.host.tools.replace(tools);
+        vm.host.shared.replace(script.shared.clone());
         vm.host.listen(script.sink.clone());
         Ok(Self { script: script.clone(), envs, vm: Rc::new(vm), recipe, schemas })
     }
@@ -125,8 +126,7 @@ impl Worker {
             return Err(broken(&reset.own, message));
         };
         let bytes = self.sized(size, &call, &reset.own)?;
-        let state = State::new(&self.vm.lua, table, seed, record.clone(), session, env)
-            .map_err(|error| host_failure(&error))?;
+        let state = State::new(&self.vm.lua, table, seed, record.clone(), session, env);
         state.size.set(bytes);
         Ok(state)
     }
@@ -272,11 +272,6 @@ impl Worker {
     pub(super) fn close_step(&self, state: &State, call: &Call, result: &mut StepResult) -> Result<(), Failure> {
         result.tools = call.tools.take();
         result.reward += result.tools.iter().map(|tool| tool.reward).sum::<f64>();
-        if state.counts_calls && !result.tools.is_empty() {
-            let so_far: usize = state.table.raw_get("calls").unwrap_or(0);
-            let counted = state.table.raw_set("calls", so_far + result.tools.len());
-            counted.map_err(|error| host_failure(&error))?;
-        }
         state.steps.set(state.steps.get() + 1);
         Ok(())
     }
@@ -303,10 +298,19 @@ impl Worker {
         }
     }
 
+    /// The failure of a recipe whose `step` and `reward` give parts of one name: their sum is neither.
+    pub fn part_of_both(&self, name: &str) -> Failure {
+        let message = format!("reward returned the part `{name}`, and so did step: their sum would be neither");
+        let mut error = Error::new(Kind::Script, message).hint("give the parts names of their own");
+        error.place = self.place_of("reward");
+        Failure { lasting: true, ..Failure::new(Status::EnvError, error) }
+    }
+
     fn outcome(&self, outcome: &Outcome) -> mlua::Result<Table> {
-        let table = self.vm.lua.create_table_with_capacity(0, 5)?;
+        let table = self.vm.lua.create_table_with_capacity(0, 6)?;
         table.raw_set("text", outcome.text.as_str())?;
         table.raw_set("steps", outcome.steps)?;
+        table.raw_set("calls", outcome.calls)?;
         table.raw_set("terminated", outcome.terminated)?;
         table.raw_set("truncated", outcome.truncated)?;
         table.raw_set("truncated_by", outcome.truncated_by.map(Limit::name))?;

@@ -246,6 +246,10 @@ struct ToolRow {
     ok: bool,
     reward: Option<f64>,
     seconds: Option<f64>,
+    #[serde(default)]
+    retries: u32,
+    #[serde(default)]
+    cached: bool,
 }
 
 impl From<ToolRow> for ToolRecord {
@@ -258,6 +262,8 @@ impl From<ToolRow> for ToolRecord {
             ok: row.ok,
             reward: row.reward.unwrap_or(f64::NAN),
             seconds: row.seconds.unwrap_or(f64::NAN),
+            retries: row.retries,
+            cached: row.cached,
         }
     }
 }
@@ -319,9 +325,10 @@ mod tests {
     }
 
     prop_compose! {
-        fn tool()(name in ".*", arguments in value(), kind in call_kind(), output in ".*", ok: bool, reward in finite(), seconds in finite())
+        fn tool()(name in ".*", arguments in value(), kind in call_kind(), output in ".*", ok: bool, reward in finite(), seconds in finite(),
+            (retries, cached) in any::<(u32, bool)>())
             -> ToolRecord {
-            ToolRecord { name, arguments, kind, output, ok, reward, seconds }
+            ToolRecord { name, arguments, kind, output, ok, reward, seconds, retries, cached }
         }
     }
 

@@ -83,6 +83,7 @@ mod tests {
             ok: true,
             reward: 0.0,
             seconds: 0.25,
+            ..ToolRecord::default()
         };
         let tools = [tool("something else"), tool("1")];
         let exchange = Exchange {

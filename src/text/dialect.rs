@@ -208,7 +208,8 @@ pub(super) fn translate(source: &str) -> String {
         };
         out.push_str(left);
         out.push_str(told.as_deref().unwrap_or(bare));
-        out.push_str(right);
+        // Behind the beginning of raw text Jinja2 trims no line break.
+        out.push_str(if open == "{%" && word == "raw" && right.is_empty() { "+" } else { right });
         out.push_str(close);
         if open == "{%" && !raw {
             out.push_str(&guards(bare, right));
@@ -399,7 +400,7 @@ mod tests {
     fn the_rest_stays_as_it_is() {
         for same in [
             "{# for x in y #}{{ a + b }}{% if %}{% elif -%}{% endif %}",
-            "{% raw %}{% for x in y %}{{ 'a'|safe + b }} {# {{ {% endraw %}{{ x }}",
+            "{% raw +%}{% for x in y %}{{ 'a'|safe + b }} {# {{ {% endraw %}{{ x }}",
             "an { open {{ tag 'and a string }}",
             "{% set x %}{{ y }}{% endset %}{% generation_of(x) %}",
         ] {
@@ -412,6 +413,6 @@ mod tests {
         let guarded = "{%- macro f(a, b='x,y') -%}{% if (a)|r1_held -%}{% endif -%}{% if (b)|r1_held -%}{% endif -%}";
         assert_eq!(translate("{%- macro f(a, b='x,y') -%}"), guarded);
         let source = "{% raw %}{% for %}{% endraw %}\n{% for x in\n  y %}\n{% endfor %}";
-        assert_eq!(translate(source), "{% raw %}{% for %}{% endraw %}\n{% for x in (\n  y )|r1_each %}\n{% endfor %}");
+        assert_eq!(translate(source), "{% raw +%}{% for %}{% endraw %}\n{% for x in (\n  y )|r1_each %}\n{% endfor %}");
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::format::{Behind, CODE_TOOL, Format, Reply, Turn};
 use super::formats::native::{Ability, Native};
-use super::pieces::{Pieces, said, tools_without_special};
+use super::pieces::{Pieces, tools_without_special};
 use super::stream::{Stream, find};
 use super::style::{FormatChoice, Style};
 use super::turns::{Between, Next};
@@ -169,17 +169,6 @@ impl Renderer {
             pieces.push(&self.reply_prefix, false);
         }
         Ok(pieces.encode(&self.tokenizer)?.0)
-    }
-
-    /// The text of [`Renderer::prompt`].
-    pub fn prompt_text(&self, messages: &[Message], tools: &[Value]) -> Result<String> {
-        refuse_images(messages)?;
-        let text = self.render(&self.turns(messages, &Behind::default(), tools)?, tools, Next::Prompt)?;
-        let mut text = said(&text).into_owned();
-        if self.prefixes(messages, tools)? {
-            text.push_str(&self.reply_prefix);
-        }
-        Ok(text)
     }
 
     /// How many ids a prompt has.
@@ -414,7 +403,7 @@ impl Renderer {
     }
 
     /// Renders turns with the chat template.
-    fn render(&self, turns: &[Turn], tools: &[Value], end: Next) -> Result<String> {
+    pub(super) fn render(&self, turns: &[Turn], tools: &[Value], end: Next) -> Result<String> {
         let answered = end == Next::Prompt && turns.last().is_some_and(Turn::is_answered);
         let last = turns.len().saturating_sub(1);
         let mut messages: Vec<Value> = turns
@@ -503,7 +492,7 @@ fn stop_ids(tokenizer: &Tokenizer, own: &[u32]) -> Result<Vec<u32>> {
     Ok(ids)
 }
 
-fn refuse_images(messages: &[Message]) -> Result<()> {
+pub(super) fn refuse_images(messages: &[Message]) -> Result<()> {
     match messages.iter().find_map(|message| message.content.first_image()) {
         None => Ok(()),
         Some(hash) => Err(Error::new(Kind::Model, format!("this policy can't see image {hash}"))

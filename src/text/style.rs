@@ -6,7 +6,8 @@ use std::sync::{Arc, PoisonError};
 use serde_json::{Map, Value};
 
 use super::format::{AUTO, Behind, Format, Turn};
-use super::renderer::Renderer;
+use super::pieces::said;
+use super::renderer::{Renderer, refuse_images};
 use super::turns::Next;
 use super::{Template, Tokenizer};
 use crate::error::Result;
@@ -36,6 +37,9 @@ impl FormatChoice {
         }
     }
 }
+
+/// Styles that a renderer keeps.
+const STYLES: usize = 64;
 
 /// How prompts are written.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,6 +108,10 @@ impl Renderer {
         let renderer = Self::with_template(Arc::clone(&self.tokenizer), template, format)?;
         let renderer = renderer.with_code_tool(&self.code_tool).with_reply_prefix(&style.reply_prefix);
         let renderer = Arc::new(renderer);
+        // Every version of a script with formats of its own has styles of its own.
+        if made.len() == STYLES {
+            made.remove(0);
+        }
         made.push((style.clone(), Arc::clone(&renderer)));
         Ok(renderer)
     }
@@ -128,6 +136,23 @@ impl Renderer {
         }
         let turns = self.turns(messages, &Behind::default(), tools)?;
         Ok(!turns.last().is_some_and(Turn::is_answered))
+    }
+
+    /// The text of [`Renderer::marked`](Self::marked): a conversation, and with `prompt` the beginning of a reply.
+    pub fn text(&self, messages: &[Message], tools: &[Value], prompt: bool) -> Result<String> {
+        refuse_images(messages)?;
+        let end = if prompt { Next::Prompt } else { Next::End };
+        let text = self.render(&self.turns(messages, &Behind::default(), tools)?, tools, end)?;
+        Ok(said(&text).into_owned())
+    }
+
+    /// The text of [`Renderer::prompt`].
+    pub fn prompt_text(&self, messages: &[Message], tools: &[Value]) -> Result<String> {
+        let mut text = self.text(messages, tools, true)?;
+        if self.prefixes(messages, tools)? {
+            text.push_str(&self.reply_prefix);
+        }
+        Ok(text)
     }
 
     /// [`Renderer::prompt`] without the reply prefix.

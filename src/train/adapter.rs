@@ -11,6 +11,7 @@ use crate::config::{LoraSettings, PolicySettings};
 use crate::error::{Error, Kind, Result};
 use crate::hub::commit_of;
 use crate::model::{LoraConfig, Model};
+use crate::script::Script;
 use crate::store::verify;
 
 /// Loads what `dir` holds, a model or an adapter with the model it names; and the directory of tokenizer and settings, which
@@ -127,6 +128,17 @@ fn base_of(name: &str, dir: &Path) -> (String, Option<String>) {
     match commit_of(dir) {
         Some(commit) => (name.split('@').next().unwrap_or_default().to_owned(), Some(commit)),
         None => (name.to_owned(), None),
+    }
+}
+
+/// An error about the adapter at the line of the recipe that asks for it.
+pub(super) fn placed(error: Error, script: &Script) -> Error {
+    if error.kind != Kind::Script || error.place.is_some() {
+        return error;
+    }
+    match script.typed("policy.lora") {
+        Some(typed) => error.at(typed),
+        None => error.at(script.place_of("policy.lora")),
     }
 }
 

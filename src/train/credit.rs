@@ -386,6 +386,7 @@ mod tests {
             ok: true,
             reward,
             seconds: 0.0,
+            ..crate::mdp::ToolRecord::default()
         };
         // Outcomes 1 and 0; the first was given 0.5 for a call, the second 2.
         let mut all = [0, 1].map(|i| trajectory(&format!("1-0-{i}"), vec![step(&[1], &[2, 3], [1.5, 2.0][i])]));

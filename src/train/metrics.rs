@@ -13,7 +13,7 @@ use super::update::UpdateStats;
 use super::value::CriticStats;
 use crate::config::Learner;
 use crate::engine::Stats;
-use crate::mdp::{FinishReason, Limit, Status, Step, Trajectory};
+use crate::mdp::{FinishReason, Limit, Status, Step, ToolRecord, Trajectory};
 use crate::model::{peak_memory, resident_memory};
 use crate::native;
 use crate::rl::kl::KlController;
@@ -60,12 +60,14 @@ pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
     metrics.set("rollout/prompt_tokens_max", largest(&prompts));
     metrics.set("rollout/rewrites", per(&|t| t.steps.iter().skip(1).filter(|step| step.new_row).count() as f64));
     let tools = counted.iter().flat_map(|t| t.own_steps()).flat_map(|step| &step.tools);
-    let (calls, ok, seconds) = tools.fold((0.0, 0.0, 0.0), |(calls, ok, seconds), tool| {
-        (calls + 1.0, ok + f64::from(u8::from(tool.ok)), seconds + tool.seconds)
-    });
-    if calls > 0.0 {
-        metrics.set("rollout/tool_ok_share", ok / calls);
-        metrics.set("time/tools", seconds);
+    let tools: Vec<&ToolRecord> = tools.collect();
+    if !tools.is_empty() {
+        let share =
+            |of: fn(&ToolRecord) -> bool| tools.iter().filter(|tool| of(tool)).count() as f64 / tools.len() as f64;
+        metrics.set("rollout/tool_ok_share", share(|tool| tool.ok));
+        metrics.set("rollout/tool_cached_share", share(|tool| tool.cached));
+        metrics.set("rollout/tool_retries", tools.iter().map(|tool| f64::from(tool.retries)).sum::<f64>());
+        metrics.set("time/tools", tools.iter().map(|tool| tool.seconds).sum::<f64>());
     }
     let replies: Vec<FinishReason> =
         counted.iter().flat_map(|t| t.own_steps()).map(|step| step.finish_reason).collect();
@@ -333,7 +335,7 @@ mod tests {
     #![allow(clippy::float_cmp)]
 
     use super::*;
-    use crate::mdp::{CallKind, Support, ToolRecord};
+    use crate::mdp::{CallKind, Support};
 
     #[test]
     fn calls_that_name_no_tool_are_counted_apart() {
@@ -345,6 +347,7 @@ mod tests {
             ok: kind == CallKind::Ran,
             reward: 0.0,
             seconds: 0.0,
+            ..ToolRecord::default()
         };
         let of = |kinds: &[CallKind]| Trajectory {
             id: String::new(),

@@ -55,7 +55,8 @@ impl Session {
         script.listen(log.sink());
         fetch_data(script, fetching)?;
         let (mut model, dir) =
-            adapter::load_for_training(dir, policy, settings.checkpoint.merge, settings.seed, fetching)?;
+            adapter::load_for_training(dir, policy, settings.checkpoint.merge, settings.seed, fetching)
+                .map_err(|error| adapter::placed(error, script))?;
         model.set_checkpointing(settings.trainer.gradient_checkpointing());
         model.set_graphs(policy.cuda_graphs);
         let files = ModelFiles::read(&dir)?;

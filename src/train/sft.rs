@@ -87,7 +87,8 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     report::literal_keys(reporter, &script);
     let merging = script.settings.checkpoint.merge;
     let seed = script.settings.seed;
-    let (mut model, dir) = adapter::load_for_training(&dir, policy, merging, seed, options.fetching(reporter))?;
+    let (mut model, dir) = adapter::load_for_training(&dir, policy, merging, seed, options.fetching(reporter))
+        .map_err(|error| adapter::placed(error, &script))?;
     model.set_checkpointing(sft.gradient_checkpointing);
     let model = Rc::new(model);
     let most = session::context(policy, &model.config, reporter);

@@ -90,6 +90,48 @@ fn text_goes_to_ids_and_back() {
     );
 }
 
+/// A template with a tokenizer renders the prompts of rollouts: the tools in their order, what the template drops in the text.
+#[test]
+fn a_template_renders_the_prompts_of_rollouts() {
+    let template = "{% for t in tools %}{{ t | list }}{{ t.function.parameters | list }}{% endfor %}\
+                    {% for m in messages %}<|im_start|>{{ m.role }}\\n{{ m.content }}<|im_end|>\\n{% endfor %}\
+                    {% if add_generation_prompt %}<|im_start|>assistant\\n{% endif %}";
+    let config = format!("{{\"eos_token\": \"<|im_end|>\", \"chat_template\": \"{template}\"}}");
+    let recipe = "local t = r1.tool { name = 'find', description = 'd', parameters = { query = 'string', n = 'integer' }, \
+                  run = function() return 'x' end }\n\
+                  return r1.recipe { policy = { model = 'model' }, env = r1.env { tools = { t } }, \
+                  reward = function() return 0 end, data = { train = { rows = { { prompt = 'q' } } } }, trainer = r1.grpo {} }";
+    let dir = directory(&[("x.lua", recipe)], true);
+    std::fs::write(dir.path().join("model/tokenizer_config.json"), config).unwrap();
+    let code = r#"
+        local script, template, tokenizer = r1.script("x.lua"), r1.text.template("model"), r1.text.tokenizer("model")
+        local attempt = script:reset { row = 0 }
+        attempt:step("a")
+        local prompt = tokenizer:decode(attempt:finish().steps[1].prompt_ids)
+        local options = { tools = script.tools, add_generation_prompt = true }
+        assert(template:render({ r1.user("q") }, options) == prompt, template:render({ r1.user("q") }, options))
+        assert(prompt:find("['type', 'function']['type', 'properties', 'required']", 1, true), prompt)
+        -- What the template drops is in the text, as a rollout has it.
+        local messages = { r1.user("q"), { role = "assistant", content = "a", reasoning_content = "hm",
+          tool_calls = { { name = "find", arguments = { query = "x" } } } } }
+        local text = template:render(messages)
+        assert(tokenizer:decode((template:encode(messages))) == text)
+        assert(text:find("hm", 1, true) and text:find('"query": "x"', 1, true), text)
+        -- JSON keeps what tables do not.
+        local json = '[{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [{"name": "find", '
+          .. '"arguments": {"z": null, "a": 9007199254740993}}]}]'
+        text = template:render(json)
+        assert(text:find('{"z": null, "a": 9007199254740993}', 1, true), text)
+        assert(tokenizer:decode((template:encode(json))) == text)
+        local bare = r1.text.template("{{ messages[0].x | tojson }}{{ tools | tojson }}")
+        assert(bare:render('[{"x": {"z": null, "a": 9007199254740993}}]', { tools = '[{"b": 1, "a": 2}]' })
+          == '{"z": null, "a": 9007199254740993}[{"b": 1, "a": 2}]')
+        local ok, why = pcall(template.render, template, "[{")
+        return tostring(why):match("takes a list of messages, or its JSON") "#;
+    let output = r1(dir.path(), &["lua", "-e", code]).output().unwrap();
+    assert_eq!(shown(dir.path(), &output), "exit: 0\n--- stdout\ntakes a list of messages, or its JSON");
+}
+
 /// `:encode` takes what `:render` takes, and its ids spell the same text.
 #[test]
 fn conversations_are_encoded_as_they_are_rendered() {

@@ -36,6 +36,19 @@ fn logged_steps(run: &Path) -> Vec<u64> {
 }
 
 #[test]
+fn an_unknown_target_of_an_adapter_is_refused_at_its_line() {
+    let policy = "policy = {\n  model = \"model\",\n  lora = { targets = { \"q_prj\" } },\n}";
+    let recipe = RECIPE.replace("policy = { model = \"model\" }", policy);
+    assert!(recipe.contains("q_prj"));
+    let line = recipe.lines().position(|line| line.contains("q_prj")).unwrap() + 1;
+    let dir = directory(&[("a.lua", &recipe)], true);
+    let told = shown(dir.path(), &r1(dir.path(), &["run", "a.lua"]).output().unwrap());
+    assert!(told.starts_with("exit: 3"), "{told}");
+    assert!(told.contains("`policy.lora.targets`: no projection of the model is called `q_prj`"), "{told}");
+    assert!(told.contains(&format!("--> a.lua:{line}")) && told.contains("did you mean `q_proj`"), "{told}");
+}
+
+#[test]
 fn an_adapter_is_trained_resumed_used_and_merged() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let adapter = ["policy.lora.rank=2", "policy.lora.targets=[\"q_proj\",\"down_proj\"]"];

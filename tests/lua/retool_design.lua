@@ -22,7 +22,7 @@ end
 
 local function reward(state, outcome)
   local correct = r1.math_equal(r1.last_boxed(outcome.text), state.task.answer)
-  return { outcome = correct and 1 or -1, calls = { value = state.calls, weight = 0 } }
+  return { outcome = correct and 1 or -1, calls = { value = outcome.calls, weight = 0 } }
 end
 
 return r1.recipe {

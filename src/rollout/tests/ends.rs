@@ -93,6 +93,25 @@ fn what_the_env_says_is_final_also_after_a_cut_reply() {
     }
 }
 
+/// The parts of `step` add up over the steps; one that `reward` gives as well would be added to them.
+#[test]
+fn parts_of_step_and_reward_have_names_of_their_own() {
+    let step = |name: &str| {
+        format!("step = function(state, action) return {{ done = true, reward = 1, parts = {{ {name} = 2 }} }} end")
+    };
+    let fine = Ends::new(&step("other"), &[]);
+    assert_eq!(fine.run(fine.spec(), 0, vec![5; 3]).reward_parts["other"], 2.0);
+    let both = Ends::new(&step("one"), &[]);
+    let failed = both.run(both.spec(), 3, vec![5; 3]);
+    let error = failed.error.unwrap();
+    assert_eq!((failed.status, failed.retries), (Status::EnvError, 0), "{error}");
+    assert!(
+        error.starts_with("reward returned the part `one`, and so did step: their sum would be neither"),
+        "{error}"
+    );
+    assert!(error.contains(".lua:2"), "{error}");
+}
+
 #[test]
 fn a_full_context_ends_a_trajectory_and_its_reward_counts() {
     let bench = Ends::new(ENDLESS, &[]);

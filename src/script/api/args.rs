@@ -99,6 +99,25 @@ impl<'a> Fields<'a> {
         fail_with(self.lua, self.function, error)
     }
 
+    /// The refusal of a field.
+    pub(crate) fn refused(&self, name: &str, error: Error) -> mlua::Error {
+        fail_with(self.lua, self.function, error.about_setting(inside(self.function, name)))
+    }
+
+    /// The fields of a table that is a field.
+    pub(crate) fn inside(&self, at: &str, table: &Table, known: &[&str]) -> mlua::Result<Self> {
+        for pair in table.pairs::<Value, Value>() {
+            let (key, _) = pair?;
+            let name = key.as_string().map(|name| name.to_string_lossy());
+            if !name.as_deref().is_some_and(|name| known.contains(&name)) {
+                let name = name.unwrap_or_else(|| show(&key));
+                let error = Error::new(Kind::Script, format!("unknown field `{at}.{name}`"));
+                return Err(self.refused(at, error.hint(suggest(&name, known.iter().copied()))));
+            }
+        }
+        Ok(Self { lua: self.lua, function: self.function, table: table.clone() })
+    }
+
     pub(crate) fn text(&self, name: &str) -> mlua::Result<Option<String>> {
         match self.get(name)? {
             Value::Nil => Ok(None),

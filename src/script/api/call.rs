@@ -1,25 +1,21 @@
 //! `r1.call_tools`: carrying out the calls of a reply, all at the same time.
 
 use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Instant;
 
 use futures_util::future::try_join_all;
-use mlua::{ErrorContext, Function, Lua, Table, Value};
+use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
 use super::args::{Fields, fail, raise};
-use super::tool::{Run, Tool};
+use super::carry::{Carried, Ready};
 use crate::config::{EnvSettings, ExcessCalls};
-use crate::error::{Error, Kind};
+use crate::error::Error;
 use crate::mdp::{CallKind, ToolRecord};
 use crate::script::convert::{self, Odd, kind, to_json};
 use crate::script::host::{Call, Entry, Host};
-use crate::script::interpreters;
-use crate::script::suspended::{Suspended, with_room};
-use crate::script::vm::at_definition;
+use crate::script::suspended::with_room;
 use crate::text::{Renderer, schema};
-use crate::tools::{Output, Python, Rhai};
+use crate::tools::Output;
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let host = host.clone();
@@ -32,7 +28,10 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         let (in_tool, host) = (call.in_tool(), host.clone());
         async move {
             let (_nesting, jobs) = jobs?;
-            let run = |job: Job| call.branch_for_tool(job.run(lua.clone(), call.clone(), &host));
+            let run = |job: Job| {
+                let tool = job.tool();
+                call.branch_for_tool(job.run(lua.clone(), call.clone(), &host), tool)
+            };
             let mut running: Vec<_> = jobs.into_iter().map(|job| Box::pin(run(job))).collect();
             let answers = try_join_all(running.iter_mut()).await;
             // Where one has failed, the others are still suspended.
@@ -52,7 +51,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     r1.raw_set("call_tools", call_tools)
 }
 
-const NAME: &str = "r1.call_tools";
+pub(super) const NAME: &str = "r1.call_tools";
 /// Most calls of `r1.call_tools` under way in one call of the script: each has a place on the thread's stack.
 const NESTED: usize = 16;
 /// Most calls in a list.
@@ -87,7 +86,7 @@ impl Answer {
     /// A call that was not carried out: the policy is shown why.
     fn refused(call_id: Option<String>, kind: CallKind, name: &str, arguments: Json, why: String, reward: f64) -> Self {
         let name = name.to_owned();
-        let record = ToolRecord { name, arguments, kind, output: why, ok: false, reward, seconds: 0.0 };
+        let record = ToolRecord { name, arguments, kind, output: why, reward, ..ToolRecord::default() };
         Self { call_id, record }
     }
 
@@ -105,7 +104,7 @@ impl Answer {
 /// A call ready to be carried out.
 enum Job {
     Refused(Answer),
-    Ready { tool: Rc<Tool>, call_id: Option<String>, arguments: Json, given: Value, prelude: String, options: Value },
+    Ready { ready: Ready, call_id: Option<String> },
 }
 
 /// Reads and checks calls. What the policy did wrong becomes an answer; what the script did wrong is raised.
@@ -170,13 +169,13 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
             continue;
         }
         let given = if given.is_nil() { Value::Table(lua.create_table()?) } else { given };
-        let kwargs = env.as_ref().and_then(|env| env.tool_kwargs.get(&tool.name));
-        let options = match kwargs {
+        let kwargs = env.as_ref().and_then(|env| env.tool_kwargs.get(&tool.name)).cloned();
+        let options = match &kwargs {
             Some(kwargs) => with_kwargs(lua, options, kwargs)?,
             None => options.clone(),
         };
-        let prelude = prelude.clone();
-        jobs.push(Job::Ready { tool: tool.clone(), call_id, arguments, given, prelude, options });
+        let (tool, prelude) = (tool.clone(), prelude.clone());
+        jobs.push(Job::Ready { ready: Ready { tool, arguments, given, prelude, options, kwargs }, call_id });
     }
     Ok(jobs)
 }
@@ -245,61 +244,21 @@ impl<'a> Quota<'a> {
 }
 
 impl Job {
+    /// The name of the tool, for the lane of the call.
+    fn tool(&self) -> Rc<str> {
+        match self {
+            Self::Refused(answer) => answer.record.name.as_str().into(),
+            Self::Ready { ready, .. } => ready.tool.name.as_str().into(),
+        }
+    }
+
     async fn run(self, lua: Lua, call: Rc<Call>, host: &Host) -> mlua::Result<Answer> {
-        let (tool, call_id, arguments, given, prelude, options) = match self {
+        let (ready, call_id) = match self {
             Self::Refused(answer) => return Ok(answer),
-            Self::Ready { tool, call_id, arguments, given, prelude, options } => {
-                (tool, call_id, arguments, given, prelude, options)
-            }
+            Self::Ready { ready, call_id } => (ready, call_id),
         };
-        let code = || arguments.get("code").and_then(Json::as_str).unwrap_or_default().to_owned();
-        let started = Instant::now();
-        let (output, reward) = match &tool.run {
-            Run::Lua { run, timeout } => {
-                let mut future = Suspended::<(Value, Value, Value)>::inner(&lua, run, (given, options));
-                let called = |result: mlua::Result<_>| result.context(format!("{NAME}, tool `{}`", tool.name));
-                let result = match timeout {
-                    None => Ok(called(future.await)?),
-                    Some(limit) => {
-                        let result = call.within(*limit, &mut future).await;
-                        with_room(&lua, || drop(future));
-                        match result {
-                            Some(result) => Ok(called(result)?),
-                            None => Err(format!("Error: timed out after {} s", limit.as_secs_f64())),
-                        }
-                    }
-                };
-                let (text, ok, reward) = match result {
-                    Ok((text, second, third)) => {
-                        let (text, ok, reward) = read_result(&tool.name, run, &text, &second, &third)?;
-                        (cut(text, call.result), ok, reward)
-                    }
-                    Err(text) => (text, false, None),
-                };
-                let seconds = started.elapsed().as_secs_f64();
-                (Output { text, ok, timed_out: false, seconds }, reward)
-            }
-            Run::Python { options, session } => {
-                let live = async {
-                    let python: Arc<Python> = interpreters::python(options)?;
-                    match call.session.as_ref().filter(|_| *session) {
-                        Some(session) => session.run(&python, &code(), &prelude).await,
-                        None => python.run(&code(), &prelude).await,
-                    }
-                };
-                (interpret(&call, &tool.name, &arguments, &prelude, live).await?, None)
-            }
-            Run::Rhai(options) => {
-                let live = async {
-                    let rhai: Arc<Rhai> = interpreters::rhai(options)?;
-                    let (code, prelude) = (code(), prelude.clone());
-                    // Busy for as long as its limits allow: other trajectories of this worker go on meanwhile.
-                    let output = tokio::task::spawn_blocking(move || rhai.run(&code, &prelude)).await;
-                    output.map_err(|error| Error::new(Kind::Internal, format!("rhai stopped: {error}")))
-                };
-                (interpret(&call, &tool.name, &arguments, &prelude, live).await?, None)
-            }
-        };
+        let Carried { output, reward, retries, cached } = ready.carry_out(&lua, &call, host).await?;
+        let (tool, arguments) = (ready.tool, ready.arguments);
         let Output { text, ok, seconds, .. } = output;
         let (most, usual) = {
             let usual = EnvSettings::default();
@@ -317,43 +276,9 @@ impl Job {
             _ => text,
         };
         let (name, kind) = (tool.name.clone(), CallKind::Ran);
-        let record = ToolRecord { name, arguments, kind, output: text, ok, reward, seconds };
+        let record = ToolRecord { name, arguments, kind, output: text, ok, reward, seconds, retries, cached };
         Ok(Answer { call_id, record })
     }
-}
-
-/// Runs a program, or takes what it came to from the record.
-async fn interpret(
-    call: &Call,
-    tool: &str,
-    arguments: &Json,
-    prelude: &str,
-    live: impl Future<Output = Result<Output, Error>>,
-) -> mlua::Result<Output> {
-    let mut request = json!({ "tool": tool, "arguments": arguments });
-    if !prelude.is_empty() {
-        request["prelude"] = json!(prelude);
-    }
-    let live = async {
-        let Output { text, ok, timed_out, seconds } = live.await?;
-        Ok(json!({ "text": text, "ok": ok, "timed_out": timed_out, "seconds": seconds }))
-    };
-    let answer = call.ask("tool", request, live).await.map_err(raise)?;
-    Ok(Output {
-        text: answer["text"].as_str().unwrap_or_default().to_owned(),
-        ok: answer["ok"] == true,
-        timed_out: answer["timed_out"] == true,
-        seconds: answer["seconds"].as_f64().unwrap_or(0.0),
-    })
-}
-
-/// A result as the policy may see it: at most `most` bytes, and how much is left out.
-fn cut(text: String, most: usize) -> String {
-    if text.len() <= most {
-        return text;
-    }
-    let end = text.floor_char_boundary(most);
-    format!("{}\n… ({} more bytes)", &text[..end], text.len() - end)
 }
 
 /// A result of at most `most` tokens, and how many are left out.
@@ -371,40 +296,4 @@ fn cut_to_tokens(renderer: &Renderer, text: String, most: usize) -> Result<Strin
     // A character may be more than one token.
     let shown = shown.trim_end_matches(char::REPLACEMENT_CHARACTER);
     Ok(format!("{shown}\n… ({} more tokens)", ids.len() - most))
-}
-
-/// What a Lua tool returned: text and a process reward, or nil, why not and a process reward. `None` where it gave no reward.
-fn read_result(
-    name: &str,
-    run: &Function,
-    first: &Value,
-    second: &Value,
-    third: &Value,
-) -> mlua::Result<(String, bool, Option<f64>)> {
-    let wrong = |what: String| raise(at_definition(run, format!("tool `{name}` {what}")));
-    let text = match first {
-        Value::String(text) => text.to_string_lossy(),
-        Value::Integer(_) | Value::Number(_) | Value::Boolean(_) => first.to_string()?,
-        Value::Table(_) => to_json(first, "the result", Odd::Refuse).map_err(wrong)?.to_string(),
-        Value::Nil => {
-            return match second {
-                Value::String(message) => Ok((message.to_string_lossy(), false, reward_of(third).map_err(wrong)?)),
-                _ => Err(wrong("returned nil; it must return text, or nil and a message".to_owned())),
-            };
-        }
-        other => return Err(wrong(format!("returned {}; it must return text", kind(other)))),
-    };
-    Ok((text, true, reward_of(second).map_err(wrong)?))
-}
-
-/// The process reward that a tool returned, if any; else what is wrong with it.
-fn reward_of(value: &Value) -> Result<Option<f64>, String> {
-    match value {
-        Value::Nil => Ok(None),
-        Value::Integer(_) | Value::Number(_) => {
-            let reward = convert::float(value).filter(|reward| reward.is_finite());
-            reward.map(Some).ok_or_else(|| format!("returned the reward {}", convert::show(value)))
-        }
-        other => Err(format!("returned {} as its reward; it must be a number", kind(other))),
-    }
 }

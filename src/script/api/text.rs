@@ -12,7 +12,9 @@ use serde_json::{Map, Value as Json, json};
 use super::args::{Fields, fail, fail_with, in_time, out_of_time, raise, text, time_left};
 use super::format::{Callable, FormatHandle};
 use super::model::ask;
+use super::tool::in_order;
 use crate::error::{Error, Kind, Result, suggest};
+use crate::mdp::Message;
 use crate::script::Services;
 use crate::script::convert::{Odd, from_json, kind, to_json};
 use crate::script::host::{Host, misuse};
@@ -169,13 +171,6 @@ impl TemplateOf {
         Self::Model { switched: RefCell::new((Map::new(), Rc::clone(&renderer))), renderer }
     }
 
-    fn template(&self) -> &Template {
-        match self {
-            Self::Model { renderer, .. } => renderer.template(),
-            Self::Source(template) => template,
-        }
-    }
-
     /// The renderer with switches of the template set.
     fn renderer(&self, lua: &Lua, function: &str, switches: Map<String, Json>) -> mlua::Result<Rc<Renderer>> {
         let Self::Model { renderer, switched } = self else {
@@ -230,6 +225,30 @@ fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<TemplateOf> 
     build().map_err(raise)
 }
 
+/// Messages as plain data: a list, or its JSON, which keeps what tables of Luau do not (the order of keys, null, whole
+/// numbers above 2^53).
+fn conversation(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Json> {
+    match list {
+        Value::String(text) => match serde_json::from_slice(&text.as_bytes()) {
+            Ok(Json::Array(list)) => Ok(Json::Array(list)),
+            Ok(_) => Err(fail(lua, function, "the text is JSON, but no list of messages")),
+            Err(error) => Err(fail(lua, function, format!("takes a list of messages, or its JSON: {error}"))),
+        },
+        Value::Table(_) => to_json(list, "messages", Odd::Refuse).map_err(|why| fail(lua, function, why)),
+        other => Err(fail(lua, function, format!("takes a list of messages, got {}", kind(other)))),
+    }
+}
+
+/// The messages of a conversation.
+fn read_messages(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Vec<Message>> {
+    if let Value::Table(list) = list {
+        return messages(list, "messages").map_err(|why| fail(lua, function, why));
+    }
+    let list = conversation(lua, function, list)?;
+    let given = crate::mdp::conversation::messages(&list, "messages").map_err(|why| fail(lua, function, why))?;
+    Ok(given.into_iter().map(|given| given.message).collect())
+}
+
 /// The error of a rendering: the call's own limit, where that ended it.
 fn timed(lua: &Lua, limit: &TimeLimit, error: Error) -> mlua::Error {
     if limit.is_reached() { out_of_time(lua) } else { raise(error) }
@@ -238,18 +257,21 @@ fn timed(lua: &Lua, limit: &TimeLimit, error: Error) -> mlua::Error {
 impl UserData for TemplateOf {
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         methods.add_method("render", |lua, this, (list, options): (Value, Value)| {
-            let list = to_json(&list, "messages", Odd::Refuse).map_err(|why| fail(lua, "render", why))?;
             let asked = Options::read(lua, "render", &options)?;
             let limit = TimeLimit::new(time_left(lua));
-            let tools = (!asked.tools.is_empty()).then_some(&asked.tools[..]);
-            let made = this.template().render(&list, tools, asked.add_generation_prompt, &asked.variables);
+            let made = if let Self::Source(template) = this {
+                let list = conversation(lua, "render", &list)?;
+                let tools = (!asked.tools.is_empty()).then_some(&asked.tools[..]);
+                template.render(&list, tools, asked.add_generation_prompt, &asked.variables)
+            } else {
+                let list = read_messages(lua, "render", &list)?;
+                let renderer = this.renderer(lua, "render", asked.variables)?;
+                renderer.text(&list, &asked.tools, asked.add_generation_prompt)
+            };
             made.map_err(|error| timed(lua, &limit, error))
         });
         methods.add_method("encode", |lua, this, (list, options): (Value, Value)| {
-            let Value::Table(list) = &list else {
-                return Err(fail(lua, "encode", format!("takes a list of messages, got {}", kind(&list))));
-            };
-            let list = messages(list, "messages").map_err(|why| fail(lua, "encode", why))?;
+            let list = read_messages(lua, "encode", &list)?;
             let asked = Options::read(lua, "encode", &options)?;
             let limit = TimeLimit::new(time_left(lua));
             let renderer = this.renderer(lua, "encode", asked.variables)?;
@@ -347,9 +369,14 @@ impl Options {
         };
         match fields.remove("tools") {
             None | Some(Json::Null) => {}
-            Some(Json::Array(tools)) => read.tools = tools,
+            // In the order of rollouts: a table has none.
+            Some(Json::Array(tools)) => read.tools = tools.iter().map(in_order).collect(),
+            Some(Json::String(text)) => {
+                let tools = serde_json::from_str(&text);
+                read.tools = tools.map_err(|error| fail(lua, function, format!("`tools` is no JSON list: {error}")))?;
+            }
             Some(Json::Object(empty)) if empty.is_empty() => {}
-            Some(_) => return Err(fail(lua, function, "`tools` must be a list of schemas")),
+            Some(_) => return Err(fail(lua, function, "`tools` must be a list of schemas, or its JSON")),
         }
         match fields.remove("add_generation_prompt") {
             None => {}

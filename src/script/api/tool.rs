@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json, json};
 
 use super::args::{Fields, fail, fail_with};
+use super::tool_limits::{self, CallLimits};
 use crate::error::{Error, Kind, Result};
 use crate::script::grants::Grants;
 use crate::script::{convert, interpreters, settings};
@@ -26,6 +27,7 @@ pub(crate) struct Tool {
     /// Longest result in tokens of the policy; the env's own limit unless said, 0 for none.
     pub(crate) max_result_tokens: Option<usize>,
     pub(crate) rewards: ToolRewards,
+    pub(crate) limits: CallLimits,
     pub(crate) run: Run,
 }
 
@@ -43,7 +45,7 @@ pub(crate) struct ToolRewards {
 
 /// How a call is carried out.
 pub(crate) enum Run {
-    /// `run(arguments, options) -> text [, reward]`, or `nil, message [, reward]`; waits at most `timeout`.
+    /// `run(arguments, options) -> text [, reward]`, or `nil, message [, reward [, again]]`; waits at most `timeout`.
     Lua {
         run: Function,
         timeout: Option<Duration>,
@@ -109,8 +111,8 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
 /// `r1.tool { name =, description =, parameters =, timeout =, run = function(arguments) … end }`.
 fn tool(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     const NAME: &str = "r1.tool";
-    let known = ["name", "description", "parameters", "timeout", "run", "max_result_tokens", "rewards"];
-    let fields = Fields::new(lua, NAME, value, &known)?;
+    const OWN: [&str; 7] = ["name", "description", "parameters", "timeout", "run", "max_result_tokens", "rewards"];
+    let fields = Fields::new(lua, NAME, value, &[&OWN[..], &tool_limits::FIELDS].concat())?;
     let name = fields.text("name")?.ok_or_else(|| fail(lua, NAME, "needs `name`"))?;
     let run = fields.function("run")?.ok_or_else(|| fail(lua, NAME, "needs `run`, a function of the arguments"))?;
     let timeout = match fields.get("timeout")? {
@@ -124,8 +126,8 @@ fn tool(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     let parameters = parameters(fields.json("parameters")?).map_err(|why| fail(lua, NAME, why))?;
     schema::refuse_unknown(&parameters).map_err(|why| fail(lua, NAME, format!("`parameters`: {why}")))?;
     let (max_result_tokens, rewards) = (max_result_tokens(&fields)?, rewards(lua, NAME, &fields)?);
-    let run = Run::Lua { run, timeout };
-    Ok(ToolHandle(Rc::new(Tool { name, description, parameters, max_result_tokens, rewards, run })))
+    let (limits, run) = (CallLimits::read(&fields)?, Run::Lua { run, timeout });
+    Ok(ToolHandle(Rc::new(Tool { name, description, parameters, max_result_tokens, rewards, limits, run })))
 }
 
 fn max_result_tokens(fields: &Fields<'_>) -> mlua::Result<Option<usize>> {
@@ -190,6 +192,25 @@ fn ordered(schema: &Json) -> Json {
     Json::Object(names.into_iter().map(|name| (name.clone(), value(name))).collect())
 }
 
+/// A tool in the OpenAI shape with its fields in the order of [`Tool::schema`].
+pub(super) fn in_order(tool: &Json) -> Json {
+    let Json::Object(fields) = tool else { return tool.clone() };
+    let first = |fields: &Map<String, Json>, order: &[&str]| -> Map<String, Json> {
+        let known = order.iter().filter_map(|name| fields.get(*name).map(|value| ((*name).to_owned(), value.clone())));
+        let others = fields.iter().filter(|(name, _)| !order.contains(&name.as_str()));
+        known.chain(others.map(|(name, value)| (name.clone(), value.clone()))).collect()
+    };
+    let mut tool = first(fields, &["type", "function"]);
+    if let Some(Json::Object(function)) = tool.get("function") {
+        let mut function = first(function, &["name", "description", "parameters"]);
+        if let Some(parameters) = function.get_mut("parameters") {
+            *parameters = ordered(parameters);
+        }
+        tool.insert("function".to_owned(), Json::Object(function));
+    }
+    Json::Object(tool)
+}
+
 /// The parameters of a code interpreter.
 fn code_parameters() -> Json {
     json!({
@@ -199,7 +220,8 @@ fn code_parameters() -> Json {
     })
 }
 
-const OWN_FIELDS: [&str; 7] = ["name", "description", "memory", "disk", "session", "max_result_tokens", "rewards"];
+const OWN_FIELDS: [&str; 8] =
+    ["name", "description", "memory", "disk", "session", "max_result_tokens", "rewards", "cache"];
 
 /// `r1.tools.python { timeout = 5, memory = "512MiB", session = false, … }`.
 fn python(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
@@ -210,6 +232,11 @@ fn python(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
         Value::Boolean(session) => session,
         other => return Err(fields.refuse("session", "true or false", &other)),
     };
+    let cache = tool_limits::cache(&fields)?;
+    if session && cache.is_some() {
+        let why = "`cache` needs programs that stand alone: with `session` they depend on those before";
+        return Err(fields.refused("cache", Error::new(Kind::Script, why)));
+    }
     let description = if session {
         "Runs a Python program and gives what it prints. Names and files stay for the next call."
     } else {
@@ -221,6 +248,7 @@ fn python(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
         parameters: code_parameters(),
         max_result_tokens: max_result_tokens(&fields)?,
         rewards: rewards(lua, NAME, &fields)?,
+        limits: CallLimits { cache, ..CallLimits::default() },
         run: Run::Python { options, session },
     })))
 }
@@ -228,8 +256,12 @@ fn python(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
 /// `r1.tools.rhai { … }`.
 fn rhai(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     const NAME: &str = "r1.tools.rhai";
-    let (fields, options) =
-        interpreter::<RhaiOptions>(lua, NAME, value, &["name", "description", "max_result_tokens", "rewards"])?;
+    let (fields, options) = interpreter::<RhaiOptions>(
+        lua,
+        NAME,
+        value,
+        &["name", "description", "max_result_tokens", "rewards", "cache"],
+    )?;
     Ok(ToolHandle(Rc::new(Tool {
         name: fields.text("name")?.unwrap_or_else(|| "rhai".to_owned()),
         description: fields
@@ -238,6 +270,7 @@ fn rhai(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
         parameters: code_parameters(),
         max_result_tokens: max_result_tokens(&fields)?,
         rewards: rewards(lua, NAME, &fields)?,
+        limits: CallLimits { cache: tool_limits::cache(&fields)?, ..CallLimits::default() },
         run: Run::Rhai(options),
     })))
 }

@@ -221,7 +221,20 @@ pub(super) const ENTRIES: &[Entry] = &[
                     "{[string]: any}",
                     "A type for each (\"string\", \"integer\" …) or a JSON schema; all are required unless they say optional = true",
                 ),
-                p("timeout?", "number | string", "Seconds, or \"500ms\""),
+                p("timeout?", "number | string", "Of one try; seconds, or \"500ms\""),
+                p(
+                    "retries?",
+                    "number | {times: number, backoff: (number | string)?}",
+                    "Further tries after a timeout, or where `run` says that one may succeed; waits \"500ms\" before the \
+                     first, twice as long before each next",
+                ),
+                p(
+                    "cache?",
+                    "boolean | string",
+                    "Keeps results by arguments: true or \"trajectory\", or \"run\" for all trajectories; such a tool has no \
+                     call.state",
+                ),
+                p("concurrency?", "number", "Most calls under way at the same time, over the whole run"),
                 p("max_result_tokens?", "number", "Longest result, tokens; the env's unless said"),
                 p(
                     "rewards?",
@@ -230,8 +243,9 @@ pub(super) const ENTRIES: &[Entry] = &[
                 ),
                 p(
                     "run",
-                    "(arguments: {[string]: any}, call: {state: any, kwargs: {[string]: any}?}) -> (any, any, any)",
-                    "Gives text (a table becomes JSON) and a process reward if there is one; or nil, why not, and a process reward",
+                    "(arguments: {[string]: any}, call: {state: any, kwargs: {[string]: any}?}) -> (any, any, any, any)",
+                    "Gives text (a table becomes JSON) and a process reward if there is one; or nil, why not, a process \
+                     reward, and true if another try may succeed",
                 ),
             ],
         )],
@@ -256,6 +270,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p("interpreter?", "string", "Which Python"),
                 p("pool?", "number", "Programs that run at once; one a core unless said"),
                 p("output_bytes?", "number", "Bytes of output that are kept"),
+                p("cache?", "boolean | string", "As of r1.tool; not with `session`"),
                 p("max_result_tokens?", "number", "Longest result, tokens; the env's unless said"),
                 p(
                     "rewards?",
@@ -288,6 +303,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p("array_length?", "number", ""),
                 p("map_length?", "number", ""),
                 p("output_bytes?", "number", "Bytes of output that are kept"),
+                p("cache?", "boolean | string", "As of r1.tool"),
                 p("max_result_tokens?", "number", "Longest result, tokens; the env's unless said"),
                 p(
                     "rewards?",

@@ -221,25 +221,33 @@ pub(super) const ENTRIES: &[Entry] = &[
     f(
         "Template:render",
         &[
-            p("messages", "{Message}", ""),
+            p(
+                "messages",
+                "{Message} | string",
+                "Or their JSON, which keeps nulls, long whole numbers and the order of keys",
+            ),
             table(
                 "options?",
                 "Names it does not know are the template's own switches, such as enable_thinking",
-                &[p("tools?", "{{[string]: any}}", ""), p("add_generation_prompt?", "boolean", "")],
+                &[
+                    p("tools?", "{{[string]: any}} | string", "Or their JSON"),
+                    p("add_generation_prompt?", "boolean", ""),
+                ],
             ),
         ],
         &[("string", "")],
-        "A conversation as text.",
+        "A conversation as text. With a tokenizer it is what :encode encodes, the prompt of a rollout; a template without one \
+         prints what it prints.",
         "",
     ),
     f(
         "Template:encode",
         &[
-            p("messages", "{Message}", ""),
+            p("messages", "{Message} | string", "As for :render"),
             table(
                 "options?",
                 "As for :render",
-                &[p("tools?", "{{[string]: any}}", ""), p("add_generation_prompt?", "boolean", "")],
+                &[p("tools?", "{{[string]: any}} | string", ""), p("add_generation_prompt?", "boolean", "")],
             ),
         ],
         &[("{number}", "Token ids"), ("{boolean}", "True on what the assistant wrote")],

@@ -112,7 +112,7 @@ const TABLES: &[(&str, &str, Fields)] = &[
             ("reward?", "number", ""),
             ("done?", "boolean", "The env ends the task; final, also after a reply that was cut"),
             ("truncated?", "boolean", "A limit of the env's own ends it, or the reply was cut before it was whole"),
-            ("parts?", "{[string]: number}", "Named parts for the logs"),
+            ("parts?", "{[string]: number}", "Named parts for the logs; other names than those of reward"),
         ],
     ),
     (
@@ -121,6 +121,7 @@ const TABLES: &[(&str, &str, Fields)] = &[
         &[
             ("text", "string", "The last reply"),
             ("steps", "number", ""),
+            ("calls", "number", "Calls of tools, with those that were not carried out"),
             ("terminated", "boolean", "The env ended it"),
             ("truncated", "boolean", "A limit ended it"),
             ("truncated_by?", "string", "Which: max_steps, max_tokens, context_overflow, length, deadline or env"),
@@ -186,6 +187,8 @@ const TABLES: &[(&str, &str, Fields)] = &[
             ("ok", "boolean", ""),
             ("reward", "number", "Process reward"),
             ("seconds", "number", ""),
+            ("retries?", "number", "Tries behind the first one"),
+            ("cached?", "boolean", "The result came from the tool's cache"),
         ],
     ),
     (

@@ -68,8 +68,16 @@ fn habits_of_other_languages_get_a_hint() {
         ("({}):append(1)", "r1.push(list, item) appends to a list"),
         ("('a'):strip()", "is the text without spaces around it"),
         ("1 != 2", "~="),
+        ("({ 1 })[0].content", "lists begin at 1"),
+        ("({ 1 })[ 0 ] + 1", "lists begin at 1"),
+        ("#({ { 1 } })[-1]", "`list[#list]` is the last item"),
     ] {
         let message = refused(&recipe(&format!("local it = {habit}\nlocal env = r1.env {{}}")));
         assert!(message.contains(hint), "{habit}: {message}");
+    }
+    // What stands in a comment, or what is another error, has no such hint.
+    for other in ["({}).x.y -- [0]", "({ { 1 } })[1] + 1 + #({})[0 + 1] .. error('no')"] {
+        let message = refused(&recipe(&format!("local it = {other}\nlocal env = r1.env {{}}")));
+        assert!(!message.contains("lists begin at 1"), "{message}");
     }
 }

@@ -226,3 +226,177 @@ fn an_address_that_is_not_declared_is_an_error_of_the_recipe() {
         }
     }
 }
+
+/// A tool that counts how often it ran, and fails as often as its argument says.
+const COUNTED: &str = r#"
+local ran = 0
+local tool = r1.tool { name = "t", parameters = { n = "integer", x = { optional = true } }, TOOL run = function(a, call)
+  ran = ran + 1
+  if ran <= a.n then return nil, "busy " .. ran, -0.5, AGAIN end
+  BODY
+  return "ran " .. ran, 0.25
+end }
+local env = r1.env { tools = { tool }, step = function(state, action)
+  for _, result in ipairs(r1.call_tools(action.tool_calls, { state = state })) do r1.push(state.messages, r1.observation(result)) end
+  return { reward = 0 }
+end }
+"#;
+
+fn counted(tool: &str, again: &str, body: &str) -> String {
+    COUNTED.replace("TOOL", tool).replace("AGAIN", again).replace("BODY", body)
+}
+
+fn outputs(result: &StepResult) -> Vec<(&str, u32, bool)> {
+    result.tools.iter().map(|tool| (tool.output.as_str(), tool.retries, tool.cached)).collect()
+}
+
+#[test]
+fn failures_that_may_pass_are_tried_again() {
+    let calls = |n: i64| vec![call("t", json!({ "n": n }))];
+    let retries = "retries = { times = 2, backoff = 0.01 },";
+    let twice = stepped(&counted(retries, "true", ""), &[], calls(2), 0).unwrap();
+    assert_eq!(outputs(&twice), [("ran 3", 2, false)]);
+    assert_eq!(rewards(&twice), [0.25]);
+    // The last failure is what the policy reads.
+    let three = stepped(&counted(retries, "true", ""), &[], calls(3), 0).unwrap();
+    assert_eq!((outputs(&three), rewards(&three)), (vec![("busy 3", 2, false)], vec![-0.5]));
+    // Others would only fail again.
+    let lasting = stepped(&counted(retries, "nil", ""), &[], calls(1), 0).unwrap();
+    assert_eq!(outputs(&lasting), [("busy 1", 0, false)]);
+    assert_eq!(outputs(&stepped(&counted("", "true", ""), &[], calls(1), 0).unwrap()), [("busy 1", 0, false)]);
+    let error = stepped(&counted("", "5", ""), &[], calls(1), 0).unwrap_err();
+    let why =
+        "env_error: tool `t` returned the number 5 as fourth value; whether another try may succeed is true or false";
+    assert!(error.starts_with(why), "{error}");
+}
+
+#[test]
+fn a_try_that_timed_out_is_made_again() {
+    let slow = "if ran == 1 then r1.call_tools({ { name = 'wait', arguments = {} } }) end";
+    let env = counted("timeout = 0.1, retries = { times = 1, backoff = 0.01 },", "nil", slow)
+        .replace("tools = { tool }", "tools = { tool, wait }")
+        .replace("local ran = 0", "local ran = 0\nlocal wait = r1.tools.python { name = 'wait' }");
+    let env = env.replace("arguments = {} }", "arguments = { code = 'import time; time.sleep(5)' } }");
+    let result = stepped(&env, &[], vec![call("t", json!({ "n": 0 }))], 0).unwrap();
+    assert_eq!(outputs(&result), [("ran 2", 1, false)]);
+}
+
+#[test]
+fn results_are_kept_by_arguments() {
+    let bench = Bench::new(&recipe(&counted("cache = 'run',", "true", "")));
+    let script = bench.load(&[]).unwrap();
+    let ran = |worker: &Worker, state: &State, arguments: Json| {
+        let mut act = action("");
+        act.tool_calls = vec![call("t", arguments)];
+        let result = run(worker.step(state, &act)).unwrap();
+        (result.tools[0].output.clone(), result.tools[0].cached, result.tools[0].reward)
+    };
+    let began = |worker: &Worker| run(worker.reset(&json!({ "prompt": "?" }), 1)).unwrap();
+    let worker = Worker::new(&script, None).unwrap();
+    let state = began(&worker);
+    let fresh = |text: &str| (text.to_owned(), false, 0.25);
+    let kept = |text: &str| (text.to_owned(), true, 0.25);
+    assert_eq!(ran(&worker, &state, json!({ "n": 0, "x": 1 })), fresh("ran 1"));
+    assert_eq!(ran(&worker, &state, json!({ "x": 1, "n": 0 })), kept("ran 1"));
+    assert_eq!(ran(&worker, &state, json!({ "n": 0, "x": 2 })), fresh("ran 2"));
+    // Another trajectory, another virtual machine: the same results.
+    let other = Worker::new(&script, None).unwrap();
+    assert_eq!(ran(&other, &began(&other), json!({ "n": 0, "x": 1 })), kept("ran 1"));
+    // Another version of the script has results of its own.
+    let later = Worker::new(&bench.load(&[]).unwrap(), None).unwrap();
+    assert_eq!(ran(&later, &began(&later), json!({ "n": 0, "x": 1 })), fresh("ran 1"));
+
+    let bench = Bench::new(&recipe(&counted("cache = true,", "true", "")));
+    let worker = bench.worker();
+    let (one, two) = (began(&worker), began(&worker));
+    assert_eq!(ran(&worker, &one, json!({ "n": 0 })), fresh("ran 1"));
+    assert_eq!(ran(&worker, &one, json!({ "n": 0 })), kept("ran 1"));
+    assert_eq!(ran(&worker, &two, json!({ "n": 0 })), fresh("ran 2"));
+    // A fork has what its trajectory had, and goes its own way.
+    let fork = one.fork().unwrap();
+    assert_eq!(ran(&worker, &fork, json!({ "n": 0 })), kept("ran 1"));
+    assert_eq!(ran(&worker, &fork, json!({ "n": 0, "x": 5 })), fresh("ran 3"));
+    assert_eq!(ran(&worker, &one, json!({ "n": 0, "x": 5 })), fresh("ran 4"));
+    // Failures are not kept.
+    let worker = Bench::new(&recipe(&counted("cache = true,", "nil", ""))).worker();
+    let state = began(&worker);
+    assert_eq!(ran(&worker, &state, json!({ "n": 1 })), ("busy 1".to_owned(), false, -0.5));
+    assert_eq!(ran(&worker, &state, json!({ "n": 1 })), fresh("ran 2"));
+}
+
+/// A replay answers from its record where the run answered from the cache.
+#[test]
+fn a_cached_result_is_in_the_record() {
+    let bench = Bench::new(&recipe(&counted("cache = 'run',", "true", "")));
+    let script = bench.load(&[]).unwrap();
+    let step = |worker: &Worker, record: &Record| {
+        let mut act = action("");
+        act.tool_calls = vec![call("t", json!({ "n": 0 }))];
+        let state = run(worker.reset_with(&json!({ "prompt": "?" }), 1, record)).unwrap();
+        run(worker.step(&state, &act)).unwrap().tools[0].clone()
+    };
+    let worker = Worker::new(&script, None).unwrap();
+    step(&worker, &Record::live());
+    let record = Record::live();
+    assert!(step(&worker, &record).cached);
+    // A new process: its cache is empty.
+    let exchanges = record.take();
+    let replay = Record::replay(exchanges.clone(), Strictness::Exact);
+    let again = step(&Worker::new(&bench.load(&[]).unwrap(), None).unwrap(), &replay);
+    assert_eq!((again.output.as_str(), again.cached, replay.close()), ("ran 1", true, None));
+    assert_eq!(exchanges[0].kind, "cache");
+}
+
+#[test]
+fn a_tool_with_a_cache_has_no_state() {
+    let env = counted("cache = true,", "true", "local n = #call.state.messages");
+    let error = stepped(&env, &[], vec![call("t", json!({ "n": 0 }))], 0).unwrap_err();
+    let why = "env_error: tool `t` has a cache and uses call.state: its results would depend on the trajectory\n  --> x.lua:6";
+    assert!(error.starts_with(why), "{error}");
+    let without = counted("", "true", "local n = #call.state.messages");
+    stepped(&without, &[], vec![call("t", json!({ "n": 0 }))], 0).unwrap();
+}
+
+#[test]
+fn no_more_calls_run_at_once_than_the_tool_allows() {
+    let most = |limits: &str| {
+        let env = "local wait = r1.tools.python { name = 'wait' }\nlocal now, most = 0, 0\n\
+             local t = r1.tool { name = 't', LIMITS run = function()\n  now += 1\n  most = math.max(most, now)\n  \
+             r1.call_tools({ { name = 'wait', arguments = { code = 'import time; time.sleep(0.05)' } } })\n  now -= 1\n  return most\nend }\n\
+             local env = r1.env { tools = { wait, t } }";
+        let calls = (0..4).map(|_| call("t", json!({}))).collect();
+        let result = stepped(&env.replace("LIMITS", limits), &[], calls, 0).unwrap();
+        result.tools.iter().map(|tool| tool.output.parse::<f64>().unwrap() as u32).max().unwrap()
+    };
+    assert_eq!(most(""), 4);
+    assert_eq!(most("concurrency = 2,"), 2);
+    // A tool that calls itself is in its place already.
+    let own = "local t\nt = r1.tool { name = 't', parameters = { deep = 'boolean' }, concurrency = 1, run = function(a)\n  \
+         if a.deep then return r1.call_tools({ { name = 't', arguments = { deep = false } } })[1].content end\n  return 'end'\nend }\n\
+         local env = r1.env { tools = { t } }";
+    let result = stepped(own, &[], vec![call("t", json!({ "deep": true }))], 0).unwrap();
+    assert_eq!(result.tools[0].output, "end");
+}
+
+#[test]
+fn limits_of_a_tool_are_checked() {
+    let tool = |fields: &str| refused(&format!("r1.tool {{ name = 't', run = print,\n{fields} }}"));
+    for (fields, why) in [
+        ("retries = -1", "`retries` must be a whole number from 0 to 20, or { times =, backoff = }, got the number -1"),
+        ("retries = 21", "`retries` must be a whole number from 0 to 20, or { times =, backoff = }, got the number 21"),
+        ("retries = {}", "`retries` needs `times`, a whole number from 0 to 20, got nil"),
+        ("retries = { times = 1, backoff = 'x' }", "`retries.backoff` must be "),
+        ("retries = { times = 1, backof = 1 }", "unknown field `retries.backof`"),
+        ("cache = 'always'", "`cache` is \"always\"; it is true, \"trajectory\" or \"run\""),
+        ("cache = 1", "`cache` must be true, \"trajectory\" or \"run\", got the number 1"),
+        ("concurrency = 0", "`concurrency` must be a whole number, 1 or more, got the number 0"),
+        ("concurrency = 1.5", "`concurrency` must be a whole number, 1 or more, got the number 1.5"),
+        ("retrys = 1", "unknown field `retrys`\n  --> x.lua:2\n  hint: did you mean `retries`?"),
+    ] {
+        let message = tool(fields);
+        assert!(message.starts_with(&format!("r1.tool: {why}")), "{message}");
+        assert!(message.contains("--> x.lua:2"), "{message}");
+    }
+    let session = refused("r1.tools.python { session = true, cache = true }");
+    assert!(session.starts_with("r1.tools.python: `cache` needs programs that stand alone"), "{session}");
+}

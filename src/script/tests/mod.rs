@@ -97,7 +97,7 @@ fn call(name: &str, arguments: Json) -> ToolCall {
 }
 
 fn outcome(text: &str) -> Outcome {
-    Outcome { text: text.to_owned(), steps: 1, terminated: true, truncated: false, truncated_by: None }
+    Outcome { text: text.to_owned(), steps: 1, calls: 0, terminated: true, truncated: false, truncated_by: None }
 }
 
 /// A recipe with `env` in it, and nothing else of note.

@@ -26,6 +26,24 @@ fn a_snapshot_comes_back_as_it_was() {
     assert_eq!(through_text.snapshot().unwrap(), snapshot);
 }
 
+/// The host keeps nothing of its own in the state.
+#[test]
+fn a_state_has_what_the_script_put_there() {
+    let bench = Bench::new(&recipe(
+        "local t = r1.tool { name = 't', run = function() return 'x' end }\n\
+         local env = r1.env { tools = { t }, reset = function() return { messages = {} } end }",
+    ));
+    let worker = bench.worker();
+    let state = run(worker.reset(&Json::Null, 9)).unwrap();
+    assert_eq!(state.snapshot().unwrap()["state"], json!({ "messages": {} }));
+    let mut act = action("");
+    act.tool_calls = vec![call("t", json!({}))];
+    run(worker.step(&state, &act)).unwrap();
+    let names: Vec<String> =
+        state.snapshot().unwrap()["state"].as_object().unwrap().keys().map(String::to_owned).collect();
+    assert_eq!(names, ["messages"]);
+}
+
 #[test]
 fn a_state_that_is_not_plain_data_is_refused_with_its_place() {
     let mut text = String::new();

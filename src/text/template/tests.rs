@@ -25,6 +25,8 @@ fn jinja_as_transformers_has_it() {
         ("{{ messages[0].x }}|{{ none }}|{{ true }}|{{ nothing }}", "{'b': 1.0, 'a': ['<é>']}|None|True|"),
         ("  {% if true %}\n  a\n  {% endif %}\nb", "  a\nb"),
         ("{% generation %}a{%- endgeneration -%} b", "ab"),
+        ("a{% raw %}\n{{ b }}\n{% endraw %}\nc", "a\n{{ b }}\nc"),
+        ("a {%- raw -%}\n{{ b }} {%- endraw -%} \nc", "a{{ b }}c"),
         ("{{ strftime_now('%d %b %Y %H:%M %A %-m') }}", "10 Jul 2025 12:00 Thursday 7"),
         ("{{ strftime_now('%F %T %y %e %I%p %a %B %j %% %-d') }}", "2025-07-10 12:00:00 25 10 12PM Thu July 191 % 10"),
         ("{% for m in messages[::-1] %}{{ m.n }}{% if loop.last %}{% break %}{% endif %}{% endfor %}", "321"),

@@ -1,0 +1,312 @@
+//! Carrying out one call of a tool: from a cache, in its turn, and again where another try may succeed.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use mlua::{ErrorContext, Function, Lua, Table, Value};
+use serde_json::{Value as Json, json};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::args::raise;
+use super::call::NAME;
+use super::tool::{Run, Tool};
+use super::tool_limits::CacheScope;
+use crate::error::{Error, Kind};
+use crate::script::convert::{self, Odd, kind, to_json};
+use crate::script::host::{Call, Host, misuse};
+use crate::script::interpreters;
+use crate::script::suspended::{Suspended, with_room};
+use crate::script::vm::at_definition;
+use crate::tools::{Output, Python, Rhai};
+
+/// A call that was checked.
+pub(super) struct Ready {
+    pub(super) tool: Rc<Tool>,
+    /// As the policy wrote them, and as the script gave them.
+    pub(super) arguments: Json,
+    pub(super) given: Value,
+    pub(super) prelude: String,
+    /// What a tool in Lua gets besides its arguments.
+    pub(super) options: Value,
+    /// Arguments of the task for the tool.
+    pub(super) kwargs: Option<Json>,
+}
+
+/// What a call came to.
+pub(super) struct Carried {
+    pub(super) output: Output,
+    /// The process reward, where the tool gave one.
+    pub(super) reward: Option<f64>,
+    pub(super) retries: u32,
+    pub(super) cached: bool,
+}
+
+/// One try of a call.
+struct Tried {
+    output: Output,
+    reward: Option<f64>,
+    /// The tool says that another try may succeed.
+    again: bool,
+}
+
+impl Ready {
+    pub(super) async fn carry_out(&self, lua: &Lua, call: &Rc<Call>, host: &Host) -> mlua::Result<Carried> {
+        let limits = &self.tool.limits;
+        if let Some(scope) = limits.cache
+            && let Some(carried) = self.cached(scope, call, host)?
+        {
+            return Ok(carried);
+        }
+        let permit = self.permit(call, host).await?;
+        let started = Instant::now();
+        let mut retries = 0;
+        let tried = loop {
+            let tried = self.once(lua, call).await?;
+            let Tried { output, again, .. } = &tried;
+            if output.ok || retries == limits.retries || !(output.timed_out || *again) {
+                break tried;
+            }
+            // On a replay the wait is over.
+            if !call.record.is_replay() {
+                tokio::time::sleep(limits.backoff.saturating_mul(1 << retries.min(20))).await;
+            }
+            retries += 1;
+        };
+        drop(permit);
+        let Tried { mut output, reward, .. } = tried;
+        if retries > 0 {
+            output.seconds = started.elapsed().as_secs_f64();
+        }
+        if let Some(scope) = limits.cache.filter(|_| output.ok && !call.record.is_replay()) {
+            self.keep(scope, call, host, &json!({ "text": output.text, "reward": reward }));
+        }
+        Ok(Carried { output, reward, retries, cached: false })
+    }
+
+    /// What the call depends on: the request of the record, whose text is the key of the cache.
+    fn request(&self) -> Json {
+        let mut request = json!({ "tool": self.tool.name, "arguments": sorted(&self.arguments) });
+        if !self.prelude.is_empty() {
+            request["prelude"] = json!(self.prelude);
+        }
+        if let Some(kwargs) = &self.kwargs {
+            request["kwargs"] = sorted(kwargs);
+        }
+        request
+    }
+
+    /// An earlier result. Where it came from is another trajectory's affair, so that the record keeps it.
+    fn cached(&self, scope: CacheScope, call: &Call, host: &Host) -> mlua::Result<Option<Carried>> {
+        let request = self.request();
+        let key = request.to_string();
+        let look = || {
+            Ok(match (scope, &call.session) {
+                (CacheScope::Run, _) => host.shared.borrow().cache().get(&key),
+                (CacheScope::Trajectory, Some(session)) => session.cache.borrow().get(&key),
+                (CacheScope::Trajectory, None) => None,
+            }
+            .unwrap_or_default())
+        };
+        let found = call.ask_now("cache", request, look).map_err(raise)?;
+        let Some(text) = found["text"].as_str() else { return Ok(None) };
+        let output = Output { text: text.to_owned(), ok: true, timed_out: false, seconds: 0.0 };
+        Ok(Some(Carried { output, reward: found["reward"].as_f64(), retries: 0, cached: true }))
+    }
+
+    fn keep(&self, scope: CacheScope, call: &Call, host: &Host, result: &Json) {
+        let key = self.request().to_string();
+        match (scope, &call.session) {
+            (CacheScope::Run, _) => host.shared.borrow().cache().put(&key, result.clone()),
+            (CacheScope::Trajectory, Some(session)) => session.cache.borrow_mut().put(&key, result.clone()),
+            (CacheScope::Trajectory, None) => {}
+        }
+    }
+
+    /// Waits for a place among the calls of the tool. A tool that calls itself is in its place already.
+    async fn permit(&self, call: &Call, host: &Host) -> mlua::Result<Option<OwnedSemaphorePermit>> {
+        let most = self.tool.limits.concurrency;
+        if most == 0 || call.record.is_replay() || call.is_inside_tool(&self.tool.name) {
+            return Ok(None);
+        }
+        let permits = host.shared.borrow().permits(&self.tool.name, most);
+        let permit = permits.acquire_owned().await;
+        permit.map(Some).map_err(|error| raise(Error::new(Kind::Internal, format!("a tool's turn: {error}"))))
+    }
+
+    async fn once(&self, lua: &Lua, call: &Rc<Call>) -> mlua::Result<Tried> {
+        let tool = &self.tool;
+        let (arguments, prelude) = (&self.arguments, &self.prelude);
+        let code = || arguments.get("code").and_then(Json::as_str).unwrap_or_default().to_owned();
+        let output = match &tool.run {
+            Run::Lua { run, timeout } => {
+                let started = Instant::now();
+                let options = match tool.limits.cache {
+                    Some(_) => without_state(lua, &tool.name, &self.options)?,
+                    None => self.options.clone(),
+                };
+                let arguments = (self.given.clone(), options);
+                let mut future = Suspended::<(Value, Value, Value, Value)>::inner(lua, run, arguments);
+                let called = |result: mlua::Result<_>| result.context(format!("{NAME}, tool `{}`", tool.name));
+                let result = match timeout {
+                    None => Some(called(future.await)?),
+                    Some(limit) => {
+                        let result = call.within(*limit, &mut future).await;
+                        with_room(lua, || drop(future));
+                        result.map(called).transpose()?
+                    }
+                };
+                let timed_out = result.is_none();
+                let returned = match (result, timeout) {
+                    (Some(values), _) => read_result(&tool.name, run, &values)?,
+                    (None, limit) => {
+                        let seconds = limit.unwrap_or_default().as_secs_f64();
+                        Returned { text: format!("Error: timed out after {seconds} s"), ..Returned::default() }
+                    }
+                };
+                let Returned { text, ok, reward, again } = returned;
+                let text = if timed_out { text } else { cut(text, call.result) };
+                let output = Output { text, ok, timed_out, seconds: started.elapsed().as_secs_f64() };
+                return Ok(Tried { output, reward, again });
+            }
+            Run::Python { options, session } => {
+                let live = async {
+                    let python: Arc<Python> = interpreters::python(options)?;
+                    match call.session.as_ref().filter(|_| *session) {
+                        Some(session) => session.run(&python, &code(), prelude).await,
+                        None => python.run(&code(), prelude).await,
+                    }
+                };
+                interpret(call, &tool.name, arguments, prelude, live).await?
+            }
+            Run::Rhai(options) => {
+                let live = async {
+                    let rhai: Arc<Rhai> = interpreters::rhai(options)?;
+                    let (code, prelude) = (code(), prelude.clone());
+                    // Busy for as long as its limits allow: other trajectories of this worker go on meanwhile.
+                    let output = tokio::task::spawn_blocking(move || rhai.run(&code, &prelude)).await;
+                    output.map_err(|error| Error::new(Kind::Internal, format!("rhai stopped: {error}")))
+                };
+                interpret(call, &tool.name, arguments, prelude, live).await?
+            }
+        };
+        Ok(Tried { output, reward: None, again: false })
+    }
+}
+
+/// JSON with the names of objects in their order, so that equal arguments are equal text.
+fn sorted(value: &Json) -> Json {
+    match value {
+        Json::Object(fields) => {
+            let fields: std::collections::BTreeMap<&String, Json> =
+                fields.iter().map(|(name, value)| (name, sorted(value))).collect();
+            Json::Object(fields.into_iter().map(|(name, value)| (name.clone(), value)).collect())
+        }
+        Json::Array(items) => items.iter().map(sorted).collect(),
+        other => other.clone(),
+    }
+}
+
+/// What a tool with a cache gets: its results may depend on nothing but the arguments.
+fn without_state(lua: &Lua, name: &str, options: &Value) -> mlua::Result<Value> {
+    let own = lua.create_table()?;
+    if let Value::Table(options) = options {
+        options
+            .for_each(|name: String, value: Value| if name == "state" { Ok(()) } else { own.raw_set(name, value) })?;
+    }
+    let refused = format!("tool `{name}` has a cache and uses call.state: its results would depend on the trajectory");
+    let meta = lua.create_table()?;
+    let index = move |lua: &Lua, (_, key): (Table, Value)| -> mlua::Result<Value> {
+        if key.as_string().is_some_and(|key| *key == "state") {
+            let hint = "leave out `cache`, or pass what the tool needs as arguments";
+            return Err(raise(misuse(lua, refused.clone()).hint(hint)));
+        }
+        Ok(Value::Nil)
+    };
+    meta.raw_set("__index", lua.create_function(index)?)?;
+    own.set_metatable(Some(meta))?;
+    Ok(Value::Table(own))
+}
+
+/// Runs a program, or takes what it came to from the record.
+async fn interpret(
+    call: &Call,
+    tool: &str,
+    arguments: &Json,
+    prelude: &str,
+    live: impl Future<Output = Result<Output, Error>>,
+) -> mlua::Result<Output> {
+    let mut request = json!({ "tool": tool, "arguments": arguments });
+    if !prelude.is_empty() {
+        request["prelude"] = json!(prelude);
+    }
+    let live = async {
+        let Output { text, ok, timed_out, seconds } = live.await?;
+        Ok(json!({ "text": text, "ok": ok, "timed_out": timed_out, "seconds": seconds }))
+    };
+    let answer = call.ask("tool", request, live).await.map_err(raise)?;
+    Ok(Output {
+        text: answer["text"].as_str().unwrap_or_default().to_owned(),
+        ok: answer["ok"] == true,
+        timed_out: answer["timed_out"] == true,
+        seconds: answer["seconds"].as_f64().unwrap_or(0.0),
+    })
+}
+
+/// A result as the policy may see it: at most `most` bytes, and how much is left out.
+fn cut(text: String, most: usize) -> String {
+    if text.len() <= most {
+        return text;
+    }
+    let end = text.floor_char_boundary(most);
+    format!("{}\n… ({} more bytes)", &text[..end], text.len() - end)
+}
+
+/// What a tool written in Lua returned.
+#[derive(Default)]
+struct Returned {
+    text: String,
+    ok: bool,
+    reward: Option<f64>,
+    again: bool,
+}
+
+/// Text and a process reward; or nil, why not, a process reward, and whether another try may succeed.
+fn read_result(name: &str, run: &Function, values: &(Value, Value, Value, Value)) -> mlua::Result<Returned> {
+    let wrong = |what: String| raise(at_definition(run, format!("tool `{name}` {what}")));
+    let (first, second, third, fourth) = values;
+    let text = match first {
+        Value::String(text) => text.to_string_lossy(),
+        Value::Integer(_) | Value::Number(_) | Value::Boolean(_) => first.to_string()?,
+        Value::Table(_) => to_json(first, "the result", Odd::Refuse).map_err(wrong)?.to_string(),
+        Value::Nil => {
+            let Value::String(message) = second else {
+                return Err(wrong("returned nil; it must return text, or nil and a message".to_owned()));
+            };
+            let again = match fourth {
+                Value::Nil => false,
+                Value::Boolean(again) => *again,
+                other => {
+                    let why = "as fourth value; whether another try may succeed is true or false";
+                    return Err(wrong(format!("returned {} {why}", kind(other))));
+                }
+            };
+            let reward = reward_of(third).map_err(wrong)?;
+            return Ok(Returned { text: message.to_string_lossy(), ok: false, reward, again });
+        }
+        other => return Err(wrong(format!("returned {}; it must return text", kind(other)))),
+    };
+    Ok(Returned { text, ok: true, reward: reward_of(second).map_err(wrong)?, again: false })
+}
+
+/// The process reward that a tool returned, if any; else what is wrong with it.
+fn reward_of(value: &Value) -> Result<Option<f64>, String> {
+    match value {
+        Value::Nil => Ok(None),
+        Value::Integer(_) | Value::Number(_) => {
+            let reward = convert::float(value).filter(|reward| reward.is_finite());
+            reward.map(Some).ok_or_else(|| format!("returned the reward {}", convert::show(value)))
+        }
+        other => Err(format!("returned {} as its reward; it must be a number", kind(other))),
+    }
+}

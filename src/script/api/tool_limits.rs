@@ -1,0 +1,106 @@
+//! How calls of a tool are carried out, as its declaration says: tries again, results kept by arguments, calls at a time.
+
+use std::time::Duration;
+
+use mlua::Value;
+
+use super::args::Fields;
+use super::tool::{SECONDS, seconds};
+use crate::error::{Error, Kind};
+use crate::script::convert::kind;
+
+/// Fields of a tool's declaration that are read here.
+pub(super) const FIELDS: [&str; 3] = ["retries", "cache", "concurrency"];
+
+/// How calls of a tool are carried out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct CallLimits {
+    /// Tries behind a first one that timed out, or that the tool says may succeed.
+    pub(crate) retries: u32,
+    /// The wait before the first of them; it doubles with each.
+    pub(crate) backoff: Duration,
+    pub(crate) cache: Option<CacheScope>,
+    /// Most calls under way at the same time, over the whole run; 0 is no limit.
+    pub(crate) concurrency: usize,
+}
+
+/// Whose calls share results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CacheScope {
+    /// Those of one trajectory.
+    Trajectory,
+    /// Those of all trajectories of the process.
+    Run,
+}
+
+/// Most retries.
+const RETRIES: u32 = 20;
+/// The wait before the first retry, where nothing says otherwise.
+const BACKOFF: Duration = Duration::from_millis(500);
+
+impl CallLimits {
+    pub(super) fn read(fields: &Fields<'_>) -> mlua::Result<Self> {
+        let (retries, backoff) = retries(fields)?;
+        let concurrency = match fields.get("concurrency")? {
+            Value::Nil => 0,
+            value => whole(&value, usize::MAX as f64)
+                .filter(|count| *count > 0)
+                .ok_or_else(|| fields.refuse("concurrency", "a whole number, 1 or more", &value))?,
+        };
+        Ok(Self { retries, backoff, cache: cache(fields)?, concurrency })
+    }
+}
+
+/// `cache = true`, `"trajectory"` or `"run"`.
+pub(super) fn cache(fields: &Fields<'_>) -> mlua::Result<Option<CacheScope>> {
+    match fields.get("cache")? {
+        Value::Nil | Value::Boolean(false) => Ok(None),
+        Value::Boolean(true) => Ok(Some(CacheScope::Trajectory)),
+        Value::String(scope) => match &*scope.to_string_lossy() {
+            "trajectory" => Ok(Some(CacheScope::Trajectory)),
+            "run" => Ok(Some(CacheScope::Run)),
+            other => {
+                let why = format!("`cache` is \"{other}\"; it is true, \"trajectory\" or \"run\"");
+                Err(fields.refused("cache", Error::new(Kind::Script, why)))
+            }
+        },
+        other => Err(fields.refuse("cache", "true, \"trajectory\" or \"run\"", &other)),
+    }
+}
+
+/// `retries = 2` or `{ times = 2, backoff = "1s" }`.
+fn retries(fields: &Fields<'_>) -> mlua::Result<(u32, Duration)> {
+    let value = fields.get("retries")?;
+    let wanted = || format!("a whole number from 0 to {RETRIES}, or {{ times =, backoff = }}");
+    let table = match &value {
+        Value::Nil => return Ok((0, BACKOFF)),
+        Value::Table(table) => table,
+        _ => {
+            let times = whole(&value, f64::from(RETRIES)).ok_or_else(|| fields.refuse("retries", &wanted(), &value))?;
+            return Ok((times as u32, BACKOFF));
+        }
+    };
+    let own = fields.inside("retries", table, &["times", "backoff"])?;
+    let times = own.get("times")?;
+    let times = whole(&times, f64::from(RETRIES)).ok_or_else(|| {
+        let why = format!("`retries` needs `times`, a whole number from 0 to {RETRIES}, got {}", kind(&times));
+        fields.refused("retries", Error::new(Kind::Script, why))
+    })?;
+    let backoff = match own.get("backoff")? {
+        Value::Nil => BACKOFF,
+        value => seconds(&value).and_then(|time| Duration::try_from_secs_f64(time).ok()).ok_or_else(|| {
+            let why = format!("`retries.backoff` must be {SECONDS}, got {}", kind(&value));
+            fields.refused("retries", Error::new(Kind::Script, why))
+        })?,
+    };
+    Ok((times as u32, backoff))
+}
+
+/// A whole number from 0 to `most`.
+fn whole(value: &Value, most: f64) -> Option<usize> {
+    let number = match value {
+        Value::Integer(_) | Value::Number(_) => crate::script::convert::float(value)?,
+        _ => return None,
+    };
+    (number >= 0.0 && number <= most && number.fract() == 0.0).then_some(number as usize)
+}
