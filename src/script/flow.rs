@@ -139,8 +139,7 @@ impl Worker {
     ) -> Result<State, Failure> {
         let table = self.vm.lua.create_table().map_err(|error| host_failure(&error))?;
         let OfTrajectory { record, session, env } = own;
-        let mut state = State::new(&self.vm.lua, table, seed, record.clone(), session, env)
-            .map_err(|error| host_failure(&error))?;
+        let mut state = State::new(&self.vm.lua, table, seed, record.clone(), session, env);
         let flow = Rc::new(Flow::new(task.clone(), budget));
         state.flow = Some(Rc::clone(&flow));
         self.start_flow(&state, &flow, &record, false).await?;
