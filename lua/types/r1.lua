@@ -233,7 +233,7 @@ function Training:advantages(trajectories, estimator) end
 
 ---Learns from trajectories.
 ---@param trajectories (r1.Trajectory|string)[] What rollout gave, or ids; those of earlier steps too
----@param options? { advantages?: any[], estimator?: string|table<string, any>, loss?: string|table<string, any>|(fun(b: r1.LossBatch, options: any): any), options?: table<string, any>, groups?: number[], lr?: number, epochs?: number, mini_batches?: number } What is left out is as the recipe says
+---@param options? { advantages?: any[], returns?: any[], policy?: boolean, estimator?: string|table<string, any>, loss?: string|table<string, any>|(fun(b: r1.LossBatch, options: any): any), options?: table<string, any>, groups?: number[], lr?: number, epochs?: number, mini_batches?: number } What is left out is as the recipe says
 ---@return table<string, number> # Metrics: docs/metrics.md
 function Training:update(trajectories, options) end
 
@@ -248,6 +248,15 @@ function Training:sft(examples, options) end
 ---@param options? { model?: string }
 ---@return ((number[])[])[] # For each trajectory and step those of the sampled tokens
 function Training:logprobs(trajectories, options) end
+
+---The critic's values of the states before sampled tokens.
+---@param trajectories (r1.Trajectory|string)[] What rollout gave, or ids; those of earlier steps too
+---@return ((number[])[])[] # For each trajectory and step those of the sampled tokens
+---@return number[] # Of what would have come next, where a limit cut the trajectory; else nil
+function Training:values(trajectories) end
+
+---Makes the policy as it is now the reference policy. Checkpoints hold it from then on.
+function Training:renew_reference() end
 
 ---Evaluates the policy on the recipe's held-out tasks, and logs it.
 ---@return (table<string, any>)? # accuracy, reward, tasks, parts …; nil without held-out data
@@ -322,6 +331,19 @@ function Training:save(out) end
 
 ---Where tasks come from.
 ---@class r1.Dataset
+
+---A file of data: a read-only list of rows.
+---@class r1.Resource
+
+---An index of texts.
+---@class r1.TextIndex
+local TextIndex = {}
+
+---The texts that are most like a query, with the scores of r1.text.rank.
+---@param query string
+---@param k? number Texts at most (10)
+---@return ({ index: integer, score: number })[] # Best first; texts that share no word with the query are left out
+function TextIndex:search(query, k) end
 
 ---A view of a conversation.
 ---@class r1.Context
@@ -669,7 +691,6 @@ function Expectation:raises(text) end
 ---@field max_context? number
 ---@field cuda_graphs? boolean
 ---@field template_kwargs? table<string, any>
----@field cold_start? string
 ---@field init? table<string, any>
 ---@field lora? table<string, any>
 
@@ -723,6 +744,7 @@ function Expectation:raises(text) end
 ---@field step_ratio_clip? number
 ---@field tokens_per_batch? number
 ---@field gradient_checkpointing? boolean
+---@field routing_replay? string
 ---@field filter? table<string, any>
 ---@field critic? table<string, any>
 ---@field on_nan? string
@@ -785,7 +807,7 @@ r1 = {}
 r1.version = nil
 
 ---What a script returns: what to train, on what, how.
----@param recipe { name?: string, seed?: number, env?: r1.Env, envs?: table<string, r1.Env>, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, advantage?: fun(group: r1.GroupMember[], failed: number): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, policy?: r1.PolicySettings, data?: { train?: r1.Dataset|string|table|r1.Task[], eval?: r1.Dataset|string|table|r1.Task[], max_prompt_tokens?: number, overlong_prompts?: string, check_rows?: number }, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, needs?: string[] }
+---@param recipe { name?: string, seed?: number, env?: r1.Env, envs?: table<string, r1.Env>, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, privileged?: fun(state: any, task: any): string, advantage?: fun(group: r1.GroupMember[], failed: number): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, policy?: r1.PolicySettings, cold_start?: r1.Recipe|table<string, any>, data?: { train?: r1.Dataset|string|table|r1.Task[], eval?: r1.Dataset|string|table|r1.Task[], max_prompt_tokens?: number, overlong_prompts?: string, check_rows?: number }, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, needs?: string[] }
 ---@return r1.Recipe
 function r1.recipe(recipe) end
 
@@ -879,6 +901,11 @@ function r1.data.hf(name, options) end
 ---@param rows { count: number, seed?: number, name?: string, weight?: number, env?: string, row: fun(index: integer): r1.Task }
 ---@return r1.Dataset
 function r1.data.generate(rows) end
+
+---A file of data that is read once per process, at the top of the script, and shared by all workers: a corpus, a dictionary. corpus[i] is row i, frozen; #corpus their number; `for i, row in corpus do` goes through them; corpus.path and corpus.hash (SHA-256) tell the file. Runs record the hash.
+---@param file string|{ path: string, format?: string, columns?: table<string, string>, max_size?: number|string } The path, relative to the script's directory; format by its name unless said: jsonl, json, csv, tsv, parquet, arrow, text (a row { text = … } for each line); columns = { mine = "theirs" }; max_size in MiB or as "1GiB" (256MiB)
+---@return r1.Resource
+function r1.resource(file) end
 
 ---A view of a conversation: its methods change what is shown, never the messages themselves, and give it back. A context function returns it. Without further ado it keeps the messages before the first reply, and the last.
 ---@param messages r1.Message[]
@@ -1049,11 +1076,17 @@ function r1.re.escape(text) end
 
 r1.text = {}
 
----Texts by likeness to a query (BM25 over words): a search over notes or a small collection.
+---Texts by likeness to a query (BM25 over words), without an index: for notes and texts that change. r1.text.index answers many queries.
 ---@param query string
 ---@param texts string[]
 ---@return ({ index: integer, score: number })[] # Best first; texts that share no word with the query are left out
 function r1.text.rank(query, texts) end
+
+---An index of texts for many searches (BM25 over words). That of a resource is made once per process; make it at the top of the script.
+---@param texts string[]|r1.Resource A list of texts, or a resource
+---@param options? { column?: string, k1?: number, b?: number }
+---@return r1.TextIndex
+function r1.text.index(texts, options) end
 
 ---Reads a reply as a policy's is read.
 ---@param format string|r1.Format
@@ -1188,11 +1221,11 @@ function r1.script(path, options) end
 ---@return r1.Trajectory[]
 function r1.rollout(options) end
 
----Opens a run whose loop the program writes: model, data and run directory are those of r1 run.
----@param path string Of a recipe whose trainer has no critic
+---Opens a run whose loop the program writes: model, data and run directory are those of r1 run. Script workers load a program with a recipe in it again, up to this call.
+---@param recipe string|r1.Recipe|table<string, any> A path, or a recipe in the program itself
 ---@param options? { settings?: table<string, any>, name?: string, runs?: string, resume?: string }
----@return r1.Training # With the fields step, steps, rows, run_dir and settings
-function r1.training(path, options) end
+---@return r1.Training # With the fields step, steps, rows, run_dir, settings and critic (whether there is one)
+function r1.training(recipe, options) end
 
 ---A test of a file that r1 test runs.
 ---@param name string What holds

@@ -258,6 +258,15 @@ impl Script {
         map.setting(&main, key).unwrap_or(main)
     }
 
+    /// An error about a setting, with the place where that is set: an argument of the command line, or a line.
+    pub(crate) fn placed(&self, error: Error) -> Error {
+        let Some(key) = error.setting().map(str::to_owned) else { return error.at_path(&self.path) };
+        match self.typed(&key) {
+            Some(typed) => Error { kind: Kind::Usage, ..error }.at(typed),
+            None => error.at(self.place_of(&key)),
+        }
+    }
+
     /// The files that were required, by name.
     pub fn modules(&self) -> Vec<(&str, &str)> {
         self.modules.iter().map(|(name, module)| (name.as_str(), module.source.as_str())).collect()

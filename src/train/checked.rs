@@ -31,13 +31,7 @@ pub fn checked(script: &Script) -> Result<Checked> {
                 .at_path(&script.path));
         }
     };
-    let placed = |error: Error| {
-        let Some(key) = error.setting().map(str::to_owned) else { return error.at_path(&script.path) };
-        match script.typed(&key) {
-            Some(typed) => Error { kind: Kind::Usage, ..error }.at(typed),
-            None => error.at(script.place_of(&key)),
-        }
-    };
+    let placed = |error| script.placed(error);
     check_ranges(&script.settings).map_err(placed)?;
     let objective = Objective::of(script, learner, critic).map_err(placed)?;
     room_to_branch(&script.settings, learner).map_err(placed)?;

@@ -82,7 +82,7 @@ pub fn check(script: &Script) -> Result<Vec<Error>> {
     let Some(own) = script.cold_start()? else { return Ok(Vec::new()) };
     let of_cold_start = |error: Error| Error { message: format!("cold_start: {}", error.message), ..error };
     if let Trainer::Sft(sft) = &own.settings.trainer {
-        sft::check(sft).map_err(|error| of_cold_start(error).at_path(&script.path))?;
+        sft::check(sft).map_err(|error| of_cold_start(own.placed(error)))?;
     }
     let warnings = idle_settings(&own).map_err(of_cold_start)?;
     Ok(warnings.into_iter().map(of_cold_start).collect())

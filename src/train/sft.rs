@@ -44,7 +44,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let (mut state, origin) = (opened.state(), opened.model_origin());
     let Opened { mut script, options, resumed, standing } = opened;
     let (options, goes_on) = (&options, resumed.is_some());
-    check(&sft)?;
+    check(&sft).map_err(|error| script.placed(error))?;
     report::warn(reporter, &idle_settings(&script)?);
     source::fetch_data(&script, options.fetching(reporter))?;
     // Before anything listens to what the script prints: rows are read again when they are drawn.
