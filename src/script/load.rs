@@ -18,7 +18,6 @@ use super::own_format::{self, Formats};
 use super::resource::{Resource, Spec};
 use super::rows::Split;
 use super::shared_calls::Shared;
-use super::source_map::SourceMap;
 use super::vm::{Module, Resources, Sources, Vm};
 use super::{cold_start, settings};
 use crate::config::{Choice, DataFormat, EnvSettings, Limits, LossGraph, Settings, Source, Trainer};
@@ -218,53 +217,6 @@ impl Script {
         let loss = self.loss.clone().or_else(|| running.loss.clone());
         let (algorithm, datasets) = (running.algorithm.clone(), Arc::clone(&running.datasets));
         Self { settings, loss, algorithm, datasets, sink: running.sink.clone(), ..self }
-    }
-
-    /// What the recipe says of settings, defaults and the command line's left out.
-    pub fn recipe_settings(&self) -> &Json {
-        &self.written.recipe
-    }
-
-    /// The settings that the recipe has without the command line's.
-    pub(crate) fn without_overrides(&self) -> Result<Settings> {
-        settings::read(&self.written.recipe)
-    }
-
-    /// A whole number that somebody wrote.
-    pub(crate) fn written_number(&self, key: &str) -> Option<usize> {
-        let found = key.split('.').try_fold(&self.written.all, |value, name| value.get(name));
-        found.and_then(Json::as_u64).and_then(|number| usize::try_from(number).ok())
-    }
-
-    /// The argument of the command line that sets this.
-    pub(crate) fn typed(&self, key: &str) -> Option<&str> {
-        let sets = |typed: &&String| {
-            let name = typed.split('=').next().unwrap_or_default().trim();
-            let own = if self.part == Part::ColdStart { cold_start::own_name(name) } else { Some(name) };
-            let Some(name) = own else { return false };
-            key.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        };
-        self.written.typed.iter().rfind(sets).map(String::as_str)
-    }
-
-    /// `path:line` where the recipe sets `key`, or the deepest part of it that the text tells; else the path.
-    pub(crate) fn place_of(&self, key: &str) -> String {
-        let own = (self.part == Part::ColdStart).then(|| format!("{}{key}", cold_start::PREFIX));
-        let key = own.as_deref().unwrap_or(key);
-        let main = self.path.display().to_string();
-        let modules = self.modules.values().map(|module| (module.path.as_str(), module.source.as_str()));
-        let names = self.modules.iter().map(|(name, module)| (name.clone(), module.path.clone())).collect();
-        let map = SourceMap::new(std::iter::once((main.as_str(), self.source.as_str())).chain(modules), names);
-        map.setting(&main, key).unwrap_or(main)
-    }
-
-    /// An error about a setting, with the place where that is set: an argument of the command line, or a line.
-    pub(crate) fn placed(&self, error: Error) -> Error {
-        let Some(key) = error.setting().map(str::to_owned) else { return error.at_path(&self.path) };
-        match self.typed(&key) {
-            Some(typed) => Error { kind: Kind::Usage, ..error }.at(typed),
-            None => error.at(self.place_of(&key)),
-        }
     }
 
     /// The files that were required, by name.

@@ -67,6 +67,7 @@ mod suite;
 mod suspended;
 mod vm;
 mod worker;
+mod written;
 
 pub use advantage::{Estimated, GroupMember};
 pub use api::store::trajectory_table;

@@ -332,8 +332,9 @@ mod tests {
     #[test]
     fn what_is_written_is_what_is_explained() {
         let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/train");
-        let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-        let source: String = files.map(|path| std::fs::read_to_string(path).unwrap()).collect();
+        let files = |dir: &std::path::Path| std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        let all = files(&dir).flat_map(|path| if path.is_dir() { files(&path).collect() } else { vec![path] });
+        let source: String = all.map(|path| std::fs::read_to_string(path).unwrap()).collect();
         let texts: std::collections::HashSet<&str> = source.split('"').collect();
         for Name { name, .. } in SECTIONS.iter().flat_map(|section| section.names) {
             let written = match name.split_once('<') {

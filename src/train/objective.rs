@@ -340,8 +340,8 @@ mod tests {
             let shaping = shaping.as_object().unwrap().clone();
             refused(&Learner { shaping, ..usual.clone() }, false)
         };
-        assert!(shaped(json!({ "scale": -1.0 })).contains("trainer.shaping: `scale` is -1"));
-        assert!(shaped(json!({ "running": 1.5 })).contains("`running` is 1.5"));
+        assert!(shaped(json!({ "scale": -1.0 })).contains("trainer.shaping.scale is -1"));
+        assert!(shaped(json!({ "running": 1.5 })).contains("trainer.shaping.running is 1.5"));
         assert!(shaped(json!({ "running": 0.9, "scale": 2.0 })).contains("give one"));
         assert!(shaped(json!({ "overlong": { "longest": 4, "buffer": 5, "factor": 1.0 } })).contains("`overlong`"));
         assert!(shaped(json!({ "normalize": "mean" })).contains("{ \"state\", \"mean_std\" }"));
@@ -353,9 +353,9 @@ mod tests {
             let (importance, rejection) = (table(importance), table(rejection));
             refused(&Learner { importance, rejection, recompute_above: 1e-3, ..usual.clone() }, false)
         };
-        assert!(bounds(Some(json!({ "cap": -1.0 })), None).contains("trainer.importance: importance weights want"));
+        assert!(bounds(Some(json!({ "cap": -1.0 })), None).contains("trainer.importance.cap is -1"));
         assert!(bounds(Some(json!({ "cap": 1.0, "floor": 2.0 })), None).contains("0 < floor <= cap"));
-        assert!(bounds(None, Some(json!({ "upper": 0.0 }))).contains("trainer.rejection: rejection wants"));
+        assert!(bounds(None, Some(json!({ "upper": 0.0 }))).contains("trainer.rejection.upper is 0"));
         assert!(bounds(None, Some(json!({ "lower": 0.5 }))).contains("for k1 alone"));
     }
 

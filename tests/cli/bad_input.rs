@@ -113,7 +113,7 @@ fn the_other_trainer() {
     --- stderr
     error: this recipe's trainer is not r1.sft
       --> a.lua
-      hint: run it with `r1 run a.lua`
+      hint: run it with `r1 run a.lua`, or give it a `cold_start`
     ");
 }
 

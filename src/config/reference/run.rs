@@ -31,8 +31,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "\"r1-nano\"",
         "",
-        "The model: a directory in Hugging Face layout, a hub id (ORG/NAME or ORG/NAME@REVISION), or r1-nano, the \
-         embedded model.",
+        "The model: a directory in Hugging Face layout, a hub id (ORG/NAME or ORG/NAME@REVISION), or r1-nano.",
     ),
     s(
         "policy.base",

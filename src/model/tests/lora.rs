@@ -132,7 +132,7 @@ fn a_new_adapter_changes_nothing_until_it_learns() {
     assert!(same(1).equal(&same(1)) && !same(1).equal(&same(2)));
     assert_eq!(same(1).kind(), Kind::Float);
     let error = tiny(true, Kind::Float).add_adapter(LoraConfig::new(2, 4.0, &["query"]), 1).unwrap_err();
-    assert!(error.message.contains("\"query\"") && error.hint.is_some_and(|hint| hint.contains("q_proj")));
+    assert!(error.message.contains("`query`") && error.hint.is_some_and(|hint| hint.contains("q_proj")));
 }
 
 #[test]

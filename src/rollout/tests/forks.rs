@@ -83,8 +83,16 @@ fn stands() -> Vec<Stand> {
     });
     paths.sort();
     let mut stands = Vec::new();
+    // Templates as `r1 new` writes them.
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::copy(root.join("lua/templates/search_pages.jsonl"), dir.path().join("x_pages.jsonl")).unwrap();
     for path in paths {
-        let script = Script::load(&path, &[]).unwrap();
+        let own = path.starts_with(root.join("lua/templates")).then(|| dir.path().join(path.file_name().unwrap()));
+        if let Some(own) = &own {
+            let text = std::fs::read_to_string(&path).unwrap();
+            std::fs::write(own, text.replace("{{name}}", "x")).unwrap();
+        }
+        let script = Script::load(own.as_ref().unwrap_or(&path), &[]).unwrap();
         if matches!(script.settings.trainer, Trainer::Sft(_)) {
             continue;
         }

@@ -6,7 +6,7 @@ return {
     for k = 1, 1000 do
       state.made = r1.tool { name = "t" .. k, parameters = { x = "string" }, run = function() return "x" end }
     end
-    state.env = r1.env {}
+    state.made = r1.env {}
     return good(state, action)
   end,
 }
