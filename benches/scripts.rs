@@ -139,7 +139,7 @@ async fn episode(worker: &Worker, seed: u64) -> Result<Trajectory> {
     let terminated = trajectory.status == Status::Terminated;
     let truncated_by = (!terminated).then_some(Limit::MaxSteps);
     let (text, steps) = (action.text, trajectory.steps.len());
-    let outcome = Outcome { text, steps, terminated, truncated: !terminated, truncated_by };
+    let outcome = Outcome { text, steps, terminated, truncated: !terminated, truncated_by, calls: 0 };
     trajectory.outcome_reward = worker.reward(&state, &outcome).await.map_err(|failure| failure.error)?.total;
     Ok(trajectory)
 }
@@ -204,6 +204,7 @@ fn reload(dir: &Path, renderer: &Arc<Renderer>) -> Result<Value> {
             Ok(())
         }),
         refused: Box::new(|error| println!("{error}")),
+        restored: Box::new(|_| ()),
     })?;
     let reply = renderer.tokenizer().encode("0")?;
     let policy: Arc<dyn Policy> = Arc::new(Scripted::new(move |_| reply.clone()));

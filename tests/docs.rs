@@ -142,7 +142,10 @@ fn pages_that_are_named_exist() {
         for (at, _) in text.match_indices("docs/") {
             let name: String = text[at..].chars().take_while(|c| c.is_alphanumeric() || "/-_.".contains(*c)).collect();
             let name = name.trim_end_matches('.');
-            if name.ends_with(".md") && !text[..at].ends_with('/') && !root.join(name).is_file() {
+            if Path::new(name).extension().is_some_and(|ending| ending == "md")
+                && !text[..at].ends_with('/')
+                && !root.join(name).is_file()
+            {
                 missing.push(format!("{}: {name}", page.display()));
             }
         }

@@ -137,7 +137,9 @@ fn documented_settings_are_accepted_by_their_recipes() {
     let mut checked = 0;
     for Documented { place, command, .. } in commands() {
         let words = words(&command);
-        let Some(script) = words.iter().find(|word| word.ends_with(".lua") && root.join(word).is_file()) else {
+        let Some(script) = words.iter().find(|word| {
+            Path::new(word).extension().is_some_and(|ending| ending == "lua") && root.join(word).is_file()
+        }) else {
             continue;
         };
         if !matches!(words.get(1).map(String::as_str), Some("run" | "sft" | "check" | "repl")) {

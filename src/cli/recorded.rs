@@ -84,13 +84,12 @@ impl Recorded {
             return Ok(Rc::clone(loaded));
         }
         let kept = self.run.sources(&trajectory.script_hash)?;
-        let script = match &self.other {
-            Some(path) => Script::load(path, &kept.overrides)?,
-            None => {
-                let script = Script::kept(&kept.path, kept.source, kept.modules, &kept.overrides)?;
-                unchanged(&kept.resources, &script.resources())?;
-                script
-            }
+        let script = if let Some(path) = &self.other {
+            Script::load(path, &kept.overrides)?
+        } else {
+            let script = Script::kept(&kept.path, kept.source, kept.modules, &kept.overrides)?;
+            unchanged(&kept.resources, &script.resources())?;
+            script
         };
         let renderer = Arc::new(self.renderer(&script, reporter)?);
         let worker = Worker::new(&script, Some(Arc::clone(&renderer)))?;

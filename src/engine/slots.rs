@@ -8,6 +8,7 @@ use crate::mdp::Routing;
 
 /// Slots of the key-value cache.
 #[derive(Debug)]
+#[allow(clippy::struct_field_names)] // it is what the struct holds
 pub(super) struct Slots {
     slots: Vec<Slot>,
     /// Experts recorded of a token; 0 where none are.

@@ -15,6 +15,9 @@ use crate::error::Result;
 /// Share of the tokens that must be saved to be worth the gathers.
 const WORTH: f64 = 0.25;
 
+/// A token of the tree: the token before it, its id, its position, its experts.
+type Node<'a> = (Option<usize>, i64, i64, &'a [i64]);
+
 /// The distinct tokens of a batch.
 #[derive(Debug)]
 pub(super) struct PrefixDedup {
@@ -36,7 +39,7 @@ impl PrefixDedup {
             batch.routing.as_ref().map(|routing| list(&routing.f_flatten(0, 1)?)).transpose()?.unwrap_or_default();
         let width = experts.len() / ids.len().max(1);
         // A tree: a token is the one that stands at the same position behind the same tokens, routed alike.
-        let mut tree: HashMap<(Option<usize>, i64, i64, &[i64]), usize> = HashMap::with_capacity(ids.len());
+        let mut tree: HashMap<Node<'_>, usize> = HashMap::with_capacity(ids.len());
         let (mut first, mut of) = (Vec::new(), Vec::with_capacity(ids.len()));
         for &length in &batch.lengths {
             let mut before = None;

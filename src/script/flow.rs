@@ -184,7 +184,7 @@ impl Worker {
         };
         add(&mut result, flow.channel.earned.take());
         self.measure_flow(state, function, &call)?;
-        self.close_step(state, &call, &mut result)?;
+        Self::close_step(state, &call, &mut result);
         Ok(result)
     }
 

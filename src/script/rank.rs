@@ -216,12 +216,14 @@ mod tests {
     fn an_index_finds_what_ranking_finds() {
         let texts: Vec<String> = (0..200_u32)
             .map(|n| {
-                let words = (0..n % 13 + 1).map(|k| format!("w{}", (n * 31 + k * k * 17) % 23));
+                let words = (0..=n % 13).map(|k| format!("w{}", (n * 31 + k * k * 17) % 23));
                 words.collect::<Vec<_>>().join(" ") + if n % 7 == 0 { " 红 rare" } else { "" }
             })
             .collect();
         let mut index = Index::new(Weights::default());
-        texts.iter().for_each(|text| index.add(text));
+        for text in &texts {
+            index.add(text);
+        }
         index.finish();
         for query in ["w1 w2 W3", "rare", "红色 w5", "nothing", "", "w1 w1 w1"] {
             let all = ranked(query, &texts);
@@ -231,7 +233,9 @@ mod tests {
             }
         }
         let mut plain = Index::new(Weights { k1: 0.0, b: 0.0 });
-        texts.iter().for_each(|text| plain.add(text));
+        for text in &texts {
+            plain.add(text);
+        }
         plain.finish();
         // Without weights for counts and lengths all texts that have the word are worth the same.
         let scores: Vec<f64> = found(&plain, "rare", 200).into_iter().map(|(_, score)| score).collect();

@@ -400,14 +400,8 @@ impl Call {
 
     /// Whether a call of the tool is what started the call of a tool that is running.
     pub(crate) fn is_inside_tool(&self, name: &str) -> bool {
-        let mut above = self.lane.borrow().parent.clone();
-        while let Some(lane) = above {
-            if lane.tool.as_deref() == Some(name) {
-                return true;
-            }
-            above = lane.parent.clone();
-        }
-        false
+        let first = self.lane.borrow().parent.clone();
+        std::iter::successors(first, |lane| lane.parent.clone()).any(|lane| lane.tool.as_deref() == Some(name))
     }
 
     /// Whether a tool is running, or something that a tool started.

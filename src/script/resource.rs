@@ -4,6 +4,7 @@
 //! Rows are kept as JSON text, which takes about as much memory as the file. A row becomes a Lua table when it is asked for.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -201,7 +202,10 @@ impl Resource {
 
     /// The file's SHA-256, hex.
     pub(crate) fn sha256(&self) -> String {
-        self.digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        self.digest.iter().fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
     }
 }
 

@@ -205,7 +205,7 @@ impl Visitor for FileMap {
         let mut values = assignment.expressions().iter();
         for variable in assignment.variables() {
             let value = values.next().map_or(Shape::Computed, shape);
-            let line = variable.start_position().map_or(0, |position| position.line());
+            let line = variable.start_position().map_or(0, full_moon::tokenizer::Position::line);
             if let Some(name) = dotted(variable) {
                 self.assign(name, line, value);
             }
@@ -216,7 +216,7 @@ impl Visitor for FileMap {
         let Some(argument) = argument(call) else { return };
         let suffixes: Vec<&Suffix> = call.suffixes().collect();
         let Some((_, before)) = suffixes.split_last() else { return };
-        let end = before.last().map_or_else(|| call.prefix().end_position(), |suffix| suffix.end_position());
+        let end = before.last().map_or_else(|| call.prefix().end_position(), Node::end_position);
         let Some(end) = end else { return };
         let function = dotted_parts(call.prefix(), before.iter().copied()).unwrap_or_default();
         self.calls.push((Site { function, line: end.line() }, argument));

@@ -264,16 +264,15 @@ impl Worker {
             None => step_result(&value).map_err(|why| broken(&env.step.own, why))?,
         };
         state.size.set(self.sized(size, &call, &env.step.own)?);
-        self.close_step(state, &call, &mut result)?;
+        Self::close_step(state, &call, &mut result);
         Ok(result)
     }
 
     /// Adds what the tools of a step did and earned to its result, and counts it.
-    pub(super) fn close_step(&self, state: &State, call: &Call, result: &mut StepResult) -> Result<(), Failure> {
+    pub(super) fn close_step(state: &State, call: &Call, result: &mut StepResult) {
         result.tools = call.tools.take();
         result.reward += result.tools.iter().map(|tool| tool.reward).sum::<f64>();
         state.steps.set(state.steps.get() + 1);
-        Ok(())
     }
 
     /// The outcome reward; 0 if the recipe has no reward function.

@@ -254,6 +254,7 @@ fn given_advantages(rows: &[StepRow], learned: &Learned<'_>, given: &[Given]) ->
 
 /// Brings given returns to the tokens of steps, and says where the critic is asked: at each token, or at the first one of a
 /// step that one number is given for.
+#[allow(clippy::type_complexity)] // two columns of the rows
 fn given_returns(rows: &[StepRow], learned: &Learned<'_>, given: &[Given]) -> Result<(Vec<Vec<f64>>, Vec<Vec<bool>>)> {
     let mut found = Advantages::none(rows);
     for (place, row) in rows.iter().enumerate() {

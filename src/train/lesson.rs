@@ -106,7 +106,9 @@ pub(super) fn rows_for(
 ) -> Result<Vec<Row>> {
     let mut rows = rows(trajectories, companion)?;
     if learner.routing_replay == RoutingReplay::Off {
-        rows.iter_mut().for_each(|row| row.routing = Routing::default());
+        for row in &mut rows {
+            row.routing = Routing::default();
+        }
     }
     Ok(rows)
 }

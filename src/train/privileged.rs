@@ -151,7 +151,7 @@ fn runs<'a>(row: &Row, prefixes: &'a Prefixes) -> Vec<Run<'a>> {
             _ => runs.push(Run { prefix: of(place), end: place + 1 }),
         }
     }
-    if runs.is_empty() && row.len() > 0 {
+    if runs.is_empty() && !row.is_empty() {
         runs.push(Run { prefix: of(0), end: row.len() });
     }
     runs

@@ -43,9 +43,9 @@ fn commands() -> Vec<String> {
         } else if fenced && (line.starts_with("r1 ") || open) {
             let text = line.split("  #").next().unwrap_or_default().trim().to_owned();
             if open {
-                commands.last_mut().unwrap().push_str(&text)
+                commands.last_mut().unwrap().push_str(&text);
             } else {
-                commands.push(text)
+                commands.push(text);
             }
             open = line.ends_with('\\');
         }
@@ -80,9 +80,9 @@ fn the_commands_of_the_readme_work() {
                 break;
             }
             if index % 2 == 1 {
-                words.push(part.to_owned())
+                words.push(part.to_owned());
             } else {
-                words.extend(part.split_whitespace().map(str::to_owned))
+                words.extend(part.split_whitespace().map(str::to_owned));
             }
         }
         words.retain(|word| word != "r1");

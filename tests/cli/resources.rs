@@ -78,7 +78,7 @@ fn programs_and_the_prompt_read_resources() {
                   return #corpus, r1.text.index(corpus):search('none')[1].index";
     let output = r1(dir.path(), &["lua", "-e", source]).output().unwrap();
     let text = shown(dir.path(), &output);
-    assert!(output.status.success() && text.contains("2") && text.ends_with('2'), "{text}");
+    assert!(output.status.success() && text.contains('2') && text.ends_with('2'), "{text}");
 }
 
 #[test]

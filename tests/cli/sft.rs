@@ -197,7 +197,7 @@ fn datasets_take_turns_by_their_weights() {
         let part = |name: &str, weight: &str| format!("{name} = {{ path = \"{name}.jsonl\"{weight} }}");
         format!("{{ {}, {} }}", part("long", weights[0]), part("short", weights[1]))
     };
-    assert_eq!(tokens("plain", &mixed(["", ""])), [(long + short) / 2.0; 2], "as many rows of each");
+    assert_eq!(tokens("plain", &mixed(["", ""])), [f64::midpoint(long, short); 2], "as many rows of each");
     let weighted = tokens("weighted", &mixed([", weight = 3", ", weight = 1"]));
     assert_eq!(weighted, [0.75 * long + 0.25 * short; 2]);
 }

@@ -37,8 +37,8 @@ impl Range {
     }
 
     fn contains(self, number: f64) -> bool {
-        let above = |low: Bound| number > low.at || (low.included && number == low.at);
-        let below = |high: Bound| number < high.at || (high.included && number == high.at);
+        let above = |low: Bound| if low.included { number >= low.at } else { number > low.at };
+        let below = |high: Bound| if high.included { number <= high.at } else { number < high.at };
         number.is_finite() && self.low.is_none_or(above) && self.high.is_none_or(below)
     }
 

@@ -153,5 +153,5 @@ pub fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Options) 
 /// # Errors
 /// Only for a script that does not load; what breaks the contract is in the report.
 pub async fn check(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
-    contract::check(script, renderer, options).await
+    Box::pin(contract::check(script, renderer, options)).await
 }

@@ -34,6 +34,7 @@ pub(crate) fn fail_with(lua: &Lua, function: &str, error: Error) -> mlua::Error 
 
 /// The files that were run, by the paths shown in messages.
 #[derive(Default)]
+#[allow(clippy::struct_field_names)] // it is what the struct holds
 pub(crate) struct Texts {
     pub(crate) texts: BTreeMap<String, String>,
     /// The paths of modules, by the names that `require` takes.
@@ -108,7 +109,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn inside(&self, at: &str, table: &Table, known: &[&str]) -> mlua::Result<Self> {
         for pair in table.pairs::<Value, Value>() {
             let (key, _) = pair?;
-            let name = key.as_string().map(|name| name.to_string_lossy());
+            let name = key.as_string().map(mlua::LuaString::to_string_lossy);
             if !name.as_deref().is_some_and(|name| known.contains(&name)) {
                 let name = name.unwrap_or_else(|| show(&key));
                 let error = Error::new(Kind::Script, format!("unknown field `{at}.{name}`"));

@@ -22,7 +22,7 @@ use crate::tools::{HttpAnswer, HttpRequest, NoAnswer, Reach, http, is_inside, ur
 const FIELDS: [&str; 6] = ["url", "name", "key", "headers", "timeout", "retries"];
 
 /// Seconds for one answer, unless said.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// Further attempts, unless said; the first wait, and the longest that a server may ask for.
 const RETRIES: u32 = 3;
 const FIRST_WAIT: Duration = Duration::from_millis(500);

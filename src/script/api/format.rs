@@ -103,7 +103,7 @@ fn texts(fields: &Fields<'_>, name: &str) -> mlua::Result<Vec<String>> {
             _ => return Err(refused()),
         }
     }
-    if list.pairs::<Value, Value>().count() != found.len() { Err(refused()) } else { Ok(found) }
+    if list.pairs::<Value, Value>().count() == found.len() { Ok(found) } else { Err(refused()) }
 }
 
 /// A format where it can be called: in the virtual machine that has its functions.

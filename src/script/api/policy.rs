@@ -116,7 +116,7 @@ impl Policy {
             for name in SAMPLING {
                 if !given.raw_get::<Value>(name)?.is_nil() {
                     let why = format!("{GENERATE}: `{name}` is a setting of the whole run, as the loss needs it");
-                    return Err(fail_hint(lua, &why, &format!("set sampling = {{ {name} = … }} in the recipe")));
+                    return Err(fail_hint(lua, &why, format!("set sampling = {{ {name} = … }} in the recipe")));
                 }
             }
         }

@@ -197,7 +197,7 @@ fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<TemplateOf> 
         bos = fields.text("bos_token")?.unwrap_or_default();
         eos = fields.text("eos_token")?.unwrap_or_default();
         let own = fields.get("format")?;
-        if own.as_userdata().is_some_and(|data| data.is::<FormatHandle>()) {
+        if own.as_userdata().is_some_and(mlua::AnyUserData::is::<FormatHandle>) {
             let why = "`format` must be the name of a built-in format: one of your own is for the env of a recipe";
             return Err(fail(lua, NAME, why));
         }

@@ -135,7 +135,7 @@ fn a_reply_may_be_required_to_call_a_tool() {
     let lacking = |which: &str| (false, vec![format!("{which} reply must call a tool: `search`, `rhai`")], -0.25);
     let found = (false, vec!["found".to_owned()], 0.0);
     let ends = (true, Vec::new(), 0.0);
-    assert_eq!(said("auto", &[words()]), [ends.clone()]);
+    assert_eq!(said("auto", &[words()]), std::slice::from_ref(&ends));
     assert_eq!(said("first", &[words(), words()]), [lacking("the first"), ends.clone()]);
     assert_eq!(said("first", &[calls(), words()]), [found.clone(), ends]);
     assert_eq!(said("required", &[calls(), words()]), [found, lacking("every")]);

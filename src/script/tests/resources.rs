@@ -80,7 +80,7 @@ fn a_file_is_read_once_for_all_workers_and_scripts() {
     let bench = bench("'c.jsonl'", "r1.text.index(corpus):search('key')[1].index");
     bench.file("c.jsonl", "{\"text\":\"red key\"}\n");
     let script = bench.load(&[]).unwrap();
-    let first = script.resources_at().next().unwrap().1 as *const _;
+    let first = std::ptr::from_ref(script.resources_at().next().unwrap().1);
     let again = bench.load(&[]).unwrap();
     assert!(std::ptr::eq(first, again.resources_at().next().unwrap().1), "another load reads it again");
     // What workers read is what the script was loaded with, whatever the file says now.

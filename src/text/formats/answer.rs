@@ -21,7 +21,7 @@ pub(super) struct AnswerFormat;
 pub(super) const FORMAT: AnswerFormat = AnswerFormat;
 
 impl ToolFormat for AnswerFormat {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "answer"
     }
 

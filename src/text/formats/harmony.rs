@@ -24,7 +24,7 @@ pub(super) struct HarmonyFormat;
 pub(super) const FORMAT: HarmonyFormat = HarmonyFormat;
 
 impl ToolFormat for HarmonyFormat {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "harmony"
     }
 

@@ -18,7 +18,7 @@ pub(in crate::text) struct HermesFormat;
 pub(in crate::text) const FORMAT: HermesFormat = HermesFormat;
 
 impl ToolFormat for HermesFormat {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "hermes"
     }
 

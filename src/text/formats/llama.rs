@@ -19,7 +19,7 @@ pub(super) struct LlamaFormat;
 pub(super) const FORMAT: LlamaFormat = LlamaFormat;
 
 impl ToolFormat for LlamaFormat {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "llama3"
     }
 

@@ -21,7 +21,7 @@ pub(super) struct MistralFormat;
 pub(super) const FORMAT: MistralFormat = MistralFormat;
 
 impl ToolFormat for MistralFormat {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "mistral"
     }
 

@@ -260,7 +260,7 @@ mod tests {
 
         fn write(&self, calls: &[ToolCall]) -> Result<String> {
             let text = |call: &ToolCall| call.arguments["query"].as_str().unwrap_or_default().to_owned();
-            Ok(calls.iter().map(|call| format!("<search>{}</search>", text(call))).collect())
+            Ok(calls.iter().map(|call| format!("<search>{}</search>", text(call))).collect::<Vec<_>>().concat())
         }
 
         fn results(&self, results: &[Message]) -> Result<Option<String>> {

@@ -23,7 +23,7 @@ pub(super) struct PythonicFormat;
 pub(super) const FORMAT: PythonicFormat = PythonicFormat;
 
 impl ToolFormat for PythonicFormat {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "pythonic"
     }
 

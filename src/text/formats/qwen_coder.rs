@@ -24,7 +24,7 @@ pub(super) struct QwenCoderFormat;
 pub(super) const FORMAT: QwenCoderFormat = QwenCoderFormat;
 
 impl ToolFormat for QwenCoderFormat {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "qwen3_coder"
     }
 

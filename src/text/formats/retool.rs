@@ -19,7 +19,7 @@ pub(super) struct RetoolFormat;
 pub(super) const FORMAT: RetoolFormat = RetoolFormat;
 
 impl ToolFormat for RetoolFormat {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "retool"
     }
 

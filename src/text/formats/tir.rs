@@ -19,7 +19,7 @@ pub(super) struct TirFormat;
 pub(super) const FORMAT: TirFormat = TirFormat;
 
 impl ToolFormat for TirFormat {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "tir"
     }
 
