@@ -1,4 +1,4 @@
-//! C++ over libtorch: operations that tch does not bind, and the CPU kernels ([`cpu`], docs/cpu-kernels.md).
+//! C++ over libtorch: operations that tch does not bind, and the CPU kernels (`cpu`, docs/cpu-kernels.md).
 //!
 //! Chunked log-probabilities, fused AdamW and flash attention are libtorch's operations on every device. Tensors cross
 //! the border as the pointers that tch holds. A failure in C++ comes back as an error with libtorch's message.
