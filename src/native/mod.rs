@@ -95,6 +95,7 @@ fn pointer(tensor: &Tensor) -> *const c_void {
     tensor.as_ptr().cast()
 }
 
+#[cfg_attr(not(feature = "cpu-kernels"), allow(dead_code))]
 fn pointers(tensors: &[Tensor]) -> Vec<*const c_void> {
     tensors.iter().map(pointer).collect()
 }
