@@ -4,7 +4,7 @@ use mlua::{Lua, Table, Value};
 
 use super::args::{count, fail, text};
 use crate::answers;
-use crate::script::convert::kind;
+use crate::script::runtime::convert::kind;
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     r1.raw_set(

@@ -9,11 +9,11 @@ use mlua::{Function, Lua, Table, Value};
 use super::astray;
 use crate::config::Limits;
 use crate::error::{Error, Kind, suggest};
-use crate::script::convert::{Odd, kind, show, to_json};
-use crate::script::grants::Grants;
-use crate::script::host::{Host, misuse, place};
-use crate::script::limits::Slot;
-use crate::script::source_map::SourceMap;
+use crate::script::runtime::convert::{Odd, kind, show, to_json};
+use crate::script::runtime::grants::Grants;
+use crate::script::runtime::host::{Host, misuse, place};
+use crate::script::runtime::limits::Slot;
+use crate::script::runtime::source_map::SourceMap;
 
 /// Raises an error inside the VM.
 pub(crate) fn raise(error: Error) -> mlua::Error {

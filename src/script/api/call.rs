@@ -11,9 +11,9 @@ use super::carry::{Carried, Ready};
 use crate::config::{EnvSettings, ExcessCalls};
 use crate::error::Error;
 use crate::mdp::{CallKind, ToolRecord};
-use crate::script::convert::{self, Odd, kind, to_json};
-use crate::script::host::{Call, Entry, Host};
-use crate::script::suspended::with_room;
+use crate::script::runtime::convert::{self, Odd, kind, to_json};
+use crate::script::runtime::host::{Call, Entry, Host};
+use crate::script::runtime::suspended::with_room;
 use crate::text::{Renderer, schema};
 use crate::tools::Output;
 

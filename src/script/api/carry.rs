@@ -13,11 +13,11 @@ use super::call::NAME;
 use super::tool::{Run, Tool};
 use super::tool_limits::CacheScope;
 use crate::error::{Error, Kind};
-use crate::script::convert::{self, Odd, kind, to_json};
-use crate::script::host::{Call, Host, misuse};
-use crate::script::interpreters;
-use crate::script::suspended::{Suspended, with_room};
-use crate::script::vm::at_definition;
+use crate::script::runtime::convert::{self, Odd, kind, to_json};
+use crate::script::runtime::host::{Call, Host, misuse};
+use crate::script::runtime::interpreters;
+use crate::script::runtime::suspended::{Suspended, with_room};
+use crate::script::runtime::vm::at_definition;
 use crate::tools::{Output, Python, Rhai};
 
 /// A call that was checked.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use mlua::{Function, Lua, Table};
 
 use super::args::{fail, raise};
-use crate::script::host::Host;
-use crate::script::messages;
+use crate::script::runtime::host::Host;
+use crate::script::runtime::messages;
 use crate::text::Renderer;
 
 /// Upper bound of what a chat template adds around one message, and around all.

@@ -14,9 +14,9 @@ use super::secret::{Named, Secrets, Text};
 use super::tool::{SECONDS, seconds};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
-use crate::script::ask::AskOptions;
-use crate::script::convert::clip;
-use crate::script::host::Host;
+use crate::script::runtime::ask::AskOptions;
+use crate::script::runtime::convert::clip;
+use crate::script::runtime::host::Host;
 use crate::tools::{HttpAnswer, HttpRequest, NoAnswer, Reach, http, is_inside, url_target};
 
 const FIELDS: [&str; 6] = ["url", "name", "key", "headers", "timeout", "retries"];

@@ -10,9 +10,9 @@ use super::format::FormatHandle;
 use super::tool::{Tool, ToolHandle};
 use crate::config::EnvSettings;
 use crate::error::{Error, Kind};
-use crate::script::convert::kind;
-use crate::script::host::Host;
-use crate::script::settings;
+use crate::script::recipe::settings;
+use crate::script::runtime::convert::kind;
+use crate::script::runtime::host::Host;
 use crate::text::{AUTO, Format};
 
 /// An environment.

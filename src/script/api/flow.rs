@@ -9,9 +9,9 @@ use serde_json::json;
 
 use super::args::{fail, raise};
 use super::tool::{SECONDS, seconds};
-use crate::script::convert::kind;
-use crate::script::host::Host;
-use crate::script::suspended::Suspended;
+use crate::script::runtime::convert::kind;
+use crate::script::runtime::host::Host;
+use crate::script::runtime::suspended::Suspended;
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let own = host.clone();

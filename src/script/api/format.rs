@@ -8,10 +8,10 @@ use serde_json::{Map, Value as Json, json};
 use super::args::{Fields, fail, fail_with};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{Message, ToolCall};
-use crate::script::convert::{Odd, from_json, kind, to_json};
-use crate::script::failure::describe;
-use crate::script::host::{Call, Entry, Host};
-use crate::script::vm::{Vm, at_definition};
+use crate::script::runtime::convert::{Odd, from_json, kind, to_json};
+use crate::script::runtime::failure::describe;
+use crate::script::runtime::host::{Call, Entry, Host};
+use crate::script::runtime::vm::{Vm, at_definition};
 use crate::text::{AUTO, Format, OwnFormat, OwnOptions};
 
 /// A format of the script.

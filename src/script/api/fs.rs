@@ -11,9 +11,9 @@ use sha2::{Digest, Sha256};
 
 use super::args::{Fields, fail, raise, text, undeclared};
 use crate::error::{Error, Kind, Result};
-use crate::script::convert::kind;
-use crate::script::grants::Refused;
-use crate::script::host::Host;
+use crate::script::runtime::convert::kind;
+use crate::script::runtime::grants::Refused;
+use crate::script::runtime::host::Host;
 
 /// Longest text that a record keeps; of longer ones it keeps the checksum, and a replay reads the file again.
 const KEPT: usize = 64 << 10;

@@ -14,10 +14,10 @@ use super::endpoint::Endpoint;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
 use crate::script::Services;
-use crate::script::ask::{Ask, AskOptions, Question, Written};
-use crate::script::convert::kind;
-use crate::script::host::{Call, Host};
-use crate::script::messages::messages;
+use crate::script::runtime::ask::{Ask, AskOptions, Question, Written};
+use crate::script::runtime::convert::kind;
+use crate::script::runtime::host::{Call, Host};
+use crate::script::runtime::messages::messages;
 
 const NAME: &str = "r1.generate";
 
@@ -31,7 +31,7 @@ pub(super) struct Opened(Rc<RefCell<BTreeMap<String, Json>>>);
 impl Opened {
     /// The services that have models, and the number of the model called `name`, which is opened once.
     pub(super) async fn get(&self, host: &Host, function: &str, name: &str) -> Result<(Arc<dyn Services>, Json)> {
-        let Some(services) = host.services.clone().or_else(crate::script::services::shared) else {
+        let Some(services) = host.services.clone().or_else(crate::script::runtime::services::shared) else {
             return Err(Error::new(Kind::Script, format!("{function}: there are no models here; it names `{name}`")));
         };
         let known = self.0.borrow().get(name).cloned();

@@ -10,8 +10,8 @@ use super::args::{Fields, bytes_of, fail, json_of, raise, text, undeclared};
 use super::secret::{Named, Secrets, Text};
 use super::tool::{SECONDS, seconds};
 use crate::error::{Error, Kind};
-use crate::script::convert::{Odd, kind, to_json};
-use crate::script::host::{Call, Host, place};
+use crate::script::runtime::convert::{Odd, kind, to_json};
+use crate::script::runtime::host::{Call, Host, place};
 use crate::tools::{HttpRequest, METHODS, NoAnswer, Reach, http, is_inside, url_target, url_with_query};
 
 /// Bytes of an answer unless said, and the most that can be said.

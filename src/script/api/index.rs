@@ -9,9 +9,9 @@ use mlua::{Lua, Table, UserData, UserDataMethods, Value};
 use super::args::{Fields, count, fail, in_time, text};
 use super::resource::ResourceOf;
 use crate::config::Limits;
-use crate::script::convert::{float, kind};
-use crate::script::host::place;
-use crate::script::rank::{Index, Weights};
+use crate::script::runtime::convert::{float, kind};
+use crate::script::runtime::host::place;
+use crate::script::runtime::rank::{Index, Weights};
 
 const NAME: &str = "r1.text.index";
 

@@ -3,7 +3,7 @@
 use mlua::{Lua, Table, Value};
 
 use super::args::{fail, text};
-use crate::script::convert::{Odd, from_json, to_json};
+use crate::script::runtime::convert::{Odd, from_json, to_json};
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     let json = lua.create_table()?;

@@ -10,10 +10,10 @@ use super::args::{Fields, fail, raise};
 use super::generate::Opened;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
-use crate::script::ask::{Question, Score};
-use crate::script::convert::{from_json, kind};
-use crate::script::host::{Call, Host};
-use crate::script::messages::messages;
+use crate::script::runtime::ask::{Question, Score};
+use crate::script::runtime::convert::{from_json, kind};
+use crate::script::runtime::host::{Call, Host};
+use crate::script::runtime::messages::messages;
 
 const NAME: &str = "r1.logprobs";
 

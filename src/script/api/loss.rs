@@ -11,9 +11,9 @@ use serde_json::Value as Json;
 use super::args::{fail, raise};
 use crate::config::{Binary, Input, LossAgg, LossGraph, Op, Operand, Over, Shape, Unary};
 use crate::error::{Error, Kind, suggest};
-use crate::script::convert::{from_json, kind};
-use crate::script::host::{misuse, place};
-use crate::script::vm::definition;
+use crate::script::runtime::convert::{from_json, kind};
+use crate::script::runtime::host::{misuse, place};
+use crate::script::runtime::vm::definition;
 
 const NAME: &str = "loss";
 

@@ -43,10 +43,10 @@ use std::rc::Rc;
 
 use mlua::{Lua, Table, Value, Variadic};
 
-use super::host::{Host, misuse};
-use super::require::Loader;
-use super::sandbox;
 use crate::error::suggest;
+use crate::script::runtime::host::{Host, misuse};
+use crate::script::runtime::require::Loader;
+use crate::script::runtime::sandbox;
 
 /// Builds `r1` into the environment.
 pub(crate) fn install(

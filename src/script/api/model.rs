@@ -9,8 +9,8 @@ use serde_json::{Value as Json, json};
 use super::args::{Fields, fail, raise, text};
 use super::text::ids;
 use crate::script::Services;
-use crate::script::convert::{Odd, from_json, kind, to_json};
-use crate::script::host::{Host, misuse};
+use crate::script::runtime::convert::{Odd, from_json, kind, to_json};
+use crate::script::runtime::host::{Host, misuse};
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let meta = lua.create_table()?;

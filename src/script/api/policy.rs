@@ -11,10 +11,10 @@ use super::args::{Fields, fail, raise};
 use super::context;
 use crate::error::{Error, Kind, suggest};
 use crate::mdp::{Action, Observation};
-use crate::script::convert::{self, kind, show};
-use crate::script::flow::{Answer, Channel, Wanted};
-use crate::script::host::{Entry, Host, misuse};
-use crate::script::messages::{self, messages};
+use crate::script::recipe::flow::{Answer, Channel, Wanted};
+use crate::script::runtime::convert::{self, kind, show};
+use crate::script::runtime::host::{Entry, Host, misuse};
+use crate::script::runtime::messages::{self, messages};
 
 const GENERATE: &str = "policy:generate";
 const REWARD: &str = "policy:reward";

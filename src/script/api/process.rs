@@ -9,8 +9,8 @@ use serde_json::{Value as Json, json};
 use super::args::{Fields, fail, json_of, raise, undeclared};
 use super::secret::{Named, Secrets, Text};
 use super::tool::{SECONDS, mebibytes, seconds};
-use crate::script::convert::{Odd, to_json};
-use crate::script::host::{Call, Host};
+use crate::script::runtime::convert::{Odd, to_json};
+use crate::script::runtime::host::{Call, Host};
 use crate::tools::{Program, run_program};
 
 const NAME: &str = "r1.process.run";

@@ -10,8 +10,8 @@ use regex::bytes::RegexBuilder;
 use super::args::{count, fail};
 use super::search::{Match, Pattern, Search, Steps};
 use crate::config::Limits;
-use crate::script::convert::kind;
-use crate::script::host::Host;
+use crate::script::runtime::convert::kind;
+use crate::script::runtime::host::Host;
 
 /// Largest compiled pattern, bytes.
 const COMPILED: usize = 1 << 20;
@@ -42,8 +42,9 @@ impl Cache {
                 return Ok(pattern);
             }
         }
-        let refuse =
-            |why: &str| fail(lua, function, format!("the pattern {}: {why}", crate::script::convert::show(pattern)));
+        let refuse = |why: &str| {
+            fail(lua, function, format!("the pattern {}: {why}", crate::script::runtime::convert::show(pattern)))
+        };
         if bytes.len() > PATTERN {
             return Err(fail(lua, function, format!("the pattern has {} bytes; {PATTERN} are the most", bytes.len())));
         }

@@ -10,8 +10,8 @@ use super::data::Dataset;
 use super::env::Env;
 use super::trainer::Trainer;
 use crate::error::{Error, Kind};
-use crate::script::convert::kind;
-use crate::script::settings;
+use crate::script::recipe::settings;
+use crate::script::runtime::convert::kind;
 
 /// A recipe: settings as plain data, and the functions that stay in the VM.
 #[derive(Clone)]

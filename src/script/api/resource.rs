@@ -10,10 +10,10 @@ use serde_json::Value as Json;
 use super::args::{Fields, fail, fail_with, raise};
 use crate::config::Columns;
 use crate::error::{Error, Kind, suggest};
-use crate::script::convert::{from_json, keep_digits};
-use crate::script::host::{misuse, place};
-use crate::script::require::Loader;
-use crate::script::resource::{FORMATS, Form, MOST, Resource, Spec};
+use crate::script::runtime::convert::{from_json, keep_digits};
+use crate::script::runtime::host::{misuse, place};
+use crate::script::runtime::require::Loader;
+use crate::script::runtime::resource::{FORMATS, Form, MOST, Resource, Spec};
 use crate::units;
 
 const NAME: &str = "r1.resource";

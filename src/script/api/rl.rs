@@ -9,8 +9,8 @@ use serde_json::{Value as Json, json};
 use super::args::{fail, text};
 use super::model::ask;
 use super::seal;
-use crate::script::convert::{Odd, from_json, to_json};
-use crate::script::host::Host;
+use crate::script::runtime::convert::{Odd, from_json, to_json};
+use crate::script::runtime::host::Host;
 
 /// Options of a loss that the host follows, whatever the loss.
 const OF_HOST: [&str; 4] = ["loss_agg", "importance", "rejection", "correction_over"];

@@ -13,7 +13,7 @@ use mlua::{Lua, LuaString};
 use regex::bytes::{Captures, Regex};
 
 use super::args::{fail, in_time, out_of_time};
-use crate::script::host::Host;
+use crate::script::runtime::host::Host;
 
 /// A compiled pattern, and what its program takes, in bytes, up to the next power of four.
 #[derive(Clone)]

@@ -10,8 +10,8 @@ use regex::bytes::{NoExpand, Regex};
 
 use super::args::{fail, undeclared};
 use crate::error::{Error, Kind, Result};
-use crate::script::convert::kind;
-use crate::script::host::Host;
+use crate::script::runtime::convert::kind;
+use crate::script::runtime::host::Host;
 use crate::tools::url_escape;
 
 /// What stands for a value where it must not stand.
@@ -209,5 +209,5 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 }
 
 fn host_is_loading(host: &Host) -> bool {
-    matches!(*host.grants.borrow(), crate::script::grants::Grants::Loading { .. })
+    matches!(*host.grants.borrow(), crate::script::runtime::grants::Grants::Loading { .. })
 }

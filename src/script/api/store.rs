@@ -11,9 +11,9 @@ use super::args::{Fields, count, fail, raise, text};
 use super::store_write;
 use crate::error::Error;
 use crate::mdp::{Step, Trajectory, seed_value};
-use crate::script::convert::{Odd, from_json, to_json};
-use crate::script::grants::Grants;
-use crate::script::host::{Host, place};
+use crate::script::runtime::convert::{Odd, from_json, to_json};
+use crate::script::runtime::grants::Grants;
+use crate::script::runtime::host::{Host, place};
 use crate::store::{StoredRun, read_trajectories};
 
 /// Where runs are looked for by name.

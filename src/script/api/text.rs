@@ -16,9 +16,9 @@ use super::tool::in_order;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Message;
 use crate::script::Services;
-use crate::script::convert::{Odd, from_json, kind, to_json};
-use crate::script::host::{Host, misuse};
-use crate::script::messages::messages;
+use crate::script::runtime::convert::{Odd, from_json, kind, to_json};
+use crate::script::runtime::host::{Host, misuse};
+use crate::script::runtime::messages::messages;
 use crate::text::{AUTO, CODE_TOOL, Format, Renderer, Template, TimeLimit, Tokenizer, read_with, schema};
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
@@ -43,7 +43,7 @@ fn rank(lua: &Lua, query: &Value, texts: &Value) -> mlua::Result<Table> {
     let texts: Vec<String> = (1..=list.raw_len())
         .map(|index| text(lua, NAME, &format!("texts[{index}]"), &list.raw_get(index)?))
         .collect::<mlua::Result<_>>()?;
-    super::index::found(lua, crate::script::rank::rank(&query, &texts, || in_time(lua))?)
+    super::index::found(lua, crate::script::runtime::rank::rank(&query, &texts, || in_time(lua))?)
 }
 
 /// A list of token ids.

@@ -7,7 +7,7 @@ use mlua::Value;
 use super::args::Fields;
 use super::tool::{SECONDS, seconds};
 use crate::error::{Error, Kind};
-use crate::script::convert::kind;
+use crate::script::runtime::convert::kind;
 
 /// Fields of a tool's declaration that are read here.
 pub(super) const FIELDS: [&str; 3] = ["retries", "cache", "concurrency"];
@@ -99,7 +99,7 @@ fn retries(fields: &Fields<'_>) -> mlua::Result<(u32, Duration)> {
 /// A whole number from 0 to `most`.
 fn whole(value: &Value, most: f64) -> Option<usize> {
     let number = match value {
-        Value::Integer(_) | Value::Number(_) => crate::script::convert::float(value)?,
+        Value::Integer(_) | Value::Number(_) => crate::script::runtime::convert::float(value)?,
         _ => return None,
     };
     (number >= 0.0 && number <= most && number.fract() == 0.0).then_some(number as usize)

@@ -11,8 +11,8 @@ use super::args::fail;
 use super::trajectory::{directory, overrides};
 use super::{loss, model, recipe};
 use crate::script::Services;
-use crate::script::convert::{Odd, from_json, to_json};
-use crate::script::host::{Host, place};
+use crate::script::runtime::convert::{Odd, from_json, to_json};
+use crate::script::runtime::host::{Host, place};
 
 const NAME: &str = "r1.training";
 

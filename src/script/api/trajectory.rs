@@ -10,8 +10,8 @@ use serde_json::{Value as Json, json};
 use super::args::fail;
 use super::model;
 use crate::script::Services;
-use crate::script::convert::{Odd, from_json, to_json};
-use crate::script::host::{Host, misuse, place};
+use crate::script::runtime::convert::{Odd, from_json, to_json};
+use crate::script::runtime::host::{Host, misuse, place};
 
 /// A script or a trajectory that the host holds for the program; let go of when Lua lets go of it.
 struct Held {

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::error::Kind;
+use crate::script::runtime::rank;
 
 /// A script whose state is `it` = an expression over `corpus`.
 fn bench(spec: &str, expression: &str) -> Bench {

@@ -55,7 +55,7 @@ pub(crate) fn environment(lua: &Lua, host: &Rc<Host>, loader: &Rc<RefCell<Loader
         .raw_set("print", lua.create_function(move |lua, values: Variadic<Value>| write_log(lua, &log, &values))?)?;
     let refuse =
         lua.create_function(|lua, why: String| -> mlua::Result<()> { Err(mlua::Error::external(misuse(lua, why))) })?;
-    lua.load(include_str!("../../lua/bounds.lua")).set_name("=[r1]").call::<()>(refuse)?;
+    lua.load(include_str!("../../../lua/bounds.lua")).set_name("=[r1]").call::<()>(refuse)?;
     let loader = loader.clone();
     environment
         .raw_set("require", lua.create_function(move |lua, name: Value| require::require(lua, &loader, &name))?)?;
@@ -144,7 +144,7 @@ fn error_function(lua: &Lua) -> mlua::Result<Value> {
             None => text,
         })
     })?;
-    lua.load(include_str!("../../lua/error.lua")).set_name("=[r1]").call(show)
+    lua.load(include_str!("../../../lua/error.lua")).set_name("=[r1]").call(show)
 }
 
 fn math(lua: &Lua, host: &Rc<Host>, builtin: &Table) -> mlua::Result<Table> {

@@ -6,7 +6,7 @@ use mlua::{Table, Value};
 use serde_json::Value as Json;
 
 use super::is_name;
-use crate::script::convert;
+use crate::script::runtime::convert;
 
 /// What a part of a shown value is, for those who have colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +132,8 @@ impl Writer<'_> {
             Value::Function(function) => {
                 let info = function.info();
                 let name = info.name.map_or_else(String::new, |name| format!(" {name}"));
-                let place = super::super::vm::definition(function).map_or_else(String::new, |at| format!(" ({at})"));
+                let place =
+                    crate::script::runtime::vm::definition(function).map_or_else(String::new, |at| format!(" ({at})"));
                 span(Style::Word, format!("function{name}{place}"))
             }
             other => span(Style::Word, convert::kind(other).trim_start_matches("a ").to_owned()),

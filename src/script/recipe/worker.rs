@@ -7,23 +7,23 @@ use mlua::{Function, Table, Value};
 use serde_json::Value as Json;
 
 use super::advantage::{self, Estimated, GroupMember};
-use super::api::context;
-use super::api::recipe::Recipe;
-use super::convert::{self, kind};
 use super::envs::Envs;
-use super::failure::{Failure, describe};
-use super::grants::Grants;
-use super::host::{Call, Entry, LogLine, OfTrajectory};
 use super::load::{self, Script};
-use super::messages;
-use super::record::Record;
-use super::results::{Outcome, Reward, StepResult, reward, step_result};
 use super::rows::{self, Split};
-use super::state::State;
-use super::vm::{Measured, Vm, at_definition, definition};
 use crate::config::ToolChoice;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Limit, Message, Observation, Status};
+use crate::script::api::context;
+use crate::script::api::recipe::Recipe;
+use crate::script::runtime::convert::{self, kind};
+use crate::script::runtime::failure::{Failure, describe};
+use crate::script::runtime::grants::Grants;
+use crate::script::runtime::host::{Call, Entry, LogLine, OfTrajectory};
+use crate::script::runtime::messages;
+use crate::script::runtime::record::Record;
+use crate::script::runtime::results::{Outcome, Reward, StepResult, reward, step_result};
+use crate::script::runtime::state::State;
+use crate::script::runtime::vm::{Measured, Vm, at_definition, definition};
 use crate::text::{FormatChoice, Renderer};
 
 /// What a step gives: its result, or a finite reward and `done` where it has nothing else; then the size of the state.
@@ -33,10 +33,10 @@ type Stepped = (Value, Option<f64>, bool, Measured);
 ///
 /// Calls that wait for tools need a tokio runtime with time and I/O enabled.
 pub struct Worker {
-    pub(super) script: Script,
-    pub(super) vm: Rc<Vm>,
-    pub(super) recipe: Recipe,
-    pub(super) envs: Envs,
+    pub(crate) script: Script,
+    pub(crate) vm: Rc<Vm>,
+    pub(crate) recipe: Recipe,
+    pub(crate) envs: Envs,
     schemas: Vec<Json>,
 }
 
@@ -71,7 +71,7 @@ impl Worker {
     /// [`Kind::Tool`], with the reason; [`Kind::Usage`] for an environment variable that is declared and not set.
     pub fn prepare(&self) -> Result<()> {
         for name in self.vm.host.grants.borrow().variables() {
-            super::api::secret::variable(&name)?;
+            crate::script::api::secret::variable(&name)?;
         }
         self.vm.host.tools.borrow().iter().try_for_each(|tool| tool.prepare())
     }
@@ -132,7 +132,7 @@ impl Worker {
     }
 
     /// The size of the state that a call left, which must be plain data and not too much of it.
-    pub(super) fn sized(&self, size: Measured, call: &Call, function: &Function) -> Result<usize, Failure> {
+    pub(crate) fn sized(&self, size: Measured, call: &Call, function: &Function) -> Result<usize, Failure> {
         if let (Some(bytes), ..) = size {
             return Ok(bytes);
         }
@@ -183,7 +183,7 @@ impl Worker {
         self.shown(size, &context.own)?;
         let (observation, least) = self.observation(&value).map_err(|why| broken(&context.own, why))?;
         if least && let Some(renderer) = env.renderer.as_ref().or(self.vm.host.renderer.as_ref()) {
-            super::budget::check_least(renderer, &state.env.schemas, &observation, budget)
+            crate::script::runtime::budget::check_least(renderer, &state.env.schemas, &observation, budget)
                 .map_err(|error| Failure::new(Status::ContextOverflow, placed(&context.own, error)))?;
         }
         Ok(observation)
@@ -269,7 +269,7 @@ impl Worker {
     }
 
     /// Adds what the tools of a step did and earned to its result, and counts it.
-    pub(super) fn close_step(state: &State, call: &Call, result: &mut StepResult) {
+    pub(crate) fn close_step(state: &State, call: &Call, result: &mut StepResult) {
         result.tools = call.tools.take();
         result.reward += result.tools.iter().map(|tool| tool.reward).sum::<f64>();
         state.steps.set(state.steps.get() + 1);
@@ -430,7 +430,7 @@ impl Worker {
         self.script.formats.choose(name)
     }
 
-    pub(super) fn call_of(&self, entry: Entry, state: &State) -> Rc<Call> {
+    pub(crate) fn call_of(&self, entry: Entry, state: &State) -> Rc<Call> {
         let (record, session, env) = (state.record.clone(), state.session.clone(), state.env.clone());
         let own = OfTrajectory { record, session, env };
         Call::of_trajectory(entry, (state.seed, state.steps.get()), &self.vm.limits, own)
@@ -469,7 +469,7 @@ fn lacking_call(state: &State, action: &Action) -> Option<Action> {
 }
 
 /// The script broke its contract.
-pub(super) fn broken(function: &Function, message: String) -> Failure {
+pub(crate) fn broken(function: &Function, message: String) -> Failure {
     Failure::new(Status::EnvError, at_definition(function, message))
 }
 
@@ -482,7 +482,7 @@ fn placed(function: &Function, error: Error) -> Error {
 }
 
 /// The VM refused the host something: out of memory, as a rule.
-pub(super) fn host_failure(error: &mlua::Error) -> Failure {
-    let status = if super::failure::is_memory(error) { Status::ScriptLimit } else { Status::EnvError };
+pub(crate) fn host_failure(error: &mlua::Error) -> Failure {
+    let status = if crate::script::runtime::failure::is_memory(error) { Status::ScriptLimit } else { Status::EnvError };
     Failure::new(status, describe(error).error)
 }

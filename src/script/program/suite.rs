@@ -7,15 +7,15 @@ use std::time::Instant;
 
 use mlua::{Function, Value};
 
-use super::api::test::none_found;
-use super::failure::Failure;
-use super::host::{Call, Entry, Host};
-use super::load::directory;
-use super::program::Echo;
-use super::services::Services;
-use super::vm::{Sources, Vm, definition};
+use super::Echo;
 use crate::config::Limits;
 use crate::error::Result;
+use crate::script::api::test::none_found;
+use crate::script::recipe::load::directory;
+use crate::script::runtime::failure::Failure;
+use crate::script::runtime::host::{Call, Entry, Host};
+use crate::script::runtime::services::Services;
+use crate::script::runtime::vm::{Sources, Vm, definition};
 
 /// The tests that a file has named so far, and what the last failed assertion compared.
 #[derive(Default)]

@@ -15,18 +15,18 @@ use mlua::{Function, Value};
 use serde_json::Value as Json;
 use tokio::sync::oneshot;
 
-use super::api::policy::Policy;
-use super::convert;
-use super::failure::Failure;
-use super::host::{Call, Entry, OfTrajectory};
-use super::record::{Record, Strictness};
-use super::results::{StepResult, flow_result};
-use super::state::State;
-use super::suspended::Suspended;
-use super::vm::at_definition;
 use super::worker::{Worker, broken, host_failure};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Limit, Observation, Status};
+use crate::script::api::policy::Policy;
+use crate::script::runtime::convert;
+use crate::script::runtime::failure::Failure;
+use crate::script::runtime::host::{Call, Entry, OfTrajectory};
+use crate::script::runtime::record::{Record, Strictness};
+use crate::script::runtime::results::{StepResult, flow_result};
+use crate::script::runtime::state::State;
+use crate::script::runtime::suspended::Suspended;
+use crate::script::runtime::vm::at_definition;
 
 /// What `policy:generate` is given.
 #[derive(Debug)]
@@ -130,7 +130,7 @@ impl Flow {
 
 impl Worker {
     /// Starts a flow, and runs it to its first `policy:generate`.
-    pub(super) async fn begin_flow(
+    pub(crate) async fn begin_flow(
         &self,
         task: &Json,
         seed: u64,
@@ -171,7 +171,7 @@ impl Worker {
     }
 
     /// Hands the flow a reply, and runs it to its next `policy:generate` or to its end.
-    pub(super) async fn step_flow(&self, state: &State, flow: &Flow, action: &Action) -> Result<StepResult, Failure> {
+    pub(crate) async fn step_flow(&self, state: &State, flow: &Flow, action: &Action) -> Result<StepResult, Failure> {
         let function = flow_of(state)?;
         self.catch_up(state, flow).await?;
         let call = self.call_of(Entry::Step, state);

@@ -9,12 +9,12 @@ use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
 use super::convert::{self, Odd};
-use super::envs::TaskEnv;
-use super::flow::Flow;
 use super::record::Record;
 use super::shared_calls::Cache;
 use crate::config::EnvSettings;
 use crate::error::{Error, Kind, Result};
+use crate::script::recipe::envs::TaskEnv;
+use crate::script::recipe::flow::Flow;
 use crate::text::Renderer;
 use crate::tools::{Output, Python};
 

@@ -6,14 +6,14 @@ use mlua::Value;
 use serde_json::Value as Json;
 
 use super::columns;
-use super::convert::{self, Odd, kind};
-use super::host::{Call, Entry};
 use super::load::Named;
-use super::vm::{at_definition, definition};
 use super::worker::Worker;
 use crate::config::{Source, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Demonstration;
+use crate::script::runtime::convert::{self, Odd, kind};
+use crate::script::runtime::host::{Call, Entry};
+use crate::script::runtime::vm::{at_definition, definition};
 
 /// Which rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Worker {
         Ok(match named.source {
             Source::Generated { count, .. } => *count,
             Source::Rows(rows) => rows.len() as u64,
-            _ => self.script.dataset(split, named)?.map_or(0, super::dataset::Dataset::len),
+            _ => self.script.dataset(split, named)?.map_or(0, crate::script::dataset::Dataset::len),
         })
     }
 
@@ -252,7 +252,7 @@ fn no_row(split: Split, index: u64, count: u64) -> Error {
     Error::new(Kind::Data, format!("there is no row {index}; data.{} has {count}", split.name()))
 }
 
-pub(super) fn names(names: &[&str]) -> String {
+pub(crate) fn names(names: &[&str]) -> String {
     if names.is_empty() {
         return "none".to_owned();
     }

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value as Json};
 
 /// Agent flows of Agent-R1 and verl that are an environment's own loop here: they name no environment.
-pub(super) const FLOWS: [&str; 4] = [SINGLE_STEP, SINGLE_TURN, "agent_env_loop", "tool_agent"];
+pub(crate) const FLOWS: [&str; 4] = [SINGLE_STEP, SINGLE_TURN, "agent_env_loop", "tool_agent"];
 
 /// Flows of one prompt and one reply.
 const SINGLE_STEP: &str = "single_step_agent";
@@ -18,17 +18,17 @@ const CHOOSING: [&str; 4] = ["env_type", "tools", "tools_kwargs", "tool_format"]
 
 /// What a task says of its environment.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Columns {
+pub(crate) struct Columns {
     /// Columns that may name an environment, in the order in which they are asked.
-    pub(super) names: Vec<(&'static str, String)>,
+    pub(crate) names: Vec<(&'static str, String)>,
     /// Names of the tools that the policy is shown; all of them if `None`.
-    pub(super) tools: Option<Vec<String>>,
+    pub(crate) tools: Option<Vec<String>>,
     /// Arguments of `reset`.
-    pub(super) kwargs: Map<String, Json>,
+    pub(crate) kwargs: Map<String, Json>,
     /// Arguments of tools, by tool.
-    pub(super) tool_kwargs: Map<String, Json>,
+    pub(crate) tool_kwargs: Map<String, Json>,
     /// The task is one prompt and one reply.
-    pub(super) single_step: bool,
+    pub(crate) single_step: bool,
 }
 
 impl Columns {
@@ -36,7 +36,7 @@ impl Columns {
     ///
     /// # Errors
     /// Says which column is not what it must be.
-    pub(super) fn read(task: &Json) -> Result<Self, String> {
+    pub(crate) fn read(task: &Json) -> Result<Self, String> {
         let mut kwargs = table(task.get("env_kwargs"), "env_kwargs")?;
         let text =
             |value: Option<&Json>| value.and_then(Json::as_str).filter(|text| !text.is_empty()).map(str::to_owned);
@@ -65,7 +65,7 @@ impl Columns {
     }
 
     /// The columns alone, from which [`Columns::read`] reads the same again; null where there are none.
-    pub(super) fn of(task: &Json) -> Json {
+    pub(crate) fn of(task: &Json) -> Json {
         let mut own = Map::new();
         for name in ["env", "agent_name", "tools", "env_kwargs", "tools_kwargs"] {
             if let Some(value) = task.get(name).filter(|value| !value.is_null()) {
@@ -86,7 +86,7 @@ impl Columns {
 ///
 /// # Errors
 /// Says which column is not a table.
-pub(super) fn decode(row: &mut Json) -> Result<(), String> {
+pub(crate) fn decode(row: &mut Json) -> Result<(), String> {
     let Some(fields) = row.as_object_mut() else { return Ok(()) };
     for name in TABLES {
         if let Some(value) = fields.get_mut(name).filter(|value| value.is_string()) {

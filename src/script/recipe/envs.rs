@@ -6,17 +6,17 @@ use std::sync::Arc;
 use mlua::Function;
 use serde_json::{Map, Value as Json};
 
-use super::api::env::Env;
-use super::api::recipe::Recipe;
-use super::api::tool::Tool;
 use super::columns::{Columns, FLOWS};
-use super::grants::Grants;
 use super::load::Script;
 use super::rows::Split;
 use super::settings::section;
-use super::vm::Vm;
 use crate::config::EnvSettings;
 use crate::error::{Error, Kind, Result, suggest};
+use crate::script::api::env::Env;
+use crate::script::api::recipe::Recipe;
+use crate::script::api::tool::Tool;
+use crate::script::runtime::grants::Grants;
+use crate::script::runtime::vm::Vm;
 use crate::text::{FormatChoice, Renderer};
 
 /// A function of the script, and what is called: the same with its data measured.

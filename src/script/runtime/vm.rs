@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, StdLib, Table, Value, VmState};
 
-use super::api::{self, args::Texts};
 use super::convert::{clip, list_metatable};
 use super::failure::{Described, Failure, describe, is_memory};
 use super::host::{Call, Entry, Host};
@@ -24,6 +23,8 @@ use super::suspended::Suspended;
 use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Status;
+use crate::script::api;
+use crate::script::api::args::Texts;
 use crate::text::Renderer;
 
 /// CPU seconds a script may use to load; its own limits are not known yet.
@@ -102,7 +103,7 @@ impl Vm {
                 None => environment.raw_set("arg", lua.create_table()?)?,
             }
             let given = (Value::NULL, list_metatable(&lua)?);
-            let entries = lua.load(include_str!("../../lua/measure.lua")).set_name("=[r1]").call(given)?;
+            let entries = lua.load(include_str!("../../../lua/measure.lua")).set_name("=[r1]").call(given)?;
             sandbox::seal(&lua, &environment)?;
             lua.set_app_data(Texts::default());
             lua.set_app_data(slot.clone());
@@ -267,7 +268,7 @@ impl Vm {
     pub(crate) fn defaults(&self, system: &str) -> mlua::Result<(Function, Function)> {
         let r1: Table = self.environment.raw_get("r1")?;
         let get = |name: &str| r1.raw_get::<Function>(name);
-        let functions: Table = self.lua.load(include_str!("../../lua/env.lua")).set_name("=[r1]").call((
+        let functions: Table = self.lua.load(include_str!("../../../lua/env.lua")).set_name("=[r1]").call((
             get("call_tools")?,
             get("push")?,
             get("assistant")?,

@@ -12,21 +12,21 @@ use std::sync::Arc;
 use mlua::Lua;
 use serde::Serialize;
 
-use super::api::format::RecipeFormat;
-use super::api::recipe::Recipe;
-use super::api::tool::Tool;
 use super::convert::clip;
-use super::envs::TaskEnv;
 use super::grants::Grants;
-use super::program::{Echo, Stream};
 use super::record::{Lane, Record};
 use super::services::Services;
 use super::shared_calls::Shared;
 use super::state::Session;
-use super::suite::Cases;
 use crate::config::Limits;
 use crate::error::{Error, Kind};
 use crate::mdp::ToolRecord;
+use crate::script::api::format::RecipeFormat;
+use crate::script::api::recipe::Recipe;
+use crate::script::api::tool::Tool;
+use crate::script::program::suite::Cases;
+use crate::script::program::{Echo, Stream};
+use crate::script::recipe::envs::TaskEnv;
 use crate::text::Renderer;
 
 /// Characters of an error's message; a script may throw, and misname, texts of any length.

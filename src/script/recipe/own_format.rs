@@ -10,25 +10,25 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use super::api::format::{Callable, RecipeFormat};
-use super::grants::Grants;
-use super::host::LogLine;
 use super::load;
-use super::vm::{Sources, Vm};
 use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, ToolCall};
+use crate::script::api::format::{Callable, RecipeFormat};
+use crate::script::runtime::grants::Grants;
+use crate::script::runtime::host::LogLine;
+use crate::script::runtime::vm::{Sources, Vm};
 use crate::text::{AUTO, Format, FormatChoice, OwnFormat, OwnOptions};
 
 /// The text of a script that defines formats.
-pub(super) struct Source {
-    pub(super) path: PathBuf,
-    pub(super) text: String,
+pub(crate) struct Source {
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
     /// The files it requires and reads.
-    pub(super) sources: Sources,
-    pub(super) limits: Limits,
-    pub(super) needs: Vec<String>,
-    pub(super) hash: String,
+    pub(crate) sources: Sources,
+    pub(crate) limits: Limits,
+    pub(crate) needs: Vec<String>,
+    pub(crate) hash: String,
 }
 
 /// The formats of a script, in the order in which it makes them.
@@ -37,7 +37,7 @@ pub(crate) struct Formats(Vec<Format>);
 
 impl Formats {
     /// Those that a virtual machine has made of the script.
-    pub(super) fn of(vm: &Vm, source: impl FnOnce() -> Source) -> Self {
+    pub(crate) fn of(vm: &Vm, source: impl FnOnce() -> Source) -> Self {
         let made = vm.host.formats.borrow();
         if made.is_empty() {
             return Self::default();
@@ -92,7 +92,7 @@ thread_local! {
 }
 
 /// What formats have logged on this thread.
-pub(super) fn take_log() -> Vec<LogLine> {
+pub(crate) fn take_log() -> Vec<LogLine> {
     LOGGED.take()
 }
 

@@ -3,13 +3,13 @@
 //! - [`Console`]: evaluates an expression or a statement beside a loaded script, with variables that last
 //! - [`Shown`]: a value as a person reads it: bounded, keys in a stable order
 //! - `complete`: names that could stand at the cursor
-//! - `debug`: breakpoints and traces, by line or by function
+//! - `breakpoints`: breakpoints and traces, by line or by function
 //!
 //! A name that is typed means, in this order: a variable of the session, what the session is about (`state`, `task`), a
 //! local of the script that one of its functions uses, a global.
 
+mod breakpoints;
 mod complete;
-mod debug;
 mod places;
 mod show;
 
@@ -20,20 +20,21 @@ use mlua::chunk::Compiler;
 use mlua::{Function, MultiValue, Table, Value};
 use serde_json::Value as Json;
 
-use super::failure::{Failure, describe};
-use super::host::{Call, Entry, Host, LogLine, misuse};
-use super::program::{Echo, told_values};
-use super::services::Services;
-use super::state::State;
-use super::vm::{Sources, Vm};
-use super::worker::Worker;
-use super::{convert, load};
 use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Status;
+use crate::script::program::{Echo, told_values};
+use crate::script::recipe::load;
+use crate::script::recipe::worker::Worker;
+use crate::script::runtime::convert;
+use crate::script::runtime::failure::{Failure, describe};
+use crate::script::runtime::host::{Call, Entry, Host, LogLine, misuse};
+use crate::script::runtime::services::Services;
+use crate::script::runtime::state::State;
+use crate::script::runtime::vm::{Sources, Vm};
 
+pub use breakpoints::{Breakpoint, Halt, OnHalt, Resume};
 pub use complete::Candidate;
-pub use debug::{Breakpoint, Halt, OnHalt, Resume};
 pub use show::{Layout, Shown, Span, Style};
 
 /// How messages call typed code.
@@ -62,7 +63,7 @@ impl Worker {
     pub fn console(&self) -> Result<Console> {
         let console = Console::over(self.machine())?;
         let functions = self.functions();
-        debug::locals(&console.vm.lua, &functions, &console.locals).map_err(|error| vm_failed(&error))?;
+        breakpoints::locals(&console.vm.lua, &functions, &console.locals).map_err(|error| vm_failed(&error))?;
         for (name, function) in functions {
             console.locals.raw_set(name, function).map_err(|error| vm_failed(&error))?;
         }
@@ -182,7 +183,7 @@ impl Console {
     /// The text of a line of the script: `scripts/retool.lua:12`.
     pub fn source_line(&self, place: &str) -> Option<String> {
         let (path, line) = place.rsplit_once(':')?;
-        let texts = self.vm.lua.app_data_ref::<super::api::args::Texts>()?;
+        let texts = self.vm.lua.app_data_ref::<crate::script::api::args::Texts>()?;
         let line: usize = line.parse().ok()?;
         texts.texts.get(path)?.lines().nth(line.checked_sub(1)?).map(str::to_owned)
     }

@@ -3,6 +3,8 @@
 //! It is trusted as any program its user starts: no limit on time, reading of files, standard input. The sandbox
 //! (read-only globals, the host's `require` and `math.random`) is that of recipes, so that code moves between both.
 
+pub(crate) mod suite;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,14 +12,14 @@ use mlua::{MultiValue, Value};
 use serde_json::Value as Json;
 
 use super::api::program::exit_code;
-use super::convert::{Odd, to_json};
-use super::failure::Failure;
-use super::host::{Call, Entry, Host, LogLine};
-use super::load::directory;
-use super::services::Services;
-use super::vm::{Sources, Vm};
 use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
+use crate::script::recipe::load::directory;
+use crate::script::runtime::convert::{Odd, to_json};
+use crate::script::runtime::failure::Failure;
+use crate::script::runtime::host::{Call, Entry, Host, LogLine};
+use crate::script::runtime::services::Services;
+use crate::script::runtime::vm::{Sources, Vm};
 
 /// CPU and waiting time of a program, seconds: for ever, as far as clocks go.
 const FOREVER: f64 = 1e9;
@@ -96,7 +98,7 @@ impl Program<'_> {
 }
 
 /// Values to show: a nil behind others is only the place of a reason, as in `text, nil`.
-pub(super) fn told_values(mut values: MultiValue) -> MultiValue {
+pub(crate) fn told_values(mut values: MultiValue) -> MultiValue {
     while values.len() > 1 && values.back().is_some_and(Value::is_nil) {
         values.pop_back();
     }

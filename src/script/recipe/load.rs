@@ -7,22 +7,22 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
-use super::api::loss::Trace;
-use super::api::recipe::Recipe;
-use super::convert::kind;
-use super::dataset::{Dataset, check_place};
-use super::failure::describe;
-use super::grants::Grants;
-use super::host::{Call, Entry, LogLine, LogSink};
 use super::own_format::{self, Formats};
-use super::resource::{Resource, Spec};
 use super::rows::Split;
-use super::shared_calls::Shared;
-use super::vm::{Module, Resources, Sources, Vm};
 use super::{cold_start, settings};
 use crate::config::{Choice, DataFormat, EnvSettings, Limits, LossGraph, Settings, Source, Trainer};
 use crate::error::{Error, Kind, Result, readable};
 use crate::hub::{DataFiles, Hub, ModelId, Watch};
+use crate::script::api::loss::Trace;
+use crate::script::api::recipe::Recipe;
+use crate::script::dataset::{Dataset, check_place};
+use crate::script::runtime::convert::kind;
+use crate::script::runtime::failure::describe;
+use crate::script::runtime::grants::Grants;
+use crate::script::runtime::host::{Call, Entry, LogLine, LogSink};
+use crate::script::runtime::resource::{Resource, Spec};
+use crate::script::runtime::shared_calls::Shared;
+use crate::script::runtime::vm::{Module, Resources, Sources, Vm};
 use crate::store::FileVersion;
 use crate::text::Style;
 
@@ -45,20 +45,20 @@ pub struct Script {
     /// [`crate::config::Trainer`].
     pub algorithm: String,
     /// Which of the file's recipes it is.
-    pub(super) part: Part,
+    pub(crate) part: Part,
     /// What of them somebody wrote.
     pub(crate) written: Arc<Written>,
     pub(crate) modules: Arc<BTreeMap<String, Module>>,
     /// The tool-call formats that it defines.
     pub(crate) formats: Formats,
     /// What it reads whole, for all workers.
-    pub(super) resources: Arc<BTreeMap<Spec, Arc<Resource>>>,
+    pub(crate) resources: Arc<BTreeMap<Spec, Arc<Resource>>>,
     /// What calls of its tools share over all workers.
     pub(crate) shared: Arc<Shared>,
     /// The datasets of files, by name, indexed once for all workers.
-    pub(super) datasets: Datasets,
+    pub(crate) datasets: Datasets,
     /// The commits at which datasets of the hub are read, by `train`, `eval` or `train.NAME`; others are read as named.
-    pub(super) pins: BTreeMap<String, String>,
+    pub(crate) pins: BTreeMap<String, String>,
     /// What the file logged while it was loaded.
     pub logged: Vec<LogLine>,
     /// Where the lines of its workers go.
@@ -67,7 +67,7 @@ pub struct Script {
 
 /// Which of the recipes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(crate) enum Part {
     Whole,
     /// Its `cold_start`.
     ColdStart,
@@ -191,7 +191,7 @@ impl Script {
     }
 
     /// Sends the lines that workers of this script log to `sink` as they come. Without it each worker keeps its own
-    /// ([`Worker::take_log`](super::Worker::take_log)). What the file itself logs while it is loaded is in `logged`, once, and is
+    /// ([`Worker::take_log`](crate::script::Worker::take_log)). What the file itself logs while it is loaded is in `logged`, once, and is
     /// not sent by every worker.
     pub fn listen(&mut self, sink: LogSink) {
         self.sink = sink;
@@ -367,7 +367,7 @@ impl Script {
                 fetched.and_then(|paths| Dataset::open(&paths, None, &data.columns))
             }
             Source::File(file) => {
-                let found = super::dataset::find(file.path.all(), &directory(&self.path), file.format);
+                let found = crate::script::dataset::find(file.path.all(), &directory(&self.path), file.format);
                 let at = if name.is_empty() { String::new() } else { format!(".{name}") };
                 let typed = self.typed(&format!("data.{}{at}.path", split.name())).is_some();
                 let allowed = |paths: Vec<PathBuf>| {
@@ -413,10 +413,10 @@ pub(crate) struct Named<'a> {
     pub(crate) source: &'a Source,
 }
 
-pub(super) type Datasets = Arc<[BTreeMap<String, OnceLock<Result<Dataset>>>; 2]>;
+pub(crate) type Datasets = Arc<[BTreeMap<String, OnceLock<Result<Dataset>>>; 2]>;
 
 /// The datasets of a recipe, of which none is open.
-pub(super) fn unopened(settings: &Settings) -> Datasets {
+pub(crate) fn unopened(settings: &Settings) -> Datasets {
     Arc::new([&settings.data.train, &settings.data.eval].map(|source| {
         let parts = source.iter().flat_map(Source::parts);
         parts.map(|(name, _)| (name.to_owned(), OnceLock::new())).collect()

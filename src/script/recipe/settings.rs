@@ -7,7 +7,6 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json};
 
 pub(crate) use super::data_settings::{dataset, stem};
-use super::grants::Need;
 use super::{cold_start, data_settings};
 use crate::config::{
     ALGORITHMS, Algorithm, CheckpointSettings, EnvSettings, EvalSettings, InitModel, Learner, Limits, LoraSettings,
@@ -15,6 +14,7 @@ use crate::config::{
 };
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Sampling;
+use crate::script::runtime::grants::Need;
 
 /// Reads one section; a missing one is all defaults. `at` is its dotted name.
 pub(crate) fn section<T>(at: &str, json: &Json) -> Result<T>
@@ -228,7 +228,7 @@ pub(crate) fn override_with(recipe: &mut Json, arguments: &[String]) -> Result<(
     Ok(())
 }
 
-pub(super) fn put(recipe: &mut Json, key: &str, value: Json) {
+pub(crate) fn put(recipe: &mut Json, key: &str, value: Json) {
     let mut place = recipe;
     for name in key.split('.') {
         // A dataset given as a path is the object `{ path = … }` in short, a choice given as a name `{ name = … }`.
@@ -281,7 +281,7 @@ fn flatten(at: &str, json: &Json, keys: &mut Vec<String>) {
     }
 }
 
-pub(super) fn fields_of<'a>(at: &str, json: &'a Json) -> Result<&'a Map<String, Json>> {
+pub(crate) fn fields_of<'a>(at: &str, json: &'a Json) -> Result<&'a Map<String, Json>> {
     static NONE: std::sync::LazyLock<Map<String, Json>> = std::sync::LazyLock::new(Map::new);
     match json {
         Json::Object(fields) => Ok(fields),
@@ -306,7 +306,7 @@ fn to_json<T: Serialize>(value: &T) -> Json {
     serde_json::to_value(value).unwrap_or(Json::Null)
 }
 
-pub(super) fn join(at: &str, name: &str) -> String {
+pub(crate) fn join(at: &str, name: &str) -> String {
     if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
 }
 
@@ -319,7 +319,7 @@ pub(crate) fn unknown<'a>(at: &str, name: &str, known: impl IntoIterator<Item = 
 }
 
 /// The error for a value of the wrong type: serde's words made readable.
-pub(super) fn misfit(at: &str, value: &Json, serde: &str) -> Error {
+pub(crate) fn misfit(at: &str, value: &Json, serde: &str) -> Error {
     let wanted = serde.rsplit("expected ").next().unwrap_or(serde).trim_end_matches('`');
     if let Some(variants) = serde.strip_prefix("unknown variant ") {
         let names: Vec<&str> = variants.split('`').skip(3).step_by(2).collect();
@@ -344,7 +344,7 @@ pub(super) fn misfit(at: &str, value: &Json, serde: &str) -> Error {
     };
     let got = match value {
         Json::Null => "nothing".to_owned(),
-        Json::String(text) => format!("the text \"{}\"", super::convert::clip(text, 60)),
+        Json::String(text) => format!("the text \"{}\"", crate::script::runtime::convert::clip(text, 60)),
         Json::Number(number) => format!("the number {number}"),
         Json::Bool(truth) => truth.to_string(),
         Json::Array(items) => format!("a list of {}", items.len()),

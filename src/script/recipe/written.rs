@@ -3,10 +3,10 @@
 use serde_json::Value as Json;
 
 use super::load::{Part, Script};
-use super::source_map::SourceMap;
 use super::{cold_start, settings};
 use crate::config::Settings;
 use crate::error::{Error, Kind, Result};
+use crate::script::runtime::source_map::SourceMap;
 
 impl Script {
     /// What the recipe says of settings, defaults and the command line's left out.

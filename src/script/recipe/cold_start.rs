@@ -8,23 +8,23 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
 
-use super::api::recipe::Recipe;
 use super::load::{self, Part, Script, Written, unopened};
 use super::settings;
-use super::vm::Vm;
 use crate::config::{PolicySettings, Settings, Source};
 use crate::error::{Error, Kind, Result, Subject};
+use crate::script::api::recipe::Recipe;
+use crate::script::runtime::vm::Vm;
 
 /// The field of a recipe.
-pub(super) const FIELD: &str = "cold_start";
+pub(crate) const FIELD: &str = "cold_start";
 /// What the names of its settings begin with.
-pub(super) const PREFIX: &str = "cold_start.";
+pub(crate) const PREFIX: &str = "cold_start.";
 
 /// Sections that are those of the recipe where the cold start has none.
 const INHERITED: [&str; 4] = ["policy", "env", "limits", "needs"];
 
 /// The cold start of a recipe's data as a recipe of its own.
-pub(super) fn recipe(whole: &Json) -> Option<Json> {
+pub(crate) fn recipe(whole: &Json) -> Option<Json> {
     let mut own = whole.get(FIELD)?.as_object()?.clone();
     let of_whole = |name: &str| whole.get(name).filter(|value| !value.is_null()).cloned();
     for name in INHERITED {
@@ -48,7 +48,7 @@ pub(super) fn recipe(whole: &Json) -> Option<Json> {
 }
 
 /// The settings of a recipe's cold start.
-pub(super) fn read(whole: &Json) -> Result<Option<Box<Settings>>> {
+pub(crate) fn read(whole: &Json) -> Result<Option<Box<Settings>>> {
     let Some(own) = recipe(whole) else { return Ok(None) };
     // Its settings go by longer names.
     let named = |error: Error| {
@@ -60,13 +60,13 @@ pub(super) fn read(whole: &Json) -> Result<Option<Box<Settings>>> {
 }
 
 /// Keys of settings of a recipe's cold start.
-pub(super) fn keys(whole: &Json) -> Vec<String> {
+pub(crate) fn keys(whole: &Json) -> Vec<String> {
     let Some(own) = recipe(whole) else { return Vec::new() };
     settings::keys(&own).into_iter().map(|key| format!("{PREFIX}{key}")).collect()
 }
 
 /// The name that a setting of the whole recipe has in its cold start; `None` for one that it does not go by.
-pub(super) fn own_name(key: &str) -> Option<&str> {
+pub(crate) fn own_name(key: &str) -> Option<&str> {
     let section = key.split('.').next().unwrap_or_default();
     let inherited = INHERITED.contains(&section) || section == "seed";
     key.strip_prefix(PREFIX).or(inherited.then_some(key))
@@ -103,7 +103,7 @@ impl Script {
     }
 
     /// Runs the main file in a worker's virtual machine and takes the recipe that this script is.
-    pub(super) fn recipe(&self, vm: &Vm) -> Result<Recipe> {
+    pub(crate) fn recipe(&self, vm: &Vm) -> Result<Recipe> {
         let recipe = load::run(vm, &self.path, &self.source)?;
         match self.part {
             Part::Whole => Ok(recipe),
@@ -116,7 +116,7 @@ impl Script {
 }
 
 /// Refuses rows that a function makes where the recipe has no such function.
-pub(super) fn can_make_rows(settings: &Settings, recipe: &Recipe, prefix: &str) -> Result<()> {
+pub(crate) fn can_make_rows(settings: &Settings, recipe: &Recipe, prefix: &str) -> Result<()> {
     let splits = [("train", &settings.data.train), ("eval", &settings.data.eval)];
     for ((split, source), rows) in splits.into_iter().zip(&recipe.rows) {
         for (name, source) in source.iter().flat_map(Source::parts) {

@@ -14,10 +14,10 @@ use std::time::SystemTime;
 use serde_json::{Value as Json, json};
 use sha2::{Digest, Sha256};
 
-use super::dataset::{Dataset, check_place};
 use super::rank::{Index, Weights};
 use crate::config::{Columns, Compression, DataFormat};
 use crate::error::{Error, Kind, Result, readable};
+use crate::script::dataset::{Dataset, check_place};
 
 /// MiB that a file may have unless the script says otherwise.
 pub(crate) const MOST: u64 = 256;
@@ -245,7 +245,7 @@ fn one_object(bytes: &[u8]) -> bool {
 /// The lines of a text as rows; blank ones are left out.
 fn lines(path: &Path) -> Result<Vec<Box<str>>> {
     let mut text = Vec::new();
-    super::dataset::open_text(path)?
+    crate::script::dataset::open_text(path)?
         .read_to_end(&mut text)
         .map_err(|error| Error::io(Kind::Data, "read the resource", path, &error))?;
     let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&text);

@@ -20,7 +20,7 @@ const GENERATED: [&str; 2] = ["count", "seed"];
 const OF_PART: [&str; 3] = ["name", "weight", "env"];
 
 /// `data`.
-pub(super) fn read(data: &Json, envs: &BTreeMap<String, EnvSettings>) -> Result<DataSettings> {
+pub(crate) fn read(data: &Json, envs: &BTreeMap<String, EnvSettings>) -> Result<DataSettings> {
     let mut fields = fields_of("data", data)?.clone();
     let mut source = |name: &str| match fields.remove(name) {
         None | Some(Json::Null) => Ok(None),
@@ -211,7 +211,7 @@ fn rows(at: &str, items: &[Json]) -> Result<Vec<Json>> {
 }
 
 /// Whether a key renames a column, by a name of the script's own.
-pub(super) fn is_column(key: &str) -> bool {
+pub(crate) fn is_column(key: &str) -> bool {
     ["data.train.", "data.eval."].iter().any(|split| {
         let rest = key.strip_prefix(split).unwrap_or_default();
         rest.starts_with("columns.") || rest.split_once('.').is_some_and(|(_, rest)| rest.starts_with("columns."))
@@ -219,7 +219,7 @@ pub(super) fn is_column(key: &str) -> bool {
 }
 
 /// Keys of datasets that the command line may set.
-pub(super) fn keys(recipe: &Json) -> Vec<String> {
+pub(crate) fn keys(recipe: &Json) -> Vec<String> {
     let mut keys = Vec::new();
     for split in ["data.train", "data.eval"] {
         let mut places = vec![split.to_owned()];
@@ -240,7 +240,7 @@ pub(super) fn keys(recipe: &Json) -> Vec<String> {
 }
 
 /// `data.train.hf=…` where the recipe has a dataset of another kind: the new kind takes its place.
-pub(super) fn make_way(recipe: &mut Json, key: &str) {
+pub(crate) fn make_way(recipe: &mut Json, key: &str) {
     let Some((place, kind)) = key.rsplit_once('.').filter(|(place, kind)| {
         KINDS.contains(kind) && (place.starts_with("data.train") || place.starts_with("data.eval"))
     }) else {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use mlua::Value;
 use serde_json::{Value as Json, json};
 
-use super::convert::{float, show};
 use crate::mdp::{Status, Trajectory};
+use crate::script::runtime::convert::{float, show};
 
 /// A trajectory of a group, as `advantage` sees it. Lists have one entry per step.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,7 +51,7 @@ impl<'a> GroupMember<'a> {
         }
     }
 
-    pub(super) fn to_json(&self) -> Json {
+    pub(crate) fn to_json(&self) -> Json {
         let mut table = json!({
             "total": self.total,
             "rewards": self.rewards,
@@ -82,7 +82,7 @@ pub struct Estimated {
 }
 
 /// A returned list: for each member a number, or a list with a number for each of its steps.
-pub(super) fn by_step(what: &str, value: &Value, group: &[GroupMember<'_>]) -> Result<Vec<Vec<f64>>, String> {
+pub(crate) fn by_step(what: &str, value: &Value, group: &[GroupMember<'_>]) -> Result<Vec<Vec<f64>>, String> {
     let Value::Table(list) = value else {
         return Err(format!("advantage must return {what} as a list with an entry for each trajectory"));
     };
