@@ -82,6 +82,7 @@ async fn episode(worker: &Worker, seed: u64) -> Result<Trajectory> {
     let task = worker.row(Split::Train, 0)?;
     let mut trajectory = Trajectory {
         id: format!("1-{seed}-0"),
+        split: Split::Train,
         task_index: 0,
         task,
         group: seed,

@@ -363,6 +363,8 @@ pub struct EvalSettings {
     pub env: String,
     /// Named reward part that counts as accuracy; empty: total reward > 0.
     pub accuracy: String,
+    /// Trajectories that are stored of each evaluation, spread evenly over its tasks; 0 stores none.
+    pub store: usize,
 }
 
 impl EvalSettings {
@@ -394,6 +396,7 @@ impl Default for EvalSettings {
             max_steps: None,
             env: String::new(),
             accuracy: String::new(),
+            store: 128,
         }
     }
 }

@@ -356,6 +356,7 @@ pub(super) struct TestArgs {
   r1 repl scripts/retool.lua                          begins at the first row; :help lists the commands
   r1 repl scripts/retool.lua --replay retool:12-3-0   a stored trajectory under the script as it is now
   r1 repl --replay runs/retool:12-3-0:2               before its second step, under the script that it ran
+  r1 repl --replay runs/retool:eval-12-3-0            a trajectory of the evaluation after step 12
   r1 repl                                             Lua with everything of r1
   echo ':step 42' | r1 repl scripts/retool.lua        in a pipe the first failure is the exit code")]
 pub(super) struct ReplArgs {
@@ -385,13 +386,14 @@ pub(super) struct ReplArgs {
   r1 replay runs/retool                          every trajectory of a run
   r1 replay retool --last 5                      of its last five steps
   r1 replay retool 12-3-0                        one of them; 12-3 is its group, 12 its step
+  r1 replay retool eval                          those of its evaluations; eval-12 of the one after step 12
   r1 replay retool --script scripts/retool.lua   under the script as it is now
 
 The exit code is 0 if everything is as recorded, and 6 if not.")]
 pub(super) struct ReplayArgs {
     /// A run: its directory, or its name
     pub(super) run: PathBuf,
-    /// Trajectories: STEP, STEP-GROUP or STEP-GROUP-SAMPLE [default: all]
+    /// Trajectories: STEP, STEP-GROUP or STEP-GROUP-SAMPLE; of evaluations eval or eval-STEP… [default: all of training]
     #[arg(value_name = "ID")]
     pub(super) ids: Vec<Id>,
     /// Only the last N steps of the run; 0: all
@@ -421,6 +423,9 @@ pub(super) struct RescoreArgs {
     /// Only the last N steps of the run; 0: all
     #[arg(long, value_name = "N", default_value = "10")]
     pub(super) last: usize,
+    /// The trajectories of evaluations in the place of those of training
+    #[arg(long)]
+    pub(super) eval: bool,
     /// Ask for real what the record has no answer to: run tools, fetch pages
     #[arg(long)]
     pub(super) live: bool,

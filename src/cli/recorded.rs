@@ -8,11 +8,11 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 
 use crate::error::{Error, Kind, Result, suggest};
-use crate::mdp::Trajectory;
+use crate::mdp::{Split, Trajectory};
 use crate::rollout::{self, Replayed, Spec, Stage};
 use crate::script::{Script, Strictness, Worker};
 use crate::store::{self, FileVersion, StoredRun};
-use crate::telemetry::{Interrupt, Reporter};
+use crate::telemetry::{Interrupt, Reporter, counted};
 use crate::text::Renderer;
 use crate::train::{self, Fetching};
 
@@ -42,31 +42,58 @@ impl Recorded {
         Ok(Self { run: StoredRun::open(run, runs_dir)?, runtime, other, loaded: HashMap::new() })
     }
 
-    /// The steps to look at: those that `ids` name, or the last so many (0: all).
-    pub(super) fn steps(&self, ids: &[Id], last: usize) -> Result<Vec<u64>> {
-        let all = self.run.steps()?;
-        if all.is_empty() {
-            return Err(Error::new(Kind::Store, "the run has no trajectories yet").at_path(self.run.path()));
-        }
+    /// The steps to look at: those that `ids` name, or the last so many (0: all) of a split.
+    pub(super) fn steps(&self, split: Split, ids: &[Id], last: usize) -> Result<Vec<StoredStep>> {
         if ids.is_empty() {
-            return Ok(all[if last == 0 { 0 } else { all.len().saturating_sub(last) }..].to_vec());
+            let all = self.steps_of(split)?;
+            let from = if last == 0 { 0 } else { all.len().saturating_sub(last) };
+            return Ok(all[from..].iter().map(|step| (split, *step)).collect());
         }
-        for id in ids {
-            if !all.contains(&id.step) {
-                let range = format!("it has steps {} to {}", all[0], all[all.len() - 1]);
-                return Err(Error::new(Kind::Usage, format!("the run has no step {}", id.step)).hint(range));
+        let mut found = Vec::new();
+        for split in Split::ALL {
+            let ids: Vec<&Id> = ids.iter().filter(|id| id.split == split).collect();
+            if ids.is_empty() {
+                continue;
             }
+            let all = self.steps_of(split)?;
+            if let Some(step) = ids.iter().filter_map(|id| id.step).find(|step| !all.contains(step)) {
+                let range = format!("{} to {}", all[0], all[all.len() - 1]);
+                let (message, hint) = match split {
+                    Split::Train => (format!("the run has no step {step}"), format!("it has steps {range}")),
+                    Split::Eval => {
+                        let message = format!("the run has no evaluation after step {step}");
+                        (message, format!("it has {} of steps {range}", counted(all.len(), "evaluation", "evaluations")))
+                    }
+                };
+                return Err(Error::new(Kind::Usage, message).hint(hint));
+            }
+            let named = all.into_iter().filter(|step| ids.iter().any(|id| id.covers((split, *step))));
+            found.extend(named.map(|step| (split, step)));
         }
-        Ok(all.into_iter().filter(|step| ids.iter().any(|id| id.step == *step)).collect())
+        Ok(found)
+    }
+
+    /// All steps of a split; at least one.
+    fn steps_of(&self, split: Split) -> Result<Vec<u64>> {
+        let all = self.run.steps(split)?;
+        if !all.is_empty() {
+            return Ok(all);
+        }
+        Err(match split {
+            Split::Train => Error::new(Kind::Store, "the run has no trajectories yet"),
+            Split::Eval => Error::new(Kind::Store, "the run has no stored trajectories of evaluations")
+                .hint("a run evaluates on data.eval; eval.store says how many trajectories of an evaluation are stored"),
+        }
+        .at_path(self.run.path()))
     }
 
     /// The trajectories of a step that `ids` name; all of them without ids.
-    pub(super) fn trajectories(&self, step: u64, ids: &[Id]) -> Result<Vec<Trajectory>> {
-        let all = self.run.trajectories(step)?;
+    pub(super) fn trajectories(&self, step: StoredStep, ids: &[Id]) -> Result<Vec<Trajectory>> {
+        let all = self.run.trajectories(step.0, step.1)?;
         if ids.is_empty() {
             return Ok(all);
         }
-        let ids: Vec<&Id> = ids.iter().filter(|id| id.step == step).collect();
+        let ids: Vec<&Id> = ids.iter().filter(|id| id.covers(step)).collect();
         for id in &ids {
             if !all.iter().any(|trajectory| id.names(trajectory)) {
                 let known = all.iter().map(|trajectory| trajectory.id.as_str());
@@ -132,16 +159,25 @@ fn unchanged(recorded: &[FileVersion], now: &[FileVersion]) -> Result<()> {
     }
 }
 
-/// What a person calls trajectories: `12` a whole step, `12-3` a group of it, `12-3-0` one.
+/// A training step, or the evaluation after it.
+pub(super) type StoredStep = (Split, u64);
+
+/// What a person calls trajectories: `12` a whole step, `12-3` a group of it, `12-3-0` one; `eval` those of all
+/// evaluations, `eval-12` of the one after step 12, `eval-12-3-0` one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Id {
     text: String,
-    pub(super) step: u64,
+    split: Split,
+    step: Option<u64>,
     group: Option<u64>,
     sample: Option<u32>,
 }
 
 impl Id {
+    fn covers(&self, (split, step): StoredStep) -> bool {
+        self.split == split && self.step.is_none_or(|own| own == step)
+    }
+
     fn names(&self, trajectory: &Trajectory) -> bool {
         self.group.is_none_or(|group| group == trajectory.group)
             && self.sample.is_none_or(|sample| sample == trajectory.sample)
@@ -152,15 +188,21 @@ impl std::str::FromStr for Id {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let wrong = || "must be STEP, STEP-GROUP or STEP-GROUP-SAMPLE, such as 12-3-0".to_owned();
-        let mut parts = text.split('-').map(str::parse::<u64>);
+        let wrong = || "must be STEP, STEP-GROUP or STEP-GROUP-SAMPLE, such as 12-3-0, or for evaluations eval-12-3-0".to_owned();
+        let all = |split| Self { text: text.to_owned(), split, step: None, group: None, sample: None };
+        let (split, numbers) = match text.strip_prefix("eval") {
+            Some("") => return Ok(all(Split::Eval)),
+            Some(rest) => (Split::Eval, rest.strip_prefix('-').ok_or_else(wrong)?),
+            None => (Split::Train, text),
+        };
+        let mut parts = numbers.split('-').map(str::parse::<u64>);
         let mut next = || parts.next().transpose().map_err(|_| wrong());
-        let step = next()?.ok_or_else(wrong)?;
+        let step = Some(next()?.ok_or_else(wrong)?);
         let (group, sample) = (next()?, next()?);
         if next()?.is_some() {
             return Err(wrong());
         }
-        Ok(Self { text: text.to_owned(), step, group, sample: sample.map(|sample| sample as u32) })
+        Ok(Self { step, group, sample: sample.map(|sample| sample as u32), ..all(split) })
     }
 }
 
@@ -177,10 +219,13 @@ mod tests {
     #[test]
     fn ids_name_a_step_a_group_or_one() {
         let id = |text: &str| text.parse::<Id>();
-        assert_eq!((id("12").unwrap().step, id("12").unwrap().group), (12, None));
+        assert_eq!((id("12").unwrap().step, id("12").unwrap().group), (Some(12), None));
         let one = id("12-3-0").unwrap();
-        assert_eq!((one.step, one.group, one.sample), (12, Some(3), Some(0)));
-        for wrong in ["", "x", "1-", "1-2-3-4", "-1", "1--2"] {
+        assert_eq!((one.split, one.step, one.group, one.sample), (Split::Train, Some(12), Some(3), Some(0)));
+        let held_out = id("eval-12-3-0").unwrap();
+        assert_eq!((held_out.split, held_out.step, held_out.group), (Split::Eval, Some(12), Some(3)));
+        assert!(id("eval").unwrap().covers((Split::Eval, 7)) && !id("eval").unwrap().covers((Split::Train, 7)));
+        for wrong in ["", "x", "1-", "1-2-3-4", "-1", "1--2", "eval-", "eval1", "eval-x", "evaluation"] {
             assert!(id(wrong).unwrap_err().contains("such as 12-3-0"), "{wrong}");
         }
     }

@@ -9,6 +9,7 @@ use super::args::{OutputArgs, ReplayArgs};
 use super::recorded::{Recorded, heed};
 use super::{diff, print};
 use crate::error::{Kind, Result};
+use crate::mdp::Split;
 use crate::rollout::{Mismatch, first_difference};
 use crate::script::Strictness;
 use crate::telemetry::ctrl_c;
@@ -22,7 +23,7 @@ pub(super) fn run(args: ReplayArgs, output: OutputArgs) -> Result<ExitCode> {
     let reporter = output.reporter();
     let colour = reporter.is_coloured();
     let mut recorded = Recorded::open(&args.run, &args.runs_dir, args.script)?;
-    let steps = recorded.steps(&args.ids, args.last)?;
+    let steps = recorded.steps(Split::Train, &args.ids, args.last)?;
     let bar = reporter.bar("replaying", steps.len() as u64, "steps");
     let (mut count, mut differ) = (0, 0);
     for step in &steps {

@@ -9,7 +9,7 @@ use super::args::{OutputArgs, RescoreArgs};
 use super::print;
 use super::recorded::{Recorded, heed};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::Trajectory;
+use crate::mdp::{Split, Trajectory};
 use crate::rl::compare::{against_group, spearman};
 use crate::rollout::Replayed;
 use crate::script::Strictness;
@@ -44,7 +44,8 @@ pub(super) fn run(args: RescoreArgs, output: OutputArgs) -> Result<ExitCode> {
     let reporter = output.reporter();
     let name = args.script.display().to_string();
     let mut recorded = Recorded::open(&args.run, &args.runs_dir, Some(args.script))?;
-    let steps = recorded.steps(&[], args.last)?;
+    let split = if args.eval { Split::Eval } else { Split::Train };
+    let steps = recorded.steps(split, &[], args.last)?;
     let strictness = if args.live { Strictness::Live } else { Strictness::Found };
     let bar = reporter.bar("rescoring", steps.len() as u64, "steps");
     let (mut pairs, mut left_out) = (Vec::new(), LeftOut::default());
@@ -73,7 +74,7 @@ pub(super) fn run(args: RescoreArgs, output: OutputArgs) -> Result<ExitCode> {
     for (pair, advantages) in pairs.iter_mut().zip(old.into_iter().zip(new)) {
         pair.advantages = advantages;
     }
-    let range = (steps[0], steps[steps.len() - 1]);
+    let range = (steps[0].1, steps[steps.len() - 1].1);
     if output.json {
         return as_json(&pairs, &left_out, range).map(|()| ExitCode::SUCCESS);
     }

@@ -7,6 +7,7 @@ mod message;
 mod record;
 mod routing;
 mod seed;
+mod split;
 mod trajectory;
 
 pub use demonstration::Demonstration;
@@ -15,4 +16,5 @@ pub use message::{Action, Content, Message, Observation, Part, Role, ToolCall};
 pub use record::{Answer, Exchange, Refusal};
 pub use routing::Routing;
 pub use seed::{Seed, environment_seed, seed_value};
+pub use split::Split;
 pub use trajectory::{CallKind, Fork, Limit, Status, Step, ToolRecord, Trajectory};

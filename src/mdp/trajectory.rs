@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Exchange, FinishReason, Message, Routing, Support};
+use super::{Exchange, FinishReason, Message, Routing, Split, Support};
 
 /// How a trajectory ended. Everything but the first two is a failure: recorded, counted, and by default left out
 /// of the advantage statistics.
@@ -208,8 +208,11 @@ pub struct Fork {
 /// The steps of one try at one task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trajectory {
-    /// Unique within the run: `step-group-sample`.
+    /// Unique within the run: `step-group-sample`; that of an evaluation begins with `eval-`.
     pub id: String,
+    /// The dataset that its task is a row of.
+    #[serde(default)]
+    pub split: Split,
     /// Which dataset row.
     pub task_index: u64,
     pub task: Value,

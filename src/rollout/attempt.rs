@@ -467,6 +467,7 @@ fn read_reply(renderer: &Renderer, tools: &[Value], prefix: &str, completion: &C
 pub(super) fn empty(spec: &Spec, task: Value, script_hash: &str) -> Trajectory {
     Trajectory {
         id: spec.id.clone(),
+        split: spec.split,
         task_index: spec.task_index,
         task,
         group: spec.group,

@@ -49,16 +49,29 @@ impl Spec {
         }
     }
 
+    /// As an evaluation makes it, with the sampling and the step limit of `eval`, if its task is one of `data.eval`.
+    #[must_use]
+    pub fn as_evaluated(self, settings: &Settings) -> Self {
+        match self.split {
+            Split::Train => self,
+            Split::Eval => Self {
+                sampling: Arc::new(settings.eval.sampling(&settings.sampling)),
+                max_steps: settings.eval.max_steps,
+                ..self
+            },
+        }
+    }
+
     /// The try that a stored trajectory was, under the settings of its run. `max_context` is the run's, in tokens.
     pub fn of_recorded(trajectory: &Trajectory, settings: &Settings, max_context: usize) -> Self {
-        let usual = Self::new(Split::Train, trajectory.task_index, settings);
+        let usual = Self::new(trajectory.split, trajectory.task_index, settings).as_evaluated(settings);
         Self {
             id: trajectory.id.clone(),
             group: trajectory.group,
             sample: trajectory.sample,
             env_seed: trajectory.seed,
             max_context: if max_context == 0 { usual.max_context } else { max_context },
-            next_prompt: matches!(settings.trainer, Trainer::Ppo(_)),
+            next_prompt: trajectory.split == Split::Train && matches!(settings.trainer, Trainer::Ppo(_)),
             ..usual
         }
     }

@@ -16,7 +16,7 @@ use super::files::failed;
 use super::record;
 use super::trajectories::{FORMAT, FORMAT_KEY, SUM_KEY, parquet_failed};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{CallKind, FinishReason, Fork, Limit, Routing, Status, Step, Support, ToolRecord, Trajectory};
+use crate::mdp::{CallKind, FinishReason, Fork, Limit, Routing, Split, Status, Step, Support, ToolRecord, Trajectory};
 
 /// Reads a file of trajectories. Files of another format version, without a column, or damaged are refused.
 pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
@@ -93,6 +93,7 @@ impl Columns<'_> {
         let parts: std::collections::BTreeMap<String, Option<f64>> = self.json("reward_parts", row)?;
         Ok(Trajectory {
             id: self.text("id", row)?.to_owned(),
+            split: self.split(row)?,
             task_index: self.required::<UInt64Type>("task_index", row)?,
             task: self.json("task", row)?,
             group: self.required::<UInt64Type>("group", row)?,
@@ -120,6 +121,13 @@ impl Columns<'_> {
             messages: self.json("messages", row)?,
             record: Vec::new(),
         })
+    }
+
+    /// Files written before evaluations were stored have no column for it.
+    fn split(&self, row: usize) -> Result<Split> {
+        let Some(name) = self.text_if_there("split", row)? else { return Ok(Split::Train) };
+        let known = Split::ALL.into_iter().find(|known| known.name() == name);
+        known.ok_or_else(|| damaged(format!("unknown split `{name}`")))
     }
 
     fn limit(&self, row: usize) -> Result<Option<Limit>> {
@@ -398,6 +406,7 @@ mod tests {
     prop_compose! {
         fn trajectory()(
             (id, script_hash) in (".*", ".*"),
+            split in proptest::sample::select(Split::ALL.to_vec()),
             (task_index, group, seed, sample) in any::<(u64, u64, u64, u32)>(),
             task in value(),
             status in proptest::sample::select(Status::ALL.to_vec()),
@@ -413,7 +422,7 @@ mod tests {
         ) -> Trajectory {
             let record = in_order(exchanges);
             Trajectory {
-                id, task_index, task, group, sample, fork, seed, script_hash, status, truncated_by, retries, error, steps,
+                id, split, task_index, task, group, sample, fork, seed, script_hash, status, truncated_by, retries, error, steps,
                 outcome_reward, reward_parts, messages, record,
             }
         }
@@ -451,6 +460,7 @@ mod tests {
         };
         Trajectory {
             id: id.to_owned(),
+            split: crate::mdp::Split::Train,
             task_index: 0,
             task: json!({"problem": "1+1"}),
             group: 0,

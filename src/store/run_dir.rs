@@ -8,6 +8,7 @@ use super::configuration::{ConfigFile, Configuration, FileVersion, Origins, Scri
 use super::files::{self, failed};
 use crate::config::Settings;
 use crate::error::{Error, Kind, Result};
+use crate::mdp::Split;
 
 /// The directory of one run, open for writing. Other processes may read it meanwhile; a second writer is refused.
 #[derive(Debug)]
@@ -86,7 +87,9 @@ impl RunDir {
         };
         let run = Self { path: path.to_owned(), _lock: lock };
         run.make_parts()?;
-        for part in [run.path.clone(), run.trajectories(), run.checkpoints(), run.path.join("scripts")] {
+        for part in
+            [run.path.clone(), run.trajectories(), run.evaluations(), run.checkpoints(), run.path.join("scripts")]
+        {
             files::remove_unfinished(&part)?;
         }
         Ok(run)
@@ -102,16 +105,20 @@ impl RunDir {
     }
 
     pub(super) fn trajectories(&self) -> PathBuf {
-        self.path.join("trajectories")
+        folder(&self.path, Split::Train)
     }
 
     pub(super) fn checkpoints(&self) -> PathBuf {
         self.path.join("checkpoints")
     }
 
-    /// Where the trajectories of a training step are kept.
-    pub fn trajectories_path(&self, step: u64) -> PathBuf {
-        self.trajectories().join(format!("step-{step:06}.parquet"))
+    pub(super) fn evaluations(&self) -> PathBuf {
+        folder(&self.path, Split::Eval)
+    }
+
+    /// Where the trajectories of a training step, or of the evaluation after it, are kept.
+    pub fn trajectories_path(&self, split: Split, step: u64) -> PathBuf {
+        file_of(&self.path, split, step)
     }
 
     /// The configuration in effect.
@@ -200,6 +207,19 @@ impl ScriptsDir {
             Err(e) => Err(failed("write the script to", &folder, &e)),
         }
     }
+}
+
+/// The folder of a run that keeps the trajectories of a split.
+pub(super) fn folder(run: &Path, split: Split) -> PathBuf {
+    run.join(match split {
+        Split::Train => "trajectories",
+        Split::Eval => "evaluations",
+    })
+}
+
+/// The file of a step in that folder.
+pub(super) fn file_of(run: &Path, split: Split, step: u64) -> PathBuf {
+    folder(run, split).join(format!("step-{step:06}.parquet"))
 }
 
 /// The first letters of a hash, by which files are named.

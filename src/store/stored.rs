@@ -9,9 +9,9 @@ use serde_json::Value;
 use super::configuration::{ConfigFile, FileVersion};
 use super::files::{self, failed};
 use super::read_trajectories;
-use super::run_dir::short;
+use super::run_dir::{file_of, folder, short};
 use crate::error::{Error, Kind, Result, suggest};
-use crate::mdp::Trajectory;
+use crate::mdp::{Split, Trajectory};
 
 /// A run directory. Reading one takes no lock: the run may be going on.
 #[derive(Clone, Debug)]
@@ -72,16 +72,16 @@ impl StoredRun {
         self.config.current.max_context
     }
 
-    /// The steps that have trajectories, in order.
-    pub fn steps(&self) -> Result<Vec<u64>> {
+    /// The training steps that have trajectories of this split, in order.
+    pub fn steps(&self, split: Split) -> Result<Vec<u64>> {
         let number =
             |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix("step-")?.strip_suffix(".parquet")?.parse().ok();
-        Ok(files::list(&self.path.join("trajectories"))?.iter().filter_map(number).collect())
+        Ok(files::list(&folder(&self.path, split))?.iter().filter_map(number).collect())
     }
 
-    /// The trajectories of a step.
-    pub fn trajectories(&self, step: u64) -> Result<Vec<Trajectory>> {
-        read_trajectories(&self.path.join("trajectories").join(format!("step-{step:06}.parquet")))
+    /// The trajectories of a step, or of the evaluation after it.
+    pub fn trajectories(&self, split: Split, step: u64) -> Result<Vec<Trajectory>> {
+        read_trajectories(&file_of(&self.path, split, step))
     }
 
     /// The script that a trajectory names by its hash.
@@ -165,10 +165,12 @@ mod tests {
         run.write_recipe(&Recipe { hash: "bbbb", source: "return 4", modules: &[], overrides: &[], ..recipe }).unwrap();
         run.write_script("cccc", recipe.script, "return 5", &[]).unwrap();
         run.write_trajectories(7, 0, &[], &[]).unwrap();
+        run.write_evaluation(4, 0, &[]).unwrap();
 
         let stored = StoredRun::open(Path::new("demo"), root.path()).unwrap();
         assert_eq!((stored.name().as_str(), stored.max_context()), ("demo", 512));
-        assert_eq!(stored.steps().unwrap(), [7]);
+        assert_eq!(stored.steps(Split::Train).unwrap(), [7]);
+        assert_eq!(stored.steps(Split::Eval).unwrap(), [4]);
         let first = stored.sources("aaaaaaaaaaaaaaaa").unwrap();
         assert_eq!((first.source.as_str(), first.path.to_str().unwrap()), ("return 1", "scripts/a.lua"));
         let modules: Vec<(&str, &str)> = first.modules.iter().map(|(name, text)| (&**name, &**text)).collect();

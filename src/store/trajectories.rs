@@ -1,4 +1,4 @@
-//! Writes trajectories to Parquet: one file per training step, one row per step of a trajectory.
+//! Writes trajectories to Parquet: one file per training step or evaluation, one row per step of a trajectory.
 //!
 //! What belongs to the whole trajectory is repeated on each of its rows (Parquet keeps it once, by dictionary). A
 //! trajectory that failed before its first step has one row whose step columns are null. Structured values (task,
@@ -19,10 +19,10 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use serde::Serialize;
 
-use super::files::{failed, write_atomic};
+use super::files::{self, failed, write_atomic};
 use super::{RunDir, record};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Limit, Step, Trajectory};
+use crate::mdp::{Limit, Split, Step, Trajectory};
 
 /// Version of the columns, in the file's metadata; it grows when a column changes its meaning.
 pub(super) const FORMAT: &str = "1";
@@ -50,8 +50,17 @@ impl RunDir {
             let (wrong, right) = (advantages.len(), trajectories.len());
             return Err(Error::new(Kind::Internal, format!("{wrong} advantages for {right} trajectories")));
         }
-        let path = self.trajectories_path(step);
+        let path = self.trajectories_path(Split::Train, step);
         write_trajectories(&path, policy_version, trajectories, advantages)?;
+        Ok(path)
+    }
+
+    /// Writes `evaluations/step-STEP.parquet`: trajectories of the evaluation after so many training steps. An earlier
+    /// file of this step is replaced.
+    pub fn write_evaluation(&self, step: u64, policy_version: u64, trajectories: &[Trajectory]) -> Result<PathBuf> {
+        let path = self.trajectories_path(Split::Eval, step);
+        files::make_dir(&self.evaluations())?;
+        write_trajectories(&path, policy_version, trajectories, &[])?;
         Ok(path)
     }
 }
@@ -183,6 +192,7 @@ fn columns(rows: &[Row<'_>], policy_version: u64) -> Result<RecordBatch> {
     let columns: Vec<(&str, ArrayRef, bool)> = vec![
         ("trajectory", small(|row| Some(row.position)), false),
         ("id", text(|t| &t.id), false),
+        ("split", text(|t| t.split.name()), false),
         ("group", count(|t| t.group), false),
         ("sample", small(|row| Some(row.trajectory.sample)), false),
         ("parent", Arc::new(rows.iter().map(parent).collect::<StringArray>()), true),

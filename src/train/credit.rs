@@ -174,6 +174,7 @@ mod tests {
     fn trajectory(id: &str, steps: Vec<Step>) -> Trajectory {
         Trajectory {
             id: id.to_owned(),
+            split: crate::mdp::Split::Train,
             task_index: 0,
             task: serde_json::Value::Null,
             group: 0,

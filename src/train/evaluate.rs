@@ -5,9 +5,8 @@ use std::time::Instant;
 
 use super::session::Session;
 use crate::error::Result;
-use crate::mdp::{StreamSeed, Trajectory};
+use crate::mdp::{Split, StreamSeed, Trajectory};
 use crate::rollout::Spec;
-use crate::script::Split;
 use crate::telemetry::Reporter;
 
 /// What the held-out tasks came to.
@@ -91,11 +90,18 @@ pub(super) fn solved(trajectory: &Trajectory, accuracy: &str) -> f64 {
     }
 }
 
-/// Runs the evaluation split; `None` when the recipe has none.
+/// Places of the trajectories that are stored of an evaluation: `most` of `count`, spread evenly, the same ones every time.
+pub(super) fn stored(count: usize, most: usize) -> impl Iterator<Item = usize> {
+    let shown = count.min(most);
+    (0..shown).map(move |place| place * count / shown)
+}
+
+/// Runs the evaluation split after so many training steps; `None` when the recipe has none.
 pub(super) fn evaluate(
     session: &mut Session,
     reporter: &Reporter,
     label: &str,
+    step: u64,
 ) -> Result<Option<(Evaluation, Vec<Trajectory>)>> {
     let settings = &session.settings;
     let Some(rows) = &session.rows.eval else { return Ok(None) };
@@ -104,7 +110,7 @@ pub(super) fn evaluate(
         .first(settings.eval.limit as u64)
         .into_iter()
         .map(|index| Spec {
-            id: format!("{label}-{index}"),
+            id: format!("eval-{step}-{index}-0"),
             split: Split::Eval,
             task_index: index,
             group: index,
@@ -121,8 +127,20 @@ pub(super) fn evaluate(
     let accuracy = settings.eval.accuracy.clone();
     let started = Instant::now();
     let (trajectories, _) = session.rollout(specs, reporter, &format!("evaluating {label}"))?;
-    session.failures.tell(reporter, &format!("the evaluation ({label})"), &trajectories, |_| None);
     let mut evaluation = Evaluation::of(&trajectories, &accuracy);
     evaluation.seconds = started.elapsed().as_secs_f64();
     Ok(Some((evaluation, trajectories)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stored_trajectories_are_spread_over_the_evaluation() {
+        let of = |count, most| stored(count, most).collect::<Vec<_>>();
+        assert_eq!(of(10, 3), [0, 3, 6]);
+        assert_eq!(of(3, 128), [0, 1, 2]);
+        assert!(of(3, 0).is_empty() && of(0, 3).is_empty());
+    }
 }

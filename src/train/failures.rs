@@ -2,6 +2,7 @@
 //! it came; and the end of a run in which most fail.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::json;
 
@@ -107,13 +108,8 @@ impl Training {
     /// Tells what failed in the step; stops the run when most did, since what is left says nothing about the policy. The
     /// trajectories of such a step are stored all the same, for whoever looks for the reason.
     pub(super) fn look_at_failures(&mut self, trajectories: &[Trajectory], reporter: &Reporter) -> Result<()> {
-        let (script, run) = (quoted(&self.script.path.display().to_string()), self.run.path().to_owned());
-        let again = |trajectory: &Trajectory| {
-            let step = Some(trajectory.steps.len()).filter(|last| *last > 0);
-            let step = step.map_or_else(String::new, |last| format!(":{last}"));
-            let address = quoted(&format!("{}:{}{step}", run.display(), trajectory.id));
-            Some(format!("r1 repl {script} --replay {address}"))
-        };
+        let (script, run) = (self.script.path.clone(), self.run.path().to_owned());
+        let again = |trajectory: &Trajectory| Some(replay_command(&script, &run, trajectory));
         let failed = trajectories.iter().filter(|trajectory| trajectory.status.is_failure()).count();
         let step = self.state.step + 1;
         if failed > 0 && failed as f64 / trajectories.len() as f64 > self.session.settings.rollout.max_failure_rate {
@@ -123,6 +119,14 @@ impl Training {
         self.session.failures.tell(reporter, &format!("step {step}"), trajectories, again);
         Ok(())
     }
+}
+
+/// The command that opens a stored trajectory before its last step.
+pub(super) fn replay_command(script: &Path, run: &Path, trajectory: &Trajectory) -> String {
+    let step = Some(trajectory.steps.len()).filter(|last| *last > 0);
+    let step = step.map_or_else(String::new, |last| format!(":{last}"));
+    let address = quoted(&format!("{}:{}{step}", run.display(), trajectory.id));
+    format!("r1 repl {} --replay {address}", quoted(&script.display().to_string()))
 }
 
 /// The end of a run in which most trajectories fail: the commonest causes, each with an example.

@@ -22,7 +22,7 @@ use super::{RunOptions, cold_start, files, metrics, report, tensorboard};
 use crate::config::{Choice, Filter, LossGraph};
 use crate::engine::Stats;
 use crate::error::{Error, Kind, Result, suggest};
-use crate::mdp::Trajectory;
+use crate::mdp::{Split, Trajectory};
 use crate::rl::advantages::Need;
 use crate::store::read_trajectories;
 use crate::telemetry::{Metrics, Reporter};
@@ -125,7 +125,7 @@ impl Manual {
     /// Where the run is: `{ step, steps, run_dir, rows, settings }`.
     pub fn about(&self) -> Value {
         json!({
-            "step": self.it.state.step, "steps": self.it.learner.steps, "run_dir": self.it.run.path(), "rows": self.it.session.pool.rows(crate::script::Split::Train),
+            "step": self.it.state.step, "steps": self.it.learner.steps, "run_dir": self.it.run.path(), "rows": self.it.session.pool.rows(Split::Train),
             "settings": self.it.session.settings, "critic": self.it.critic.is_some(),
         })
     }
@@ -137,7 +137,7 @@ impl Manual {
         learner.group_size = asked.samples.unwrap_or(learner.group_size);
         learner.groups_per_step = asked.groups.unwrap_or(learner.groups_per_step);
         if let Some(rows) = &asked.rows {
-            let count = self.it.session.pool.rows(crate::script::Split::Train).unwrap_or(0);
+            let count = self.it.session.pool.rows(Split::Train).unwrap_or(0);
             if let Some(row) = rows.iter().find(|row| **row >= count) {
                 let message = format!("there is no row {row}: the training data has {count}");
                 return Err(Error::new(Kind::Usage, message).hint("rows are counted from 0"));
@@ -167,7 +167,7 @@ impl Manual {
 
     /// The trajectories of these ids: of this step, or of an earlier one of this run.
     fn find(&self, ids: &[String]) -> Result<Vec<Trajectory>> {
-        let mut earlier: BTreeMap<u64, Vec<Trajectory>> = BTreeMap::new();
+        let mut earlier: BTreeMap<(Split, u64), Vec<Trajectory>> = BTreeMap::new();
         ids.iter()
             .map(|id| {
                 if let Some(own) = self.sampled.iter().find(|own| own.id == *id) {
@@ -177,12 +177,12 @@ impl Manual {
                     let known = self.sampled.iter().map(|own| own.id.as_str()).collect::<Vec<_>>();
                     Error::new(Kind::Usage, format!("this run has no trajectory `{id}`")).hint(suggest(id, known))
                 };
-                let step: u64 = id.split('-').next().and_then(|step| step.parse().ok()).ok_or_else(missing)?;
-                let path = self.it.run.trajectories_path(step);
-                if let std::collections::btree_map::Entry::Vacant(place) = earlier.entry(step) {
+                let (split, step) = Split::of_id(id).ok_or_else(missing)?;
+                let path = self.it.run.trajectories_path(split, step);
+                if let std::collections::btree_map::Entry::Vacant(place) = earlier.entry((split, step)) {
                     place.insert(if path.is_file() { read_trajectories(&path)? } else { Vec::new() });
                 }
-                earlier[&step].iter().find(|own| own.id == *id).cloned().ok_or_else(missing)
+                earlier[&(split, step)].iter().find(|own| own.id == *id).cloned().ok_or_else(missing)
             })
             .collect()
     }

@@ -351,6 +351,7 @@ mod tests {
         };
         let of = |kinds: &[CallKind]| Trajectory {
             id: String::new(),
+            split: crate::mdp::Split::Train,
             task_index: 0,
             task: serde_json::Value::Null,
             group: 0,

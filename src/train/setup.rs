@@ -1,5 +1,6 @@
 //! What both loops of reinforcement learning start from and write: script, policy, optimiser, run directory, counters.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -7,7 +8,8 @@ use super::checked::{Checked, checked};
 use super::checkpoint::{Contents, load_average, load_optimizer, with_kept};
 use super::critic::Learning;
 use super::custom;
-use super::evaluate::{Evaluation, evaluate};
+use super::evaluate::{Evaluation, evaluate, stored};
+use super::failures::replay_command;
 use super::objective::Objective;
 use super::order::Order;
 use super::resume::{Opened, record, warn_of_data};
@@ -205,7 +207,7 @@ impl Training {
     pub(super) fn evaluate(&mut self, reporter: &Reporter, label: &str, examples: bool) -> Result<Option<Evaluation>> {
         self.session.engine.clear_cache();
         self.session.patience = 1;
-        let evaluated = evaluate(&mut self.session, reporter, label);
+        let evaluated = evaluate(&mut self.session, reporter, label, self.state.step);
         self.session.patience = 2;
         let (evaluation, trajectories) = match evaluated {
             Ok(Some(evaluated)) => evaluated,
@@ -214,12 +216,29 @@ impl Training {
             Err(error) if error.kind == Kind::Interrupted => return Ok(None),
             Err(error) => return Err(error),
         };
+        let stored = self.store_evaluation(&trajectories)?;
+        let (script, run) = (&self.script.path, self.run.path());
+        let again = |trajectory: &Trajectory| {
+            stored.contains(&trajectory.id).then(|| replay_command(script, run, trajectory))
+        };
+        let told = format!("the evaluation ({label})");
+        self.session.failures.tell(reporter, &told, &trajectories, again);
         report::evaluation(reporter, &mut self.log, self.state.step, label, &evaluation)?;
         tensorboard::samples(&mut self.log, self.state.step, "eval", &trajectories)?;
         if examples {
             report::examples(reporter, (label, self.state.step), &trajectories, &self.run, self.options.verbose)?;
         }
         Ok(Some(evaluation))
+    }
+
+    /// Stores the trajectories of an evaluation that `eval.store` selects, and gives their ids.
+    fn store_evaluation(&self, trajectories: &[Trajectory]) -> Result<BTreeSet<String>> {
+        let places = stored(trajectories.len(), self.session.settings.eval.store);
+        let chosen: Vec<Trajectory> = places.map(|place| trajectories[place].clone()).collect();
+        if !chosen.is_empty() {
+            self.run.write_evaluation(self.state.step, self.state.policy_version, &chosen)?;
+        }
+        Ok(chosen.into_iter().map(|trajectory| trajectory.id).collect())
     }
 
     /// An objective's shaping with the coefficient that the KL has now.

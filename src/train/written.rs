@@ -134,6 +134,7 @@ mod tests {
     fn trajectory(record: Vec<Exchange>) -> Trajectory {
         Trajectory {
             id: "1-0-0".to_owned(),
+            split: crate::mdp::Split::Train,
             task_index: 0,
             task: json!({}),
             group: 0,

@@ -21,7 +21,6 @@ use serde_json::{Value, json};
 use super::args::{OutputArgs, ReplArgs};
 use super::diff;
 use super::infer::recipe::wait;
-use super::recorded::{Id, Recorded};
 use crate::error::{Error, Kind, Result};
 use crate::native;
 use crate::script::{Console, Script, Split, Stream};
@@ -29,6 +28,7 @@ use crate::services::Loaded;
 use crate::services::TensorThread;
 use crate::telemetry::{Interrupt, ctrl_c};
 use commands::{COMMANDS, help};
+use replaying::Found;
 use session::{Opening, Session};
 use terminal::{Terminal, told};
 
@@ -47,13 +47,8 @@ pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
         (Some(path), _) => Loaded::new(Script::load(path, &overrides)?, &reporter)?,
         (None, None) => return bare(&terminal, interrupt, output),
         (None, Some(place)) => {
-            // Any trajectory of the run brings its script.
-            let run = place.split(':').next().unwrap_or(place);
-            let mut recorded = Recorded::open(run.as_ref(), &args.runs_dir, None)?;
-            let step = recorded.steps(&[], 1)?[0];
-            let all = recorded.trajectories(step, &[] as &[Id])?;
-            let first = all.first().ok_or_else(|| Error::new(Kind::Store, "the run has no trajectories"))?;
-            let loaded = recorded.script_of(first, &reporter)?;
+            let Found { mut recorded, trajectory, .. } = Found::new(place, &args.runs_dir)?;
+            let loaded = recorded.script_of(&trajectory, &reporter)?;
             Loaded::with(loaded.script.clone(), Arc::clone(&loaded.renderer), recorded.run.max_context(), false)?
         }
     };

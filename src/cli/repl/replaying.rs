@@ -1,6 +1,6 @@
 //! Stored trajectories, and the same trajectory under another version of the script.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -9,24 +9,16 @@ use serde_json::json;
 use super::session::{Session, Start, console};
 use crate::cli::recorded::{Id, Recorded};
 use crate::error::{Error, Kind, Result};
+use crate::mdp::{Split, Trajectory};
 use crate::rollout;
-use crate::script::{Record, Script, Split, Strictness};
+use crate::script::{Record, Script, Strictness};
 use crate::services::Loaded;
 use crate::telemetry::signed;
 
 impl Session {
     /// Opens a stored trajectory: `RUN:ID[:STEP]`.
     pub(super) fn replay(&mut self, place: &str) -> Result<()> {
-        let (run, id, step) = place_of(place)?;
-        let mut recorded = Recorded::open(&run, &self.runs_dir, None)?;
-        let ids = [id];
-        let steps = recorded.steps(&ids, 0)?;
-        let mut found = recorded.trajectories(steps[0], &ids)?;
-        if found.len() > 1 {
-            return Err(Error::new(Kind::Usage, format!("`{place}` names {} trajectories", found.len()))
-                .hint("name one, as in runs/retool:12-3-0"));
-        }
-        let trajectory = found.remove(0);
+        let Found { mut recorded, trajectory, step } = Found::new(place, &self.runs_dir)?;
         if self.file.is_none() {
             let loaded = recorded.script_of(&trajectory, &self.reporter)?;
             let max_context = recorded.run.max_context();
@@ -38,7 +30,7 @@ impl Session {
         if step.is_some_and(|step| step == 0 || step > last) {
             return Err(Error::new(Kind::Usage, format!("the trajectory has steps 1 to {last}")));
         }
-        let start = Start { split: Split::Train, row: None, task: trajectory.task.clone(), seed: trajectory.seed };
+        let start = Start { split: trajectory.split, row: None, task: trajectory.task.clone(), seed: trajectory.seed };
         let record = Record::replay(trajectory.record.clone(), Strictness::Live);
         let end = match &trajectory.error {
             Some(error) => format!("{}: {}", trajectory.status.name(), error.lines().next().unwrap_or_default()),
@@ -117,6 +109,33 @@ impl Session {
         self.branches = all;
         self.current = current;
         self.bind()
+    }
+}
+
+/// A stored trajectory that a person names.
+pub(super) struct Found {
+    pub(super) recorded: Recorded,
+    pub(super) trajectory: Trajectory,
+    /// Counted from 1.
+    step: Option<usize>,
+}
+
+impl Found {
+    /// Finds `RUN:ID[:STEP]`.
+    pub(super) fn new(place: &str, runs_dir: &Path) -> Result<Self> {
+        let (run, id, step) = place_of(place)?;
+        let recorded = Recorded::open(&run, runs_dir, None)?;
+        let ids = [id];
+        let mut found = Vec::new();
+        for step in recorded.steps(Split::Train, &ids, 0)? {
+            found.append(&mut recorded.trajectories(step, &ids)?);
+        }
+        let count = found.len();
+        match found.pop() {
+            Some(trajectory) if count == 1 => Ok(Self { recorded, trajectory, step }),
+            _ => Err(Error::new(Kind::Usage, format!("`{place}` names {count} trajectories"))
+                .hint("name one, as in runs/retool:12-3-0")),
+        }
     }
 }
 

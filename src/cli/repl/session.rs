@@ -175,7 +175,7 @@ impl Session {
 
     fn spec(&self, start: &Start) -> Spec {
         let settings = &self.loaded.script.settings;
-        let mut spec = Spec::new(start.split, start.row.unwrap_or(0), settings);
+        let mut spec = Spec::new(start.split, start.row.unwrap_or(0), settings).as_evaluated(settings);
         spec.env_seed = start.seed;
         if self.loaded.max_context > 0 {
             spec.max_context = self.loaded.max_context;

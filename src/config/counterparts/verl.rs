@@ -165,5 +165,6 @@ pub(super) const SETTINGS: &[Counterpart] = &[
     none("trainer.nnodes", "one process uses one device"),
     none("trainer.balance_batch", "one process uses one device"),
     none("trainer.rollout_data_dir", "trajectories are always written to the run's directory, as Parquet"),
-    none("trainer.log_val_generations", "examples of evaluations are in examples.txt of the run"),
+    c("trainer.log_val_generations", &["eval.store"], "trajectories of each evaluation that are stored"),
+    none("trainer.validation_data_dir", "trajectories of evaluations are in `evaluations` of the run (`eval.store`)"),
 ];

@@ -435,6 +435,14 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "The part of the reward that counts as accuracy; if empty, a task is solved when its reward is above 0.",
     ),
+    s(
+        "eval.store",
+        "integer",
+        "trajectories",
+        "128",
+        "≥ 0",
+        "Trajectories that are stored of each evaluation, spread evenly over its tasks; 0 stores none.",
+    ),
     // checkpoint
     s(
         "checkpoint.every",

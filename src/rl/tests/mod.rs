@@ -43,6 +43,7 @@ pub(super) fn step(prompt_ids: &[u32], response_ids: &[u32]) -> Step {
 pub(super) fn trajectory(steps: Vec<Step>) -> Trajectory {
     Trajectory {
         id: "0-0-0".to_owned(),
+        split: crate::mdp::Split::Train,
         task_index: 0,
         task: serde_json::Value::Null,
         group: 0,

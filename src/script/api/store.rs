@@ -9,8 +9,8 @@ use serde_json::{Value as Json, json};
 
 use super::args::{Fields, count, fail, raise, text};
 use super::store_write;
-use crate::error::Error;
-use crate::mdp::{Step, Trajectory, seed_value};
+use crate::error::{Error, Kind};
+use crate::mdp::{Split, Step, Trajectory, seed_value};
 use crate::script::runtime::convert::{Odd, from_json, to_json};
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Host, place};
@@ -24,9 +24,12 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     let own = host.clone();
     store.raw_set(
         "steps",
-        lua.create_function(move |lua, run: Value| {
-            let run = open(lua, &own, "r1.store.steps", &run)?;
-            run.steps().map_err(raise)
+        lua.create_function(move |lua, (run, options): (Value, Value)| {
+            const NAME: &str = "r1.store.steps";
+            let run = open(lua, &own, NAME, &run)?;
+            let none = Value::Table(lua.create_table()?);
+            let fields = Fields::new(lua, NAME, if options.is_nil() { &none } else { &options }, &["split"])?;
+            run.steps(split_of(&fields)?).map_err(raise)
         })?,
     )?;
     let own = host.clone();
@@ -37,17 +40,18 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             let file = file_of(lua, &own, NAME, &run)?;
             let step = if file.is_some() { 0 } else { count(lua, NAME, "step", &step)? as u64 };
             let none = Value::Table(lua.create_table()?);
-            let fields = Fields::new(lua, NAME, if options.is_nil() { &none } else { &options }, &["ids", "record"])?;
+            let options = if options.is_nil() { &none } else { &options };
+            let fields = Fields::new(lua, NAME, options, &["ids", "record", "split"])?;
             let flag = |name: &str| match fields.get(name)? {
                 Value::Nil => Ok(false),
                 Value::Boolean(flag) => Ok(flag),
                 other => Err(fields.refuse(name, "true or false", &other)),
             };
-            let (ids, record) = (flag("ids")?, flag("record")?);
+            let (ids, record, split) = (flag("ids")?, flag("record")?, split_of(&fields)?);
             let list = lua.create_table()?;
             let found = match file {
                 Some(file) => read_trajectories(&file),
-                None => open(lua, &own, NAME, &run)?.trajectories(step),
+                None => open(lua, &own, NAME, &run)?.trajectories(split, step),
             };
             for trajectory in found.map_err(raise)? {
                 list.raw_push(from_json(lua, &trajectory_table(&trajectory, ids, record))?)?;
@@ -79,10 +83,13 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             let mut stored = BTreeMap::new();
             if !fields.get("from")?.is_nil() {
                 let run = open(lua, &own, NAME, &fields.get("from")?)?;
-                let step = |table: &Json| table["id"].as_str()?.split('-').next()?.parse::<u64>().ok();
-                let steps: BTreeSet<u64> = tables.iter().filter_map(step).collect();
-                for step in steps.intersection(&run.steps().map_err(raise)?.into_iter().collect()) {
-                    let all = run.trajectories(*step).map_err(raise)?;
+                let named = |table: &Json| table["id"].as_str().and_then(Split::of_id);
+                let wanted: BTreeSet<(Split, u64)> = tables.iter().filter_map(named).collect();
+                for (split, step) in wanted {
+                    if !run.steps(split).map_err(raise)?.contains(&step) {
+                        continue;
+                    }
+                    let all = run.trajectories(split, step).map_err(raise)?;
                     stored.extend(all.into_iter().map(|trajectory| (trajectory.id.clone(), trajectory)));
                 }
             }
@@ -94,6 +101,15 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     )?;
     super::seal(lua, "r1.store", &store)?;
     r1.raw_set("store", store)
+}
+
+/// The option `split`: whose trajectories are meant, those of training by default.
+fn split_of(fields: &Fields<'_>) -> mlua::Result<Split> {
+    let Some(name) = fields.text("split")? else { return Ok(Split::Train) };
+    Split::ALL.into_iter().find(|split| split.name() == name).ok_or_else(|| {
+        let error = Error::new(Kind::Script, format!("there is no split `{name}`"));
+        fields.refused("split", error.hint("\"train\" or \"eval\""))
+    })
 }
 
 fn programs_only(lua: &Lua, host: &Host, function: &str) -> mlua::Result<()> {
@@ -122,6 +138,7 @@ fn open(lua: &Lua, host: &Host, function: &str, run: &Value) -> mlua::Result<Sto
 pub fn trajectory_table(trajectory: &Trajectory, ids: bool, record: bool) -> Json {
     let mut table = json!({
         "id": trajectory.id,
+        "split": trajectory.split,
         "group": trajectory.group,
         "sample": trajectory.sample,
         "fork": trajectory.fork,

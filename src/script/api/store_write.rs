@@ -9,8 +9,9 @@ use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{Seed, Step, Trajectory};
 
 /// Fields of a trajectory's table; those without a name in [`Trajectory`] are what others come to.
-const FIELDS: [(&str, &str); 19] = [
+const FIELDS: [(&str, &str); 20] = [
     ("id", "id"),
+    ("split", "split"),
     ("group", "group"),
     ("sample", "sample"),
     ("fork", "fork"),

@@ -231,6 +231,7 @@ const TABLES: &[(&str, &str, Fields)] = &[
         "A trajectory: stored, or of r1.rollout and Attempt:finish",
         &[
             ("id", "string", ""),
+            ("split", "string", "train, or eval: the dataset of its task"),
             ("group", "number", ""),
             ("sample", "number", ""),
             ("fork?", "{parent: string, step: number}", "What it was forked from, and the steps they share"),

@@ -78,9 +78,12 @@ pub(super) const ENTRIES: &[Entry] = &[
     program("Model:config", &[], &[("{[string]: any}", "")], "The model's config.json.", ""),
     program(
         "r1.store.steps",
-        &[p("run", "string", "A run directory, or the name of one below runs")],
+        &[
+            p("run", "string", "A run directory, or the name of one below runs"),
+            table("options?", "", &[p("split?", "\"train\" | \"eval\"", "\"eval\" for the stored evaluations")]),
+        ],
         &[("{number}", "")],
-        "The steps of a run that have trajectories.",
+        "The steps of a run that have trajectories; with `split = \"eval\"` those after which it was evaluated.",
         "",
     ),
     program(
@@ -94,6 +97,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                 &[
                     p("ids?", "boolean", "With token ids and log-probabilities"),
                     p("record?", "boolean", "With what they asked outside"),
+                    p("split?", "\"train\" | \"eval\"", "\"eval\" for those of the evaluation after the step"),
                 ],
             ),
         ],

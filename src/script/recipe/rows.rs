@@ -10,26 +10,11 @@ use super::load::Named;
 use super::worker::Worker;
 use crate::config::{Source, Trainer};
 use crate::error::{Error, Kind, Result};
+pub use crate::mdp::Split;
 use crate::mdp::Demonstration;
 use crate::script::runtime::convert::{self, Odd, kind};
 use crate::script::runtime::host::{Call, Entry};
 use crate::script::runtime::vm::{at_definition, definition};
-
-/// Which rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Split {
-    Train,
-    Eval,
-}
-
-impl Split {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Train => "train",
-            Self::Eval => "eval",
-        }
-    }
-}
 
 /// A dataset of a split.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,0 +1,47 @@
+//! The two sets of tasks of a recipe, and how the ids of trajectories name them.
+
+use serde::{Deserialize, Serialize};
+
+/// Which dataset of the recipe a task is a row of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Split {
+    #[default]
+    Train,
+    Eval,
+}
+
+impl Split {
+    pub const ALL: [Self; 2] = [Self::Train, Self::Eval];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Eval => "eval",
+        }
+    }
+
+    /// The split and the training step that the id of a trajectory begins with: `12-3-0`, or `eval-12-3-0` for an
+    /// evaluation after 12 steps. `None` for an id of another form.
+    pub fn of_id(id: &str) -> Option<(Self, u64)> {
+        let (split, rest) = match id.strip_prefix("eval-") {
+            Some(rest) => (Self::Eval, rest),
+            None => (Self::Train, id),
+        };
+        Some((split, rest.split('-').next()?.parse().ok()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_name_their_split_and_step() {
+        assert_eq!(Split::of_id("12-3-0"), Some((Split::Train, 12)));
+        assert_eq!(Split::of_id("eval-0-17-0"), Some((Split::Eval, 0)));
+        for other in ["", "eval", "eval-", "x-1", "-1-0"] {
+            assert_eq!(Split::of_id(other), None, "{other}");
+        }
+    }
+}
