@@ -193,9 +193,9 @@ fn crates_stay_behind_their_fences() {
 
 /// Texts that others write: these files look into them for want of anything better.
 const FOREIGN_TEXTS: &[(&str, &str)] = &[
-    ("script/failure.rs", "Luau raises its own errors as text"),
-    ("script/habits.rs", "Luau raises its own errors as text"),
-    ("script/worker.rs", "Luau raises its own errors as text"),
+    ("script/runtime/failure.rs", "Luau raises its own errors as text"),
+    ("script/runtime/habits.rs", "Luau raises its own errors as text"),
+    ("script/recipe/worker.rs", "Luau raises its own errors as text"),
     ("cli/failure.rs", "libtorch panics with text"),
     ("error.rs", "libtorch and the operating system have text only"),
     ("net.rs", "the resolver has text only"),

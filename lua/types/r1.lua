@@ -295,6 +295,7 @@ function Training:save(out) end
 ---A trajectory: stored, or of r1.rollout and Attempt:finish.
 ---@class r1.Trajectory
 ---@field id string
+---@field split string train, or eval: the dataset of its task
 ---@field group number
 ---@field sample number
 ---@field fork? { parent: string, step: number } What it was forked from, and the steps they share
@@ -781,6 +782,7 @@ function Expectation:raises(text) end
 ---@field max_steps? any
 ---@field env? string
 ---@field accuracy? string
+---@field store? number
 
 ---Checkpoints.
 ---@class r1.CheckpointSettings
@@ -1192,15 +1194,16 @@ function r1.model(model, options) end
 
 r1.store = {}
 
----The steps of a run that have trajectories.
+---The steps of a run that have trajectories; with `split = "eval"` those after which it was evaluated.
 ---@param run string A run directory, or the name of one below runs
+---@param options? { split?: "train"|"eval" }
 ---@return number[]
-function r1.store.steps(run) end
+function r1.store.steps(run, options) end
 
 ---The trajectories of a step of a run.
 ---@param run string A run, or a file of trajectories
 ---@param step? number Of the run; a file is one step
----@param options? { ids?: boolean, record?: boolean }
+---@param options? { ids?: boolean, record?: boolean, split?: "train"|"eval" }
 ---@return r1.Trajectory[]
 function r1.store.trajectories(run, step, options) end
 

@@ -62,7 +62,10 @@ impl Recorded {
                     Split::Train => (format!("the run has no step {step}"), format!("it has steps {range}")),
                     Split::Eval => {
                         let message = format!("the run has no evaluation after step {step}");
-                        (message, format!("it has {} of steps {range}", counted(all.len(), "evaluation", "evaluations")))
+                        (
+                            message,
+                            format!("it has {} of steps {range}", counted(all.len(), "evaluation", "evaluations")),
+                        )
                     }
                 };
                 return Err(Error::new(Kind::Usage, message).hint(hint));
@@ -81,8 +84,9 @@ impl Recorded {
         }
         Err(match split {
             Split::Train => Error::new(Kind::Store, "the run has no trajectories yet"),
-            Split::Eval => Error::new(Kind::Store, "the run has no stored trajectories of evaluations")
-                .hint("a run evaluates on data.eval; eval.store says how many trajectories of an evaluation are stored"),
+            Split::Eval => Error::new(Kind::Store, "the run has no stored trajectories of evaluations").hint(
+                "a run evaluates on data.eval; eval.store says how many trajectories of an evaluation are stored",
+            ),
         }
         .at_path(self.run.path()))
     }
@@ -188,7 +192,9 @@ impl std::str::FromStr for Id {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let wrong = || "must be STEP, STEP-GROUP or STEP-GROUP-SAMPLE, such as 12-3-0, or for evaluations eval-12-3-0".to_owned();
+        let wrong = || {
+            "must be STEP, STEP-GROUP or STEP-GROUP-SAMPLE, such as 12-3-0, or for evaluations eval-12-3-0".to_owned()
+        };
         let all = |split| Self { text: text.to_owned(), split, step: None, group: None, sample: None };
         let (split, numbers) = match text.strip_prefix("eval") {
             Some("") => return Ok(all(Split::Eval)),

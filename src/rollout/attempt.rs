@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::Spec;
 use super::prompt::{Last, Prompt};
+use super::reply;
 use crate::config::OnOverflow;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Completion, Fork, Limit, Request, Sampling, Status, Step, StreamSeed, Trajectory};
@@ -108,7 +109,7 @@ impl Attempt {
         let tools = &self.state.tools();
         let observation = worker.observe(&self.state, budget).await?;
         let prompt = Prompt::of(renderer, tools, observation, &self.last)?;
-        readable(&prompt.ids, renderer)?;
+        prompt.check_ids(renderer)?;
         if prompt.ids.len() > budget && worker.has_context(&self.state) {
             let checked = budget::check(renderer, tools, &prompt.observation, budget);
             checked.map_err(|error| worker.over_budget(&self.state, error))?;
@@ -205,17 +206,28 @@ impl Attempt {
     /// # Errors
     /// `Kind::Script` if `parse` of the recipe's own format fails.
     pub(super) fn read(&self, stage: Stage<'_>, completion: &Completion) -> Result<Action> {
-        let renderer = self.renderer(stage);
-        let prefixed = self.shown.as_ref().is_none_or(|prompt| prompt.prefixed);
-        read_reply(renderer, &self.state.tools(), if prefixed { renderer.reply_prefix() } else { "" }, completion)
+        reply::read(self.renderer(stage), &self.state.tools(), self.prefix(stage), completion)
     }
 
-    /// Hands a reply to the environment. A reply that it fails on is kept as the last step. Nothing happens if the context is
-    /// full, as in [`Attempt::look`].
+    /// What stands before the reply to the prompt that is shown now.
+    fn prefix<'a>(&'a self, stage: Stage<'a>) -> &'a str {
+        let prefixed = self.shown.as_ref().is_none_or(|prompt| prompt.prefixed);
+        if prefixed { self.renderer(stage).reply_prefix() } else { "" }
+    }
+
+    /// Hands a reply to the environment. A reply on which the environment, or `parse` of the recipe's own format, fails is
+    /// kept as the last step. Nothing happens if the context is full, as in [`Attempt::look`].
     pub async fn act(&mut self, stage: Stage<'_>, completion: Completion) -> Result<(), Stop> {
         self.look(stage).await?;
-        let action = self.read(stage, &completion).map_err(stop_of)?;
-        self.take(stage, completion, action).await
+        let error = match self.read(stage, &completion) {
+            Ok(action) => return self.take(stage, completion, action).await,
+            Err(error) => error,
+        };
+        let text = reply::text(self.renderer(stage), self.prefix(stage), &completion);
+        if let Some(prompt) = self.shown.take() {
+            self.keep(&prompt, completion, text, &mut StepResult::default(), None);
+        }
+        Err(stop_of(error))
     }
 
     /// As [`Attempt::act`], with the action that the reply is taken for.
@@ -228,30 +240,12 @@ impl Attempt {
             Ok(text) => (text, stage.worker.step(&self.state, &action).await),
             Err(failure) => (None, Err(failure)),
         };
-        let routed = self.trajectory.steps.last().filter(|_| !prompt.new_row);
-        let routed = routed.map_or(0, |last| last.routing.start as usize + last.routing.tokens());
         let (mut result, failure) = match result {
             Ok(result) => (result, None),
             Err(failure) => (StepResult::default(), Some(failure)),
         };
-        self.trajectory.steps.push(Step {
-            prompt_ids: prompt.ids.clone(),
-            response_ids: completion.token_ids.clone(),
-            logprobs: completion.logprobs,
-            support: completion.support,
-            text: action.text.clone(),
-            finish_reason: completion.finish_reason,
-            reward: result.reward,
-            terminated: result.done,
-            truncated: false,
-            tools: std::mem::take(&mut result.tools),
-            prefilled: completion.prefilled as u32,
-            new_row: prompt.new_row,
-            routing: completion.routing.from(routed),
-            privileged,
-            next_privileged: None,
-            next_prompt_ids: Vec::new(),
-        });
+        let (reason, response) = (completion.finish_reason, completion.token_ids.clone());
+        self.keep(&prompt, completion, action.text.clone(), &mut result, privileged);
         if let Some(failure) = failure {
             return Err(failure.into());
         }
@@ -266,15 +260,46 @@ impl Attempt {
         } else if let Some(continued) = prompt.continues {
             self.last.remove(continued);
         }
-        self.last.push(Last { shown, tools, ids: prompt.ids, response: completion.token_ids, text: action.text });
+        self.last.push(Last { shown, tools, ids: prompt.ids, response, text: action.text });
         if result.truncated {
-            self.truncate(Limit::of_reply(completion.finish_reason));
+            self.truncate(Limit::of_reply(reason));
         } else if self.tokens_left() == Some(0) {
             self.truncate(Limit::MaxTokens);
         } else if self.trajectory.steps.len() >= self.max_steps {
             self.truncate(Limit::MaxSteps);
         }
         Ok(self.end_flow(stage).await?)
+    }
+
+    /// Adds a step: a prompt, the reply to it, and what came of that.
+    fn keep(
+        &mut self,
+        prompt: &Prompt,
+        completion: Completion,
+        text: String,
+        result: &mut StepResult,
+        privileged: Option<String>,
+    ) {
+        let routed = self.trajectory.steps.last().filter(|_| !prompt.new_row);
+        let routed = routed.map_or(0, |last| last.routing.start as usize + last.routing.tokens());
+        self.trajectory.steps.push(Step {
+            prompt_ids: prompt.ids.clone(),
+            response_ids: completion.token_ids,
+            logprobs: completion.logprobs,
+            support: completion.support,
+            text,
+            finish_reason: completion.finish_reason,
+            reward: result.reward,
+            terminated: result.done,
+            truncated: false,
+            tools: std::mem::take(&mut result.tools),
+            prefilled: completion.prefilled as u32,
+            new_row: prompt.new_row,
+            routing: completion.routing.from(routed),
+            privileged,
+            next_privileged: None,
+            next_prompt_ids: Vec::new(),
+        });
     }
 
     /// What a critic is shown of the state as it is, where one learns from the trajectory and the recipe has a function for it.
@@ -421,17 +446,6 @@ impl Attempt {
     }
 }
 
-/// Refuses a prompt that no policy can read.
-fn readable(ids: &[u32], renderer: &Renderer) -> Result<(), Failure> {
-    let vocabulary = renderer.tokenizer().vocab_size();
-    let message = match ids.iter().find(|id| **id as usize >= vocabulary) {
-        _ if ids.is_empty() => "the observation is empty: there is nothing to answer".to_owned(),
-        Some(id) => format!("the observation has the token id {id}; the vocabulary ends at {}", vocabulary - 1),
-        None => return Ok(()),
-    };
-    Err(Failure::new(Status::EnvError, Error::new(Kind::Env, message)))
-}
-
 /// Numbers that are finite one by one may still add up to something that is none.
 fn summable(trajectory: &Trajectory) -> Result<(), Failure> {
     let parts = trajectory.reward_parts.iter().map(|(name, sum)| (format!("the parts `{name}`"), *sum));
@@ -443,24 +457,6 @@ fn summable(trajectory: &Trajectory) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-/// The reply as the environment sees it.
-fn read_reply(renderer: &Renderer, tools: &[Value], prefix: &str, completion: &Completion) -> Result<Action> {
-    // The end-of-turn id is no part of the text.
-    let ids = match completion.token_ids.split_last() {
-        Some((last, rest)) if renderer.stop_ids().contains(last) => rest,
-        _ => &completion.token_ids,
-    };
-    let text = format!("{prefix}{}", renderer.tokenizer().decode(ids, false));
-    let reply = renderer.parse(&text, tools)?;
-    Ok(Action {
-        text,
-        token_ids: completion.token_ids.clone(),
-        tool_calls: reply.tool_calls,
-        errors: reply.errors,
-        finish_reason: completion.finish_reason,
-    })
 }
 
 /// A trajectory that has not begun.

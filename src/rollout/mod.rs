@@ -41,6 +41,7 @@ mod drive;
 mod pool;
 mod prompt;
 mod replay;
+mod reply;
 mod spec;
 mod survey;
 #[cfg(test)]

@@ -96,6 +96,17 @@ impl Prompt {
         Self::new(observation, ids, continues, last.len(), false)
     }
 
+    /// Refuses ids that no policy can read.
+    pub(super) fn check_ids(&self, renderer: &Renderer) -> Result<(), Failure> {
+        let vocabulary = renderer.tokenizer().vocab_size();
+        let message = match self.ids.iter().find(|id| **id as usize >= vocabulary) {
+            _ if self.ids.is_empty() => "the observation is empty: there is nothing to answer".to_owned(),
+            Some(id) => format!("the observation has the token id {id}; the vocabulary ends at {}", vocabulary - 1),
+            None => return Ok(()),
+        };
+        Err(Failure::new(Status::EnvError, Error::new(Kind::Env, message)))
+    }
+
     /// The messages that were shown, if it was messages.
     pub(super) fn messages(&self) -> Option<Vec<Message>> {
         match &self.observation {

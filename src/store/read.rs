@@ -460,7 +460,7 @@ mod tests {
         };
         Trajectory {
             id: id.to_owned(),
-            split: crate::mdp::Split::Train,
+            split: Split::Train,
             task_index: 0,
             task: json!({"problem": "1+1"}),
             group: 0,

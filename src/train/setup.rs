@@ -218,9 +218,8 @@ impl Training {
         };
         let stored = self.store_evaluation(&trajectories)?;
         let (script, run) = (&self.script.path, self.run.path());
-        let again = |trajectory: &Trajectory| {
-            stored.contains(&trajectory.id).then(|| replay_command(script, run, trajectory))
-        };
+        let again =
+            |trajectory: &Trajectory| stored.contains(&trajectory.id).then(|| replay_command(script, run, trajectory));
         let told = format!("the evaluation ({label})");
         self.session.failures.tell(reporter, &told, &trajectories, again);
         report::evaluation(reporter, &mut self.log, self.state.step, label, &evaluation)?;

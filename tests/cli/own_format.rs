@@ -60,3 +60,24 @@ fn an_error_in_parse_is_the_recipes_with_its_line() {
     let checked = shown(dir.path(), &r1(dir.path(), &["check", "own.lua"]).output().unwrap());
     assert!(checked.contains("calls[1] with the unknown field `args`; known: `arguments`"), "{checked}");
 }
+
+#[test]
+fn a_reply_that_parse_fails_on_is_stored_and_replayed() {
+    let broken =
+        RECIPE.replace("return nil, word .. \" begins with a vowel.\"", "error(word .. \" begins with a vowel\")");
+    let broken = broken.replace("^[aeiou]", "^[a-m]");
+    let dir = directory(&[("own.lua", &broken)], true);
+    succeed(dir.path(), &["run", "own.lua", "-q", "seed=3", "rollout.max_failure_rate=1", "rollout.retries=0"]);
+    let path = dir.path().join("runs/own/trajectories/step-000001.parquet");
+    let stored = ::r1::store::read_trajectories(&path).unwrap();
+    let failed: Vec<_> = stored.iter().filter(|one| one.status.is_failure()).collect();
+    assert!(!failed.is_empty(), "{stored:?}");
+    for one in failed {
+        let last = one.steps.last().unwrap();
+        assert!(!last.response_ids.is_empty() && last.logprobs.len() == last.response_ids.len(), "{one:?}");
+    }
+    let replayed = succeed(dir.path(), &["replay", "own", "-q"]);
+    assert!(replayed.contains("8 trajectories: every observation, reward and status as recorded"), "{replayed}");
+    let checked = shown(dir.path(), &r1(dir.path(), &["check", "own.lua", "seed=3"]).output().unwrap());
+    assert!(checked.contains("begins with a vowel") && !checked.contains("another worker"), "{checked}");
+}

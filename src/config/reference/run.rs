@@ -410,14 +410,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     s("eval.top_p", "number", "", "null", "0 to 1", "As sampling.top_p, which holds while this is not set."),
     s("eval.top_k", "integer", "tokens", "null", "≥ 0", "As sampling.top_k, which holds while this is not set."),
     s("eval.min_p", "number", "", "null", "0 to 1", "As sampling.min_p, which holds while this is not set."),
-    s(
-        "eval.max_new_tokens",
-        "integer",
-        "tokens",
-        "null",
-        "≥ 1",
-        "Longest reply; sampling.max_new_tokens while this is not set.",
-    ),
+    s("eval.max_new_tokens", "integer", "tokens", "null", "≥ 1", "As sampling.max_new_tokens while this is not set."),
     s("eval.max_steps", "integer", "steps", "null", "≥ 1", "Steps of a trajectory; the environment's own if not set."),
     s(
         "eval.env",
@@ -435,14 +428,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "The part of the reward that counts as accuracy; if empty, a task is solved when its reward is above 0.",
     ),
-    s(
-        "eval.store",
-        "integer",
-        "trajectories",
-        "128",
-        "≥ 0",
-        "Trajectories that are stored of each evaluation, spread evenly over its tasks; 0 stores none.",
-    ),
+    s("eval.store", "integer", "trajectories", "128", "≥ 0", "Trajectories stored of each evaluation; 0 stores none."),
     // checkpoint
     s(
         "checkpoint.every",

@@ -24,8 +24,9 @@ impl Ends {
         std::fs::write(&path, source).unwrap();
         let settings: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), "hermes").unwrap());
-        Self { script: Script::load(&path, &settings).unwrap(), renderer, seen: Arc::default(), _dir: dir }
+        let script = Script::load(&path, &settings).unwrap();
+        let renderer = Renderer::load_styled(&root.join("models/r1-nano"), &script.style().unwrap()).unwrap();
+        Self { script, renderer: Arc::new(renderer), seen: Arc::default(), _dir: dir }
     }
 
     fn spec(&self) -> Spec {
@@ -181,4 +182,20 @@ fn a_retry_draws_anew_and_what_could_only_fail_again_is_not_retried() {
     let bench = Ends::new("reset = function() error('no') end", &[]);
     let failed = bench.run(bench.spec(), 3, vec![5]);
     assert_eq!((failed.status, failed.retries), (Status::EnvError, 0));
+}
+
+#[test]
+fn a_reply_that_parse_fails_on_is_the_last_step() {
+    let env =
+        "format = r1.format { name = 'own', parse = function(text) if #text > 2 then error('no reading') end end }";
+    let bench = Ends::new(env, &["seed=3"]);
+    let failed = bench.run(bench.spec(), 0, vec![5; 3]);
+    assert_eq!((failed.status, failed.steps.len()), (Status::EnvError, 1), "{:?}", failed.error);
+    let error = failed.error.clone().unwrap();
+    assert!(error.contains("`parse` of the format `own`") && error.contains("no reading"), "{error}");
+    let step = &failed.steps[0];
+    assert_eq!((&step.response_ids[..], step.logprobs.len()), (&[5, 5, 5][..], 3));
+    assert_eq!(step.text, bench.renderer.tokenizer().decode(&[5; 3], false));
+    assert!(!step.prompt_ids.is_empty() && !step.terminated && !step.truncated);
+    bench.replays(&failed, bench.spec());
 }

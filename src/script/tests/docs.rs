@@ -228,7 +228,7 @@ fn declared_types_have_the_fields_of_real_values() {
         retries: Default::default(),
         truncated_by: None,
         id: "1-0-0".to_owned(),
-        split: crate::mdp::Split::Train,
+        split: Split::Train,
         task_index: 0,
         task: serde_json::json!({ "problem": "?" }),
         group: 0,

@@ -391,7 +391,7 @@ fn programs_read_the_trajectories_of_a_run() {
     };
     let trajectory = Trajectory {
         id: "7-0-0".to_owned(),
-        split: crate::mdp::Split::Train,
+        split: Split::Train,
         task_index: 3,
         task: json!({"problem": "?"}),
         group: 0,

@@ -1,0 +1,107 @@
+//! Stored trajectories of evaluations: which there are, and that they replay as they ran.
+
+use std::path::Path;
+
+use r1::mdp::{Split, Trajectory};
+use r1::store::read_trajectories;
+
+use super::run_files::files;
+use super::{directory, fail, succeed};
+
+/// The evaluation has an environment, limits and rows of its own, so that nothing of the training can stand in for it.
+const RECIPE: &str = r#"
+local function env(word, steps)
+  return r1.env {
+    format = "retool", max_steps = steps,
+    reset = function(task) return { draws = math.random(1000), messages = { r1.user(word .. " " .. task.prompt) } } end,
+    step = function(state, action)
+      r1.push(state.messages, r1.assistant(action))
+      r1.push(state.messages, r1.user(word .. " on " .. state.draws))
+      return { reward = #action.text % 3 }
+    end,
+  }
+end
+local function rows(count) return r1.data.generate { count = count, row = function(n) return { prompt = "say " .. n } end } end
+return r1.recipe {
+  env = env("train", 1),
+  reward = function(state, outcome) return { outcome = #outcome.text % 2 } end,
+  policy = { model = "model" },
+  data = { train = rows(8), eval = rows(5) },
+  eval = { env = env("held", 3), max_steps = 2, max_new_tokens = 5, every = 1 },
+  sampling = { max_new_tokens = 4 },
+  trainer = r1.grpo { steps = 2, group_size = 2, groups_per_step = 2, lr = 1e-3 },
+}
+"#;
+
+fn stored(run: &Path, step: u64) -> Vec<Trajectory> {
+    read_trajectories(&run.join(format!("evaluations/step-{step:06}.parquet"))).unwrap()
+}
+
+#[test]
+fn trajectories_of_evaluations_are_stored_and_replay() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    succeed(dir.path(), &["run", "a.lua", "-q", "seed=5", "eval.store=3"]);
+    let run = dir.path().join("runs/a");
+    assert_eq!(files(&run.join("evaluations")).len(), 3, "before, after step 1 and after the last step");
+    let before = stored(&run, 0);
+    let ids: Vec<&str> = before.iter().map(|one| one.id.as_str()).collect();
+    assert_eq!(ids, ["eval-0-0-0", "eval-0-1-0", "eval-0-3-0"]);
+    assert!(before.iter().all(|one| one.split == Split::Eval && one.steps.len() == 2), "{before:?}");
+    assert!(before[0].steps.iter().all(|step| (1..=5).contains(&step.response_ids.len())), "{before:?}");
+
+    let same = |ids: &[&str], count: &str| {
+        let told = succeed(dir.path(), &[&["replay", "a", "-q"], ids].concat());
+        assert_eq!(told, format!("{count}: every observation, reward and status as recorded\n"), "{ids:?}");
+    };
+    same(&[], "8 trajectories");
+    same(&["eval"], "9 trajectories");
+    same(&["eval-2"], "3 trajectories");
+    same(&["eval-0-3-0", "1-0-0"], "2 trajectories");
+    let unknown = fail(dir.path(), &["replay", "a", "eval-7", "-q"]);
+    assert!(unknown.contains("no evaluation after step 7") && unknown.contains("steps 0 to 2"), "{unknown}");
+    let unknown = fail(dir.path(), &["replay", "a", "eval-0-2-0", "-q"]);
+    assert!(unknown.contains("the run has no trajectory eval-0-2-0"), "{unknown}");
+
+    let shown = succeed(dir.path(), &["repl", "--replay", "a:eval-1-3-0:1"]);
+    assert!(shown.contains("eval-1-3-0: 2 steps, truncated") && shown.contains("held say"), "{shown}");
+    let rescored = succeed(dir.path(), &["rescore", "a", "--script", "a.lua", "--eval", "--last", "1", "-q"]);
+    assert!(
+        rescored.contains("3 trajectories under a.lua") && rescored.contains("every reward is as it was"),
+        "{rescored}"
+    );
+    let program = "local list = r1.store.trajectories('a', 2, { split = 'eval' })
+        return { r1.store.steps('a', { split = 'eval' }), r1.store.steps('a'), #list, list[2].id, list[2].split }";
+    assert_eq!(succeed(dir.path(), &["lua", "-e", program]).trim(), r#"[[0,1,2],[1,2],3,"eval-2-1-0","eval"]"#);
+    let refused = fail(dir.path(), &["lua", "-e", "return r1.store.steps('a', { split = 'evl' })"]);
+    assert!(refused.contains("there is no split `evl`"), "{refused}");
+}
+
+/// Without the number of prompt tokens that were computed, which depends on which request came first.
+fn timeless(mut trajectories: Vec<Trajectory>) -> Vec<Trajectory> {
+    trajectories.iter_mut().flat_map(|one| &mut one.steps).for_each(|step| step.prefilled = 0);
+    trajectories
+}
+
+#[test]
+fn an_evaluation_is_stored_the_same_by_a_resumed_run() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let train = |name: &str, more: &[&str]| {
+        succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", name, "--seed", "7"], more].concat());
+    };
+    train("whole", &["trainer.steps=4"]);
+    train("parts", &[]);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/parts", "trainer.steps=4"]);
+    let of = |name: &str| files(&dir.path().join("runs").join(name).join("evaluations"));
+    let (whole, parts) = (of("whole"), of("parts"));
+    assert_eq!(whole.keys().collect::<Vec<_>>(), parts.keys().collect::<Vec<_>>());
+    for step in 0..=4 {
+        let [whole, parts] = ["whole", "parts"].map(|name| timeless(stored(&dir.path().join("runs").join(name), step)));
+        assert_eq!(whole.len(), 5);
+        assert!(whole == parts, "step {step}");
+    }
+    // Storing changes nothing else, and can be switched off.
+    train("none", &["trainer.steps=4", "eval.store=0"]);
+    assert!(!dir.path().join("runs/none/evaluations").exists());
+    let last = |name: &str| files(&super::run_files::checkpoint(&dir.path().join("runs").join(name), 4));
+    assert!(last("whole") == last("none"), "the checkpoints differ");
+}
