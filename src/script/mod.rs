@@ -20,28 +20,30 @@ pub mod docs;
 mod program;
 mod recipe;
 mod runtime;
+mod settings;
 
 pub use api::store::trajectory_table;
-pub use debug::{Breakpoint, Candidate, Console, Halt, Layout, OnHalt, Resume, Shown, Span, Style, is_open};
+pub use debug::{Breakpoint, Candidate, Console, Halt, OnHalt, Resume, is_open};
 pub use program::suite::{Suite, Verdict};
-pub use program::{Echo, End, Program, Stream};
+pub use program::{End, Program};
 pub use recipe::advantage::{Estimated, GroupMember};
 pub use recipe::load::Script;
 pub use recipe::reload::{Reload, Take, Watcher, Watching};
-pub use recipe::reload_settings::{Change, changes};
 pub use recipe::rows::{DataPart, OfTask, Split};
-pub use recipe::settings::setting_keys;
-pub(crate) use recipe::settings::{policy as policy_settings, section, section_over};
 pub use recipe::worker::Worker;
 pub use runtime::ask::{Ask, AskOptions, Asks, Question, Score, Written};
 pub use runtime::budget;
 pub use runtime::failure::Failure;
 pub use runtime::grants::needs_in_words;
-pub use runtime::host::{LogLine, LogSink};
+pub use runtime::log::{Echo, LogLine, LogSink, Stream};
 pub use runtime::record::{Difference, Record, Strictness};
 pub use runtime::results::{Outcome, Reward, StepResult};
 pub use runtime::services::{Services, share_services};
+pub use runtime::show::{Layout, Shown, Span, Style};
 pub use runtime::state::State;
+pub use settings::reload::{Change, changes};
+pub use settings::setting_keys;
+pub(crate) use settings::{policy as policy_settings, section, section_over};
 
 #[cfg(test)]
 mod tests;

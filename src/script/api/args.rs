@@ -1,6 +1,5 @@
 //! Reading the arguments of host functions: every refusal names the function, the field and the line.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Host, misuse, place};
 use crate::script::runtime::limits::Slot;
 use crate::script::runtime::source_map::SourceMap;
+use crate::script::runtime::texts::Texts;
 
 /// Raises an error inside the VM.
 pub(crate) fn raise(error: Error) -> mlua::Error {
@@ -30,17 +30,6 @@ pub(crate) fn fail_with(lua: &Lua, function: &str, error: Error) -> mlua::Error 
     let caller = place(lua);
     let set = caller.as_ref().zip(error.setting()).and_then(|(caller, key)| field_place(lua, caller, function, key));
     raise(Error { message: format!("{function}: {}", error.message), place: set.or(caller), ..error })
-}
-
-/// The files that were run, by the paths shown in messages.
-#[derive(Default)]
-#[allow(clippy::struct_field_names)] // it is what the struct holds
-pub(crate) struct Texts {
-    pub(crate) texts: BTreeMap<String, String>,
-    /// The paths of modules, by the names that `require` takes.
-    pub(crate) modules: BTreeMap<String, String>,
-    /// Their code; the main file first.
-    pub(crate) chunks: Vec<(String, Function)>,
 }
 
 /// The line where the call of `function` at `caller` sets a field. The VM only knows the line of the call, which in a
@@ -182,25 +171,15 @@ pub(crate) fn undeclared(lua: &Lua, host: &Host, function: &str, need: &str) -> 
 /// Luau's interrupts do not reach them.
 pub(crate) fn in_time(lua: &Lua) -> mlua::Result<()> {
     match lua.app_data_ref::<Arc<Slot>>() {
-        Some(slot) if slot.expired() => Err(raise(misuse(lua, OUT_OF_TIME))),
+        Some(slot) if slot.expired() => Err(raise(misuse(lua, crate::script::runtime::host::OUT_OF_TIME))),
         _ => Ok(()),
     }
-}
-
-/// Ends the call's turn for want of time, and the error that says so.
-pub(crate) fn out_of_time(lua: &Lua) -> mlua::Error {
-    if let Some(slot) = lua.app_data_ref::<Arc<Slot>>() {
-        slot.expire();
-    }
-    raise(misuse(lua, OUT_OF_TIME))
 }
 
 /// The most CPU time that the rest of the call may take.
 pub(crate) fn time_left(lua: &Lua) -> Duration {
     lua.app_data_ref::<Arc<Slot>>().map_or(Duration::MAX, |slot| slot.budget())
 }
-
-const OUT_OF_TIME: &str = "the CPU limit was reached";
 
 /// Bytes as JSON for the record: text where they are valid UTF-8, else a list.
 pub(crate) fn json_of(bytes: &[u8]) -> serde_json::Value {

@@ -4,7 +4,7 @@ use super::env;
 use super::recipe;
 use crate::config::{Learner, counterparts};
 use crate::error::{Error, Kind};
-use crate::script::recipe::settings;
+use crate::script::settings;
 
 const TRAINERS: [&str; 4] = ["r1.grpo", "r1.ppo", "r1.trainer", "r1.sft"];
 

@@ -10,13 +10,13 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::args::raise;
 use super::call::NAME;
-use super::tool::{Run, Tool};
-use super::tool_limits::CacheScope;
+
 use crate::error::{Error, Kind};
 use crate::script::runtime::convert::{self, Odd, kind, to_json};
 use crate::script::runtime::host::{Call, Host, misuse};
 use crate::script::runtime::interpreters;
 use crate::script::runtime::suspended::{Suspended, with_room};
+use crate::script::runtime::tool::{CacheScope, Run, Tool};
 use crate::script::runtime::vm::at_definition;
 use crate::tools::{Output, Python, Rhai};
 

@@ -9,8 +9,8 @@ use serde_json::{Map, Value as Json};
 use super::args::{Fields, fail, fail_with, text};
 use crate::config::DataFormat;
 use crate::error::{Error, Kind};
-use crate::script::recipe::settings;
 use crate::script::runtime::convert::{Odd, to_json};
+use crate::script::settings;
 
 /// A dataset of a recipe: its settings, and the function that makes its rows if it has one.
 #[derive(Clone)]

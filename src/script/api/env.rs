@@ -2,34 +2,18 @@
 
 use std::rc::Rc;
 
-use mlua::{Function, Lua, Table, UserData, Value};
+use mlua::{Lua, Table, Value};
 use serde_json::Value as Json;
 
 use super::args::{Fields, fail, fail_with};
-use super::format::FormatHandle;
-use super::tool::{Tool, ToolHandle};
 use crate::config::EnvSettings;
 use crate::error::{Error, Kind};
-use crate::script::recipe::settings;
 use crate::script::runtime::convert::kind;
+use crate::script::runtime::definitions::{Env, FormatHandle};
 use crate::script::runtime::host::Host;
+use crate::script::runtime::tool::{Tool, ToolHandle};
+use crate::script::settings;
 use crate::text::{AUTO, Format};
-
-/// An environment.
-#[derive(Clone, Default)]
-pub(crate) struct Env {
-    pub(crate) settings: Json,
-    pub(crate) tools: Vec<Rc<Tool>>,
-    pub(crate) reset: Option<Function>,
-    pub(crate) step: Option<Function>,
-    /// In place of `reset` and `step`.
-    pub(crate) flow: Option<Function>,
-    /// In place of the recipe's.
-    pub(crate) context: Option<Function>,
-    pub(crate) reward: Option<Function>,
-}
-
-impl UserData for Env {}
 
 pub(super) const FIELDS: [&str; 17] = [
     "tools",

@@ -2,31 +2,18 @@
 
 use std::rc::Rc;
 
-use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, Table, UserData, Value};
+use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, Table, Value};
 use serde_json::{Map, Value as Json, json};
 
 use super::args::{Fields, fail, fail_with};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{Message, ToolCall};
 use crate::script::runtime::convert::{Odd, from_json, kind, to_json};
+use crate::script::runtime::definitions::{FormatHandle, RecipeFormat};
 use crate::script::runtime::failure::describe;
 use crate::script::runtime::host::{Call, Entry, Host};
 use crate::script::runtime::vm::{Vm, at_definition};
 use crate::text::{AUTO, Format, OwnFormat, OwnOptions};
-
-/// A format of the script.
-pub(crate) struct RecipeFormat {
-    pub(crate) options: OwnOptions,
-    parse: Function,
-    write: Option<Function>,
-    result: Option<Function>,
-    schema: Option<Function>,
-}
-
-/// A format as a Lua value.
-pub(crate) struct FormatHandle(pub(crate) Rc<RecipeFormat>);
-
-impl UserData for FormatHandle {}
 
 const NAME: &str = "r1.format";
 const FIELDS: [&str; 9] = ["name", "parse", "write", "result", "schema", "starts", "stop", "same_turn", "thinking"];

@@ -40,21 +40,37 @@ mod trajectory;
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use mlua::{Lua, Table, Value, Variadic};
 
-use crate::error::suggest;
+use crate::config::Limits;
+use crate::error::{Result, suggest};
 use crate::script::runtime::host::{Host, misuse};
 use crate::script::runtime::require::Loader;
 use crate::script::runtime::sandbox;
+use crate::script::runtime::vm::{Sources, Vm};
+use crate::text::Renderer;
+
+/// A virtual machine with the global `r1`, for recipes.
+pub(crate) fn vm(limits: Limits, sources: Sources, renderer: Option<Arc<Renderer>>) -> Result<Vm> {
+    Vm::new(limits, sources, Host::new(renderer), |lua, environment, host, loader| {
+        install(lua, environment, host, loader)?;
+        // A program that is loaded for its recipe may read its arguments.
+        environment.raw_set("arg", lua.create_table()?)
+    })
+}
+
+/// A virtual machine for a program: with files, standard input and output, and its `arguments`.
+pub(crate) fn program_vm(limits: Limits, sources: Sources, host: Rc<Host>, arguments: &[String]) -> Result<Vm> {
+    Vm::new(limits, sources, host, |lua, environment, host, loader| {
+        install(lua, environment, host, loader)?;
+        program::install(lua, environment, host, arguments)
+    })
+}
 
 /// Builds `r1` into the environment.
-pub(crate) fn install(
-    lua: &Lua,
-    environment: &Table,
-    host: &Rc<Host>,
-    loader: &Rc<RefCell<Loader>>,
-) -> mlua::Result<()> {
+fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, loader: &Rc<RefCell<Loader>>) -> mlua::Result<()> {
     let r1 = lua.create_table()?;
     r1.raw_set("version", env!("CARGO_PKG_VERSION"))?;
     messages(lua, &r1)?;

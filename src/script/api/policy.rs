@@ -11,8 +11,8 @@ use super::args::{Fields, fail, raise};
 use super::context;
 use crate::error::{Error, Kind, suggest};
 use crate::mdp::{Action, Observation};
-use crate::script::recipe::flow::{Answer, Channel, Wanted};
 use crate::script::runtime::convert::{self, kind, show};
+use crate::script::runtime::flow::{Answer, Channel, Wanted};
 use crate::script::runtime::host::{Entry, Host, misuse};
 use crate::script::runtime::messages::{self, messages};
 

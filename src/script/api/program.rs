@@ -10,9 +10,10 @@ use serde_json::json;
 
 use super::args::{fail, raise, text};
 use crate::error::{Error, Kind, Subject};
-use crate::script::program::Stream;
 use crate::script::runtime::convert::{kind, printed};
-use crate::script::runtime::host::{Host, LogLine};
+use crate::script::runtime::host::Host;
+use crate::script::runtime::log::LogLine;
+use crate::script::runtime::log::Stream;
 
 /// The code of a program that called `os.exit`.
 pub(crate) fn exit_code(error: &Error) -> Option<u8> {

@@ -2,47 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use mlua::{Function, Lua, Table, UserData, Value};
+use mlua::{Lua, Table, Value};
 use serde_json::{Map, Value as Json};
 
 use super::args::{Fields, fail, fail_with};
 use super::data::Dataset;
-use super::env::Env;
 use super::trainer::Trainer;
 use crate::error::{Error, Kind};
-use crate::script::recipe::settings;
 use crate::script::runtime::convert::kind;
-
-/// A recipe: settings as plain data, and the functions that stay in the VM.
-#[derive(Clone)]
-pub(crate) struct Recipe {
-    pub(crate) settings: Json,
-    /// By name; the name of `env`, which is the only one, is empty.
-    pub(crate) envs: Vec<(String, Env)>,
-    pub(crate) context: Option<Function>,
-    pub(crate) reward: Option<Function>,
-    /// What a critic alone is shown of a state.
-    pub(crate) privileged: Option<Function>,
-    /// The estimator `custom`.
-    pub(crate) advantage: Option<Function>,
-    /// The loss `custom`.
-    pub(crate) loss: Option<Function>,
-    /// Supervised training that comes first.
-    pub(crate) cold_start: Option<Box<Recipe>>,
-    /// What evaluation has for itself.
-    pub(crate) eval: EvalEnv,
-    /// Row functions of `data.train` and `data.eval`, by the dataset's name.
-    pub(crate) rows: [BTreeMap<String, Function>; 2],
-}
-
-/// What evaluation has in place of the recipe's own.
-#[derive(Clone, Default)]
-pub(crate) struct EvalEnv {
-    pub(crate) env: Option<Env>,
-    pub(crate) context: Option<Function>,
-}
-
-impl UserData for Recipe {}
+use crate::script::runtime::definitions::{Env, EvalEnv, Recipe};
+use crate::script::settings;
 
 pub(super) const FIELDS: [&str; 20] = [
     "name",

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use mlua::{Lua, LuaString};
 use regex::bytes::{Captures, Regex};
 
-use super::args::{fail, in_time, out_of_time};
+use super::args::{fail, in_time};
 use crate::script::runtime::host::Host;
+use crate::script::runtime::host::out_of_time;
 
 /// A compiled pattern, and what its program takes, in bytes, up to the next power of four.
 #[derive(Clone)]

@@ -6,10 +6,10 @@ use mlua::{Function, Lua, Table, Value};
 
 use super::args::{fail, raise};
 use crate::error::{Error, Kind};
-use crate::script::debug::{Layout, Shown};
-use crate::script::program::suite::Cases;
 use crate::script::runtime::convert::{kind, show};
+use crate::script::runtime::definitions::Cases;
 use crate::script::runtime::host::{Host, misuse};
+use crate::script::runtime::show::{Layout, Shown};
 
 pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let own = host.clone();

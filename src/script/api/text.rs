@@ -9,14 +9,16 @@ use std::sync::Arc;
 use mlua::{Function, Lua, Table, UserData, UserDataMethods, Value};
 use serde_json::{Map, Value as Json, json};
 
-use super::args::{Fields, fail, fail_with, in_time, out_of_time, raise, text, time_left};
-use super::format::{Callable, FormatHandle};
+use super::args::{Fields, fail, fail_with, in_time, raise, text, time_left};
+use super::format::Callable;
 use super::model::ask;
 use super::tool::in_order;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Message;
 use crate::script::Services;
 use crate::script::runtime::convert::{Odd, from_json, kind, to_json};
+use crate::script::runtime::definitions::FormatHandle;
+use crate::script::runtime::host::out_of_time;
 use crate::script::runtime::host::{Host, misuse};
 use crate::script::runtime::messages::messages;
 use crate::text::{AUTO, CODE_TOOL, Format, Renderer, Template, TimeLimit, Tokenizer, read_with, schema};

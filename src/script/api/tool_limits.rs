@@ -8,47 +8,25 @@ use super::args::Fields;
 use super::tool::{SECONDS, seconds};
 use crate::error::{Error, Kind};
 use crate::script::runtime::convert::kind;
+use crate::script::runtime::tool::{CacheScope, CallLimits};
 
 /// Fields of a tool's declaration that are read here.
 pub(super) const FIELDS: [&str; 3] = ["retries", "cache", "concurrency"];
-
-/// How calls of a tool are carried out.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct CallLimits {
-    /// Tries behind a first one that timed out, or that the tool says may succeed.
-    pub(crate) retries: u32,
-    /// The wait before the first of them; it doubles with each.
-    pub(crate) backoff: Duration,
-    pub(crate) cache: Option<CacheScope>,
-    /// Most calls under way at the same time, over the whole run; 0 is no limit.
-    pub(crate) concurrency: usize,
-}
-
-/// Whose calls share results.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CacheScope {
-    /// Those of one trajectory.
-    Trajectory,
-    /// Those of all trajectories of the process.
-    Run,
-}
 
 /// Most retries.
 const RETRIES: u32 = 20;
 /// The wait before the first retry, where nothing says otherwise.
 const BACKOFF: Duration = Duration::from_millis(500);
 
-impl CallLimits {
-    pub(super) fn read(fields: &Fields<'_>) -> mlua::Result<Self> {
-        let (retries, backoff) = retries(fields)?;
-        let concurrency = match fields.get("concurrency")? {
-            Value::Nil => 0,
-            value => whole(&value, usize::MAX as f64)
-                .filter(|count| *count > 0)
-                .ok_or_else(|| fields.refuse("concurrency", "a whole number, 1 or more", &value))?,
-        };
-        Ok(Self { retries, backoff, cache: cache(fields)?, concurrency })
-    }
+pub(super) fn read(fields: &Fields<'_>) -> mlua::Result<CallLimits> {
+    let (retries, backoff) = retries(fields)?;
+    let concurrency = match fields.get("concurrency")? {
+        Value::Nil => 0,
+        value => whole(&value, usize::MAX as f64)
+            .filter(|count| *count > 0)
+            .ok_or_else(|| fields.refuse("concurrency", "a whole number, 1 or more", &value))?,
+    };
+    Ok(CallLimits { retries, backoff, cache: cache(fields)?, concurrency })
 }
 
 /// `cache = true`, `"trajectory"` or `"run"`.

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::args::{Fields, fail_with};
 use crate::config::{Learner, Sft};
-use crate::script::recipe::settings;
+use crate::script::settings;
 
 /// A trainer's settings, `algorithm` included.
 pub(crate) struct Trainer(pub(crate) Json);

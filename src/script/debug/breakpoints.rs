@@ -13,13 +13,13 @@ use std::rc::Rc;
 
 use mlua::{Function, Lua, Table, Value, ffi};
 
-use super::show::Layout;
-use super::{Console, Shown, places, vm_failed};
+use super::{Console, places, vm_failed};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Status;
-use crate::script::api::args::Texts;
 use crate::script::runtime::failure::{Failure, describe};
 use crate::script::runtime::host::misuse;
+use crate::script::runtime::show::{Layout, Shown};
+use crate::script::runtime::texts::Texts;
 
 /// Where the callback is kept.
 const CALLBACK: &str = "r1.halt";

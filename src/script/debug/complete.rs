@@ -2,8 +2,9 @@
 
 use mlua::{Table, Value};
 
-use super::{Console, is_name};
+use super::Console;
 use crate::script::docs;
+use crate::script::runtime::show::is_name;
 
 /// A name to go on with.
 #[derive(Clone, Debug, PartialEq, Eq)]

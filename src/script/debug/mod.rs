@@ -11,7 +11,6 @@
 mod breakpoints;
 mod complete;
 mod places;
-mod show;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -23,19 +22,22 @@ use serde_json::Value as Json;
 use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Status;
-use crate::script::program::{Echo, told_values};
+use crate::script::api;
+use crate::script::program::told_values;
 use crate::script::recipe::load;
 use crate::script::recipe::worker::Worker;
 use crate::script::runtime::convert;
 use crate::script::runtime::failure::{Failure, describe};
-use crate::script::runtime::host::{Call, Entry, Host, LogLine, misuse};
+use crate::script::runtime::host::{Call, Entry, Host, misuse};
+use crate::script::runtime::log::Echo;
+use crate::script::runtime::log::LogLine;
 use crate::script::runtime::services::Services;
+use crate::script::runtime::show::{Layout, Shown, is_name};
 use crate::script::runtime::state::State;
 use crate::script::runtime::vm::{Sources, Vm};
 
 pub use breakpoints::{Breakpoint, Halt, OnHalt, Resume};
 pub use complete::Candidate;
-pub use show::{Layout, Shown, Span, Style};
 
 /// How messages call typed code.
 const CHUNK: &str = "input";
@@ -76,7 +78,7 @@ impl Console {
     pub fn bare(services: std::sync::Arc<dyn Services>, echo: Echo) -> Result<Self> {
         let host = Host::for_program(Some(services), echo);
         let here = load::directory(std::path::Path::new(CHUNK));
-        Self::over(&Rc::new(Vm::with_host(bare(), Sources::Disk(here), host, Some(&[]))?))
+        Self::over(&Rc::new(api::program_vm(bare(), Sources::Disk(here), host, &[])?))
     }
 
     fn over(vm: &Rc<Vm>) -> Result<Self> {
@@ -183,7 +185,7 @@ impl Console {
     /// The text of a line of the script: `scripts/retool.lua:12`.
     pub fn source_line(&self, place: &str) -> Option<String> {
         let (path, line) = place.rsplit_once(':')?;
-        let texts = self.vm.lua.app_data_ref::<crate::script::api::args::Texts>()?;
+        let texts = self.vm.lua.app_data_ref::<crate::script::runtime::texts::Texts>()?;
         let line: usize = line.parse().ok()?;
         texts.texts.get(path)?.lines().nth(line.checked_sub(1)?).map(str::to_owned)
     }
@@ -239,11 +241,6 @@ fn lasting(text: &str) -> String {
     } else {
         text.to_owned()
     }
-}
-
-pub(crate) fn is_name(text: &str) -> bool {
-    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 fn vm_failed(error: &mlua::Error) -> Error {

@@ -14,29 +14,19 @@ use serde_json::Value as Json;
 use super::api::program::exit_code;
 use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
+use crate::script::api;
 use crate::script::recipe::load::directory;
 use crate::script::runtime::convert::{Odd, to_json};
 use crate::script::runtime::failure::Failure;
-use crate::script::runtime::host::{Call, Entry, Host, LogLine};
+use crate::script::runtime::host::{Call, Entry, Host};
+use crate::script::runtime::log::Echo;
 use crate::script::runtime::services::Services;
-use crate::script::runtime::vm::{Sources, Vm};
+use crate::script::runtime::vm::Sources;
 
 /// CPU and waiting time of a program, seconds: for ever, as far as clocks go.
 const FOREVER: f64 = 1e9;
 /// Memory of a program's virtual machine, MiB.
 const MEMORY: usize = 16 << 10;
-
-/// Who hears what a program prints and logs: the text, and for `r1.log` where it was said.
-pub type Echo = Box<dyn Fn(&LogLine, Stream)>;
-
-/// Where a line of a program goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
-    /// `print`, `io.write`
-    Out,
-    /// `r1.log`
-    Log,
-}
 
 /// What a program came to.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,8 +65,7 @@ impl Program<'_> {
             log: usize::MAX,
         };
         let host = Host::for_program(self.services, self.echo);
-        let arguments = Some(self.arguments);
-        let vm = Vm::with_host(limits.clone(), Sources::Disk(directory(self.path)), host, arguments)?;
+        let vm = api::program_vm(limits.clone(), Sources::Disk(directory(self.path)), host, self.arguments)?;
         let function = vm.compile(self.path, self.source).map_err(|failure| told(&failure, self.path))?;
         let call = Call::new(Entry::Load, (self.seed, 0), &limits);
         let arguments: MultiValue = self

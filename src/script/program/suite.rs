@@ -7,23 +7,16 @@ use std::time::Instant;
 
 use mlua::{Function, Value};
 
-use super::Echo;
 use crate::config::Limits;
 use crate::error::Result;
+use crate::script::api;
 use crate::script::api::test::none_found;
 use crate::script::recipe::load::directory;
 use crate::script::runtime::failure::Failure;
 use crate::script::runtime::host::{Call, Entry, Host};
+use crate::script::runtime::log::Echo;
 use crate::script::runtime::services::Services;
 use crate::script::runtime::vm::{Sources, Vm, definition};
-
-/// The tests that a file has named so far, and what the last failed assertion compared.
-#[derive(Default)]
-pub(crate) struct Cases {
-    pub(crate) found: Vec<(String, Function)>,
-    /// Expected and actual, entry by line.
-    pub(crate) sides: Option<(String, String)>,
-}
 
 /// A file of tests, loaded.
 pub struct Suite {
@@ -49,7 +42,7 @@ impl Suite {
     pub async fn load(path: &Path, source: &str, services: Arc<dyn Services>, echo: Echo) -> Result<Self> {
         let limits = Limits { cpu: 60.0, wait: 600.0, memory: 4096, trajectory: 4096, text: 64, ..Limits::default() };
         let host = Host::for_suite(services, echo);
-        let vm = Vm::with_host(limits.clone(), Sources::Disk(directory(path)), Rc::clone(&host), Some(&[]))?;
+        let vm = api::program_vm(limits.clone(), Sources::Disk(directory(path)), Rc::clone(&host), &[])?;
         let failed = |failure: Failure| failure.error.at_path(path);
         let function = vm.compile(path, source).map_err(failed)?;
         vm.call::<Value>(&Call::new(Entry::Load, (0, 0), &limits), &function, ()).await.map_err(failed)?;

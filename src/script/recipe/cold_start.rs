@@ -1,76 +1,16 @@
 //! The cold start of a recipe: a recipe with `r1.sft` in its field `cold_start`, which `r1 run` carries out first.
-//!
-//! What it does not say of model, environment, limits and needs is said by the recipe that it is in. It always trains that
-//! recipe's `policy.model`, unless it makes a model of its own (`policy.init`), with that recipe's seed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
 use super::load::{self, Part, Script, Written, unopened};
-use super::settings;
-use crate::config::{PolicySettings, Settings, Source};
-use crate::error::{Error, Kind, Result, Subject};
-use crate::script::api::recipe::Recipe;
+use crate::config::{Settings, Source};
+use crate::error::{Error, Kind, Result};
+use crate::script::runtime::definitions::Recipe;
 use crate::script::runtime::vm::Vm;
-
-/// The field of a recipe.
-pub(crate) const FIELD: &str = "cold_start";
-/// What the names of its settings begin with.
-pub(crate) const PREFIX: &str = "cold_start.";
-
-/// Sections that are those of the recipe where the cold start has none.
-const INHERITED: [&str; 4] = ["policy", "env", "limits", "needs"];
-
-/// The cold start of a recipe's data as a recipe of its own.
-pub(crate) fn recipe(whole: &Json) -> Option<Json> {
-    let mut own = whole.get(FIELD)?.as_object()?.clone();
-    let of_whole = |name: &str| whole.get(name).filter(|value| !value.is_null()).cloned();
-    for name in INHERITED {
-        if !own.contains_key(name)
-            && let Some(mut section) = of_whole(name)
-        {
-            // The adapter of reinforcement learning is its own.
-            if let Some(policy) = section.as_object_mut().filter(|_| name == "policy") {
-                policy.remove("lora");
-            }
-            own.insert(name.to_owned(), section);
-        }
-    }
-    let policy = own.entry("policy").or_insert_with(|| Json::Object(Map::new()));
-    if let Some(policy) = policy.as_object_mut() {
-        let model = whole.get("policy").and_then(|policy| policy.get("model")).cloned();
-        policy.insert("model".to_owned(), model.unwrap_or_else(|| PolicySettings::default().model.into()));
-    }
-    own.insert("seed".to_owned(), of_whole("seed").unwrap_or_else(|| 0.into()));
-    Some(Json::Object(own))
-}
-
-/// The settings of a recipe's cold start.
-pub(crate) fn read(whole: &Json) -> Result<Option<Box<Settings>>> {
-    let Some(own) = recipe(whole) else { return Ok(None) };
-    // Its settings go by longer names.
-    let named = |error: Error| {
-        let subject = error.setting().map(|name| Box::new(Subject::Setting(format!("{PREFIX}{name}"))));
-        let message = error.message.replacen('`', &format!("`{PREFIX}"), 1);
-        Error { message, subject: subject.or(error.subject), ..error }
-    };
-    settings::read(&own).map(|settings| Some(Box::new(settings))).map_err(named)
-}
-
-/// Keys of settings of a recipe's cold start.
-pub(crate) fn keys(whole: &Json) -> Vec<String> {
-    let Some(own) = recipe(whole) else { return Vec::new() };
-    settings::keys(&own).into_iter().map(|key| format!("{PREFIX}{key}")).collect()
-}
-
-/// The name that a setting of the whole recipe has in its cold start; `None` for one that it does not go by.
-pub(crate) fn own_name(key: &str) -> Option<&str> {
-    let section = key.split('.').next().unwrap_or_default();
-    let inherited = INHERITED.contains(&section) || section == "seed";
-    key.strip_prefix(PREFIX).or(inherited.then_some(key))
-}
+use crate::script::settings::cold_start::recipe;
 
 impl Script {
     /// The recipe's cold start as a script of its own; `None` without one.

@@ -1,7 +1,6 @@
 //! The environments of a recipe in one virtual machine, and what a task has of one.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use mlua::Function;
 use serde_json::{Map, Value as Json};
@@ -9,43 +8,20 @@ use serde_json::{Map, Value as Json};
 use super::columns::{Columns, FLOWS};
 use super::load::Script;
 use super::rows::Split;
-use super::settings::section;
 use crate::config::EnvSettings;
 use crate::error::{Error, Kind, Result, suggest};
-use crate::script::api::env::Env;
-use crate::script::api::recipe::Recipe;
-use crate::script::api::tool::Tool;
+use crate::script::runtime::definitions::{Env, Recipe};
 use crate::script::runtime::grants::Grants;
+use crate::script::runtime::task_env::{Entered, LoadedEnv, TaskEnv};
+use crate::script::runtime::tool::Tool;
 use crate::script::runtime::vm::Vm;
-use crate::text::{FormatChoice, Renderer};
-
-/// A function of the script, and what is called: the same with its data measured.
-pub(crate) struct Entered {
-    pub(crate) own: Function,
-    pub(crate) measured: Function,
-}
+use crate::script::settings::section;
+use crate::text::FormatChoice;
 
 impl Entered {
     fn new(vm: &Vm, name: &str, own: Function) -> Result<Self> {
         Ok(Self { measured: vm.measured(name, &own)?, own })
     }
-}
-
-/// An environment with what the recipe adds to it.
-pub(crate) struct LoadedEnv {
-    /// Its name in `envs`; empty for the only one.
-    pub(crate) name: String,
-    pub(crate) settings: EnvSettings,
-    pub(crate) reset: Entered,
-    pub(crate) own_reset: bool,
-    pub(crate) step: Entered,
-    /// In place of both.
-    pub(crate) flow: Option<Function>,
-    pub(crate) context: Option<Entered>,
-    pub(crate) reward: Option<Function>,
-    pub(crate) tools: Vec<Rc<Tool>>,
-    /// Where its prompts are written in another way than the recipe's others.
-    pub(crate) renderer: Option<Arc<Renderer>>,
 }
 
 impl LoadedEnv {
@@ -86,24 +62,6 @@ impl LoadedEnv {
             renderer,
         })
     }
-}
-
-/// What one task has of its environment.
-pub(crate) struct TaskEnv {
-    pub(crate) env: Rc<LoadedEnv>,
-    pub(crate) tools: Vec<Rc<Tool>>,
-    /// In the OpenAI shape, for the chat template.
-    pub(crate) schemas: Arc<[Json]>,
-    /// Arguments of `reset`.
-    pub(crate) kwargs: Map<String, Json>,
-    /// Arguments of tools, by tool.
-    pub(crate) tool_kwargs: Map<String, Json>,
-    /// Steps after which the task is cut off.
-    pub(crate) max_steps: usize,
-    /// The columns of the task that say so; null if there are none.
-    pub(crate) columns: Json,
-    /// It is one of those that evaluation has for itself.
-    pub(crate) eval: bool,
 }
 
 impl TaskEnv {

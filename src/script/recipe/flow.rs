@@ -7,126 +7,25 @@
 //! Its local variables are its state, and they can't be copied. A fork runs the function again from its beginning when it
 //! is next resumed: the replies so far are known, and what it asked of the world is in its record.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use mlua::{Function, Value};
 use serde_json::Value as Json;
-use tokio::sync::oneshot;
 
 use super::worker::{Worker, broken, host_failure};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Action, Limit, Observation, Status};
+use crate::mdp::{Action, Limit, Status};
 use crate::script::api::policy::Policy;
 use crate::script::runtime::convert;
 use crate::script::runtime::failure::Failure;
+use crate::script::runtime::flow::{Answer, Earned, Flow, Wanted};
 use crate::script::runtime::host::{Call, Entry, OfTrajectory};
 use crate::script::runtime::record::{Record, Strictness};
 use crate::script::runtime::results::{StepResult, flow_result};
 use crate::script::runtime::state::State;
 use crate::script::runtime::suspended::Suspended;
 use crate::script::runtime::vm::at_definition;
-
-/// What `policy:generate` is given.
-#[derive(Debug)]
-pub(crate) struct Wanted {
-    pub(crate) observation: Observation,
-    /// Schemas of the tools that the policy is shown.
-    pub(crate) tools: Arc<[Json]>,
-    /// Longest reply, where it is shorter than `sampling.max_new_tokens`.
-    pub(crate) max_new_tokens: Option<usize>,
-    /// Texts that end the reply beside those of `sampling.stop`.
-    pub(crate) stop: Vec<String>,
-}
-
-/// What `policy:generate` gets.
-pub(crate) enum Answer {
-    Reply(Rc<Action>),
-    /// A limit ended the trajectory.
-    Over,
-}
-
-/// Rewards that the flow set since it was last resumed.
-#[derive(Default)]
-pub(crate) struct Earned {
-    /// Of the last step.
-    pub(crate) reward: f64,
-    /// Of steps before it, counted from 0.
-    pub(crate) earlier: Vec<(usize, f64)>,
-}
-
-/// Between the flow's `policy` and the host.
-#[derive(Default)]
-pub(crate) struct Channel {
-    /// What was asked for last.
-    pub(crate) wanted: RefCell<Option<Rc<Wanted>>>,
-    /// Where the reply goes, while `policy:generate` waits.
-    pub(crate) reply: RefCell<Option<oneshot::Sender<Answer>>>,
-    /// Why nothing more is generated.
-    pub(crate) over: RefCell<Option<Error>>,
-    /// Replies so far.
-    pub(crate) steps: Cell<usize>,
-    pub(crate) earned: RefCell<Earned>,
-}
-
-impl Channel {
-    fn is_waiting(&self) -> bool {
-        self.reply.borrow().is_some()
-    }
-
-    fn answer(&self, answer: Answer) {
-        if let Answer::Reply(_) = answer {
-            self.steps.set(self.steps.get() + 1);
-        }
-        if let Some(reply) = self.reply.take() {
-            // The call that waits is held by the flow.
-            let _ = reply.send(answer);
-        }
-    }
-}
-
-/// A flow under way.
-pub(crate) struct Flow {
-    task: Json,
-    /// Tokens that a prompt may have so that a reply fits behind it.
-    budget: usize,
-    channel: Rc<Channel>,
-    /// `None` when it has ended, or has to be run again from its beginning.
-    running: RefCell<Option<Suspended<Value>>>,
-    ended: Cell<bool>,
-    replies: RefCell<Vec<Rc<Action>>>,
-    /// Bytes that it has added to what the machine holds.
-    held: Cell<isize>,
-}
-
-impl Flow {
-    fn new(task: Json, budget: usize) -> Self {
-        Self {
-            task,
-            budget,
-            channel: Rc::default(),
-            running: RefCell::default(),
-            ended: Cell::new(false),
-            replies: RefCell::default(),
-            held: Cell::new(0),
-        }
-    }
-
-    /// A copy that is run again when it is resumed.
-    pub(crate) fn fork(&self) -> Rc<Self> {
-        let fork = Self::new(self.task.clone(), self.budget);
-        fork.channel.wanted.replace(self.wanted());
-        fork.ended.set(self.ended.get());
-        fork.replies.replace(self.replies.borrow().clone());
-        Rc::new(fork)
-    }
-
-    /// What it asked for last.
-    pub(crate) fn wanted(&self) -> Option<Rc<Wanted>> {
-        self.channel.wanted.borrow().clone()
-    }
-}
 
 impl Worker {
     /// Starts a flow, and runs it to its first `policy:generate`.

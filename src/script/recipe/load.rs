@@ -7,22 +7,25 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
+use super::cold_start::can_make_rows;
 use super::own_format::{self, Formats};
 use super::rows::Split;
-use super::{cold_start, settings};
 use crate::config::{Choice, DataFormat, EnvSettings, Limits, LossGraph, Settings, Source, Trainer};
 use crate::error::{Error, Kind, Result, readable};
 use crate::hub::{DataFiles, Hub, ModelId, Watch};
+use crate::script::api;
 use crate::script::api::loss::Trace;
-use crate::script::api::recipe::Recipe;
 use crate::script::dataset::{Dataset, check_place};
 use crate::script::runtime::convert::kind;
+use crate::script::runtime::definitions::Recipe;
 use crate::script::runtime::failure::describe;
 use crate::script::runtime::grants::Grants;
-use crate::script::runtime::host::{Call, Entry, LogLine, LogSink};
+use crate::script::runtime::host::{Call, Entry};
+use crate::script::runtime::log::{LogLine, LogSink};
 use crate::script::runtime::resource::{Resource, Spec};
 use crate::script::runtime::shared_calls::Shared;
 use crate::script::runtime::vm::{Module, Resources, Sources, Vm};
+use crate::script::settings::{self, cold_start};
 use crate::store::FileVersion;
 use crate::text::Style;
 
@@ -103,7 +106,7 @@ impl Script {
             }
             Error::io(Kind::Script, "read the script", path, &error)
         })?;
-        let vm = Vm::new(Limits::default(), Sources::Disk(directory(path)), None)?;
+        let vm = api::vm(Limits::default(), Sources::Disk(directory(path)), None)?;
         let script = Self::read(&vm, path, source, overrides);
         files.extend(vm.sought());
         script
@@ -117,9 +120,9 @@ impl Script {
         if settings.name.is_empty() {
             settings.name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         }
-        cold_start::can_make_rows(&settings, &recipe, "").map_err(|error| error.at_path(path))?;
+        can_make_rows(&settings, &recipe, "").map_err(|error| error.at_path(path))?;
         if let (Some(own), Some(recipe)) = (&settings.cold_start, &recipe.cold_start) {
-            cold_start::can_make_rows(own, recipe, cold_start::PREFIX).map_err(|error| error.at_path(path))?;
+            can_make_rows(own, recipe, cold_start::PREFIX).map_err(|error| error.at_path(path))?;
         }
         let loss = match &settings.trainer {
             Trainer::Grpo(learner) | Trainer::Ppo(learner) if learner.loss.name == "custom" => {
@@ -208,7 +211,7 @@ impl Script {
         let kept: BTreeMap<String, Module> =
             modules.into_iter().map(|(name, source)| (name.clone(), Module { path: shown(&name), source })).collect();
         let sources = Sources::Kept(Arc::new(kept), Resources::Disk(beside));
-        let vm = Vm::new(Limits::default(), sources, None)?;
+        let vm = api::vm(Limits::default(), sources, None)?;
         Self::read(&vm, path, source, overrides)
     }
 

@@ -3,15 +3,12 @@
 pub(crate) mod advantage;
 pub(crate) mod cold_start;
 pub(crate) mod columns;
-pub(crate) mod data_settings;
 pub(crate) mod envs;
 pub(crate) mod flow;
 pub(crate) mod keys;
 pub(crate) mod load;
 pub(crate) mod own_format;
 pub(crate) mod reload;
-pub(crate) mod reload_settings;
 pub(crate) mod rows;
-pub(crate) mod settings;
 pub(crate) mod worker;
 pub(crate) mod written;

@@ -14,9 +14,11 @@ use super::load;
 use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, ToolCall};
-use crate::script::api::format::{Callable, RecipeFormat};
+use crate::script::api;
+use crate::script::api::format::Callable;
+use crate::script::runtime::definitions::RecipeFormat;
 use crate::script::runtime::grants::Grants;
-use crate::script::runtime::host::LogLine;
+use crate::script::runtime::log::LogLine;
 use crate::script::runtime::vm::{Sources, Vm};
 use crate::text::{AUTO, Format, FormatChoice, OwnFormat, OwnOptions};
 
@@ -102,7 +104,7 @@ impl Source {
         if let Some(machine) = OWN.with_borrow(|own| own.iter().find(known).cloned()) {
             return Ok(machine);
         }
-        let vm = Vm::new(self.limits.clone(), self.sources.clone(), None)?;
+        let vm = api::vm(self.limits.clone(), self.sources.clone(), None)?;
         load::run(&vm, &self.path, &self.text)?;
         vm.host.grants.replace(Grants::declared(&self.needs, load::directory(&self.path)));
         // The worker's machine has said the same while it was loaded.

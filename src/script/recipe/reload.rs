@@ -15,14 +15,14 @@ use std::time::{Duration, Instant, SystemTime};
 use sha2::{Digest, Sha256};
 
 use super::load::Script;
-use super::reload_settings::{Change, merge};
 use super::rows::Split;
 use super::worker::Worker;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, FinishReason, Status};
 use crate::script::runtime::failure::Failure;
-use crate::script::runtime::host::LogSink;
+use crate::script::runtime::log::LogSink;
 use crate::script::runtime::results::Outcome;
+use crate::script::settings::reload::{Change, merge};
 use crate::text::Renderer;
 
 /// How often the files are looked at.

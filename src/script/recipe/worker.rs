@@ -13,12 +13,14 @@ use super::rows::{self, Split};
 use crate::config::ToolChoice;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Limit, Message, Observation, Status};
+use crate::script::api;
 use crate::script::api::context;
-use crate::script::api::recipe::Recipe;
 use crate::script::runtime::convert::{self, kind};
+use crate::script::runtime::definitions::Recipe;
 use crate::script::runtime::failure::{Failure, describe};
 use crate::script::runtime::grants::Grants;
-use crate::script::runtime::host::{Call, Entry, LogLine, OfTrajectory};
+use crate::script::runtime::host::{Call, Entry, OfTrajectory};
+use crate::script::runtime::log::LogLine;
 use crate::script::runtime::messages;
 use crate::script::runtime::record::Record;
 use crate::script::runtime::results::{Outcome, Reward, StepResult, reward, step_result};
@@ -44,7 +46,7 @@ impl Worker {
     /// Loads the script again, from the text it had when it was first loaded. The renderer counts tokens for context
     /// policies; without one, a script that counts them fails.
     pub fn new(script: &Script, renderer: Option<Arc<Renderer>>) -> Result<Self> {
-        let vm = Vm::new(script.settings.limits.clone(), script.sources(), renderer)?;
+        let vm = api::vm(script.settings.limits.clone(), script.sources(), renderer)?;
         let recipe = script.recipe(&vm)?;
         let envs = Envs::new(&vm, &recipe, script)?;
         let tools = envs.tools();
@@ -71,7 +73,7 @@ impl Worker {
     /// [`Kind::Tool`], with the reason; [`Kind::Usage`] for an environment variable that is declared and not set.
     pub fn prepare(&self) -> Result<()> {
         for name in self.vm.host.grants.borrow().variables() {
-            crate::script::api::secret::variable(&name)?;
+            api::secret::variable(&name)?;
         }
         self.vm.host.tools.borrow().iter().try_for_each(|tool| tool.prepare())
     }

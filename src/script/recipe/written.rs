@@ -3,10 +3,10 @@
 use serde_json::Value as Json;
 
 use super::load::{Part, Script};
-use super::{cold_start, settings};
 use crate::config::Settings;
 use crate::error::{Error, Kind, Result};
 use crate::script::runtime::source_map::SourceMap;
+use crate::script::settings::{self, cold_start};
 
 impl Script {
     /// What the recipe says of settings, defaults and the command line's left out.

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use mlua::{Lua, Table, Value};
 use serde_json::{Map, Number, Value as Json};
 
-use crate::script::debug::{Layout, Shown};
+use crate::script::runtime::show::{Layout, Shown};
 
 /// Deepest nesting of tables that is taken for data; a cycle runs into it.
 const DEPTH: usize = 100;

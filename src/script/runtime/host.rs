@@ -10,10 +10,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use mlua::Lua;
-use serde::Serialize;
 
 use super::convert::clip;
 use super::grants::Grants;
+use super::limits::Slot;
+use super::log::{Echo, LogLine, LogSink, Stream};
 use super::record::{Lane, Record};
 use super::services::Services;
 use super::shared_calls::Shared;
@@ -21,16 +22,18 @@ use super::state::Session;
 use crate::config::Limits;
 use crate::error::{Error, Kind};
 use crate::mdp::ToolRecord;
-use crate::script::api::format::RecipeFormat;
-use crate::script::api::recipe::Recipe;
-use crate::script::api::tool::Tool;
-use crate::script::program::suite::Cases;
-use crate::script::program::{Echo, Stream};
-use crate::script::recipe::envs::TaskEnv;
+use crate::script::runtime::definitions::Cases;
+use crate::script::runtime::definitions::Recipe;
+use crate::script::runtime::definitions::RecipeFormat;
+use crate::script::runtime::task_env::TaskEnv;
+use crate::script::runtime::tool::Tool;
 use crate::text::Renderer;
 
 /// Characters of an error's message; a script may throw, and misname, texts of any length.
 pub(crate) const MESSAGE: usize = 1000;
+
+/// The message of a call that used its CPU time.
+pub(crate) const OUT_OF_TIME: &str = "the CPU limit was reached";
 
 /// Lines kept between two calls of [`Host::take_log`]; older ones are dropped and counted.
 const LOG_LINES: usize = 1000;
@@ -180,39 +183,6 @@ impl Call {
     }
 }
 
-/// One line a script logged.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LogLine {
-    /// `scripts/retool.lua:12`
-    pub place: String,
-    pub text: String,
-    /// The function that ran: `script` (the file, while it is loaded), `row`, `reset`, `context`, `step`, `flow`, `reward`,
-    /// `advantage` …
-    pub function: &'static str,
-    /// Id of the trajectory; empty for calls that belong to none, and where trajectories have no ids.
-    pub trajectory: String,
-    /// Steps that the trajectory had taken.
-    pub steps: u64,
-}
-
-type Receive = dyn Fn(&LogLine) + Send + Sync;
-
-/// Receives the lines that a script logs, at once and from any thread.
-#[derive(Clone, Default)]
-pub struct LogSink(Option<Arc<Receive>>);
-
-impl LogSink {
-    pub fn new(receive: impl Fn(&LogLine) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(receive)))
-    }
-}
-
-impl std::fmt::Debug for LogSink {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.0.is_some() { "LogSink(_)" } else { "LogSink" })
-    }
-}
-
 pub(crate) struct Host {
     current: RefCell<Rc<Call>>,
     /// Counts tokens for context policies; none while only settings are wanted.
@@ -329,7 +299,7 @@ impl Host {
         }
         let sink = self.sink.borrow().clone();
         let Some(left) = call.lines.get().checked_sub(1) else {
-            return match sink.0 {
+            return match sink.receiver() {
                 None => self.dropped.set(self.dropped.get() + 1),
                 Some(receive) if !call.cut.replace(true) => {
                     receive(&line(place, "further lines of this call are dropped: limits.log is reached".to_owned()));
@@ -338,7 +308,7 @@ impl Host {
             };
         };
         call.lines.set(left);
-        if let Some(receive) = sink.0 {
+        if let Some(receive) = sink.receiver() {
             return receive(&line(place, text));
         }
         let mut log = self.log.borrow_mut();
@@ -351,7 +321,7 @@ impl Host {
 
     /// From now on lines go to `sink`; those so far are dropped.
     pub(crate) fn listen(&self, sink: LogSink) {
-        if sink.0.is_some() {
+        if sink.receiver().is_some() {
             self.log.borrow_mut().clear();
             self.sink.replace(sink);
         }
@@ -389,4 +359,12 @@ pub(crate) fn misuse(lua: &Lua, message: impl Into<String>) -> Error {
         Some(place) => error.at(place),
         None => error,
     }
+}
+
+/// Ends the call's turn and returns the error for the CPU limit.
+pub(crate) fn out_of_time(lua: &Lua) -> mlua::Error {
+    if let Some(slot) = lua.app_data_ref::<Arc<Slot>>() {
+        slot.expire();
+    }
+    mlua::Error::external(misuse(lua, OUT_OF_TIME))
 }

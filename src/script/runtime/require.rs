@@ -103,7 +103,7 @@ pub(crate) fn require(lua: &Lua, loader: &std::cell::RefCell<Loader>, name: &Val
         lua.load(module.source.as_str()).set_name(format!("@{}", module.path)).set_mode(mlua::chunk::ChunkMode::Text);
     loader.borrow_mut().loaded.insert(name.clone(), Loaded { module: module.clone(), value: None });
     let chunk = chunk.into_function()?;
-    if let Some(mut texts) = lua.app_data_mut::<crate::script::api::args::Texts>() {
+    if let Some(mut texts) = lua.app_data_mut::<crate::script::runtime::texts::Texts>() {
         texts.texts.insert(module.path.clone(), module.source.clone());
         texts.modules.insert(name.clone(), module.path.clone());
         texts.chunks.push((module.path.clone(), chunk.clone()));

@@ -13,8 +13,8 @@ use super::record::Record;
 use super::shared_calls::Cache;
 use crate::config::EnvSettings;
 use crate::error::{Error, Kind, Result};
-use crate::script::recipe::envs::TaskEnv;
-use crate::script::recipe::flow::Flow;
+use crate::script::runtime::flow::Flow;
+use crate::script::runtime::task_env::TaskEnv;
 use crate::text::Renderer;
 use crate::tools::{Output, Python};
 

@@ -14,18 +14,17 @@ use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, StdLib, Table, Value, VmSt
 
 use super::convert::{clip, list_metatable};
 use super::failure::{Described, Failure, describe, is_memory};
-use super::host::{Call, Entry, Host};
+use super::host::{Call, Entry, Host, out_of_time};
 use super::limits::{Slot, Turn};
+use super::require::Loader;
 use super::resource::{Resource, Spec};
 use super::sandbox;
 use super::state::StateBytes;
 use super::suspended::Suspended;
+use super::texts::Texts;
 use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Status;
-use crate::script::api;
-use crate::script::api::args::Texts;
-use crate::text::Renderer;
 
 /// CPU seconds a script may use to load; its own limits are not known yet.
 const LOAD_CPU: f64 = if cfg!(test) { 0.1 } else { 5.0 };
@@ -71,24 +70,19 @@ pub(crate) struct Vm {
     origins: RefCell<BTreeMap<usize, String>>,
     /// What the machine held after the last full collection that looked for waste.
     collected: Cell<usize>,
-    loader: Rc<RefCell<super::require::Loader>>,
+    loader: Rc<RefCell<Loader>>,
 }
 
 impl Vm {
-    pub(crate) fn new(limits: Limits, sources: Sources, renderer: Option<Arc<Renderer>>) -> Result<Self> {
-        Self::with_host(limits, sources, Host::new(renderer), None)
-    }
-
-    /// A machine over a host that is there already. `program`: the arguments of a program, which also has files,
-    /// standard input and output.
-    pub(crate) fn with_host(
+    /// A machine without the global `r1` unless `install` adds it (`api::vm`, `api::program_vm`).
+    pub(crate) fn new(
         limits: Limits,
         sources: Sources,
         host: Rc<Host>,
-        program: Option<&[String]>,
+        install: impl Fn(&Lua, &Table, &Rc<Host>, &Rc<RefCell<Loader>>) -> mlua::Result<()>,
     ) -> Result<Self> {
         let slot = Slot::register()?;
-        let loader = Rc::new(RefCell::new(super::require::Loader::new(sources)));
+        let loader = Rc::new(RefCell::new(Loader::new(sources)));
         let build = || -> mlua::Result<(Lua, Table, Table)> {
             let lua = Lua::new_with(StdLib::ALL_SAFE, mlua::LuaOptions::default())?;
             lua.set_app_data(limits.clone());
@@ -96,12 +90,7 @@ impl Vm {
             // Names of locals, for breakpoints and the REPL.
             lua.set_compiler(mlua::chunk::Compiler::new().set_debug_level(2));
             let environment = sandbox::environment(&lua, &host, &loader)?;
-            api::install(&lua, &environment, &host, &loader)?;
-            match program {
-                Some(arguments) => api::program::install(&lua, &environment, &host, arguments)?,
-                // A program that is loaded for its recipe may look for arguments.
-                None => environment.raw_set("arg", lua.create_table()?)?,
-            }
+            install(&lua, &environment, &host, &loader)?;
             let given = (Value::NULL, list_metatable(&lua)?);
             let entries = lua.load(include_str!("../../../lua/measure.lua")).set_name("=[r1]").call(given)?;
             sandbox::seal(&lua, &environment)?;
@@ -111,7 +100,7 @@ impl Vm {
             let watched = slot.clone();
             lua.set_interrupt(move |lua| {
                 if watched.expired() {
-                    return Err(api::args::out_of_time(lua));
+                    return Err(out_of_time(lua));
                 }
                 Ok(VmState::Continue)
             });

@@ -1,13 +1,16 @@
 //! From a recipe's plain data and `key=value` arguments to typed [`Settings`]; every refusal names the field.
 
+pub(crate) mod cold_start;
+mod data;
+pub(crate) mod reload;
+
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json};
 
-pub(crate) use super::data_settings::{dataset, stem};
-use super::{cold_start, data_settings};
+pub(crate) use self::data::{dataset, stem};
 use crate::config::{
     ALGORITHMS, Algorithm, CheckpointSettings, EnvSettings, EvalSettings, InitModel, Learner, Limits, LoraSettings,
     PolicySettings, RolloutSettings, Settings, Sft, Trainer, WeightGroup, counterparts,
@@ -97,7 +100,7 @@ pub(crate) fn read(json: &Json) -> Result<Settings> {
             other => other.as_u64().ok_or_else(|| misfit("seed", other, "expected u64"))?,
         },
         policy: policy(get("policy"))?,
-        data: data_settings::read(get("data"), &envs)?,
+        data: data::read(get("data"), &envs)?,
         sampling: section::<Sampling>("sampling", get("sampling"))?,
         env: section::<EnvSettings>("env", get("env"))?,
         envs,
@@ -196,7 +199,7 @@ pub(crate) fn override_with(recipe: &mut Json, arguments: &[String]) -> Result<(
             Some(own) if recipe.get(cold_start::FIELD).is_some() => (true, own),
             _ => (false, key),
         };
-        let open = OPEN.iter().any(|table| own.starts_with(table)) || data_settings::is_column(own);
+        let open = OPEN.iter().any(|table| own.starts_with(table)) || data::is_column(own);
         if !known.iter().any(|known| known == key) && !open {
             let hint = counterparts::hint(key).unwrap_or_else(|| suggest(key, known.iter().map(String::as_str)));
             return Err(usage(format!("unknown setting `{key}`")).about_setting(key).hint(hint));
@@ -209,7 +212,7 @@ pub(crate) fn override_with(recipe: &mut Json, arguments: &[String]) -> Result<(
         for candidate in candidates {
             let mut changed = recipe.clone();
             let place = if of_cold_start { &mut changed[cold_start::FIELD] } else { &mut changed };
-            data_settings::make_way(place, own);
+            data::make_way(place, own);
             put(place, own, candidate);
             match read(&changed) {
                 Ok(_) => {
@@ -264,7 +267,7 @@ pub(crate) fn keys(recipe: &Json) -> Vec<String> {
     flatten("policy.init", &to_json(&InitModel::default()), &mut keys);
     flatten("policy.lora", &to_json(&LoraSettings::default()), &mut keys);
     keys.retain(|key| !["data.train", "data.eval"].contains(&key.as_str()));
-    keys.extend(data_settings::keys(recipe));
+    keys.extend(data::keys(recipe));
     keys.extend(cold_start::keys(recipe));
     keys
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json};
 
-use super::settings::{fields_of, join, misfit, section, unknown};
+use super::{fields_of, join, misfit, section, unknown};
 use crate::config::{Columns, DataFile, DataFormat, DataSettings, EnvSettings, HubData, Part, Paths, Source};
 use crate::error::{Error, Kind, Result, nearest, suggest};
 

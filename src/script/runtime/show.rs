@@ -5,8 +5,7 @@ use std::fmt::Write;
 use mlua::{Table, Value};
 use serde_json::Value as Json;
 
-use super::is_name;
-use crate::script::runtime::convert;
+use super::convert;
 
 /// What a part of a shown value is, for those who have colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +87,12 @@ impl Shown {
     }
 }
 
+/// Whether `text` can be written as a name in Luau.
+pub(crate) fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
 /// Entries of all tables that are read for one value; tables may be larger than anyone wants to wait for.
 const ENTRIES: usize = 1 << 18;
 
@@ -132,8 +137,7 @@ impl Writer<'_> {
             Value::Function(function) => {
                 let info = function.info();
                 let name = info.name.map_or_else(String::new, |name| format!(" {name}"));
-                let place =
-                    crate::script::runtime::vm::definition(function).map_or_else(String::new, |at| format!(" ({at})"));
+                let place = super::vm::definition(function).map_or_else(String::new, |at| format!(" ({at})"));
                 span(Style::Word, format!("function{name}{place}"))
             }
             other => span(Style::Word, convert::kind(other).trim_start_matches("a ").to_owned()),

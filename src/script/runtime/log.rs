@@ -1,0 +1,57 @@
+//! Lines that a script logs or prints, and who receives them.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+/// One line a script logged.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LogLine {
+    /// `scripts/retool.lua:12`
+    pub place: String,
+    pub text: String,
+    /// The function that ran: `script` (the file, while it is loaded), `row`, `reset`, `context`, `step`, `flow`, `reward`,
+    /// `advantage` …
+    pub function: &'static str,
+    /// Id of the trajectory; empty for calls that belong to none, and where trajectories have no ids.
+    pub trajectory: String,
+    /// Steps that the trajectory had taken.
+    pub steps: u64,
+}
+
+type Receive = dyn Fn(&LogLine) + Send + Sync;
+
+/// Receives the lines that a script logs, at once and from any thread.
+#[derive(Clone, Default)]
+pub struct LogSink(Option<Arc<Receive>>);
+
+impl LogSink {
+    pub fn new(receive: impl Fn(&LogLine) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(receive)))
+    }
+}
+
+impl std::fmt::Debug for LogSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "LogSink(_)" } else { "LogSink" })
+    }
+}
+
+impl LogSink {
+    /// The receiver; `None` for a sink that was never set.
+    pub(crate) fn receiver(&self) -> Option<&Receive> {
+        self.0.as_deref()
+    }
+}
+
+/// Receives what a program prints and logs: the text, and the place of an `r1.log`.
+pub type Echo = Box<dyn Fn(&LogLine, Stream)>;
+
+/// Where a line of a program goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// `print`, `io.write`
+    Out,
+    /// `r1.log`
+    Log,
+}
