@@ -1,6 +1,7 @@
-//! The CPU time of a thread: a limit on it does not count what a busy or suspended machine takes.
+//! CPU time of a thread. A limit on CPU time excludes the time that a busy or suspended machine
+//! takes.
 
-/// The CPU clock of one thread, readable from another.
+/// CPU clock of one thread, readable from other threads.
 #[cfg(target_os = "linux")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock(libc::clockid_t);
@@ -9,22 +10,22 @@ pub(crate) struct Clock(libc::clockid_t);
 impl Clock {
     pub(crate) fn of_this_thread() -> Self {
         let mut id = libc::CLOCK_MONOTONIC;
-        // SAFETY: asks for the calling thread's own clock and writes one clockid_t. On failure `id` stays the
-        // monotonic clock: limits are then wall time.
+        // SAFETY: writes one clockid_t, the clock of the calling thread. On failure `id` stays the
+        // monotonic clock, and limits are wall time.
         unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut id) };
         Self(id)
     }
 
-    /// Nanoseconds; 0 once the thread is gone.
+    /// Nanoseconds; 0 after the end of the thread.
     pub(crate) fn now(&self) -> u64 {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: writes one timespec; an id of a finished thread is refused with EINVAL.
+        // SAFETY: writes one timespec; the id of a finished thread gives EINVAL.
         unsafe { libc::clock_gettime(self.0, &raw mut time) };
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
     }
 }
 
-/// Elsewhere another thread's CPU clock can't be read portably: limits are wall time there.
+/// Other systems have no portable way to read another thread's CPU clock: limits are wall time.
 #[cfg(not(target_os = "linux"))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock(std::time::Instant);

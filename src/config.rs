@@ -1,7 +1,8 @@
-//! A recipe's settings: what a script's table and `key=value` on the command line may set, typed, with defaults.
+//! Typed settings of a recipe with their defaults: the script's table, overridden by `key=value`
+//! arguments.
 //!
-//! Everything here is plain data read with serde; unknown keys are refused. Functions of a recipe (reset, step,
-//! context, reward, row generators) stay in the script's VM and are not seen here.
+//! All settings are plain data read with serde; unknown keys are refused. Functions of a recipe
+//! (reset, step, context, reward, row generators) stay in the script's VM.
 
 mod branch;
 pub mod counterparts;
@@ -37,13 +38,14 @@ use crate::units;
 pub struct Settings {
     /// Run name; the script's file stem when empty.
     pub name: String,
-    /// Root of every random stream.
+    /// Seed of every random stream.
     pub seed: u64,
     pub policy: PolicySettings,
     pub data: DataSettings,
     pub sampling: Sampling,
     pub env: EnvSettings,
-    /// Environments by name, where rows choose one with their column `env`. `env` is not used then.
+    /// Named environments; each row selects one with its column `env`. The section `env` is then
+    /// unused.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub envs: BTreeMap<String, EnvSettings>,
     pub rollout: RolloutSettings,
@@ -51,11 +53,11 @@ pub struct Settings {
     pub eval: EvalSettings,
     pub checkpoint: CheckpointSettings,
     pub limits: Limits,
-    /// Supervised training that `r1 run` does first, once: its result is the policy that reinforcement learning starts from,
-    /// and the reference policy.
+    /// Supervised fine-tuning that `r1 run` runs once before reinforcement learning. Its result is
+    /// both the initial policy and the reference policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cold_start: Option<Box<Settings>>,
-    /// What the script reaches outside of itself: `http`, `http:HOST`, `process`, `fs:DIR` …
+    /// External access of the script: `http`, `http:HOST`, `process`, `fs:DIR` …
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
 }
@@ -82,7 +84,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The settings of all environments, by the name of their section: `env`, or `envs.NAME`.
+    /// Settings of all environments with the name of their section: `env` or `envs.NAME`.
     pub fn environments(&self) -> Vec<(String, &EnvSettings)> {
         if self.envs.is_empty() {
             return vec![("env".to_owned(), &self.env)];
@@ -91,28 +93,30 @@ impl Settings {
     }
 }
 
-/// Which model.
+/// The model, its type and device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PolicySettings {
-    /// A directory in Hugging Face layout, a hub id (`Qwen/Qwen2.5-1.5B-Instruct`), or `r1-nano`, the embedded model.
+    /// A directory in Hugging Face layout, a Hub id (`Qwen/Qwen2.5-1.5B-Instruct`), or `r1-nano`,
+    /// the embedded model.
     pub model: String,
-    /// The model that an adapter is for, in place of the one that its file names. Empty: that one.
+    /// Base model of an adapter. Empty: the base model in `adapter_config.json`.
     pub base: String,
     /// `auto` (f32 on CPU, bf16 on CUDA), `f32` or `bf16`.
     pub dtype: Dtype,
     /// `auto`, `cpu` or `cuda`.
     pub device: DeviceChoice,
-    /// Longest prompt plus reply; 0 is the model's own limit.
+    /// Maximum length of prompt plus response, tokens; 0 is the model's limit.
     pub max_context: usize,
-    /// Records the steps of generation as CUDA graphs, on a GPU: a launch a step in place of hundreds, for some memory.
+    /// Records decode steps as CUDA graphs: one launch per step, at the cost of some memory.
     pub cuda_graphs: bool,
-    /// Variables of the chat template (transformers' `chat_template_kwargs`), such as `enable_thinking = false`.
+    /// Variables of the chat template (transformers' `chat_template_kwargs`), such as
+    /// `enable_thinking = false`.
     pub template_kwargs: serde_json::Map<String, serde_json::Value>,
-    /// Makes a new model instead of loading one (supervised training from nothing).
+    /// Initialises a new model instead of loading one (supervised training from scratch).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init: Option<InitModel>,
-    /// Trains a low-rank adapter; the model's own weights stay as they are.
+    /// Trains a low-rank adapter; the base weights are frozen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lora: Option<LoraSettings>,
 }
@@ -162,9 +166,9 @@ pub struct InitModel {
     pub rope_theta: f64,
     /// Byte-level BPE vocabulary, special tokens included.
     pub vocab_size: usize,
-    /// Extra special tokens, one id each, besides ChatML's.
+    /// Special tokens in addition to ChatML's, one id each.
     pub special_tokens: Vec<String>,
-    /// Rows of `data.train` the tokenizer is trained on.
+    /// Number of rows of `data.train` that the tokenizer is trained on.
     pub tokenizer_rows: usize,
 }
 
@@ -185,18 +189,18 @@ impl Default for InitModel {
     }
 }
 
-/// A new low-rank adapter (LoRA, arXiv:2106.09685), saved as PEFT saves it. A `policy.model` that is an adapter's directory is
-/// trained on without this.
+/// A new low-rank adapter (LoRA, arXiv:2106.09685), saved in PEFT's format. Training of an existing
+/// adapter (`policy.model` is its directory) does not need this.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LoraSettings {
-    /// Rows of the smaller matrix.
+    /// Rank of the adapter.
     pub rank: usize,
-    /// The adapter counts `alpha / rank` times, or `alpha / sqrt(rank)` times if `rank_stabilized`.
+    /// The adapter is scaled by `alpha / rank`, or by `alpha / sqrt(rank)` if `rank_stabilized`.
     pub alpha: f64,
     /// Scales by the square root of the rank (arXiv:2312.03732).
     pub rank_stabilized: bool,
-    /// Projections that have a part of it, by the end of their names.
+    /// Projections with an adapter, by the end of their names.
     pub targets: Vec<String>,
 }
 
@@ -212,12 +216,12 @@ impl Default for LoraSettings {
 pub struct RolloutSettings {
     /// Trajectories in flight at once.
     pub concurrency: usize,
-    /// Script worker threads; 0 picks one for every four cores.
+    /// Script worker threads; 0 is one per four cores.
     pub workers: usize,
-    /// Failed trajectories are sampled again up to so many times: in a fresh environment, from another random stream. One that
-    /// could only fail again is not.
+    /// Maximum number of retries of a failed trajectory, each in a fresh environment with another
+    /// random stream. Failures that would recur are not retried.
     pub retries: usize,
-    /// Share of failed trajectories in a step above which the run stops.
+    /// Fraction of failed trajectories in a step above which the run stops.
     pub max_failure_rate: f64,
 }
 
@@ -227,24 +231,25 @@ impl Default for RolloutSettings {
     }
 }
 
-/// How to train. In Lua: `r1.grpo { … }`, `r1.ppo { … }`, `r1.sft { … }`, or `r1.trainer { algorithm = … }`.
+/// The training algorithm and its settings. In Lua: `r1.grpo { … }`, `r1.ppo { … }`, `r1.sft { …
+/// }`, or `r1.trainer { algorithm = … }`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "algorithm", rename_all = "lowercase")]
 pub enum Trainer {
-    /// The loop without a critic.
+    /// Reinforcement learning without a critic.
     Grpo(Learner),
-    /// The loop with one.
+    /// Reinforcement learning with a critic.
     Ppo(Learner),
     Sft(Sft),
 }
 
 impl Trainer {
-    /// Whether sampling records the experts of tokens.
+    /// Whether sampling records the experts of each token (`trainer.routing_replay`).
     pub fn replays_routing(&self) -> bool {
         matches!(self, Self::Grpo(learner) | Self::Ppo(learner) if learner.routing_replay == RoutingReplay::Rollout)
     }
 
-    /// Whether activations are computed again in the backward pass.
+    /// Whether activations are recomputed in the backward pass.
     pub fn gradient_checkpointing(&self) -> bool {
         match self {
             Self::Grpo(learner) | Self::Ppo(learner) => learner.gradient_checkpointing,
@@ -260,7 +265,7 @@ pub enum Normalize {
     None,
 }
 
-/// How token losses become one number; 'seq' is a trajectory.
+/// Aggregation of token losses to a scalar. `seq` is a trajectory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LossAgg {
@@ -280,25 +285,29 @@ pub struct Sft {
     pub batch_size: usize,
     /// Learning rate after the warm-up.
     pub lr: f64,
-    /// Steps over which the learning rate rises on a straight line to `lr`.
+    /// Steps over which the learning rate rises linearly to `lr`.
     pub warmup: usize,
-    /// After the warm-up the learning rate falls along half a cosine to this share of `lr`; 1 keeps it constant.
+    /// Final learning rate of the cosine decay after the warm-up, as a fraction of `lr`; 1 is a
+    /// constant rate.
     pub final_lr: f64,
     /// Decay rates of AdamW's first and second moments.
     pub betas: (f64, f64),
-    /// Decoupled weight decay, of matrices only.
+    /// Decoupled weight decay, applied to matrices only.
     pub weight_decay: f64,
-    /// The gradient's norm is clipped to this; 0 clips nothing.
+    /// Maximum gradient norm; 0 is off.
     pub max_grad_norm: f64,
-    /// Tokens per forward pass. A step's conversations are packed into as many passes as they need.
+    /// Maximum number of tokens per forward pass. The conversations of a step are packed into as
+    /// many passes as necessary.
     pub tokens_per_batch: usize,
-    /// Longest conversation, tokens; 0 is the model's context.
+    /// Maximum length of a conversation, tokens; 0 is the model's context.
     pub max_length: usize,
-    /// What happens to a longer one.
+    /// Handling of longer conversations.
     pub overlong: Overlong,
-    /// Evaluations of `data.eval` in a row without a lower loss after which the run stops; 0 never stops early.
+    /// Consecutive evaluations of `data.eval` without a lower loss after which the run stops; 0
+    /// disables early stopping.
     pub patience: usize,
-    /// Keep only the inputs of the layers until the backward pass, which computes the rest again.
+    /// Keeps only the inputs of the layers and recomputes the other activations in the backward
+    /// pass.
     pub gradient_checkpointing: bool,
 }
 
@@ -322,16 +331,16 @@ impl Default for Sft {
     }
 }
 
-/// What supervised training does with a conversation that is too long.
+/// Handling of conversations longer than `trainer.max_length` in supervised fine-tuning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Overlong {
     /// The run ends with an error that names the row.
     #[default]
     Error,
-    /// It is left out, and the next one takes its place.
+    /// The conversation is skipped, and the next one is used instead.
     Skip,
-    /// Its end is cut off.
+    /// The conversation is truncated at its end.
     Truncate,
 }
 
@@ -340,43 +349,44 @@ pub enum Overlong {
 pub struct EvalSettings {
     /// Steps between evaluations; 0 evaluates before and after only.
     pub every: usize,
-    /// Rows of `data.eval` used, of each of its datasets; 0 is all.
+    /// Rows evaluated of each dataset of `data.eval`; 0 is all.
     pub limit: usize,
-    /// Whether the policy is evaluated before the first step.
+    /// Evaluates the policy before the first step.
     pub before: bool,
-    /// Whether it is evaluated after the last step.
+    /// Evaluates the policy after the last step.
     pub after: bool,
     /// Sampling temperature; 0 is greedy.
     pub temperature: f64,
-    /// Smallest set of tokens whose probabilities add up to this; `sampling.top_p` if `nil`.
+    /// Nucleus sampling threshold; `sampling.top_p` if `nil`.
     pub top_p: Option<f64>,
-    /// Most likely tokens that are drawn from, 0 for all; `sampling.top_k` if `nil`.
+    /// Number of most likely tokens to sample from, 0 for all; `sampling.top_k` if `nil`.
     pub top_k: Option<usize>,
-    /// Least probability, as a share of the most likely token's; `sampling.min_p` if `nil`.
+    /// Minimum probability relative to the most likely token; `sampling.min_p` if `nil`.
     pub min_p: Option<f64>,
-    /// Tokens of a reply at most; `sampling.max_new_tokens` if `nil`.
+    /// Maximum number of response tokens; `sampling.max_new_tokens` if `nil`.
     pub max_new_tokens: Option<usize>,
-    /// Steps after which a trajectory is cut off; the environment's own setting if `nil`.
+    /// Steps after which a trajectory is truncated; `env.max_steps` if `nil`.
     pub max_steps: Option<usize>,
-    /// The environment of all evaluation tasks, by its name in `envs`; what rows name if empty. A recipe may also give one
-    /// here: `eval = { env = r1.env { … } }`.
+    /// Environment of all evaluation tasks, by its name in `envs`; if empty, the `env` column of
+    /// each row. A recipe can also define it here: `eval = { env = r1.env { … } }`.
     pub env: String,
-    /// Named reward part that counts as accuracy; empty: total reward > 0.
+    /// Name of the reward part that is reported as accuracy; if empty, accuracy is total
+    /// reward > 0.
     pub accuracy: String,
     /// Trajectories that are stored of each evaluation, spread evenly over its tasks; 0 stores none.
     pub store: usize,
 }
 
 impl EvalSettings {
-    /// How replies are sampled in evaluation, where training samples with `usual`.
-    pub fn sampling(&self, usual: &Sampling) -> Sampling {
+    /// Sampling settings of evaluation: these, with `training` for those that are not set.
+    pub fn sampling(&self, training: &Sampling) -> Sampling {
         Sampling {
             temperature: self.temperature,
-            top_p: self.top_p.unwrap_or(usual.top_p),
-            top_k: self.top_k.unwrap_or(usual.top_k),
-            min_p: self.min_p.unwrap_or(usual.min_p),
-            max_new_tokens: self.max_new_tokens.unwrap_or(usual.max_new_tokens),
-            ..usual.clone()
+            top_p: self.top_p.unwrap_or(training.top_p),
+            top_k: self.top_k.unwrap_or(training.top_k),
+            min_p: self.min_p.unwrap_or(training.min_p),
+            max_new_tokens: self.max_new_tokens.unwrap_or(training.max_new_tokens),
+            ..training.clone()
         }
     }
 }
@@ -406,11 +416,11 @@ impl Default for EvalSettings {
 pub struct CheckpointSettings {
     /// Steps between checkpoints; 0 writes only the last.
     pub every: usize,
-    /// How many to keep; 0 keeps all.
+    /// Number of checkpoints kept; 0 keeps all.
     pub keep: usize,
-    /// Type of the weights that `--out` writes; `auto` is the type of the model's files that the run began from.
+    /// Type of the weights written by `--out`; `auto` is the type of the initial model's files.
     pub export: Dtype,
-    /// `--out` writes the model with its adapter merged into the weights, not the adapter alone.
+    /// `--out` merges the adapter into the weights instead of writing the adapter alone.
     pub merge: bool,
 }
 
@@ -433,16 +443,16 @@ pub struct Limits {
     /// Memory of one script worker, MiB.
     #[serde(deserialize_with = "units::mib")]
     pub memory: usize,
-    /// Memory of one trajectory, MiB: its state, and what one of its calls adds to the worker's.
+    /// Memory of one trajectory, MiB: its state, plus what one call adds to the worker's memory.
     #[serde(deserialize_with = "units::mib")]
     pub trajectory: usize,
-    /// Text of one observation, and of one argument of a host function, MiB.
+    /// Size of one observation, and of one argument of a host function, MiB.
     #[serde(deserialize_with = "units::mib")]
     pub text: usize,
-    /// Text of one tool's result, KiB; a longer one is cut, and says so.
+    /// Size of one tool result, KiB; a longer result is truncated with a notice.
     #[serde(deserialize_with = "units::kib")]
     pub result: usize,
-    /// Lines that one call may log; more are dropped and counted.
+    /// Maximum number of lines logged by one call; further lines are dropped and counted.
     pub log: usize,
 }
 

@@ -1,4 +1,5 @@
-//! Patterns in which `*` matches any characters, `/` and `.` included; no other character is special.
+//! Patterns in which `*` matches any characters, `/` and `.` included; no other character is
+//! special.
 
 /// Whether `pattern` matches all of `name`.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
@@ -6,7 +7,7 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let Some(mut left) = name.strip_prefix(first) else { return false };
     let mut parts = rest.split('*');
     let last = parts.next_back().unwrap_or_default();
-    // The first place of a part leaves most to those behind it.
+    // The leftmost match of a part leaves the longest rest for the following parts.
     for part in parts {
         match left.find(part) {
             Some(at) => left = &left[at + part.len()..],

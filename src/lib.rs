@@ -1,21 +1,24 @@
-//! r1: an embedded-scripting runtime for training and running LLM agents with reinforcement learning.
+//! r1: an embedded-scripting runtime for training and running LLM agents with reinforcement
+//! learning.
 //!
-//! A Rust host owns model execution, optimisation and storage. Lua scripts own environments, context policies, tools and
-//! rewards. This file lists the modules; ARCHITECTURE.md follows one training step through them.
+//! A Rust host owns model execution, optimisation and storage. Lua scripts own environments,
+//! context policies, tools and rewards. This file lists the modules; ARCHITECTURE.md follows one
+//! training step through them.
 //!
-//! - [`mdp`]: plain data of the step-level decision process: message, observation, action, step, trajectory
-//! - [`config`]: a recipe's settings, typed, with defaults; what a script and the command line may set
-//! - [`answers`]: final answers of replies, and whether two of them are equal
-//! - [`text`]: tokenizers, chat templates, tool-call formats; text to ids and back, token in / token out
+//! - [`mdp`]: plain data of the step-level MDP: message, observation, action, step, trajectory
+//! - [`config`]: typed settings of recipes with their defaults
+//! - [`answers`]: final answers of responses, and their comparison
+//! - [`text`]: tokenizers, chat templates, tool-call formats; token-in, token-out rendering
 //! - [`net`]: HTTP client with progress and cancellation
-//! - [`hub`]: models and datasets of the Hugging Face hub, and their cache
+//! - [`hub`]: models and datasets from the Hugging Face Hub, and their cache
 //! - [`model`]: transformer architectures over libtorch, their weights and key-value caches
-//! - [`native`]: C++ over libtorch: operations that `tch` does not bind, and CPU kernels (docs/cpu-kernels.md)
-//! - [`engine`]: continuous-batching generation, sampling, prefix reuse; the [`engine::Policy`] trait
+//! - [`native`]: C++ over libtorch: operations that `tch` does not bind, and CPU kernels
+//! - [`engine`]: continuous-batching generation, sampling, prefix reuse; the [`engine::Policy`]
+//!   trait
 //! - [`rl`]: pure tensor maths: advantages, losses, masks, packing, schedules, the optimiser
 //! - [`script`]: the only module that uses Lua: VM, limits, sandbox, the `r1` API
 //! - [`tools`]: host tools: sandboxed interpreters
-//! - [`rollout`]: runs trajectories: environment and policy
+//! - [`rollout`]: rollouts: trajectories of an environment and a policy
 //! - [`store`]: run directory, trajectories in Parquet, checkpoints
 //! - [`train`]: the training loops: GRPO, PPO, SFT
 //! - [`services`]: models for `r1 lua` programs, on the thread that owns the tensors
@@ -24,7 +27,7 @@
 //! - [`units`]: times and sizes as text
 //! - [`error`]: the error type, exit codes, hints
 //!
-//! Shape letters used everywhere: B trajectories (or rows), G group size, T tokens, H heads, D head dimension,
+//! Shape letters: B trajectories (or rows), G group size, T tokens, H heads, D head dimension,
 //! E hidden size, V vocabulary.
 
 pub mod answers;

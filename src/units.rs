@@ -1,19 +1,19 @@
-//! Times and sizes in settings and options: numbers in the unit of the setting, or text with a unit of its own.
+//! Times and sizes in settings: a number in the setting's unit, or text with a unit.
 
 use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 
-/// What a time may be, for messages.
+/// Accepted forms of a time, for messages.
 pub const TIME: &str = "a number of seconds, or text such as \"5s\"";
 
-/// What a size may be, for messages.
+/// Accepted forms of a size, for messages.
 pub const SIZE: &str = "a whole number, or text such as \"512MiB\"";
 
-/// Bytes of the units that bare numbers have.
+/// Units of bare numbers, in bytes.
 const KIB: f64 = 1024.0;
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// Seconds of a text: `"5"`, `"5s"`, `"500ms"`, `"2m"`, `"2min"`, `"1h"`.
+/// Parses a time to seconds: `"5"`, `"5s"`, `"500ms"`, `"2m"`, `"2min"`, `"1h"`.
 pub fn seconds(text: &str) -> Option<f64> {
     let (number, unit) = split(text)?;
     let factor = match unit {
@@ -27,12 +27,13 @@ pub fn seconds(text: &str) -> Option<f64> {
     Some(number * factor)
 }
 
-/// MiB of a text, rounded up: `"512"`, `"512MiB"`, `"1GiB"`. `MB` and `M` mean the same as `MiB`, and so on.
+/// Parses a size to MiB, rounded up: `"512"`, `"512MiB"`, `"1GiB"`. `MB` and `M` mean the same as
+/// `MiB`, and so on.
 pub fn mebibytes(text: &str) -> Option<u64> {
     bytes(text, MIB).map(|bytes| (bytes / MIB).ceil() as u64)
 }
 
-/// Bytes of a text; a number alone is in `unit` bytes.
+/// Parses a size to bytes; a bare number is in units of `unit` bytes.
 fn bytes(text: &str, unit: f64) -> Option<f64> {
     let (number, name) = split(text)?;
     let factor = match name.to_ascii_lowercase().as_str() {
@@ -47,7 +48,7 @@ fn bytes(text: &str, unit: f64) -> Option<f64> {
     Some(number * factor)
 }
 
-/// A number that is not negative, and its unit.
+/// A non-negative number and its unit.
 fn split(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -55,7 +56,7 @@ fn split(text: &str) -> Option<(f64, &str)> {
     number.is_finite().then_some((number, text[end..].trim()))
 }
 
-/// Seconds, from a number or a text with a unit.
+/// Deserialises a time to seconds.
 pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let read = match Value::deserialize(deserializer)? {
         Value::Number(number) => number.as_f64(),
@@ -65,12 +66,12 @@ pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D:
     read.ok_or_else(|| de::Error::custom(format!("expected {TIME}")))
 }
 
-/// Whole MiB, rounded up.
+/// Deserialises a size to MiB, rounded up.
 pub(crate) fn mib<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
     size(deserializer, MIB)
 }
 
-/// Whole KiB, rounded up.
+/// Deserialises a size to KiB, rounded up.
 pub(crate) fn kib<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
     size(deserializer, KIB)
 }

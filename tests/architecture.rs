@@ -269,3 +269,78 @@ fn scripts_stay_within_reading_length() {
         }
     }
 }
+
+/// Widest line of a comment and of prose, in characters.
+const PROSE_WIDTH: usize = 100;
+
+/// Parts of `src` with wider comment lines. Remove a part when it has none left.
+const WIDE_COMMENTS: &[&str] = &[
+    "answers", "build", "cli", "engine", "error", "hub", "mdp", "model", "native", "net", "rl", "rollout", "script",
+    "services", "store", "text", "tools", "train",
+];
+
+/// Pages that are generated, or have text from a generator between their tables.
+const GENERATED_PAGES: &[&str] = &["coming-from.md", "containment.md", "lua.md", "metrics.md", "settings.md"];
+
+#[test]
+fn comment_lines_are_at_most_100_characters_wide() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut wide = Vec::new();
+    let sources = ["rs", "cpp", "h", "inc"];
+    for path in files_below(&root.join("src"), &sources).into_iter().chain([root.join("build.rs")]) {
+        let relative =
+            path.strip_prefix(root.join("src")).or_else(|_| path.strip_prefix(root)).expect("below the root");
+        let relative = relative.to_string_lossy().into_owned();
+        let part = relative.split(['/', '.']).next().unwrap_or_default();
+        if WIDE_COMMENTS.contains(&part) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("readable source");
+        let is_comment = |line: &str| line.trim_start().starts_with("//");
+        wide.extend(wide_lines(&relative, &text, is_comment));
+    }
+    assert!(wide.is_empty(), "break these comments at {PROSE_WIDTH} characters:\n{}", wide.join("\n"));
+}
+
+#[test]
+fn prose_lines_of_docs_are_at_most_100_characters_wide() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let top = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root.join(name));
+    let mut wide = Vec::new();
+    for path in files_below(&root.join("docs"), &["md"]).into_iter().chain(top) {
+        let relative = path.strip_prefix(root).expect("below the root").to_string_lossy().into_owned();
+        if GENERATED_PAGES.iter().any(|page| relative.ends_with(page)) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("readable page");
+        let mut in_code = false;
+        let is_prose = |line: &str| {
+            let fence = line.trim_start().starts_with("```");
+            in_code ^= fence;
+            !fence && !in_code && !line.trim_start().starts_with('|')
+        };
+        wide.extend(wide_lines(&relative, &text, is_prose));
+    }
+    assert!(wide.is_empty(), "break these lines at {PROSE_WIDTH} characters:\n{}", wide.join("\n"));
+}
+
+/// `PATH:LINE` of each selected line that is too wide.
+fn wide_lines(path: &str, text: &str, mut select: impl FnMut(&str) -> bool) -> Vec<String> {
+    let selected = text.lines().enumerate().filter(|(_, line)| select(line));
+    let wide = selected.filter(|(_, line)| line.chars().count() > PROSE_WIDTH);
+    wide.map(|(number, _)| format!("{path}:{}", number + 1)).collect()
+}
+
+fn files_below(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a readable folder") {
+        let path = entry.expect("a readable entry").path();
+        if path.is_dir() {
+            found.extend(files_below(&path, extensions));
+        } else if path.extension().is_some_and(|extension| extensions.iter().any(|one| extension == *one)) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}

@@ -121,13 +121,13 @@ function LossBatch:sum(x) end
 function LossBatch:count(unit) end
 
 ---x where the condition is true, y elsewhere.
----@param condition r1.LossTensor Truths
+---@param condition r1.LossTensor Booleans
 ---@param x r1.LossTensor|number
 ---@param y r1.LossTensor|number
 ---@return r1.LossTensor
 function LossBatch:where(condition, x, y) end
 
----Writes a metric loss/NAME: the mean of a tensor over the tokens computed (truths count as 0 and 1), or a scalar.
+---Writes a metric loss/NAME: the mean of a tensor over the tokens computed (booleans count as 0 and 1), or a scalar.
 ---@param name string
 ---@param x r1.LossTensor
 function LossBatch:log(name, x) end
@@ -399,7 +399,7 @@ function Context:map(change) end
 ---@return number
 function Context:tokens() end
 
----A number, or a truth, for each sampled token; + - * / ^ go token by token.
+---A number, or a boolean, per response token; + - * / ^ are elementwise.
 ---@class r1.LossTensor
 local LossTensor = {}
 
@@ -495,17 +495,17 @@ function LossTensor:eq(other) end
 ---@return r1.LossTensor
 function LossTensor:ne(other) end
 
----Whether both truths hold.
+---Whether both are true.
 ---@param other r1.LossTensor|number
 ---@return r1.LossTensor
 function LossTensor:logical_and(other) end
 
----Whether one of both truths holds.
+---Whether at least one is true.
 ---@param other r1.LossTensor|number
 ---@return r1.LossTensor
 function LossTensor:logical_or(other) end
 
----Whether the truth does not hold.
+---Negation of a boolean tensor.
 ---@return r1.LossTensor
 function LossTensor:logical_not() end
 

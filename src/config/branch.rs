@@ -3,17 +3,19 @@
 use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::Value;
 
-/// How a group becomes trees: some of its tries begin at the beginning, the others in the middle of those.
+/// Tree sampling: some trajectories of a group start at the task, the others continue from
+/// intermediate states of those.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Branch {
-    /// Tries of a group that begin at the beginning; the rest of it branches off them. 0: all do, and nothing branches.
+    /// Trajectories of a group that start at the task; the others branch off from them. 0: no tree
+    /// sampling.
     pub roots: usize,
-    /// Which states are branched from.
+    /// States to branch from.
     pub at: BranchAt,
     /// Branches from one state.
     pub width: usize,
-    /// In how many rounds: what branches off in one may be branched from in the next.
+    /// Rounds of branching; branches of one round can be branched from in the next.
     pub rounds: usize,
 }
 
@@ -23,25 +25,27 @@ impl Default for Branch {
     }
 }
 
-/// Which states of a trajectory are branched from, of those after its first step in which it goes on.
+/// States of a trajectory to branch from. Candidates are the states after its first step where it
+/// does not end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BranchAt {
-    /// Any, all equally likely (Tree-GRPO, arXiv:2509.21240).
+    /// Any state, chosen uniformly (Tree-GRPO, arXiv:2509.21240).
     Random,
-    /// Those whose replies were least sure: the mean of `-logp` over a reply's tokens (TreeRL, arXiv:2506.11902, by tokens).
+    /// The states with the least certain responses: mean of `-logp` over the response tokens
+    /// (TreeRL, arXiv:2506.11902, which ranks tokens).
     Entropy,
-    /// The one after the first step that called a tool (ARPO, arXiv:2507.19849, looks there).
+    /// The state after the first step with a tool call (ARPO, arXiv:2507.19849).
     FirstTool,
-    /// Those after so many steps.
+    /// The states after these numbers of steps.
     #[serde(untagged)]
     Steps(Vec<u32>),
 }
 
-/// The names, for serde's words about one that is none.
+/// The names of [`BranchAt`]; serde lists them in the error for an unknown name.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Named {
+enum BranchName {
     Random,
     Entropy,
     FirstTool,
@@ -49,15 +53,15 @@ enum Named {
 
 impl<'de> Deserialize<'de> for BranchAt {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let odd = || de::Error::custom("expected a name or a list of steps");
+        let invalid = || de::Error::custom("expected a name or a list of steps");
         match Value::deserialize(deserializer)? {
-            name @ Value::String(_) => Ok(match Named::deserialize(name).map_err(de::Error::custom)? {
-                Named::Random => Self::Random,
-                Named::Entropy => Self::Entropy,
-                Named::FirstTool => Self::FirstTool,
+            name @ Value::String(_) => Ok(match BranchName::deserialize(name).map_err(de::Error::custom)? {
+                BranchName::Random => Self::Random,
+                BranchName::Entropy => Self::Entropy,
+                BranchName::FirstTool => Self::FirstTool,
             }),
-            steps @ Value::Array(_) => Vec::<u32>::deserialize(steps).map(Self::Steps).map_err(|_| odd()),
-            _ => Err(odd()),
+            steps @ Value::Array(_) => Vec::<u32>::deserialize(steps).map(Self::Steps).map_err(|_| invalid()),
+            _ => Err(invalid()),
         }
     }
 }
@@ -71,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_names_or_steps() {
+    fn branch_at_is_a_name_or_a_list_of_steps() {
         let read = |value: Value| serde_json::from_value::<BranchAt>(value).map_err(|error| error.to_string());
         for (value, at) in [
             (json!("random"), BranchAt::Random),

@@ -1,4 +1,4 @@
-//! Settings of an environment: its limits, and what calls of tools earn.
+//! Settings of an environment: limits, tool calls and process rewards.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,34 +6,37 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EnvSettings {
-    /// How tool calls are written: `auto` (what the model's chat template asks for), `hermes`, `qwen3_coder`, `llama3`,
-    /// `pythonic`, `mistral`, `deepseek_v3`, `deepseek_v31`, `harmony`, `retool`, `tir`, `answer`, or the name of a format of
-    /// the recipe's own (`r1.format`).
+    /// Tool-call format: `auto` (the format of the model's chat template), `hermes`, `qwen3_coder`,
+    /// `llama3`, `pythonic`, `mistral`, `deepseek_v3`, `deepseek_v31`, `harmony`, `retool`, `tir`,
+    /// `answer`, or the name of a format defined with `r1.format`.
     pub format: String,
-    /// Reaching it truncates the trajectory.
+    /// Steps after which a trajectory is truncated.
     pub max_steps: usize,
-    /// Tokens sampled for all replies of a trajectory. The last reply has what is left; reaching it truncates. 0 is no limit.
+    /// Maximum number of response tokens of a trajectory, which is truncated there; 0 is no limit.
+    /// The last response is limited to the remaining tokens.
     pub max_tokens: usize,
-    /// What a prompt that leaves no room for a reply does to a trajectory that has sampled something: `end` truncates it, and
-    /// it is scored and trained on; `fail` makes it a failure.
+    /// Handling of a prompt that leaves no room for a response, after at least one response: `end`
+    /// truncates the trajectory, which is scored and trained on; `fail` makes it a failure.
     pub on_overflow: OnOverflow,
-    /// Most calls of a reply that are carried out; 0 is no limit.
+    /// Maximum number of tool calls executed per response; 0 is no limit.
     pub max_calls: usize,
-    /// What happens to a reply with more calls than that: `refuse` carries out the first ones and answers the others with an
-    /// error; `refuse_all` carries out none; `ignore` carries out the first ones and answers no others.
+    /// Handling of a response with more calls: `refuse` executes the first calls and returns an
+    /// error for the others; `refuse_all` executes none; `ignore` executes the first calls and
+    /// returns nothing for the others.
     pub excess_calls: ExcessCalls,
-    /// Which replies must call a tool: none (`auto`), the first of a trajectory (`first`) or all (`required`). One that does
-    /// not counts as a malformed call, and the trajectory goes on.
+    /// Responses that must call a tool: none (`auto`), the first of a trajectory (`first`) or all
+    /// (`required`). A response without a required call counts as a malformed call, and the
+    /// trajectory continues.
     pub tool_choice: ToolChoice,
-    /// Longest result of a tool in tokens of the policy; a longer one is cut, and says so. 0 is no limit. A tool's own
-    /// `max_result_tokens` takes precedence.
+    /// Maximum length of a tool result in tokens of the policy; a longer result is truncated with a
+    /// notice. 0 is no limit. A tool's own `max_result_tokens` takes precedence.
     pub max_result_tokens: usize,
-    /// Process rewards of calls by how they end.
+    /// Process rewards of tool calls by outcome.
     pub call_rewards: CallRewards,
-    /// System prompt the default `reset` puts first; empty for none.
+    /// System prompt of the default `reset`; empty for none.
     pub system: String,
-    /// Text that every reply begins with, such as `<think>\n`. It is the end of the prompt: it is not sampled and not trained
-    /// on, and the environment sees it as the beginning of the reply.
+    /// Text that every response starts with, such as `<think>\n`. It is part of the prompt, so it
+    /// is neither sampled nor trained on; the environment sees it as the start of the response.
     pub reply_prefix: String,
 }
 
@@ -55,31 +58,31 @@ impl Default for EnvSettings {
     }
 }
 
-/// What happens to a reply with more calls than `env.max_calls`.
+/// Handling of a response with more calls than `env.max_calls`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExcessCalls {
-    /// The first ones are carried out, the others are refused.
+    /// The first calls are executed, the others are refused.
     Refuse,
-    /// All are refused.
+    /// All calls are refused.
     RefuseAll,
-    /// The first ones are carried out, the others get no answer.
+    /// The first calls are executed, the others are ignored.
     Ignore,
 }
 
-/// Which replies must call a tool.
+/// Responses that must call a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolChoice {
-    /// The policy decides.
+    /// None.
     Auto,
-    /// The first one of a trajectory.
+    /// The first response of a trajectory.
     First,
-    /// Every one.
+    /// All responses.
     Required,
 }
 
-/// Process rewards of calls, where the tool gives none of its own.
+/// Process rewards of tool calls; a reward that the tool returns takes precedence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CallRewards {
@@ -87,18 +90,19 @@ pub struct CallRewards {
     pub ok: f64,
     /// The tool failed or timed out.
     pub failed: f64,
-    /// The call was not carried out: an unknown tool, arguments that do not fit, more calls than `env.max_calls`.
+    /// The call was not executed: unknown tool, invalid arguments, or more calls than
+    /// `env.max_calls`.
     pub refused: f64,
     /// The call could not be parsed, or is missing where `env.tool_choice` requires one.
     pub malformed: f64,
 }
 
-/// What a full context does to a trajectory.
+/// Handling of a trajectory whose context is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnOverflow {
-    /// It is truncated.
+    /// The trajectory is truncated.
     End,
-    /// It fails as `context_overflow`.
+    /// The trajectory fails with `context_overflow`.
     Fail,
 }

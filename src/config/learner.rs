@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 
 use super::{Branch, LossAgg};
 
-/// How to learn from trajectories. The defaults are those of GRPO; [`Algorithm::settings`] gives those of the others.
+/// Settings of policy optimisation. The defaults are those of GRPO; [`Algorithm::settings`] has
+/// those of other algorithms.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Learner {
@@ -14,72 +15,78 @@ pub struct Learner {
     pub group_size: usize,
     /// Tasks per step.
     pub groups_per_step: usize,
-    /// Some of a group's tries go on from the middle of others.
+    /// Tree sampling: some trajectories of a group continue from intermediate states of others.
     pub branch: Branch,
 
-    /// From rewards (and values) to advantages: one of `rl::advantages::Estimator::NAMES`, or `custom` for the recipe's
+    /// Advantage estimator: one of `rl::advantages::Estimator::NAMES`, or `custom` for the recipe's
     /// function `advantage`.
     pub estimator: Choice,
-    /// What is done to rewards before: `rl::rewards::Shaping`.
+    /// Reward shaping before the estimator: `rl::rewards::Shaping`.
     pub shaping: Map<String, Value>,
-    /// From log-probabilities and advantages to a loss: one of `rl::objective::Objective::NAMES`.
+    /// Policy loss: one of `rl::objective::Objective::NAMES`, or `custom` for the recipe's function
+    /// `loss`.
     pub loss: Choice,
-    /// `{ clip_low, clip_high }` of the loss; its own where this is left out.
+    /// `{ clip_low, clip_high }`; the default of the loss if `nil`.
     pub clip: Option<(f64, f64)>,
-    /// How token losses become one number; the loss's own way where this is left out.
+    /// Aggregation of token losses; the default of the loss if `nil`.
     pub loss_agg: Option<LossAgg>,
-    /// Weight of the entropy bonus.
+    /// Coefficient of the entropy bonus.
     pub entropy: f64,
     pub kl: Kl,
-    /// Weights for tokens that other weights, or other arithmetic, sampled: `rl::correction::Importance`.
+    /// Importance weights for the mismatch between sampler and learner:
+    /// `rl::correction::Importance`.
     pub importance: Option<Map<String, Value>>,
-    /// Sequences left out because they are too unlikely under the learner: `rl::correction::Rejection`.
+    /// Rejection of sequences that are too unlikely under the learner: `rl::correction::Rejection`.
     pub rejection: Option<Map<String, Value>>,
 
     pub lr: f64,
     /// Steps over which the learning rate rises from 0.
     pub warmup: usize,
-    /// What it does then.
+    /// Schedule of the learning rate after the warm-up.
     pub decay: Decay,
-    /// Where `linear` and `cosine` end, as a share of `lr`.
+    /// Final learning rate of `linear` and `cosine`, as a fraction of `lr`.
     pub final_lr: f64,
     pub weight_decay: f64,
     /// Global gradient norm above which gradients are scaled down; 0 is off.
     pub max_grad_norm: f64,
-    /// Weights with settings of their own; the first that names a weight counts.
+    /// Parameter groups with their own settings; the first match applies.
     pub groups: Vec<WeightGroup>,
-    /// Weights that stay as they are: names, with `*` for anything.
+    /// Frozen weights, by name; `*` matches anything.
     pub freeze: Vec<String>,
-    /// Decay of an average of the weights, which the run leaves as a model in `ema/`; 0 is off.
+    /// Decay of the exponential moving average of the weights, saved as a model in `ema/`; 0 is
+    /// off.
     pub ema: f64,
 
     /// Passes over each rollout.
     pub epochs: usize,
-    /// Optimiser steps a pass.
+    /// Optimiser steps per pass.
     pub mini_batches: usize,
-    /// What a mini-batch holds: whole trajectories, or the steps of one number, the last ones first.
+    /// Content of a mini-batch: whole trajectories, or all steps with the same index, last index
+    /// first.
     pub mini_batch_by: MiniBatchBy,
-    /// By step: the advantages of a trajectory's earlier steps are multiplied by how much likelier its later steps have
-    /// become in this pass, kept within `1 ± step_ratio_clip`.
+    /// With `mini_batch_by = "step"`: clip range of the factor on the advantages of earlier steps,
+    /// the probability ratio of the later steps after their update in this pass.
     pub step_ratio_clip: f64,
-    /// Most tokens computed at once; changes memory and speed, never the result beyond rounding.
+    /// Maximum number of tokens per micro-batch. It affects memory and speed; results are equal up
+    /// to rounding.
     pub tokens_per_batch: usize,
-    /// Keep only the inputs of the layers until the backward pass, which computes the rest again: less memory, more time,
-    /// the same gradients.
+    /// Keeps only the inputs of the layers and recomputes the other activations in the backward
+    /// pass: less memory, more time, the same gradients.
     pub gradient_checkpointing: bool,
 
-    /// What a learner does with the experts that sampled tokens were routed to, in a mixture of experts.
+    /// Routing of sampled tokens in the learner, for mixture-of-experts models.
     pub routing_replay: RoutingReplay,
 
     pub filter: Filter,
-    /// Of the loop with a critic.
+    /// Used by algorithms with a critic.
     pub critic: CriticSettings,
 
-    /// What to do about a loss or gradient that is not a number.
+    /// Handling of a NaN or infinite loss or gradient.
     pub on_nan: OnNan,
-    /// Stop when sampler and learner log-probabilities differ by more than this; 0 is off.
+    /// Stops the run when log-probabilities of sampler and learner differ by more; 0 is off.
     pub max_mismatch: f64,
-    /// Take the behaviour log-probabilities from the learner when they differ by more than this; 0 never does.
+    /// Recomputes the behaviour log-probabilities with the learner when they differ by more; 0 is
+    /// off.
     pub recompute_above: f64,
 }
 
@@ -124,15 +131,15 @@ impl Default for Learner {
     }
 }
 
-/// Settings of the weights that a pattern names.
+/// A parameter group: the weights that match a pattern, and their settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WeightGroup {
-    /// A name, with `*` for anything; all of them by default.
+    /// Name pattern, `*` matches anything; all weights by default.
     pub weights: String,
-    /// In place of `trainer.weight_decay`, also for gains and biases.
+    /// Replaces `trainer.weight_decay`, also for norm gains and biases.
     pub weight_decay: Option<f64>,
-    /// The learning rate is multiplied by this.
+    /// Factor on the learning rate.
     pub lr: f64,
 }
 
@@ -143,13 +150,13 @@ impl Default for WeightGroup {
 }
 
 impl Learner {
-    /// Whether its estimator wants the values of a critic.
+    /// Whether the estimator needs the values of a critic.
     pub fn wants_values(&self) -> bool {
         self.estimator.name.starts_with("gae")
     }
 }
 
-/// Something chosen by name, with options of its own: `"grpo"`, or `{ name = "grpo", normalize = "none" }`.
+/// A choice by name with options: `"grpo"`, or `{ name = "grpo", normalize = "none" }`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "ChoiceForm")]
 pub struct Choice {
@@ -188,7 +195,7 @@ impl Choice {
     }
 }
 
-/// The learning rate after its warm-up.
+/// Schedule of the learning rate after the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decay {
@@ -197,51 +204,53 @@ pub enum Decay {
     Cosine,
 }
 
-/// What a mini-batch holds.
+/// Content of a mini-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MiniBatchBy {
-    /// Whole trajectories, dealt into `trainer.mini_batches`.
+    /// Whole trajectories, distributed over `trainer.mini_batches`.
     Trajectory,
-    /// The steps of one number of all trajectories, from the last number to the first (SeeUPO, arXiv:2602.06554).
+    /// The steps with the same index of all trajectories, from the last index to the first (SeeUPO,
+    /// arXiv:2602.06554).
     Step,
 }
 
-/// Which experts the learner computes sampled tokens with.
+/// Experts that the learner uses for sampled tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoutingReplay {
-    /// Those that its router chooses.
+    /// The choice of the learner's router.
     Off,
-    /// Those that sampling chose, which trajectories record (R3, arXiv:2510.11370).
+    /// The choice during sampling, recorded in the trajectories (R3, arXiv:2510.11370).
     Rollout,
 }
 
-/// What happens when a number is NaN or infinite.
+/// Handling of NaN and infinite values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnNan {
-    /// The run ends with an error; the last checkpoint stays.
+    /// The run ends with an error; the last checkpoint is kept.
     Stop,
-    /// The optimiser step is left out, named and counted.
+    /// The optimiser step is skipped, reported and counted.
     Skip,
 }
 
-/// The leash to the reference policy: the policy as it was when the run began, or the model under its adapter.
+/// KL penalty to the reference policy: the policy at the start of the run, or the base model of the
+/// adapter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Kl {
-    /// 0 means that there is no reference policy, unless the loss has a KL term of its own.
+    /// Coefficient; 0 needs no reference policy, unless the loss reads its log-probabilities.
     pub coef: f64,
     /// `k1`, `abs`, `k2` or `k3`.
     pub kind: String,
-    /// The gradient of k2, whatever the kind.
+    /// Uses the gradient of k2 for every kind.
     pub straight_through: bool,
-    /// A term of the loss, or a penalty on every token's reward.
+    /// Term of the loss, or penalty in the reward of each token.
     pub place: KlPlace,
-    /// KL a token that an adaptive coefficient steers towards; 0 keeps it fixed.
+    /// Target KL per token of an adaptive coefficient; 0 is a fixed coefficient.
     pub target: f64,
-    /// Trajectories over which it adapts.
+    /// Trajectories over which the coefficient adapts.
     pub horizon: f64,
 }
 
@@ -258,7 +267,7 @@ impl Default for Kl {
     }
 }
 
-/// Where the KL acts.
+/// Where the KL penalty is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KlPlace {
@@ -266,15 +275,17 @@ pub enum KlPlace {
     Reward,
 }
 
-/// Which groups are learned from.
+/// Selection of the groups that are trained on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Filter {
-    /// Groups without variance are replaced by new ones, sampled in the same step (DAPO, arXiv:2503.14476).
+    /// Replaces groups with equal rewards by new groups in the same step (dynamic sampling, DAPO,
+    /// arXiv:2503.14476).
     pub uniform: bool,
-    /// Most times new ones are sampled in a step.
+    /// Maximum number of such replacement rounds per step.
     pub refills: usize,
-    /// Share of groups that is kept, those with the largest deviation of rewards (StarPO-S, arXiv:2504.20073).
+    /// Fraction of groups kept: those with the largest standard deviation of rewards (StarPO-S,
+    /// arXiv:2504.20073).
     pub keep: f64,
 }
 
@@ -288,19 +299,19 @@ impl Default for Filter {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CriticSettings {
-    /// A head on the policy's own hidden states, not on a model of its own.
+    /// The critic is a value head on the policy's hidden states instead of a separate model.
     pub shared: bool,
     pub lr: f64,
-    /// Steps in which only the critic learns.
+    /// Initial steps that train only the critic.
     pub warmup: usize,
-    /// How far a value may move from that before the update; 0 is off.
+    /// Clip range of the value change per update; 0 is off.
     pub clip: f64,
-    /// Weight of the value loss beside the policy's, where the critic is shared.
+    /// Weight of the value loss with a shared critic.
     pub weight: f64,
-    /// Text that the critic alone reads before each of its rows, with `{column}` for columns of the dataset row; empty is
-    /// off. For a critic with a model of its own.
+    /// Text prepended to the critic's rows only, with `{column}` for columns of the dataset row;
+    /// empty is off. Requires a separate critic model.
     pub privileged: String,
-    /// Most tokens of it.
+    /// Maximum number of tokens of that text.
     pub privileged_tokens: usize,
 }
 
@@ -348,10 +359,10 @@ pub const ALGORITHMS: [&str; 26] = [
     "dro",
 ];
 
-/// A way to learn, and what its settings are unless a recipe says otherwise.
+/// An algorithm: its default settings, and whether it needs a critic.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Algorithm {
-    /// Whether its loop trains a critic.
+    /// Whether a critic is trained.
     pub critic: bool,
     pub settings: Learner,
 }
@@ -359,12 +370,12 @@ pub struct Algorithm {
 impl Algorithm {
     /// One of [`ALGORITHMS`].
     pub fn named(name: &str) -> Option<Self> {
-        let usual = Learner::default();
-        let one = Learner { group_size: 1, groups_per_step: 128, ..usual.clone() };
-        let of = |estimator: &str| Learner { estimator: Choice::new(estimator), ..usual.clone() };
-        let by = |loss: &str| Learner { loss: Choice::new(loss), ..usual.clone() };
+        let defaults = Learner::default();
+        let one = Learner { group_size: 1, groups_per_step: 128, ..defaults.clone() };
+        let of = |estimator: &str| Learner { estimator: Choice::new(estimator), ..defaults.clone() };
+        let by = |loss: &str| Learner { loss: Choice::new(loss), ..defaults.clone() };
         let settings = match name {
-            "grpo" => usual,
+            "grpo" => defaults,
             "dr_grpo" => Learner { estimator: Choice::with("grpo", "normalize", json!("none")), ..by("dr_grpo") },
             "dapo" => Learner { filter: Filter { uniform: true, ..Filter::default() }, ..by("dapo") },
             "gspo" | "cispo" | "sapo" | "luspo" | "vespo" | "dro" => by(name),
@@ -382,7 +393,8 @@ impl Algorithm {
             "remax" | "reinforce_pp" => Learner { estimator: Choice::new(name), ..one },
             "ppo" => Learner { estimator: Choice::new("gae"), ..one },
             "pspo" => Learner { estimator: Choice::new("gae"), loss: Choice::new("pspo"), ..one },
-            // A value before each action, and the length-normalised ratio of the whole action, clipped as published.
+            // Action-level values (GAE per step) and the length-normalised ratio of the whole
+            // action, with the paper's clip range.
             "capo" => {
                 let clip = [("seq", json!("step")), ("clip_low", json!(3e-4)), ("clip_high", json!(3e-4))];
                 let options = clip.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
@@ -393,7 +405,7 @@ impl Algorithm {
                 estimator: Choice::with("grpo", "normalize", json!("none")),
                 loss: Choice::with("gspo", "seq", json!("step")),
                 mini_batch_by: MiniBatchBy::Step,
-                ..usual
+                ..defaults
             },
             _ => return None,
         };
@@ -407,7 +419,7 @@ mod tests {
 
     use super::*;
 
-    /// What a name means: the settings in which it differs from `Learner::default()`, and whether it has a critic.
+    /// Differences of each algorithm from `Learner::default()`, and whether it has a critic.
     #[test]
     fn each_algorithm_name_expands_to_these_settings() {
         let named = |name: &str| json!({ "name": name });
@@ -449,12 +461,12 @@ mod tests {
         ];
         assert_eq!(expected.each_ref().map(|(name, ..)| *name), ALGORITHMS);
         let fields = |learner: &Learner| serde_json::to_value(learner).unwrap().as_object().unwrap().clone();
-        let usual = fields(&Learner::default());
-        assert_eq!((&usual["estimator"], &usual["loss"]), (&named("grpo"), &named("ppo")));
+        let defaults = fields(&Learner::default());
+        assert_eq!((&defaults["estimator"], &defaults["loss"]), (&named("grpo"), &named("ppo")));
         for (name, critic, differs) in expected {
             let algorithm = Algorithm::named(name).unwrap();
             let mut found = fields(&algorithm.settings);
-            found.retain(|field, value| usual[field] != *value);
+            found.retain(|field, value| defaults[field] != *value);
             assert_eq!(Value::Object(found), differs, "{name}");
             assert_eq!(algorithm.critic, critic, "{name}");
         }

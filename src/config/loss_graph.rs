@@ -1,29 +1,30 @@
-//! A policy loss as data: the expression graph that a recipe's Lua function `loss` is traced to.
+//! A policy loss as data: the expression graph traced from the recipe's Lua function `loss`.
 //!
-//! A value is a number per sampled token (`Tokens`), a truth per sampled token (`Truths`), or a scalar of the mini-batch
-//! (`Total`). Totals are the only values that cross tokens of different sequences, and they may only be added to each other
-//! and multiplied by numbers, so that micro-batches add up to exactly the loss of the whole mini-batch, however rows are split.
+//! A value is a number per response token (`Tokens`), a boolean per response token (`Booleans`), or
+//! a scalar of the mini-batch (`Total`). Only totals combine tokens of different sequences. Totals
+//! can only be added to each other and multiplied by constants, so that the losses of micro-batches
+//! sum to the loss of the mini-batch for every split of its rows.
 
 use serde::{Deserialize, Serialize};
 
 use super::LossAgg;
 
-/// What is known of every sampled token.
+/// Inputs of a loss, one number per response token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Input {
-    /// Log-probability under the current weights; the gradient flows into it.
+    /// Log-probability under the current weights, with gradient.
     Logp,
-    /// Under the behaviour policy.
+    /// Log-probability under the behaviour policy.
     LogpOld,
-    /// Under the reference policy.
+    /// Log-probability under the reference policy.
     LogpRef,
     Advantages,
-    /// Entropy of the distribution that the token was drawn from, under the current weights; with gradient.
+    /// Entropy of the token's distribution under the current weights, with gradient.
     Entropy,
     /// Off-policy weights of `trainer.importance` and `trainer.rejection`; 1 without them.
     Weights,
-    /// Total reward of the token's trajectory, as the environment gave it.
+    /// Total reward of the token's trajectory, before shaping.
     Rewards,
 }
 
@@ -31,7 +32,7 @@ impl Input {
     pub const ALL: [Self; 7] =
         [Self::Logp, Self::LogpOld, Self::LogpRef, Self::Advantages, Self::Entropy, Self::Weights, Self::Rewards];
 
-    /// Its name in Lua.
+    /// Name in Lua.
     pub fn name(self) -> &'static str {
         match self {
             Self::Logp => "logp",
@@ -45,7 +46,7 @@ impl Input {
     }
 }
 
-/// Which tokens belong together.
+/// Unit over which tokens are reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Over {
@@ -67,7 +68,7 @@ impl Over {
     }
 }
 
-/// A function of one value, token by token.
+/// An elementwise function of one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unary {
@@ -82,7 +83,7 @@ pub enum Unary {
     Detach,
 }
 
-/// A function of two values, token by token.
+/// An elementwise function of two values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Binary {
@@ -103,12 +104,12 @@ pub enum Binary {
 }
 
 impl Binary {
-    fn compares(self) -> bool {
+    fn is_comparison(self) -> bool {
         matches!(self, Self::Lt | Self::Le | Self::Gt | Self::Ge | Self::Eq | Self::Ne)
     }
 }
 
-/// A value of the graph, by its place in [`LossGraph::nodes`], or a number.
+/// A node, by its index in [`LossGraph::nodes`], or a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operand {
@@ -116,7 +117,7 @@ pub enum Operand {
     Number(f64),
 }
 
-/// How a node is computed.
+/// Operation of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
@@ -125,26 +126,26 @@ pub enum Op {
     Not(Operand),
     Binary(Binary, Operand, Operand),
     Power(Operand, f64),
-    /// Kept between the bounds that there are.
+    /// Clamp to a lower and an upper bound, each optional.
     Clamp(Operand, Option<f64>, Option<f64>),
     Where(Operand, Operand, Operand),
-    /// For each token the sum over the tokens of its sequence.
+    /// Sum over the tokens of each sequence, broadcast to its tokens.
     SumOver(Operand, Over),
-    /// For each token the mean over the tokens of its sequence.
+    /// Mean over the tokens of each sequence, broadcast to its tokens.
     MeanOver(Operand, Over),
-    /// For each token the number of sampled tokens of its sequence.
+    /// Number of response tokens of each sequence, broadcast to its tokens.
     Count(Over),
-    /// A scalar of the mini-batch.
+    /// Aggregation to a scalar of the mini-batch.
     Total(Operand, LossAgg, Over),
-    /// The plain sum over all tokens of the mini-batch.
+    /// Sum over all tokens of the mini-batch.
     Sum(Operand),
 }
 
-/// What a value is.
+/// Shape of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Shape {
     Tokens,
-    Truths,
+    Booleans,
     Total,
 }
 
@@ -152,28 +153,29 @@ pub enum Shape {
 pub struct Node {
     pub op: Op,
     pub shape: Shape,
-    /// `recipe.lua:12`, where the value is computed; empty if unknown.
+    /// Source location, such as `recipe.lua:12`; empty if unknown.
     pub place: String,
 }
 
-/// A loss, traced and checked.
+/// A traced and validated loss.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LossGraph {
-    /// Each node reads earlier ones only.
+    /// Topologically sorted: each node reads earlier nodes only.
     pub nodes: Vec<Node>,
-    /// The value that is minimised: a loss for each token, or a scalar of the mini-batch.
+    /// Node that is minimised: one loss per token, or a scalar of the mini-batch.
     pub result: usize,
-    /// Values for the metrics, by name.
+    /// Nodes that are logged as metrics, by name.
     pub logged: Vec<(String, usize)>,
-    /// Where the function is defined.
+    /// Source location of the function.
     pub place: String,
 }
 
 impl LossGraph {
-    /// Adds a value; the same input is one node however often it is read.
+    /// Adds a node and returns its index. Equal inputs share one node.
     ///
     /// # Errors
-    /// What does not fit together, in words for the author of the Lua function.
+    /// Operands of the wrong shape, non-finite constants, too many nodes; the message is for the
+    /// author of the Lua function.
     pub fn push(&mut self, op: Op, place: String) -> Result<usize, String> {
         if matches!(op, Op::Input(_) | Op::Count(_))
             && let Some(known) = self.nodes.iter().position(|node| node.op == op)
@@ -181,14 +183,14 @@ impl LossGraph {
             return Ok(known);
         }
         let shape = self.shape_of(&op)?;
-        if self.nodes.len() >= MOST_NODES {
-            return Err(format!("is one value too many: a loss has at most {MOST_NODES}"));
+        if self.nodes.len() >= MAX_NODES {
+            return Err(format!("exceeds the limit of {MAX_NODES} values per loss"));
         }
         self.nodes.push(Node { op, shape, place });
         Ok(self.nodes.len() - 1)
     }
 
-    /// What a value is; a number has no shape of its own.
+    /// Shape of an operand; `None` for a constant.
     pub fn shape(&self, operand: Operand) -> Option<Shape> {
         match operand {
             Operand::Node(node) => Some(self.nodes[node].shape),
@@ -197,28 +199,28 @@ impl LossGraph {
     }
 
     fn shape_of(&self, op: &Op) -> Result<Shape, String> {
-        use Shape::{Tokens, Total, Truths};
+        use Shape::{Booleans, Tokens, Total};
         let numbers = |operand: Operand| match (operand, self.shape(operand)) {
             (Operand::Number(number), _) if !number.is_finite() => {
-                Err(format!("is given the number {number}, which is not finite"))
+                Err(format!("got the number {number}, which is not finite"))
             }
             (_, None | Some(Tokens)) => Ok(()),
-            (_, Some(Truths)) => Err("takes numbers, got truths: b:where(x, 1, 0) makes numbers of them".to_owned()),
+            (_, Some(Booleans)) => Err("takes numbers, got booleans: convert them with b:where(x, 1, 0)".to_owned()),
             (_, Some(Total)) => Err(SCALAR.to_owned()),
         };
-        let truths = |operand: Operand| match self.shape(operand) {
-            Some(Truths) => Ok(()),
-            _ => Err("takes truths, such as x:lt(0)".to_owned()),
+        let booleans = |operand: Operand| match self.shape(operand) {
+            Some(Booleans) => Ok(()),
+            _ => Err("takes booleans, such as x:lt(0)".to_owned()),
         };
         let finite = |bound: &Option<f64>| match bound {
-            Some(bound) if !bound.is_finite() => Err(format!("is given the bound {bound}, which is not finite")),
+            Some(bound) if !bound.is_finite() => Err(format!("got the bound {bound}, which is not finite")),
             _ => Ok(()),
         };
         match op {
             Op::Input(_) | Op::Count(_) => Ok(Tokens),
             Op::Unary(Unary::Neg, of) if self.shape(*of) == Some(Total) => Ok(Total),
             Op::Unary(_, of) | Op::SumOver(of, _) | Op::MeanOver(of, _) => numbers(*of).map(|()| Tokens),
-            Op::Not(of) => truths(*of).map(|()| Truths),
+            Op::Not(of) => booleans(*of).map(|()| Booleans),
             Op::Power(of, exponent) => finite(&Some(*exponent)).and_then(|()| numbers(*of)).map(|()| Tokens),
             Op::Clamp(of, low, high) => {
                 finite(low)?;
@@ -226,17 +228,17 @@ impl LossGraph {
                 if let (Some(low), Some(high)) = (low, high)
                     && low > high
                 {
-                    return Err(format!("is given a lower bound of {low} above an upper bound of {high}"));
+                    return Err(format!("got a lower bound of {low} above an upper bound of {high}"));
                 }
                 numbers(*of).map(|()| Tokens)
             }
             Op::Where(condition, a, b) => {
-                truths(*condition)?;
+                booleans(*condition)?;
                 numbers(*a)?;
                 numbers(*b).map(|()| Tokens)
             }
             Op::Total(of, ..) | Op::Sum(of) => numbers(*of).map(|()| Total),
-            Op::Binary(Binary::And | Binary::Or, a, b) => truths(*a).and_then(|()| truths(*b)).map(|()| Truths),
+            Op::Binary(Binary::And | Binary::Or, a, b) => booleans(*a).and_then(|()| booleans(*b)).map(|()| Booleans),
             Op::Binary(function, a, b) => {
                 let totals = [*a, *b].map(|operand| self.shape(operand) == Some(Total));
                 let plain = [*a, *b].map(|operand| matches!(operand, Operand::Number(number) if number.is_finite()));
@@ -248,7 +250,7 @@ impl LossGraph {
                     _ => {
                         numbers(*a)?;
                         numbers(*b)?;
-                        Ok(if function.compares() { Truths } else { Tokens })
+                        Ok(if function.is_comparison() { Booleans } else { Tokens })
                     }
                 }
             }
@@ -271,7 +273,7 @@ impl LossGraph {
                 | Op::Total(of, ..)
                 | Op::Sum(of) => from(of),
                 Op::Binary(function, a, b) => {
-                    !function.compares() && !matches!(function, Binary::And | Binary::Or) && (from(a) || from(b))
+                    !function.is_comparison() && !matches!(function, Binary::And | Binary::Or) && (from(a) || from(b))
                 }
                 Op::Where(_, a, b) => from(a) || from(b),
             };
@@ -280,12 +282,12 @@ impl LossGraph {
         flows.get(self.result).copied().unwrap_or(false)
     }
 
-    /// Whether it reads this.
+    /// Whether the graph reads this input.
     pub fn reads(&self, input: Input) -> bool {
         self.nodes.iter().any(|node| node.op == Op::Input(input))
     }
 
-    /// The largest unit whose tokens must be computed together; a step's always are.
+    /// Largest unit whose tokens must be in the same micro-batch; at least `Step`.
     pub fn together(&self) -> Over {
         let over = |node: &Node| match &node.op {
             Op::SumOver(_, over) | Op::MeanOver(_, over) => Some(*over),
@@ -294,10 +296,10 @@ impl LossGraph {
         self.nodes.iter().filter_map(over).max().unwrap_or(Over::Step)
     }
 
-    /// Whether rows whose advantages are all zero add nothing, to the loss or to its gradient, so that they need not be
-    /// computed.
+    /// Whether rows with zero advantages contribute nothing to the loss and its gradient and can be
+    /// skipped.
     pub fn vanishes_without_advantages(&self) -> bool {
-        // What a longer unit sums up may come from other rows.
+        // Sums over longer units may include other rows.
         if self.together() > Over::Step {
             return false;
         }
@@ -328,11 +330,11 @@ impl LossGraph {
     }
 }
 
-/// Most values of a graph: a loop that never ends is an error of the function.
-const MOST_NODES: usize = 10_000;
+/// Maximum number of nodes; stops a Lua loss that builds values in an endless loop.
+const MAX_NODES: usize = 10_000;
 
-const SCALAR: &str = "takes no scalar of the mini-batch, which may only be added to another one and multiplied by a number: \
-                      anything else would depend on how rows are split into micro-batches";
+const SCALAR: &str = "takes no scalar of the mini-batch: scalars can only be added to each other and multiplied by numbers, because \
+                      everything else would depend on the split into micro-batches";
 
 #[cfg(test)]
 mod tests {
@@ -345,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn scalars_of_the_mini_batch_only_add_up() {
+    fn loss_graph_mini_batch_scalars_can_only_be_summed() {
         let mut graph = LossGraph::default();
         let logp = node(&mut graph, Op::Input(Input::Logp));
         assert_eq!(logp, node(&mut graph, Op::Input(Input::Logp)), "an input is one node");
@@ -370,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn truths_are_no_numbers_and_numbers_are_finite() {
+    fn loss_graph_refuses_booleans_as_numbers_and_non_finite_constants() {
         let mut graph = LossGraph::default();
         let logp = node(&mut graph, Op::Input(Input::Logp));
         let low = node(&mut graph, Op::Binary(Binary::Lt, logp, Operand::Number(-1.0)));
@@ -384,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_graph_knows_when_rows_without_advantages_add_nothing() {
+    fn loss_graph_detects_rows_with_zero_advantages_and_gradients() {
         let mut graph = LossGraph::default();
         let logp = node(&mut graph, Op::Input(Input::Logp));
         let advantages = node(&mut graph, Op::Input(Input::Advantages));

@@ -219,7 +219,7 @@ fn read(input: Input, tokens: &Tokens<'_>) -> Result<Tensor> {
 /// The first value that is not finite.
 fn not_finite(graph: &LossGraph, values: &[Tensor]) -> Result<Option<Error>> {
     let _guard = no_grad_guard();
-    for (node, value) in graph.nodes.iter().zip(values).filter(|(node, _)| node.shape != Shape::Truths) {
+    for (node, value) in graph.nodes.iter().zip(values).filter(|(node, _)| node.shape != Shape::Booleans) {
         let wrong = value.f_isfinite()?.f_logical_not()?.f_sum(Dtype::Double)?;
         if f64::try_from(wrong)? > 0.0 {
             let what = match &node.op {

@@ -1,4 +1,4 @@
-//! Progress of one phase: a bar on a terminal, a line now and then elsewhere.
+//! Progress of one phase: a bar on a terminal, otherwise a line at intervals.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,11 +11,11 @@ use serde_json::json;
 use super::format::{duration, thousands};
 use super::reporter::{Inner, Mode};
 
-/// Time between two lines about a phase where there are no bars.
+/// Interval between progress lines without bars.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// Progress of one phase. Clones share it, and any thread may move it on. It goes away when it is finished or the
-/// last clone is dropped.
+/// Progress of one phase. Clones share state and can be used from any thread. The bar is removed by
+/// [`finish`](Self::finish) or when the last clone is dropped.
 #[derive(Clone)]
 pub struct Bar(Arc<State>);
 
@@ -23,18 +23,18 @@ struct State {
     reporter: Arc<Inner>,
     phase: String,
     unit: String,
-    /// 0 when it is not known.
+    /// 0 if unknown.
     total: u64,
     done: AtomicU64,
-    /// For the rate; phases without tokens show none.
+    /// Token counts for the displayed rate.
     tokens: Arc<Tokens>,
     started: Instant,
     drawn: Option<ProgressBar>,
-    /// When the last line was written; `None` before the first.
+    /// Time of the last line; `None` before the first.
     line: Mutex<Option<Instant>>,
 }
 
-/// Tokens so far: counted here, or asked of whoever counts them.
+/// Number of tokens: counted here, or read from a callback.
 #[derive(Default)]
 struct Tokens {
     counted: AtomicU64,
@@ -42,7 +42,7 @@ struct Tokens {
 }
 
 impl Tokens {
-    /// Tokens a second; `None` where there are none, and while it is too early to say.
+    /// Tokens per second; `None` without tokens, and in the first moments of a phase.
     fn rate(&self, seconds: f64) -> Option<f64> {
         let tokens = self.source.get().map_or_else(|| self.counted.load(Ordering::Relaxed), |source| source());
         (tokens > 0 && seconds > 0.3).then(|| tokens as f64 / seconds)
@@ -74,7 +74,7 @@ impl Bar {
         }))
     }
 
-    /// `n` more units are done.
+    /// Advances the bar by `n` units.
     pub fn inc(&self, n: u64) {
         let done = self.0.done.fetch_add(n, Ordering::Relaxed) + n;
         match &self.0.drawn {
@@ -83,18 +83,18 @@ impl Bar {
         }
     }
 
-    /// `n` more tokens were sampled or computed; they make the rate that is shown.
+    /// Adds `n` sampled or computed tokens to the displayed rate.
     pub fn tokens(&self, n: u64) {
         self.0.tokens.counted.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Shows the rate of tokens that somebody else counts, from 0 when the phase began.
+    /// Displays the rate of a token counter that was 0 at the start of the phase.
     pub fn tokens_from(&self, source: impl Fn() -> u64 + Send + Sync + 'static) {
-        // A second source would be a fault of the caller; the first stays.
+        // Only the first source is used.
         let _ = self.0.tokens.source.set(Box::new(source));
     }
 
-    /// The phase is over; its bar goes away.
+    /// Finishes the phase and removes its bar.
     pub fn finish(&self) {
         self.0.finish();
     }
@@ -154,7 +154,7 @@ fn style(known_total: bool, unicode: bool, tokens: Arc<Tokens>, started: Instant
     style
         .with_key("rate", move |_: &ProgressState, w: &mut dyn fmt::Write| {
             if let Some(rate) = tokens.rate(started.elapsed().as_secs_f64()) {
-                // A line that can't be written is a line that is not shown.
+                // A write error only omits the rate.
                 let _ = write!(w, "  {} tokens/s", thousands(rate));
             }
         })

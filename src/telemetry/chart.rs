@@ -1,4 +1,4 @@
-//! A small plot with axes, for a terminal.
+//! Text plots with axes, for a terminal.
 
 use std::fmt::Write;
 
@@ -7,19 +7,19 @@ use super::format::compact;
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const MARKS: [char; 3] = ['.', ':', '#'];
 
-/// What a plot looks like.
+/// Options of a plot.
 #[derive(Clone, Copy, Debug)]
 pub struct Plot {
     /// Columns and rows.
     pub size: (usize, usize),
-    /// Fixes the range, for shares; otherwise it is the data's own.
+    /// Range of the value axis; the range of the data if `None`.
     pub bounds: Option<(f64, f64)>,
-    /// The step of the first value.
+    /// Step of the first value.
     pub first: u64,
     pub unicode: bool,
 }
 
-/// Draws one value a step, the range on the left, the steps below.
+/// Draws one value per step, with the value range on the left and the steps below.
 pub fn plot(title: &str, values: &[f64], options: Plot) -> String {
     let Plot { size, bounds, first, unicode } = options;
     let (width, height) = (size.0.max(1), size.1.max(1));
@@ -56,7 +56,7 @@ pub fn plot(title: &str, values: &[f64], options: Plot) -> String {
     text
 }
 
-/// As many values as columns: means of neighbours, or each value several times.
+/// Resamples to one value per column, by averaging neighbours or repeating values.
 fn resample(values: &[f64], columns: usize) -> Vec<f64> {
     let count = values.len();
     if count == 0 {
@@ -79,8 +79,8 @@ fn range(values: &[f64]) -> (f64, f64) {
     if low <= high { (low, high) } else { (0.0, 0.0) }
 }
 
-/// Where a value stands between `low` (1) and `high` (`levels`); `None` when it is not finite. Equal bounds put
-/// everything in the middle.
+/// Level of a value between `low` (1) and `high` (`levels`); `None` if it is not finite. With equal
+/// bounds the level is the middle.
 fn level(value: f64, low: f64, high: f64, levels: usize) -> Option<usize> {
     if !value.is_finite() {
         return None;
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plot_has_its_range_and_its_steps() {
+    fn plot_shows_value_range_and_steps() {
         let values: Vec<f64> = (0..24).map(|n| f64::from(n) / 23.0).collect();
         let drawn = plot("share", &values, Plot { size: (24, 3), bounds: Some((0.0, 1.0)), first: 1, unicode: true });
         assert_eq!(
@@ -104,7 +104,7 @@ mod tests {
              └step 1           step 24"
         );
         let drawn = plot("x", &values, Plot { size: (24, 2), bounds: None, first: 7, unicode: false });
-        // Gaps and flat lines are drawn, not tripped over.
+        // NaN and constant values are accepted.
         plot("x", &[f64::NAN, 1.0], Plot { size: (4, 2), bounds: None, first: 1, unicode: true });
         assert!(drawn.is_ascii() && drawn.ends_with("+step 7           step 30"), "{drawn}");
     }

@@ -1,6 +1,6 @@
-//! Numbers as people read them.
+//! Number formats of human-readable output.
 
-/// Rounded, with thousands apart: `8,412`.
+/// Rounded, with thousands separators: `8,412`.
 pub fn thousands(value: f64) -> String {
     if !value.is_finite() {
         return value.to_string();
@@ -16,13 +16,13 @@ pub fn thousands(value: f64) -> String {
     text
 }
 
-/// `41%`; one decimal below 10% where it says something.
+/// `41%`; one decimal below 10%, unless it is a whole number.
 pub fn percent(share: f64) -> String {
     let value = share * 100.0;
     if value > 0.0 && value < 9.95 && value.fract() > 0.05 {
         return format!("{value:.1}%");
     }
-    // Adding 0 takes the sign off what is rounded to 0.
+    // Adding 0 turns -0 into 0.
     format!("{:.0}%", value.round() + 0.0)
 }
 
@@ -47,7 +47,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// A number of unknown size in at most about eight characters: `0.412`, `-12.3`, `3.1e-5`.
+/// A number of any magnitude in about eight characters: `0.412`, `-12.3`, `3.1e-5`.
 pub fn compact(value: f64) -> String {
     let size = value.abs();
     if value == 0.0 {
@@ -65,13 +65,13 @@ pub fn compact(value: f64) -> String {
     }
 }
 
-/// A reward with its sign, to six decimals: `+0.2` for what arithmetic made 0.19999999999999996.
+/// A reward with its sign, rounded to six decimals: `+0.2` for 0.19999999999999996.
 pub fn signed(value: f64) -> String {
     let sign = if value.is_sign_negative() && value != 0.0 || value.is_nan() { "" } else { "+" };
     format!("{sign}{}", plain(value))
 }
 
-/// The same without a plus.
+/// As [`signed`], without a plus sign.
 pub fn plain(value: f64) -> String {
     let rounded = (value * 1e6).round() / 1e6;
     let in_full = rounded.abs() < 1e15 && (rounded != 0.0 || value == 0.0);
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_are_formatted_for_people() {
         let rewards = [0.2 + 0.1 - 0.1, -1.0, 0.0, -0.0, 1.0 / 3.0, -2e-9, 1e300, f64::NAN].map(signed);
         assert_eq!(rewards, ["+0.2", "-1", "+0", "+0", "+0.333333", "-2e-9", "+1e300", "NaN"]);
         assert_eq!(thousands(8412.3), "8,412");
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_read_well() {
+    fn durations_are_formatted_for_people() {
         assert_eq!(duration(0.43), "0.4 s");
         assert_eq!(duration(59.7), "1 min 00 s");
         assert_eq!(duration(12.2), "12 s");

@@ -1,4 +1,5 @@
-//! Ctrl-C, SIGTERM and SIGHUP: the first asks the process to stop at the next good place, later ones to stop sooner.
+//! Ctrl-C, SIGTERM and SIGHUP: the first signal requests a stop at the next safe point, later
+//! signals an earlier stop.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
@@ -6,40 +7,40 @@ use crate::error::{Error, Kind, Result};
 
 static SIGNALS: AtomicU32 = AtomicU32::new(0);
 static AT_ONCE: AtomicBool = AtomicBool::new(false);
-/// Where the handler writes the number of each signal, if a thread answers them; -1: none does.
+/// Pipe to the thread that handles signals; -1 if there is no such thread.
 static ANSWERS: AtomicI32 = AtomicI32::new(-1);
 
-/// Whether the user wants the process to stop. Cheap to copy and to ask.
+/// Flag of a requested stop. Cheap to copy and to read.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupt(());
 
 impl Interrupt {
-    /// Whether a signal came.
+    /// Whether a signal was received.
     pub fn is_set(self) -> bool {
         self.count() > 0
     }
 
-    /// How many signals came.
+    /// Number of received signals.
     pub fn count(self) -> u32 {
         SIGNALS.load(Ordering::SeqCst)
     }
 
-    /// Forgets what came: a reply was stopped, and the conversation goes on.
+    /// Resets the count, for example when a response was stopped and the conversation continues.
     pub fn clear(self) {
         SIGNALS.store(0, Ordering::SeqCst);
     }
 
-    /// While on, the first signal ends the process: nothing is under way, as at a prompt.
+    /// If `on`, the first signal exits the process, for example while waiting at a prompt.
     pub fn at_once(self, on: bool) {
         AT_ONCE.store(on, Ordering::SeqCst);
     }
 
-    /// Has the first two signals answered by `answer` on a thread of its own, at once, whatever the process is doing; it gets
-    /// the number of the signal, 1 or 2. The second signal then ends the process only if `answer` does. The third one always
-    /// does. Answers last as long as what is returned.
+    /// Calls `answer` on a separate thread for the first two signals, with their number (1 or 2).
+    /// The second signal then exits the process only if `answer` does; the third always exits. Ends
+    /// when the returned value is dropped.
     ///
     /// # Errors
-    /// `Kind::Internal` if there is no pipe or thread to be had.
+    /// `Kind::Internal` if no pipe or thread can be created.
     pub fn answered(self, answer: impl FnMut(u32) + Send + 'static) -> Result<Answered> {
         let failed = |error: std::io::Error| Error::new(Kind::Internal, format!("can't answer signals: {error}"));
         let (read, write) = pipe().map_err(failed)?;
@@ -49,7 +50,7 @@ impl Interrupt {
     }
 }
 
-/// Signals are answered while this lives; whoever answered them before does so again afterwards.
+/// Guard of [`Interrupt::answered`]: restores the previous handler when dropped.
 #[derive(Debug)]
 pub struct Answered {
     write: libc::c_int,
@@ -59,9 +60,9 @@ pub struct Answered {
 impl Drop for Answered {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        // Another may have taken over.
+        // A newer handler stays in place.
         let _ = ANSWERS.compare_exchange(self.write, self.before, Ordering::SeqCst, Ordering::SeqCst);
-        // SAFETY: the descriptor is this value's own. The thread reads the end of the file and leaves.
+        // SAFETY: this value owns the descriptor. The thread reads end-of-file and exits.
         unsafe {
             libc::close(self.write);
         }
@@ -90,15 +91,15 @@ fn listen(read: libc::c_int, mut answer: impl FnMut(u32)) {
             _ => break,
         }
     }
-    // SAFETY: the descriptor is this thread's own.
+    // SAFETY: this thread owns the descriptor.
     unsafe {
         libc::close(read);
     }
 }
 
-/// Catches SIGINT, SIGTERM and SIGHUP from now on; SIGHUP only if it was not ignored before, as under `nohup`. Unless
-/// signals are [answered](Interrupt::answered), the second one exits with code 130, leaving files as they are; what was
-/// written is whole, because files appear by rename.
+/// Installs handlers for SIGINT, SIGTERM and SIGHUP; SIGHUP only if it was not ignored before, as
+/// under `nohup`. Unless signals are [answered](Interrupt::answered), the second one exits with
+/// code 130. Files stay complete, because they are written by rename.
 pub fn ctrl_c() -> Interrupt {
     static INSTALLED: AtomicBool = AtomicBool::new(false);
     if !INSTALLED.swap(true, Ordering::Relaxed) {
@@ -109,8 +110,8 @@ pub fn ctrl_c() -> Interrupt {
     Interrupt(())
 }
 
-/// A file that would grow beyond the limit of file sizes (`ulimit -f`) gives an error from now on; by default the system
-/// ends the process.
+/// Turns a write beyond the file size limit (`ulimit -f`) into an error; by default SIGXFSZ ends
+/// the process.
 #[allow(unsafe_code)]
 pub fn ignore_file_size_signal() {
     // SAFETY: ignoring a signal touches no memory.
@@ -121,9 +122,9 @@ pub fn ignore_file_size_signal() {
 
 #[allow(unsafe_code)]
 fn install(signal: libc::c_int) {
-    // SAFETY: both actions are fully set before they are used, and the handler only touches atomics, errno and calls
-    // `write` and `_exit`, all allowed in signal handlers. SA_RESTART keeps system calls of other code from failing
-    // with EINTR.
+    // SAFETY: both actions are fully set before they are used, and the handler only touches
+    // atomics, errno and calls `write` and `_exit`, all allowed in signal handlers. SA_RESTART
+    // keeps system calls of other code from failing with EINTR.
     unsafe {
         if signal == libc::SIGHUP {
             let mut before: libc::sigaction = std::mem::zeroed();
@@ -144,10 +145,11 @@ fn install(signal: libc::c_int) {
 extern "C" fn on_signal(_: libc::c_int) {
     let count = SIGNALS.fetch_add(1, Ordering::SeqCst) + 1;
     let answers = ANSWERS.load(Ordering::SeqCst);
-    let most = if answers < 0 { 1 } else { 2 };
-    // SAFETY: `write` and `_exit` may be called in a signal handler; errno is put back for the code that was interrupted.
+    let max_signals = if answers < 0 { 1 } else { 2 };
+    // SAFETY: `write` and `_exit` are async-signal-safe; errno is restored for the interrupted
+    // code.
     unsafe {
-        if count > most || AT_ONCE.load(Ordering::SeqCst) {
+        if count > max_signals || AT_ONCE.load(Ordering::SeqCst) {
             libc::_exit(130)
         }
         if answers >= 0 {

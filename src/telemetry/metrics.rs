@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::tensorboard::EventFile;
 use crate::error::{Error, Kind, Result};
 
-/// Named numbers, sorted by name. The names are those of [`names`](super::names).
+/// Metric values by name, sorted. Names are listed in [`names`](super::names).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metrics(BTreeMap<String, f64>);
 
@@ -20,7 +20,7 @@ impl Metrics {
         Self::default()
     }
 
-    /// Sets a metric, replacing what it was.
+    /// Sets a metric.
     pub fn set(&mut self, name: impl Into<String>, value: f64) {
         self.0.insert(name.into(), value);
     }
@@ -29,7 +29,7 @@ impl Metrics {
         self.0.get(name).copied()
     }
 
-    /// Takes over all metrics of `other`.
+    /// Adds all metrics of `other`, replacing equal names.
     pub fn extend(&mut self, other: Self) {
         self.0.extend(other.0);
     }
@@ -42,7 +42,7 @@ impl Metrics {
         self.0.is_empty()
     }
 
-    /// As a JSON object; what is not finite is null.
+    /// JSON object; non-finite values are null.
     pub fn to_json(&self) -> Map<String, Value> {
         self.iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect()
     }
@@ -53,16 +53,16 @@ impl Metrics {
 pub struct MetricsLog {
     path: PathBuf,
     file: File,
-    /// Bytes of whole lines.
+    /// Length of the complete lines, bytes.
     length: u64,
-    /// The last line, and the byte it begins at.
+    /// The last line and its byte offset.
     last: Option<Line>,
     events: EventFile,
 }
 
 impl MetricsLog {
-    /// Opens the logs of a run. `resume_after` is the step of the checkpoint that a resumed run goes on from: what
-    /// was logged after it is dropped, since those steps are done again.
+    /// Opens the logs of a run. `resume_after` is the step of the checkpoint of a resumed run:
+    /// later lines are dropped, because those steps are repeated.
     pub fn open(run: &Path, resume_after: Option<u64>) -> Result<Self> {
         let path = run.join("metrics.jsonl");
         let (file, length, last) =
@@ -71,11 +71,11 @@ impl MetricsLog {
         Ok(Self { path, file, length, last, events })
     }
 
-    /// Adds the metrics of a step. A step has one line: where the last one is of this step already, as it is when an
-    /// evaluation follows a training step, these metrics go into it.
+    /// Logs the metrics of a step. Each step has one line: metrics of the same step as the last
+    /// line, such as an evaluation after a training step, are merged into it.
     ///
     /// # Errors
-    /// `Kind::Store`; the line of the step is then as it was before.
+    /// `Kind::Store`; the line of the step is then unchanged.
     pub fn log(&mut self, step: u64, metrics: &Metrics) -> Result<()> {
         let time = now();
         let same = self.last.take().filter(|(_, line)| line["step"].as_u64() == Some(step));
@@ -85,7 +85,7 @@ impl MetricsLog {
         object.entry("time").or_insert_with(|| Value::from((time * 1e3).round() / 1e3));
         object.extend(metrics.to_json());
         if let Err(e) = self.put(start, &object) {
-            // What the line was before; if this fails too, reading skips a half line.
+            // Restores the previous line. If this fails too, readers skip the incomplete line.
             let _ = if before.is_empty() { self.file.set_len(start).map(|()| start) } else { self.put(start, &before) };
             return Err(Error::io(Kind::Store, "write metrics", &self.path, &e));
         }
@@ -93,7 +93,7 @@ impl MetricsLog {
         self.events.scalars(time, step, metrics.iter())
     }
 
-    /// Shows distributions in TensorBoard, by name.
+    /// Writes histograms to TensorBoard, by name.
     ///
     /// # Errors
     /// `Kind::Store`.
@@ -102,7 +102,7 @@ impl MetricsLog {
         all.iter().try_for_each(|(name, values)| self.events.histogram(time, step, name, values))
     }
 
-    /// Shows a text in TensorBoard, as Markdown.
+    /// Writes a Markdown text to TensorBoard.
     ///
     /// # Errors
     /// `Kind::Store`.
@@ -110,7 +110,7 @@ impl MetricsLog {
         self.events.text(now(), step, name, text)
     }
 
-    /// Shows the run's settings in TensorBoard as its hyperparameters.
+    /// Writes the run's settings to TensorBoard as hyperparameters.
     ///
     /// # Errors
     /// `Kind::Store`.
@@ -132,7 +132,7 @@ impl MetricsLog {
         self.events.hyperparameters(now(), &found)
     }
 
-    /// Writes a line at `start`, up to which the file is kept.
+    /// Truncates the file at `start` and appends a line.
     fn put(&mut self, start: u64, object: &Map<String, Value>) -> io::Result<u64> {
         let line = format!("{}\n", Value::Object(object.clone()));
         self.file.seek(SeekFrom::Start(start))?;
@@ -143,8 +143,8 @@ impl MetricsLog {
     }
 }
 
-/// Opens a log of JSON objects with a `step`, one a line, to write at its end; gives its length too. Lines of steps after
-/// `resume_after` are removed, since a resumed run takes those steps again.
+/// Opens a JSONL log with a field `step` for appending; returns the file and its length. Lines of
+/// steps after `resume_after` are removed, because a resumed run repeats those steps.
 pub(crate) fn open_lines(path: &Path, resume_after: Option<u64>) -> Result<(File, u64)> {
     let opened = opened(path, resume_after).map(|(file, length, _)| (file, length));
     opened.map_err(|error| Error::io(Kind::Store, "write the log", path, &error))
@@ -159,10 +159,11 @@ fn opened(path: &Path, resume_after: Option<u64>) -> io::Result<(File, u64, Opti
     Ok((file, length, last))
 }
 
-/// A line's first byte, and what it says.
+/// Byte offset and content of a line.
 type Line = (u64, Map<String, Value>);
 
-/// Bytes of the leading whole lines whose step is at most `until`, and the last of these lines.
+/// Length of the leading complete lines with a step of at most `until`, and the last of these
+/// lines.
 fn kept(file: &File, until: u64) -> io::Result<(u64, Option<Line>)> {
     let mut reader = BufReader::new(file);
     let (mut kept, mut last) = (0, None);
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn one_object_a_step_and_null_for_nan() {
+    fn metrics_log_has_one_object_per_step_and_null_for_nan() {
         let run = tempfile::tempdir().unwrap();
         let mut log = MetricsLog::open(run.path(), None).unwrap();
         log.log(1, &one(0.5)).unwrap();
@@ -214,14 +215,14 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_run_drops_what_it_does_again() {
+    fn resumed_metrics_log_drops_repeated_steps() {
         let run = tempfile::tempdir().unwrap();
         let mut log = MetricsLog::open(run.path(), None).unwrap();
         for step in 1..=5 {
             log.log(step, &one(0.0)).unwrap();
         }
         drop(log);
-        // Killed in the middle of a line.
+        // The process was killed in the middle of a line.
         let path = run.path().join("metrics.jsonl");
         File::options().append(true).open(&path).unwrap().write_all(b"{\"step\": 6, \"rew").unwrap();
         let mut log = MetricsLog::open(run.path(), Some(3)).unwrap();
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_evaluation_goes_into_the_line_of_its_step() {
+    fn evaluation_metrics_are_merged_into_the_line_of_their_step() {
         let run = tempfile::tempdir().unwrap();
         let accuracy = |value: f64| {
             let mut metrics = Metrics::new();
@@ -244,7 +245,7 @@ mod tests {
         log.log(1, &one(0.5)).unwrap();
         log.log(1, &accuracy(0.75)).unwrap();
         drop(log);
-        // Evaluated again when the run is resumed; the longer text makes way for the shorter one.
+        // A resumed run repeats the evaluation; a shorter line replaces a longer one.
         let mut log = MetricsLog::open(run.path(), Some(1)).unwrap();
         log.log(1, &accuracy(1.0)).unwrap();
         log.log(2, &one(0.25)).unwrap();
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_in_the_way_is_named() {
+    fn metrics_log_error_names_a_directory_at_its_path() {
         let run = tempfile::tempdir().unwrap();
         std::fs::create_dir(run.path().join("metrics.jsonl")).unwrap();
         let error = MetricsLog::open(run.path(), None).unwrap_err();

@@ -1,6 +1,7 @@
-//! What a run tells: metric names, `metrics.jsonl`, TensorBoard events, progress bars, lines and charts.
+//! Output of a run: metric names, `metrics.jsonl`, TensorBoard events, progress bars, lines and
+//! charts.
 //!
-//! Besides `cli` this is the only module that prints. Logs and bars go to stderr, results to stdout.
+//! Only this module and `cli` print. Logs and bars go to stderr, results to stdout.
 
 mod bar;
 mod chart;

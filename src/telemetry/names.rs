@@ -1,15 +1,16 @@
-//! Every metric by name, with what it means. `docs/metrics.md` is this list; a test keeps it current.
+//! All metrics with their descriptions. `docs/metrics.md` is generated from this list; a test keeps
+//! it current.
 
 use std::fmt::Write;
 
-/// A metric: its name, where `<…>` stands for one word that the recipe chooses, and what it means.
+/// A metric: its name, with `<…>` for a word that the recipe defines, and its description.
 #[derive(Clone, Copy, Debug)]
 pub struct Name {
     pub name: &'static str,
     pub meaning: &'static str,
 }
 
-/// Metrics that belong together, with a sentence on when they are written.
+/// A section of metrics, with a sentence on when they are logged.
 #[derive(Clone, Copy, Debug)]
 pub struct Section {
     pub title: &'static str,
@@ -276,7 +277,7 @@ pub const SECTIONS: &[Section] = &[
     },
 ];
 
-/// What a metric means; `None` for a name that is not on the list.
+/// Description of a metric; `None` for an unknown name.
 pub fn meaning(metric: &str) -> Option<&'static str> {
     let all = || SECTIONS.iter().flat_map(|section| section.names);
     let exact = all().find(|known| known.name == metric);
@@ -289,7 +290,7 @@ fn matches_pattern(pattern: &str, metric: &str) -> bool {
     })
 }
 
-/// Whether a metric lies between 0 and 1, so that a plot shows that range.
+/// Whether a metric is a fraction, so that its plot has the range 0 to 1.
 pub(super) fn is_share(metric: &str) -> bool {
     meaning(metric).is_some_and(|meaning| meaning.starts_with("Share"))
 }
@@ -298,10 +299,10 @@ pub(super) fn is_share(metric: &str) -> bool {
 pub fn page() -> String {
     let mut page = String::from(
         "# Metrics\n\n\
-         <!-- Made from src/telemetry/names.rs: `R1_UPDATE=1 cargo test metrics_page` writes it again. -->\n\n\
-         Every metric of a run is in `metrics.jsonl` (one JSON object per step, `null` where a number is not finite) and in \
-         `tb/` (`tensorboard --logdir runs`) under the same name. Step 0 is the evaluation before training; the metrics of a \
-         later evaluation are in the object of the step that it followed, which is written again with them.\n",
+         <!-- Generated from src/telemetry/names.rs: `R1_UPDATE=1 cargo test metrics_page`. -->\n\n\
+         Every metric of a run is in `metrics.jsonl` (one JSON object per step, `null` for a non-finite number) and in \
+         `tb/` (`tensorboard --logdir runs`) under the same name. Step 0 is the evaluation before training; metrics of a \
+         later evaluation are merged into the object of the step before it.\n",
     );
     for section in SECTIONS {
         // Writing to a string can't fail.
@@ -328,9 +329,9 @@ mod tests {
         assert!(written == page(), "docs/metrics.md is out of date; `R1_UPDATE=1 cargo test metrics_page` writes it");
     }
 
-    /// Every name is written somewhere in src/train, and nothing else is.
+    /// src/train logs every metric of the list, and no others.
     #[test]
-    fn what_is_written_is_what_is_explained() {
+    fn logged_metrics_are_documented_metrics() {
         let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/train");
         let files = |dir: &std::path::Path| std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
         let all = files(&dir).flat_map(|path| if path.is_dir() { files(&path).collect() } else { vec![path] });
@@ -341,7 +342,7 @@ mod tests {
                 Some((fixed, _)) => texts.iter().any(|text| text.starts_with(&format!("{fixed}{{"))),
                 None => texts.contains(name),
             };
-            assert!(written, "{name} is explained and never written");
+            assert!(written, "{name} is documented and never logged");
         }
         let sections: std::collections::HashSet<&str> =
             SECTIONS.iter().flat_map(|section| section.names).filter_map(|n| n.name.split('/').next()).collect();
@@ -350,12 +351,12 @@ mod tests {
             plain && text.split_once('/').is_some_and(|(section, rest)| sections.contains(section) && !rest.is_empty())
         };
         for text in texts.iter().filter(is_name) {
-            assert!(meaning(text).is_some(), "{text} is written and not explained");
+            assert!(meaning(text).is_some(), "{text} is logged and not documented");
         }
     }
 
     #[test]
-    fn names_are_unique_and_patterns_match_one_word() {
+    fn metric_names_are_unique_and_patterns_match_one_word() {
         let mut seen = std::collections::HashSet::new();
         for Name { name, .. } in SECTIONS.iter().flat_map(|section| section.names) {
             assert!(seen.insert(name), "{name} twice");

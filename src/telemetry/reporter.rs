@@ -1,8 +1,9 @@
-//! The one who prints during a run.
+//! Printing during a run.
 //!
-//! Results (section titles, step lines, tables, charts) go to stdout; notes, warnings and bars go to stderr. With
-//! `--json` stdout has one JSON object a line instead; with `--quiet` only warnings are left. A closed pipe silences
-//! that stream and never stops a run: everything is in the run directory as well.
+//! Results (section titles, step lines, tables, charts) go to stdout; notes, warnings and bars go
+//! to stderr. With `--json`, stdout has one JSON object per line instead; with `--quiet`, only
+//! warnings are printed. A closed pipe disables its stream and never stops a run: the run directory
+//! has all output.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,20 +19,20 @@ use super::names;
 use super::table::{StepTable, align};
 use crate::error::harmless;
 
-/// How much is said, and in which form.
+/// Output mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Progress bars and lines, for a person at a terminal.
+    /// Progress bars and lines, for a terminal.
     Bars,
     /// Lines only, for a log file.
     Plain,
     /// Warnings only.
     Quiet,
-    /// One JSON object a line on stdout, for programs.
+    /// One JSON object per line on stdout.
     Json,
 }
 
-/// Prints. Clones share one state, and any thread may use one.
+/// Prints the output of a run. Clones share state and can be used from any thread.
 #[derive(Clone)]
 pub struct Reporter(Arc<Inner>);
 
@@ -45,13 +46,13 @@ pub(super) struct Inner {
 }
 
 struct Stream {
-    /// `None` once the other end was closed.
+    /// `None` after the other end was closed.
     writer: Option<Box<dyn Write + Send>>,
     colour: bool,
 }
 
 impl Reporter {
-    /// Prints to this process's stdout and stderr. Colour needs a terminal, no `NO_COLOR`, and `colour`.
+    /// Prints to stdout and stderr. Colour needs a terminal, no `NO_COLOR`, and `colour`.
     pub fn new(quiet: bool, json: bool, colour: bool) -> Self {
         let (out, err) = (io::stdout(), io::stderr());
         let mode = match (json, quiet) {
@@ -64,10 +65,10 @@ impl Reporter {
         let (out_colour, err_colour) = (colour && out.is_terminal(), colour && err.is_terminal());
         let out = Stream { writer: Some(Box::new(out)), colour: out_colour };
         let err = Stream { writer: Some(Box::new(err)), colour: err_colour };
-        Self::build(mode, out, err, speaks_unicode())
+        Self::build(mode, out, err, supports_unicode())
     }
 
-    /// Prints nothing at all, for programs that use the crate.
+    /// Prints nothing, for programs that use the crate.
     pub fn silent() -> Self {
         let sink = || Stream { writer: None, colour: false };
         Self::build(Mode::Quiet, sink(), sink(), false)
@@ -85,7 +86,7 @@ impl Reporter {
         }))
     }
 
-    /// Whether what goes to stdout may have colours.
+    /// Whether stdout is coloured.
     pub fn is_coloured(&self) -> bool {
         lock(&self.0.out).colour
     }
@@ -94,12 +95,12 @@ impl Reporter {
         self.0.mode
     }
 
-    /// Starts a phase of `total` units (0: not known).
+    /// Starts the progress bar of a phase of `total` units (0: unknown).
     pub fn bar(&self, phase: &str, total: u64, unit: &str) -> Bar {
         Bar::new(&self.0, phase, total, unit)
     }
 
-    /// A new part of the run begins.
+    /// Prints the title of a new part of the run.
     pub fn section(&self, title: &str) {
         match self.0.mode {
             Mode::Json => self.0.event("section", &json!({ "title": title })),
@@ -111,7 +112,7 @@ impl Reporter {
         }
     }
 
-    /// A note on what is being done.
+    /// Prints a note.
     pub fn info(&self, message: &str) {
         match self.0.mode {
             Mode::Json => self.0.event("info", &json!({ "message": message })),
@@ -120,7 +121,7 @@ impl Reporter {
         }
     }
 
-    /// An answer to what the user has just done, such as pressing Ctrl-C: shown in every mode.
+    /// Prints the response to a user action such as Ctrl-C, in every mode.
     pub fn answer(&self, message: &str) {
         match self.0.mode {
             Mode::Json => self.0.event("answer", &json!({ "message": message })),
@@ -128,7 +129,7 @@ impl Reporter {
         }
     }
 
-    /// Something is not as it should be, and the run goes on.
+    /// Prints a warning.
     pub fn warn(&self, message: &str) {
         if self.0.mode == Mode::Json {
             return self.0.event("warning", &json!({ "message": message }));
@@ -137,7 +138,7 @@ impl Reporter {
         self.0.error_line(&format!("{word}: {}", harmless(message)));
     }
 
-    /// The line that sums up a step.
+    /// Prints the summary line of a step.
     pub fn step(&self, step: u64, total: u64, metrics: &Metrics) {
         match self.0.mode {
             Mode::Json => {
@@ -154,14 +155,14 @@ impl Reporter {
         }
     }
 
-    /// A result for people, such as a trajectory shown in full; may have several lines.
+    /// Prints text, such as a trajectory; not with `--json` or `--quiet`.
     pub fn text(&self, text: &str) {
         if matches!(self.0.mode, Mode::Bars | Mode::Plain) {
             self.0.out_line(text);
         }
     }
 
-    /// Rows in aligned columns; the first row is the heading.
+    /// Prints rows in aligned columns; the first row is the heading.
     pub fn table(&self, rows: &[Vec<String>]) {
         if matches!(self.0.mode, Mode::Bars | Mode::Plain) {
             for (number, line) in align(rows).into_iter().enumerate() {
@@ -171,7 +172,8 @@ impl Reporter {
         }
     }
 
-    /// A plot of a metric over steps, of which `first` is the first; nothing for fewer than two steps.
+    /// Plots a metric over steps, starting at step `first`; prints nothing for fewer than two
+    /// steps.
     pub fn plot(&self, metric: &str, first: u64, values: &[f64]) {
         if matches!(self.0.mode, Mode::Bars | Mode::Plain) && values.len() > 1 {
             let bounds = names::is_share(metric).then_some((0.0, 1.0));
@@ -181,7 +183,7 @@ impl Reporter {
         }
     }
 
-    /// Something that only programs want to know; people are told in other words.
+    /// Prints a JSON event, with `--json` only.
     pub fn event(&self, name: &str, fields: &Value) {
         if self.0.mode == Mode::Json {
             self.0.event(name, fields);
@@ -230,8 +232,9 @@ fn dumb_terminal() -> bool {
     std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
 
-/// Whether the locale can show block characters. Containers often name no locale at all; their terminals can.
-fn speaks_unicode() -> bool {
+/// Whether the locale supports block characters. An unset locale, common in containers, counts as
+/// UTF-8.
+fn supports_unicode() -> bool {
     let named = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| std::env::var(name).ok());
     let locale = named.into_iter().find(|value| !value.is_empty());
     !dumb_terminal()
@@ -245,7 +248,7 @@ fn speaks_unicode() -> bool {
 mod tests {
     use super::*;
 
-    /// What a test's reporter printed.
+    /// Captured output of a reporter.
     #[derive(Clone, Default)]
     struct Printed(Arc<Mutex<Vec<u8>>>);
 
@@ -266,8 +269,8 @@ mod tests {
         }
     }
 
-    /// Says one of everything; returns stdout and stderr.
-    fn said(mode: Mode, colour: bool) -> (String, String) {
+    /// Calls every print function; returns stdout and stderr.
+    fn print_all(mode: Mode, colour: bool) -> (String, String) {
         let (out, err) = (Printed::default(), Printed::default());
         let stream = |printed: &Printed| Stream { writer: Some(Box::new(printed.clone())), colour };
         let reporter = Reporter::build(mode, stream(&out), stream(&err), false);
@@ -288,20 +291,20 @@ mod tests {
     }
 
     #[test]
-    fn lines_for_people() {
-        let (out, err) = said(Mode::Plain, false);
+    fn reporter_prints_plain_lines() {
+        let (out, err) = print_all(Mode::Plain, false);
         assert_eq!(out, "\nTraining\n   step   reward\n   3/10   +0.500\ndone\n");
         assert_eq!(err, "  loading the model\nwarning: slow\n");
     }
 
     #[test]
-    fn quiet_keeps_warnings() {
-        assert_eq!(said(Mode::Quiet, false), (String::new(), "warning: slow\n".to_owned()));
+    fn quiet_reporter_prints_only_warnings() {
+        assert_eq!(print_all(Mode::Quiet, false), (String::new(), "warning: slow\n".to_owned()));
     }
 
     #[test]
-    fn json_is_one_object_a_line_on_stdout() {
-        let (out, err) = said(Mode::Json, false);
+    fn json_reporter_prints_one_object_per_line() {
+        let (out, err) = print_all(Mode::Json, false);
         assert_eq!(err, "");
         assert_eq!(
             out.lines().collect::<Vec<_>>(),
@@ -316,15 +319,15 @@ mod tests {
     }
 
     #[test]
-    fn colour_only_adds() {
-        let (plain, coloured) = (said(Mode::Plain, false), said(Mode::Plain, true));
+    fn colour_adds_only_escape_codes() {
+        let (plain, coloured) = (print_all(Mode::Plain, false), print_all(Mode::Plain, true));
         assert_ne!(plain, coloured);
         assert_eq!(console::strip_ansi_codes(&coloured.0), plain.0);
         assert_eq!(console::strip_ansi_codes(&coloured.1), plain.1);
     }
 
     #[test]
-    fn a_closed_pipe_is_silence() {
+    fn closed_pipe_disables_output() {
         struct Closed;
         impl Write for Closed {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {

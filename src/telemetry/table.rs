@@ -1,14 +1,14 @@
-//! The line that sums up a step: aligned columns, chosen by what the first step measured.
+//! Summary line of a step: aligned columns, selected by the metrics of the first step.
 
 use super::Metrics;
 use super::format::{compact, duration, percent, thousands};
 
-/// Steps between two headings.
+/// Number of steps between headings.
 const HEADING_EVERY: u64 = 25;
 
 struct Column {
     metric: &'static str,
-    /// A run whose first step has this metric shows the column, even where the step lacks the column's own.
+    /// The column is shown if the first step has this metric, even if it lacks `metric`.
     with: &'static str,
     heading: &'static str,
     format: fn(f64) -> String,
@@ -19,7 +19,8 @@ const fn column(metric: &'static str, heading: &'static str, format: fn(f64) -> 
     Column { metric, with: metric, heading, format, width }
 }
 
-/// A column of a metric that single steps may lack: those in which every trajectory failed, or no token was trained.
+/// A column of a metric that some steps lack: steps in which every trajectory failed or no token
+/// was trained.
 const fn optional(
     metric: &'static str,
     with: &'static str,
@@ -30,10 +31,10 @@ const fn optional(
     Column { metric, with, heading, format, width }
 }
 
-/// Every step of reinforcement learning has it.
+/// A metric of every step of reinforcement learning.
 const ROLLOUT: &str = "rollout/failed_share";
 
-/// What a person follows during a run, in order; a run shows those that its first step has.
+/// Columns in order; a run shows those whose metric is in its first step.
 const COLUMNS: &[Column] = &[
     column("sft/loss", "loss", compact, 8),
     column("policy/lr", "lr", compact, 8),
@@ -49,10 +50,10 @@ const COLUMNS: &[Column] = &[
     column("time/step", "time", duration, 12),
 ];
 
-/// Columns shown only where there is no sampling, which has its own.
+/// Columns shown only in runs without sampling.
 const ONLY_WITHOUT_SAMPLING: [&str; 2] = ["throughput/train_tokens_per_s", "policy/lr"];
 
-/// Remembers which columns a run shows.
+/// The columns of a run, and the number of printed rows.
 #[derive(Default)]
 pub(super) struct StepTable {
     columns: Vec<&'static Column>,
@@ -60,7 +61,7 @@ pub(super) struct StepTable {
 }
 
 impl StepTable {
-    /// The heading, when one is due, and the row of a step.
+    /// The row of a step, with a heading every [`HEADING_EVERY`] steps.
     pub(super) fn row(&mut self, step: u64, total: u64, metrics: &Metrics) -> (Option<String>, String) {
         if self.columns.is_empty() {
             let sampled = metrics.get("throughput/tokens_per_s").is_some();
@@ -86,7 +87,7 @@ impl StepTable {
     }
 }
 
-/// Rows in aligned columns: the first to the left, the others to the right.
+/// Aligns rows in columns: the first left-aligned, the others right-aligned.
 pub(super) fn align(rows: &[Vec<String>]) -> Vec<String> {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_line_up_under_the_heading() {
+    fn step_table_rows_align_with_the_heading() {
         let mut table = StepTable::default();
         let first = metrics(&[
             ("reward/mean", -0.25),
@@ -134,9 +135,10 @@ mod tests {
         assert_eq!(row, "   2/40   +0.500           -         -             -");
     }
 
-    /// `kl` is the KL to the reference, where there is one; what the updates did to the policy has its own name.
+    /// `kl` is the KL to the reference policy, if there is one; `approx kl` is the change by the
+    /// updates.
     #[test]
-    fn kl_is_that_to_the_reference_and_a_step_may_lack_it() {
+    fn step_table_kl_column_is_the_reference_kl_and_optional() {
         let heading = |more: &[(&str, f64)]| {
             let first = [&[("rollout/failed_share", 0.0), ("policy/version", 0.0)], more].concat();
             let (heading, row) = StepTable::default().row(1, 9, &metrics(&first));
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn supervised_runs_have_their_own_columns() {
+    fn step_table_has_sft_columns() {
         let mut table = StepTable::default();
         let first = metrics(&[("sft/loss", 2.5), ("policy/lr", 1e-3), ("throughput/train_tokens_per_s", 1e4)]);
         let (heading, row) = table.row(7, 1000, &first);
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_align() {
+    fn table_cells_are_aligned() {
         let rows = [vec![String::new(), "before".to_owned()], vec!["accuracy".to_owned(), "41%".to_owned()]];
         assert_eq!(align(&rows), ["            before", "  accuracy     41%"]);
     }

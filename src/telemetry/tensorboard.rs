@@ -1,8 +1,8 @@
 //! TensorBoard event files: TFRecord framing around protobuf `Event` messages.
 //!
-//! Field numbers are those of tensorflow/core/util/event.proto, framework/summary.proto, framework/tensor.proto and, for
-//! hyperparameters, tensorboard/plugins/hparams/plugin_data.proto; only what scalars, histograms, texts and hyperparameters
-//! need is declared.
+//! Field numbers follow tensorflow/core/util/event.proto, framework/summary.proto,
+//! framework/tensor.proto and tensorboard/plugins/hparams/plugin_data.proto. Only the fields for
+//! scalars, histograms, texts and hyperparameters are declared.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -49,7 +49,8 @@ struct Tagged {
     metadata: Option<Metadata>,
 }
 
-/// `HistogramProto`: a bucket ends at its limit and begins at the one before, the first at `min`.
+/// `HistogramProto`. A bucket ranges from the previous bucket's limit (the first: `min`) to its own
+/// limit.
 #[derive(Clone, PartialEq, Message)]
 struct Histogram {
     #[prost(double, tag = "1")]
@@ -92,7 +93,7 @@ struct Dim {
     size: i64,
 }
 
-/// `SummaryMetadata`: which plugin shows the value.
+/// `SummaryMetadata`: the plugin that displays the value.
 #[derive(Clone, PartialEq, Message)]
 struct Metadata {
     #[prost(message, optional, tag = "1")]
@@ -107,7 +108,7 @@ struct Plugin {
     content: Vec<u8>,
 }
 
-/// `HParamsPluginData` of a session that starts.
+/// `HParamsPluginData` of the start of a session.
 #[derive(Clone, PartialEq, Message)]
 struct Hyperparameters {
     #[prost(message, optional, tag = "3")]
@@ -133,7 +134,7 @@ struct Hyperparameter {
     flag: Option<bool>,
 }
 
-/// Status 1 is START: TensorBoard then drops what older files say about this step and later ones.
+/// Status 1 is START: TensorBoard then discards this step and later steps of older files.
 #[derive(Clone, PartialEq, Message)]
 struct SessionLog {
     #[prost(int32, tag = "1")]
@@ -148,7 +149,7 @@ pub(super) struct EventFile {
 }
 
 impl EventFile {
-    /// Starts a new file in `dir`; `resume_after` is the last step that older files are right about.
+    /// Creates a new file in `dir`; steps after `resume_after` in older files are discarded.
     pub(super) fn create(dir: &Path, time: f64, resume_after: Option<u64>) -> Result<Self> {
         std::fs::create_dir_all(dir).map_err(|e| Error::io(Kind::Store, "make the directory", dir, &e))?;
         // TensorBoard reads the files of a directory in the order of their names.
@@ -172,7 +173,7 @@ impl EventFile {
         Ok(events)
     }
 
-    /// Adds scalars of one step.
+    /// Writes scalars of one step.
     pub(super) fn scalars<'a>(
         &mut self,
         time: f64,
@@ -184,13 +185,13 @@ impl EventFile {
         self.values(time, step, value)
     }
 
-    /// Adds the distribution of `values`; none where none is finite.
+    /// Writes a histogram of the finite `values`; nothing if there are none.
     pub(super) fn histogram(&mut self, time: f64, step: u64, name: &str, values: &[f64]) -> Result<()> {
         let Some(histo) = Histogram::of(values) else { return Ok(()) };
         self.values(time, step, vec![Tagged { histo: Some(histo), ..Tagged::of(name) }])
     }
 
-    /// Adds a text, which is shown as Markdown.
+    /// Writes a Markdown text.
     pub(super) fn text(&mut self, time: f64, step: u64, name: &str, text: &str) -> Result<()> {
         const STRING: i32 = 7;
         let tensor = Tensor {
@@ -202,7 +203,8 @@ impl EventFile {
         self.values(time, step, vec![value])
     }
 
-    /// Adds the hyperparameters of the run: numbers, texts and booleans as they are, other values as JSON.
+    /// Writes the hyperparameters of the run: numbers, strings and booleans as they are, other
+    /// values as JSON.
     pub(super) fn hyperparameters(&mut self, time: f64, settings: &BTreeMap<String, Json>) -> Result<()> {
         let one = |(name, value): (&String, &Json)| {
             let none = Hyperparameter::default();
@@ -278,7 +280,7 @@ fn write_record(file: &mut impl Write, data: &[u8]) -> io::Result<()> {
     file.write_all(&record)
 }
 
-/// CRC-32C, rotated and offset as the TFRecord format asks.
+/// CRC-32C, rotated and offset as the TFRecord format requires.
 fn masked_crc(data: &[u8]) -> u32 {
     crc32c::crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -288,7 +290,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// The events of a file, every checksum checked.
+    /// Reads the events of a file and verifies their checksums.
     fn read(path: &Path) -> Vec<Event> {
         let bytes = std::fs::read(path).unwrap();
         let mut rest = bytes.as_slice();
@@ -307,17 +309,18 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_is_the_formats() {
+    fn tensorboard_records_have_tfrecord_checksums() {
         // CRC-32C of "123456789" is 0xe3069283.
         assert_eq!(masked_crc(b"123456789"), 0xe306_9283_u32.rotate_right(15).wrapping_add(0xa282_ead8));
-        // The version record that every TensorBoard file starts with: length 24 and its known checksum.
+        // The version record that every TensorBoard file starts with: length 24 and its known
+        // checksum.
         let mut record = Vec::new();
         write_record(&mut record, &[0; 24]).unwrap();
         assert_eq!(record[..12], [0x18, 0, 0, 0, 0, 0, 0, 0, 0xa3, 0x7f, 0x4b, 0x22]);
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn tensorboard_events_round_trip() {
         let dir = tempfile::tempdir().unwrap();
         let mut file = EventFile::create(dir.path(), 1.5, Some(3)).unwrap();
         file.scalars(2.5, 4, [("reward/mean", 0.25), ("policy/loss", f64::NAN)].into_iter()).unwrap();
@@ -332,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn histograms_hold_every_finite_value() {
+    fn tensorboard_histograms_count_every_finite_value() {
         let values: Vec<f64> = (0..60).map(f64::from).chain([f64::NAN, f64::INFINITY]).collect();
         let histogram = Histogram::of(&values).unwrap();
         assert_eq!((histogram.min, histogram.max, histogram.num, histogram.sum), (0.0, 59.0, 60.0, 1770.0));
@@ -346,9 +349,10 @@ mod tests {
         assert!(Histogram::of(&[f64::NAN]).is_none());
     }
 
-    /// A histogram, a text and hyperparameters, beside what TensorBoard's own protocol buffers make of them.
+    /// Compares a histogram, a text and hyperparameters with the bytes of TensorBoard's protocol
+    /// buffers.
     #[test]
-    fn bytes_are_those_of_the_protocol_buffers() {
+    fn tensorboard_bytes_equal_those_of_the_protocol_buffers() {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat();
         let dir = tempfile::tempdir().unwrap();
         let mut file = EventFile::create(dir.path(), 1.5, None).unwrap();
@@ -360,7 +364,7 @@ mod tests {
         assert_eq!(found, BYTES);
     }
 
-    /// Made by tests/golden/tensorboard/make.py.
+    /// Computed by tests/golden/tensorboard/make.py.
     const BYTES: [&str; 3] = [
         concat!(
             "09000000000000004010032a480a460a01682a4109000000000000f03f11000000000000f03f19000000000000f03f21",

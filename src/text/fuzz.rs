@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Format, Template, Tokenizer, train};
 use crate::error::Kind;
-use crate::reference_data::more_data;
+use crate::reference_data::optional_reference_data;
 
 /// Numbers from a seed; time decides how many are drawn.
 struct Dice(ChaCha8Rng);
@@ -112,7 +112,7 @@ fn mutated_templates_render_or_say_why_not() {
         "{{ 'é'[0:1] | indent(999, true) | title | trim('é') }}",
     ];
     let mut sources = vec![train::TEMPLATE.to_owned()];
-    if let Some(dir) = more_data("chat-templates/templates") {
+    if let Some(dir) = optional_reference_data("chat-templates/templates") {
         let mut paths: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.sort();
         sources.extend(paths.iter().filter_map(|path| std::fs::read_to_string(path).ok()));

@@ -109,11 +109,11 @@ fn a_setting_and_a_section() {
     cli_snapshot!(["doc", "trainer.kl"], @r#"
     exit: 0
     --- stdout
-    trainer.kl.coef              0       Coefficient of the KL penalty to the reference policy, the policy at the start of the run; 0 needs no reference.
+    trainer.kl.coef              0       Coefficient of the KL penalty to the reference policy (the policy at the start of the run); 0 is off.
     trainer.kl.kind              "k3"    Estimator of the KL divergence.
-    trainer.kl.straight_through  false   Uses the gradient of k2 whatever the kind.
-    trainer.kl.place             "loss"  The KL penalty is a term of the loss, or is subtracted from the reward of every token.
-    trainer.kl.target            0       KL that an adaptive coefficient aims at; 0 keeps it fixed.
+    trainer.kl.straight_through  false   Uses the gradient of k2 for every kind.
+    trainer.kl.place             "loss"  The KL penalty is a term of the loss, or is subtracted from the reward of each token.
+    trainer.kl.target            0       Target KL of an adaptive coefficient; 0 is a fixed coefficient.
     trainer.kl.horizon           10000   Trajectories over which the coefficient adapts.
     "#);
     // Reinforcement learning and supervised fine-tuning have one each.

@@ -1,5 +1,5 @@
-//! Settings of Agent-R1 that are not verl's: the legacy generation (one growing token sequence with an action mask) and
-//! v0.1.0 (a step-level MDP, arXiv:2511.14460).
+//! Settings of Agent-R1 that verl does not have: the legacy version (one growing token sequence
+//! with an action mask) and v0.1.0 (a step-level MDP, arXiv:2511.14460).
 
 use super::{Counterpart, c, none};
 

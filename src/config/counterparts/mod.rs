@@ -1,7 +1,7 @@
 //! Names of settings in verl, TRL and Agent-R1, and the r1 settings that correspond to them.
 //!
-//! One table serves two readers: an unknown setting that is a name of another system is refused with its r1 name, and
-//! the tables of docs/coming-from.md are generated from it. A test checks every r1 name against the settings reference.
+//! The table is used for the hint on an unknown setting that is a name of another system, and for
+//! the tables of docs/coming-from.md. A test checks every r1 name against the settings reference.
 
 mod agent_r1;
 mod trl;
@@ -9,12 +9,12 @@ mod verl;
 
 use std::fmt::Write;
 
-/// A system whose users bring names of settings.
+/// A system whose setting names are recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
     Verl,
     Trl,
-    /// Agent-R1: its settings are verl's, and these.
+    /// Agent-R1: the settings of verl, and these.
     AgentR1,
 }
 
@@ -46,7 +46,7 @@ pub struct Counterpart {
     pub name: &'static str,
     /// The r1 settings that do the same; empty where there is none.
     pub settings: &'static [&'static str],
-    /// The form of the value in r1, or what to do where there is no such setting. May be empty.
+    /// Form of the value in r1, or the alternative if r1 has no such setting. May be empty.
     pub value: &'static str,
 }
 
@@ -81,7 +81,7 @@ const fn t(name: &'static str, setting: &'static str, value: &'static str) -> Va
     ValueName { system: System::Trl, name, setting, value }
 }
 
-/// Values that other systems call otherwise. Those that r1 has under the same name are not listed.
+/// Values with another name in other systems. Values with the same name in r1 are not listed.
 pub const VALUES: &[ValueName] = &[
     v("gae", "trainer.algorithm", "ppo"),
     v("reinforce_plus_plus", "trainer.algorithm", "reinforce_pp"),
@@ -102,10 +102,11 @@ pub const VALUES: &[ValueName] = &[
 
 /// The counterpart of an unknown setting: the entry that shares most trailing segments with `name`.
 ///
-/// Names of one word without `_`, such as `lr` or `path`, are too common to be recognised by the last segment alone,
-/// except where the other system has no sections (TRL).
+/// Names of one word without `_`, such as `lr` or `path`, are too common to be recognised by the
+/// last segment alone, unless the other system has no sections (TRL).
 pub fn counterpart(name: &str) -> Option<(System, &'static Counterpart)> {
-    // A setting of r1 that this recipe does not have, such as `env.max_steps` beside `envs`.
+    // A setting of r1 that does not apply to this recipe, such as `env.max_steps` together with
+    // `envs`.
     if super::settings().any(|setting| setting.path == name) {
         return None;
     }
@@ -115,8 +116,8 @@ pub fn counterpart(name: &str) -> Option<(System, &'static Counterpart)> {
         for entry in system.settings() {
             let shared = shared_segments(entry.name, name);
             let last = entry.name.rsplit('.').next().unwrap_or_default();
-            let telling = shared > 1 || last.contains('_') || !entry.name.contains('.');
-            if shared > most && telling {
+            let significant = shared > 1 || last.contains('_') || !entry.name.contains('.');
+            if shared > most && significant {
                 most = shared;
                 best = Some((system, entry));
             }
@@ -197,7 +198,11 @@ mod tests {
         for system in System::ALL {
             for entry in system.settings() {
                 assert!(names.insert(entry.name), "{} twice", entry.name);
-                assert!(!entry.settings.is_empty() || !entry.value.is_empty(), "{} says nothing", entry.name);
+                assert!(
+                    !entry.settings.is_empty() || !entry.value.is_empty(),
+                    "{} has neither a setting nor a remark",
+                    entry.name
+                );
                 let named = entry.value.split('`').skip(1).step_by(2).filter(|word| {
                     crate::config::settings()
                         .any(|s| !s.section().is_empty() && word.starts_with(&format!("{}.", s.section())))
@@ -214,7 +219,7 @@ mod tests {
     fn no_name_of_another_system_is_a_setting_of_r1() {
         for entry in System::ALL.into_iter().flat_map(System::settings) {
             let same = crate::config::settings().any(|setting| setting.path == entry.name);
-            assert!(!same, "`{}` is a setting of r1: nobody could be refused with this", entry.name);
+            assert!(!same, "`{}` is a setting of r1 and is never refused", entry.name);
         }
     }
 

@@ -1,4 +1,5 @@
-//! Arguments of TRL (1.16): `GRPOConfig`, `SFTConfig`, `ModelConfig`, and those of transformers' trainer they extend.
+//! Arguments of TRL (1.16): `GRPOConfig`, `SFTConfig`, `ModelConfig`, and the transformers
+//! arguments that they extend.
 
 use super::{Counterpart, c, none};
 
@@ -25,12 +26,15 @@ pub(super) const SETTINGS: &[Counterpart] = &[
         &["trainer.estimator.normalize"],
         "\"std\" for group, \"none\" for none; or `trainer.shaping.normalize`",
     ),
-    c("multi_objective_aggregation", &["trainer.estimator"], "\"gdpo\" normalises the parts of the reward apart"),
-    none("reward_weights", "the recipe's function `reward` gives { total = … } and named parts; gdpo takes `weights`"),
+    c("multi_objective_aggregation", &["trainer.estimator"], "\"gdpo\" normalises each part of the reward separately"),
+    none(
+        "reward_weights",
+        "the recipe's function `reward` returns { total = … } and named parts; gdpo takes `weights`",
+    ),
     none("reward_funcs", "the recipe's function `reward`"),
     none(
         "mask_truncated_completions",
-        "a truncated trajectory is scored; `env.on_overflow=fail` leaves those out whose context is full",
+        "truncated trajectories are scored; `env.on_overflow=fail` excludes those with a full context",
     ),
     c("sapo_temperature_pos", &["trainer.loss.tau_pos"], "with loss sapo"),
     c("sapo_temperature_neg", &["trainer.loss.tau_neg"], "with loss sapo"),
@@ -55,7 +59,7 @@ pub(super) const SETTINGS: &[Counterpart] = &[
     c("repetition_penalty", &["sampling.repetition_penalty"], "refused in training"),
     c("generation_kwargs", &["sampling"], "the section of all sampling settings"),
     // ModelConfig.
-    c("model_name_or_path", &["policy.model"], "a directory, a hub id, or r1-nano"),
+    c("model_name_or_path", &["policy.model"], "a directory, a Hub id, or r1-nano"),
     c("torch_dtype", &["policy.dtype"], "\"auto\", \"f32\" or \"bf16\""),
     c("use_peft", &["policy.lora"], "a table, such as { rank = 16 }"),
     c("lora_r", &["policy.lora.rank"], "an integer"),
@@ -74,7 +78,7 @@ pub(super) const SETTINGS: &[Counterpart] = &[
     c(
         "per_device_train_batch_size",
         &["trainer.groups_per_step"],
-        "tasks per step; `trainer.tokens_per_batch` is what is computed at once. With r1.sft: `trainer.batch_size`",
+        "tasks per step; `trainer.tokens_per_batch` is the size of a micro-batch. With r1.sft: `trainer.batch_size`",
     ),
     none(
         "gradient_accumulation_steps",
@@ -93,11 +97,11 @@ pub(super) const SETTINGS: &[Counterpart] = &[
     none("resume_from_checkpoint", "--resume continues a run"),
     none("report_to", "metrics are always written to metrics.jsonl and for TensorBoard"),
     none("logging_steps", "every step is logged"),
-    none("push_to_hub", "checkpoints are in Hugging Face layout; upload them with the hub's own tools"),
+    none("push_to_hub", "checkpoints are in Hugging Face layout; upload them with `huggingface-cli`"),
     // SFTConfig.
     c("max_length", &["trainer.max_length"], "r1.sft only: tokens"),
     c("max_seq_length", &["trainer.max_length"], "r1.sft only: tokens"),
-    none("packing", "conversations are always packed without padding, and do not see each other"),
+    none("packing", "conversations are always packed without padding, with separate attention"),
     none("assistant_only_loss", "only assistant messages are trained (docs/sft.md)"),
     none("completion_only_loss", "only assistant messages are trained (docs/sft.md)"),
     none("dataset_text_field", "rows have messages, or prompt and completion (docs/sft.md)"),

@@ -1,4 +1,4 @@
-//! Settings of verl (0.9), which are those of Agent-R1 v0.1.0 too, and their counterparts.
+//! Settings of verl (0.9), which Agent-R1 v0.1.0 also uses, and their counterparts.
 
 use super::{Counterpart, c, none};
 
@@ -29,7 +29,7 @@ pub(super) const SETTINGS: &[Counterpart] = &[
     c("algorithm.rollout_correction.rollout_rs", &["trainer.rejection.measure"], "token, sum, mean or max"),
     c("algorithm.rollout_correction.rollout_rs_threshold", &["trainer.rejection.upper"], "a number"),
     // Actor.
-    c("actor_rollout_ref.model.path", &["policy.model"], "a directory, a hub id, or r1-nano"),
+    c("actor_rollout_ref.model.path", &["policy.model"], "a directory, a Hub id, or r1-nano"),
     c("actor_rollout_ref.model.lora_rank", &["policy.lora.rank"], "an integer; without it all weights are trained"),
     c("actor_rollout_ref.model.lora_alpha", &["policy.lora.alpha"], "a number"),
     c("actor_rollout_ref.model.target_modules", &["policy.lora.targets"], "a list of projections"),
@@ -74,7 +74,7 @@ pub(super) const SETTINGS: &[Counterpart] = &[
     none("actor_rollout_ref.actor.ulysses_sequence_parallel_size", "one process holds the whole model"),
     none(
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
-        "`trainer.tokens_per_batch` holds for the reference policy too",
+        "`trainer.tokens_per_batch` also applies to the reference policy",
     ),
     // Rollout.
     c("actor_rollout_ref.rollout.n", &["trainer.group_size"], "trajectories per task"),
@@ -94,7 +94,7 @@ pub(super) const SETTINGS: &[Counterpart] = &[
     none("actor_rollout_ref.rollout.gpu_memory_utilization", "sampling and training share one copy of the weights"),
     none("actor_rollout_ref.rollout.tensor_model_parallel_size", "one process holds the whole model"),
     none("actor_rollout_ref.rollout.enforce_eager", "`policy.cuda_graphs=false` is the opposite switch"),
-    none("actor_rollout_ref.rollout.free_cache_engine", "there is no engine beside the trainer to be freed"),
+    none("actor_rollout_ref.rollout.free_cache_engine", "engine and trainer share one process and its weights"),
     none("actor_rollout_ref.rollout.calculate_log_probs", "log-probabilities of sampling are always stored"),
     c("actor_rollout_ref.rollout.agent.num_workers", &["rollout.workers"], "threads that run the script"),
     none(
@@ -127,14 +127,14 @@ pub(super) const SETTINGS: &[Counterpart] = &[
         "the critic starts from `policy.model`; `trainer.critic.shared` makes it a head on the policy",
     ),
     c("trainer.critic_warmup", &["trainer.critic.warmup"], "steps"),
-    none("reward_model.enable", "rewards are the recipe's function `reward`, which may ask a model through r1.http"),
+    none("reward_model.enable", "rewards are the recipe's function `reward`, which can call a model with r1.http"),
     c("reward_model.overlong_buffer.len", &["trainer.shaping.overlong"], "{ longest, buffer, factor }"),
     c("reward_model.overlong_buffer.penalty_factor", &["trainer.shaping.overlong"], "{ longest, buffer, factor }"),
     none("custom_reward_function.path", "rewards are the recipe's function `reward`"),
     none("custom_reward_function.name", "rewards are the recipe's function `reward`"),
     // Data.
-    c("data.train_files", &["data.train"], "a path, a pattern, a dataset of the hub, or rows"),
-    c("data.val_files", &["data.eval"], "a path, a pattern, a dataset of the hub, or rows"),
+    c("data.train_files", &["data.train"], "a path, a pattern, a Hub dataset, or rows"),
+    c("data.val_files", &["data.eval"], "a path, a pattern, a Hub dataset, or rows"),
     c("data.train_batch_size", &["trainer.groups_per_step"], "tasks per step"),
     c("data.max_prompt_length", &["data.max_prompt_tokens"], "tokens of a task's first prompt"),
     c(
@@ -144,7 +144,7 @@ pub(super) const SETTINGS: &[Counterpart] = &[
     ),
     c("data.filter_overlong_prompts", &["data.overlong_prompts"], "\"filter\", \"error\" or \"keep\""),
     c("data.truncation", &["data.overlong_prompts"], "\"error\"; prompts are never cut"),
-    none("data.prompt_key", "the recipe's `reset` makes messages from any column"),
+    none("data.prompt_key", "the recipe's `reset` builds messages from any column"),
     none("data.shuffle", "tasks are always drawn in a permutation per epoch, from `seed`"),
     c("data.apply_chat_template_kwargs", &["policy.template_kwargs"], "a table"),
     // Trainer.

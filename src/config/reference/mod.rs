@@ -1,7 +1,8 @@
-//! The reference of settings, as data: path, type, unit, default, range and meaning of every setting of every section.
+//! Settings reference as data: path, type, unit, default, range and description of every setting.
 //!
-//! `r1 doc trainer.lr`, `r1 doc trainer` and docs/settings.md are made from it. A test walks the serialised defaults of
-//! [`Settings`](super::Settings) in all their forms and fails where a setting is missing here or has another default.
+//! `r1 doc trainer.lr`, `r1 doc trainer` and docs/settings.md are generated from it. A test
+//! compares it with the serialised defaults of [`Settings`](super::Settings) and fails if a setting
+//! is missing or has another default.
 
 mod range;
 mod run;
@@ -16,21 +17,22 @@ pub use range::{Range, check_ranges};
 pub struct Setting {
     /// Dotted name, as on the command line: `trainer.lr`.
     pub path: &'static str,
-    /// The trainer that has it, where two have a setting of this name: `sft`, or empty.
+    /// `sft` for settings of supervised fine-tuning, otherwise empty.
     pub only: &'static str,
-    /// `number`, `integer`, `boolean`, `string`, `list`, `table`, or the values there are: `"auto" | "cpu"`.
+    /// `number`, `integer`, `boolean`, `string`, `list`, `table`, or the allowed values: `"auto" |
+    /// "cpu"`.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// `seconds`, `MiB`, `tokens`, `steps` …; empty for plain numbers and text.
     pub unit: &'static str,
-    /// As JSON; `null` where leaving it out means something of its own.
+    /// JSON; `null` if the setting is unset by default.
     pub default: &'static str,
-    /// The values that are allowed, where the type allows more; empty for all.
+    /// Allowed values within the type; empty for all.
     pub range: &'static str,
     pub doc: &'static str,
 }
 
-/// A setting: path, type, unit, default, range, meaning.
+/// A setting: path, type, unit, default, range, description.
 const fn s(
     path: &'static str,
     kind: &'static str,
@@ -66,7 +68,7 @@ impl Setting {
         self.path.split_once('.').map_or("", |(section, _)| section)
     }
 
-    /// Whether this is the setting `path`, or one of the section or table `path`.
+    /// Whether this is the setting `path`, or belongs to the section or table `path`.
     pub fn is_below(&self, path: &str) -> bool {
         self.path.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
@@ -85,7 +87,7 @@ mod tests {
         Trainer,
     };
 
-    /// Tables whose fields are other modules' (`rl`), or the recipe's own names.
+    /// Tables whose fields are defined in `rl` or by the recipe.
     const OPEN: [&str; 7] = [
         "trainer.estimator",
         "trainer.loss",
@@ -118,10 +120,10 @@ mod tests {
         Settings { trainer, ..Settings::default() }
     }
 
-    /// Fails for a setting that the table lacks, or whose default it has wrong.
+    /// Fails for a setting that is missing in the table or has another default there.
     fn compare(settings: &Settings, only: &str, seen: &mut BTreeSet<(&'static str, &'static str)>) {
         for (path, default) in flat(settings) {
-            // How the variant is called, not a setting with a default of its own.
+            // The tag of the variant has no default.
             if path == "trainer.algorithm" {
                 continue;
             }
@@ -130,17 +132,18 @@ mod tests {
                     && (setting.only == only || !path.starts_with("trainer.") && setting.only.is_empty())
             });
             let setting = found.unwrap_or_else(|| panic!("src/config/reference has no `{path}` ({only}): add it"));
-            let mut told: Value = serde_json::from_str(setting.default).unwrap_or_else(|_| panic!("{path}"));
+            let mut documented: Value = serde_json::from_str(setting.default).unwrap_or_else(|_| panic!("{path}"));
             // A choice is written by its name.
-            if let (Value::String(name), Value::Object(fields)) = (&told, &default)
+            if let (Value::String(name), Value::Object(fields)) = (&documented, &default)
                 && fields.contains_key("name")
             {
-                told = json!({ "name": name });
+                documented = json!({ "name": name });
             }
             let number = |value: &Value| value.as_f64();
-            let same = told == default || (number(&told).is_some() && number(&told) == number(&default));
-            let unset = default == json!({}) && told.is_null();
-            assert!(same || unset, "`{path}`: the reference says {told}, the default is {default}");
+            let same =
+                documented == default || (number(&documented).is_some() && number(&documented) == number(&default));
+            let unset = default == json!({}) && documented.is_null();
+            assert!(same || unset, "`{path}`: the reference says {documented}, the default is {default}");
             seen.insert((setting.path, setting.only));
         }
     }
@@ -151,7 +154,7 @@ mod tests {
         compare(&with(Trainer::Grpo(Learner::default())), "", &mut seen);
         compare(&with(Trainer::Ppo(Learner::default())), "", &mut seen);
         compare(&with(Trainer::Sft(Sft::default())), "sft", &mut seen);
-        // Those that are left out of JSON while nothing sets them.
+        // Fields that are skipped in JSON when unset.
         let policy = PolicySettings {
             init: Some(InitModel::default()),
             lora: Some(LoraSettings::default()),
@@ -171,7 +174,7 @@ mod tests {
                 &mut seen,
             );
         }
-        // And nothing is in the reference that is no setting, but for what stands for tables of options.
+        // Every entry of the reference must be a setting, except for tables of options.
         let known = [
             "envs",
             "needs",
@@ -190,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_whole() {
+    fn settings_reference_entries_are_complete() {
         let mut names = BTreeSet::new();
         for setting in super::settings() {
             assert!(names.insert((setting.path, setting.only)), "{} twice", setting.path);

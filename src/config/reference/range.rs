@@ -1,4 +1,4 @@
-//! The ranges of settings, checked: what the reference says is what is accepted.
+//! Validates settings against the ranges of the reference.
 
 use serde_json::Value;
 
@@ -21,7 +21,8 @@ struct Bound {
 }
 
 impl Range {
-    /// `≥ 1`, `> 0`, `0 to 1`, `0 ≤ x < 1`; `None` for a range in words, which other settings decide about.
+    /// `≥ 1`, `> 0`, `0 to 1`, `0 ≤ x < 1`; `None` for a range in words, which is checked
+    /// elsewhere.
     fn parse(text: &str) -> Option<Self> {
         let bound = |included| move |at: &str| Some(Bound { at: at.trim().parse().ok()?, included });
         let low = text.strip_prefix('≥').map(bound(true)).or_else(|| text.strip_prefix('>').map(bound(false)));
@@ -51,23 +52,23 @@ impl Range {
 }
 
 impl Setting {
-    /// The numbers that are allowed; `None` where the range is in words or every number is.
+    /// Allowed interval; `None` if the range is in words or unlimited.
     pub fn interval(&self) -> Option<Range> {
         Range::parse(self.range)
     }
 }
 
-/// Refuses numbers outside of their ranges.
+/// Refuses numbers outside their ranges.
 ///
 /// # Errors
-/// `Kind::Script`, about the first such setting.
+/// `Kind::Script` with the first setting out of range as subject.
 pub fn check_ranges(settings: &Settings) -> Result<()> {
     let all = serde_json::to_value(settings).unwrap_or(Value::Null);
     let only = if matches!(settings.trainer, Trainer::Sft(_)) { "sft" } else { "" };
     for setting in self::settings().filter(|setting| setting.only == only || !setting.path.starts_with("trainer.")) {
         let Some(range) = setting.interval() else { continue };
         for (path, value) in values(&all, setting.path) {
-            // JSON has no NaN and no infinity: they are null, as is what nothing sets.
+            // JSON has no NaN and infinity: they are null, as unset values are.
             let unset = value.is_null() && setting.default == "null";
             let inside = match value {
                 Value::Array(items) => {
@@ -91,7 +92,7 @@ pub fn check_ranges(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// The values of a setting with their dotted names: one, or that of each environment.
+/// Values of a setting with their dotted names; one per environment for settings of `env`.
 fn values<'a>(all: &'a Value, path: &str) -> Vec<(String, &'a Value)> {
     let find = |from: &'a Value, path: &str| path.split('.').try_fold(from, |value, name| value.get(name));
     let own = find(all, path).map(|value| (path.to_owned(), value));
@@ -110,7 +111,7 @@ mod tests {
     use crate::config::{EnvSettings, Learner};
 
     #[test]
-    fn ranges_are_read_and_shown() {
+    fn setting_ranges_are_parsed_and_described() {
         let cases = [
             ("≥ 1", "at least 1", vec![1.0, 7.0], vec![0.0, 0.5, f64::INFINITY, f64::NAN]),
             ("> 0", "above 0", vec![1e-9], vec![0.0, -1.0]),
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_outside_are_refused_with_their_name() {
+    fn settings_out_of_range_are_refused_by_name() {
         let with = |learner| Settings { trainer: Trainer::Grpo(learner), ..Settings::default() };
         assert!(check_ranges(&Settings::default()).is_ok());
         let lr = refused(&with(Learner { lr: -1.0, ..Learner::default() }));

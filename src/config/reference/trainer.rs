@@ -34,7 +34,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "trajectories",
         "0",
         "0 to group_size",
-        "Tree sampling: trajectories of a group that start at the task; the others continue from states of these. 0 is off.",
+        "Tree sampling: trajectories of a group that start at the task; the others continue from their states. 0 is off.",
     ),
     s(
         "trainer.branch.at",
@@ -42,7 +42,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "\"random\"",
         "",
-        "States that are branched from: any, those of the least certain replies, the one after the first tool call, or \
+        "States to branch from: any, those with the least certain responses, the one after the first tool call, or \
          those after these numbers of steps.",
     ),
     s("trainer.branch.width", "integer", "trajectories", "1", "≥ 1", "Branches per state."),
@@ -52,7 +52,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "1",
         "≥ 1",
-        "Rounds of branching: branches of one round may be branched from in the next.",
+        "Rounds of branching; branches of one round can be branched from in the next.",
     ),
     s(
         "trainer.estimator",
@@ -60,10 +60,9 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "\"grpo\"",
         "one of docs/training.md, or custom",
-        "From rewards to advantages: a name, or a table of `name` and the estimator's options. custom is the recipe's \
-         function `advantage`.",
+        "Advantage estimator: a name, or a table of `name` and its options. custom is the recipe's function `advantage`.",
     ),
-    s("trainer.shaping", "table", "", "{}", "", "What is done to rewards before the estimator."),
+    s("trainer.shaping", "table", "", "{}", "", "Reward shaping before the estimator."),
     s(
         "trainer.shaping.overlong",
         "table",
@@ -105,8 +104,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "\"ppo\"",
         "one of docs/training.md, or custom",
-        "From log-probabilities and advantages to a loss: a name, or a table of `name` and the loss's options. custom is the recipe's \
-         function `loss`.",
+        "Policy loss: a name, or a table of `name` and its options. custom is the recipe's function `loss`.",
     ),
     s(
         "trainer.clip",
@@ -114,7 +112,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "null",
         "0 < low ≤ 1, high > 0",
-        "{ low, high }: clip range of the ratio; the loss's own if left out.",
+        "{ low, high }: clip range of the ratio; the default of the loss if not set.",
     ),
     s(
         "trainer.loss_agg",
@@ -122,7 +120,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "null",
         "",
-        "How token losses become one number; the loss's own way if left out.",
+        "Aggregation of token losses; the default of the loss if not set.",
     ),
     s("trainer.entropy", "number", "", "0", "", "Coefficient of the entropy bonus."),
     s(
@@ -131,17 +129,17 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "0",
         "≥ 0",
-        "Coefficient of the KL penalty to the reference policy, the policy at the start of the run; 0 needs no reference.",
+        "Coefficient of the KL penalty to the reference policy (the policy at the start of the run); 0 is off.",
     ),
     s("trainer.kl.kind", "\"k1\" | \"abs\" | \"k2\" | \"k3\"", "", "\"k3\"", "", "Estimator of the KL divergence."),
-    s("trainer.kl.straight_through", "boolean", "", "false", "", "Uses the gradient of k2 whatever the kind."),
+    s("trainer.kl.straight_through", "boolean", "", "false", "", "Uses the gradient of k2 for every kind."),
     s(
         "trainer.kl.place",
         "\"loss\" | \"reward\"",
         "",
         "\"loss\"",
         "",
-        "The KL penalty is a term of the loss, or is subtracted from the reward of every token.",
+        "The KL penalty is a term of the loss, or is subtracted from the reward of each token.",
     ),
     s(
         "trainer.kl.target",
@@ -149,7 +147,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "nats per token",
         "0",
         "≥ 0",
-        "KL that an adaptive coefficient aims at; 0 keeps it fixed.",
+        "Target KL of an adaptive coefficient; 0 is a fixed coefficient.",
     ),
     s(
         "trainer.kl.horizon",
@@ -165,7 +163,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "null",
         "",
-        "Importance weights for tokens that other weights or other arithmetic sampled; wants recompute_above.",
+        "Importance weights for the mismatch between sampler and learner; requires recompute_above.",
     ),
     s(
         "trainer.importance.scope",
@@ -191,7 +189,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "null",
         "",
-        "Leaves out sequences that are too unlikely under the learner; wants recompute_above.",
+        "Rejects sequences that are too unlikely under the learner; requires recompute_above.",
     ),
     s(
         "trainer.rejection.measure",
@@ -199,7 +197,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "\"mean\"",
         "token, sum, mean, max",
-        "How the tokens of a sequence become one measure; token decides about each alone.",
+        "Aggregation of the tokens of a sequence; token decides per token.",
     ),
     s(
         "trainer.rejection.estimate",
@@ -207,7 +205,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "\"k3\"",
         "k1, k2, k3",
-        "What is measured: an estimator of the KL divergence.",
+        "Estimator of the KL divergence that is measured.",
     ),
     s("trainer.rejection.upper", "number", "", "0.01", "> 0", "Upper bound of the measure."),
     s(
@@ -234,7 +232,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "0",
         "≥ 0",
-        "Learning rate at the end of a linear or cosine decay, as a share of lr.",
+        "Learning rate at the end of a linear or cosine decay, as a fraction of lr.",
     ),
     s("trainer.weight_decay", "number", "", "0", "≥ 0", "Decoupled weight decay of AdamW."),
     s(
@@ -251,16 +249,16 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "[]",
         "",
-        "{ weights, lr, weight_decay } for weights by name (* matches anything); lr multiplies, the first match counts.",
+        "Parameter groups { weights, lr, weight_decay } by name (* matches anything); lr is a factor, the first match applies.",
     ),
-    s("trainer.freeze", "list", "", "[]", "", "Weights that are not trained, by name (* matches anything)."),
+    s("trainer.freeze", "list", "", "[]", "", "Frozen weights, by name (* matches anything)."),
     s(
         "trainer.ema",
         "number",
         "",
         "0",
         "0 ≤ x < 1",
-        "Decay of an exponential moving average of the weights, written as a model to ema/; 0 is off.",
+        "Decay of the exponential moving average of the weights, saved as a model in ema/; 0 is off.",
     ),
     s("trainer.epochs", "integer", "", "1", "≥ 1", "Passes over the trajectories of a step."),
     s(
@@ -277,7 +275,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "\"trajectory\"",
         "",
-        "What a mini-batch holds: whole trajectories, or the steps of one number, the last ones first (SeeUPO, \
+        "Content of a mini-batch: whole trajectories, or all steps with the same index, last index first (SeeUPO, \
          arXiv:2602.06554).",
     ),
     s(
@@ -286,7 +284,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "0.2",
         "0 ≤ x < 1",
-        "By step: bound of the factor by which updates of later steps weigh the advantages of earlier ones.",
+        "With mini_batch_by = step: clip range of the ratio of later steps, a factor on the advantages of earlier steps.",
     ),
     s(
         "trainer.tokens_per_batch",
@@ -294,7 +292,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "tokens",
         "4096",
         "≥ 1",
-        "Most tokens computed at once: memory against speed; the result is the same up to rounding.",
+        "Maximum number of tokens per micro-batch: memory against speed; results are equal up to rounding.",
     ),
     s(
         "trainer.gradient_checkpointing",
@@ -302,7 +300,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "false",
         "",
-        "Keeps only the inputs of the layers and computes the rest again in the backward pass: less memory, more time.",
+        "Keeps only the inputs of the layers and recomputes activations in the backward pass: less memory, more time.",
     ),
     s(
         "trainer.filter.uniform",
@@ -310,16 +308,16 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "false",
         "",
-        "Replaces groups whose rewards are all equal by new ones in the same step (DAPO, arXiv:2503.14476).",
+        "Replaces groups with equal rewards by new groups in the same step (dynamic sampling, DAPO, arXiv:2503.14476).",
     ),
-    s("trainer.filter.refills", "integer", "", "4", "≥ 0", "Most rounds of such replacement in a step."),
+    s("trainer.filter.refills", "integer", "", "4", "≥ 0", "Maximum number of such replacement rounds per step."),
     s(
         "trainer.filter.keep",
         "number",
         "",
         "1",
         "0 < x ≤ 1",
-        "Share of groups that is kept, those with the largest deviation of rewards (StarPO-S, arXiv:2504.20073).",
+        "Fraction of groups kept: those with the largest standard deviation of rewards (StarPO-S, arXiv:2504.20073).",
     ),
     s(
         "trainer.critic.shared",
@@ -327,27 +325,20 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "false",
         "",
-        "The critic is a head on the policy's hidden states, not a model of its own.",
+        "The critic is a value head on the policy's hidden states instead of a separate model.",
     ),
     s("trainer.critic.lr", "number", "", "1e-5", "≥ 0", "Learning rate of the critic."),
-    s("trainer.critic.warmup", "integer", "steps", "0", "≥ 0", "Steps in which only the critic is trained."),
-    s(
-        "trainer.critic.clip",
-        "number",
-        "",
-        "0.5",
-        "≥ 0",
-        "How far a value may move from its value before the update; 0 is off.",
-    ),
-    s("trainer.critic.weight", "number", "", "0.5", "≥ 0", "Weight of the value loss where the critic is shared."),
+    s("trainer.critic.warmup", "integer", "steps", "0", "≥ 0", "Initial steps that train only the critic."),
+    s("trainer.critic.clip", "number", "", "0.5", "≥ 0", "Clip range of the value change per update; 0 is off."),
+    s("trainer.critic.weight", "number", "", "0.5", "≥ 0", "Weight of the value loss with a shared critic."),
     s(
         "trainer.routing_replay",
         "\"off\" | \"rollout\"",
         "",
         "\"off\"",
         "",
-        "In a mixture of experts, the experts that the learner computes sampled trajectories with: those of its own \
-         router, or those that sampling chose, which trajectories record (R3, arXiv:2510.11370).",
+        "Mixture-of-experts models: experts that the learner uses for sampled tokens, those of its router, or those \
+         recorded during sampling (R3, arXiv:2510.11370).",
     ),
     s(
         "trainer.critic.privileged",
@@ -355,8 +346,8 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "\"\"",
         "",
-        "Text that the critic alone reads before its rows, with {column} for columns of the dataset row; empty is off. \
-         The recipe's function privileged gives a text for each step.",
+        "Text prepended to the critic's rows only, with {column} for columns of the dataset row; empty is off. \
+         The recipe's function privileged returns a text per step.",
     ),
     s(
         "trainer.critic.privileged_tokens",
@@ -364,7 +355,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "tokens",
         "256",
         "≥ 1",
-        "Most tokens of that text; a longer one ends the run.",
+        "Maximum number of tokens of that text; a longer text ends the run.",
     ),
     s(
         "trainer.on_nan",
@@ -372,8 +363,8 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "\"stop\"",
         "",
-        "What a NaN or infinite advantage, loss or gradient does: it ends the run with exit code 9, or the optimiser step \
-         is left out, reported and counted. A NaN reward is a failure of its trajectory.",
+        "Handling of a NaN or infinite advantage, loss or gradient: stop ends the run with exit code 9, skip omits \
+         the optimiser step, reports and counts it. A NaN reward is a failure of its trajectory.",
     ),
     s(
         "trainer.max_mismatch",
@@ -381,7 +372,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "nats",
         "0",
         "≥ 0",
-        "Ends the run when log-probabilities of sampler and learner differ by more; 0 is off.",
+        "Stops the run when log-probabilities of sampler and learner differ by more; 0 is off.",
     ),
     s(
         "trainer.recompute_above",
@@ -389,7 +380,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "nats",
         "0",
         "≥ 0",
-        "Takes the behaviour log-probabilities from the learner where they differ by more; 0 is off.",
+        "Recomputes the behaviour log-probabilities with the learner when they differ by more; 0 is off.",
     ),
 ];
 
@@ -398,14 +389,21 @@ pub(super) const SFT: &[Setting] = &[
     sft("trainer.batch_size", "integer", "conversations", "64", "≥ 1", "Conversations per optimiser step."),
     sft("trainer.lr", "number", "", "1e-5", "≥ 0", "Learning rate of AdamW after the warm-up."),
     sft("trainer.betas", "list", "", "[0.9, 0.95]", "0 ≤ x < 1", "Decay rates of AdamW's first and second moments."),
-    sft("trainer.max_length", "integer", "tokens", "0", "≥ 0", "Longest conversation; 0 is the model's context."),
+    sft(
+        "trainer.max_length",
+        "integer",
+        "tokens",
+        "0",
+        "≥ 0",
+        "Maximum length of a conversation; 0 is the model's context.",
+    ),
     sft(
         "trainer.overlong",
         "\"error\" | \"skip\" | \"truncate\"",
         "",
         "\"error\"",
         "",
-        "What is done with a longer conversation: it ends the run, is left out, or is cut at its end.",
+        "Handling of longer conversations: they end the run, are skipped, or are truncated.",
     ),
     sft(
         "trainer.patience",
@@ -413,7 +411,7 @@ pub(super) const SFT: &[Setting] = &[
         "evaluations",
         "0",
         "≥ 0",
-        "Evaluations of data.eval in a row without a lower loss after which the run stops; 0 never stops early.",
+        "Consecutive evaluations of data.eval without a lower loss after which the run stops; 0 disables early stopping.",
     ),
     sft("trainer.warmup", "integer", "steps", "20", "≥ 0", "Steps over which the learning rate rises linearly from 0."),
     sft(
@@ -422,7 +420,7 @@ pub(super) const SFT: &[Setting] = &[
         "",
         "0.1",
         "≥ 0",
-        "Learning rate at the end of the cosine decay, as a share of lr.",
+        "Learning rate at the end of the cosine decay, as a fraction of lr.",
     ),
     sft("trainer.weight_decay", "number", "", "0", "≥ 0", "Decoupled weight decay of AdamW."),
     sft(
@@ -433,13 +431,13 @@ pub(super) const SFT: &[Setting] = &[
         "≥ 0",
         "Global gradient norm above which gradients are scaled down; 0 is off.",
     ),
-    sft("trainer.tokens_per_batch", "integer", "tokens", "8192", "≥ 1", "Most tokens computed at once."),
+    sft("trainer.tokens_per_batch", "integer", "tokens", "8192", "≥ 1", "Maximum number of tokens per forward pass."),
     sft(
         "trainer.gradient_checkpointing",
         "boolean",
         "",
         "false",
         "",
-        "Keeps only the inputs of the layers and computes the rest again in the backward pass: less memory, more time.",
+        "Keeps only the inputs of the layers and recomputes activations in the backward pass: less memory, more time.",
     ),
 ];

@@ -74,8 +74,8 @@ impl Trace {
             );
         };
         let mut graph = self.graph.take();
-        if graph.nodes[result].shape == Shape::Truths {
-            return refuse("loss returned truths".to_owned(), "b:where(x, 1, 0) makes numbers of them");
+        if graph.nodes[result].shape == Shape::Booleans {
+            return refuse("loss returned booleans".to_owned(), "convert them with b:where(x, 1, 0)");
         }
         (graph.result, graph.place) = (result, here.clone());
         if !graph.has_gradient() {
@@ -239,7 +239,7 @@ impl UserData for Expression {
         });
         for (method, instead) in [(MetaMethod::Lt, "lt"), (MetaMethod::Le, "le"), (MetaMethod::Eq, "eq")] {
             methods.add_meta_function(method, move |lua, _: (Value, Value)| -> mlua::Result<bool> {
-                let error = misuse(lua, format!("{NAME}: Lua's comparisons give one truth, not one for each token"));
+                let error = misuse(lua, format!("{NAME}: Lua's comparisons return one boolean, not one per token"));
                 Err(raise(
                     error.hint(format!("write x:{instead}(y), or gt, ge, ne; choose with b:where(condition, x, y)")),
                 ))
@@ -248,7 +248,7 @@ impl UserData for Expression {
         methods.add_meta_method(MetaMethod::ToString, |_, this, ()| {
             Ok(match this.graph.borrow().nodes.get(this.node).map(|node| node.shape) {
                 Some(Shape::Total) => "a scalar of the mini-batch",
-                Some(Shape::Truths) => "a truth for each token",
+                Some(Shape::Booleans) => "a boolean per token",
                 _ => "a number for each token",
             })
         });

@@ -47,7 +47,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     f("LossBatch:count", &[UNIT], TENSOR, "For each token how many sampled tokens its sequence has.", ""),
     f(
         "LossBatch:where",
-        &[p("condition", "LossTensor", "Truths"), X, p("y", "LossTensor | number", "")],
+        &[p("condition", "LossTensor", "Booleans"), X, p("y", "LossTensor | number", "")],
         TENSOR,
         "x where the condition is true, y elsewhere.",
         "",
@@ -56,7 +56,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         "LossBatch:log",
         &[p("name", "string", ""), p("x", "LossTensor", "")],
         &[],
-        "Writes a metric loss/NAME: the mean of a tensor over the tokens computed (truths count as 0 and 1), or a scalar.",
+        "Writes a metric loss/NAME: the mean of a tensor over the tokens computed (booleans count as 0 and 1), or a scalar.",
         "",
     ),
     unary("LossTensor:neg", "-x."),
@@ -85,7 +85,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     binary("LossTensor:ge", "Whether it is greater or equal."),
     binary("LossTensor:eq", "Whether it is equal."),
     binary("LossTensor:ne", "Whether it differs."),
-    binary("LossTensor:logical_and", "Whether both truths hold."),
-    binary("LossTensor:logical_or", "Whether one of both truths holds."),
-    unary("LossTensor:logical_not", "Whether the truth does not hold."),
+    binary("LossTensor:logical_and", "Whether both are true."),
+    binary("LossTensor:logical_or", "Whether at least one is true."),
+    unary("LossTensor:logical_not", "Negation of a boolean tensor."),
 ];

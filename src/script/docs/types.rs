@@ -265,7 +265,7 @@ const OPAQUE: [(&str, &str); 17] = [
     ("Resource", "A file of data: a read-only list of rows"),
     ("TextIndex", "An index of texts"),
     ("Context", "A view of a conversation"),
-    ("LossTensor", "A number, or a truth, for each sampled token; + - * / ^ go token by token"),
+    ("LossTensor", "A number, or a boolean, per response token; + - * / ^ are elementwise"),
     ("Secret", "The value of an environment variable, which scripts do not see"),
     ("Tokenizer", "The tokenizer of a model"),
     ("Template", "A chat template"),

@@ -85,26 +85,26 @@ fn bad_losses_are_refused_at_their_line() {
     loss: the batch has no tensor `mask`
       --> x.lua:2
       hint: there is none: every token of the batch was sampled, and the others never get here
-    loss: `exp` takes no scalar of the mini-batch, which may only be added to another one and multiplied by a number: anything else would depend on how rows are split into micro-batches
+    loss: `exp` takes no scalar of the mini-batch: scalars can only be added to each other and multiplied by numbers, because everything else would depend on the split into micro-batches
       --> x.lua:3
-    loss: `+` takes no scalar of the mini-batch, which may only be added to another one and multiplied by a number: anything else would depend on how rows are split into micro-batches
+    loss: `+` takes no scalar of the mini-batch: scalars can only be added to each other and multiplied by numbers, because everything else would depend on the split into micro-batches
       --> x.lua:2
-    loss: `+` takes numbers, got truths: b:where(x, 1, 0) makes numbers of them
+    loss: `+` takes numbers, got booleans: convert them with b:where(x, 1, 0)
       --> x.lua:2
     the loss has no gradient: it does not depend on b.logp or b.entropy
       --> x.lua:1
       hint: detach and comparisons stop gradients
-    loss returned truths
+    loss returned booleans
       --> x.lua:1
-      hint: b:where(x, 1, 0) makes numbers of them
-    loss: Lua's comparisons give one truth, not one for each token
+      hint: convert them with b:where(x, 1, 0)
+    loss: Lua's comparisons return one boolean, not one per token
       --> x.lua:2
       hint: write x:lt(y), or gt, ge, ne; choose with b:where(condition, x, y)
     loss: `*` takes numbers and tensors of the batch, got the text "x"
       --> x.lua:2
-    loss: `/` is given the number NaN, which is not finite
+    loss: `/` got the number NaN, which is not finite
       --> x.lua:2
-    loss: `clamp` is given a lower bound of 1 above an upper bound of 0
+    loss: `clamp` got a lower bound of 1 above an upper bound of 0
       --> x.lua:2
     loss: `sum` goes by step, trajectory, group: x:sum("trajectory")
       --> x.lua:2
@@ -119,7 +119,7 @@ fn bad_losses_are_refused_at_their_line() {
       --> x.lua:2
     invalid argument #1 to 'exp' (number expected, got Expression)
       --> x.lua:2
-    loss: `+` is one value too many: a loss has at most 10000
+    loss: `+` exceeds the limit of 10000 values per loss
       --> x.lua:2
     broken
       --> x.lua:2
