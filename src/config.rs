@@ -373,7 +373,8 @@ pub struct EvalSettings {
     /// Name of the reward part that is reported as accuracy; if empty, accuracy is total
     /// reward > 0.
     pub accuracy: String,
-    /// Trajectories that are stored of each evaluation, spread evenly over its tasks; 0 stores none.
+    /// Trajectories that are stored of each evaluation, spread evenly over its tasks; 0 stores
+    /// none.
     pub store: usize,
 }
 
