@@ -4,7 +4,7 @@
 mod imports;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use imports::{Source, circles, graph, sources};
 
