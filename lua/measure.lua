@@ -1,5 +1,6 @@
--- How large a value is when it is written out, if it is plain data: text, numbers, booleans, tables without metatables.
--- A table that is in another one twice counts twice; one that contains itself is nested without end.
+-- How large a value is when it is written out, if it is plain data: text, numbers, booleans, tables
+-- without metatables (but the note of what a table does not show of its JSON). A table that is in
+-- another one twice counts twice; one that contains itself is nested without end.
 
 local null, empty_list = ... -- host: what stands for JSON's null, and the metatable of a list that came in empty
 
@@ -9,7 +10,9 @@ local DEPTH = 100
 
 local function walk(value, most, depth)
   local meta = getmetatable(value)
-  if meta ~= nil and meta ~= empty_list then return nil, "has a metatable; plain data has none", "" end
+  if meta ~= nil and meta ~= empty_list and not (type(meta) == "table" and type(rawget(meta, "__r1_json")) == "string") then
+    return nil, "has a metatable; plain data has none", ""
+  end
   if depth == DEPTH then return nil, "is nested too deeply, or contains itself", "" end
   local size = TABLE
   for key, item in next, value do

@@ -152,3 +152,17 @@ fn pages_that_are_named_exist() {
     }
     assert!(missing.is_empty(), "pages that do not exist:\n{}", missing.join("\n"));
 }
+
+/// The crate of README's "As a library" is the one that `just test-dependent` builds and runs.
+#[test]
+fn the_crate_of_the_readme_is_the_one_that_is_built() {
+    let page = read("README.md");
+    let (_, part) = page.split_once("## As a library").unwrap();
+    let (part, _) = part.split_once("\n## ").unwrap();
+    for file in ["Cargo.toml", "build.rs", "src/main.rs"] {
+        let text = read(&format!("tests/dependent/{file}"));
+        // Without what only r1's own copy says.
+        let text = text.find("[package]").map_or(&*text, |start| &text[start..]);
+        assert!(part.contains(text), "tests/dependent/{file} is not what README.md says");
+    }
+}

@@ -542,7 +542,7 @@ function Tokenizer:vocab_size() end
 local Template = {}
 
 ---A conversation as text. With a tokenizer it is what :encode encodes, the prompt of a rollout; a template without one prints what it prints.
----@param messages r1.Message[]|string Or their JSON, which keeps nulls, long whole numbers and the order of keys
+---@param messages r1.Message[]|string Or their JSON
 ---@param options? { tools?: (table<string, any>)[]|string, add_generation_prompt?: boolean } Names it does not know are the template's own switches, such as enable_thinking
 ---@return string
 function Template:render(messages, options) end
@@ -1002,18 +1002,18 @@ function r1.clip(text, head, tail) end
 
 r1.json = {}
 
----A value as JSON. Lists are tables with keys 1..n; an empty table is an object, unless it came from JSON as a list.
+---A value as JSON. Lists are tables with keys 1..n; an empty table is an object, unless it came from JSON as a list. What came from JSON keeps its nulls, long whole numbers, floats such as 3.0 and the order of its keys (docs/luau.md).
 ---@param value any Plain data
 ---@return string
 function r1.json.encode(value) end
 
----JSON as a value.
+---JSON as a value. Fields that are null are nil; whole numbers above 2^53 are text. The table remembers both for the way out.
 ---@param text string
 ---@return any # Nil if it is no JSON
 ---@return string? # Why not
 function r1.json.decode(text) end
 
----JSON's null in a list.
+---JSON's null in a list, and in a table that a script makes.
 ---@type any
 r1.json.null = nil
 
@@ -1104,7 +1104,7 @@ function r1.text.tokenizer(model) end
 
 ---A chat template. A recipe names a model directory, a file beside its script or, in functions of the env, a file that it declares with "fs:DIR".
 ---@param from string A model (a directory; in programs also a hub id or r1-nano), a template's file, or the source itself
----@param options? { bos_token?: string, eos_token?: string, format?: string }
+---@param options? { bos_token?: string, eos_token?: string, format?: string|r1.Format }
 ---@return r1.Template
 function r1.text.template(from, options) end
 
@@ -1188,7 +1188,7 @@ function r1.join(functions) end
 
 ---Opens a model. A directory without a tokenizer is used by ids.
 ---@param model string A directory, a hub id or r1-nano
----@param options? { device?: string, dtype?: string, max_context?: number, format?: string }
+---@param options? { base?: string, device?: string, dtype?: string, max_context?: number, format?: string }
 ---@return r1.Model
 function r1.model(model, options) end
 

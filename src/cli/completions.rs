@@ -40,8 +40,32 @@ pub(super) fn run(args: &CompletionsArgs) -> Result<ExitCode> {
     completer
         .write_registration(VARIABLE, "r1", "r1", &own_name(), &mut script)
         .map_err(|error| failed(&error.to_string()))?;
+    if args.shell == clap_complete::Shell::Bash {
+        script.extend_from_slice(BASH_SETTINGS.as_bytes());
+    }
     print(&String::from_utf8_lossy(&script)).map(|()| ExitCode::SUCCESS)
 }
+
+/// For bash, `key=value` is three words, and it replaces the last of them alone. This hands over
+/// one word, and offers what stands behind its `=`.
+const BASH_SETTINGS: &str = r#"
+_r1_settings() {
+    local typed="${COMP_LINE:0:COMP_POINT}"
+    typed="${typed##*[[:space:]]}"
+    if [[ "$typed" == *=* && "$COMP_WORDBREAKS" == *=* ]]; then
+        local before="${COMP_LINE:0:COMP_POINT - ${#typed}}"
+        local -a COMP_WORDS
+        read -ra COMP_WORDS <<< "$before"
+        local COMP_CWORD=${#COMP_WORDS[@]}
+        COMP_WORDS+=("$typed")
+        _clap_complete_r1 "$1" "$typed" "${COMP_WORDS[COMP_CWORD - 1]}"
+        COMPREPLY=("${COMPREPLY[@]#"${typed%%=*}="}")
+    else
+        _clap_complete_r1 "$@"
+    fi
+}
+complete -o nospace -o bashdefault -F _r1_settings r1
+"#;
 
 /// How the shell calls this program: by its name where it was found by its name, else by its path.
 fn own_name() -> String {

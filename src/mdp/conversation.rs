@@ -127,11 +127,26 @@ fn message(json: &Value, at: &str) -> Result<Given, String> {
 fn content(json: &Value, at: &str) -> Result<Content, String> {
     match json {
         Value::String(text) => Ok(Content::Text(text.clone())),
-        Value::Array(_) => serde_json::from_value::<Vec<Part>>(json.clone())
-            .map(Content::Parts)
-            .map_err(|error| format!("{at}.content is not a list of parts: {error}")),
+        Value::Array(list) => parts(list).map_err(|error| format!("{at}.content is not a list of parts: {error}")),
         other => Err(format!("{at}.content is {}; it is text or a list of parts", kind(other))),
     }
+}
+
+/// Content in parts. Fields that are null are absent: columns of Parquet files have every field of
+/// every part.
+///
+/// # Errors
+/// Says what a part is instead.
+pub fn parts(list: &[Value]) -> Result<Content, String> {
+    let part = |part: &Value| {
+        let mut part = part.clone();
+        if let Some(fields) = part.as_object_mut() {
+            fields.retain(|_, value| !value.is_null());
+        }
+        serde_json::from_value(part)
+    };
+    let parts: Result<Vec<Part>, _> = list.iter().map(part).collect();
+    parts.map(Content::Parts).map_err(|error| error.to_string())
 }
 
 /// The schemas of tools: a list, or its JSON text; nothing if there are none.

@@ -63,7 +63,7 @@ pub(super) fn base_dir(
     policy: &PolicySettings,
     fetching: Fetching<'_>,
 ) -> Result<PathBuf> {
-    const OVERRIDE: &str = "--base DIR (r1 infer) or policy.base=DIR names another copy";
+    const OVERRIDE: &str = "--base DIR (r1 infer), policy.base=DIR or r1.model(…, { base = DIR }) names another copy";
     let given = Some(&policy.base).filter(|base| !base.is_empty()).cloned();
     let name = given.clone().or_else(|| config.base()).ok_or_else(|| {
         Error::new(Kind::Model, "the adapter does not say which model it is for")

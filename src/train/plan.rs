@@ -11,7 +11,7 @@ use super::resume::supervised;
 use super::session::{compute_kind, context, context_of_rollouts};
 use super::source::model_dir;
 use super::update::logprobs_at_once;
-use super::{RunOptions, adapter, report};
+use super::{RunOptions, adapter, cold_start, report};
 use crate::config::{Learner, Settings, Trainer};
 use crate::engine::EngineOptions;
 use crate::error::{Error, Kind, Result};
@@ -40,6 +40,8 @@ pub struct Plan {
     pub learning: Vec<Share>,
     /// What there is: memory that is free, on the CPU.
     pub available: Option<u64>,
+    /// The recipe's cold start, which is over when the rest begins.
+    pub cold_start: Option<Box<Plan>>,
 }
 
 fn sum(shares: &[Share]) -> u64 {
@@ -49,6 +51,11 @@ fn sum(shares: &[Share]) -> u64 {
 impl Plan {
     /// The most that is held at once, bytes.
     pub fn peak(&self) -> u64 {
+        self.own_peak().max(self.cold_start.as_ref().map_or(0, |plan| plan.own_peak()))
+    }
+
+    /// The most without a cold start.
+    fn own_peak(&self) -> u64 {
         sum(&self.held) + sum(&self.sampling).max(sum(&self.learning))
     }
 
@@ -57,10 +64,16 @@ impl Plan {
         let list = |shares: &[Share]| -> Vec<Value> {
             shares.iter().map(|s| json!({ "what": s.what, "why": s.why, "bytes": s.bytes })).collect()
         };
-        json!({
+        let mut json = json!({
             "event": "plan", "device": self.device, "held": list(&self.held), "sampling": list(&self.sampling),
             "learning": list(&self.learning), "peak_bytes": self.peak(), "available_bytes": self.available,
-        })
+        });
+        if let Some(plan) = &self.cold_start {
+            json["cold_start"] = json!({
+                "held": list(&plan.held), "learning": list(&plan.learning), "peak_bytes": plan.own_peak(),
+            });
+        }
+        json
     }
 
     /// Rows of a table: a part with what it comes from, MiB.
@@ -73,8 +86,16 @@ impl Plan {
             );
         }
         let peak = if sum(&self.sampling) > sum(&self.learning) { "sampling" } else { "learning" };
-        let total = self.peak().div_ceil(1 << 20).to_string();
-        rows.push(vec![format!("at most, while {peak}, on {}", self.device), total]);
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20).to_string();
+        let Some(plan) = &self.cold_start else {
+            rows.push(vec![format!("at most, while {peak}, on {}", self.device), mib(self.peak())]);
+            return rows;
+        };
+        rows.push(vec![format!("at most, while {peak}, after the cold start"), mib(self.own_peak())]);
+        let shares = plan.held.iter().chain(&plan.learning).filter(|share| share.bytes > 0);
+        rows.extend(shares.map(|s| vec![format!("cold start: {}, {}", s.what, s.why), mib(s.bytes)]));
+        rows.push(vec!["at most, in the cold start".to_owned(), mib(plan.own_peak())]);
+        rows.push(vec![format!("at most, on {}", self.device), mib(self.peak())]);
         rows
     }
 }
@@ -85,7 +106,20 @@ impl Plan {
 /// As for a run: script, settings, the model's `config.json`.
 pub fn plan(options: &RunOptions, is_supervised: bool, reporter: &Reporter) -> Result<Plan> {
     let script = Script::load(&options.script, &options.overrides)?;
-    let script = if is_supervised { supervised(script)? } else { script };
+    if is_supervised {
+        return plan_of(&supervised(script)?, options, reporter);
+    }
+    let cold_start = match script.cold_start()? {
+        Some(own) => {
+            cold_start::check(&script)?;
+            Some(Box::new(plan_of(&own, options, reporter)?))
+        }
+        None => None,
+    };
+    Ok(Plan { cold_start, ..plan_of(&script, options, reporter)? })
+}
+
+fn plan_of(script: &Script, options: &RunOptions, reporter: &Reporter) -> Result<Plan> {
     let settings = &script.settings;
     let policy = &settings.policy;
     if policy.init.is_some() {
@@ -109,12 +143,12 @@ pub fn plan(options: &RunOptions, is_supervised: bool, reporter: &Reporter) -> R
     let shape = Footprint { config: &config, device, kind, adapter: of_policy.as_ref(), checkpointing, threads };
     let reference = match &settings.trainer {
         Trainer::Grpo(_) | Trainer::Ppo(_) => {
-            let Checked { objective, warnings, .. } = checked(&script)?;
+            let Checked { objective, warnings, .. } = checked(script)?;
             report::warn(reporter, &warnings);
             objective.has_reference() && !adapter::is_new(policy, fetching)?
         }
         Trainer::Sft(_) => {
-            report::warn(reporter, &idle_settings(&script)?);
+            report::warn(reporter, &idle_settings(script)?);
             false
         }
     };
@@ -166,6 +200,7 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan
             sampling,
             learning,
             available: available_memory(shape.device),
+            cold_start: None,
         }
     };
 

@@ -69,7 +69,10 @@ fn same(a: &Path, b: &Path) {
 
 /// Runs until a file is there, and ends the process as a crash does.
 fn killed_at(dir: &Path, args: &[&str], file: &Path) {
-    let mut command: Command = r1(dir, args);
+    killed(r1(dir, args), file);
+}
+
+pub(super) fn killed(mut command: Command, file: &Path) {
     let mut child = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
     let began = Instant::now();
     while !file.exists() && child.try_wait().unwrap().is_none() && began.elapsed() < Duration::from_mins(2) {
@@ -210,4 +213,38 @@ fn both_parts_are_checked_before_anything_runs() {
     let told = r1(dir.path(), &["check", "a.lua"]).output().unwrap();
     let told = String::from_utf8(told.stdout).unwrap();
     assert!(told.contains("cold_start: ") && told.contains("train.jsonl:1"), "{told}");
+}
+
+/// The memory of both parts, and of the one that takes more.
+#[test]
+fn a_plan_has_both_parts() {
+    let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS)], true);
+    let plan = |more: &[&str]| -> Value {
+        let output = r1(dir.path(), &[&["run", "a.lua", "--plan", "--json"], more].concat()).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let peak = |plan: &Value| plan["peak_bytes"].as_u64().unwrap();
+    let both = plan(&[]);
+    let sum =
+        |shares: &Value| shares.as_array().unwrap().iter().map(|share| share["bytes"].as_u64().unwrap()).sum::<u64>();
+    let cold = &both["cold_start"];
+    assert_eq!(peak(cold), sum(&cold["held"]) + sum(&cold["learning"]));
+    let after = sum(&both["held"]) + sum(&both["sampling"]).max(sum(&both["learning"]));
+    assert_eq!(peak(&both), after.max(peak(cold)));
+    let larger = plan(&["cold_start.trainer.tokens_per_batch=4000000"]);
+    assert!(peak(&larger["cold_start"]) > peak(&both) && peak(&larger) == peak(&larger["cold_start"]), "{larger}");
+    let text = succeed(dir.path(), &["run", "a.lua", "--plan"]);
+    for part in ["cold start: AdamW", "at most, in the cold start", "after the cold start"] {
+        assert!(text.contains(part), "{text}");
+    }
+    let alone = r1(dir.path(), &["sft", "a.lua", "--plan", "--json"]).output().unwrap();
+    let alone: Value = serde_json::from_slice(&alone.stdout).unwrap();
+    assert_eq!(
+        (alone["cold_start"].clone(), alone["learning"].clone()),
+        (Value::Null, both["cold_start"]["learning"].clone())
+    );
+    assert!(
+        fail(dir.path(), &["run", "a.lua", "--plan", "cold_start.trainer.lr=-1"])
+            .contains("cold_start: trainer.lr is -1")
+    );
 }

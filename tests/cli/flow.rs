@@ -82,6 +82,71 @@ fn a_run_with_a_flow_gives_the_weights_of_the_environment_that_does_the_same() {
     }
 }
 
+/// Metrics of evaluations, and the reward of training steps.
+fn metrics(dir: &std::path::Path, run: &str) -> (Vec<serde_json::Value>, Vec<f64>) {
+    let text = std::fs::read_to_string(dir.join("runs").join(run).join("metrics.jsonl")).unwrap();
+    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of_evaluation = |line: &serde_json::Value| -> Option<serde_json::Value> {
+        let fields = line.as_object().unwrap().iter().filter(|(name, _)| name.starts_with("eval/"));
+        let found: serde_json::Map<_, _> = fields.map(|(name, value)| (name.clone(), value.clone())).collect();
+        (!found.is_empty()).then(|| found.into())
+    };
+    let evaluations = lines.iter().filter_map(of_evaluation).collect();
+    (evaluations, lines.iter().filter_map(|line| line["reward/mean"].as_f64()).collect())
+}
+
+/// Before, during and after training, a flow is evaluated as the environment that does the same.
+#[test]
+fn the_evaluation_of_a_flow_is_that_of_the_environment_that_does_the_same() {
+    let trainer = "r1.grpo { steps = 2, groups_per_step = 2, group_size = 2, lr = 1e-3, warmup = 0 }";
+    let eval = "eval = { limit = 5, every = 1, max_steps = 2 }";
+    let of = |envs: &str| source(envs, trainer).replace("eval = { limit = 2 }", eval);
+    let dir = directory(&[("env.lua", &of("env = kinds.env")), ("flow.lua", &of("env = kinds.flow"))], true);
+    let [env, flow] = ["env", "flow"].map(|script| {
+        ran(dir.path(), &["run", &format!("{script}.lua"), "--name", script, "seed=5"]);
+        metrics(dir.path(), script).0
+    });
+    assert_eq!(env.len(), 3, "{env:?}");
+    assert!(env[0]["eval/reward"].as_f64().is_some_and(|reward| reward != 0.0), "{env:?}");
+    let without_time = |list: Vec<serde_json::Value>| -> Vec<serde_json::Value> {
+        let timed = |name: &str| name.contains("seconds") || name.contains("time") || name.contains("per_second");
+        let each = |mut one: serde_json::Value| {
+            one.as_object_mut().unwrap().retain(|name, _| !timed(name));
+            one
+        };
+        list.into_iter().map(each).collect()
+    };
+    assert_eq!(without_time(env), without_time(flow));
+}
+
+/// `eval.env` is a flow beside an environment that trains, and the other way round.
+#[test]
+fn evaluation_has_a_flow_of_its_own() {
+    let trainer = "r1.grpo { steps = 1, groups_per_step = 2, group_size = 2, lr = 1e-3, warmup = 0 }";
+    let flow = "r1.env { reward = function() return 0.5 end, max_steps = 2, flow = function(task, policy)\n\
+                local action = policy:generate({ r1.user('eval ' .. task.problem) })\n\
+                policy:reward(1)\n\
+                policy:generate({ r1.user('again') })\n\
+                return { reward = 6, parts = { own = 1 } } end }";
+    let env = "r1.env { reward = function() return 0.5 end, step = function() return { reward = 7, done = true } end,\n\
+               reset = function() return { messages = { r1.user('eval') } } end }";
+    for (trained, evaluated, part) in [("env", flow, true), ("flow", env, false)] {
+        let script = source(&format!("env = kinds.{trained}"), trainer);
+        let script = script.replace("eval = { limit = 2 }", &format!("eval = {{ limit = 3, env = {evaluated} }}"));
+        let dir = directory(&[("a.lua", &script)], true);
+        ran(dir.path(), &["run", "a.lua", "--name", "a"]);
+        let (evaluations, rewards) = metrics(dir.path(), "a");
+        assert_eq!(evaluations.len(), 2);
+        for evaluation in evaluations {
+            assert_eq!(evaluation["eval/reward"], 7.5, "{evaluation}");
+            assert_eq!(evaluation.get("eval/own").is_some(), part, "{evaluation}");
+        }
+        // Training has the other one.
+        assert!(rewards.len() == 1 && (rewards[0] - 7.5).abs() > 0.1, "{rewards:?}");
+        ran(dir.path(), &["check", "a.lua"]);
+    }
+}
+
 #[test]
 fn rows_choose_between_an_environment_and_a_flow() {
     let trainer = "r1.grpo { steps = 2, groups_per_step = 4, group_size = 2, lr = 1e-3, warmup = 0 }";

@@ -239,3 +239,62 @@ fn a_resumed_run_reads_its_dataset_at_its_commit() {
     run(&server, &["--resume", "trainer.steps=3", newest]);
     assert!((reward(2) - 0.0).abs() < 1e-12, "{}", reward(2));
 }
+
+/// A run that was killed in its cold start goes on with the rows that it began with.
+#[test]
+fn a_resumed_cold_start_reads_its_dataset_at_its_commit() {
+    let recipe = r#"
+        return r1.recipe {
+          env = r1.env { format = "hermes", max_steps = 1 },
+          reward = function(state, outcome) return #outcome.text % 2 end,
+          cold_start = r1.recipe {
+            data = { train = r1.data.hf "org/tiny" },
+            trainer = r1.sft { steps = 6, batch_size = 2, lr = 1e-3, warmup = 0 },
+            checkpoint = { every = 1, keep = 0 },
+          },
+          data = { train = { { prompt = "Say 1" } } },
+          sampling = { max_new_tokens = 4 },
+          trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 1 },
+        }"#;
+    let dir = directory(&[("a.lua", recipe)], false);
+    let repo = |said: &str| {
+        let row = |n: usize| format!("{{\"prompt\": \"Say {n}\", \"completion\": \"{said} {n}\"}}\n");
+        let mut repo = Repo::new(&[("train.jsonl", (1..5).map(row).collect::<String>().as_bytes())]);
+        repo.kind = "datasets";
+        repo
+    };
+    let model = format!("policy.model={}", tiny_model().display());
+    let args = |name: &'static str| ["run", "a.lua", &model, "--name", name].map(str::to_owned);
+    let old = "0123456789abcdef0123456789abcdef01234567";
+    let first = Server::start(repo("I say"));
+    for name in ["whole", "killed"] {
+        let args = args(name);
+        let mut command = with_hub(dir.path(), &first, &args.each_ref().map(String::as_str));
+        if name == "whole" {
+            assert!(command.output().unwrap().status.success());
+        } else {
+            let file = "runs/killed/sft/checkpoints/step-000001/trainer_state/manifest.json";
+            super::cold_start::killed(command, &dir.path().join(file));
+        }
+    }
+    let mut newer = repo("You say");
+    newer.commit = old.chars().rev().collect();
+    let server = Server::changed(newer, move |asked, _, answer| {
+        if asked.path.ends_with(&format!("/revision/{old}")) {
+            return Answer::new(
+                200,
+                format!("{{\"sha\": \"{old}\", \"siblings\": [{{\"rfilename\": \"train.jsonl\"}}]}}"),
+            );
+        }
+        answer
+    });
+    let output = with_hub(dir.path(), &server, &["run", "a.lua", "--resume", "killed"]).output().unwrap();
+    let text = said(dir.path(), &server, &output);
+    assert!(output.status.success() && text.contains("the run goes on with 0123456789ab"), "{text}");
+    let weights = |run: &str| {
+        let last = "sft/checkpoints/step-000006/model.safetensors";
+        std::fs::read(dir.path().join("runs").join(run).join(last)).unwrap()
+    };
+    assert!(weights("whole") == weights("killed"));
+    assert!(!dir.path().join("runs/killed/checkpoints/step-000006").exists());
+}

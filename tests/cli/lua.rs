@@ -202,9 +202,9 @@ fn replies_are_read_as_a_policys_are() {
                r1.text.parse_tool_calls('retool', '<code>\\nprint(1)\\n</code>', { code_tool = 'run' }).calls,
                r1.text.parse_tool_calls('hermes', 'a</think>b', { thinking = true }).reasoning"),
         "exit: 0\n--- stdout\n\
-         {\"calls\":[{\"arguments\":{\"a\":1},\"name\":\"add\"}],\"content\":\"See.\",\"errors\":[],\"reasoning\":\"hm\"}\n\
+         {\"calls\":[{\"name\":\"add\",\"arguments\":{\"a\":1}}],\"content\":\"See.\",\"errors\":[],\"reasoning\":\"hm\"}\n\
          [\"arguments.a must be string, got 1\"]\n\
-         [{\"arguments\":{\"code\":\"print(1)\"},\"name\":\"run\"}]\na"
+         [{\"name\":\"run\",\"arguments\":{\"code\":\"print(1)\"}}]\na"
     );
     assert_eq!(
         run("r1.text.parse_tool_calls('hermez', '')"),

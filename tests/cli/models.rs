@@ -40,8 +40,22 @@ fn an_adapter_takes_another_copy_of_its_base() {
     fs::rename(dir.path().join("model"), dir.path().join("moved")).unwrap();
     let error = fail(dir.path(), &["infer", "-m", "adapter", "-p", "Say 3"]);
     assert!(error.contains("the base model of the adapter in adapter is missing: there is no model"), "{error}");
-    assert!(error.contains("--base DIR (r1 infer) or policy.base=DIR names another copy"), "{error}");
+    assert!(
+        error.contains("--base DIR (r1 infer), policy.base=DIR or r1.model(…, { base = DIR }) names another copy"),
+        "{error}"
+    );
     assert_eq!(answer(&["--base", "moved"]), before);
+    // In programs too.
+    let program = |options: &str| {
+        format!(
+            "local model = r1.model('adapter'{options})\n\
+             local asked = {{ temperature = 0, max_new_tokens = 6 }}\n\
+             return model:generate({{ r1.user('Say 3') }}, asked).text"
+        )
+    };
+    assert_eq!(succeed(dir.path(), &["lua", "-e", &program(", { base = 'moved' }")]).trim_end(), before.trim_end());
+    let error = fail(dir.path(), &["lua", "-e", &program("")]);
+    assert!(error.contains("r1.model(…, { base = DIR }) names another copy"), "{error}");
 
     // A run on it names the base that it was trained with.
     train(&["policy.model=adapter", "policy.base=moved", "--name", "b"]);

@@ -40,7 +40,11 @@ struct Run {
 
 impl Run {
     fn start(args: &[&str]) -> Self {
-        let dir = directory(&[("a.lua", &recipe("one")), ("lib.lua", "return { value = 1 }")], true);
+        Self::of(&recipe("one"), args)
+    }
+
+    fn of(recipe: &str, args: &[&str]) -> Self {
+        let dir = directory(&[("a.lua", recipe), ("lib.lua", "return { value = 1 }")], true);
         let err = std::fs::File::create(dir.path().join("stderr")).unwrap();
         let mut command = r1(dir.path(), &[&["run", "a.lua"], args].concat());
         let child = command.stdout(Stdio::null()).stderr(err).spawn().unwrap();
@@ -150,6 +154,52 @@ fn rewards_modules_and_settings_change_in_flight() {
         (&config["settings"]["trainer"]["lr"], &config["settings"]["trainer"]["group_size"]),
         (&5e-4.into(), &2.into())
     );
+}
+
+const FLOW: &str = r#"
+local lib = require("lib")
+return r1.recipe {
+  env = r1.env { format = "retool", max_steps = 3, flow = function(task, policy)
+    policy.state.length = 0
+    for turn = 1, 3 do
+      local action = policy:generate({ r1.user(task.prompt .. turn) })
+      policy.state.length = policy.state.length + #action.text
+    end
+    return { reward = policy.state.length % 2, parts = { VERSION = lib.value } }
+  end },
+  policy = { model = "model" },
+  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end } },
+  sampling = { max_new_tokens = 6 },
+  trainer = r1.grpo { steps = 100000, group_size = 2, groups_per_step = 2, lr = 1e-3 },
+  checkpoint = { every = 0 },
+}
+"#;
+
+/// A flow is replaced as an environment is: trajectories in flight end as they began, and a version
+/// whose flow fails is not taken.
+#[test]
+fn flows_change_in_flight() {
+    let version = |name: &str| FLOW.replace("VERSION", name);
+    let run = Run::of(&version("one"), &[]);
+    let first = run.step_with("reward/one");
+    assert_eq!(first["reward/one"], 1.0);
+    rename_write(&run.path("a.lua"), &version("broken").replace("for turn = 1, 3 do", "for turn = 1, nil do"));
+    run.until("the refusal", |run| run.said().contains("a.lua:6"));
+    rename_write(&run.path("a.lua"), &version("two"));
+    run.until("the new flow", |run| {
+        run.metrics().last().is_some_and(|last| last.get("reward/two").is_some() && last.get("reward/one").is_none())
+    });
+    rename_write(&run.path("lib.lua"), "return { value = 2 }");
+    run.until("the new module", |run| run.metrics().last().is_some_and(|last| last["reward/two"] == 2.0));
+    for step in run.metrics() {
+        // Whatever the version, each reward has one of the two parts.
+        let parts = ["reward/one", "reward/two"].iter().filter(|part| step.get(**part).is_some()).count();
+        assert!(parts > 0 && step.get("reward/broken").is_none(), "{step}");
+        assert!(step["rollout/failed_share"].as_f64().is_none_or(|share| share == 0.0), "{step}");
+    }
+    let (dir, _) = run.stop();
+    let told = r1(dir.path(), &["replay", "runs/a"]).output().unwrap();
+    assert!(told.status.success(), "{}", shown(dir.path(), &told));
 }
 
 #[test]

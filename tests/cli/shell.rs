@@ -9,13 +9,19 @@ fn offered(words: &[&str]) -> Vec<String> {
     let dir = directory(&[("a.lua", ""), ("b.txt", "")], false);
     let last = words.last().unwrap();
     let code = format!(
-        "source <({} completions bash); COMP_WORDS=({}); COMP_CWORD={}; _clap_complete_r1 r1 \"$1\" x; \
+        "source <({} completions bash); COMP_WORDS=({}); COMP_CWORD={}; COMP_LINE='{}'; COMP_POINT=${{#COMP_LINE}}; \
+         COMP_WORDBREAKS=$' \\t\\n\"\\'><=;|&(:'; $(complete -p r1 | sed 's/.*-F \\([^ ]*\\).*/\\1/') r1 \"$1\" x; \
          printf '%s\\n' \"${{COMPREPLY[@]}}\"",
         env!("CARGO_BIN_EXE_r1"),
         words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
-        words.len() - 1
+        words.len() - 1,
+        words.join(" ").replace(" = ", "="),
     );
-    let output = Command::new("bash").args(["-c", &code, "bash", last]).current_dir(dir.path()).output().unwrap();
+    let output = Command::new("bash")
+        .args(["-c", &code, "bash", last.trim_start_matches('=')])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
@@ -27,6 +33,15 @@ fn a_shell_completes_commands_flags_files_and_settings() {
     assert!(files.contains(&"a.lua".to_owned()) && !files.contains(&"b.txt".to_owned()), "{files:?}");
     assert_eq!(offered(&["r1", "run", "a.lua", "policy.lora.rank_"]), ["policy.lora.rank_stabilized="]);
     assert_eq!(offered(&["r1", "new", "x", "--template", "g"]), ["game"]);
+}
+
+/// Bash breaks words at `=`, and puts what it is given behind it.
+#[test]
+fn a_shell_completes_values_behind_their_key() {
+    assert_eq!(offered(&["r1", "run", "a.lua", "policy.dtype", "=", ""]), ["auto", "bf16", "f32"]);
+    assert_eq!(offered(&["r1", "run", "a.lua", "seed=3", "policy.dtype", "=", "b"]), ["bf16"]);
+    assert_eq!(offered(&["r1", "new", "x", "--template", "=", "g"]), ["game"]);
+    assert_eq!(offered(&["r1", "run", "a.lua", "trainer.lr", "=", ""]), [""]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::config::Limits;
 use crate::error::{Error, Kind, suggest};
 use crate::script::runtime::convert::{Odd, kind, show, to_json};
 use crate::script::runtime::grants::Grants;
-use crate::script::runtime::host::{Host, misuse, place};
+use crate::script::runtime::host::{Call, Host, misuse, place};
 use crate::script::runtime::limits::Slot;
 use crate::script::runtime::source_map::SourceMap;
 use crate::script::runtime::texts::Texts;
@@ -165,6 +165,22 @@ pub(crate) fn undeclared(lua: &Lua, host: &Host, function: &str, need: &str) -> 
     let error = misuse(lua, why).hint(format!("add needs = {{ \"{need}\" }} to r1.recipe"));
     host.current().undeclared.replace(Some(error.clone()));
     raise(error)
+}
+
+/// The error of a recipe that reached for a host whose name leads to an address that is not public.
+/// It is known only when the name is looked up. A call that ends with it fails for good.
+pub(crate) fn leads_inside(
+    call: &Call,
+    function: &str,
+    (name, port): (&str, u16),
+    why: &str,
+    at: Option<String>,
+) -> Error {
+    let message = format!("{function}: {name} leads to a host that the recipe does not declare: {why}");
+    let hint = format!("add needs = {{ \"http:{name}\" }} to r1.recipe, or \"http:{name}:{port}\"");
+    let error = Error { place: at, ..Error::new(Kind::Script, message).hint(hint) };
+    call.undeclared.replace(Some(error.clone()));
+    error
 }
 
 /// Fails where the call has used up its CPU time: host functions that may run long ask between their steps, since

@@ -96,12 +96,18 @@ impl Endpoint {
         Ok(Self { url, name, headers, timeout, retries })
     }
 
+    /// Host and port.
+    pub(super) fn target(&self) -> (String, u16) {
+        url_target(&self.url).unwrap_or_default()
+    }
+
     /// As the record names it.
     pub(super) fn shown(&self) -> Json {
         json!({ "url": self.url, "name": self.name })
     }
 
-    /// Has the model write. A server that is too busy, or not there, is asked again.
+    /// Has the model write. A server that is too busy, or not there, is asked again. A name that
+    /// leads to an address that is not public gives `error` and `undeclared`.
     ///
     /// # Errors
     /// [`Kind::Env`] when no text comes: the trajectory fails, and is not scored.
@@ -133,6 +139,8 @@ impl Endpoint {
             let mut secrets = Secrets::default();
             let asked = self.ask(host, &body, &mut secrets).await?;
             let (why, wait) = match asked {
+                // No server that could be asked again.
+                Err(NoAnswer::NotPublic(why)) => return Ok(json!({ "error": secrets.mask(why), "undeclared": true })),
                 Ok(answer) if answer.status == 200 => {
                     let text = String::from_utf8_lossy(&secrets.mask_bytes(answer.body)).into_owned();
                     return told(&text).map_err(failed);
@@ -158,7 +166,7 @@ impl Endpoint {
                     }
                     (why, wait)
                 }
-                Err(why) => (secrets.mask(why), None),
+                Err(NoAnswer::Failed(why)) => (secrets.mask(why), None),
             };
             if attempt == self.retries {
                 let again = if attempt == 0 { String::new() } else { format!(" (asked {} times)", attempt + 1) };
@@ -174,7 +182,7 @@ impl Endpoint {
         host: &Host,
         body: &Json,
         secrets: &mut Secrets,
-    ) -> Result<std::result::Result<HttpAnswer, String>> {
+    ) -> Result<std::result::Result<HttpAnswer, NoAnswer>> {
         let mut headers = Vec::with_capacity(self.headers.len());
         let mut hidden = Vec::new();
         for (name, text) in &self.headers {
@@ -198,10 +206,7 @@ impl Endpoint {
             max_bytes: MOST_BYTES,
         };
         let reach = |name: &str, port: u16| host.grants.borrow().reach(name, port);
-        Ok(http(request, &reach).await.map_err(|why| match why {
-            NoAnswer::Failed(why) => why,
-            NoAnswer::NotPublic(host) => format!("{host} leads to an address that is not public"),
-        }))
+        Ok(http(request, &reach).await)
     }
 }
 

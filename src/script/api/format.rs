@@ -1,8 +1,10 @@
 //! `r1.format { … }`: a tool-call format that the recipe defines, and what its functions must return.
 
-use std::rc::Rc;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::{Rc, Weak};
 
-use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, Table, Value};
+use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, Table, Value, WeakLua};
 use serde_json::{Map, Value as Json, json};
 
 use super::args::{Fields, fail, fail_with};
@@ -174,6 +176,70 @@ impl OwnFormat for Callable<'_> {
     fn describe(&self, tools: &[Json]) -> Result<Option<String>> {
         let Some(function) = &self.format.schema else { return Ok(None) };
         self.text("schema", function, &json!(tools)).map(Some)
+    }
+}
+
+/// A format of the running virtual machine for a renderer of that machine. Renderers may be shared
+/// between threads and functions of Luau may not, so the renderer has a number, which its own
+/// thread knows.
+pub(crate) struct Lent {
+    options: OwnOptions,
+    number: u64,
+}
+
+thread_local! {
+    static LENT: RefCell<HashMap<u64, (WeakLua, Weak<RecipeFormat>)>> = RefCell::default();
+    static NUMBER: Cell<u64> = const { Cell::new(0) };
+}
+
+impl Lent {
+    /// The format as long as somebody holds `format`.
+    pub(crate) fn new(lua: &Lua, format: &Rc<RecipeFormat>) -> Self {
+        let number = NUMBER.get();
+        NUMBER.set(number + 1);
+        LENT.with_borrow_mut(|lent| lent.insert(number, (lua.weak(), Rc::downgrade(format))));
+        Self { options: format.options.clone(), number }
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&Callable<'_>) -> Result<T>) -> Result<T> {
+        let known = LENT.with_borrow(|lent| {
+            let (lua, format) = lent.get(&self.number)?;
+            Some((lua.try_upgrade()?, format.upgrade()?))
+        });
+        let Some((lua, format)) = known else {
+            let why = format!("the virtual machine of the format `{}` is gone", self.options.name);
+            return Err(Error::new(Kind::Internal, why));
+        };
+        f(&Callable { format: &format, lua: &lua, vm: None })
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // A thread that ends has forgotten it already.
+        let _ = LENT.try_with(|lent| lent.borrow_mut().remove(&self.number));
+    }
+}
+
+impl OwnFormat for Lent {
+    fn options(&self) -> &OwnOptions {
+        &self.options
+    }
+
+    fn parse(&self, text: &str, tools: &[Json]) -> Result<Vec<Result<ToolCall, String>>> {
+        self.with(|format| format.parse(text, tools))
+    }
+
+    fn write(&self, calls: &[ToolCall]) -> Result<String> {
+        self.with(|format| format.write(calls))
+    }
+
+    fn results(&self, results: &[Message]) -> Result<Option<String>> {
+        self.with(|format| format.results(results))
+    }
+
+    fn describe(&self, tools: &[Json]) -> Result<Option<String>> {
+        self.with(|format| format.describe(tools))
     }
 }
 

@@ -9,14 +9,14 @@ use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 use tokio::sync::oneshot;
 
-use super::args::{Fields, fail, raise};
+use super::args::{Fields, fail, leads_inside, raise};
 use super::endpoint::Endpoint;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
 use crate::script::Services;
 use crate::script::runtime::ask::{Ask, AskOptions, Question, Written};
 use crate::script::runtime::convert::kind;
-use crate::script::runtime::host::{Call, Host};
+use crate::script::runtime::host::{Call, Host, place};
 use crate::script::runtime::messages::messages;
 
 const NAME: &str = "r1.generate";
@@ -50,11 +50,13 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
     let generate = lua.create_async_function(move |lua, (prompt, options): (Value, Value)| {
         let call = host.current();
         let asked = read(&lua, &host, &prompt, &options);
+        let at = place(&lua);
         let (host, opened) = (host.clone(), opened.clone());
         async move {
             let Asked { messages, options, model } = asked?;
             let seed = call.random();
             let request = request(&messages, &options, &model, seed);
+            let target = if let Writer::Endpoint(endpoint) = &model { Some(endpoint.target()) } else { None };
             let live = async {
                 match model {
                     Writer::Policy => write(&call, messages, options, seed).await,
@@ -63,6 +65,10 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
                 }
             };
             let told = call.ask("generate", request, live).await.map_err(raise)?;
+            if let (Some((name, port)), true) = (target, told["undeclared"] == true) {
+                let why = told["error"].as_str().unwrap_or_default();
+                return Err(raise(leads_inside(&call, NAME, (&name, port), why, at)));
+            }
             if let Some(why) = told["error"].as_str() {
                 return Ok((None, Value::String(lua.create_string(why)?)));
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use mlua::{Lua, Table, Value};
 use serde_json::{Map, Value as Json, json};
 
-use super::args::{Fields, bytes_of, fail, json_of, raise, text, undeclared};
+use super::args::{Fields, bytes_of, fail, json_of, leads_inside, raise, text, undeclared};
 use super::secret::{Named, Secrets, Text};
 use super::tool::{SECONDS, seconds};
 use crate::error::{Error, Kind};
@@ -250,11 +250,7 @@ impl Asked {
         let told = call.ask("http", shown, live).await.map_err(raise)?;
         if told["undeclared"] == true {
             let why = told["error"].as_str().unwrap_or_default();
-            let message = format!("{function}: {name} leads to a host that the recipe does not declare: {why}");
-            let hint = format!("add needs = {{ \"http:{name}\" }} to r1.recipe, or \"http:{name}:{port}\"");
-            let error = Error { place, ..Error::new(Kind::Script, message).hint(hint) };
-            call.undeclared.replace(Some(error.clone()));
-            return Err(raise(error));
+            return Err(raise(leads_inside(&call, function, (&name, port), why, place)));
         }
         if let Some(why) = told["error"].as_str() {
             return Ok((Value::Nil, Some(why.to_owned())));

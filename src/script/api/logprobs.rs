@@ -11,7 +11,7 @@ use super::generate::Opened;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
 use crate::script::runtime::ask::{Question, Score};
-use crate::script::runtime::convert::{from_json, kind};
+use crate::script::runtime::convert::{from_answer, kind};
 use crate::script::runtime::host::{Call, Host};
 use crate::script::runtime::messages::messages;
 
@@ -59,7 +59,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
             let sum: f64 = numbers.iter().sum();
             let mean = sum / numbers.len().max(1) as f64;
             let found = json!({ "logprobs": numbers, "sum": sum, "mean": mean, "tokens": numbers.len() });
-            Ok((from_json(&lua, &found)?, Value::Nil))
+            Ok((from_answer(&lua, &found)?, Value::Nil))
         }
     })?;
     r1.raw_set("logprobs", logprobs)

@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 use super::args::{fail, raise};
 use crate::config::{Binary, Input, LossAgg, LossGraph, Op, Operand, Over, Shape, Unary};
 use crate::error::{Error, Kind, suggest};
-use crate::script::runtime::convert::{from_json, kind};
+use crate::script::runtime::convert::{from_answer, kind};
 use crate::script::runtime::host::{misuse, place};
 use crate::script::runtime::vm::definition;
 
@@ -35,7 +35,7 @@ impl Trace {
     /// The batch and the options that a loss is called with.
     pub(crate) fn new(lua: &Lua, options: &Json) -> mlua::Result<Self> {
         let (graph, read) = (Shared::default(), Rc::<RefCell<BTreeSet<String>>>::default());
-        let values = match from_json(lua, options)? {
+        let values = match from_answer(lua, options)? {
             Value::Table(values) => values,
             _ => lua.create_table()?,
         };

@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use super::args::{Fields, fail, raise, text};
 use super::text::ids;
 use crate::script::Services;
-use crate::script::runtime::convert::{Odd, from_json, kind, to_json};
+use crate::script::runtime::convert::{Odd, from_answer, kind, to_json};
 use crate::script::runtime::host::{Host, misuse};
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
@@ -29,7 +29,8 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             let options = match options {
                 Value::Nil => json!({}),
                 options => Json::Object(
-                    Fields::new(&lua, NAME, &options, &["device", "dtype", "format", "max_context"])?.rest(&[])?,
+                    Fields::new(&lua, NAME, &options, &["base", "device", "dtype", "format", "max_context"])?
+                        .rest(&[])?,
                 ),
             };
             let handle = ask(&lua, &services, "model.open", json!({ "model": name, "options": options })).await?;
@@ -102,7 +103,7 @@ fn methods(lua: &Lua) -> mlua::Result<Table> {
             let options = plain(&lua, "logprobs", &options, &["top", "temperature"])?;
             let asked = json!({ "model": model, "ids": list, "options": options });
             let told = ask(&lua, &services, "model.logprobs", asked).await?;
-            Ok((from_json(&lua, &told["logprobs"])?, from_json(&lua, &told["top"])?))
+            Ok((from_answer(&lua, &told["logprobs"])?, from_answer(&lua, &told["top"])?))
         })?,
     )?;
     methods.raw_set(
@@ -110,7 +111,7 @@ fn methods(lua: &Lua) -> mlua::Result<Table> {
         lua.create_async_function(|lua, (this, list): (Value, Value)| async move {
             let (services, model) = parts(&lua, "logits", &this)?;
             let list = ids(&lua, "logits", &list)?;
-            from_json(&lua, &ask(&lua, &services, "model.logits", json!({ "model": model, "ids": list })).await?)
+            from_answer(&lua, &ask(&lua, &services, "model.logits", json!({ "model": model, "ids": list })).await?)
         })?,
     )?;
     methods.raw_set(
@@ -120,14 +121,14 @@ fn methods(lua: &Lua) -> mlua::Result<Table> {
             let sampling = asked(&lua, &sampling)?;
             let prompt = to_json(&prompt, "prompt", Odd::Refuse).map_err(|why| fail(&lua, "generate", why))?;
             let asked = json!({ "model": model, "prompt": prompt, "sampling": sampling });
-            from_json(&lua, &ask(&lua, &services, "model.generate", asked).await?)
+            from_answer(&lua, &ask(&lua, &services, "model.generate", asked).await?)
         })?,
     )?;
     methods.raw_set(
         "config",
         lua.create_async_function(|lua, this: Value| async move {
             let (services, model) = parts(&lua, "config", &this)?;
-            from_json(&lua, &ask(&lua, &services, "model.config", json!({ "model": model })).await?)
+            from_answer(&lua, &ask(&lua, &services, "model.config", json!({ "model": model })).await?)
         })?,
     )?;
     super::seal(lua, "model", &methods)?;

@@ -15,6 +15,7 @@ use crate::script::runtime::convert::{self, kind, show};
 use crate::script::runtime::flow::{Answer, Channel, Wanted};
 use crate::script::runtime::host::{Entry, Host, misuse};
 use crate::script::runtime::messages::{self, messages};
+use crate::script::runtime::origin::is_plain;
 
 const GENERATE: &str = "policy:generate";
 const REWARD: &str = "policy:reward";
@@ -163,10 +164,7 @@ impl Policy {
             Value::Nil => return Err(fail(lua, GENERATE, format!("{TAKES}, got nothing"))),
             other => return Err(fail(lua, GENERATE, format!("{TAKES}, got {}", kind(other)))),
         };
-        let ids = match table.metatable() {
-            None => table.raw_get("token_ids")?,
-            Some(_) => Value::Nil,
-        };
+        let ids = if is_plain(table) { table.raw_get("token_ids")? } else { Value::Nil };
         if let Value::Table(ids) = ids {
             let ids = ids.sequence_values::<u32>().collect::<mlua::Result<Vec<u32>>>();
             let ids = ids.map_err(|_| fail(lua, GENERATE, "`token_ids` must be a list of whole numbers"))?;

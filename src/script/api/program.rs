@@ -14,6 +14,7 @@ use crate::script::runtime::convert::{kind, printed};
 use crate::script::runtime::host::Host;
 use crate::script::runtime::log::LogLine;
 use crate::script::runtime::log::Stream;
+use crate::script::runtime::origin::is_plain;
 
 /// The code of a program that called `os.exit`.
 pub(crate) fn exit_code(error: &Error) -> Option<u8> {
@@ -53,7 +54,7 @@ fn joined(values: &[Value], between: &str) -> mlua::Result<String> {
             line.push_str(between);
         }
         match value {
-            Value::Table(table) if table.metatable().is_none() => line.push_str(&printed(value)),
+            Value::Table(table) if is_plain(table) => line.push_str(&printed(value)),
             _ => line.push_str(&value.to_string()?),
         }
     }

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use super::args::{Fields, fail, fail_with, raise};
 use crate::config::Columns;
 use crate::error::{Error, Kind, suggest};
-use crate::script::runtime::convert::{from_json, keep_digits};
+use crate::script::runtime::convert::from_json;
 use crate::script::runtime::host::{misuse, place};
 use crate::script::runtime::require::Loader;
 use crate::script::runtime::resource::{FORMATS, Form, MOST, Resource, Spec};
@@ -99,10 +99,9 @@ impl ResourceOf {
         if !known.is_nil() {
             return Ok(known);
         }
-        let Some(mut json) = place.checked_sub(1).and_then(|index| self.resource.row(index)) else {
+        let Some(json) = place.checked_sub(1).and_then(|index| self.resource.row(index)) else {
             return Ok(Value::Nil);
         };
-        keep_digits(&mut json);
         let row = from_json(lua, &json)?;
         freeze(&row)?;
         self.rows.raw_set(place, row.clone())?;

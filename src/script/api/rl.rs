@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use super::args::{fail, text};
 use super::model::ask;
 use super::seal;
-use crate::script::runtime::convert::{Odd, from_json, to_json};
+use crate::script::runtime::convert::{Odd, from_answer, to_json};
 use crate::script::runtime::host::Host;
 
 /// Options of a loss that the host follows, whatever the loss.
@@ -53,7 +53,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                 let graph = own.map(|own| super::loss::trace(&lua, &own, &own_options(&mut options))).transpose()?;
                 let asked = json!({ "name": chosen, "rows": rows, "options": options, "graph": graph });
                 let told = ask(&lua, &services, &function[3..], asked).await?;
-                from_json(&lua, &told)
+                from_answer(&lua, &told)
             }
         };
         rl.raw_set(name, lua.create_async_function(call)?)?;
@@ -76,7 +76,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                     asked.insert((*name).to_owned(), plain);
                 }
                 let told = ask(&lua, &services, &function[3..], Json::Object(asked)).await?;
-                from_json(&lua, &told)
+                from_answer(&lua, &told)
             }
         };
         rl.raw_set(name, lua.create_async_function(call)?)?;

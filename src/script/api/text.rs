@@ -10,18 +10,20 @@ use mlua::{Function, Lua, Table, UserData, UserDataMethods, Value};
 use serde_json::{Map, Value as Json, json};
 
 use super::args::{Fields, fail, fail_with, in_time, raise, text, time_left};
-use super::format::Callable;
+use super::format::{Callable, Lent};
 use super::model::ask;
 use super::tool::in_order;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Message;
 use crate::script::Services;
 use crate::script::runtime::convert::{Odd, from_json, kind, to_json};
-use crate::script::runtime::definitions::FormatHandle;
+use crate::script::runtime::definitions::{FormatHandle, RecipeFormat};
 use crate::script::runtime::host::out_of_time;
 use crate::script::runtime::host::{Host, misuse};
 use crate::script::runtime::messages::messages;
-use crate::text::{AUTO, CODE_TOOL, Format, Renderer, Template, TimeLimit, Tokenizer, read_with, schema};
+use crate::text::{
+    CODE_TOOL, Format, FormatChoice, Renderer, Style, Template, TimeLimit, Tokenizer, read_with, schema,
+};
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let table = lua.create_table()?;
@@ -161,6 +163,8 @@ enum TemplateOf {
     /// Of a directory with a tokenizer, which `:encode` needs.
     Model {
         renderer: Rc<Renderer>,
+        /// A format of the script, which the renderer calls.
+        _format: Option<Rc<RecipeFormat>>,
         /// The same with the switches that were set last.
         switched: RefCell<(Map<String, Json>, Rc<Renderer>)>,
     },
@@ -168,14 +172,14 @@ enum TemplateOf {
 }
 
 impl TemplateOf {
-    fn of_model(renderer: Renderer) -> Self {
+    fn of_model(renderer: Renderer, format: Option<Rc<RecipeFormat>>) -> Self {
         let renderer = Rc::new(renderer);
-        Self::Model { switched: RefCell::new((Map::new(), Rc::clone(&renderer))), renderer }
+        Self::Model { switched: RefCell::new((Map::new(), Rc::clone(&renderer))), renderer, _format: format }
     }
 
     /// The renderer with switches of the template set.
     fn renderer(&self, lua: &Lua, function: &str, switches: Map<String, Json>) -> mlua::Result<Rc<Renderer>> {
-        let Self::Model { renderer, switched } = self else {
+        let Self::Model { renderer, switched, .. } = self else {
             let why = "needs a tokenizer: make the template from a model directory that has tokenizer.json";
             return Err(fail(lua, function, why));
         };
@@ -193,21 +197,18 @@ impl TemplateOf {
 
 fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<TemplateOf> {
     const NAME: &str = "r1.text.template";
-    let (mut bos, mut eos, mut format) = (String::new(), String::new(), AUTO.to_owned());
+    let (mut bos, mut eos, mut format, mut own) = (String::new(), String::new(), None, None);
     if !options.is_nil() {
         let fields = Fields::new(lua, NAME, options, &["bos_token", "eos_token", "format"])?;
         bos = fields.text("bos_token")?.unwrap_or_default();
         eos = fields.text("eos_token")?.unwrap_or_default();
-        let own = fields.get("format")?;
-        if own.as_userdata().is_some_and(mlua::AnyUserData::is::<FormatHandle>) {
-            let why = "`format` must be the name of a built-in format: one of your own is for the env of a recipe";
-            return Err(fail(lua, NAME, why));
-        }
-        if let Some(name) = fields.text("format")? {
-            if name != AUTO {
-                Format::from_name(&name).map_err(|error| fail_with(lua, NAME, error.about_setting("format")))?;
-            }
-            format = name;
+        let given = fields.get("format")?;
+        own = given.as_userdata().and_then(|data| Some(data.borrow::<FormatHandle>().ok()?.0.clone()));
+        if let Some(own) = &own {
+            format = Some(FormatChoice::Is(Format::of_recipe(Lent::new(lua, own))));
+        } else if let Some(name) = fields.text("format")? {
+            let choice = FormatChoice::named(&name);
+            format = Some(choice.map_err(|error| fail_with(lua, NAME, error.about_setting("format")))?);
         }
     }
     let path = Path::new(from);
@@ -220,8 +221,14 @@ fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<TemplateOf> 
             let read = read.map_err(|error| Error::io(Kind::Model, "read the template", &jinja, &error))?;
             (read, jinja.display().to_string())
         } else {
-            return Ok(TemplateOf::of_model(Renderer::load(path, &format)?));
+            let style = Style::of_format(format.unwrap_or(FormatChoice::Auto));
+            return Ok(TemplateOf::of_model(Renderer::load_styled(path, &style)?, own));
         };
+        if format.is_some() {
+            let why =
+                "`format` needs a model directory that has tokenizer.json: a template alone writes what is in its text";
+            return Err(Error::new(Kind::Script, format!("{NAME}: {why}")).about_setting("format"));
+        }
         Ok(TemplateOf::Source(Box::new(Template::new(&source, None, &origin, &bos, &eos)?)))
     };
     build().map_err(raise)

@@ -96,12 +96,13 @@ fn parameters(given: Json) -> Result<Json, String> {
     Ok(ordered(&json!({ "type": "object", "properties": properties, "required": required })))
 }
 
-/// A schema with its keywords in the order people write them, so that a chat template shows models what they know.
+/// A schema with its keywords in the order people write them, so that a chat template shows models
+/// what they know; others follow as they were given.
 fn ordered(schema: &Json) -> Json {
     const ORDER: [&str; 7] = ["type", "description", "enum", "properties", "items", "required", "additionalProperties"];
     let Json::Object(fields) = schema else { return schema.clone() };
     let mut names: Vec<&String> = fields.keys().collect();
-    names.sort_by_key(|name| (ORDER.iter().position(|known| known == name).unwrap_or(ORDER.len()), *name));
+    names.sort_by_key(|name| ORDER.iter().position(|known| known == name).unwrap_or(ORDER.len()));
     let value = |name: &String| match (name.as_str(), &fields[name]) {
         ("properties", Json::Object(properties)) => {
             Json::Object(properties.iter().map(|(name, schema)| (name.clone(), ordered(schema))).collect())

@@ -46,17 +46,17 @@ pub(super) const ENTRIES: &[Entry] = &[
         "r1.json.encode",
         &[p("value", "any", "Plain data")],
         &[("string", "")],
-        "A value as JSON. Lists are tables with keys 1..n; an empty table is an object, unless it came from JSON as a list.",
+        "A value as JSON. Lists are tables with keys 1..n; an empty table is an object, unless it came from JSON as a list. What came from JSON keeps its nulls, long whole numbers, floats such as 3.0 and the order of its keys (docs/luau.md).",
         "r1.json.encode { 1, \"two\", r1.json.null }  --> \"[1,\\\"two\\\",null]\"",
     ),
     f(
         "r1.json.decode",
         &[p("text", "string", "")],
         &[("any", "Nil if it is no JSON"), ("string?", "Why not")],
-        "JSON as a value.",
+        "JSON as a value. Fields that are null are nil; whole numbers above 2^53 are text. The table remembers both for the way out.",
         "r1.json.decode('{\"a\": [1, 2]}').a  --> [1,2]",
     ),
-    constant("r1.json.null", &[("any", "")], "JSON's null in a list."),
+    constant("r1.json.null", &[("any", "")], "JSON's null in a list, and in a table that a script makes."),
     f(
         "r1.re.find",
         &[p("text", "string", ""), p("pattern", "string", ""), p("from?", "number", "Where to begin (1)")],
@@ -210,7 +210,11 @@ pub(super) const ENTRIES: &[Entry] = &[
                 &[
                     p("bos_token?", "string", ""),
                     p("eos_token?", "string", ""),
-                    p("format?", "string", "Of tool calls"),
+                    p(
+                        "format?",
+                        "string | Format",
+                        "Of tool calls: a name, or a format of the script (r1.format). It needs a model directory",
+                    ),
                 ],
             ),
         ],
@@ -221,11 +225,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     f(
         "Template:render",
         &[
-            p(
-                "messages",
-                "{Message} | string",
-                "Or their JSON, which keeps nulls, long whole numbers and the order of keys",
-            ),
+            p("messages", "{Message} | string", "Or their JSON"),
             table(
                 "options?",
                 "Names it does not know are the template's own switches, such as enable_thinking",

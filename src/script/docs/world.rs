@@ -11,6 +11,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                 "options?",
                 "",
                 &[
+                    p("base?", "string", "For an adapter: another copy of its base model, as policy.base"),
                     p("device?", "string", "auto, cpu or cuda"),
                     p("dtype?", "string", "auto, f32 or bf16"),
                     p("max_context?", "number", ""),

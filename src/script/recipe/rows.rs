@@ -132,10 +132,6 @@ impl Worker {
                 }
             }
         }
-        // Conversations to imitate do not pass through the virtual machine.
-        if !matches!(self.script.settings.trainer, Trainer::Sft(_)) {
-            convert::keep_digits(&mut row);
-        }
         let supervised = matches!(self.script.settings.trainer, Trainer::Sft(_));
         let placed = |error: Error| error.at(self.place_of_row(split, index));
         columns::decode(&mut row).map_err(|why| placed(Error::new(Kind::Data, why)))?;

@@ -2,13 +2,16 @@
 //!
 //! Lua has one table type and one number type. Going out, a table whose keys are exactly 1..n is a list, one whose
 //! keys are strings is an object, an empty one is an object (unless it came in as an empty list); whole numbers up
-//! to 2^53 are integers. Coming in, `null` in an object is left out, and in a list it is `r1.json.null`.
+//! to 2^53 are integers. Coming in, `null` in an object is left out, in a list it is
+//! `r1.json.null`, and a whole number above 2^53 is text. [`super::origin`] keeps what is lost so,
+//! and the order of keys, for the way out.
 
 use std::fmt::Write;
 
 use mlua::{Lua, Table, Value};
 use serde_json::{Map, Number, Value as Json};
 
+use super::origin::{long_digits, note_list, note_object, note_of, restore_list, restore_object};
 use crate::script::runtime::show::{Layout, Shown};
 
 /// Deepest nesting of tables that is taken for data; a cycle runs into it.
@@ -90,8 +93,9 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize, budget: 
             if depth == DEPTH {
                 return Err(format!("{} is nested too deeply, or contains itself", short(path)));
             }
-            let empty_list = is_empty_list(table);
-            if table.metatable().is_some() && !empty_list {
+            let mut empty_list = is_empty_list(table);
+            let note = note_of(table);
+            if table.metatable().is_some() && !empty_list && note.is_none() {
                 return Err(format!("{path} has a metatable; plain data has none"));
             }
             let length = table.raw_len();
@@ -126,8 +130,18 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize, budget: 
                     mlua::Error::RuntimeError(message) => message,
                     other => other.to_string(),
                 })?;
-            // A table has no order of its own; the same data gives the same JSON every time.
-            object.sort_keys();
+            // A snapshot keeps notes apart.
+            match note.filter(|_| odd == Odd::Refuse) {
+                Some(Json::Array(note)) if list.is_empty() && others.is_empty() => {
+                    object = restore_object(&note, object)
+                }
+                Some(Json::Object(note)) if object.is_empty() => {
+                    restore_list(&note, &mut list);
+                    empty_list = true;
+                }
+                // A table has no order of its own; the same data gives the same JSON every time.
+                _ => object.sort_keys(),
+            }
             let kinds =
                 usize::from(!list.is_empty()) + usize::from(!object.is_empty()) + usize::from(!others.is_empty());
             if kinds <= 1 && others.is_empty() && !object.contains_key(TAG) {
@@ -177,28 +191,45 @@ fn is_empty_list(table: &Table) -> bool {
     table.raw_len() == 0 && table.metatable().is_some_and(|meta| meta.raw_get::<bool>("__r1_list").unwrap_or(false))
 }
 
-/// JSON as Lua data.
+/// JSON as Lua data. [`to_json`] gives it back as it was.
 pub(crate) fn from_json(lua: &Lua, json: &Json) -> mlua::Result<Value> {
+    read_json(lua, json, true)
+}
+
+/// What the host computed as Lua data: numbers, mostly. The JSON behind it is of no interest.
+pub(crate) fn from_answer(lua: &Lua, json: &Json) -> mlua::Result<Value> {
+    read_json(lua, json, false)
+}
+
+fn read_json(lua: &Lua, json: &Json, noted: bool) -> mlua::Result<Value> {
     match json {
         Json::Null => Ok(Value::Nil),
         Json::Bool(truth) => Ok(Value::Boolean(*truth)),
-        Json::Number(number) => Ok(number_value(number)),
+        Json::Number(number) => match long_digits(json).filter(|_| noted) {
+            Some(digits) => Ok(Value::String(lua.create_string(digits)?)),
+            None => Ok(number_value(number)),
+        },
         Json::String(text) => Ok(Value::String(lua.create_string(text)?)),
         Json::Array(items) => {
             let list = lua.create_table_with_capacity(items.len(), 0)?;
             for item in items {
-                let value = from_json(lua, item)?;
+                let value = read_json(lua, item, noted)?;
                 list.raw_push(if value.is_nil() { Value::NULL } else { value })?;
             }
             if items.is_empty() {
                 list.set_metatable(Some(list_metatable(lua)?))?;
+            } else if noted {
+                note_list(lua, &list, items)?;
             }
             Ok(Value::Table(list))
         }
         Json::Object(fields) => {
             let object = lua.create_table_with_capacity(0, fields.len())?;
             for (name, item) in fields {
-                object.raw_set(name.as_str(), from_json(lua, item)?)?;
+                object.raw_set(name.as_str(), read_json(lua, item, noted)?)?;
+            }
+            if noted {
+                note_object(lua, &object, fields)?;
             }
             Ok(Value::Table(object))
         }
@@ -362,22 +393,5 @@ pub(crate) fn kind(value: &Value) -> String {
         Value::String(_) => format!("the text {}", show(value)),
         Value::Table(_) => "a table".to_owned(),
         other => format!("a {}", other.type_name()),
-    }
-}
-/// Largest whole number up to which all are numbers of Luau.
-const EXACT: u64 = 1 << 53;
-
-/// Turns whole numbers into text that Luau's numbers, which are doubles, would round: ids of 64 bits keep their digits.
-pub(crate) fn keep_digits(value: &mut Json) {
-    match value {
-        Json::Number(number) => {
-            let size = number.as_i64().map(i64::unsigned_abs).or_else(|| number.as_u64());
-            if size.is_some_and(|size| size > EXACT) {
-                *value = Json::String(number.to_string());
-            }
-        }
-        Json::Array(items) => items.iter_mut().for_each(keep_digits),
-        Json::Object(fields) => fields.values_mut().for_each(keep_digits),
-        Json::Null | Json::Bool(_) | Json::String(_) => {}
     }
 }

@@ -5,8 +5,8 @@ use serde_json::Value as Json;
 
 use super::convert::{Odd, from_json, kind, show, to_json};
 use crate::error::{nearest, suggest};
-use crate::mdp::conversation::{IGNORED_FIELDS, MESSAGE_FIELDS};
-use crate::mdp::{Action, Content, Message, Part, Role, ToolCall};
+use crate::mdp::conversation::{IGNORED_FIELDS, MESSAGE_FIELDS, parts};
+use crate::mdp::{Action, Content, Message, Role, ToolCall};
 
 /// A list of message tables; `at` names it in messages of errors.
 pub(crate) fn messages(list: &Table, at: &str) -> Result<Vec<Message>, String> {
@@ -83,12 +83,14 @@ fn role(value: &Value, at: &dyn Fn() -> String) -> Result<Role, String> {
 fn content(value: &Value, at: &dyn Fn() -> String) -> Result<Content, String> {
     match value {
         Value::String(text) => Ok(Content::Text(text.to_string_lossy())),
-        Value::Table(parts) => {
+        Value::Table(table) => {
             let json = to_json(value, "content", Odd::Refuse)?;
-            let list = if parts.raw_len() == 0 { Json::Array(Vec::new()) } else { json };
-            let parts: Vec<Part> = serde_json::from_value(list)
-                .map_err(|error| format!("{}.content is not a list of parts: {error}", at()))?;
-            Ok(Content::Parts(parts))
+            match json {
+                Json::Array(list) => parts(&list),
+                Json::Object(_) if table.raw_len() == 0 => parts(&[]),
+                _ => Err("it has named fields".to_owned()),
+            }
+            .map_err(|why| format!("{}.content is not a list of parts: {why}", at()))
         }
         other => Err(format!("{}.content is {}; it is text or a list of parts", at(), kind(other))),
     }

@@ -13,6 +13,7 @@ pub(crate) mod interpreters;
 pub(crate) mod limits;
 pub(crate) mod log;
 pub(crate) mod messages;
+pub(crate) mod origin;
 pub(crate) mod rank;
 pub(crate) mod record;
 pub(crate) mod require;

@@ -121,7 +121,7 @@ pub(crate) fn write_log(lua: &Lua, host: &Host, values: &[Value]) -> mlua::Resul
             text.push(' ');
         }
         match value {
-            Value::Table(table) if table.metatable().is_none() => text.push_str(&super::convert::logged(value)),
+            Value::Table(table) if super::origin::is_plain(table) => text.push_str(&super::convert::logged(value)),
             Value::String(own) => text.push_str(&super::convert::beginning(own, LOGGED + 1)),
             _ => text.push_str(&value.to_string()?),
         }

@@ -9,6 +9,7 @@ use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
 use super::convert::{self, Odd};
+use super::origin;
 use super::record::Record;
 use super::shared_calls::Cache;
 use crate::config::EnvSettings;
@@ -147,6 +148,10 @@ impl State {
         let mut snapshot = json!({
             "state": state, "seed": self.seed, "steps": self.steps.get(),
         });
+        let notes = origin::notes(&value).map_err(|error| Error::new(Kind::Script, error.to_string()))?;
+        if !notes.is_null() {
+            snapshot["notes"] = notes;
+        }
         if !self.env.columns.is_null() {
             snapshot["env"] = self.env.columns.clone();
         }
@@ -161,6 +166,9 @@ impl State {
         let bad = || Error::new(Kind::Script, "not a snapshot of a state");
         let number = |name: &str| snapshot.get(name).and_then(Json::as_u64).ok_or_else(bad);
         let value = convert::from_snapshot(lua, snapshot.get("state").ok_or_else(bad)?).map_err(|_| bad())?;
+        if let Some(notes) = snapshot.get("notes") {
+            origin::restore_notes(lua, &value, notes).map_err(|_| bad())?;
+        }
         let Value::Table(table) = value else { return Err(bad()) };
         Ok(Self {
             table,

@@ -204,3 +204,39 @@ fn a_new_version_of_the_script_reads_with_its_own_functions() {
     assert_eq!(renderer.parse("x", &[]).unwrap().errors, ["old"]);
     assert_eq!(own.parse("x", &[]).unwrap().errors, ["new"]);
 }
+
+/// `r1.text.template` with a format of the script writes what rollouts write.
+#[test]
+fn a_template_takes_a_format_of_the_script() {
+    let nano = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/r1-nano");
+    let bench = Bench::new(&format!(
+        r#"
+local own = r1.format {{
+  name = "lines",
+  parse = function() return {{}} end,
+  write = function(calls) return "CALL " .. r1.json.encode(calls[1].arguments) end,
+  schema = function(tools) return "There is " .. tools[1]["function"].name end,
+}}
+local tools = {{ {{ type = "function", ["function"] = {{ name = "find" }} }} }}
+local env = r1.env {{ format = own, reset = function(task)
+  local template = r1.text.template("{0}", {{ format = own }})
+  local ids = template:encode(task.messages, {{ tools = tools }})
+  return {{ name = template:format(), text = template:render(task.messages, {{ tools = tools, add_generation_prompt = true }}),
+    encoded = r1.text.tokenizer("{0}"):decode(ids), broken = tostring(select(2, pcall(r1.text.template, "{{{{ x }}}}", {{ format = own }}))) }}
+end }}
+return r1.recipe {{ env = env, reward = function() return 0 end }}"#,
+        nano.display()
+    ));
+    let messages = vec![
+        Message::user("q"),
+        Message { tool_calls: vec![call("find", json!({ "b": null, "a": 1 }))], ..Message::assistant("So:") },
+    ];
+    let state = run(bench.worker().reset(&json!({ "messages": messages }), 0)).map_err(|failure| bench.show(failure));
+    let state = state.unwrap().snapshot().unwrap()["state"].clone();
+    let tools = [json!({ "type": "function", "function": { "name": "find" } })];
+    let expected = renderer(&bench).unwrap().prompt_text(&messages, &tools).unwrap();
+    assert!(expected.contains("There is find") && expected.contains("So:\nCALL {\"b\":null,\"a\":1}"), "{expected}");
+    assert_eq!((&state["text"], &state["name"]), (&json!(expected), &json!("lines")));
+    assert!(expected.starts_with(state["encoded"].as_str().unwrap()), "{state}");
+    assert!(state["broken"].as_str().unwrap().contains("`format` needs a model directory"), "{state}");
+}

@@ -18,6 +18,7 @@ mod format;
 mod limits;
 mod loss;
 mod memory;
+mod origin;
 mod outside;
 mod re;
 mod record;

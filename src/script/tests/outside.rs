@@ -637,6 +637,28 @@ fn a_model_behind_a_server_writes_for_the_script() {
     assert!(!format!("{:?}", record.exchanges()).contains(&home));
 }
 
+/// As for requests of one's own: the name is looked up, and leads to this machine.
+#[test]
+fn a_server_that_is_no_public_host_must_be_declared() {
+    let (address, count) = server(|_, _, _| ok("{}"));
+    let port = address.rsplit(':').next().unwrap();
+    for name in ["2130706433", "127.1"] {
+        for body in [
+            "return (r1.generate('x', OPTIONS))",
+            "pcall(r1.generate, 'x', OPTIONS) return (r1.generate('x', OPTIONS))",
+        ] {
+            let options = format!("{{ model = {{ url = 'http://{name}:{port}/v1', name = 'judge' }} }}");
+            let told = asked(&asking("{ 'http' }", &body.replace("OPTIONS", &options)), &Record::live()).unwrap_err();
+            let why = format!(
+                "r1.generate: {name} leads to a host that the recipe does not declare: 127.0.0.1 is no public address"
+            );
+            let hint = format!("hint: add needs = {{ \"http:{name}\" }} to r1.recipe, or \"http:{name}:{port}\"");
+            assert!(told.contains(&why) && told.contains(&hint) && told.contains("--> x.lua:2"), "{body}: {told}");
+        }
+    }
+    assert_eq!(*count.lock().unwrap(), 0);
+}
+
 #[test]
 fn a_model_that_does_not_write_is_a_failure() {
     let (address, count) = server(|_, _, body| {

@@ -69,7 +69,15 @@ fn what_blows_up_elsewhere_is_linear_here() {
 
 #[test]
 fn misuse_is_told() {
-    let told = |expression: &str| refused(&format!("local x = {expression}\nreturn x"));
+    // In a call with time to spare: the limit of loading is a tenth of a second in tests.
+    let told = |expression: &str| {
+        let bench = Bench::new(&format!(
+            "return r1.recipe {{ limits = {{ cpu = 100 }}, reward = function() return 0 end, \
+             env = r1.env {{ reset = function() local x = {expression} return {{ x = x }} end }} }}"
+        ));
+        let failure = run(bench.worker().reset(&Json::Null, 0)).err().expect("this must be refused");
+        bench.show(failure.error)
+    };
     assert_snapshot!(told("r1.re.find('a', '(')"), @r#"
     r1.re.find: the pattern "(": unclosed group
       --> x.lua:1

@@ -346,8 +346,10 @@ fn whole_numbers_that_luau_would_round_stay_as_text() {
         .file("t.jsonl", "{\"id\": 9007199254740993, \"small\": 9007199254740992, \"list\": [-9223372036854775807]}\n");
     let worker = bench.worker();
     let task = worker.row(Split::Train, 0).unwrap();
-    assert_eq!(task["id"], "9007199254740993");
-    assert_eq!((&task["small"], &task["list"]), (&json!(9_007_199_254_740_992_u64), &json!(["-9223372036854775807"])));
-    let state = run(worker.reset(&task, 0)).unwrap();
-    assert_eq!(state.snapshot().unwrap()["state"]["id"], "9007199254740993");
+    assert_eq!(
+        (&task["id"], &task["list"]),
+        (&json!(9_007_199_254_740_993_u64), &json!([-9_223_372_036_854_775_807_i64]))
+    );
+    let state = run(worker.reset(&task, 0)).unwrap().snapshot().unwrap()["state"].clone();
+    assert_eq!((&state["id"], &state["small"]), (&json!("9007199254740993"), &json!(9_007_199_254_740_992_u64)));
 }

@@ -1,0 +1,184 @@
+//! What a Luau table does not show of the JSON that it was made from: nulls, the order of the keys,
+//! whole numbers above 2^53 (text in Luau) and whole numbers that were written as floats (`3.0`). A
+//! metatable keeps it, the *note*, and [`super::convert::to_json`] applies it, so that data that
+//! passes through a script comes out as it went in.
+//!
+//! A note holds only for what the script left alone: a field that it set or removed is as the
+//! script has it. A table that loses nothing has no note. The note of an object is the list of its
+//! keys, with the value where Luau changes it (`["id", ["size", 9007199254740993]]`); that of a
+//! list is an object of such values by position (`{"2": 3.0}`).
+
+use std::collections::HashSet;
+
+use mlua::{Lua, Table, Value};
+use serde_json::{Map, Value as Json};
+
+/// The field of a metatable that holds a note; lua/measure.lua knows it too.
+const NOTE: &str = "__r1_json";
+
+/// Largest whole number up to which all are numbers of Luau.
+const EXACT: u64 = 1 << 53;
+
+/// The digits of a whole number that Luau's numbers, which are doubles, would round.
+pub(crate) fn long_digits(json: &Json) -> Option<String> {
+    let Json::Number(number) = json else { return None };
+    let size = number.as_i64().map(i64::unsigned_abs).or_else(|| number.as_u64());
+    size.filter(|size| *size > EXACT).map(|_| number.to_string())
+}
+
+fn is_changed(json: &Json) -> bool {
+    match json {
+        Json::Number(number) if number.is_f64() => number.as_f64().is_some_and(|float| float.fract() == 0.0),
+        json => long_digits(json).is_some(),
+    }
+}
+
+/// Whether a value that a script left alone is this one.
+fn is_same(now: &Json, noted: &Json) -> bool {
+    match now {
+        Json::String(text) => long_digits(noted).is_some_and(|digits| digits == *text),
+        Json::Number(number) => noted.is_f64() && number.as_f64() == noted.as_f64(),
+        _ => false,
+    }
+}
+
+/// Marks the table of an object with what it loses.
+pub(super) fn note_object(lua: &Lua, table: &Table, fields: &Map<String, Json>) -> mlua::Result<()> {
+    let sorted = fields.keys().zip(fields.keys().skip(1)).all(|(a, b)| a < b);
+    if sorted && !fields.values().any(|value| value.is_null() || is_changed(value)) {
+        return Ok(());
+    }
+    let key = |(name, value): (&String, &Json)| match value {
+        value if value.is_null() || is_changed(value) => Json::Array(vec![name.as_str().into(), value.clone()]),
+        _ => name.as_str().into(),
+    };
+    mark(lua, table, &fields.iter().map(key).collect::<Json>().to_string())
+}
+
+/// Marks the table of a list with what it loses.
+pub(super) fn note_list(lua: &Lua, table: &Table, items: &[Json]) -> mlua::Result<()> {
+    let changed = items.iter().enumerate().filter(|(_, item)| is_changed(item));
+    let note: Map<String, Json> = changed.map(|(index, item)| ((index + 1).to_string(), item.clone())).collect();
+    if note.is_empty() { Ok(()) } else { mark(lua, table, &Json::Object(note).to_string()) }
+}
+
+/// Gives a table its note. Tables with the same one share a metatable.
+fn mark(lua: &Lua, table: &Table, note: &str) -> mlua::Result<()> {
+    const KNOWN: &str = "r1.json_notes";
+    let known = if let Ok(Some(known)) = lua.named_registry_value::<Option<Table>>(KNOWN) {
+        known
+    } else {
+        let known = lua.create_table()?;
+        let weak = lua.create_table()?;
+        weak.raw_set("__mode", "v")?;
+        known.set_metatable(Some(weak))?;
+        lua.set_named_registry_value(KNOWN, &known)?;
+        known
+    };
+    let name = lua.create_string(note)?;
+    let meta = if let Some(meta) = known.raw_get::<Option<Table>>(&name)? {
+        meta
+    } else {
+        let meta = lua.create_table()?;
+        meta.raw_set(NOTE, &name)?;
+        meta.set_readonly(true);
+        known.raw_set(&name, &meta)?;
+        meta
+    };
+    table.set_metatable(Some(meta))
+}
+
+/// The note of a table, as text.
+fn text_of(table: &Table) -> Option<mlua::LuaString> {
+    match table.metatable()?.raw_get(NOTE) {
+        Ok(Value::String(note)) => Some(note),
+        _ => None,
+    }
+}
+
+/// The note of a table that came from JSON and loses something of it.
+pub(super) fn note_of(table: &Table) -> Option<Json> {
+    let note: Json = serde_json::from_slice(&text_of(table)?.as_bytes()).ok()?;
+    (note.is_array() || note.is_object()).then_some(note)
+}
+
+/// Whether a table has no metatable but a note.
+pub(crate) fn is_plain(table: &Table) -> bool {
+    table.metatable().is_none() || text_of(table).is_some()
+}
+
+/// The object that a noted table stands for: what it lost is back where it was, what is new comes
+/// last.
+pub(super) fn restore_object(note: &[Json], mut now: Map<String, Json>) -> Map<String, Json> {
+    let mut object = Map::with_capacity(now.len());
+    for key in note {
+        let (name, noted) = match key {
+            Json::String(name) => (name.as_str(), None),
+            key => (key[0].as_str().unwrap_or_default(), key.get(1)),
+        };
+        match (now.swap_remove(name), noted) {
+            (Some(value), Some(noted)) if is_same(&value, noted) => object.insert(name.to_owned(), noted.clone()),
+            (Some(value), _) => object.insert(name.to_owned(), value),
+            (None, Some(Json::Null)) => object.insert(name.to_owned(), Json::Null),
+            (None, _) => None,
+        };
+    }
+    now.sort_keys();
+    object.append(&mut now);
+    object
+}
+
+/// The list that a noted table stands for. Long whole numbers are known in other places of the list
+/// too, since scripts sort and shift lists.
+pub(super) fn restore_list(note: &Map<String, Json>, now: &mut [Json]) {
+    let long: HashSet<String> = note.values().filter_map(long_digits).collect();
+    for (index, item) in now.iter_mut().enumerate() {
+        if let Some(noted) = note.get(&(index + 1).to_string()).filter(|noted| is_same(item, noted)) {
+            *item = noted.clone();
+        } else if let Json::String(text) = item
+            && long.contains(text)
+            && let Ok(number) = serde_json::from_str(text)
+        {
+            *item = number;
+        }
+    }
+}
+
+/// The notes of a value and of all tables in it, for a snapshot: `[note, [[key, notes], …]]`, null
+/// where there are none. The value is plain data and not nested too deeply.
+pub(crate) fn notes(value: &Value) -> mlua::Result<Json> {
+    let Value::Table(table) = value else { return Ok(Json::Null) };
+    let mut inner = Vec::new();
+    table.for_each(|key: Value, item: Value| {
+        let found = notes(&item)?;
+        match key {
+            _ if found.is_null() => {}
+            Value::Integer(index) => inner.push((Json::from(index), found)),
+            Value::String(name) if name.to_str().is_ok() => inner.push((name.to_string_lossy().into(), found)),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    let own = text_of(table).map_or(Json::Null, |note| note.to_string_lossy().into());
+    if own.is_null() && inner.is_empty() {
+        return Ok(Json::Null);
+    }
+    inner.sort_by_key(|(key, _)| (key.as_u64(), key.as_str().map(str::to_owned)));
+    Ok(Json::Array(vec![own, inner.into_iter().map(|(key, found)| Json::Array(vec![key, found])).collect()]))
+}
+
+/// The inverse of [`notes`].
+pub(crate) fn restore_notes(lua: &Lua, value: &Value, found: &Json) -> mlua::Result<()> {
+    let (Value::Table(table), Some(inner)) = (value, found[1].as_array()) else { return Ok(()) };
+    if let Some(note) = found[0].as_str() {
+        mark(lua, table, note)?;
+    }
+    for pair in inner {
+        let item: Value = match &pair[0] {
+            Json::String(name) => table.raw_get(name.as_str())?,
+            key => table.raw_get(key.as_u64().unwrap_or_default())?,
+        };
+        restore_notes(lua, &item, &pair[1])?;
+    }
+    Ok(())
+}
