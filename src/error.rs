@@ -7,13 +7,14 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize, Serializer};
 
 /// Shorthand used across the crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What kind of thing went wrong; one exit code each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// A fault of r1 itself.
     Internal,
@@ -91,19 +92,34 @@ impl Kind {
 }
 
 /// What an error is about, as data: the message says it in words.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {
     /// A setting by its dotted name (`trainer.lr`), or a field of the table that a function of the host takes.
     Setting(String),
     /// A file or directory.
-    File(PathBuf),
+    File(#[serde(serialize_with = "lossy")] PathBuf),
     /// Trajectories of a rollout by their numbers, and the step in them; both from 0.
     Trajectories { numbers: Vec<u64>, step: Option<u64> },
     /// One of the examples that a program gives, from 1.
     Example(usize),
     /// A program that ended itself with this exit code.
     Exit(u8),
+}
+
+impl Subject {
+    /// The name of a setting.
+    pub fn setting(&self) -> Option<&str> {
+        match self {
+            Self::Setting(name) => Some(name),
+            _ => None,
+        }
+    }
+}
+
+/// A path as text, also one that is no Unicode.
+fn lossy<S: Serializer>(path: &Path, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
 }
 
 /// One failure: what, where, and what to do about it.
@@ -151,12 +167,17 @@ impl Error {
         self.about(Subject::Trajectories { numbers, step }).at(trajectories_place(&names, step))
     }
 
+    /// The numbers of the trajectories that the error is about.
+    pub fn trajectories(&self) -> &[u64] {
+        match self.subject.as_deref() {
+            Some(Subject::Trajectories { numbers, .. }) => numbers,
+            _ => &[],
+        }
+    }
+
     /// The setting that the error is about.
     pub fn setting(&self) -> Option<&str> {
-        match self.subject.as_deref() {
-            Some(Subject::Setting(name)) => Some(name),
-            _ => None,
-        }
+        self.subject.as_deref().and_then(Subject::setting)
     }
 
     /// Adds the place, unless a closer one is already known.

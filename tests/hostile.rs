@@ -149,7 +149,7 @@ impl Case {
         let mut said = (String::new(), String::new());
         for row in hostile {
             let trajectory = &beside[&row];
-            let error = trajectory.error.clone().unwrap_or_default();
+            let error = trajectory.error_text().unwrap_or_default();
             self.check(trajectory.status.name(), &shown(&error), &error);
             said = (trajectory.status.name().to_owned(), shown(&error).lines().next().unwrap_or_default().to_owned());
         }

@@ -35,7 +35,8 @@
 ---@field name? string
 ---@field arguments? table<string, any>
 ---@field id? string
----@field error? string
+---@field error? string Why it failed: message, place, hint and frames
+---@field error_fields? table<string, any> The same as data: kind, message, place, line, hint, traceback, subject
 
 ---A call as `parse` of r1.format reads it; one that can't be read has only `error`.
 ---@class r1.FormatCall

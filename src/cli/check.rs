@@ -120,15 +120,13 @@ fn roll(options: &RunOptions, reporter: &Reporter, report: &mut Report) -> Resul
     let shown = train::masks(options, reporter)?;
     for trajectory in &shown {
         if let Some(error) = &trajectory.error {
-            let (message, rest) = error.split_once('\n').unwrap_or((error, ""));
-            let place = rest.lines().next().and_then(|line| line.trim().strip_prefix("--> ")).map(str::to_owned);
-            let message = format!("a trajectory of the model ends as {}: {message}", trajectory.status);
+            let message = format!("a trajectory of the model ends as {}: {}", trajectory.status, error.message);
             report.findings.push(Finding {
                 level: Level::Error,
                 rule: "model",
                 message,
-                place,
-                hint: None,
+                place: error.place.clone(),
+                hint: error.hint.clone(),
                 repeat: Vec::new(),
             });
         }

@@ -115,7 +115,7 @@ impl LeftOut {
             let asked = left.asked.as_ref().map_or_else(String::new, |(kind, _)| format!(" ({kind})"));
             format!("the record has no answer to what the script asks{asked}; --live asks for real")
         } else if let Some(error) = &replayed.trajectory.error {
-            error.clone()
+            error.to_string()
         } else if replayed.unfinished && old.status == crate::mdp::Status::Terminated {
             "the env would have gone on where the recorded replies end".to_owned()
         } else {

@@ -2,6 +2,7 @@
 
 pub mod conversation;
 mod demonstration;
+mod error_record;
 mod generation;
 mod message;
 mod record;
@@ -11,9 +12,10 @@ mod split;
 mod trajectory;
 
 pub use demonstration::Demonstration;
+pub use error_record::ErrorRecord;
 pub use generation::{Completion, FinishReason, Request, Sampling, StreamSeed, Support};
 pub use message::{Action, Content, Message, Observation, Part, Role, ToolCall};
-pub use record::{Answer, Exchange, Refusal};
+pub use record::{Answer, Exchange};
 pub use routing::Routing;
 pub use seed::{Seed, environment_seed, seed_value};
 pub use split::Split;

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::ErrorRecord;
+
 /// One question of a script to the host whose answer is not a function of state, action and seed: a program run, a page
 /// fetched, the clock read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,17 +27,5 @@ pub struct Exchange {
 pub enum Answer {
     Ok(Value),
     /// The host refused, which the script sees as an error.
-    Error(Refusal),
-}
-
-/// An [`Error`](crate::Error) as plain data.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
-    /// The name of its [`Kind`](crate::Kind).
-    pub kind: String,
-    pub message: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub place: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hint: Option<String>,
+    Error(ErrorRecord),
 }

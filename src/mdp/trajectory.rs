@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Exchange, FinishReason, Message, Routing, Split, Support};
+use super::{ErrorRecord, Exchange, FinishReason, Message, Routing, Split, Support};
 
 /// How a trajectory ended. Everything but the first two is a failure: recorded, counted, and by default left out
 /// of the advantage statistics.
@@ -233,8 +233,8 @@ pub struct Trajectory {
     /// of its own, which this number names.
     #[serde(default)]
     pub retries: u32,
-    /// Why it failed, with file and line, when it did.
-    pub error: Option<String>,
+    /// Why it failed, when it did.
+    pub error: Option<ErrorRecord>,
     pub steps: Vec<Step>,
     /// Outcome reward; already inside the last step's reward.
     pub outcome_reward: f64,
@@ -251,6 +251,11 @@ impl Trajectory {
     pub fn total_reward(&self) -> f64 {
         // Not `sum()`: of nothing it is -0.0.
         self.steps.iter().fold(0.0, |sum, step| sum + step.reward)
+    }
+
+    /// Why it failed, as text: message, place, line, hint, frames.
+    pub fn error_text(&self) -> Option<String> {
+        self.error.as_ref().map(ToString::to_string)
     }
 
     /// How many of its first steps it shares with its parent.

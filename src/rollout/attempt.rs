@@ -485,5 +485,5 @@ pub(super) fn empty(spec: &Spec, task: Value, script_hash: &str) -> Trajectory {
 
 pub(super) fn fail(trajectory: &mut Trajectory, worker: &Worker, failure: &Failure) {
     trajectory.status = failure.status;
-    trajectory.error = Some(worker.quoted(failure));
+    trajectory.error = Some(worker.error_record(failure));
 }

@@ -16,7 +16,9 @@ use super::files::failed;
 use super::record;
 use super::trajectories::{FORMAT, FORMAT_KEY, SUM_KEY, parquet_failed};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{CallKind, FinishReason, Fork, Limit, Routing, Split, Status, Step, Support, ToolRecord, Trajectory};
+use crate::mdp::{
+    CallKind, ErrorRecord, FinishReason, Fork, Limit, Routing, Split, Status, Step, Support, ToolRecord, Trajectory,
+};
 
 /// Reads a file of trajectories. Files of another format version, without a column, or damaged are refused.
 pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
@@ -114,7 +116,7 @@ impl Columns<'_> {
                 Some(_) => self.required::<UInt32Type>("retries", row)?,
                 None => 0,
             },
-            error: self.optional_text("error", row)?.map(str::to_owned),
+            error: self.error(row)?,
             steps: Vec::new(),
             outcome_reward: self.required::<Float64Type>("outcome_reward", row)?,
             reward_parts: parts.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::NAN))).collect(),
@@ -128,6 +130,17 @@ impl Columns<'_> {
         let Some(name) = self.text_if_there("split", row)? else { return Ok(Split::Train) };
         let known = Split::ALL.into_iter().find(|known| known.name() == name);
         known.ok_or_else(|| damaged(format!("unknown split `{name}`")))
+    }
+
+    /// The fields of an error; in files that lack the column, its text.
+    fn error(&self, row: usize) -> Result<Option<ErrorRecord>> {
+        match self.text_if_there("error_fields", row)? {
+            Some(fields) => {
+                let wrong = |e| damaged(format!("column `error_fields`, row {row}: {e}"));
+                serde_json::from_str(&fields).map(Some).map_err(wrong)
+            }
+            None => Ok(self.optional_text("error", row)?.map(ErrorRecord::of_text)),
+        }
     }
 
     fn limit(&self, row: usize) -> Result<Option<Limit>> {
@@ -298,7 +311,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::mdp::{Answer, Exchange, Message, Refusal, ToolCall};
+    use crate::error::Subject;
+    use crate::mdp::{Answer, Exchange, Message, ToolCall};
     use crate::store::RunDir;
 
     fn value() -> impl Strategy<Value = Value> {
@@ -373,6 +387,20 @@ mod tests {
     }
 
     prop_compose! {
+        fn error()(
+            kind in proptest::sample::select(Kind::ALL.to_vec()),
+            message in ".*",
+            (place, line, hint) in
+                (proptest::option::of(".*"), proptest::option::of(".*"), proptest::option::of(".*")),
+            subject in proptest::option::of(".*"),
+            traceback in vec(".*", 0..3),
+        ) -> ErrorRecord {
+            let subject = subject.map(|name| Box::new(Subject::Setting(name)));
+            ErrorRecord { kind, message, subject, place, line, hint, traceback }
+        }
+    }
+
+    prop_compose! {
         fn exchange()(
             step in 0_u64..5,
             at in proptest::sample::select(vec!["reset", "context", "step", "step/2", "reward"]),
@@ -380,9 +408,7 @@ mod tests {
             request in value(),
             answer in proptest::option::of(prop_oneof![
                 value().prop_map(Answer::Ok),
-                (".*", ".*", proptest::option::of(".*"), proptest::option::of(".*")).prop_map(
-                    |(kind, message, place, hint)| Answer::Error(Refusal { kind, message, place, hint })
-                ),
+                error().prop_map(Answer::Error),
             ]),
         ) -> Exchange {
             Exchange { step, at: at.to_owned(), kind, request, answer }
@@ -412,7 +438,7 @@ mod tests {
             status in proptest::sample::select(Status::ALL.to_vec()),
             (truncated_by, retries) in
                 (proptest::option::of(proptest::sample::select(Limit::ALL.to_vec())), any::<u32>()),
-            error in proptest::option::of(".*"),
+            error in proptest::option::of(error()),
             steps in vec(step(), 0..4),
             outcome_reward in finite(),
             reward_parts in btree_map(".*", finite(), 0..3),

@@ -22,7 +22,7 @@ use serde::Serialize;
 use super::files::{self, failed, write_atomic};
 use super::{RunDir, record};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Limit, Split, Step, Trajectory};
+use crate::mdp::{ErrorRecord, Limit, Split, Step, Trajectory};
 
 /// Version of the columns, in the file's metadata; it grows when a column changes its meaning.
 pub(super) const FORMAT: &str = "1";
@@ -205,7 +205,8 @@ fn columns(rows: &[Row<'_>], policy_version: u64) -> Result<RecordBatch> {
         ("status", text(|t| t.status.name()), false),
         ("truncated_by", limit, true),
         ("retries", small(|row| Some(row.trajectory.retries)), true),
-        ("error", Arc::new(rows.iter().map(|r| r.trajectory.error.as_deref()).collect::<StringArray>()), true),
+        ("error", error_column(rows, |error| Ok(error.to_string()))?, true),
+        ("error_fields", error_column(rows, json)?, true),
         ("total_reward", number(Trajectory::total_reward), false),
         ("outcome_reward", number(|t| t.outcome_reward), false),
         ("reward_parts", json_column(rows, |t| json(&t.reward_parts))?, false),
@@ -255,6 +256,12 @@ fn json_column(rows: &[Row<'_>], of: impl Fn(&Trajectory) -> Result<String>) -> 
         last = Some((row.position, value));
     }
     Ok(Arc::new(StringArray::from_iter_values(values)))
+}
+
+/// A text for each row of a trajectory that failed.
+fn error_column(rows: &[Row<'_>], of: impl Fn(&ErrorRecord) -> Result<String>) -> Result<ArrayRef> {
+    let texts = rows.iter().map(|row| row.trajectory.error.as_ref().map(&of).transpose());
+    Ok(Arc::new(texts.collect::<Result<StringArray>>()?))
 }
 
 fn json(value: &impl Serialize) -> Result<String> {

@@ -9,16 +9,19 @@ use serde_json::json;
 use super::report::quoted;
 use super::setup::Training;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::Trajectory;
+use crate::mdp::{ErrorRecord, Status, Trajectory};
 use crate::telemetry::{Mode, Reporter, counted};
 
 /// Causes told one by one; more are counted together.
 const CAUSES: usize = 20;
 
+/// What failures of one cause have in common: the status, the kind of the error, and its place or message.
+type Key = (Status, Option<(Kind, String)>);
+
 /// The causes of a run so far, and how often each came.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
-    seen: BTreeMap<String, Cause>,
+    seen: BTreeMap<Key, Cause>,
     /// Failures for causes beyond those told.
     others: usize,
 }
@@ -58,7 +61,8 @@ impl Failures {
                     &json!({
                         "when": when,
                         "status": first.status.name(),
-                        "error": first.error,
+                        "error": first.error_text(),
+                        "error_fields": first.error,
                         "trajectory": first.id,
                         "task_index": first.task_index,
                         "seed": first.seed,
@@ -71,7 +75,7 @@ impl Failures {
             let mut text = format!(
                 "{}: {}\n  in {} of {} trajectories of {when}; {}",
                 first.status.name(),
-                first.error.as_deref().unwrap_or("no reason given"),
+                told(first),
                 failed.len(),
                 trajectories.len(),
                 example(first),
@@ -135,7 +139,7 @@ fn broken(trajectories: &[Trajectory], failed: usize, again: impl Fn(&Trajectory
     let causes = by_cause(trajectories);
     for (_, members) in causes.iter().take(3) {
         let Some(first) = members.first() else { continue };
-        let error = first.error.as_deref().unwrap_or("no reason given").replace('\n', "\n  ");
+        let error = told(first).replace('\n', "\n  ");
         text.extend([format!("\n  {} x {}: {error}\n    {}", members.len(), first.status.name(), example(first))]);
         text.extend(again(first).map(|command| format!("\n    again: {command}")));
     }
@@ -146,17 +150,11 @@ fn broken(trajectories: &[Trajectory], failed: usize, again: impl Fn(&Trajectory
         .hint("mend the script and start again with --resume; rollout.max_failure_rate sets the limit")
 }
 
-/// The failed ones by what they failed of, numbers left out: `row 17` and `row 18` are one cause.
-fn by_cause(trajectories: &[Trajectory]) -> Vec<(String, Vec<&Trajectory>)> {
-    let mut causes: Vec<(String, Vec<&Trajectory>)> = Vec::new();
+/// The failed ones by cause, the commonest first.
+fn by_cause(trajectories: &[Trajectory]) -> Vec<(Key, Vec<&Trajectory>)> {
+    let mut causes: Vec<(Key, Vec<&Trajectory>)> = Vec::new();
     for trajectory in trajectories.iter().filter(|trajectory| trajectory.status.is_failure()) {
-        let head = head(trajectory);
-        let (message, place) = head.split_once("\n    --> ").unwrap_or((&head, ""));
-        let mut message: String = message.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
-        while message.contains("00") {
-            message = message.replace("00", "0");
-        }
-        let key = format!("{} {message} {place}", trajectory.status.name());
+        let key = key(trajectory);
         match causes.iter_mut().find(|(own, _)| *own == key) {
             Some((_, members)) => members.push(trajectory),
             None => causes.push((key, vec![trajectory])),
@@ -166,13 +164,24 @@ fn by_cause(trajectories: &[Trajectory]) -> Vec<(String, Vec<&Trajectory>)> {
     causes
 }
 
+fn key(trajectory: &Trajectory) -> Key {
+    let own = trajectory.error.as_ref();
+    // The status says what a limit is; the message adds this trajectory's own numbers.
+    let own = own.filter(|error| error.place.is_some() || trajectory.status == Status::EnvError);
+    let cause = own.map(ErrorRecord::cause).map(|(kind, what)| (kind, what.to_owned()));
+    (trajectory.status, cause)
+}
+
+/// Why a trajectory failed, in full.
+fn told(trajectory: &Trajectory) -> String {
+    trajectory.error_text().unwrap_or_else(|| "no reason given".to_owned())
+}
+
 /// The message and the place, without hint, line and frames.
 fn head(trajectory: &Trajectory) -> String {
-    let text = trajectory.error.as_deref().unwrap_or("no reason given");
-    let Some((message, rest)) = text.split_once("\n  --> ") else {
-        return text.split("\n  ").next().unwrap_or(text).to_owned();
-    };
-    format!("{message}\n    --> {}", rest.lines().next().unwrap_or_default())
+    let Some(error) = &trajectory.error else { return told(trajectory) };
+    let place = error.place.iter().map(|place| format!("\n    --> {place}"));
+    [error.message.clone()].into_iter().chain(place).collect()
 }
 
 fn example(trajectory: &Trajectory) -> String {

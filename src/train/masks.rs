@@ -13,7 +13,7 @@ use super::written::Learned;
 use super::{RunOptions, report};
 use crate::config::{Filter, Learner, OnNan};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::Fork;
+use crate::mdp::{ErrorRecord, Fork};
 use crate::rl::advantages::Need;
 use crate::script::{Script, Worker};
 use crate::store::State;
@@ -40,7 +40,7 @@ pub struct ShownTrajectory {
     /// What it was forked from; its shared steps are trained on there.
     pub fork: Option<Fork>,
     /// Why it failed, if it did.
-    pub error: Option<String>,
+    pub error: Option<ErrorRecord>,
     /// Rows of merged steps; none for a failure.
     pub rows: Vec<Vec<ShownToken>>,
 }

@@ -196,7 +196,7 @@ pub(super) fn conversation(trajectory: &Trajectory) -> Vec<(String, String)> {
         lines.extend(trajectory.steps.iter().map(|step| ("policy".to_owned(), step.text.clone())));
     }
     if let Some(error) = &trajectory.error {
-        lines.push(("error".to_owned(), error.clone()));
+        lines.push(("error".to_owned(), error.to_string()));
     }
     lines
 }

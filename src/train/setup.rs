@@ -392,11 +392,10 @@ impl Training {
         let error = report::in_step(error, step);
         let kept = match self.run.write_trajectories(step, self.state.policy_version, trajectories, &[]) {
             Ok(_) => {
-                let named = error.place.as_deref().and_then(|place| place.strip_prefix("trajectory "));
-                let named = named.and_then(|rest| rest.split([' ', ',']).next());
-                let id = named.or_else(|| trajectories.first().map(|trajectory| trajectory.id.as_str()));
+                let named = error.trajectories().first().and_then(|number| trajectories.get(*number as usize));
+                let id = named.or(trajectories.first()).map_or("", |trajectory| &trajectory.id);
                 let script = self.script.path.display();
-                format!("what was sampled is stored: r1 repl {script} --replay {run}:{}", id.unwrap_or_default())
+                format!("what was sampled is stored: r1 repl {script} --replay {run}:{id}")
             }
             Err(failed) => format!("what was sampled could not be stored: {}", failed.message),
         };

@@ -220,8 +220,6 @@ const FOREIGN_TEXTS: &[(&str, &str)] = &[
     ("cli/failure.rs", "libtorch panics with text"),
     ("error.rs", "libtorch and the operating system have text only"),
     ("net.rs", "the resolver has text only"),
-    ("rollout/check/endings.rs", "a trajectory keeps its error as text"),
-    ("train/failures.rs", "a trajectory keeps its error as text"),
 ];
 
 /// What an error is about is in `Error::subject`, and what kind it is in `Error::kind`.

@@ -50,7 +50,7 @@ fn a_cause_is_told_once_with_its_line_its_frames_and_its_command() {
     assert!(last.contains("\n  24 x env_error: row "), "{last}");
     // The reason is stored with each of them.
     let stored = r1::store::read_trajectories(&dir.path().join("runs/a/trajectories/step-000002.parquet")).unwrap();
-    let failed: Vec<_> = stored.iter().filter_map(|trajectory| trajectory.error.as_deref()).collect();
+    let failed: Vec<_> = stored.iter().filter_map(|trajectory| r1::mdp::Trajectory::error_text(trajectory)).collect();
     assert_eq!(failed.len(), 8);
     assert!(
         failed.iter().all(|error| error.contains("     3 |   if task.n") && error.contains("in step")),
@@ -68,6 +68,10 @@ fn a_cause_is_an_event_for_programs() {
     assert_eq!(failures.len(), 1, "{stdout}");
     assert_eq!((&failures[0]["status"], &failures[0]["count"]), (&Value::from("env_error"), &Value::from(8)));
     assert!(failures[0]["again"].as_str().unwrap().starts_with("r1 repl a.lua --replay runs/a:1-"));
+    let fields = &failures[0]["error_fields"];
+    assert_eq!((&fields["kind"], &fields["place"]), (&Value::from("script"), &Value::from("a.lua:3")), "{fields}");
+    assert!(fields["message"].as_str().unwrap().ends_with("is odd in its way"), "{fields}");
+    assert_eq!((fields["traceback"].as_array().unwrap().len(), fields["line"].is_string()), (4, true), "{fields}");
     assert!(failures[0]["seed"].is_u64() && failures[0]["error"].as_str().unwrap().contains("--> a.lua:3"));
 }
 

@@ -402,8 +402,8 @@ fn rewards_that_are_none_are_stored_with_their_trajectories() {
     let output = r1(dir.path(), &["run", "a.lua", "-q"]).output().unwrap();
     assert_eq!(output.status.code(), Some(6), "{}", shown(dir.path(), &output));
     let stored = r1::store::read_trajectories(&dir.path().join("runs/a/trajectories/step-000001.parquet")).unwrap();
-    let says = |error: &Option<String>| error.as_deref().is_some_and(|text| text.contains("reward is NaN"));
-    assert!(stored.len() == 4 && stored.iter().all(|one| one.steps.len() == 2 && says(&one.error)), "{stored:?}");
+    let says = |one: &::r1::mdp::Trajectory| one.error_text().is_some_and(|text| text.contains("reward is NaN"));
+    assert!(stored.len() == 4 && stored.iter().all(|one| one.steps.len() == 2 && says(one)), "{stored:?}");
     assert!(
         succeed(dir.path(), &["replay", "a"])
             .contains("4 trajectories: every observation, reward and status as recorded")

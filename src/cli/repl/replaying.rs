@@ -33,7 +33,7 @@ impl Session {
         let start = Start { split: trajectory.split, row: None, task: trajectory.task.clone(), seed: trajectory.seed };
         let record = Record::replay(trajectory.record.clone(), Strictness::Live);
         let end = match &trajectory.error {
-            Some(error) => format!("{}: {}", trajectory.status.name(), error.lines().next().unwrap_or_default()),
+            Some(error) => format!("{}: {}", trajectory.status.name(), error.message),
             None => format!("{}, reward {}", trajectory.status.name(), signed(trajectory.total_reward())),
         };
         let count = trajectory.steps.len();
@@ -41,7 +41,7 @@ impl Session {
         self.terminal.result("trajectory", &text, || {
             json!({
                 "id": trajectory.id, "steps": count, "status": trajectory.status.name(),
-                "reward": trajectory.total_reward(), "error": trajectory.error,
+                "reward": trajectory.total_reward(), "error": trajectory.error_text(), "error_fields": trajectory.error,
             })
         })?;
         let quiet = step.unwrap_or(last) - 1;

@@ -73,11 +73,9 @@ fn ended(
     let Tried { kind, trajectory, .. } = it;
     let longest = trajectory.steps.iter().map(|step| step.prompt_ids.len()).max().unwrap_or(0);
     report.longest_prompt = report.longest_prompt.max(longest);
-    let told = trajectory.error.clone().unwrap_or_default();
-    let mut lines = told.lines();
-    let message = lines.next().unwrap_or_default().to_owned();
-    let place = lines.next().and_then(|line| line.trim().strip_prefix("--> ")).map(str::to_owned);
-    let hint = lines.find_map(|line| line.trim().strip_prefix("hint: ")).map(str::to_owned);
+    let error = trajectory.error.as_ref();
+    let message = error.map(|error| error.message.clone()).unwrap_or_default();
+    let (place, hint) = (error.and_then(|error| error.place.clone()), error.and_then(|error| error.hint.clone()));
     let name = kind.name();
     let finding = |level, rule, message: String| {
         let mut finding = Finding::new(level, rule, message).at(place.clone()).repeat(repeat(it));
@@ -116,7 +114,8 @@ fn ended(
             report.findings.push(own.hint(hint));
         }
         Status::ScriptLimit => {
-            let half = if message.contains("of CPU time") { " (half of limits.cpu, for a check)" } else { "" };
+            let of_cpu = error.is_some_and(|error| error.setting() == Some("limits.cpu"));
+            let half = if of_cpu { " (half of limits.cpu, for a check)" } else { "" };
             let message = format!("{name} runs into a limit: {message}{half}; nothing else was tried");
             report.add(finding(Level::Error, "limits", message));
         }

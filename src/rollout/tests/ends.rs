@@ -104,7 +104,7 @@ fn parts_of_step_and_reward_have_names_of_their_own() {
     assert_eq!(fine.run(fine.spec(), 0, vec![5; 3]).reward_parts["other"], 2.0);
     let both = Ends::new(&step("one"), &[]);
     let failed = both.run(both.spec(), 3, vec![5; 3]);
-    let error = failed.error.unwrap();
+    let error = failed.error_text().unwrap();
     assert_eq!((failed.status, failed.retries), (Status::EnvError, 0), "{error}");
     assert!(
         error.starts_with("reward returned the part `one`, and so did step: their sum would be neither"),
@@ -133,7 +133,7 @@ fn a_full_context_ends_a_trajectory_and_its_reward_counts() {
     let spec = || Spec { max_context: 120, ..bench.spec() };
     let failed = bench.run(spec(), 0, vec![5; 30]);
     assert_eq!((failed.status, failed.truncated_by), (Status::ContextOverflow, None));
-    assert!(failed.error.unwrap().contains("the context holds 120"));
+    assert!(failed.error_text().unwrap().contains("the context holds 120"));
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn a_reply_that_parse_fails_on_is_the_last_step() {
     let bench = Ends::new(env, &["seed=3"]);
     let failed = bench.run(bench.spec(), 0, vec![5; 3]);
     assert_eq!((failed.status, failed.steps.len()), (Status::EnvError, 1), "{:?}", failed.error);
-    let error = failed.error.clone().unwrap();
+    let error = failed.error_text().unwrap();
     assert!(error.contains("`parse` of the format `own`") && error.contains("no reading"), "{error}");
     let step = &failed.steps[0];
     assert_eq!((&step.response_ids[..], step.logprobs.len()), (&[5, 5, 5][..], 3));

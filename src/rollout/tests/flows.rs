@@ -128,7 +128,7 @@ impl Flows {
     fn failure(&self, words: &[&str]) -> String {
         let (trajectory, _) = self.play(self.spec(0), words);
         assert!(trajectory.status.is_failure(), "{trajectory:?}");
-        let error = trajectory.error.unwrap_or_default();
+        let error = trajectory.error_text().unwrap_or_default();
         format!("{}: {error}", trajectory.status.name()).replace(&format!("{}/", self.dir.path().display()), "")
     }
 }
@@ -136,7 +136,7 @@ impl Flows {
 /// Without what differs by the text of the script and by the time.
 fn comparable(mut trajectory: Trajectory) -> Trajectory {
     trajectory.script_hash.clear();
-    trajectory.error = trajectory.error.map(|_| String::new());
+    trajectory.error = trajectory.error.map(|_| crate::mdp::ErrorRecord::of_text(""));
     for step in &mut trajectory.steps {
         step.tools.iter_mut().for_each(|tool| tool.seconds = 0.0);
     }

@@ -6,10 +6,10 @@ use std::path::Path;
 use serde_json::{Map, Value as Json, json};
 
 use crate::error::{Error, Kind, Result, suggest};
-use crate::mdp::{Seed, Step, Trajectory};
+use crate::mdp::{ErrorRecord, Seed, Step, Trajectory};
 
 /// Fields of a trajectory's table; those without a name in [`Trajectory`] are what others come to.
-const FIELDS: [(&str, &str); 20] = [
+const FIELDS: [(&str, &str); 21] = [
     ("id", "id"),
     ("split", "split"),
     ("group", "group"),
@@ -22,6 +22,7 @@ const FIELDS: [(&str, &str); 20] = [
     ("truncated_by", "truncated_by"),
     ("retries", "retries"),
     ("error", "error"),
+    ("error_fields", "error"),
     ("script_hash", "script_hash"),
     ("outcome_reward", "outcome_reward"),
     ("parts", "reward_parts"),
@@ -69,6 +70,10 @@ pub(super) fn trajectory(table: &Json, base: Option<&Trajectory>) -> Result<Traj
     // A seed that a double would round comes as its digits.
     let seed: Seed = serde_json::from_value(merged["seed"].clone()).map_err(|error| misfit(&error.to_string()))?;
     merged["seed"] = json!(seed.0);
+    // A text alone is the message.
+    if let Some(text) = merged["error"].as_str() {
+        merged["error"] = json!(ErrorRecord::of_text(text));
+    }
     if let Some(steps) = fields_of(table, "a trajectory")?.get("steps") {
         let stored = base.map_or(&[][..], |base| &base.steps);
         merged["steps"] = steps_of(&listed("steps", steps), stored)?;

@@ -66,7 +66,12 @@ const TABLES: &[(&str, &str, Fields)] = &[
             ("name?", "string", ""),
             ("arguments?", "{[string]: any}", ""),
             ("id?", "string", ""),
-            ("error?", "string", ""),
+            ("error?", "string", "Why it failed: message, place, hint and frames"),
+            (
+                "error_fields?",
+                "{[string]: any}",
+                "The same as data: kind, message, place, line, hint, traceback, subject",
+            ),
         ],
     ),
     (

@@ -12,7 +12,7 @@ use super::load::{self, Script};
 use super::rows::{self, Split};
 use crate::config::ToolChoice;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Action, Limit, Message, Observation, Status};
+use crate::mdp::{Action, ErrorRecord, Limit, Message, Observation, Status};
 use crate::script::api;
 use crate::script::api::context;
 use crate::script::runtime::convert::{self, kind};
@@ -371,13 +371,9 @@ impl Worker {
         Ok(resumed)
     }
 
-    /// A failure in words, with the text of the line that it names.
-    pub fn quoted(&self, failure: &Failure) -> String {
-        let line = failure.error.place.as_deref().and_then(|place| self.vm.line(place));
-        let mut text = String::new();
-        // Writing to a text does not fail.
-        let _ = failure.write(&mut text, line.as_deref());
-        text
+    /// A failure as it is stored, with the text of the line that it names.
+    pub fn error_record(&self, failure: &Failure) -> ErrorRecord {
+        failure.record(failure.error.place.as_deref().and_then(|place| self.vm.line(place)))
     }
 
     /// Whether functions of the script keep so much for themselves that the virtual machine should be replaced.

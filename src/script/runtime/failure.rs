@@ -6,7 +6,7 @@ use mlua::Error as LuaError;
 use super::convert::clip;
 use super::host::MESSAGE;
 use crate::error::{Error, Kind};
-use crate::mdp::Status;
+use crate::mdp::{ErrorRecord, Status};
 
 /// A call into the script that did not work out.
 #[derive(Clone, Debug)]
@@ -26,33 +26,16 @@ impl Failure {
     }
 }
 
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.write(f, None)
+impl Failure {
+    /// The failure as it is stored, with the text of the line at its place.
+    pub(crate) fn record(&self, line: Option<String>) -> ErrorRecord {
+        ErrorRecord { line, traceback: self.traceback.clone(), ..ErrorRecord::from(&self.error) }
     }
 }
 
-impl Failure {
-    /// Message, place, the text of the line there, hint, frames.
-    pub(crate) fn write(&self, f: &mut impl std::fmt::Write, line: Option<&str>) -> std::fmt::Result {
-        let Error { message, place, hint, .. } = &self.error;
-        write!(f, "{message}")?;
-        if let Some(place) = place {
-            write!(f, "\n  --> {place}")?;
-            if let (Some(line), Some((_, number))) = (line, place.rsplit_once(':')) {
-                write!(f, "\n  {number:>4} | {}", line.trim_end())?;
-            }
-        }
-        if let Some(hint) = hint {
-            write!(f, "\n  hint: {hint}")?;
-        }
-        for (index, frame) in self.traceback.iter().enumerate() {
-            // The innermost frame is the place, as a rule.
-            if index > 0 || place.as_ref().is_none_or(|place| !frame.starts_with(place.as_str())) {
-                write!(f, "\n  from {frame}")?;
-            }
-        }
-        Ok(())
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.record(None).fmt(f)
     }
 }
 

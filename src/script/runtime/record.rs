@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 use super::ask::{Asks, Question};
 use super::host::{Call, Entry};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Answer, Exchange, Refusal};
+use crate::mdp::{Answer, ErrorRecord, Exchange};
 
 /// The record of one trajectory: written while it runs, read from while it is replayed. `Clone` gives another handle.
 #[derive(Clone, Debug, Default)]
@@ -230,12 +230,7 @@ impl Slot<'_> {
     fn finish(&self, answer: &Result<Json>) {
         let answer = match answer {
             Ok(answer) => Answer::Ok(answer.clone()),
-            Err(error) => Answer::Error(Refusal {
-                kind: error.kind.name().to_owned(),
-                message: error.message.clone(),
-                place: error.place.clone(),
-                hint: error.hint.clone(),
-            }),
+            Err(error) => Answer::Error(ErrorRecord::from(error)),
         };
         self.fill(answer);
     }
@@ -250,10 +245,7 @@ impl Slot<'_> {
 fn told(answer: Answer) -> Result<Json> {
     match answer {
         Answer::Ok(answer) => Ok(answer),
-        Answer::Error(Refusal { kind, message, place, hint }) => {
-            let kind = Kind::ALL.into_iter().find(|known| known.name() == kind).unwrap_or(Kind::Env);
-            Err(Error { kind, message, subject: None, place, hint })
-        }
+        Answer::Error(error) => Err(error.into()),
     }
 }
 

@@ -343,6 +343,9 @@ impl Vm {
                 .or_else(|| self.origin(function));
             let mut error =
                 Error::new(Kind::Script, format!("{name} used more than {seconds} s of CPU time")).hint(hint);
+            if !matches!(call.entry, Entry::Load) {
+                error = error.about_setting("limits.cpu");
+            }
             error.place = place;
             let traceback = described.map(|described| described.traceback).unwrap_or_default();
             return Err(Failure { traceback, ..Failure::new(Status::ScriptLimit, error) });

@@ -31,7 +31,7 @@ fn rollout(source: &str, overrides: &[&str]) -> (Trajectory, Vec<String>) {
     });
     let spec = Spec::new(Split::Train, 0, &script.settings);
     let mut trajectory = run(drive(&worker, &renderer, &policy, &spec)).unwrap();
-    trajectory.error = trajectory.error.map(|error| bench.show(error));
+    trajectory.error = trajectory.error.map(|error| crate::mdp::ErrorRecord::of_text(bench.show(error)));
     let prompts = seen.lock().unwrap().iter().map(|ids| flat(&renderer.tokenizer().decode(ids, false))).collect();
     (trajectory, prompts)
 }
@@ -203,7 +203,7 @@ fn a_script_has_the_policy_write() {
         );
         let (trajectory, prompts) = rollout(&source, &["policy.max_context=400"]);
         let last = trajectory.messages.last().map(|message| message.content.text()).unwrap_or_default();
-        (trajectory.error.unwrap_or(last), prompts)
+        (trajectory.error_text().unwrap_or(last), prompts)
     };
     let (told, prompts) = with("r1.generate('Judge this')");
     assert_eq!((told.as_str(), prompts[1].as_str()), ("r2 stop3", "user: Judge this | assistant: "));
@@ -276,7 +276,7 @@ fn more_than_the_budget_is_an_error_with_sizes() {
     let small = ["policy.max_context=200", "sampling.max_new_tokens=40", "env.on_overflow=fail"];
     let told = |context: &str| {
         let (trajectory, _) = rollout(&conversation(9, context), &small);
-        format!("{}: {}", trajectory.status.name(), trajectory.error.unwrap_or_default())
+        format!("{}: {}", trajectory.status.name(), trajectory.error_text().unwrap_or_default())
     };
     assert_snapshot!(told("function(state) return state.messages end"), @"
     env_error: context returned 167 tokens and its budget is 160: messages[1] system 2, messages[2] user 3, messages[3] assistant 2, messages[4] tool 46, messages[5] assistant 2, messages[6] tool 46, template and tools 66
@@ -330,7 +330,10 @@ fn misuse_is_told_at_its_line() {
         ":map(function() return nil end)",
     ] {
         let (trajectory, _) = rollout(&conversation(4, &format!("\n{}", view(chain))), &[]);
-        text.push_str(&format!("{chain}\n    {}\n", trajectory.error.unwrap_or_default().replace('\n', "\n    ")));
+        text.push_str(&format!(
+            "{chain}\n    {}\n",
+            trajectory.error_text().unwrap_or_default().replace('\n', "\n    ")
+        ));
     }
     assert_snapshot!(text, @r#"
     :keep_first(-1)

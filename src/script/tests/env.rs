@@ -413,7 +413,7 @@ fn a_traceback_goes_through_the_host_and_shows_the_line() {
         act.tool_calls.push(call("search", json!({})));
         worker.step(&state, &act).await.unwrap_err()
     });
-    insta::assert_snapshot!(bench.show(worker.quoted(&failure)), @r#"
+    insta::assert_snapshot!(bench.show(worker.error_record(&failure)), @r#"
     attempt to index nil with 'name'
       --> x.lua:2
          2 |   return where.place.name -- here
