@@ -1,14 +1,14 @@
--- Functions of the standard library that run in C, where no limit reaches them, for as long as their arguments ask: each
--- is refused, or done in Lua, where a call of it could take seconds.
+-- Functions of the standard library that run in C, where CPU limits do not apply: calls that could
+-- take seconds are refused or implemented in Lua.
 
 local refuse = ... -- host: raises an error at the caller's line
 
 local find, match, gmatch, gsub, split = string.find, string.match, string.gmatch, string.gsub, string.split
 local move, sort = table.move, table.sort
 
--- Most bytes of text times bytes of pattern: what the slowest pattern of that length compares.
+-- Maximum product of text and pattern length in bytes, the comparisons of the slowest pattern.
 local COMPARED = 2 ^ 31
--- Most elements moved at once, sorted at once in C, and bytes of a text sorted in C.
+-- Maximum elements per move, elements per sort in C, and bytes of a text sorted in C.
 local MOVED, SORTED, LONG = 2 ^ 24, 2 ^ 16, 2 ^ 12
 
 local function check(name, text, pattern)

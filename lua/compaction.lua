@@ -1,9 +1,10 @@
--- Context policies that write something new: short forms of old results, notes from a scratchpad, summaries.
+-- Context policies that create new text: shortened old results, notes from a scratchpad, summaries.
 
--- tools: of lua/context.lua; rank: host, texts by likeness to a query; generate: host, a text that the policy writes
+-- tools: from lua/context.lua; rank: host, ranks texts by similarity to a query; generate: host,
+-- samples text with the policy
 local Context, tools, fits, clip, rank, generate = ...
 
--- The options of a method, each of a known name and type.
+-- Checks the options of a method against their names and types.
 local function options(name, given, known)
   if given == nil then given = {} end
   if type(given) ~= "table" then error(name .. ": takes a table of options, got a " .. type(given), 3) end
@@ -48,8 +49,9 @@ local function with_text(message, text)
   return copy
 end
 
--- The messages with a text added: at the end of the prompt (the last kept first message) or of the last message. A
--- message of its own could stand beside one of the same role, which many templates refuse.
+-- The messages with a text appended to the end of the prompt (the last kept first message) or to
+-- the last message. A separate message could follow one of the same role, which many templates
+-- refuse.
 local function attach(self, messages, text, place)
   local shown = table.clone(messages)
   local at = place == "last" and #shown or math.min(self.first, #shown)
@@ -61,13 +63,14 @@ local function attach(self, messages, text, place)
   return shown
 end
 
--- Changes the content of old tool results: all but the last `keep`; with `over`, the oldest and only as many as needed.
-local function change_results(self, asked, change)
+-- Changes the content of old tool results: all but the last `keep`; with `over`, the oldest and
+-- only as many as needed.
+local function change_results(self, settings, change)
   local places = {}
   for k, message in ipairs(self.messages) do
     if message.role == "tool" then places[#places + 1] = k end
   end
-  local count = #places - (asked.keep or 1)
+  local count = #places - (settings.keep or 1)
   if count <= 0 then return self end
   local function changed(n)
     local shown = table.clone(self.messages)
@@ -75,107 +78,111 @@ local function change_results(self, asked, change)
       local message = table.clone(shown[places[k]])
       local content = text_of(message)
       local short = change(content)
-      -- Never more than it was.
+      -- The result must not get longer.
       if #short < #content then message.content = short end
       shown[places[k]] = message
     end
     return shown
   end
-  if asked.over then
-    if fits(self.messages, asked.over) then return self end
-    count = tools.fewest(count, function(n) return fits(changed(n), asked.over) end)
+  if settings.over then
+    if fits(self.messages, settings.over) then return self end
+    count = tools.fewest(count, function(n) return fits(changed(n), settings.over) end)
   end
   self.messages = changed(count)
-  self.least = asked.over ~= nil and not fits(self.messages, asked.over)
+  self.least = settings.over ~= nil and not fits(self.messages, settings.over)
   return self
 end
 
---- Old tool results give way to `text`; their calls stay. `keep`: how many of the last stay as they are (1); `over`: only
---- while there are more tokens than that, oldest first.
+--- Replaces old tool results by `text`; their calls stay. `keep`: number of last results that are
+--- not changed (1); `over`: only while there are more tokens than this, oldest first.
 function Context:drop_tool_results(given)
-  local asked = options("drop_tool_results", given, { keep = "count", over = "count", text = "string" })
-  local text = asked.text or "(result left out)"
-  return change_results(self, asked, function() return text end)
+  local settings = options("drop_tool_results", given, { keep = "count", over = "count", text = "string" })
+  local text = settings.text or "(result left out)"
+  return change_results(self, settings, function() return text end)
 end
 
---- Of old tool results the first `head` characters are shown (200) and the last `tail` (0). `keep` and `over` as above.
+--- Truncates old tool results to the first `head` characters (200) and the last `tail` (0). `keep`
+--- and `over` as above.
 function Context:shorten_tool_results(given)
   local known = { keep = "count", over = "count", head = "count", tail = "count" }
-  local asked = options("shorten_tool_results", given, known)
-  local head, tail = asked.head or 200, asked.tail or 0
-  return change_results(self, asked, function(content) return clip(content, head, tail) end)
+  local settings = options("shorten_tool_results", given, known)
+  local head, tail = settings.head or 200, settings.tail or 0
+  return change_results(self, settings, function(content) return clip(content, head, tail) end)
 end
 
---- Puts notes of a scratchpad into view: the `most` (3) that are most like `query` (the last message's text), as they stand in
---- `notes`, below `title`, at the end of the prompt (`at = "first"`) or of the last message. `over`: as many as leave the
---- conversation at most so many tokens.
+--- Adds notes of a scratchpad: the `most` (3) that are most similar to `query` (default: the last
+--- message's text), in the order of `notes`, below `title`, at the end of the prompt (`at =
+--- "first"`) or of the last message. `over`: only as many as keep the conversation at this number
+--- of tokens.
 function Context:recall(given)
   local known = { notes = "table", query = "string", most = "count", over = "count", title = "string", at = "string" }
-  local asked = options("recall", given, known)
-  if asked.notes == nil then error("recall: needs `notes`, a list of texts: a field of the state", 2) end
-  local place = asked.at or "first"
+  local settings = options("recall", given, known)
+  if settings.notes == nil then error("recall: needs `notes`, a list of texts: a field of the state", 2) end
+  local place = settings.at or "first"
   if place ~= "first" and place ~= "last" then error("recall: `at` is \"first\" or \"last\"", 2) end
   local texts = {}
-  for k, note in ipairs(asked.notes) do
+  for k, note in ipairs(settings.notes) do
     local text = note
     if type(note) == "table" then text = note.text end
     if type(text) ~= "string" then error("recall: note " .. k .. " is neither text nor a table with `text`", 2) end
     texts[k] = text
   end
   local last = self.messages[#self.messages]
-  local found = rank(asked.query or (last and text_of(last)) or "", texts)
+  local found = rank(settings.query or (last and text_of(last)) or "", texts)
   local function shown(n)
-    local places, lines = {}, { asked.title or "Notes:" }
+    local places, lines = {}, { settings.title or "Notes:" }
     for k = 1, n do places[k] = found[k].index end
     table.sort(places)
     for _, at in ipairs(places) do lines[#lines + 1] = "- " .. texts[at] end
     return n == 0 and self.messages or attach(self, self.messages, table.concat(lines, "\n"), place)
   end
-  local n = math.min(#found, asked.most or 3)
-  while n > 0 and asked.over and not fits(shown(n), asked.over) do n = n - 1 end
+  local n = math.min(#found, settings.most or 3)
+  while n > 0 and settings.over and not fits(shown(n), settings.over) do n = n - 1 end
   self.messages = shown(n)
   if n > 0 then self.first = math.max(self.first, 1) end
   return self
 end
 
-local INSTRUCTION = "Sum up this part of a conversation for the one who goes on with it: what was asked, what was done and "
+local INSTRUCTION = "Sum up this part of a conversation for the one who goes on with it: what was settings, what was done and "
   .. "found, what is left to do. Be brief."
 
--- The writer that has the policy, or a model by name, sum up.
-local function summarizer(asked)
+-- The default summariser, which uses the policy or a named model.
+local function summarizer(settings)
   return function(messages, earlier)
-    local lines = { asked.instruction or INSTRUCTION, "" }
+    local lines = { settings.instruction or INSTRUCTION, "" }
     if earlier then lines[#lines + 1] = "Summary of what came before: " .. earlier end
     for _, message in ipairs(messages) do lines[#lines + 1] = message.role .. ": " .. text_of(message) end
-    local options = { max_new_tokens = asked.max_new_tokens or 256, model = asked.model, train = asked.train }
+    local options = { max_new_tokens = settings.max_new_tokens or 256, model = settings.model, train = settings.train }
     local text, why = generate(table.concat(lines, "\n"), options)
     if text == nil then error("summarize: no summary: " .. why, 0) end
     return text
   end
 end
 
---- Above `over` tokens the oldest messages that are not kept give way to a summary, so that about `to` tokens are left (half
---- of `over`). The policy writes it (r1.generate with `model`, `max_new_tokens`, `train`, after an `instruction`), or a function:
---- `write(messages, earlier)` gets those that go and the summary so far, and gives text. It is kept in `memory.summary`
---- (`memory` is the state, as a rule), so that it is written once and steps go on from it.
+--- Above `over` tokens, replaces the oldest messages that are not kept by a summary, so that about
+--- `to` tokens are left (default: half of `over`). The summary is written by the policy
+--- (r1.generate with `model`, `max_new_tokens`, `train`, after an `instruction`), or by a function
+--- `write(messages, earlier)`, which receives the dropped messages and the previous summary and
+--- returns text. It is stored in `memory.summary` (`memory` is usually the state), so that it is
+--- written once and later steps extend it.
 function Context:summarize(given)
   local known = {
     over = "count", to = "count", memory = "table", title = "string", write = "function",
     instruction = "string", model = "model", max_new_tokens = "count", train = "boolean",
   }
-  local asked = options("summarize", given, known)
+  local settings = options("summarize", given, known)
   for _, name in ipairs { "over", "memory" } do
-    if asked[name] == nil then error("summarize: needs `" .. name .. "`", 2) end
+    if settings[name] == nil then error("summarize: needs `" .. name .. "`", 2) end
   end
   for _, name in ipairs { "instruction", "model", "max_new_tokens", "train" } do
-    if asked.write and asked[name] ~= nil then error("summarize: `" .. name .. "` does nothing beside `write`", 2) end
+    if settings.write and settings[name] ~= nil then error("summarize: `" .. name .. "` does nothing beside `write`", 2) end
   end
-  local write = asked.write or summarizer(asked)
+  local write = settings.write or summarizer(settings)
   if self.messages ~= self.given then error("summarize: comes first, before messages are dropped or changed", 2) end
-  local title = asked.title or "Summary of what came before:"
-  local memory = asked.memory
+  local title = settings.title or "Summary of what came before:"
+  local memory = settings.memory
   local whole, first = self.messages, self.first
-  -- Messages up to `upto` are told by the summary.
+  -- Replaces the messages up to `upto` by the summary.
   local function shown(upto, text)
     if text == nil then return whole end
     local kept = {}
@@ -185,14 +192,14 @@ function Context:summarize(given)
     return attach(self, kept, title .. "\n" .. text, "first")
   end
   local summary = memory.summary
-  -- A conversation that was begun anew has nothing to do with it.
+  -- A summary of an earlier conversation does not apply after a reset.
   if type(summary) ~= "table" or type(summary.upto) ~= "number" or summary.upto > #whole - self.last then summary = nil end
   local upto, text = summary and summary.upto or first, summary and summary.text
   self.messages = shown(upto, text)
-  if not fits(self.messages, asked.over) then
+  if not fits(self.messages, settings.over) then
     local going = tools.units(whole, upto, self.last)
     if #going > 0 then
-      local to = asked.to or asked.over // 2
+      local to = settings.to or settings.over // 2
       local n = tools.fewest(#going, function(n) return fits(shown(going[n][2], text or ""), to) end)
       local messages = {}
       for k = upto + 1, going[n][2] do messages[#messages + 1] = whole[k] end
@@ -201,7 +208,7 @@ function Context:summarize(given)
       memory.summary = { upto = upto, text = text }
       self.messages = shown(upto, text)
     end
-    self.least = not fits(self.messages, asked.over)
+    self.least = not fits(self.messages, settings.over)
   end
   if text ~= nil then self.first = math.max(first, 1) end
   return self

@@ -1,12 +1,12 @@
--- A view of a conversation: what to show the policy. The conversation itself is never changed; messages that are
--- shown otherwise than they are become copies. lua/compaction.lua has the policies that write something new.
+-- A view of a conversation: the messages of the next prompt. The conversation itself is never
+-- changed; changed messages are copies. lua/compaction.lua has the policies that create new text.
 
-local fits, tokens_of = ... -- host: do these messages have at most so many tokens? how many have they?
+local fits, tokens_of = ... -- host: whether messages have at most n tokens; their number of tokens
 
 local Context = {}
 Context.__index = Context
 
--- Raised at the line that called the method: two levels above the check itself.
+-- Raised at the caller of the method: two levels above the check.
 local function whole(name, value, level)
   if type(value) ~= "number" or value < 0 or value ~= math.floor(value) or value > 2 ^ 53 then
     error(name .. ": takes a whole number, 0 or more, got " .. tostring(value), (level or 1) + 2)
@@ -14,24 +14,24 @@ local function whole(name, value, level)
   return value
 end
 
---- The first n messages are never dropped. Without this, all that stand before the first reply.
+--- The first n messages are never dropped. Default: all messages before the first reply.
 function Context:keep_first(n)
   self.first = whole("keep_first", n)
   return self
 end
 
---- The last n messages are never dropped. Without this, one.
+--- The last n messages are never dropped. Default: one.
 function Context:keep_last(n)
   self.last = whole("keep_last", n)
   return self
 end
 
---- How many tokens the messages have as the policy would see them, template and tools included.
+--- Number of tokens of the messages in the prompt, including template and tools.
 function Context:tokens()
   return tokens_of(self.messages)
 end
 
--- The smallest n from 1 to high for which holds(n); high if there is none.
+-- The smallest n from 1 to high with holds(n); high if there is none.
 local function fewest(high, holds)
   local low = 1
   while low < high do
@@ -41,9 +41,9 @@ local function fewest(high, holds)
   return high
 end
 
--- What may be dropped of the messages behind `first` and before the `last` ones, oldest first, as { from, to }. What a
--- user asked, the reply and the results of its calls go together: a result without its call would answer nothing, and
--- many templates want users and replies in turns.
+-- The droppable units between the `first` and the `last` messages, oldest first, as { from, to }. A
+-- user message, its reply and the results of its calls are one unit: a result needs its call, and
+-- many templates require alternating users and replies.
 local function units(messages, first, last_ones)
   local found = {}
   local k, stop = first + 1, #messages - last_ones
@@ -61,7 +61,7 @@ local function units(messages, first, last_ones)
   return found
 end
 
--- The messages without units 1..n, which stand one behind the other.
+-- The messages without units 1..n, which are adjacent.
 local function without(messages, gone, n)
   local kept = {}
   for k, message in ipairs(messages) do
@@ -70,15 +70,16 @@ local function without(messages, gone, n)
   return kept
 end
 
---- A window by tokens: drops the oldest messages that are not kept until the rest has at most so many tokens.
+--- A window by tokens: drops the oldest messages that are not kept until the others have at most
+--- this number of tokens.
 function Context:drop_oldest_until(tokens)
   whole("drop_oldest_until", tokens)
   if fits(self.messages, tokens) then return self end
   local gone = units(self.messages, self.first, self.last)
-  -- Something must be shown.
+  -- At least one message must be left.
   local most = self.first + self.last == 0 and #gone - 1 or #gone
   if most > 0 then
-    -- More dropped never means more tokens.
+    -- Dropping more never increases the number of tokens.
     local n = fewest(most, function(n) return fits(without(self.messages, gone, n), tokens) end)
     self.messages = without(self.messages, gone, n)
   end
@@ -86,8 +87,8 @@ function Context:drop_oldest_until(tokens)
   return self
 end
 
---- A window by turns: the kept first messages and the last n turns. A turn is a reply, what a user asked right before
---- it, and all behind it up to the next turn.
+--- A window by turns: the kept first messages and the last n turns. A turn is a reply, the user
+--- message directly before it, and all messages up to the next turn.
 function Context:last_turns(n)
   whole("last_turns", n)
   local starts = {}
@@ -98,7 +99,7 @@ function Context:last_turns(n)
   local from = n == 0 and #self.messages + 1 or starts[#starts - n + 1]
   from = math.min(from, math.max(self.first, #self.messages - self.last) + 1)
   local function role(k) return (self.messages[k] or {}).role end
-  -- Not a result without its call, nor a reply without what it answers.
+  -- A result is not separated from its call, nor a reply from the message it answers.
   while from > self.first + 1 and role(from) == "tool" do from = from - 1 end
   while from > self.first + 1 and role(from) == "assistant" and role(from - 1) == "user" do
     repeat from = from - 1 until from == self.first + 1 or role(from - 1) ~= "user"
@@ -111,7 +112,7 @@ function Context:last_turns(n)
   return self
 end
 
---- Every message through change(message, place, count): what it returns is shown, nil leaves it out.
+--- Applies change(message, place, count) to every message: the result replaces it, nil drops it.
 function Context:map(change)
   if type(change) ~= "function" then error("map: takes a function of a message, got a " .. type(change), 2) end
   local shown, count = {}, #self.messages
@@ -132,7 +133,7 @@ local function context(messages)
     if first == nil and message.role == "assistant" then first = k - 1 end
     copy[k] = message
   end
-  -- The prompt stays, and the last message, which is what the policy answers now.
+  -- Keeps the prompt, and the last message, which the policy answers next.
   return setmetatable({ messages = copy, given = copy, first = first or #copy, last = 1, least = false }, Context)
 end
 

@@ -1,10 +1,10 @@
--- What an environment does where the script does not say otherwise.
+-- Defaults of an environment's functions.
 
 local call_tools, push, assistant, observation, system = ...
 
 local defaults = {}
 
---- The task's own messages, or its prompt as the user's message, behind the system prompt.
+--- The task's messages, or its prompt as a user message, after the system prompt.
 function defaults.reset(task)
   local given = task.messages
   if given == nil then
@@ -19,7 +19,7 @@ function defaults.reset(task)
   return { task = task, messages = messages }
 end
 
---- A reply without calls ends the task, unless it was cut before its end; calls are answered.
+--- A reply without calls ends the task, unless the reply was truncated; calls are executed.
 function defaults.step(state, action)
   push(state.messages, assistant(action))
   if #action.tool_calls == 0 then

@@ -1,4 +1,5 @@
--- `error` for scripts: a table without a text of its own gets one, so that it does not print as an address.
+-- `error` for scripts: adds a text to an error table without one, so that it does not print as an
+-- address.
 local show = ...
 local raise = error
 

@@ -1,10 +1,10 @@
--- How large a value is when it is written out, if it is plain data: text, numbers, booleans, tables
--- without metatables (but the note of what a table does not show of its JSON). A table that is in
--- another one twice counts twice; one that contains itself is nested without end.
+-- The size of a value in JSON if it is plain data: text, numbers, booleans, tables
+-- without metatables (except the note of a table's JSON details). A table that occurs
+-- twice counts twice; one that contains itself is nested without end.
 
-local null, empty_list = ... -- host: what stands for JSON's null, and the metatable of a list that came in empty
+local null, empty_list = ... -- host: JSON's null, and the metatable of an empty list
 
--- Bytes of a table, and of a key or value in it, besides the text.
+-- Bytes of a table and of its keys and values, in addition to the text.
 local TABLE, NAMED, LISTED = 48, 32, 16
 local DEPTH = 100
 
@@ -45,8 +45,8 @@ end
 
 local entries = {}
 
---- `reset`, whose state is measured: the state, its size in bytes; or nil, what is wrong with it ("large": it has more than
---- `most`) and where.
+--- Calls `reset` and measures the state: returns the state and its size in bytes; or nil, the error
+--- ("large": more than `most`) and its place.
 function entries.reset(reset, most)
   return function(task, kwargs)
     local state = reset(task, kwargs)
@@ -55,8 +55,8 @@ function entries.reset(reset, most)
   end
 end
 
---- `step`, after which the state is measured: the result, or nil and its reward and `done` where it has nothing else and
---- nothing is wrong with them, so that the host reads no table; then the size.
+--- Calls `step` and measures the state: returns the result, or nil with its reward and `done` if it
+--- has no other fields and both are valid, so that the host reads no table; then the size.
 function entries.step(step, most)
   return function(state, text, token_ids, finish_reason, tool_calls)
     local result = step(state, {
@@ -70,7 +70,7 @@ function entries.step(step, most)
       local known = (reward == nil and 0 or 1) + (done == nil and 0 or 1)
       for _ in next, result do known = known - 1 end
       if reward == nil then reward = 0 end
-      -- reward - reward is not 0 where it is infinite or no number
+      -- reward - reward is not 0 for infinity and NaN
       local plain = type(reward) == "number" and reward - reward == 0 and (done == nil or type(done) == "boolean")
       if plain and known == 0 then return nil, reward, done or false, walk(state, most, 0) end
     end
@@ -78,7 +78,7 @@ function entries.step(step, most)
   end
 end
 
---- `context`, whose answer is measured: messages, a view of some, text or token ids.
+--- Calls `context` and measures its result: messages, a view of some, text or token ids.
 function entries.context(context, most)
   return function(state, tokens)
     local shown = context(state, { tokens = tokens })

@@ -1,4 +1,4 @@
--- Messages: plain tables in the shape of the OpenAI chat API.
+-- Messages: plain tables in the format of the OpenAI chat API.
 
 local function check(name, content)
   local kind = type(content)
@@ -18,14 +18,14 @@ function messages.system(content)
   return { role = "system", content = check("system", content) }
 end
 
---- A reply: the action itself, so that its exact text is kept, or text.
+--- A reply: the action itself, which keeps its exact text, or text.
 function messages.assistant(action)
   local text = action
   if type(action) == "table" and action.text ~= nil then text = action.text end
   return { role = "assistant", content = check("assistant", text) }
 end
 
---- What a tool answered: one of the results of r1.call_tools, or text.
+--- The result of a tool: one of the results of r1.call_tools, or text.
 function messages.observation(result)
   if type(result) == "string" then return { role = "tool", content = result } end
   if type(result) ~= "table" or type(result.content) ~= "string" then
@@ -34,7 +34,7 @@ function messages.observation(result)
   return { role = "tool", content = result.content, name = result.name, tool_call_id = result.call_id }
 end
 
---- Appends to a list; gives the list.
+--- Appends to a list and returns the list.
 function messages.push(list, item)
   if type(list) ~= "table" then
     error("r1.push: the list is " .. (list == nil and "nil" or "a " .. type(list)) .. "; is it a field of the state?", 2)

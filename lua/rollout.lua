@@ -1,6 +1,6 @@
 -- Scripts and their trajectories for programs: r1.script and r1.rollout.
 
-local ask, handle_of, model_of = ... -- host: ask a service; the number behind a handle; the model behind an object, or nil
+local ask, handle_of, model_of = ... -- host: call a service; the number of a handle; the model of an object, or nil
 
 local Script = {}
 local Attempt = {}
@@ -14,7 +14,7 @@ local function check(value, kind, name, level)
   return value
 end
 
--- Refuses names that mean nothing.
+-- Refuses unknown fields.
 local function known(options, names, of)
   for name in pairs(options) do
     local found = false
@@ -25,7 +25,8 @@ local function known(options, names, of)
   end
 end
 
---- A script at work: `r1.script("scripts/retool.lua", { settings = { ["env.max_steps"] = 2 }, model = … })`.
+--- Opens a script: `r1.script("scripts/retool.lua", { settings = { ["env.max_steps"] = 2 }, model =
+--- … })`.
 local function open(path, options)
   check(path, "string", "r1.script: the path")
   if path == nil then error("r1.script: takes the path of a script", 2) end
@@ -45,7 +46,7 @@ local function open(path, options)
   return setmetatable({ handle = handle, path = about.path, tools = about.tools, format = about.format, dir = dir }, Script)
 end
 
---- How many rows a split has ("train" or "eval").
+--- Number of rows of a split ("train" or "eval").
 function Script:rows(split)
   return ask("env.rows", { script = handle_of(self.handle), split = split })
 end
@@ -55,7 +56,7 @@ function Script:row(row, split)
   return ask("env.row", { script = handle_of(self.handle), row = row or 0, split = split })
 end
 
---- Begins a trajectory: at a row (0, 1, …) or at a task of one's own.
+--- Begins a trajectory at a row (0, 1, …) or at a given task.
 function Script:reset(which)
   which = check(which, "table", "reset: its argument") or {}
   known(which, { "row", "split", "task", "seed" }, "reset")
@@ -65,14 +66,16 @@ function Script:reset(which)
   return setmetatable({ handle = handle, dir = self.dir }, Attempt)
 end
 
---- What the policy is shown: messages, text, or { token_ids = … }; nil if the context is full and the trajectory over.
+--- The current observation: messages, text, or { token_ids = … }; nil if the context is full and
+--- the trajectory has ended.
 function Attempt:observe()
   local shown = ask("env.observe", { attempt = handle_of(self.handle) })
   if shown.over then return nil end
   return shown.messages or shown.text or shown
 end
 
---- Replies: a text, or { text =, tool_calls = { { name =, arguments = } } }. Gives { reward, done, status, text, tools }.
+--- Replies: a text, or { text =, tool_calls = { { name =, arguments = } } }. Returns { reward,
+--- done, status, text, tools }.
 function Attempt:step(reply)
   if type(reply) == "string" then reply = { text = reply } end
   check(reply, "table", "step: the reply")
@@ -86,12 +89,13 @@ function Attempt:step(reply)
   })
 end
 
---- Replies with one call of a tool.
+--- Replies with one tool call.
 function Attempt:call(name, arguments)
   return self:step { tool_calls = { { name = name, arguments = arguments or {} } } }
 end
 
---- Lets a model reply; the script must have been opened with it. Gives what `step` gives.
+--- Samples a reply of a model; the script must have been opened with it. Returns the same as
+--- `step`.
 function Attempt:sample(model, sampling)
   if model_of(model) == nil then error("sample: takes what r1.model gives", 2) end
   if self.dir == nil then error("sample: open the script with the model: r1.script(path, { model = model })", 2) end
@@ -106,29 +110,29 @@ function Attempt:sample(model, sampling)
   })
 end
 
---- A copy of the environment's state, plain data.
+--- A copy of the environment's state as plain data.
 function Attempt:state()
   return ask("env.state", { attempt = handle_of(self.handle) })
 end
 
---- The whole reward if it ended here, and its parts.
+--- The total reward if the trajectory ended here, and its components.
 function Attempt:reward()
   local reward = ask("env.reward", { attempt = handle_of(self.handle) })
   return reward.total, reward.parts
 end
 
---- A copy that goes its own way.
+--- An independent copy.
 function Attempt:fork()
   return setmetatable({ handle = ask("env.fork", { attempt = handle_of(self.handle) }), dir = self.dir }, Attempt)
 end
 
---- What it came to: { status, reward, steps, messages, … }. It can be gone on with.
+--- The result so far: { status, reward, steps, messages, … }. The trajectory can be continued.
 function Attempt:finish()
   return ask("env.finish", { attempt = handle_of(self.handle) })
 end
 
--- One trajectory by a function `policy(observation, step, attempt)`, which gives what `step` takes; until it has `most`
--- steps, or to its end.
+-- Runs a trajectory with a function `policy(observation, step, attempt)`, which returns the
+-- arguments of `step`, until it ends or has `most` steps.
 local function play(attempt, policy, most)
   local count = 0
   while count < most do
@@ -142,17 +146,17 @@ local function play(attempt, policy, most)
   return false
 end
 
--- As `play`, but what fails is the trajectory's end and not the program's.
+-- As `play`, but an error of the script ends the trajectory and not the program.
 local function safely(attempt, policy, most)
   local fine, over = pcall(play, attempt, policy, most)
   if fine then return over end
   local ended = attempt:finish()
-  -- An error of the policy function is the program's own.
+  -- An error of the policy function is an error of the program.
   if ended.error == nil then error(over, 0) end
   return true
 end
 
---- Trajectories of a script, by a function or a model: see docs/lua.md.
+--- Trajectories of a script with a function or a model: see docs/lua.md.
 local function rollout(options)
   check(options, "table", "r1.rollout: its argument")
   if options == nil then error("r1.rollout: takes a table", 2) end

@@ -1,6 +1,6 @@
--- Assertions of tests (r1 test): expect(value):equals(other) and its kin.
+-- Assertions of tests (r1 test): expect(value):equals(other) and others.
 
-local fail, show = ... -- host: end the test, with what was expected and what is; a value in short
+local fail, show = ... -- host: fails the test with expected and actual value; formats a value
 
 local Expectation = {}
 Expectation.__index = Expectation
@@ -17,7 +17,7 @@ local function same(a, b, depth)
   return true
 end
 
---- Equal, tables entry by entry.
+--- Equality; tables are compared entry by entry.
 function Expectation:equals(other)
   if not same(self.value, other, 0) then fail("expected " .. show(other) .. ", got " .. show(self.value), other, self.value) end
   return self
@@ -28,7 +28,7 @@ function Expectation:differs(other)
   return self
 end
 
---- A number at most `tolerance` (1e-9) away.
+--- A number with at most `tolerance` (1e-9) difference.
 function Expectation:near(other, tolerance)
   local value = self.value
   if type(value) ~= "number" or not (math.abs(value - other) <= (tolerance or 1e-9)) then
@@ -37,7 +37,7 @@ function Expectation:near(other, tolerance)
   return self
 end
 
---- A text that holds another, or a list that holds an equal item.
+--- A text that contains another, or a list that contains an equal item.
 function Expectation:contains(part)
   local value = self.value
   if type(value) == "string" and type(part) == "string" then
@@ -50,7 +50,7 @@ function Expectation:contains(part)
   fail("expected " .. show(part) .. " in " .. show(value))
 end
 
---- A text that a Lua pattern fits.
+--- A text that matches a Lua pattern.
 function Expectation:matches(pattern)
   if type(self.value) ~= "string" or not string.find(self.value, pattern) then
     fail("expected a text like " .. show(pattern) .. ", got " .. show(self.value))
@@ -58,7 +58,7 @@ function Expectation:matches(pattern)
   return self
 end
 
---- A function that raises an error whose message holds `text`.
+--- A function that raises an error whose message contains `text`.
 function Expectation:raises(text)
   if type(self.value) ~= "function" then fail("raises: expected a function, got " .. show(self.value)) end
   local fine, why = pcall(self.value)

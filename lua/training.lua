@@ -1,6 +1,6 @@
 -- Training loops for programs: r1.training.
 
--- host: open a run; where a recipe of this program stands; ask a run something; a loss function as a graph
+-- host: open a run; the place of a recipe in this program; call a run; a loss function as a graph
 local open, here, ask, trace = ...
 
 local Training = {}
@@ -13,7 +13,7 @@ local function check(value, kind, name)
   return value
 end
 
--- Refuses names that mean nothing.
+-- Refuses unknown fields.
 local function known(options, names, of)
   options = options or {}
   for name in pairs(options) do
@@ -24,7 +24,7 @@ local function known(options, names, of)
   return options
 end
 
--- The ids of a list of trajectories, which may be ids themselves.
+-- The ids of a list of trajectories or ids.
 local function ids_of(list, name)
   if type(list) ~= "table" then error(name .. " takes a list of trajectories, got a " .. type(list), 3) end
   local ids = {}
@@ -38,15 +38,15 @@ local function ids_of(list, name)
   return ids
 end
 
--- Asks the host and takes over where the run is.
+-- Calls the host and updates the run's step.
 local function call(self, name, arguments)
-  local told, about = ask(self.handle, name, arguments)
+  local values_found, about = ask(self.handle, name, arguments)
   self.step = about.step
-  return told
+  return values_found
 end
 
---- Opens a run of a recipe: `r1.training("scripts/retool.lua", { settings = { ["trainer.lr"] = 1e-4 } })`, or
---- `r1.training({ env = …, trainer = … })` with the recipe in the program.
+--- Opens a run of a recipe: `r1.training("scripts/retool.lua", { settings = { ["trainer.lr"] = 1e-4
+--- } })`, or `r1.training({ env = …, trainer = … })` with the recipe in the program.
 local function training(recipe, options)
   if recipe == nil then error("r1.training: takes a recipe, or the path of one", 2) end
   local path, settings = recipe, nil
@@ -67,7 +67,7 @@ local function training(recipe, options)
   return setmetatable(self, Training)
 end
 
---- Samples trajectories with the current weights: the next tasks of the data, or given rows.
+--- Samples trajectories with the current weights: of the next tasks, or of given rows.
 function Training:rollout(options)
   options = known(check(options, "table", "rollout: options"), { "groups", "samples", "rows", "ids" }, "rollout")
   return call(self, "rollout", {
@@ -75,33 +75,33 @@ function Training:rollout(options)
   })
 end
 
---- The advantages of trajectories: for each a list with those of each step's tokens.
+--- The advantages of trajectories: per trajectory one list per step, with one value per token.
 function Training:advantages(trajectories, estimator)
   return call(self, "advantages", { ids = ids_of(trajectories, "advantages"), estimator = estimator })
 end
 
---- Learns from trajectories; gives metrics.
+--- Updates the policy with trajectories; returns metrics.
 function Training:update(trajectories, options)
   local names = {
     "advantages", "returns", "policy", "estimator", "loss", "options", "groups", "lr", "epochs", "mini_batches",
   }
   options = known(check(options, "table", "update: options"), names, "update")
-  local asked = {
+  local chosen = {
     advantages = options.advantages, returns = options.returns, estimator = options.estimator,
     policy = check(options.policy, "boolean", "update: `policy`"), groups = options.groups, lr = options.lr,
     epochs = options.epochs, mini_batches = options.mini_batches,
   }
   if type(options.loss) == "function" then
-    asked.graph = trace(options.loss, options.options)
+    chosen.graph = trace(options.loss, options.options)
   elseif options.options ~= nil then
     error("update: `options` are those of a loss that is a function", 2)
   else
-    asked.loss = options.loss
+    chosen.loss = options.loss
   end
-  return call(self, "update", { ids = ids_of(trajectories, "update"), options = asked })
+  return call(self, "update", { ids = ids_of(trajectories, "update"), options = chosen })
 end
 
---- A supervised step on conversations; gives metrics.
+--- A supervised step on conversations; returns metrics.
 function Training:sft(examples, options)
   options = known(check(options, "table", "sft: options"), { "lr" }, "sft")
   if type(examples) ~= "table" or #examples == 0 then error("sft: takes a list of rows { messages = … }", 2) end
@@ -118,23 +118,23 @@ function Training:logprobs(trajectories, options)
   return call(self, "logprobs", { ids = ids_of(trajectories, "logprobs"), model = model })
 end
 
---- The critic's values of the states before the sampled tokens, by step; and of what would have come next.
+--- The critic's values of the states before the sampled tokens, by step; and of the next states.
 function Training:values(trajectories)
-  local told = call(self, "values", { ids = ids_of(trajectories, "values") })
-  return told.values, told.next
+  local values_found = call(self, "values", { ids = ids_of(trajectories, "values") })
+  return values_found.values, values_found.next
 end
 
---- Makes the policy as it is now the reference policy.
+--- Copies the current policy to the reference policy.
 function Training:renew_reference()
   call(self, "renew_reference", {})
 end
 
---- Evaluates on the held-out tasks; nil without any.
+--- Evaluates on the held-out tasks; nil if there are none.
 function Training:evaluate()
   return call(self, "evaluate", {})
 end
 
---- Adds metrics to the line of this step.
+--- Adds metrics to the current step.
 function Training:log(values)
   for name, value in pairs(check(values, "table", "log: its argument") or {}) do
     if type(name) ~= "string" or type(value) ~= "number" then
@@ -144,13 +144,14 @@ function Training:log(values)
   call(self, "log", { values = values })
 end
 
---- Ends the step; gives its metrics.
+--- Ends the step and returns its metrics.
 function Training:next_step(values)
   if values ~= nil then self:log(values) end
   return call(self, "next_step", {})
 end
 
---- Writes a checkpoint, and the model to a directory of its own where one is named; gives the checkpoint's path.
+--- Writes a checkpoint, and optionally the model to another directory; returns the checkpoint's
+--- path.
 function Training:save(out)
   return call(self, "save", { out = check(out, "string", "save: the directory") })
 end

@@ -1,6 +1,7 @@
---- An agent flow: the recipe drives its own loop over `policy:generate` where `reset` and `step` do not fit. Here a trajectory
---- is two independent attempts at one problem, each a conversation of its own with a code interpreter. Each attempt is
---- rewarded at its last reply, and a bonus is paid when both agree on the right answer.
+--- An agent flow: the recipe runs its own loop over `policy:generate` instead of `reset` and
+--- `step`. Here a trajectory has two independent attempts at one problem, each a separate
+--- conversation with a code interpreter. Each attempt is rewarded at its last reply, with a bonus
+--- if both have the correct answer.
 ---
 ---   r1 run scripts/flow.lua
 ---   r1 test scripts/flow_test.lua
@@ -9,7 +10,8 @@ local problems = require("./lib/problems")
 
 local ATTEMPTS, TURNS = 2, 4
 
---- One attempt: replies and programs in turn, until a reply has no program. Gives the answer, or nil.
+--- One attempt: alternates replies and programs until a reply has no program. Returns the answer,
+--- or nil.
 local function attempt(task, policy)
   local messages = { r1.user(task.problem) }
   for _ = 1, TURNS do
@@ -28,7 +30,7 @@ local function flow(task, policy)
   for _ = 1, ATTEMPTS do
     local answer = attempt(task, policy)
     local right = answer ~= nil and r1.math_equal(answer, task.answer)
-    -- The reward of the attempt's last reply; of an earlier one with its number: policy:reward(value, step).
+    -- The reward of the attempt's last reply. For an earlier reply: policy:reward(value, step).
     policy:reward(right and 0.5 or -0.5)
     if right then correct = correct + 1 end
   end

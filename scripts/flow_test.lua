@@ -1,4 +1,4 @@
---- What scripts/flow.lua promises.
+--- Tests of scripts/flow.lua.
 
 local script = r1.script("scripts/flow.lua")
 local task = { problem = "What is 6 * 7?", answer = "42" }
@@ -8,7 +8,7 @@ test("each attempt is a conversation of its own", function()
   expect(trajectory:step("<code>\nprint(6 * 7)\n</code>").done):equals(false)
   expect(trajectory:observe()[2].role):equals("assistant")
   expect(trajectory:step("<answer>\\boxed{42}</answer>").done):equals(false)
-  -- The second attempt sees nothing of the first.
+  -- The second attempt does not see the first.
   expect(#trajectory:observe()):equals(1)
   local last = trajectory:step("<answer>\\boxed{42}</answer>")
   expect(last.done):equals(true)

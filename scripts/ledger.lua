@@ -1,8 +1,8 @@
---- A long task in a short context: amounts come in one at a time, the policy sees the last turns only, and what it will need
---- later it must keep with a tool. Its notes come back into view; what even so is too long gives way to a summary that
---- it writes itself and is trained on.
+--- A long task in a short context: amounts come in one at a time, the policy sees only the last
+--- turns and stores what it needs with a tool. Its notes are added to the context; if the context
+--- is still too long, the policy replaces old turns by a summary, which is trained.
 ---
----   r1 check scripts/ledger.lua --masks          what it sees, step by step
+---   r1 check scripts/ledger.lua --masks          the context, step by step
 ---   r1 run scripts/ledger.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct
 
 local TASK = "You keep a ledger. Amounts come in one at a time; you see the latest only, so write the balance down with the tool "
@@ -18,10 +18,10 @@ local note = r1.tool {
   end,
 }
 
---- What the world says next: another amount, or the question.
+--- The next user message: another amount, or the question.
 local function next_line(state)
-  state.told = state.told + 1
-  local amount = state.task.amounts[state.told]
+  state.shown = state.shown + 1
+  local amount = state.task.amounts[state.shown]
   if amount then return (amount < 0 and "Paid: " or "Received: ") .. math.abs(amount) end
   return "What is the balance?"
 end
@@ -30,7 +30,7 @@ local env = r1.env {
   tools = { note },
   max_steps = 16,
   reset = function(task)
-    local state = { task = task, told = 0, notes = {}, messages = { r1.system(TASK) } }
+    local state = { task = task, shown = 0, notes = {}, messages = { r1.system(TASK) } }
     r1.push(state.messages, r1.user(next_line(state)))
     return state
   end,
@@ -40,15 +40,15 @@ local env = r1.env {
       for _, result in ipairs(r1.call_tools(action.tool_calls, { state = state })) do
         r1.push(state.messages, r1.observation(result))
       end
-    elseif state.told > #state.task.amounts then
+    elseif state.shown > #state.task.amounts then
       return { done = true }
     end
-    if state.told <= #state.task.amounts then r1.push(state.messages, r1.user(next_line(state))) end
+    if state.shown <= #state.task.amounts then r1.push(state.messages, r1.user(next_line(state))) end
     return { reward = 0 }
   end,
 }
 
---- The task, the last two turns, the latest notes; when that is still too much, a summary of the rest.
+--- The task, the last two turns and the latest notes; if that is too long, a summary of the rest.
 local function context(state, budget)
   local latest = {}
   for index = math.max(1, #state.notes - 2), #state.notes do r1.push(latest, state.notes[index]) end
@@ -69,7 +69,7 @@ local function reward(state, outcome)
   }
 end
 
---- A row is a function of its index: `math.random` is seeded from it.
+--- A row is a function of its index, which seeds `math.random`.
 local function row()
   local amounts, balance = {}, 0
   for k = 1, math.random(3, 6) do

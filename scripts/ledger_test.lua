@@ -1,4 +1,5 @@
---- The ledger: what the policy keeps comes back into view, and what it was told is gone.
+--- Tests of scripts/ledger.lua: the policy's notes come back into the context, and old messages are
+--- gone.
 
 local model = r1.model("r1-nano")
 local script = r1.script("scripts/ledger.lua", { model = model })

@@ -1,9 +1,11 @@
---- Mathematics with a code interpreter, after ReTool (arXiv:2504.11536): the policy writes programs in
---- <code>…</code>, the sandbox answers in <interpreter>…</interpreter>, the answer is \boxed{} inside <answer>…</answer>.
+--- Mathematics with a code interpreter, after ReTool (arXiv:2504.11536): programs in
+--- <code>…</code>, results in <interpreter>…</interpreter>, the answer as \boxed{} in
+--- <answer>…</answer>.
 ---
 ---   r1 run scripts/retool.lua
 ---
---- r1-nano was fine-tuned for this format and gets no instruction. For other models: scripts/retool_instruct.lua.
+--- r1-nano was fine-tuned for this format and gets no instruction. For other models:
+--- scripts/retool_instruct.lua.
 
 local problems = require("./lib/problems")
 local python = r1.tools.python { timeout = 5, memory = "512MiB" }
@@ -11,7 +13,7 @@ local python = r1.tools.python { timeout = 5, memory = "512MiB" }
 local env = r1.env {
   tools = { python },
   format = "retool", -- <code>…</code> -> <interpreter>…</interpreter>, in one assistant turn
-  max_steps = 4, -- reaching it truncates; `done` terminates
+  max_steps = 4, -- reaching this limit truncates; `done` terminates
   reset = function(task)
     return { task = task, calls = 0, failed = 0, messages = { r1.user(task.problem) } }
   end,
@@ -21,13 +23,13 @@ local env = r1.env {
     for _, result in ipairs(r1.call_tools(action.tool_calls, { prelude = state.task.prelude })) do
       state.calls = state.calls + 1
       if not result.ok then state.failed = state.failed + 1 end
-      r1.push(state.messages, r1.observation(result)) -- never trained on
+      r1.push(state.messages, r1.observation(result)) -- not trained on
     end
     return { reward = 0 }
   end,
 }
 
---- +1 for the right answer, -1 for anything else; the other parts are logged only.
+--- +1 for the correct answer, -1 otherwise; the other components are only logged.
 local function reward(state, outcome)
   local answer = r1.last_boxed(r1.answer(outcome.text) or "")
   local correct = answer ~= nil and r1.math_equal(answer, state.task.answer)

@@ -1,10 +1,12 @@
---- ReTool (arXiv:2504.11536) for a model that was not fine-tuned for its format: the prompt explains <code>, <interpreter> and
---- <answer>\boxed{…}</answer>. scripts/retool.lua is the same task without an instruction, for r1-nano, which was.
+--- ReTool (arXiv:2504.11536) for a model that was not fine-tuned for its format: the prompt
+--- explains <code>, <interpreter> and <answer>\boxed{…}</answer>. scripts/retool.lua is the same
+--- task for r1-nano, which needs no instruction.
 ---
 ---   r1 run scripts/retool_instruct.lua data.train=dapo.jsonl data.eval=aime24.jsonl
 ---   r1 run scripts/retool_instruct.lua policy.model=Qwen/Qwen2.5-7B-Instruct env.max_steps=12
 ---
---- Rows have the columns `problem` and `answer`; without a file the problems are those of scripts/lib/problems.lua.
+--- Rows have the columns `problem` and `answer`; without a file the problems are those of
+--- scripts/lib/problems.lua.
 
 local problems = require("./lib/problems")
 local python = r1.tools.python { timeout = 5, memory = "512MiB", max_result_tokens = 512 }
@@ -40,7 +42,7 @@ local env = r1.env {
   step = function(state, action)
     r1.push(state.messages, r1.assistant(action))
     if #action.tool_calls == 0 then
-      -- A reply that was cut has not answered yet: a limit ended the task, not the policy.
+      -- A truncated reply is not an answer: a limit ended the task, not the policy.
       return { done = action.finish_reason ~= "length", truncated = action.finish_reason == "length" }
     end
     for _, result in ipairs(r1.call_tools(action.tool_calls, { prelude = state.task.prelude })) do
@@ -52,7 +54,7 @@ local env = r1.env {
   end,
 }
 
---- +1 for the right answer, -1 for anything else; the other parts are logged only.
+--- +1 for the correct answer, -1 otherwise; the other components are only logged.
 local function reward(state, outcome)
   local answer = r1.last_boxed(r1.answer(outcome.text) or "")
   local correct = answer ~= nil and r1.math_equal(answer, state.task.answer)

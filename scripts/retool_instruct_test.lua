@@ -1,4 +1,4 @@
---- What scripts/retool_instruct.lua promises.
+--- Tests of scripts/retool_instruct.lua.
 
 local script = r1.script("scripts/retool_instruct.lua")
 local task = { problem = "What is 6 * 7?", answer = "42" }

@@ -1,6 +1,7 @@
---- Supervised fine-tuning on demonstrations of ReTool (arXiv:2504.11536), the start before scripts/retool.lua. The rows
---- are those of JoeYing/ReTool-SFT on the Hugging Face hub: one column `messages`, the assistant's text with
---- <code>…</code>, <interpreter>…</interpreter> and <answer>…</answer>. What the interpreter wrote is not learnt.
+--- Supervised fine-tuning on demonstrations of ReTool (arXiv:2504.11536), the cold start before
+--- scripts/retool.lua. The rows are JoeYing/ReTool-SFT from the Hugging Face Hub: one column
+--- `messages`, the assistant's text with <code>…</code>, <interpreter>…</interpreter> and
+--- <answer>…</answer>. Interpreter output has no loss.
 ---
 ---   r1 sft scripts/retool_sft.lua --out models/retool-sft
 ---   r1 sft scripts/retool_sft.lua data.train=retool.jsonl data.eval=held_out.jsonl eval.every=10 trainer.patience=3

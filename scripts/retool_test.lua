@@ -1,4 +1,4 @@
---- What scripts/retool.lua promises.
+--- Tests of scripts/retool.lua.
 
 local script = r1.script("scripts/retool.lua")
 local task = { problem = "What is 6 * 7?", answer = "42" }

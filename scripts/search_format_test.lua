@@ -1,4 +1,4 @@
---- What scripts/search_format.lua promises.
+--- Tests of scripts/search_format.lua.
 
 local script = r1.script("scripts/search_format.lua")
 local format = require("./lib/search_format")

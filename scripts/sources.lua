@@ -1,12 +1,13 @@
---- Two environments and two datasets in one run: word problems with a code interpreter, and small sums without one. Rows
---- of a dataset run in the environment that the dataset names; metrics and evaluation are by dataset.
+--- Two environments and two datasets in one run: word problems with a code interpreter, and small
+--- sums without one. Rows of a dataset run in the environment named by the dataset; metrics and
+--- evaluations are per dataset.
 ---
 ---   r1 run scripts/sources.lua
 ---   r1 run scripts/sources.lua data.train.words.weight=3       three word problems for each sum
 
 local problems = require("./lib/problems")
 
---- 3 + 4 and its like, which need no program.
+--- 3 + 4 and similar sums, which need no program.
 local function sum(index)
   local a, b = math.random(1, 9), math.random(1, 9)
   return { problem = string.format("What is %d + %d?", a, b), answer = a + b }

@@ -1,4 +1,4 @@
---- What scripts/sources.lua promises.
+--- Tests of scripts/sources.lua.
 
 local script = r1.script("scripts/sources.lua")
 

@@ -1,8 +1,8 @@
 //! An HTTP client whose exchanges can report progress and be cancelled.
 //!
-//! Each exchange runs on its own thread and sends its pieces through a short channel. Ctrl-C therefore works while a server
-//! does not answer, and hashing and writing overlap with the transfer. Redirects are not followed, and no status is an
-//! error here: the caller decides about both.
+//! Each exchange runs on its own thread and sends its pieces through a bounded channel. Ctrl-C
+//! therefore works while a server does not respond, and hashing and writing overlap with the
+//! transfer. Redirects are not followed, and no status is an error here: the caller handles both.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -25,20 +25,20 @@ use crate::error::{Error, Kind, Result};
 pub use ureq::http::HeaderMap;
 
 /// Interval at which `stop` is polled.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest wait for a connection.
-const CONNECT: Duration = Duration::from_secs(10);
-/// Bytes of a piece, and pieces that may wait to be taken.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes per piece, and the number of pieces in the channel.
 const PIECE: usize = 64 * 1024;
-const AHEAD: usize = 16;
+const CHANNEL_PIECES: usize = 16;
 
-/// One client; clones share its connections.
+/// An HTTP client; clones share its connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     agent: Agent,
 }
 
-/// What to ask.
+/// A request.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// `GET` when empty.
@@ -48,28 +48,30 @@ pub struct Request {
     pub body: Option<Vec<u8>>,
 }
 
-/// A whole answer.
+/// A complete response.
 #[derive(Clone, Debug)]
-pub struct Whole {
+pub struct FullResponse {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: Vec<u8>,
 }
 
-/// Why an exchange came to nothing.
+/// Why an exchange failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// `stop` said so.
+    /// `stop` returned true.
     Stopped,
-    /// No connection: the name cannot be resolved, or the host does not accept it. With the system's message.
+    /// No connection: the name can't be resolved, or the host does not accept it. With the system's
+    /// message.
     Absent(String),
-    /// The name leads to an address that is not public, and the client reaches public ones only; which address.
+    /// The name resolves to an address that is not public, and the client allows only public ones;
+    /// the address.
     NotPublic(String),
-    /// It went wrong on the way; in the network's own words.
+    /// The transfer failed; with the system's message.
     Broken(String),
 }
 
-/// The head of an answer, and its body as it arrives.
+/// The head of a response, and its body as it arrives.
 #[derive(Debug)]
 pub struct Response {
     pub status: u16,
@@ -86,17 +88,17 @@ enum Piece {
 }
 
 impl Client {
-    /// `silence`: the longest wait for the next byte. Proxies are taken from the environment (HTTPS_PROXY, NO_PROXY),
-    /// and so are certificates of one's own (SSL_CERT_FILE, REQUESTS_CA_BUNDLE).
+    /// `silence`: the longest wait for the next byte. Proxies come from the environment
+    /// (HTTPS_PROXY, NO_PROXY), as do additional certificates (SSL_CERT_FILE, REQUESTS_CA_BUNDLE).
     ///
     /// # Errors
-    /// [`Kind::Usage`] for a file of certificates that can't be read.
+    /// [`Kind::Usage`] for a certificate file that can't be read.
     pub fn new(silence: Duration) -> Result<Self> {
         Self::with(silence, DefaultResolver::default())
     }
 
-    /// One that reaches public addresses only: none of this machine, its network or its cloud's services, whatever
-    /// name leads there. A proxy of the environment may lie anywhere.
+    /// A client for public addresses only: none of this machine, its network or its cloud's
+    /// services, for any host name. A proxy of the environment may have any address.
     ///
     /// # Errors
     /// As [`Client::new`].
@@ -114,21 +116,22 @@ impl Client {
             .http_status_as_error(false)
             .max_redirects(0)
             .user_agent(concat!("r1/", env!("CARGO_PKG_VERSION")))
-            // Ranges and checksums are of the bytes as they are.
+            // Ranges and checksums refer to the unencoded bytes.
             .accept_encoding("identity")
-            .timeout_connect(Some(CONNECT))
+            .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_per_read(Some(silence))
             .timeout_per_write(Some(silence))
             .build();
         Ok(Self { agent: Agent::with_parts(config, DefaultConnector::default(), resolver) })
     }
 
-    /// Sends the request and returns the whole answer of at most `most` bytes. Dropped, it ends with the next bytes or the next silence.
-    pub async fn exchange(&self, request: Request, most: usize) -> Result<Whole, Fault> {
+    /// Sends the request and returns the complete response with a body of at most `max_bytes`
+    /// bytes. A dropped future ends the exchange at the next bytes or at the time limit.
+    pub async fn exchange(&self, request: Request, max_bytes: usize) -> Result<FullResponse, Fault> {
         let (sender, answer) = oneshot::channel();
         let agent = self.agent.clone();
         let exchange = move || {
-            let whole = read_whole(&agent, request, most, &|| sender.is_closed());
+            let whole = read_whole(&agent, request, max_bytes, &|| sender.is_closed());
             // The receiver may have been dropped.
             let _ = sender.send(whole);
         };
@@ -137,12 +140,12 @@ impl Client {
         answer.await.unwrap_or_else(|_| Err(Fault::Broken("the connection was lost".to_owned())))
     }
 
-    /// Sends the request and waits for the head of the answer.
+    /// Sends the request and waits for the head of the response.
     pub fn send(&self, request: Request, stop: &dyn Fn() -> bool) -> Result<Response, Fault> {
-        let (sender, pieces) = sync_channel(AHEAD);
+        let (sender, pieces) = sync_channel(CHANNEL_PIECES);
         let agent = self.agent.clone();
         let exchange = move || {
-            let told = match call(&agent, request) {
+            let sent = match call(&agent, request) {
                 Err(error) => sender.send(Piece::Broken(fault(&agent, &error))),
                 Ok(answer) => {
                     let (head, body) = answer.into_parts();
@@ -159,7 +162,7 @@ impl Client {
                             Ok(count) => sender.send(Piece::Body(piece[..count].to_vec())),
                             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                             Err(error) => {
-                                let _ = sender.send(Piece::Broken(Fault::Broken(words_of_body(&agent, &error))));
+                                let _ = sender.send(Piece::Broken(Fault::Broken(body_error_message(&agent, &error))));
                                 return;
                             }
                         };
@@ -168,7 +171,7 @@ impl Client {
                 }
             };
             // The receiver was dropped.
-            drop(told);
+            drop(sent);
         };
         std::thread::Builder::new()
             .name("net".to_owned())
@@ -177,18 +180,18 @@ impl Client {
         match wait(&pieces, stop)? {
             Piece::Head(status, headers) => Ok(Response { status, headers, pieces }),
             Piece::Broken(fault) => Err(fault),
-            Piece::Body(_) | Piece::End => Err(Fault::Broken("an answer without a head".to_owned())),
+            Piece::Body(_) | Piece::End => Err(Fault::Broken("a response without a head".to_owned())),
         }
     }
 }
 
 impl Response {
-    /// A header's text; `None` if it is absent or no text.
+    /// A header's text; `None` if it is absent or not text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim)
     }
 
-    /// The next bytes of the body; `None` behind the last.
+    /// The next bytes of the body; `None` at the end.
     pub fn next(&mut self, stop: &dyn Fn() -> bool) -> Result<Option<Vec<u8>>, Fault> {
         match wait(&self.pieces, stop)? {
             Piece::Body(bytes) => Ok(Some(bytes)),
@@ -198,12 +201,12 @@ impl Response {
         }
     }
 
-    /// The whole body, as long as it has no more than `most` bytes.
-    pub fn bytes(mut self, most: usize, stop: &dyn Fn() -> bool) -> Result<Vec<u8>, Fault> {
+    /// The complete body, at most `max_bytes` bytes.
+    pub fn bytes(mut self, max_bytes: usize, stop: &dyn Fn() -> bool) -> Result<Vec<u8>, Fault> {
         let mut all = Vec::new();
         while let Some(bytes) = self.next(stop)? {
-            if all.len() + bytes.len() > most {
-                return Err(Fault::Broken(format!("the answer has more than {most} bytes")));
+            if all.len() + bytes.len() > max_bytes {
+                return Err(Fault::Broken(format!("the response has more than {max_bytes} bytes")));
             }
             all.extend(bytes);
         }
@@ -211,7 +214,12 @@ impl Response {
     }
 }
 
-fn read_whole(agent: &Agent, request: Request, most: usize, stop: &dyn Fn() -> bool) -> Result<Whole, Fault> {
+fn read_whole(
+    agent: &Agent,
+    request: Request,
+    max_bytes: usize,
+    stop: &dyn Fn() -> bool,
+) -> Result<FullResponse, Fault> {
     let answer = call(agent, request).map_err(|error| fault(agent, &error))?;
     let (head, body) = answer.into_parts();
     let mut reader = body.into_with_config().limit(u64::MAX).reader();
@@ -221,18 +229,18 @@ fn read_whole(agent: &Agent, request: Request, most: usize, stop: &dyn Fn() -> b
             return Err(Fault::Stopped);
         }
         match reader.read(&mut piece) {
-            Ok(0) => return Ok(Whole { status: head.status.as_u16(), headers: head.headers, body: bytes }),
-            Ok(count) if bytes.len() + count > most => {
-                return Err(Fault::Broken(format!("the answer has more than {most} bytes")));
+            Ok(0) => return Ok(FullResponse { status: head.status.as_u16(), headers: head.headers, body: bytes }),
+            Ok(count) if bytes.len() + count > max_bytes => {
+                return Err(Fault::Broken(format!("the response has more than {max_bytes} bytes")));
             }
             Ok(count) => bytes.extend_from_slice(&piece[..count]),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Fault::Broken(words_of_body(agent, &error))),
+            Err(error) => return Err(Fault::Broken(body_error_message(agent, &error))),
         }
     }
 }
 
-/// A failure before there is an answer.
+/// A failure before the response.
 fn fault(agent: &Agent, error: &ureq::Error) -> Fault {
     use std::io::ErrorKind::{AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable};
     if let ureq::Error::Other(inner) = error
@@ -242,7 +250,7 @@ fn fault(agent: &Agent, error: &ureq::Error) -> Fault {
     }
     let absent = match error {
         ureq::Error::HostNotFound | ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => true,
-        // Names that can't be looked up have no kind of their own.
+        // Names that can't be resolved have no error kind of their own.
         ureq::Error::Io(error) => {
             [AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable]
                 .contains(&error.kind())
@@ -250,19 +258,19 @@ fn fault(agent: &Agent, error: &ureq::Error) -> Fault {
         }
         _ => false,
     };
-    let why = words(agent, error);
+    let why = error_message(agent, error);
     if absent { Fault::Absent(why) } else { Fault::Broken(why) }
 }
 
-/// The network's words of a failure; how long was waited, where it is that.
-fn words(agent: &Agent, error: &ureq::Error) -> String {
+/// The system's message of a failure; for a time-out, its length.
+fn error_message(agent: &Agent, error: &ureq::Error) -> String {
     match error {
         ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => {
-            format!("no connection within {} s", CONNECT.as_secs())
+            format!("no connection within {} s", CONNECT_TIMEOUT.as_secs())
         }
         ureq::Error::Timeout(_) => {
             let silence = agent.config().timeout_per_read().unwrap_or_default();
-            format!("no byte came for {} s", silence.as_secs_f64())
+            format!("no data for {} s", silence.as_secs_f64())
         }
         ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
             "connection refused".to_owned()
@@ -272,10 +280,10 @@ fn words(agent: &Agent, error: &ureq::Error) -> String {
     }
 }
 
-/// The same for one in the middle of a body.
-fn words_of_body(agent: &Agent, error: &std::io::Error) -> String {
+/// The same for a failure inside a body.
+fn body_error_message(agent: &Agent, error: &std::io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<ureq::Error>());
-    inner.map_or_else(|| error.to_string(), |inner| words(agent, inner))
+    inner.map_or_else(|| error.to_string(), |inner| error_message(agent, inner))
 }
 
 fn call(agent: &Agent, request: Request) -> std::result::Result<http::Response<ureq::Body>, ureq::Error> {
@@ -295,7 +303,7 @@ fn wait(pieces: &Receiver<Piece>, stop: &dyn Fn() -> bool) -> Result<Piece, Faul
         if stop() {
             return Err(Fault::Stopped);
         }
-        match pieces.recv_timeout(LOOK) {
+        match pieces.recv_timeout(POLL_INTERVAL) {
             Ok(piece) => return Ok(piece),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(Fault::Broken("the connection was lost".to_owned())),
@@ -314,11 +322,11 @@ pub fn pause(length: Duration, stop: &dyn Fn() -> bool) -> Result<(), Fault> {
         if left.is_zero() {
             return Ok(());
         }
-        std::thread::sleep(left.min(LOOK));
+        std::thread::sleep(left.min(POLL_INTERVAL));
     }
 }
 
-/// `scheme://host:port` of an address: where credentials may go. `None` if it is no http(s) address.
+/// `scheme://host:port` of a URL, the scope of credentials. `None` if it is not http or https.
 pub fn origin(url: &str) -> Option<String> {
     let uri: Uri = url.parse().ok()?;
     let scheme = uri.scheme_str()?;
@@ -331,7 +339,8 @@ pub fn origin(url: &str) -> Option<String> {
     Some(format!("{scheme}://{}:{port}", uri.host()?.to_ascii_lowercase()))
 }
 
-/// Where a `Location` leads from `base`. `None` if it can't be followed: no http(s), or from https back to http.
+/// The target of a `Location` relative to `base`. `None` if it must not be followed: not http(s),
+/// or from https to http.
 pub fn redirect(base: &str, location: &str) -> Option<String> {
     let scheme = base.split_once("://")?.0;
     if location.is_empty() {
@@ -356,7 +365,7 @@ pub fn redirect(base: &str, location: &str) -> Option<String> {
     (scheme != "https" || origin.starts_with("https://")).then_some(target)
 }
 
-/// A path's segment, or a whole path, for an address: what is not plain is written as `%XX`.
+/// Escapes a path or a path segment for a URL: other characters are written as `%XX`.
 pub fn escape(text: &str, keep_slashes: bool) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -377,13 +386,13 @@ struct Inside(IpAddr);
 
 impl std::fmt::Display for Inside {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} is no public address", self.0)
+        write!(f, "{} is not a public address", self.0)
     }
 }
 
 impl std::error::Error for Inside {}
 
-/// Looks names up and refuses those that lead to addresses that are not public.
+/// Resolves names and refuses those with addresses that are not public.
 #[derive(Debug, Default)]
 struct PublicOnly(DefaultResolver);
 
@@ -395,7 +404,7 @@ impl Resolver for PublicOnly {
         timeout: NextTimeout,
     ) -> std::result::Result<ResolvedSocketAddrs, ureq::Error> {
         let found = self.0.resolve(uri, config, timeout)?;
-        // The way to a proxy is the user's own choice.
+        // The user chooses the proxy.
         let to_proxy = config.proxy().is_some_and(|proxy| uri.host() == Some(proxy.host()));
         match found.iter().find(|address| !to_proxy && !is_public(address.ip())) {
             None => Ok(found),
@@ -404,7 +413,7 @@ impl Resolver for PublicOnly {
     }
 }
 
-/// Whether an address can be reached from anywhere: not this machine, a private network, or one with a special meaning
+/// Whether an address is public: not this machine, a private network, or one with a special meaning
 /// (IANA's registries of special-purpose addresses).
 pub fn is_public(address: IpAddr) -> bool {
     match address {
@@ -413,7 +422,7 @@ pub fn is_public(address: IpAddr) -> bool {
             let parts = v6.segments();
             let embedded = |at: usize| Ipv4Addr::from(u32::from(parts[at]) << 16 | u32::from(parts[at + 1]));
             match parts {
-                // Mapped and translated addresses, 6to4: what counts is the address inside.
+                // Mapped and translated addresses, 6to4: the embedded address counts.
                 [0, 0, 0, 0, 0, 0xffff, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => is_public_v4(embedded(6)),
                 [0x2002, ..] => is_public_v4(embedded(1)),
                 [0x2001, 0x0000..=0x01ff | 0x0db8, ..] => false,
@@ -440,7 +449,8 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     !special
 }
 
-/// The host of an address, in small letters, without the brackets of IPv6; and its port, said or meant.
+/// The host of a URL in lower case, without the brackets of IPv6, and its port (explicit or
+/// default).
 pub fn host_and_port(url: &str) -> Option<(String, u16)> {
     let origin = origin(url)?;
     let (_, authority) = origin.split_once("://")?;
@@ -453,7 +463,7 @@ fn own_certificates() -> Result<Option<RootCerts>> {
         let path = std::env::var_os(name).filter(|path| !path.is_empty())?;
         Some((name, std::path::PathBuf::from(path)))
     });
-    // REQUESTS_CA_BUNDLE may name a folder, which only OpenSSL can read.
+    // REQUESTS_CA_BUNDLE may name a directory, which only OpenSSL can read.
     let Some((name, path)) = named.filter(|(_, path)| !path.is_dir()) else { return Ok(None) };
     let bytes = fs::read(&path).map_err(|error| {
         Error::io(Kind::Usage, "read the certificates", &path, &error).hint(format!("{name} names this file"))
@@ -478,7 +488,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn origins_are_scheme_host_and_port() {
+    fn url_origins_are_scheme_host_and_port() {
         for (url, expected) in [
             ("https://huggingface.co/a/b", Some("https://huggingface.co:443")),
             ("https://HuggingFace.co:443/x", Some("https://huggingface.co:443")),
@@ -492,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_with_a_special_meaning_are_not_public() {
+    fn special_purpose_ip_addresses_are_not_public() {
         let public = |text: &str| is_public(text.parse().unwrap());
         for text in [
             "1.1.1.1",
@@ -534,14 +544,14 @@ mod tests {
     }
 
     #[test]
-    fn hosts_and_ports() {
+    fn urls_have_hosts_and_ports() {
         assert_eq!(host_and_port("https://API.co/x"), Some(("api.co".to_owned(), 443)));
         assert_eq!(host_and_port("http://[::1]:80/"), Some(("::1".to_owned(), 80)));
         assert_eq!(host_and_port("ftp://x"), None);
     }
 
     #[test]
-    fn redirects_lead_where_browsers_would_go() {
+    fn relative_redirects_resolve_as_in_browsers() {
         let base = "https://hub.co/org/name/resolve/main/a.json?x=1";
         for (location, expected) in [
             ("https://cdn.co/x?y=1", Some("https://cdn.co/x?y=1")),
@@ -559,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_escaped() {
+    fn url_paths_are_escaped() {
         assert_eq!(escape("refs/pr/1", false), "refs%2Fpr%2F1");
         assert_eq!(escape("a b/c?.json", true), "a%20b/c%3F.json");
     }

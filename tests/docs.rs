@@ -1,4 +1,5 @@
-//! The pages of docs that name settings, functions and metrics: tables equal to the code, and no name that r1 lacks.
+//! Pages of docs about settings, functions and metrics: tables match the code, and every name
+//! exists.
 
 use std::path::Path;
 
@@ -19,7 +20,7 @@ fn with_part(page: &str, name: &str, part: &str) -> String {
     format!("{before}{open}{part}<!-- end -->{after}")
 }
 
-/// The same tables refuse these names on the command line. `just docs` writes the page again.
+/// The same tables refuse these names on the command line. `just docs` updates the page.
 #[test]
 fn files_made_from_the_declarations_of_counterparts() {
     let there = read("docs/coming-from.md");
@@ -35,11 +36,11 @@ fn files_made_from_the_declarations_of_counterparts() {
     }
 }
 
-/// Words in backticks of the columns about r1: settings, algorithms and functions.
+/// Names in backticks in r1's columns: settings, algorithms and functions.
 fn names(page: &str, columns: impl Fn(&[&str]) -> Vec<usize>) -> Vec<String> {
     let mut found = Vec::new();
     for line in page.lines().filter(|line| line.starts_with("| ")) {
-        // `\|` is no border.
+        // `\|` is not a border.
         let cells: Vec<&str> = line.trim_matches('|').split(" | ").collect();
         for column in columns(&cells) {
             let cell = cells.get(column).copied().unwrap_or_default();
@@ -49,7 +50,7 @@ fn names(page: &str, columns: impl Fn(&[&str]) -> Vec<usize>) -> Vec<String> {
     found
 }
 
-/// Why r1 does not have what a page names; `None` where it does.
+/// The reason why a name does not exist in r1; `None` if it exists.
 fn missing(name: &str) -> Option<String> {
     let (path, value) = name.split_once('=').map_or((name, None), |(path, value)| (path, Some(value)));
     let section = path.split('.').next().unwrap_or_default();
@@ -85,7 +86,7 @@ fn every_r1_name_in_coming_from_exists() {
 }
 
 #[test]
-fn the_glossary_names_what_there_is_and_every_algorithm() {
+fn the_glossary_names_existing_settings_and_every_algorithm() {
     let page = read("docs/glossary.md");
     let ours = names(&page, |cells| vec![0, cells.len() - 1]);
     let wrong: Vec<String> = ours.iter().filter_map(|name| missing(name)).collect();
@@ -101,9 +102,10 @@ fn the_glossary_names_what_there_is_and_every_algorithm() {
     assert_eq!(sorted(listed), sorted(expected));
 }
 
-/// A test that is left out of the usual run belongs to a recipe that runs it, and no test passes for want of its data.
+/// An ignored test must be run by a recipe of the Justfile, and no test passes because its data is
+/// missing.
 #[test]
-fn ignored_tests_have_a_recipe_that_runs_them() {
+fn ignored_tests_have_a_just_recipe() {
     let recipes = read("Justfile") + read("tests/golden/models/exchange.py").as_str();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
     let mut checked = 0;
@@ -132,7 +134,7 @@ fn ignored_tests_have_a_recipe_that_runs_them() {
 }
 
 #[test]
-fn pages_that_are_named_exist() {
+fn referenced_pages_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut missing = Vec::new();
     let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());

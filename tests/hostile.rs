@@ -1,9 +1,11 @@
-//! Scripts made to hang, fill, crash or change the host, each beside good trajectories in one worker: what they end as, and
-//! that nobody else notices. The scripts are in `tests/lua/hostile`; docs/containment.md is the table of what happened.
+//! Scripts that try to hang, fill, crash or change the host, each next to well-behaved trajectories
+//! in one worker: checks how they end, and that the others are not affected. The scripts are in
+//! `tests/lua/hostile`; docs/containment.md is the table of results.
 //!
-//! A script's first lines say what it does, the status that is expected (several, where both are right; `refused` for a
-//! script that must not load), a part of the message, and how often it is tried; `-- here` marks the line the message must
-//! name. It returns the functions it wants to be hostile in; the others are good ones.
+//! The first lines of a script describe it and give the expected status (several if any of them is
+//! correct; `refused` for a script that must not load), a part of the message, and the number of
+//! attempts; `-- here` marks the line that the message must name. The script returns its hostile
+//! functions; the others are well-behaved.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,7 +19,7 @@ use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
 use r1::script::{Script, Split};
 use r1::text::Renderer;
 
-/// A recipe that counts to three, and hands one row in two to the module `hostile`.
+/// A recipe that counts to three, and passes every second row to the module `hostile`.
 const MAIN: &str = r#"
 local hostile = require("NAME")
 
@@ -70,12 +72,12 @@ return r1.recipe {
 }
 "#;
 
-/// What a script's first lines say.
+/// The description in a script's first lines.
 struct Case {
     name: String,
     what: String,
     expect: Vec<String>,
-    says: String,
+    message: String,
     times: u64,
     /// The line marked with `-- here`.
     line: Option<usize>,
@@ -94,7 +96,7 @@ impl Case {
         Self {
             what: source.lines().next().unwrap().trim_start_matches("-- ").to_owned(),
             expect: expect.split('|').map(|status| status.trim().to_owned()).collect(),
-            says: field("says").unwrap_or_else(|| panic!("{name}: no `-- says:`")),
+            message: field("message").unwrap_or_else(|| panic!("{name}: no `-- message:`")),
             times: field("times").map_or(1, |times| times.parse().unwrap()),
             line: source.lines().position(|line| line.trim_end().ends_with("-- here")).map(|index| index + 1),
             name,
@@ -102,7 +104,7 @@ impl Case {
         }
     }
 
-    /// Runs it. Gives the status and the first line of the message.
+    /// Runs it. Returns the status and the first line of the message.
     fn run(&self, renderer: &Arc<Renderer>) -> (String, String) {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("main.lua"), MAIN.replace("NAME", &self.name)).unwrap();
@@ -142,7 +144,7 @@ impl Case {
         for row in good {
             assert_eq!(beside[&row], alone[&row], "{name} changes a good trajectory");
         }
-        // The worker goes on.
+        // The worker continues.
         assert_eq!(drive(&pool, &good), alone, "{name} leaves something behind");
         assert!(pool.memory() < 256.0, "{name} leaves {} MiB behind", pool.memory());
 
@@ -157,9 +159,9 @@ impl Case {
     }
 
     fn check(&self, status: &str, text: &str, raw: &str) {
-        let Self { name, expect, says, line, .. } = self;
+        let Self { name, expect, message, line, .. } = self;
         assert!(expect.iter().any(|expected| expected == status), "{name} ended as {status}: {text}");
-        assert!(text.contains(says.as_str()), "{name} does not say `{says}`: {text}");
+        assert!(text.contains(message.as_str()), "{name} has no `{message}` in its message: {text}");
         if let Some(line) = line {
             assert!(
                 text.contains(&format!("--> {name}.lua:{line}\n")) || text.ends_with(&format!("--> {name}.lua:{line}")),
@@ -185,7 +187,7 @@ fn page(rows: &[(String, String, String, String)]) -> String {
          <!-- Made from tests/lua/hostile: `R1_UPDATE=1 cargo nextest run --release hostile_scripts` writes it again. -->\n\n",
     );
     page.push_str(HEAD);
-    page.push_str("\n| script | what it tries | what it ends as | what is said |\n|---|---|---|---|\n");
+    page.push_str("\n| script | attack | status | message |\n|---|---|---|---|\n");
     for (name, what, status, said) in rows {
         let said = said.replace('|', "\\|").replace('<', "&lt;");
         let said: String = said.chars().take(110).collect();
@@ -195,79 +197,82 @@ fn page(rows: &[(String, String, String, String)]) -> String {
 }
 
 const HEAD: &str = "\
-Every script below runs in one worker beside good trajectories. Each time the good ones end as they do without it, bit for bit, the
-worker goes on, and its memory is bounded afterwards. What the hostile one ends as is recorded with it: a failure is retried once in a fresh
-environment with the same seed (`rollout.retries`) and then left out of the advantages.
+Each script below runs in one worker next to well-behaved trajectories. The well-behaved ones end as
+they do without it, bit for bit, the worker continues, and its memory stays bounded. The status of
+the hostile trajectory is recorded: a failure is retried once in a fresh environment with the same
+seed (`rollout.retries`) and then excluded from the advantages.
 
 | limit | of | default |
 |---|---|---|
 | `limits.cpu` | CPU time of one call of a script's function | 1 s |
-| `limits.wait` | time that a call waits for tools and others | 60 s |
+| `limits.wait` | time that a call waits for tools and other calls | 60 s |
 | `limits.memory` | a script worker | 512 MiB |
-| `limits.trajectory` | a trajectory: its state, what a call adds to the worker's memory, what it holds while it waits | 64 MiB |
+| `limits.trajectory` | a trajectory: its state, the memory that a call adds, the memory held while it waits | 64 MiB |
 | `limits.text` | text of an observation, and of an argument of a host function | 4 MiB |
-| `limits.result` | text of a tool's result; a longer one is cut | 256 KiB |
+| `limits.result` | text of a tool's result; a longer one is truncated | 256 KiB |
 | `limits.log` | lines that a call may log; more are dropped and counted | 100 |
 
-Fixed: tables nested 100 deep in plain data; 2^22 values written out at once; 16 calls of `r1.call_tools` inside each other, 1024 calls in
-one; 64 named parts of a reward; 4 KiB a line of the log; 1000 characters of a message. A machine whose functions keep more than a quarter of
-`limits.memory` for themselves finishes what it has begun, and the next trajectories get a fresh one.
+Fixed limits: tables nested 100 deep in plain data; 2^22 values encoded at once; 16 nested calls of
+`r1.call_tools`, 1024 calls in one; 64 named components of a reward; 4 KiB per line of the log; 1000
+characters of a message. A VM whose functions keep more than a quarter of `limits.memory` finishes
+its trajectories, and the next ones get a fresh VM.
 
-## Programs that a policy wrote
+## Programs of the policy
 
 `r1.tools.python` runs each program in a confined process. With namespaces (Linux, allowed on most
-machines; root needs no more, other users go through a user namespace), what holds for each of them:
+machines; root needs no more, other users need a user namespace), each program is limited as
+follows:
 
-- Its scratch directory is a file system of its own with `disk` bytes and 4096 files. Files that
-  were removed and files without a name count too.
-- It has 64 threads and a scheduling group of its own (Linux 5.14 or later with user namespaces
+- Its scratch directory is a separate file system with `disk` bytes and 4096 files. Deleted and
+  unnamed files count too.
+- It has 64 threads and a separate scheduling group (Linux 5.14 or later with user namespaces
   within namespaces; on other machines all programs of a tool share one limit on threads). Its CPU
   time is limited to `timeout` over all its threads.
-- Its memory is limited by `memory` (address space). Buffers of socket pairs and pipes come on
-  top: at most 64 descriptors, about 14 MiB.
+- Its memory is limited by `memory` (address space). Buffers of socket pairs and pipes are
+  not included: at most 64 descriptors, about 14 MiB.
 - A program that cannot be confined, or that was killed from outside, is a failure of the tool: it
   ends the trajectory with `env_error`, is retried and counted like other failures, and the policy
-  is not told an answer.
+  receives no result.
 
-Without namespaces (a container that forbids them) the scratch directory lies in the host's
-directory for temporary files. Its size is then looked at ten times a second; files that were
-removed but are still open are not seen, and are limited by 64 descriptors of `disk` bytes. No user
-without privileges can limit a program's share of the processors or its memory for the kernel's own
-objects more closely: that needs a cgroup.
+Without namespaces (in a container that forbids them) the scratch directory is in the host's
+directory for temporary files. Its size is then checked ten times per second; deleted files that are
+still open are not counted, and are limited by 64 descriptors of `disk` bytes. Stricter limits on a
+program's share of the processors or its kernel memory need a cgroup, which unprivileged users
+can't create.
 
 ### How to grade programs
 
-A program shares its process with the code behind it. `result.ok` is false where the program exits
-early, ends its own process, or writes to the descriptors of the tool, but no interpreter can hide
-from the code that it runs: a program with `ctypes` can take the place of the driver. So do not let
-the process say whether the program is right:
+A program shares its process with the code that runs after it. `result.ok` is false if the program
+exits early, ends its own process, or writes to the descriptors of the tool, but no interpreter is
+protected from the code that it runs: a program with `ctypes` can replace the driver. Therefore do
+not let the process decide whether the program is correct:
 
 - Keep the expected values in the recipe. Run the program as the `prelude` of a call
-  (`r1.call_tools(calls, { prelude = program })`), of which nothing that it prints is kept, let
-  the call print a value, and compare that value in Lua, as `r1 new code` does. An `assert` behind
-  the program is decided by objects that the program made.
-- Run each hidden test in a call of its own. Calls share nothing; a session shares everything.
-- Count calls with `result.ok == false` as wrong, whatever they printed.
+  (`r1.call_tools(calls, { prelude = program })`), whose output is discarded, let the call print a
+  value, and compare that value in Lua, as `r1 new code` does. An `assert` after the program
+  depends on objects that the program created.
+- Run each hidden test in a separate call. Calls share nothing; a session shares everything.
+- Count calls with `result.ok == false` as wrong, with any output.
 
-## Files of data
+## Data files
 
-`r1.fs` reads what `needs` declares, and nothing else. Files of data have a rule of their own, since
-most people keep datasets outside of the script's directory:
+`r1.fs` reads only what `needs` declares. Data files have separate rules, because datasets are often
+outside the script's directory:
 
-- The files of `data`, and those of `r1.resource`, are named at load; no function of an environment
-  reads others. They are regular files: pipes, devices and folders of the system (`/proc`, `/sys`,
-  `/dev`) are refused.
-- A file outside of the script's directory must be called as files of data are: `.jsonl`, `.json`,
+- The files of `data` and of `r1.resource` are named during loading; functions of an environment
+  can't read others. They must be regular files: pipes, devices and folders of the system (`/proc`,
+  `/sys`, `/dev`) are refused.
+- A file outside the script's directory must have the extension of a data file: `.jsonl`, `.json`,
   `.csv`, `.tsv`, `.parquet`, `.arrow` (for resources also `.txt`, `.md`), compressed or not. Links
-  count as what they lead to. So keys, passwords and the like are not read as data. What the user
-  types (`data.train=FILE`) may be any file.
-- `r1 check` and the first lines of `r1 run` name every file that lies neither below the script's
-  directory nor below the current one. `config.json` records all files with their size, resources
+  count as their targets. So keys and passwords are not read as data. A file on the command line
+  (`data.train=FILE`) may have any name.
+- `r1 check` and the first lines of `r1 run` name every file outside the script's directory and
+  the current one. `config.json` records all files with their size, resources
   with their SHA-256.
 
-A host that `needs` does not name and that is not public is an error of the recipe (`env_error`, not
-retried), whether its address says so (`127.0.0.1`) or only its name leads there. A redirect to such
-a host is an expected failure of the call: whoever answers decides where redirects lead.
+A request to a host that is neither public nor in `needs` is an error of the recipe (`env_error`,
+not retried), for an address (`127.0.0.1`) as for a name that resolves to one. A redirect to such a
+host is an expected failure of the call, because the server chooses redirects.
 
 ## Hostile scripts
 ";
@@ -285,7 +290,7 @@ fn hostile_scripts_are_contained() {
     let mut problems = Vec::new();
     for case in &cases {
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case.run(&renderer))) {
-            // Where two ends are right, which of them came first is not for the table.
+            // If two statuses are correct, the table does not say which came first.
             Ok((_, _)) if case.expect.len() > 1 => {
                 rows.push((case.name.clone(), case.what.clone(), case.expect.join("` or `"), String::new()));
             }
@@ -307,7 +312,7 @@ fn hostile_scripts_are_contained() {
     assert!(written == page(&rows), "docs/containment.md is out of date; R1_UPDATE=1 writes it");
 }
 
-/// MiB of this process; 0 where nobody tells.
+/// Resident memory of this process in MiB; 0 if unknown.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

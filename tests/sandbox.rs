@@ -1,4 +1,4 @@
-//! Programs that behave and programs that don't, through the public API of the Python tool.
+//! Well-behaved and hostile programs, through the public API of the Python tool.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use r1::tools::{Output, Python, PythonOptions, Traceback};
 
-/// A short time-out for what loops; long enough for what doesn't, on a busy machine.
+/// A short time-out for endless programs, but long enough for others on a busy machine.
 const SHORT: f64 = 0.5;
 const LONG: f64 = 30.0;
 
@@ -29,7 +29,7 @@ fn text(output: &Output) -> (&str, bool) {
 }
 
 #[test]
-fn well_behaved_programs() {
+fn python_runs_well_behaved_programs() {
     let python = python(LONG, true);
     for (code, expected) in [
         ("print(6 * 7)", ("42", true)),
@@ -85,7 +85,7 @@ fn well_behaved_programs() {
         ),
     ] {
         let output = run(&python, code);
-        // Words that changed between versions of Python.
+        // Messages that differ between versions of Python.
         let same = output.text == expected.0
             || (expected.0.starts_with("IndentationError") && output.text.starts_with("IndentationError"))
             || (expected.0.contains("null bytes") && output.text.contains("null bytes"));
@@ -94,7 +94,7 @@ fn well_behaved_programs() {
 }
 
 #[test]
-fn preludes_and_tracebacks() {
+fn python_preludes_and_tracebacks() {
     let short = python(LONG, true);
     let with = |code, prelude| block_on(short.run(code, prelude)).unwrap();
     assert_eq!(text(&with("tax(100)", "print('hidden')\ndef tax(x): return x // 5")), ("20", true));
@@ -115,7 +115,7 @@ fn preludes_and_tracebacks() {
 }
 
 #[test]
-fn long_output_keeps_both_ends() {
+fn long_python_output_keeps_its_start_and_end() {
     let python = python(LONG, true);
     let output = run(&python, "for i in range(100000): print(i)");
     assert!(output.ok && output.text.starts_with("0\n1\n2\n") && output.text.ends_with("99998\n99999"));
@@ -127,7 +127,7 @@ fn long_output_keeps_both_ends() {
 }
 
 #[test]
-fn calls_start_afresh() {
+fn python_calls_share_no_state() {
     let python = python(LONG, true);
     run(&python, "import math, builtins\nmath.pi = 3; builtins.len = None; x = 1\nopen('left', 'w').write('x')");
     let code =
@@ -138,17 +138,17 @@ fn calls_start_afresh() {
 }
 
 #[test]
-fn sessions_keep_their_state_to_themselves() {
+fn python_sessions_have_separate_state() {
     let python = python(SHORT, true);
     let on = |session, code| block_on(python.run_in_session(session, code, "")).unwrap();
     assert_eq!(text(&on(1, "x = 1; open('f', 'w').write('one'); import json")), ("", true));
     assert_eq!(text(&on(2, "x")), ("NameError: name 'x' is not defined", false));
     assert_eq!(text(&on(2, "x = 2; open('f', 'w').write('two')\nprint(x)")), ("2", true));
     assert_eq!(text(&on(1, "print(x, json.dumps(x), open('f').read())")), ("1 1 one", true));
-    // The other session's files can't be reached even by one who knows the names.
+    // Files of another session can't be reached even if their names are known.
     let look = "import os\nhere = os.getcwd()\nup = os.path.dirname(here)\nfound = []\nfor i in range(100):\n  p = f'{up}/{i}'\n  if p != here:\n    try: found += os.listdir(p)\n    except OSError: pass\n    try: found.append(open(p + '/f').read())\n    except OSError: pass\nfound";
     assert_eq!(text(&on(2, look)), ("[]", true));
-    // An error leaves the state alone; a time-out ends it.
+    // An error keeps the state; a time-out ends the session.
     assert_eq!(text(&on(1, "y = 5\n1 / 0")), ("ZeroDivisionError: division by zero", false));
     assert_eq!(text(&on(1, "x + y")), ("6", true));
     assert!(on(1, "while True: pass").timed_out);
@@ -157,7 +157,7 @@ fn sessions_keep_their_state_to_themselves() {
     python.end_session(2);
     assert_eq!(text(&on(2, "x")), ("NameError: name 'x' is not defined", false));
     python.end_session(99);
-    // What a program leaves running stands still between calls.
+    // Threads and processes left by a program are stopped between calls.
     let ticking = "import threading, time\nn = 0\ndef tick():\n  global n\n  while True:\n    n += 1\n    time.sleep(0.001)\nthreading.Thread(target=tick, daemon=True).start()";
     assert_eq!(text(&on(3, ticking)), ("", true));
     let count = |output: Output| output.text.parse::<u64>().unwrap();
@@ -167,13 +167,13 @@ fn sessions_keep_their_state_to_themselves() {
 }
 
 #[test]
-fn sessions_end_when_idle_and_are_limited() {
+fn python_sessions_end_when_idle_and_are_limited() {
     let options = PythonOptions { timeout: LONG, session_idle: 0.2, max_sessions: 2, ..PythonOptions::default() };
     let python = Python::new(options).unwrap();
     let on = |session, code| block_on(python.run_in_session(session, code, ""));
     on(1, "x = 1").unwrap();
     on(2, "x = 2").unwrap();
-    // On a slow machine one of the first two has gone by now, and there is room.
+    // On a slow machine one of the first two has ended by now.
     match on(3, "x = 3") {
         Ok(output) => assert!(output.ok, "{output:?}"),
         Err(error) => assert!(error.kind == r1::Kind::Tool && error.message.contains("2 sessions are open"), "{error}"),
@@ -183,7 +183,7 @@ fn sessions_end_when_idle_and_are_limited() {
 }
 
 #[test]
-fn many_at_once() {
+fn many_python_calls_run_concurrently() {
     let python = python(LONG, true);
     let outputs = block_on(join_all((0..64).map(|i| {
         let python = python.clone();
@@ -205,7 +205,7 @@ fn many_at_once() {
 }
 
 #[test]
-fn a_dropped_call_is_stopped_and_gives_its_place_back() {
+fn a_dropped_python_call_is_stopped_and_frees_its_slot() {
     let options = PythonOptions { timeout: LONG, pool: 1, ..PythonOptions::default() };
     let python = Python::new(options).unwrap();
     let start = Instant::now();
@@ -225,13 +225,13 @@ fn a_dropped_call_is_stopped_and_gives_its_place_back() {
 }
 
 #[test]
-fn a_killed_server_is_replaced() {
+fn a_killed_python_server_is_replaced() {
     let limit = own_limit(1000);
     let python = python(f64::from(limit), true);
     let servers = processes_with_cpu_limit(limit + 1);
     assert!(!servers.is_empty());
     for server in servers {
-        // SAFETY: a plain system call on a process of ours.
+        // SAFETY: a system call on a child process.
         unsafe { libc::kill(server, libc::SIGKILL) };
     }
     assert_eq!(text(&run(&python, "print(2)")), ("2", true));
@@ -239,21 +239,21 @@ fn a_killed_server_is_replaced() {
 }
 
 #[test]
-fn nothing_is_left_behind() {
+fn no_python_processes_or_files_are_left_over() {
     let limit = own_limit(40_000);
     let python = python(f64::from(limit), true);
     block_on(python.run_in_session(1, "open('f', 'w').write('x')", "")).unwrap();
     assert!(!processes_with_cpu_limit(limit + 1).is_empty());
     drop(python);
     let start = Instant::now();
-    // The innermost processes die with their parents, a moment later.
+    // The innermost processes die shortly after their parents.
     while !processes_with_cpu_limit(limit + 1).is_empty() {
         assert!(start.elapsed() < Duration::from_secs(30), "processes are left");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// What programs may leave in their scratch directories to make them hard to empty.
+/// Files and directories that make scratch directories hard to delete.
 const LEFTOVERS: [&str; 5] = [
     "import os\nos.makedirs('a/b')\nos.mkdir('a/b/locked', 0)\nos.mkdir('a/locked', 0)\nos.mkdir('locked', 0)",
     "import os\nfor name in ['r1-1', '0', '1', '2', '3', 'a', '\\udcff', 'x' * 255]:\n  os.makedirs(name + '/r1-1/0/1/2')",
@@ -263,7 +263,7 @@ const LEFTOVERS: [&str; 5] = [
 ];
 
 #[test]
-fn what_programs_leave_behind_never_disables_the_next_call() {
+fn files_left_by_a_program_do_not_break_the_next_call() {
     for namespaces in [true, false] {
         let options = PythonOptions { timeout: LONG, namespaces, pool: 2, max_sessions: 2, ..PythonOptions::default() };
         let python = Python::new(options).unwrap();
@@ -278,10 +278,10 @@ fn what_programs_leave_behind_never_disables_the_next_call() {
 }
 
 #[test]
-fn no_program_takes_the_space_of_another() {
+fn scratch_space_is_limited_per_program() {
     let options = PythonOptions { timeout: LONG, pool: 2, disk_mb: 4, ..PythonOptions::default() };
     let python = Python::new(options).unwrap();
-    // Files without a name and files that were removed count as well, for as long as they are open.
+    // Unnamed and deleted files count as long as they are open.
     let hidden = "import os\nkept = []\ntry:\n  while True:\n    fd = os.open('.', os.O_TMPFILE | os.O_RDWR, 0o600)\n    kept.append(fd)\n    for _ in range(4): os.write(fd, bytes(1 << 20))\nexcept OSError as error: print(error.errno)";
     let removed = "import os\nkept = []\ntry:\n  while True:\n    kept.append(open('f', 'wb', 0)); os.remove('f')\n    for _ in range(4): kept[-1].write(bytes(1 << 20))\nexcept OSError as error: print(error.errno)";
     let whole = "open('f', 'wb').write(bytes(3 << 20))";
@@ -294,7 +294,7 @@ fn no_program_takes_the_space_of_another() {
 }
 
 #[test]
-fn no_program_takes_the_threads_of_another() {
+fn threads_are_limited_per_program() {
     let options = PythonOptions { timeout: LONG, pool: 2, ..PythonOptions::default() };
     let python = Python::new(options).unwrap();
     let hoard = "import threading, time\nthreading.stack_size(1 << 20)\nn = 0\ntry:\n  while n < 1000:\n    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n    n += 1\nexcept RuntimeError: pass\nprint(n < 100)";
@@ -305,12 +305,12 @@ fn no_program_takes_the_threads_of_another() {
     assert_eq!(text(&run(&python, modest)), ("joined", true));
 }
 
-/// A time-out that no other process running these tests has at the same moment.
+/// A time-out that differs from those of concurrent tests.
 fn own_limit(base: u32) -> u32 {
     base + std::process::id() % 30_000
 }
 
-/// The interpreters of one test, known by their time-out, which is on their command line as a limit.
+/// The interpreters of one test, identified by the CPU limit on their command line.
 fn processes_with_cpu_limit(seconds: u32) -> Vec<i32> {
     let mark = format!("\"cpu\":{seconds},");
     let pids =
@@ -322,20 +322,20 @@ fn processes_with_cpu_limit(seconds: u32) -> Vec<i32> {
     .collect()
 }
 
-/// What an attack must come to.
+/// The expected result of an attack.
 enum Outcome {
-    /// Fails and says this.
+    /// Fails with this message.
     Fails(&'static str),
-    /// Ends well and prints this.
+    /// Succeeds with this output.
     Prints(&'static str),
-    /// Is stopped because it takes too long.
+    /// Is stopped at the time limit.
     TimesOut,
-    /// Any end will do, as long as the next program runs.
+    /// Any result, as long as the next program runs.
     Survives,
 }
 use Outcome::{Fails, Prints, Survives, TimesOut};
 
-/// For programs that print what they could do.
+/// For programs that print what they could access.
 const TRY: &str = r"
 import os, sys, ctypes, errno
 libc = ctypes.CDLL(None, use_errno=True)
@@ -590,7 +590,7 @@ fn hostile(namespaces: bool) {
     let mut canary = tempfile::NamedTempFile::new().unwrap();
     canary.write_all(b"planted-secret").unwrap();
     let prelude = format!("{TRY}\ncanary = {:?}\n", canary.path().to_string_lossy());
-    // What is to run into the time-out has little time; what is to end by itself has much, however busy the machine.
+    // Endless programs get a short time limit; others get a long one, for busy machines.
     let (patient, hasty) = (python(LONG, namespaces), python(SHORT, namespaces));
     let complaints = block_on(join_all(HOSTILE.iter().map(|(name, code, outcome)| {
         let python = if matches!(outcome, TimesOut | Survives) { &hasty } else { &patient };
@@ -617,7 +617,7 @@ fn hostile(namespaces: bool) {
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
     assert_eq!(std::fs::read_to_string(canary.path()).unwrap(), "planted-secret");
     if namespaces {
-        // Not even its name.
+        // Not even its name is visible.
         let output =
             block_on(patient.run("import os\nos.path.exists(canary), os.path.exists('/etc/passwd')", &prelude))
                 .unwrap();
@@ -636,7 +636,7 @@ fn hostile_programs_without_namespaces() {
 }
 
 #[test]
-fn what_was_printed_before_the_time_out_is_shown() {
+fn output_before_a_python_time_out_is_shown() {
     let python = python(SHORT, true);
     let output = run(&python, "print('before')\nwhile True: pass");
     assert_eq!(output.text, "before\nTimeoutError: the program ran longer than 0.5 s");
@@ -644,7 +644,7 @@ fn what_was_printed_before_the_time_out_is_shown() {
 }
 
 #[test]
-fn an_interpreter_that_is_no_python_is_refused() {
+fn an_interpreter_that_is_not_python_is_refused() {
     for (interpreter, words) in
         [("/nonexistent/python3", "can't run"), ("/bin/true", "makes no sense"), ("/bin/false", "failed")]
     {
@@ -658,20 +658,20 @@ fn an_interpreter_that_is_no_python_is_refused() {
 }
 
 #[test]
-fn installed_packages_are_there_only_if_wanted() {
+fn installed_packages_need_site_packages() {
     let python =
         |site_packages| Python::new(PythonOptions { site_packages, timeout: LONG, ..PythonOptions::default() });
     let code = "import sys\nprint([p for p in sys.path if p.endswith('-packages')] != [])\nimport pip";
     let output = run(&python(false).unwrap(), code);
     assert_eq!(text(&output), ("False\nModuleNotFoundError: No module named 'pip'", false));
     let output = run(&python(true).unwrap(), code);
-    // Not every Python comes with pip; that packages are looked for is enough.
+    // Not every Python includes pip; it is enough that packages are searched.
     assert!(output.text.starts_with("True"), "{output:?}");
 }
 
 #[test]
 #[ignore = "a measurement"]
-fn round_trip() {
+fn python_call_round_trip_time() {
     for namespaces in [true, false] {
         let start = Instant::now();
         let python = python(LONG, namespaces);

@@ -1,5 +1,5 @@
---- {{name}}: programs that are graded by running them. A program runs in the sandbox; what the last one that works prints is
---- compared with what the policy has not seen.
+--- {{name}}: programs that are graded by running them. A program runs in the sandbox; the output of
+--- the last one that works is compared with a result that the policy has not seen.
 ---
 ---   r1 check {{file}}
 ---   r1 run {{file}}
@@ -8,21 +8,21 @@ local python = r1.tools.python { timeout = 5, memory = "256MiB" }
 
 local env = r1.env {
   tools = { python },
-  format = "retool", -- r1-nano writes its programs in <code>…</code>; leave this out for other models
-  max_steps = 3, -- reaching it truncates
+  format = "retool", -- the format of r1-nano; leave this out for other models
+  max_steps = 3, -- reaching this limit truncates
   reset = function(task) return { task = task, messages = { r1.user(task.problem) } } end,
   step = function(state, action)
     r1.push(state.messages, r1.assistant(action))
     if #action.tool_calls == 0 then return { done = true } end
     local result = r1.call_tools(action.tool_calls)[1]
     r1.push(state.messages, r1.observation(result))
-    -- The last program that works counts; one that fails can be mended.
+    -- The last program that works counts; the policy may correct one that fails.
     if result.ok then state.printed = result.content end
     return {}
   end,
 }
 
---- 1 for a program that prints the right result, 0.2 for one that runs.
+--- 1 for a program that prints the correct result, 0.2 for one that runs.
 local function reward(state, outcome)
   local ran = state.printed ~= nil
   local lines = string.split(state.printed or "", "\n")

@@ -1,7 +1,7 @@
---- {{name}}: an environment of its own: what it keeps, what a reply does, what the policy is shown.
+--- {{name}}: an environment with its own state, steps and observations.
 ---
---- A question with two tries. A reply may run a program, which costs a little, or answer; a wrong answer costs more and leaves
---- the next try.
+--- A question with two attempts. A reply may run a program, which has a small cost, or answer; a
+--- wrong answer costs more and leaves the second attempt.
 ---
 ---   r1 check {{file}}
 ---   r1 repl {{file}}
@@ -13,18 +13,18 @@ local TRIES = 2
 
 local env = r1.env {
   tools = { python },
-  format = "retool", -- r1-nano writes its programs in <code>…</code>; leave this out for other models
-  max_steps = 6, -- reaching it truncates; `done` terminates
-  -- A state is plain data, and a function of the task and the seed.
+  format = "retool", -- the format of r1-nano; leave this out for other models
+  max_steps = 6, -- reaching this limit truncates; `done` terminates
+  -- The state is plain data, and a function of the task and the seed.
   reset = function(task)
     return { answer = task.answer, solved = false, wrong = 0, programs = 0, messages = { r1.user(task.problem) } }
   end,
-  -- Whatever the policy writes must end in an observation or in `done`, never in an error.
+  -- Any reply must lead to an observation or to `done`, never to an error.
   step = function(state, action)
     r1.push(state.messages, r1.assistant(action))
     if #action.tool_calls > 0 then
       for _, result in ipairs(r1.call_tools(action.tool_calls)) do
-        r1.push(state.messages, r1.observation(result)) -- never trained on
+        r1.push(state.messages, r1.observation(result)) -- not trained on
       end
       state.programs += #action.tool_calls
       return { reward = -0.02 * #action.tool_calls }
@@ -34,14 +34,14 @@ local env = r1.env {
       state.solved = true
       return { reward = 1, done = true }
     end
-    -- Rewards on the way: each step earns or loses what it did itself.
+    -- Step rewards: each step gets the reward of its own action.
     state.wrong += 1
     if state.wrong < TRIES then r1.push(state.messages, r1.user("That is wrong. Try again.")) end
     return { reward = -0.2, done = state.wrong == TRIES }
   end,
 }
 
---- Nothing at the end but parts for the logs: the steps have earned everything.
+--- The outcome has only components for the logs: the steps have all the reward.
 local function reward(state, outcome)
   return {
     solved = { value = state.solved and 1 or 0, weight = 0 },

@@ -1,4 +1,4 @@
---- What {{file}} promises: r1 test {{test}}
+--- Tests of {{file}}: r1 test {{test}}
 
 local script = r1.script("{{beside}}")
 local task = { problem = "Ana has 43 boxes with 58 pens in each. How many pens in all?", answer = "2494" }

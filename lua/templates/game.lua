@@ -1,14 +1,14 @@
---- {{name}}: a game on a board. A lake with holes in the ice: find the way to the goal.
+--- {{name}}: a board game. A frozen lake with holes: find the way to the goal.
 ---
 ---   r1 check {{file}}
 ---   r1 repl {{file}}
 ---   r1 run {{file}}
 
 local SIZE = 3
--- As on a number pad. A reply may say anything; its last digit is the move.
+-- As on a number pad. The last digit of a reply is the move.
 local MOVES = { ["8"] = { -1, 0 }, ["2"] = { 1, 0 }, ["4"] = { 0, -1 }, ["6"] = { 0, 1 } }
 
--- The board as the policy sees it: P the player, G the goal, O a hole, _ ice.
+-- The board in the prompt: P the player, G the goal, O a hole, _ ice.
 local function draw(state)
   local lines = {}
   for row = 1, SIZE do
@@ -24,12 +24,12 @@ local function draw(state)
   return table.concat(lines, "\n")
 end
 
--- Steps from the player to the goal, holes aside.
+-- Number of steps from the player to the goal, without regard to holes.
 local function distance(state) return 2 * SIZE - state.row - state.column end
 
 local env = r1.env {
   max_steps = 8,
-  -- The board comes from the seed: the same seed, the same board.
+  -- The board depends only on the seed.
   reset = function(task)
     local state = { row = 1, column = 1, holes = {}, at_goal = false, messages = {} }
     for cell = 2, SIZE * SIZE - 1 do state.holes[cell] = math.random() < task.holes end
@@ -50,7 +50,7 @@ local env = r1.env {
     state.column = math.clamp(state.column + move[2], 1, SIZE)
     local cell = (state.row - 1) * SIZE + state.column
     state.at_goal = cell == SIZE * SIZE
-    -- A little for every step that comes nearer, taken back by one that goes away.
+    -- A small reward for every step towards the goal, subtracted for a step away from it.
     local nearer = 0.1 * (before - distance(state))
     if state.at_goal or state.holes[cell] then return { reward = nearer, done = true } end
     r1.push(state.messages, r1.user(draw(state)))

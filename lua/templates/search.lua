@@ -1,10 +1,10 @@
---- {{name}}: questions that are answered by searching. The pages lie in {{name}}_pages.jsonl, which is read once and indexed
---- once, however many trajectories search it. r1.http (with `needs = { "http" }`) can take its place.
+--- {{name}}: questions that need a search. The pages are in {{name}}_pages.jsonl, which is read and
+--- indexed once for all trajectories. r1.http (with `needs = { "http" }`) can replace it.
 ---
 ---   r1 check {{file}}
 ---   r1 run {{file}}
 
--- One JSON object a line: who it is about, its title, its text. Read-only; runs record its hash.
+-- One JSON object per line: person, title, text. Read-only; runs record its hash.
 local pages = r1.resource "{{name}}_pages.jsonl"
 local index = r1.text.index(pages, { column = "title" })
 
@@ -12,7 +12,7 @@ local search = r1.tool {
   name = "search",
   description = "Finds the page whose title is most like the query.",
   parameters = { code = { type = "string", description = "The query" } },
-  -- Beside its arguments a tool is given the state of the trajectory that called it.
+  -- A tool receives its arguments and the state of the trajectory.
   run = function(arguments, call)
     local hit = index:search(`{arguments.code} {call.state.task.about}`, 1)[1]
     local page = hit and pages[hit.index]
@@ -23,11 +23,11 @@ local search = r1.tool {
 
 local env = r1.env {
   tools = { search },
-  format = "retool", -- r1-nano writes its queries in <code>…</code>; leave this out for other models
-  max_steps = 4, -- reaching it truncates
+  format = "retool", -- the format of r1-nano; leave this out for other models
+  max_steps = 4, -- reaching this limit truncates
 }
 
---- 1 for the right answer, 0.1 for one in the right form.
+--- 1 for the correct answer, 0.1 for one in the required format.
 local function reward(state, outcome)
   local answer = r1.last_boxed(outcome.text)
   local correct = answer ~= nil and r1.math_equal(answer, state.task.answer)
@@ -38,7 +38,7 @@ local function reward(state, outcome)
   }
 end
 
--- What can only be known by looking it up: a model that guesses is wrong.
+-- The answer must be looked up: a guess is wrong.
 local function question()
   local page = pages[math.random(#pages)]
   if page.kind == "note" then

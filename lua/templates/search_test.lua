@@ -1,4 +1,4 @@
---- What {{file}} promises: r1 test {{test}}
+--- Tests of {{file}}: r1 test {{test}}
 
 local script = r1.script("{{beside}}")
 -- {{name}}_pages.jsonl has a note of Ana with 4213 in it.

@@ -1,5 +1,5 @@
---- {{name}}: questions that a tool helps with. The env's own reset and step are the usual ones: a reply without calls ends
---- the task, calls are answered.
+--- {{name}}: questions with a tool. The env uses the default reset and step: a reply without calls
+--- ends the task, calls are executed.
 ---
 ---   r1 check {{file}}
 ---   r1 run {{file}}
@@ -25,7 +25,7 @@ local calculate = r1.tool {
   parameters = { code = { type = "string", description = "The sum" } },
   run = function(arguments)
     local result = evaluate(string.match(arguments.code, "^print%((.*)%)$") or arguments.code)
-    -- What goes wrong is an answer too: the policy is shown it.
+    -- An error is also a result: it is shown to the policy.
     if result == nil then return nil, "this is not a sum of products of numbers" end
     return string.format("%d", result)
   end,
@@ -33,11 +33,11 @@ local calculate = r1.tool {
 
 local env = r1.env {
   tools = { calculate },
-  format = "retool", -- r1-nano writes its calls as <code>…</code>; leave this out for other models
-  max_steps = 3, -- reaching it truncates
+  format = "retool", -- the format of r1-nano; leave this out for other models
+  max_steps = 3, -- reaching this limit truncates
 }
 
---- 1 for the right answer; the number of calls is only logged.
+--- 1 for the correct answer; the number of calls is only logged.
 local function reward(state, outcome)
   local answer = r1.last_boxed(outcome.text) or string.match(outcome.text, "(%-?%d+)%D*$")
   local correct = answer ~= nil and r1.math_equal(answer, state.task.answer)

@@ -1,6 +1,7 @@
---- Arithmetic problems that want an interpreter, made by the thousand from a random stream.
---- Each returns { problem, answer, plan }, where `plan` is the list of programs a good solver runs, each with what the
---- interpreter answers; `prelude` is what the interpreter knows beforehand and the solver can only find out by asking.
+--- Arithmetic problems for an interpreter, generated from a random stream. Each returns { problem,
+--- answer, plan }, where `plan` lists the programs of a good solver with the results of the
+--- interpreter; `prelude` defines variables in the interpreter whose values a solver can only find
+--- by printing them.
 
 local names = { "Ana", "Bo", "Cleo", "Dev", "Eli", "Finn", "Gus", "Hana" }
 local things = { "apples", "books", "cards", "eggs", "lamps", "pens", "rings", "seeds" }
@@ -8,10 +9,10 @@ local places = { "boxes", "shelves", "crates", "bags" }
 
 local function pick(list) return list[math.random(#list)] end
 local function two_digits() return math.random(12, 98) end
---- Large enough that a product has four digits, too many to guess.
+--- Large enough for a product of four digits, too many to guess.
 local function factor() return math.random(32, 98) end
 
---- A name that appears nowhere else in the problem, with a number that has nothing to do with it.
+--- A name that occurs nowhere else in the problem, with an irrelevant number.
 local function distractor(thing)
   if math.random() < 0.5 then return "" end
   return string.format(" %s is %d years old.", pick(names), two_digits())
@@ -19,7 +20,7 @@ end
 
 local shapes = {}
 
---- One product, sometimes with a number that does not belong.
+--- One product, sometimes with an irrelevant number.
 function shapes.product()
   local n, each, thing = factor(), factor(), pick(things)
   local answer = n * each
@@ -60,7 +61,7 @@ local orders = {
   { text = "multiply %d by %d and take away %d", code = "print(%d*%d-%d)", sign = -1 },
 }
 
---- Two calls, the second written from what the first one printed.
+--- Two calls, where the second depends on the output of the first.
 function shapes.note()
   local order, a, b, c = pick(orders), factor(), factor(), two_digits()
   local text = string.format(order.text, a, b, c)
@@ -76,7 +77,8 @@ function shapes.note()
   }
 end
 
---- A variable that may be missing: the first program fails then, and a second one takes the number of the text.
+--- A variable that may be undefined: then the first program fails, and the second uses the number
+--- in the text.
 function shapes.stock()
   local stock, guess, each, thing = factor(), factor(), factor(), pick(things)
   local known = math.random() < 0.5
@@ -109,7 +111,7 @@ local function problem()
   return made
 end
 
---- The interpreter's schema, as the Hermes form shows it to the policy.
+--- The interpreter's schema in the Hermes format.
 local python_schema = {
   type = "function",
   ["function"] = {

@@ -1,5 +1,5 @@
---- The tool-call format of Search-R1 (arXiv:2503.09516): the policy writes `<search>words</search>` and stops there; what
---- was found goes on in the same turn as `<information>…</information>`.
+--- The tool-call format of Search-R1 (arXiv:2503.09516): the policy writes `<search>query</search>`
+--- and stops; the results follow in the same turn as `<information>…</information>`.
 
 return r1.format {
   name = "search_r1",

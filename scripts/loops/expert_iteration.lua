@@ -1,5 +1,5 @@
---- Expert iteration (arXiv:1705.08439, and STaR, arXiv:2203.14465), a training loop in Lua: sample, keep what was right, and
---- raise its likelihood.
+--- Expert iteration (arXiv:1705.08439, and STaR, arXiv:2203.14465) as a training loop in Lua:
+--- samples, keeps correct replies, and raises their likelihood.
 ---
 ---   r1 lua scripts/loops/expert_iteration.lua scripts/retool.lua trainer.steps=20
 

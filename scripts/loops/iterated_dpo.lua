@@ -1,5 +1,5 @@
---- Iterated DPO (arXiv:2305.18290 on pairs that the policy samples, as in arXiv:2404.19733), a training loop in Lua: of each
---- task's trajectories the best and the worst are a pair.
+--- Iterated DPO (arXiv:2305.18290 on pairs sampled from the policy, as in arXiv:2404.19733) as a
+--- training loop in Lua: the best and the worst trajectory of each task are a pair.
 ---
 ---   r1 lua scripts/loops/iterated_dpo.lua scripts/retool.lua trainer.steps=20
 
@@ -10,7 +10,8 @@ for place = 2, #arg do
 end
 local t = r1.training(arg[1] or "scripts/retool.lua", { name = "iterated-dpo", settings = settings })
 
--- The advantage is 1 on the tokens of the better trajectory and -1 on those of the other; a group is a pair.
+-- The advantage is 1 on the tokens of the better trajectory and -1 on those of the other; a group
+-- is a pair.
 local function dpo(b, options)
   local margin = (b.advantages * (b.logp - b.logp_ref)):sum("group")
   b:log("right", margin:gt(0))

@@ -1,4 +1,4 @@
-//! Sums, products, powers, units: the arithmetic part of the grammar. Names and functions are in [`super::names`].
+//! Parses sums, products, powers and units. Names and functions are in [`super::names`].
 
 use super::expr::{Expr, Function};
 use super::names::{named, symbol};
@@ -59,7 +59,7 @@ impl Parser<'_> {
                 let above = product(std::mem::take(&mut factors))?;
                 value = Expr::Quotient(Box::new(above), Box::new(self.signed()?));
             } else if self.unit()? {
-                // Kept apart from the value.
+                // The unit is stored separately from the value.
             } else if let Some(scale) = self.magnitude() {
                 factors.push(std::mem::replace(&mut value, scale));
             } else if let Some(fraction) = self.mixed(&value) {
@@ -94,7 +94,7 @@ impl Parser<'_> {
         None
     }
 
-    /// Whether a factor may begin here without a sign before it. A number may not: `2 3` is not 6.
+    /// Whether a factor may start here without a sign. A number may not: `2 3` is not 6.
     pub(super) fn begins_factor(&self) -> bool {
         match self.peek() {
             Some(Kind::Letter(_)) => !self.at_union_letter(),
@@ -126,10 +126,10 @@ impl Parser<'_> {
         }
     }
 
-    /// `\frac{3}{4}` or ` 3/4` behind a whole number: a mixed number.
+    /// `\frac{3}{4}` or ` 3/4` after a whole number: a mixed number.
     fn mixed(&mut self, before: &Expr) -> Option<Expr> {
         let Expr::Number { value, digits: 0 } = before else { return None };
-        if !value.is_whole() || !self.behind_number() {
+        if !value.is_whole() || !self.after_number() {
             return None;
         }
         let kinds =
@@ -173,11 +173,11 @@ impl Parser<'_> {
         Some(Expr::Quotient(Box::new(above), Box::new(below)))
     }
 
-    fn behind_number(&self) -> bool {
-        self.behind().is_some_and(|kind| matches!(kind, Kind::Number { .. }))
+    fn after_number(&self) -> bool {
+        self.previous().is_some_and(|kind| matches!(kind, Kind::Number { .. }))
     }
 
-    /// A unit at this place, which is kept apart from the value.
+    /// A unit at this place, stored separately from the value.
     fn unit(&mut self) -> Option<bool> {
         if self.mark('%') || self.command("%") {
             self.units.push("%".to_owned());
@@ -215,7 +215,7 @@ impl Parser<'_> {
                     if !self.at_connector()
                         && named(word).is_none()
                         && words::magnitude(word).is_none()
-                        && (!words.is_empty() || (self.behind_value() && words::is_unit(word, self.spaced()))) =>
+                        && (!words.is_empty() || (self.after_value() && words::is_unit(word, self.spaced()))) =>
                 {
                     words += " ";
                     words += word;
@@ -242,9 +242,9 @@ impl Parser<'_> {
         Some(true)
     }
 
-    /// Whether the token before ends a number, so that a word behind it is a unit.
-    fn behind_value(&self) -> bool {
-        match self.behind() {
+    /// Whether the previous token ends a number, so that a following word is a unit.
+    fn after_value(&self) -> bool {
+        match self.previous() {
             Some(Kind::Number { .. } | Kind::Mark('}' | ')')) => true,
             Some(Kind::Word(word) | Kind::Text(word)) => words::magnitude(word).is_some(),
             _ => false,
@@ -252,7 +252,7 @@ impl Parser<'_> {
     }
 
     fn magnitude(&mut self) -> Option<Expr> {
-        let (Some(Kind::Word(word) | Kind::Text(word)), true) = (self.peek(), self.behind_value()) else { return None };
+        let (Some(Kind::Word(word) | Kind::Text(word)), true) = (self.peek(), self.after_value()) else { return None };
         let power = words::magnitude(word)?;
         self.skip(1);
         Some(Expr::Number { value: Rational::whole(10).power(i64::from(power))?, digits: 0 })
@@ -260,7 +260,7 @@ impl Parser<'_> {
 
     pub(super) fn power(&mut self) -> Option<Expr> {
         let mut base = self.atom()?;
-        // `5!`, `5!!` is something else; `5!=` is a relation.
+        // `5!`; `5!!` is a double factorial and `5!=` a relation.
         if matches!(self.peek(), Some(Kind::Mark('!')))
             && !matches!(self.ahead(1).map(|token| &token.kind), Some(Kind::Mark('=' | '!')))
         {

@@ -1,4 +1,4 @@
-//! Whether two expressions say the same.
+//! Compares two expressions for equality.
 
 use super::equation::Equation;
 use super::exact::{self, Budget, Point};
@@ -7,20 +7,24 @@ use super::float;
 use super::number::{Gaussian, Rational};
 use super::sets;
 
-/// Work of one comparison; a few milliseconds.
+/// Maximum work of one comparison; a few milliseconds.
 const WORK: u64 = 400_000;
 
-/// Points at which expressions with symbols are evaluated, and how many of them have to be defined.
+/// Number of points at which expressions with symbols are evaluated, and how many of them must be
+/// defined.
 const POINTS: u32 = 8;
 const DEFINED: usize = 3;
 
-/// Fewest significant digits of a decimal that may stand for a number without a finite decimal expansion.
+/// Minimum number of significant digits of a decimal that may equal a number without a finite
+/// decimal expansion.
 const DIGITS: usize = 12;
 
-/// Most significant digits of a literal among roots and functions, which are evaluated in double precision.
+/// Maximum number of significant digits of a literal next to roots and functions, which are
+/// evaluated in double precision.
 const PRECISE: usize = 9;
 
-/// Largest closed value that is compared in double precision: `10^{16}+\sqrt{2}` is not told from `10^{16}`.
+/// Largest closed value that is compared in double precision: `10^{16}+\sqrt{2}` can't be
+/// distinguished from `10^{16}`.
 const LARGE: f64 = 1e9;
 
 pub(super) struct Comparison {
@@ -38,8 +42,9 @@ impl Comparison {
         Point { salt: self.salt, index, budget: &self.budget }
     }
 
-    /// Whether `answer` says what `reference` says. The order matters in one case: an interval answers a reference that
-    /// is an inequality, but an inequality does not answer a reference that is an interval.
+    /// Whether `answer` equals `reference`. The order matters in one case: an interval equals a
+    /// reference that is an inequality, but an inequality does not equal a reference that is an
+    /// interval.
     pub(super) fn equal(&self, answer: &Expr, reference: &Expr) -> bool {
         if self.budget.spend(4).is_none() {
             return false;
@@ -64,13 +69,13 @@ impl Comparison {
         }
     }
 
-    /// Equal one by one.
+    /// Whether the elements are pairwise equal.
     pub(super) fn each(&self, a: &[Expr], b: &[Expr]) -> bool {
         a.len() == b.len() && a.iter().zip(b).all(|(a, b)| self.equal(a, b))
     }
 
-    /// A unit may be left out on one side; two different units make two different answers. A percent sign is read as
-    /// the number or as its hundredth where the other side has none.
+    /// A unit may be missing on one side; two different units are two different answers. If only
+    /// one side has a percent sign, it may mean the number or its hundredth.
     fn with_units(&self, answer: &Expr, reference: &Expr) -> bool {
         let (a, unit_a) = bare(answer);
         let (b, unit_b) = bare(reference);
@@ -86,7 +91,7 @@ impl Comparison {
         }
     }
 
-    /// A word and the product of its letters are the same.
+    /// A word equals the product of its letters.
     fn spelled(a: &Expr, b: &Expr) -> bool {
         let spell = |expr: &Expr| -> Option<String> {
             match expr {
@@ -112,7 +117,7 @@ impl Comparison {
         }
     }
 
-    /// Relations against each other and against values; `None` if there is no relation.
+    /// Compares relations with each other and with values; `None` without a relation.
     fn relations(&self, answer: &Expr, reference: &Expr) -> Option<bool> {
         match (Equation::of(answer), Equation::of(reference)) {
             (None, None) => None,
@@ -139,7 +144,8 @@ impl Comparison {
                 return true;
             }
         }
-        // `2x + 4y = 3` and `y = (3 - 2x) / 4`: one difference of the sides is a multiple of the other.
+        // `2x + 4y = 3` and `y = (3 - 2x) / 4`: one difference of the sides is a multiple of the
+        // other.
         let ([sign_a], [sign_b]) = (a.signs.as_slice(), b.signs.as_slice()) else { return false };
         let [left_a, right_a, left_b, right_b] =
             [&a.terms[0], &a.terms[1], &b.terms[0], &b.terms[1]].map(|term| (**term).clone());
@@ -189,13 +195,14 @@ impl Comparison {
         (!constant).then(|| ratio.as_real().is_some_and(|ratio| !ratio.is_negative()))
     }
 
-    /// Values: exactly where both are rational functions, at several points in double precision otherwise.
+    /// Compares values: exactly if both are rational functions, otherwise at several points in
+    /// double precision.
     fn scalars(&self, a: &Expr, b: &Expr) -> bool {
         if let (Some(a), Some(b)) = (infinite(a), infinite(b)) {
             return a == b;
         }
         let closed = !a.has_symbol() && !b.has_symbol();
-        if closed && let Some(equal) = self.written_out(a, b) {
+        if closed && let Some(equal) = self.decimal_equals(a, b) {
             return equal;
         }
         let wanted = if a.any(&is_open) || b.any(&is_open) { DEFINED } else { 1 };
@@ -215,8 +222,9 @@ impl Comparison {
         self.nearly(a, b, if closed { 1 } else { DEFINED })
     }
 
-    /// A decimal against a number without a finite decimal expansion; `None` if this is something else.
-    fn written_out(&self, a: &Expr, b: &Expr) -> Option<bool> {
+    /// Compares a decimal with a number without a finite decimal expansion; `None` for other
+    /// expressions.
+    fn decimal_equals(&self, a: &Expr, b: &Expr) -> Option<bool> {
         let (decimal, digits, other) = match (decimal(a), decimal(b)) {
             (Some(digits), None) => (a, digits, b),
             (None, Some(digits)) => (b, digits, a),
@@ -238,7 +246,7 @@ impl Comparison {
         Some(y.is_real() && (x.value - y.value).norm() <= unit * y.value.norm() + 4.0 * y.error)
     }
 
-    /// The exact factors of a product, multiplied, and the others.
+    /// The product of a product's exact factors, and the remaining factors.
     fn factored(&self, expr: &Expr) -> (Option<Gaussian>, Expr) {
         let parts: Vec<Expr> = match expr {
             Expr::Product(parts) => parts.clone(),
@@ -281,7 +289,8 @@ impl Comparison {
             if x.agrees(y) {
                 found += 1;
             } else if index.is_multiple_of(2) || (x.is_real() && y.is_real()) {
-                // At points with negative coordinates roots and logarithms may be on other branches.
+                // At points with negative coordinates roots and logarithms may use different
+                // branches.
                 return false;
             }
             if wanted == 1 {
@@ -292,7 +301,7 @@ impl Comparison {
     }
 }
 
-/// The significant decimal digits that a double needs.
+/// The significant decimal digits of a double.
 fn significant(value: f64) -> usize {
     let text = format!("{value:e}");
     let mantissa = text.split('e').next().unwrap_or_default();
@@ -332,7 +341,7 @@ fn is_percent(unit: &str) -> bool {
     unit.split(' ').any(|word| word == "%")
 }
 
-/// `dollar` and `dollar` are the same, and so are `degree` and `degree %`.
+/// `dollar` equals `dollar`, and `degree` equals `degree %`.
 fn same_unit(a: &str, b: &str) -> bool {
     a == b || a.split(' ').next() == Some(b) || b.split(' ').next() == Some(a)
 }

@@ -1,4 +1,4 @@
-//! Equations and inequalities: chains of terms, and what they assign.
+//! Equations and inequalities: chains of terms, and the values they assign.
 
 use super::expr::{Expr, Relation};
 
@@ -9,7 +9,7 @@ pub(super) struct Equation<'a> {
 }
 
 impl<'a> Equation<'a> {
-    /// `x = 1/3 \approx 0.33` is read without its approximation.
+    /// `x = 1/3 \approx 0.33` is parsed without its approximation.
     pub(super) fn of(expr: &'a Expr) -> Option<Self> {
         let Expr::Related { first, rest } = expr else { return None };
         let mut terms = vec![&**first];
@@ -42,7 +42,8 @@ impl<'a> Equation<'a> {
         self.all_equal().then_some((name, last))
     }
 
-    /// What a bare value is compared with: the value of an assignment, or the end of a chain of numbers.
+    /// The value compared with a bare value: that of an assignment, or the end of a chain of
+    /// numbers.
     pub(super) fn value(&self) -> Option<Expr> {
         let closed = self.all_equal() && self.terms.iter().all(|term| !term.has_symbol());
         let last = self.terms.last()?;

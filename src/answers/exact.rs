@@ -1,8 +1,9 @@
 //! Exact evaluation: rational functions of the symbols, `\pi`, `e` and `i`, at rational points.
 //!
-//! `\pi` and `e` are transcendental, so an identity of rational functions holds for them if and only if it holds for
-//! variables in their place. Two different rational functions agree at a random point with negligible probability
-//! (Schwartz and Zippel), and the points depend on the answers compared.
+//! `\pi` and `e` are transcendental, so an identity of rational functions holds for them if and
+//! only if it holds with variables instead. Two different rational functions agree at a random
+//! point with negligible probability (Schwartz-Zippel lemma), and the points depend on the answers
+//! compared.
 
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,7 +14,7 @@ use super::number::{Gaussian, Rational};
 /// Largest argument of a factorial, and of a binomial coefficient.
 const FACTORIAL: i64 = 400;
 
-/// Work left for one comparison, in evaluated nodes and machine words of their values.
+/// The remaining work of one comparison, in evaluated nodes and machine words of their values.
 pub(super) struct Budget(Cell<u64>);
 
 impl Budget {
@@ -21,7 +22,7 @@ impl Budget {
         Self(Cell::new(work))
     }
 
-    /// Takes `work`; `None` when it is used up.
+    /// Subtracts `work`; `None` when none is left.
     pub(super) fn spend(&self, work: u64) -> Option<()> {
         let left = self.0.get().checked_sub(work);
         self.0.set(left.unwrap_or(0));
@@ -51,7 +52,7 @@ impl Point<'_> {
     }
 }
 
-/// The exact value; `None` where it is not a rational function, not defined at the point, or too long.
+/// The exact value; `None` if it is not a rational function, undefined at the point, or too long.
 pub(super) fn evaluate(expr: &Expr, point: Point) -> Option<Gaussian> {
     let value = inner(expr, point)?;
     point.budget.spend(value.cost())?;
@@ -91,7 +92,7 @@ fn inner(expr: &Expr, point: Point) -> Option<Gaussian> {
 }
 
 fn power(base: &Gaussian, exponent: &Expr, point: Point) -> Option<Gaussian> {
-    // A symbol's value in the exponent would make the exponent arbitrary.
+    // With a symbol in the exponent the exponent would be arbitrary.
     if exponent.any(&|part| matches!(part, Expr::Symbol(_) | Expr::Constant(_))) {
         return None;
     }
@@ -100,7 +101,7 @@ fn power(base: &Gaussian, exponent: &Expr, point: Point) -> Option<Gaussian> {
     if let Some(whole) = exponent.as_i64() {
         return if base.is_zero() && whole <= 0 { None } else { base.power(whole) };
     }
-    // `4^{1/2}`: exact if the root is rational; a negative base has other roots as well.
+    // `4^{1/2}` is exact if the root is rational; a negative base has other roots as well.
     let base = base.as_real().filter(|base| !base.is_negative())?;
     for degree in 2..=12_i64 {
         let whole = exponent.multiply(&Rational::whole(degree))?;
@@ -113,7 +114,7 @@ fn power(base: &Gaussian, exponent: &Expr, point: Point) -> Option<Gaussian> {
 }
 
 fn call(function: Function, arguments: &[Expr], point: Point) -> Option<Gaussian> {
-    // Only closed arguments: `|x|` and `\sqrt{x^2}` are no rational functions of x.
+    // Only closed arguments: `|x|` and `\sqrt{x^2}` are not rational functions of x.
     let names = |part: &Expr| matches!(part, Expr::Symbol(_) | Expr::Constant(_));
     if arguments.iter().any(|argument| argument.any(&names)) {
         return None;
@@ -158,7 +159,7 @@ fn call(function: Function, arguments: &[Expr], point: Point) -> Option<Gaussian
     Some(Gaussian::real(value))
 }
 
-/// `\log_2 8`: exact if the value is a whole power of the base.
+/// `\log_2 8` is exact if the value is an integer power of the base.
 fn logarithm(base: &Rational, value: &Rational, point: Point) -> Option<Rational> {
     let one = Rational::whole(1);
     if *base <= one || *value <= Rational::whole(0) {

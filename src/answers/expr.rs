@@ -1,8 +1,8 @@
-//! What an answer says, as a tree.
+//! The expression tree of an answer.
 
 use super::number::Rational;
 
-/// Named numbers.
+/// Mathematical constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Constant {
     Pi,
@@ -11,7 +11,7 @@ pub(super) enum Constant {
     Infinity,
 }
 
-/// Functions of one argument, and those with a second one where it is said.
+/// Functions of one argument; those with two arguments list them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Function {
     Sin,
@@ -40,7 +40,7 @@ pub(super) enum Function {
     Root,
 }
 
-/// How two sides of a relation stand to each other.
+/// The relation between two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Relation {
     Equal,
@@ -67,31 +67,32 @@ impl Relation {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Expr {
-    /// A literal. `digits` counts the significant digits of a decimal, and is 0 for whole numbers.
+    /// A literal. `digits` is the number of significant digits of a decimal, and 0 for whole
+    /// numbers.
     Number {
         value: Rational,
         digits: usize,
     },
-    /// `204_5`: compared digit by digit, since the base is part of the answer.
+    /// `204_5`: compared digit by digit, because the base is part of the answer.
     Based {
         digits: String,
         base: String,
     },
-    /// A variable, a word, or a phrase; also what could not be read as mathematics.
+    /// A variable, a word or a phrase; also text that is not mathematics.
     Symbol(String),
     Constant(Constant),
     Sum(Vec<Expr>),
     Product(Vec<Expr>),
     Quotient(Box<Expr>, Box<Expr>),
     Negative(Box<Expr>),
-    /// `±x`, or `∓x` where `minus_first`.
+    /// `±x`, or `∓x` if `minus_first`.
     PlusMinus {
         of: Box<Expr>,
         minus_first: bool,
     },
     Power(Box<Expr>, Box<Expr>),
     Call(Function, Vec<Expr>),
-    /// A value and its unit; `%` is one.
+    /// A value and its unit; `%` is a unit.
     Unit(Box<Expr>, String),
     /// `a : b : c`
     Ratio(Vec<Expr>),
@@ -124,12 +125,12 @@ impl Expr {
         Self::Negative(Box::new(self))
     }
 
-    /// The expression, with 0 left in its place.
+    /// Returns the expression and replaces it by 0.
     pub(super) fn take(&mut self) -> Self {
         std::mem::replace(self, Self::whole(0))
     }
 
-    /// The direct parts.
+    /// The direct children.
     pub(super) fn parts(&self) -> Vec<&Expr> {
         match self {
             Self::Number { .. } | Self::Based { .. } | Self::Symbol(_) | Self::Constant(_) => Vec::new(),
@@ -148,7 +149,7 @@ impl Expr {
         }
     }
 
-    /// The same with every direct part replaced.
+    /// The same expression with every direct child replaced.
     fn map(&self, change: &dyn Fn(&Expr) -> Expr) -> Expr {
         let all = |parts: &[Expr]| parts.iter().map(change).collect::<Vec<_>>();
         let boxed = |part: &Expr| Box::new(change(part));
@@ -175,7 +176,7 @@ impl Expr {
         }
     }
 
-    /// Whether `test` holds for this or any part of it.
+    /// Whether `test` holds for the expression or any of its descendants.
     pub(super) fn any(&self, test: &dyn Fn(&Expr) -> bool) -> bool {
         test(self) || self.parts().into_iter().any(|part| part.any(test))
     }
@@ -184,12 +185,12 @@ impl Expr {
         self.any(&|part| matches!(part, Self::Symbol(_)))
     }
 
-    /// Whether this names something: symbols, and no number among them.
+    /// Whether it is a name: it has symbols and no number.
     pub(super) fn is_name(&self) -> bool {
         self.has_symbol() && !self.any(&|part| matches!(part, Self::Number { .. } | Self::Based { .. }))
     }
 
-    /// Both readings of an expression with `±`; the expression itself where there is none.
+    /// Both values of an expression with `±`; otherwise the expression itself.
     pub(super) fn readings(&self) -> Vec<Expr> {
         if self.any(&|part| matches!(part, Self::PlusMinus { .. })) {
             vec![self.chosen(true), self.chosen(false)]

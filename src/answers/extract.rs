@@ -1,8 +1,10 @@
-//! The final answer of a reply: the last `\boxed{…}`, what follows "the final answer is", the last formula.
+//! Extracts the final answer of a reply: the last `\boxed{…}`, the text after "the final answer
+//! is", or the last formula.
 //!
-//! The rules follow those of Math-Verify (Apache-2.0, github.com/huggingface/Math-Verify) where a reply states its
-//! answer. One is left out on purpose: the last number of a text that states none is not taken for an answer.
-//! There is no recursion, and the time is linear in the text.
+//! The rules follow those of Math-Verify (Apache-2.0, github.com/huggingface/Math-Verify) for
+//! replies that state an answer. One is omitted deliberately: the last number of a text without a
+//! stated answer is not an answer. There is no recursion, and the time is linear in the length of
+//! the text.
 
 /// The content of the last `\boxed{…}` (or `\fbox{…}`), braces balanced.
 pub fn last_boxed(text: &str) -> Option<&str> {
@@ -17,7 +19,7 @@ pub fn tagged_answer(text: &str) -> Option<&str> {
     Some(text[start..end].trim())
 }
 
-/// The range inside the braces that open at `at`, white space before them skipped.
+/// The range inside the braces that open at `at` or after white space there.
 fn content(text: &str, at: usize) -> Option<std::ops::Range<usize>> {
     let rest = text[at..].trim_start();
     let inner = rest.strip_prefix('{')?;
@@ -41,16 +43,17 @@ fn content(text: &str, at: usize) -> Option<std::ops::Range<usize>> {
     None
 }
 
-/// Most boxes that are read as one answer, and the longest text between two of them.
+/// Maximum number of boxes that form one answer, and maximum length of the text between two of
+/// them.
 const BOXES: usize = 16;
 const BETWEEN: usize = 60;
 
-/// The end of a reply in which its last formula is looked for, and the longest formula, in bytes.
+/// Bytes at the end of a reply that are searched for the last formula, and the maximum length of a
+/// formula.
 const TAIL: usize = 8000;
 const FORMULA: usize = 2000;
 
-/// What the text answers, still as text: without the reply around it, and without the signs that only say that this is
-/// mathematics.
+/// The text of the final answer, without surrounding text and without the delimiters of formulas.
 pub(super) fn final_answer(text: &str) -> String {
     let text =
         text.rsplit_once("</think>").map(|(_, rest)| rest).filter(|rest| !rest.trim().is_empty()).unwrap_or(text);
@@ -70,8 +73,8 @@ pub(super) fn final_answer(text: &str) -> String {
     }
 }
 
-/// What the last sentence that ends in "is …" says, for text that is no answer by itself. A number loses its unit:
-/// `25 m²` is a quantity in prose, though it may be a product in a formula.
+/// The end of the last sentence with "is …", for text that is not an answer by itself. A number
+/// loses its unit: in prose `25 m²` is a quantity, in a formula it may be a product.
 pub(super) fn predicate(text: &str) -> Option<String> {
     let (_, rest) = text.rsplit_once(" is ")?;
     let rest = rest.trim().trim_end_matches('.');
@@ -83,11 +86,11 @@ pub(super) fn predicate(text: &str) -> Option<String> {
 
 struct Boxes {
     text: String,
-    /// Where the last box ends.
+    /// The end of the last box.
     end: usize,
 }
 
-/// The last box, and those before it that belong to the same answer: `\boxed{1}` and `\boxed{2}`.
+/// The last box, and earlier ones that belong to the same answer: `\boxed{1}` and `\boxed{2}`.
 fn boxes(text: &str) -> Option<Boxes> {
     let marker = "\\boxed";
     let start = text.rfind(marker)?;
@@ -105,16 +108,16 @@ fn boxes(text: &str) -> Option<Boxes> {
         next = before;
     }
     contents.reverse();
-    let mut said = contents.join(", ");
+    let mut content = contents.join(", ");
     // `$\boxed{28}$ percent`
-    let behind = text[end..].trim_start_matches(|c: char| c == '$' || c.is_whitespace());
-    if ["%", "\\%", "percent", "pct"].iter().any(|sign| behind.starts_with(sign)) {
-        said.push('%');
+    let after = text[end..].trim_start_matches(|c: char| c == '$' || c.is_whitespace());
+    if ["%", "\\%", "percent", "pct"].iter().any(|sign| after.starts_with(sign)) {
+        content.push('%');
     }
-    Some(Boxes { text: said, end })
+    Some(Boxes { text: content, end })
 }
 
-/// Whether the text between two boxes says that both are the answer.
+/// Whether the text between two boxes joins them into one answer.
 fn joins(between: &str) -> bool {
     if between.len() > BETWEEN {
         return false;
@@ -129,7 +132,7 @@ fn joins(between: &str) -> bool {
     words.any(|word| matches!(word, "and" | "or"))
 }
 
-/// What follows the last of the anchors, up to the end of its sentence.
+/// The text after the last of the anchors, up to the end of its sentence.
 fn stated(text: &str, anchors: &[&str]) -> Option<String> {
     let lower = text.to_ascii_lowercase();
     let (start, anchor) = anchors.iter().filter_map(|anchor| Some((lower.rfind(anchor)?, anchor))).max()?;
@@ -141,7 +144,7 @@ fn stated(text: &str, anchors: &[&str]) -> Option<String> {
     if let Some(formula) = formula(sentence) {
         return Some(formula);
     }
-    // "Jane started 3 hours ago": the number, if there is one alone.
+    // "Jane started 3 hours ago": the number, if it is the only one.
     let prose = sentence.split_whitespace().filter(|word| word.chars().any(char::is_alphabetic)).count() >= 3;
     let mut numbers = sentence.split_whitespace().filter(|word| word.starts_with(|c: char| c.is_ascii_digit()));
     match (prose, numbers.next(), numbers.next()) {
@@ -167,13 +170,13 @@ fn sentence(text: &str) -> &str {
     text
 }
 
-/// A piece of text: a formula between its signs, or prose.
+/// A part of a text: a formula between its delimiters, or prose.
 struct Piece<'a> {
     math: bool,
     text: &'a str,
 }
 
-/// Splits at `$…$`, `$$…$$`, `\(…\)` and `\[…\]`. Those of one line may hold no line break.
+/// Splits at `$…$`, `$$…$$`, `\(…\)` and `\[…\]`. Inline formulas may not contain a line break.
 fn pieces(text: &str) -> Vec<Piece<'_>> {
     let mut out = Vec::new();
     let (mut prose, mut at) = (0, 0);
@@ -189,7 +192,7 @@ fn pieces(text: &str) -> Vec<Piece<'_>> {
         } else if rest.starts_with("\\(") {
             ("\\(", "\\)")
         } else {
-            // Any other command, `\$` and `\\` among them.
+            // Any other command, including `\$` and `\\`.
             let next = rest[1..].chars().next().map_or(0, char::len_utf8);
             at = start + 1 + next;
             continue;
@@ -213,7 +216,7 @@ fn pieces(text: &str) -> Vec<Piece<'_>> {
     out
 }
 
-/// The last [`TAIL`] bytes, from the beginning of a line where there is one.
+/// The last [`TAIL`] bytes, from the start of a line if possible.
 fn tail(text: &str) -> &str {
     let Some(mut from) = text.len().checked_sub(TAIL) else { return text };
     while !text.is_char_boundary(from) {
@@ -223,7 +226,7 @@ fn tail(text: &str) -> &str {
     rest.split_once('\n').map_or(rest, |(_, lines)| lines)
 }
 
-/// Where `close` begins, not escaped, and on the same line for the signs of one line.
+/// The start of `close`, not escaped; inline delimiters must be on the same line.
 fn closing(text: &str, close: &str) -> Option<usize> {
     let one_line = matches!(close, "$" | "\\)");
     let mut escaped = false;
@@ -239,8 +242,9 @@ fn closing(text: &str, close: &str) -> Option<usize> {
     None
 }
 
-/// The last formula of a text, with those before it that are joined to it by "and", "or" or a comma. A text that is all
-/// formula but for connectors and a unit stays whole. `None` for a text without a formula.
+/// The last formula of a text, with earlier ones joined to it by "and", "or" or a comma. A text
+/// that consists of formulas, connectors and a unit is returned unchanged. `None` for a text
+/// without a formula.
 fn formula(text: &str) -> Option<String> {
     let pieces = pieces(tail(text));
     let last = pieces.iter().rposition(|piece| piece.math)?;

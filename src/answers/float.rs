@@ -1,28 +1,28 @@
-//! Numerical evaluation in double precision, with a bound of the rounding error.
+//! Evaluates in double precision with a bound on the rounding error.
 //!
-//! Roots, logarithms and other functions have no exact value here. They are compared at several points; the error that
-//! the evaluation may have made is carried along, so that a sum that cancels is not taken for zero.
+//! Roots, logarithms and other functions have no exact value here. They are compared at several
+//! points; each value carries a bound on its error, so that cancellation is not mistaken for zero.
 
 use num_complex::Complex64;
 
 use super::exact::Point;
 use super::expr::{Constant, Expr, Function};
 
-/// A value and how far the true one may be.
+/// A value and a bound on its error.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Approximate {
     pub(super) value: Complex64,
     pub(super) error: f64,
 }
 
-/// Unit roundoff, twice, for what libm adds.
+/// Twice the unit roundoff, because libm adds its own error.
 const EPSILON: f64 = f64::EPSILON * 2.0;
 
-/// Relative difference below which two evaluations are equal, beyond their errors.
+/// Relative difference below which two evaluations are equal, in addition to their errors.
 pub(super) const TOLERANCE: f64 = 1e-13;
 
-/// Largest relative error of a value that is still compared.
-const BLURRED: f64 = 1e-9;
+/// Maximum relative error of a value that is compared.
+const MAX_ERROR: f64 = 1e-9;
 
 impl Approximate {
     fn rounded(value: Complex64, error: f64) -> Option<Self> {
@@ -30,11 +30,11 @@ impl Approximate {
         (value.is_finite() && error.is_finite()).then_some(Self { value, error })
     }
 
-    /// Whether both may be the same number, and are known well enough to say so.
+    /// Whether both may be the same number and are accurate enough to tell.
     pub(super) fn agrees(self, other: Self) -> bool {
         let size = self.value.norm().max(other.value.norm());
         let error = self.error + other.error;
-        error <= BLURRED * size.max(1e-3) && (self.value - other.value).norm() <= TOLERANCE * size + 4.0 * error
+        error <= MAX_ERROR * size.max(1e-3) && (self.value - other.value).norm() <= TOLERANCE * size + 4.0 * error
     }
 
     pub(super) fn is_real(self) -> bool {
@@ -67,7 +67,7 @@ impl Approximate {
         Self::rounded(quotient, 2.0 * (self.error + quotient.norm() * other.error) / below)
     }
 
-    /// A function's value; its error is that of the argument times the slope there.
+    /// A function's value; its error is the argument's error times the slope.
     fn apply(self, function: impl Fn(Complex64) -> Complex64) -> Option<Self> {
         let value = function(self.value);
         let step = (self.value.norm() * 1e-7).max(1e-9);
@@ -77,7 +77,7 @@ impl Approximate {
     }
 }
 
-/// The value at the point; `None` where it is undefined, infinite or unknown.
+/// The value at the point; `None` if it is undefined, infinite or unknown.
 pub(super) fn evaluate(expr: &Expr, point: Point) -> Option<Approximate> {
     point.budget.spend(2)?;
     let each = |part: &Expr| evaluate(part, point);
@@ -163,7 +163,7 @@ fn call(function: Function, arguments: &[Approximate]) -> Option<Approximate> {
     }
 }
 
-/// The real root of a negative number where the degree is odd; the principal one otherwise.
+/// The real root of a negative number if the degree is odd; otherwise the principal one.
 fn root(degree: Approximate, x: Approximate) -> Option<Approximate> {
     let count = degree.value.re.round();
     if degree.value != Complex64::new(count, 0.0) || !(1.0..=64.0).contains(&count) {

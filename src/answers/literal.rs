@@ -1,5 +1,5 @@
-//! Numbers in text: thousands separators, repeating decimals, exponents. They are read before the grammar,
-//! because only the text tells `1,000` from the pair `1, 000`.
+//! Lexes numbers: thousands separators, repeating decimals, exponents. This happens before parsing,
+//! because only the text distinguishes `1,000` from the pair `1, 000`.
 
 use super::number::Rational;
 use super::token::{Kind, Lexer};
@@ -13,7 +13,8 @@ impl Lexer<'_> {
         self.chars[from..self.at].iter().collect()
     }
 
-    /// Where the next group of exactly three digits begins, behind the separator at the current place.
+    /// The start of the next group of exactly three digits, after the separator at the current
+    /// position.
     fn group(&self) -> Option<usize> {
         let mut at = self.at;
         let skip = |at: &mut usize| {
@@ -22,7 +23,7 @@ impl Lexer<'_> {
             }
         };
         let follows = |at: usize, text: &str| text.chars().enumerate().all(|(i, c)| self.chars.get(at + i) == Some(&c));
-        // Separators that LaTeX authors write for thousands stand in brackets too; a bare comma only outside.
+        // LaTeX thousands separators are also accepted in brackets; a bare comma only outside.
         let mut braced = at;
         skip(&mut braced);
         let sure = if follows(braced, "{,") {
@@ -79,7 +80,7 @@ impl Lexer<'_> {
         if self.peek(0) == Some('.') {
             let digit = self.peek(1).is_some_and(|c| c.is_ascii_digit());
             let repeats = self.peek(1) == Some('\\');
-            // A full stop behind a number is no decimal point.
+            // A full stop after a number is not a decimal point.
             if digit || repeats || self.at + 1 == self.chars.len() {
                 self.at += 1;
                 decimal = digit || repeats;
@@ -95,7 +96,7 @@ impl Lexer<'_> {
             }
         }
         if self.peek(0) == Some('.') && self.peek(1).is_some_and(|c| c.is_ascii_digit()) {
-            // `1.2.3` is no number.
+            // `1.2.3` is not a number.
             return None;
         }
         let repeated = if decimal && self.repeats() { Some(self.repeated()?) } else { None };
@@ -124,13 +125,13 @@ impl Lexer<'_> {
         self.repetition().is_some()
     }
 
-    /// The command at this place that marks repeating digits.
+    /// The command at this position that marks repeating digits.
     fn repetition(&self) -> Option<&'static str> {
         let rest: String = self.chars[self.at..].iter().take(12).collect();
         ["\\overline", "\\bar", "\\dot"].into_iter().find(|name| rest.starts_with(*name))
     }
 
-    /// `\overline{36}`, `\bar{3}` or `\dot{3}` behind the decimal point.
+    /// `\overline{36}`, `\bar{3}` or `\dot{3}` after the decimal point.
     fn repeated(&mut self) -> Option<String> {
         self.at += self.repetition()?.len();
         let braced = self.peek(0) == Some('{');

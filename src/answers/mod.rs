@@ -1,18 +1,20 @@
-//! Final answers: reading them out of replies and comparing them.
+//! Final answers: extracted from replies and compared.
 //!
-//! [`math_equal`] grades text that a policy is optimised against, so a wrong answer that passes is a reward hack, and
-//! slow input is an attack. Its steps:
+//! A policy is optimised against [`math_equal`], so a wrong answer that passes is a reward hack,
+//! and slow input is an attack. Its steps:
 //!
 //! 1. `extract`: the final answer of a reply.
-//! 2. `token`, `literal`, `parse`, `arithmetic`, `names`: LaTeX or plain text to an expression; text that is no
-//!    mathematics stays text.
+//! 2. `token`, `literal`, `parse`, `arithmetic`, `names`: LaTeX or plain text to an expression;
+//!    other text stays text.
 //! 3. `compare`, `equation`, `sets`: units, relations, sets and lists, then values.
-//! 4. `exact`: rational functions of the variables, `\pi`, `e` and `i` are compared exactly, at rational points;
-//!    `float`: roots and other functions in double precision at several points, with a bound of the rounding error.
+//! 4. `exact`: rational functions of the variables, `\pi`, `e` and `i` are compared exactly at
+//!    rational points; `float`: roots and other functions in double precision at several points,
+//!    with a bound on the rounding error.
 //!
-//! The length of an answer, the depth of its nesting, the size of its numbers and the work of a comparison are bounded.
-//! Which forms are equal follows Math-Verify (Apache-2.0, github.com/huggingface/Math-Verify), except where it accepts
-//! rounded decimals: here a decimal of fewer than 12 digits is not 1/3 and not `\pi`.
+//! The length of an answer, its nesting, the size of its numbers and the work of a comparison are
+//! bounded. Which forms are equal follows Math-Verify (Apache-2.0,
+//! github.com/huggingface/Math-Verify), except that Math-Verify accepts rounded decimals: here a
+//! decimal of fewer than 12 digits equals neither 1/3 nor `\pi`.
 
 mod arithmetic;
 mod compare;
@@ -39,14 +41,15 @@ pub use extract::{last_boxed, tagged_answer};
 use compare::Comparison;
 use expr::Expr;
 
-/// Longest answer that is read as mathematics, in bytes; a longer one is compared as text.
-const LONGEST: usize = 2000;
+/// Maximum length of an answer that is parsed as mathematics, in bytes; a longer one is compared as
+/// text.
+const MAX_LENGTH: usize = 2000;
 
-/// Whether `answer` says what `reference` says.
+/// Whether `answer` equals `reference`.
 ///
-/// Either may be a bare answer, LaTeX or plain text, or a reply that states one. The order matters where the reference
-/// is an interval: `-2 \le x \le 7` does not answer `[-2, 7]`, though the interval answers the inequality.
-/// An empty answer equals nothing.
+/// Either may be a bare answer, LaTeX or plain text, or a reply that states one. The order matters
+/// if the reference is an interval: `-2 \le x \le 7` does not equal `[-2, 7]`, though the interval
+/// equals the inequality. An empty answer equals nothing.
 pub fn math_equal(answer: &str, reference: &str) -> bool {
     let (a, b) = (read(answer), read(reference));
     let (Some(a), Some(b)) = (a, b) else { return false };
@@ -63,14 +66,14 @@ fn hash(text: &str) -> u64 {
     hasher.finish()
 }
 
-/// A text as an expression; `None` for one that says nothing.
+/// Parses a text as an expression; `None` if it is empty.
 fn read(text: &str) -> Option<Expr> {
     let answer = extract::final_answer(text);
     let answer = trimmed(&answer);
     if answer.is_empty() {
         return None;
     }
-    if answer.len() > LONGEST {
+    if answer.len() > MAX_LENGTH {
         return Some(Expr::Symbol(opaque(answer)));
     }
     if words::is_label(answer) {
@@ -87,7 +90,7 @@ fn read(text: &str) -> Option<Expr> {
 fn mathematics(text: &str) -> Option<Expr> {
     let unescaped;
     let mut text = text;
-    // Text that was escaped twice: `\\frac`. In a matrix `\\` ends a row.
+    // Undoes double escaping: `\\frac`. In a matrix `\\` ends a row.
     if text.contains("\\\\") && !text.contains("\\begin") {
         unescaped = text.replace("\\\\", "\\");
         text = &unescaped;
@@ -95,7 +98,7 @@ fn mathematics(text: &str) -> Option<Expr> {
     parse::parse(&token::tokens(text)?)
 }
 
-/// An answer without white space, punctuation, emphasis and quotation marks at its ends.
+/// An answer without white space, punctuation, emphasis and quotation marks at both ends.
 fn trimmed(text: &str) -> &str {
     let mut text = text.trim();
     loop {
@@ -103,7 +106,7 @@ fn trimmed(text: &str) -> &str {
         text = text.strip_prefix("\\\"").unwrap_or(text);
         text = text.strip_suffix("\\\"").unwrap_or(text);
         text = text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '*' | '`' | '"' | '\u{201c}' | '\u{201d}'));
-        // `\,` at the end is a space, not a comma behind a backslash.
+        // `\,` at the end is a space, not a comma after a backslash.
         if !text.ends_with("\\,") && !text.ends_with("\\;") && !text.ends_with("\\:") {
             text = text.trim_end_matches(['.', ',', ';', ':', '?']);
         }
@@ -113,8 +116,8 @@ fn trimmed(text: &str) -> &str {
     }
 }
 
-/// Text that is no mathematics, as it is compared: without white space and signs of formulas; without upper case where
-/// it is prose.
+/// Normalizes text that is not mathematics: removes white space and formula delimiters, and lowers
+/// the case of prose.
 fn opaque(text: &str) -> String {
     let kept: String = text.chars().filter(|c| !c.is_whitespace() && *c != '$').collect();
     let kept = kept.replace("\\left", "").replace("\\right", "").replace("\\!", "");

@@ -1,4 +1,5 @@
-//! Names in formulas: functions with their arguments, constants, variables with their subscripts.
+//! Parses names in formulas: functions with their arguments, constants, variables with their
+//! subscripts.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -7,14 +8,14 @@ use super::expr::{Constant, Expr, Function};
 use super::parse::Parser;
 use super::token::Kind;
 
-/// What follows a name.
+/// The syntax after a name.
 #[derive(Clone, Copy)]
 pub(super) enum Named {
     Constant(Constant),
     Function(Function),
 }
 
-/// A word or command that names a constant or a function.
+/// Looks up a word or command that names a constant or a function.
 pub(super) fn named(name: &str) -> Option<Named> {
     use Function::{
         Arccos, Arcsin, Arctan, Ceiling, Cos, Cosh, Cot, Csc, Exp, Floor, Ln, Log, Sec, Sin, Sinh, Tan, Tanh,
@@ -130,7 +131,7 @@ impl Parser<'_> {
         })
     }
 
-    /// What a function without brackets applies to: `\sin 2x` but not `\sin x \cos x`.
+    /// The argument of a function without brackets: `\sin 2x` but not `\sin x \cos x`.
     fn function_argument(&mut self) -> Option<Expr> {
         if matches!(self.peek(), Some(Kind::Mark('('))) {
             return self.power();
@@ -150,13 +151,14 @@ impl Parser<'_> {
         product(factors)
     }
 
-    /// `{…}`, or one token; of a number's digits only the first, as in `\frac12`.
+    /// `{…}`, or one token; of a number only its first digit, as in `\frac12`.
     fn argument(&mut self) -> Option<Expr> {
         if let Some(Kind::Number { source, .. }) = self.peek()
             && source.len() == 2
-            && !matches!(self.behind(), Some(Kind::Mark('}')))
+            && !matches!(self.previous(), Some(Kind::Mark('}')))
         {
-            // Both arguments of `\frac12` are in one token: the first is read here, the second stays.
+            // Both arguments of `\frac12` are in one token: the first digit is used here, the
+            // second stays.
             let digit = source.chars().nth(usize::from(self.half))?;
             self.half = !self.half;
             if !self.half {
@@ -185,7 +187,7 @@ impl Parser<'_> {
             name.push('_');
             name += &self.subscript()?;
         }
-        // `f(2)`: a function that nothing is known of.
+        // `f(2)`: an unknown function.
         let function = matches!(name.as_str(), "f" | "g" | "h" | "F" | "G" | "H") || name.contains(['_', '\'']);
         if function && matches!(self.peek(), Some(Kind::Mark('('))) && !self.spaced() {
             self.skip(1);
@@ -195,7 +197,7 @@ impl Parser<'_> {
         Some(symbol(name))
     }
 
-    /// What follows `_`, as text.
+    /// The text after `_`.
     pub(super) fn subscript(&mut self) -> Option<String> {
         let text = |kind: &Kind| match kind {
             Kind::Number { source, .. } if !source.is_empty() => Some(source.clone()),
@@ -206,20 +208,20 @@ impl Parser<'_> {
             _ => None,
         };
         if !self.mark('{') {
-            let said = text(self.peek()?)?;
+            let subscript = text(self.peek()?)?;
             self.skip(1);
-            return Some(said);
+            return Some(subscript);
         }
-        let mut said = String::new();
+        let mut subscript = String::new();
         while !self.mark('}') {
-            said += &text(self.peek()?)?;
+            subscript += &text(self.peek()?)?;
             self.skip(1);
         }
-        Some(said)
+        Some(subscript)
     }
 }
 
-/// A short name for an expression, the same for the same expression.
+/// A short name for an expression; equal expressions have equal names.
 fn fingerprint(expr: &Expr) -> String {
     let mut hasher = DefaultHasher::new();
     expr.hash(&mut hasher);

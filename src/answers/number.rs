@@ -1,13 +1,13 @@
 //! Exact rational and Gaussian rational numbers of bounded size.
 //!
-//! Every operation returns `None` where its result would be undefined or longer than [`LIMIT`] bits, so a chain of
+//! Operations return `None` if the result is undefined or longer than [`LIMIT`] bits, so a chain of
 //! powers ends early instead of filling the memory.
 
 use num_bigint::{BigInt, Sign};
 use num_integer::Integer;
 use num_traits::{One, Signed, ToPrimitive, Zero};
 
-/// Longest numerator or denominator, in bits.
+/// Maximum length of a numerator or denominator in bits.
 const LIMIT: u64 = 4096;
 
 /// A fraction in lowest terms; the denominator is positive.
@@ -31,7 +31,7 @@ impl Rational {
         Self { numerator: value.into(), denominator: BigInt::one() }
     }
 
-    /// `digits` read in base 10 and divided by `10^places`.
+    /// `digits` in base 10 divided by `10^places`.
     pub(super) fn decimal(digits: &str, places: u32) -> Option<Self> {
         let numerator = BigInt::parse_bytes(digits.as_bytes(), 10)?;
         Self::new(numerator, power_of_ten(places)?)
@@ -70,18 +70,18 @@ impl Rational {
         self.denominator.is_one()
     }
 
-    /// The value as a whole number that fits.
+    /// The value as an `i64`, if it is whole and in range.
     pub(super) fn as_i64(&self) -> Option<i64> {
         self.is_whole().then(|| self.numerator.to_i64()).flatten()
     }
 
-    /// The nearest double; infinite where the value is out of range.
+    /// The nearest double; infinite if the value is out of range.
     pub(super) fn as_f64(&self) -> f64 {
         let (above, below) = (self.numerator.bits(), self.denominator.bits());
         if above < 1000 && below < 1000 {
             return self.numerator.to_f64().unwrap_or(f64::NAN) / self.denominator.to_f64().unwrap_or(f64::NAN);
         }
-        // Both are shortened to 80 bits, and the exponent is put back.
+        // Both are shortened to 80 bits, then the exponent is restored.
         let (cut_above, cut_below) = (above.saturating_sub(80), below.saturating_sub(80));
         let quotient = (&self.numerator >> cut_above).to_f64().unwrap_or(f64::NAN)
             / (&self.denominator >> cut_below).to_f64().unwrap_or(f64::NAN);
@@ -100,7 +100,7 @@ impl Rational {
         rest.is_one()
     }
 
-    /// The value to a whole power.
+    /// The value raised to an integer power.
     pub(super) fn power(&self, exponent: i64) -> Option<Self> {
         let length = self.numerator.bits().max(self.denominator.bits());
         let count = u32::try_from(exponent.unsigned_abs()).ok()?;
@@ -133,7 +133,7 @@ impl Rational {
         (self.numerator.bits() + self.denominator.bits()) / 64 + 1
     }
 
-    /// What an operation on the value costs: reducing a fraction takes the square of its length.
+    /// The cost of an operation on the value: reducing a fraction is quadratic in its length.
     pub(super) fn cost(&self) -> u64 {
         let words = self.words();
         1 + words + words * words / 4

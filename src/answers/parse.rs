@@ -1,16 +1,17 @@
-//! Tokens to an expression: lists, relations, sets and brackets. Sums and products are in [`super::arithmetic`].
+//! Parses tokens into an expression: lists, relations, sets and brackets. Sums and products are in
+//! [`super::arithmetic`].
 
 use super::expr::{Expr, Relation};
 use super::token::{Kind, Token};
 use super::words;
 
-/// Deepest nesting of brackets, fractions and exponents.
+/// Maximum nesting of brackets, fractions and exponents.
 const DEPTH: usize = 40;
 
-/// Most signs `±`. All of them are chosen together, so they make two readings however many they are.
+/// Maximum number of `±` signs. They all have the same sign, so there are always two readings.
 const SIGNS: usize = 8;
 
-/// Reads a whole answer; `None` if it is not mathematics that this parser knows.
+/// Parses a complete answer; `None` if it is not mathematics in a supported form.
 pub(super) fn parse(tokens: &[Token]) -> Option<Expr> {
     let mut parser = Parser { tokens, at: 0, depth: 0, bars: 0, signs: 0, units: Vec::new(), half: false };
     let list = parser.list(Expr::List)?;
@@ -21,10 +22,10 @@ pub(super) struct Parser<'a> {
     tokens: &'a [Token],
     at: usize,
     depth: usize,
-    /// Open `|`.
+    /// Number of open `|`.
     pub(super) bars: usize,
     signs: usize,
-    /// Units met in the item that is being read.
+    /// Units of the current item.
     pub(super) units: Vec<String>,
     /// Whether the first digit of `\\frac12` has been read.
     pub(super) half: bool,
@@ -43,8 +44,8 @@ impl<'a> Parser<'a> {
         self.tokens.get(self.at + count)
     }
 
-    /// The token before this place.
-    pub(super) fn behind(&self) -> Option<&'a Kind> {
+    /// The previous token.
+    pub(super) fn previous(&self) -> Option<&'a Kind> {
         self.at.checked_sub(1).and_then(|at| self.tokens.get(at)).map(|token| &token.kind)
     }
 
@@ -89,7 +90,7 @@ impl<'a> Parser<'a> {
         (self.signs <= SIGNS).then_some(())
     }
 
-    /// Runs `read` one level deeper.
+    /// Runs `read` one nesting level deeper.
     pub(super) fn deeper<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         self.depth += 1;
         if self.depth > DEPTH {
@@ -100,7 +101,7 @@ impl<'a> Parser<'a> {
         result
     }
 
-    /// `a, b; c and d`, up to a closing bracket or the end. One item stays as it is.
+    /// `a, b; c and d`, up to a closing bracket or the end. A single item is returned unchanged.
     fn list(&mut self, kind: fn(Vec<Expr>) -> Expr) -> Option<Expr> {
         let mut items = self.items()?;
         if items.len() == 1 { items.pop() } else { Some(kind(items)) }
@@ -128,10 +129,10 @@ impl<'a> Parser<'a> {
         Some(wrap(expr, &units))
     }
 
-    /// An item that is words alone.
+    /// An item that consists of words only.
     fn phrase(&mut self) -> Option<Expr> {
         let mut count = 0;
-        let mut said = String::new();
+        let mut phrase = String::new();
         let mut worded = false;
         while let Some(token) = self.ahead(count) {
             match &token.kind {
@@ -139,17 +140,17 @@ impl<'a> Parser<'a> {
                 Kind::Word(word) if super::names::named(word).is_some() => return None,
                 Kind::Word(word) | Kind::Text(word) => {
                     worded |= word.chars().count() > 1;
-                    said += if said.is_empty() { "" } else { " " };
-                    said += word;
+                    phrase += if phrase.is_empty() { "" } else { " " };
+                    phrase += word;
                 }
-                // The spaces around a letter tell `a triangle` from a product.
+                // The spaces around a letter distinguish `a triangle` from a product.
                 Kind::Letter(letter) if token.spaced || count == 0 => {
-                    said += if said.is_empty() { "" } else { " " };
-                    said.push(*letter);
+                    phrase += if phrase.is_empty() { "" } else { " " };
+                    phrase.push(*letter);
                 }
                 Kind::Mark(',' | ';' | ')' | ']' | '}') => break,
                 Kind::Command(name) if name == "}" => break,
-                // `\text{east}^\circ`: a degree sign on a word says nothing.
+                // `\text{east}^\circ`: a degree sign after a word is ignored.
                 Kind::Mark('^')
                     if self.ahead(count + 1).is_some_and(|next| next.kind == Kind::Command("circ".into())) =>
                 {
@@ -163,7 +164,7 @@ impl<'a> Parser<'a> {
             return None;
         }
         self.skip(count);
-        Some(Expr::Symbol(words::phrase(&said)))
+        Some(Expr::Symbol(words::phrase(&phrase)))
     }
 
     fn relation(&mut self) -> Option<Expr> {
@@ -185,7 +186,7 @@ impl<'a> Parser<'a> {
             Kind::Mark('>') => (if next { Relation::GreaterEqual } else { Relation::Greater }, 1 + usize::from(next)),
             Kind::Mark('!') if next => (Relation::Unequal, 2),
             Kind::Command(name) => match name.as_str() {
-                // Membership is read as `x = the set`.
+                // Membership is parsed as `x = the set`.
                 "in" | "equiv" => (Relation::Equal, 1),
                 "approx" => (Relation::Approximate, 1),
                 "ne" => (Relation::Unequal, 1),
@@ -220,7 +221,7 @@ impl<'a> Parser<'a> {
 
     /// `(0, 1) U (2, 3)`
     pub(super) fn at_union_letter(&self) -> bool {
-        matches!(self.behind(), Some(Kind::Mark(')' | ']')))
+        matches!(self.previous(), Some(Kind::Mark(')' | ']')))
             && matches!(self.peek(), Some(Kind::Letter('U')))
             && matches!(self.ahead(1).map(|token| &token.kind), Some(Kind::Mark('(' | '[')))
     }
@@ -231,7 +232,7 @@ impl<'a> Parser<'a> {
         found
     }
 
-    /// `(…)`, `[…)`, `\{…\}`, `{…}` or `\langle…\rangle`, its opening sign already read.
+    /// `(…)`, `[…)`, `\{…\}`, `{…}` or `\langle…\rangle`, after its opening delimiter.
     pub(super) fn bracket(&mut self, open: char) -> Option<Expr> {
         let bars = std::mem::take(&mut self.bars);
         let bracket = self.deeper(|parser| {
@@ -268,7 +269,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `{pmatrix} a & b \\ c & d \end{pmatrix}` behind `\begin`.
+    /// `{pmatrix} a & b \\ c & d \end{pmatrix}` after `\begin`.
     pub(super) fn matrix(&mut self) -> Option<Expr> {
         let name = self.environment()?;
         if !matches!(name.as_str(), "pmatrix" | "bmatrix" | "Bmatrix" | "matrix" | "smallmatrix" | "array") {
@@ -313,7 +314,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Puts an item's units around it; a prefix such as `\$` and a suffix such as `dollars` are one.
+/// Attaches an item's units; a prefix such as `\$` and a suffix such as `dollars` are one unit.
 fn wrap(expr: Expr, units: &[String]) -> Expr {
     let mut names: Vec<String> = Vec::new();
     for unit in units {

@@ -1,16 +1,17 @@
-//! Comparison of what has several parts: lists, sets, points, intervals, unions, matrices, and answers with `±`.
+//! Compares answers with several parts: lists, sets, points, intervals, unions, matrices, and
+//! answers with `±`.
 
 use super::compare::Comparison;
 use super::expr::{Constant, Expr, Function, Relation};
 
-/// Most elements of a list whose order does not matter.
-const MOST: usize = 200;
+/// Maximum length of a list that is compared in any order.
+const MAX_LENGTH: usize = 200;
 
-/// The verdict, or `None` where neither side has parts.
+/// The verdict, or `None` if neither side has parts.
 pub(super) fn compare(by: &Comparison, answer: &Expr, reference: &Expr) -> Option<bool> {
     let (answer, reference) = (opened(answer), opened(reference));
     let (answer, reference) = (&answer, &reference);
-    // `-2 < x < 7` as the reference is answered by `(-2, 7)` and by `x \in (-2, 7)`.
+    // `(-2, 7)` and `x \in (-2, 7)` equal the reference `-2 < x < 7`.
     if let (Some(region), true) = (membership(answer), membership(reference).is_none() && is_relation(reference)) {
         return Some(by.equal(region, reference));
     }
@@ -21,7 +22,7 @@ pub(super) fn compare(by: &Comparison, answer: &Expr, reference: &Expr) -> Optio
         (Expr::Tuple { open, close, items }, Expr::Tuple { open: begin, close: end, items: others }) => {
             Some(open == begin && close == end && by.each(items, others))
         }
-        // `1, 2` answers the point `(1, 2)`; its order counts.
+        // `1, 2` equals the point `(1, 2)`; the order counts.
         (Expr::List(list), Expr::Tuple { open: '(', close: ')', items })
         | (Expr::Tuple { open: '(', close: ')', items }, Expr::List(list)) => {
             Some(if matches!(answer, Expr::List(_)) { by.each(list, items) } else { by.each(items, list) })
@@ -31,7 +32,7 @@ pub(super) fn compare(by: &Comparison, answer: &Expr, reference: &Expr) -> Optio
             Some(unordered(by, &distinct(by, a), &distinct(by, b)))
         }
         (Expr::Union(a), Expr::Union(b)) => Some(unordered(by, a, b)),
-        // A set of one element is answered by the element.
+        // The element alone equals a set with one element.
         (Expr::Set(a), _) if !is_relation(reference) => Some(matches!(a.as_slice(), [a] if by.equal(a, reference))),
         (_, Expr::Set(b)) if !is_relation(answer) => Some(matches!(b.as_slice(), [b] if by.equal(answer, b))),
         (Expr::Matrix(a), Expr::Matrix(b)) => Some(a.len() == b.len() && a.iter().zip(b).all(|(a, b)| by.each(a, b))),
@@ -68,7 +69,7 @@ fn is_region(expr: &Expr) -> bool {
     }
 }
 
-/// `±` as its two readings, sums of matrices added up, sets with their elements opened.
+/// Expands `±` into its two readings, adds matrices, and replaces sets by their elements.
 fn opened(expr: &Expr) -> Expr {
     match expr {
         Expr::List(items) => Expr::List(items.iter().flat_map(Expr::readings).collect()),
@@ -117,8 +118,8 @@ fn added(expr: &Expr) -> Option<Expr> {
     }
 }
 
-/// Lists without brackets: in any order, unless one side gives names to its values and the other does not. An answer
-/// may repeat an element.
+/// Lists without brackets: in any order, unless only one side names its values. An answer may
+/// repeat an element.
 fn lists(by: &Comparison, a: &[Expr], b: &[Expr]) -> bool {
     let names_a: Vec<&Expr> = a.iter().filter_map(name).collect();
     let names_b: Vec<&Expr> = b.iter().filter_map(name).collect();
@@ -138,7 +139,7 @@ fn name(expr: &Expr) -> Option<&Expr> {
 }
 
 fn unordered(by: &Comparison, a: &[Expr], b: &[Expr]) -> bool {
-    if a.len() != b.len() || a.len() > MOST {
+    if a.len() != b.len() || a.len() > MAX_LENGTH {
         return false;
     }
     let mut left: Vec<&Expr> = b.iter().collect();
@@ -153,7 +154,7 @@ fn unordered(by: &Comparison, a: &[Expr], b: &[Expr]) -> bool {
 
 fn distinct(by: &Comparison, items: &[Expr]) -> Vec<Expr> {
     let mut kept: Vec<Expr> = Vec::new();
-    for item in items.iter().take(MOST + 1) {
+    for item in items.iter().take(MAX_LENGTH + 1) {
         if !kept.iter().any(|other| by.equal(item, other)) {
             kept.push(item.clone());
         }

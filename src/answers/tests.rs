@@ -1,4 +1,5 @@
-//! Pairs of answers that are equal and that are not, the cases of other graders, properties, and fuzzing.
+//! Pairs of answers that are equal or different, test cases of other graders, properties, and
+//! fuzzing.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -12,7 +13,7 @@ use serde_json::Value;
 
 use super::*;
 
-/// `(answer, reference)`: both say the same.
+/// `(answer, reference)`: equal.
 const EQUAL: &[(&str, &str)] = &[
     // Order in sets and lists.
     ("1, 2", "2, 1"),
@@ -112,7 +113,7 @@ const EQUAL: &[(&str, &str)] = &[
     ("50\\%", "50"),
     ("50 percent", "50\\%"),
     ("x = 5 \\text{ cm}", "5"),
-    // Dressing.
+    // Formatting.
     ("5,", "5"),
     ("5.", "5"),
     ("**5**", "5"),
@@ -131,7 +132,7 @@ const EQUAL: &[(&str, &str)] = &[
     ("\\left(3, \\frac{\\pi}{2}\\right)", "(3, \\pi/2)"),
 ];
 
-/// `(answer, reference)`: not the same.
+/// `(answer, reference)`: different.
 const UNEQUAL: &[(&str, &str)] = &[
     // Whole numbers and decimals are exact.
     ("1048576", "1048577"),
@@ -238,13 +239,13 @@ const UNEQUAL: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn equal_answers_are_equal() {
+fn equal_math_answers_are_equal() {
     let wrong: Vec<_> = EQUAL.iter().filter(|(answer, reference)| !math_equal(answer, reference)).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]
-fn different_answers_are_different() {
+fn different_math_answers_are_different() {
     let wrong: Vec<_> = UNEQUAL.iter().filter(|(answer, reference)| math_equal(answer, reference)).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
@@ -268,14 +269,14 @@ fn math_verify_cases() {
             wrong.push(text(&row, "id").to_owned());
         }
     }
-    // mv-186 asks for an inequality as the answer to an interval, under an option that is off by default. mv-217 has
-    // an unclosed box with W(n) = 1 and accepts W(x) = 1.
+    // mv-186 expects an inequality to equal an interval, under an option that is off by default.
+    // mv-217 has an unclosed box with W(n) = 1 and accepts W(x) = 1.
     assert_eq!(wrong, ["mv-186", "mv-217"]);
 }
 
-/// Answers of MATH-500, rewritten, with the verdicts of PRM800K, Hendrycks, Math-Verify and DAPO.
+/// Rewritten answers of MATH-500 with the verdicts of PRM800K, Hendrycks, Math-Verify and DAPO.
 #[test]
-fn pairs_on_which_graders_agree() {
+fn math_answers_agree_with_other_graders() {
     let names = ["prm800k", "hendrycks", "math_verify", "dapo"];
     let mut agreeing = [0; 4];
     let rows = golden("math_pairs.jsonl");
@@ -287,7 +288,7 @@ fn pairs_on_which_graders_agree() {
         }
         match verdicts {
             "TTTT" => assert!(equal, "{answer} is not {reference}"),
-            // A full stop behind the answer changes nothing here.
+            // A full stop after the answer changes nothing here.
             "FFFF" if !answer.ends_with('.') => assert!(!equal, "{answer} is {reference}"),
             _ => {}
         }
@@ -304,11 +305,11 @@ fn boxed_answers_of_real_responses() {
         let equal = row["boxed"].as_str().is_some_and(|boxed| math_equal(boxed, text(row, "gold")));
         equal == row["correct"].as_bool().unwrap()
     };
-    // The one difference is `10000` for `10{,}000`, which that harness refuses.
+    // The only difference is `10000` for `10{,}000`, which that harness rejects.
     assert_eq!(rows.iter().filter(right).count(), rows.len() - 1);
 }
 
-/// An expression, and the same with one digit changed.
+/// An expression, and the same expression with one digit changed.
 fn expression() -> impl Strategy<Value = (String, String)> {
     let digit = |digit: u8| char::from(b'0' + digit % 10);
     let number = (1_u8..9, 0_u8..9, any::<bool>(), 1_u8..9).prop_map(move |(a, b, long, step)| {
@@ -337,7 +338,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn an_answer_equals_itself_and_not_its_neighbour((one, other) in expression()) {
+    fn a_math_answer_equals_itself_and_not_a_changed_one((one, other) in expression()) {
         prop_assert!(math_equal(&one, &one), "{one}");
         prop_assert!(math_equal(&format!(" ${one}$. "), &one), "{one}");
         prop_assert!(math_equal(&format!("so it is \\boxed{{{one}}}!"), &one), "{one}");
@@ -346,7 +347,7 @@ proptest! {
     }
 
     #[test]
-    fn whole_numbers_are_exact(value in 1_u128..u128::MAX / 2, step in 1_u128..1000) {
+    fn integer_answers_are_exact(value in 1_u128..u128::MAX / 2, step in 1_u128..1000) {
         let (one, other) = (value.to_string(), (value + step).to_string());
         prop_assert!(math_equal(&one, &(one.clone() + ".0")));
         prop_assert!(!math_equal(&one, &other));
@@ -355,25 +356,26 @@ proptest! {
     }
 
     #[test]
-    fn fractions_are_exact(a in 1_i64..100_000, b in 1_i64..100_000, c in 1_i64..1000) {
+    fn fraction_answers_are_exact(a in 1_i64..100_000, b in 1_i64..100_000, c in 1_i64..1000) {
         let frac = |a: i64, b: i64| format!("\\frac{{{a}}}{{{b}}}");
         let plain = format!("{a}/{b}");
         prop_assert!(math_equal(&frac(a * c, b * c), &plain));
         prop_assert!(!math_equal(&frac(a, b), &frac(a, b + 1)));
-        // Six decimals are the fraction only where it has no more.
+        // Six decimals equal the fraction only if it has no more.
         let rounded = format!("{:.6}", a as f64 / b as f64);
         prop_assert_eq!(math_equal(&rounded, &plain), (a * 1_000_000) % b == 0);
     }
 
     #[test]
-    fn order_matters_only_for_regions(a in ".{0,12}", b in ".{0,12}") {
+    fn the_order_of_answer_and_reference_matters_only_for_intervals(a in ".{0,12}", b in ".{0,12}") {
         prop_assert_eq!(math_equal(&a, &b), math_equal(&b, &a));
     }
 }
 
-/// Text of the grammar's own pieces ends in time and breaks nothing; a text that says something equals itself.
+/// Random text from fragments of the grammar is compared in bounded time without a panic; an answer
+/// equals itself.
 #[test]
-fn hostile_answers_end_in_time() {
+fn hostile_math_answers_take_bounded_time() {
     const PIECES: &[&str] = &[
         "1",
         "2",
@@ -476,7 +478,7 @@ fn hostile_answers_end_in_time() {
 }
 
 #[test]
-fn long_and_deep_answers_end_in_time() {
+fn long_and_nested_math_answers_take_bounded_time() {
     let texts = [
         "(".repeat(300_000),
         "{".repeat(1900),

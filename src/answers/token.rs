@@ -1,20 +1,21 @@
-//! LaTeX or plain text to tokens.
+//! Splits LaTeX or plain text into tokens.
 //!
-//! Spacing commands and sizes (`\left`, `\,`, `\!`) disappear; names of commands are made one where several mean the
-//! same (`\dfrac`, `\tfrac`). Numbers are read in [`super::literal`].
+//! Spacing commands and sizes (`\left`, `\,`, `\!`) are dropped; commands with the same meaning are
+//! unified (`\dfrac`, `\tfrac`). Numbers are in [`super::literal`].
 
 use super::number::Rational;
 
-/// Most tokens of an answer.
-const MOST: usize = 1500;
+/// Maximum number of tokens of an answer.
+const MAX_LENGTH: usize = 1500;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kind {
-    /// `digits` as in [`super::expr::Expr::Number`]; `source` is the text of a whole number without separators.
+    /// `digits` as in [`super::expr::Expr::Number`]; `source` is the text of a whole number without
+    /// separators.
     Number { value: Rational, digits: usize, source: String },
     /// One letter.
     Letter(char),
-    /// Letters in a row.
+    /// Several letters.
     Word(String),
     /// The content of `\text{…}`.
     Text(String),
@@ -27,11 +28,11 @@ pub(super) enum Kind {
 #[derive(Clone, Debug)]
 pub(super) struct Token {
     pub(super) kind: Kind,
-    /// Whether white space stands before it.
+    /// Whether white space precedes it.
     pub(super) spaced: bool,
 }
 
-/// The tokens of `text`; `None` if it is too long or has a character without a meaning here.
+/// The tokens of `text`; `None` if it is too long or has an unknown character.
 pub(super) fn tokens(text: &str) -> Option<Vec<Token>> {
     let chars: Vec<char> = text.chars().collect();
     let mut lexer = Lexer { chars: &chars, at: 0, depth: 0, out: Vec::new(), spaced: false };
@@ -42,13 +43,13 @@ pub(super) fn tokens(text: &str) -> Option<Vec<Token>> {
 pub(super) struct Lexer<'a> {
     pub(super) chars: &'a [char],
     pub(super) at: usize,
-    /// Open brackets around the place.
+    /// Open brackets at the current position.
     pub(super) depth: usize,
     out: Vec<Token>,
     spaced: bool,
 }
 
-/// Commands that only change how something looks.
+/// Commands that only change the appearance.
 const IGNORED: [&str; 30] = [
     "left",
     "right",
@@ -100,7 +101,7 @@ const TYPEFACES: [&str; 14] = [
     "mathbb",
 ];
 
-/// A command's other names.
+/// Other names of commands.
 const NAMES: [(&str, &str); 32] = [
     ("dfrac", "frac"),
     ("tfrac", "frac"),
@@ -136,7 +137,7 @@ const NAMES: [(&str, &str); 32] = [
     ("degree", "circ"),
 ];
 
-/// Characters that stand for a command.
+/// Characters that are equivalent to a command.
 const SIGNS: [(char, &str); 24] = [
     ('×', "cdot"),
     ('·', "cdot"),
@@ -174,7 +175,7 @@ impl Lexer<'_> {
 
     pub(super) fn push(&mut self, kind: Kind) -> Option<()> {
         self.out.push(Token { kind, spaced: std::mem::take(&mut self.spaced) });
-        (self.out.len() <= MOST).then_some(())
+        (self.out.len() <= MAX_LENGTH).then_some(())
     }
 
     fn run(&mut self, nesting: usize) -> Option<()> {
@@ -261,7 +262,7 @@ impl Lexer<'_> {
         }
         let name: String = self.chars[from..self.at].iter().collect();
         if IGNORED.contains(&name.as_str()) {
-            // `\left.` is a bracket that is not there.
+            // `\left.` is an invisible bracket.
             if matches!(name.as_str(), "left" | "right") && self.peek(0) == Some('.') {
                 self.at += 1;
             }
@@ -282,7 +283,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// `\text{…}`: words are kept as one token; what has digits or commands in it is read in place.
+    /// `\text{…}`: words become one token; text with digits or commands is lexed as usual.
     fn typeface(&mut self, nesting: usize) -> Option<()> {
         while self.peek(0).is_some_and(char::is_whitespace) {
             self.at += 1;
@@ -314,7 +315,7 @@ impl Lexer<'_> {
             inner.run(nesting + 1)?;
             self.out.append(&mut inner.out);
             self.spaced = content.ends_with(char::is_whitespace);
-            return (self.out.len() <= MOST).then_some(());
+            return (self.out.len() <= MAX_LENGTH).then_some(());
         }
         if words.is_empty() {
             self.spaced = true;

@@ -1,7 +1,7 @@
 //! Units, magnitudes and phrases.
 
-/// Units that are recognised behind a number without a space, and their other names. Names of one letter are left out:
-/// `5 m` may be a product.
+/// Units that are recognised after a number without a space, and their other names. Names of one
+/// letter are omitted: `5 m` may be a product.
 const UNITS: [(&str, &[&str]); 46] = [
     ("mm", &["millimeter", "millimetre"]),
     ("cm", &["centimeter", "centimetre"]),
@@ -51,10 +51,10 @@ const UNITS: [(&str, &[&str]); 46] = [
     ("cup", &[]),
 ];
 
-/// Words behind a number that say nothing about it.
+/// Words after a number without a meaning.
 const FILLERS: [&str; 4] = ["unit", "square unit", "cubic unit", "sq unit"];
 
-/// A unit by its one name; `None` for a word without a meaning, such as `units`.
+/// The normalized name of a unit; `None` for a word without a meaning, such as `units`.
 pub(super) fn unit(words: &str) -> Option<String> {
     let words = words.trim().trim_end_matches('.').to_lowercase();
     let (words, power) = match words.split_once(' ') {
@@ -86,7 +86,7 @@ fn singular(words: &str) -> String {
     }
 }
 
-/// Whether a word behind a number is its unit rather than a product of variables.
+/// Whether a word after a number is its unit rather than a product of variables.
 pub(super) fn is_unit(word: &str, spaced: bool) -> bool {
     let lower = word.to_lowercase();
     let single = singular(&lower);
@@ -96,7 +96,7 @@ pub(super) fn is_unit(word: &str, spaced: bool) -> bool {
     known || (spaced && word.chars().count() >= 4) || FILLERS.contains(&single.as_str())
 }
 
-/// The power of ten of a word such as `million`.
+/// The exponent of ten of a word such as `million`.
 pub(super) fn magnitude(word: &str) -> Option<u32> {
     Some(match word.to_lowercase().as_str() {
         "hundred" => 2,
@@ -108,7 +108,7 @@ pub(super) fn magnitude(word: &str) -> Option<u32> {
     })
 }
 
-/// A phrase as it is compared: one space between words, no punctuation at the ends, no upper case unless it is a single
+/// Normalizes a phrase: single spaces, no punctuation at the ends, lower case unless it is a single
 /// letter.
 pub(super) fn phrase(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -119,7 +119,7 @@ pub(super) fn phrase(text: &str) -> String {
     if kept.chars().count() == 1 { kept.to_owned() } else { kept.to_lowercase() }
 }
 
-/// Dates, telephone numbers and other digits with hyphens or slashes between them that are no arithmetic.
+/// Dates, telephone numbers and other digits with hyphens or slashes that are not arithmetic.
 pub(super) fn is_label(text: &str) -> bool {
     let text = text.trim().trim_start_matches('+');
     for separator in ['-', '/'] {

@@ -1,4 +1,5 @@
-//! What can be typed, and what it means: clap's structures turned into the options of the other modules.
+//! The command-line arguments as clap structures, and their conversion to options of the other
+//! modules.
 
 use std::path::PathBuf;
 
@@ -53,22 +54,22 @@ pub(super) enum Command {
     Version,
 }
 
-/// Show what scripts can call: a function, a namespace, or all of them
+/// Show the Lua functions of r1: one function, a namespace, or all
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  r1 doc                        every function, a line each
+  r1 doc                        every function, one per line
   r1 doc r1.re                  those of a namespace
   r1 doc summarize              one of them, with its options and an example
   r1 doc --format luau > r1.d.luau     types for luau-lsp; luacats makes those for lua-language-server")]
 pub(super) struct DocArgs {
     /// A name such as r1.re.find, r1.re or keep_first
     pub(super) name: Option<String>,
-    /// As what: text, or all functions as types for an editor or as Markdown
+    /// Format: text, or all functions as types for an editor or as Markdown
     #[arg(long, value_enum, default_value_t = DocFormat::Text)]
     pub(super) format: DocFormat,
 }
 
-/// How `r1 doc` shows functions.
+/// The output format of `r1 doc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum DocFormat {
     Text,
@@ -77,14 +78,14 @@ pub(super) enum DocFormat {
     Markdown,
 }
 
-/// How much is printed, and how. Every subcommand has these.
+/// Output options of every subcommand.
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(super) struct OutputArgs {
     /// Print warnings and errors only
     #[arg(long, short, global = true)]
     pub(super) quiet: bool,
-    /// Print one JSON object a line on stdout, for programs
+    /// Print one JSON object per line on stdout, for programs
     #[arg(long, global = true)]
     pub(super) json: bool,
     /// Print without colour (NO_COLOR does the same)
@@ -98,23 +99,23 @@ impl OutputArgs {
     }
 }
 
-/// Train a policy with reinforcement learning, as a recipe says
+/// Train a policy with reinforcement learning from a recipe
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 run scripts/retool.lua
   r1 run scripts/retool.lua trainer.steps=20 sampling.temperature=0.8
   r1 run scripts/retool.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct data.train=problems.jsonl
-  r1 run scripts/retool.lua --resume           go on with the newest run of this script
+  r1 run scripts/retool.lua --resume           resume the newest run of this script
   r1 run scripts/retool.lua --plan trainer.gradient_checkpointing=true")]
 pub(super) struct RunArgs {
     #[command(flatten)]
     pub(super) recipe: RecipeArgs,
-    /// Leave changes of the script for the next run
+    /// Do not reload a changed script during the run
     #[arg(long)]
     pub(super) no_reload: bool,
 }
 
-/// What every training command takes.
+/// Arguments of every training command.
 #[derive(Debug, Args)]
 pub(super) struct RecipeArgs {
     /// The recipe: a Lua file that returns `r1.recipe { … }`
@@ -123,24 +124,24 @@ pub(super) struct RecipeArgs {
     /// Settings of the recipe to change, such as trainer.lr=2e-6
     #[arg(value_name = "KEY=VALUE", add = recipe_settings())]
     overrides: Vec<String>,
-    /// Where runs are kept
+    /// Directory of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
     runs_dir: PathBuf,
     /// Name of the run and its directory [default: the recipe's name, or the script's]
     #[arg(long)]
     name: Option<String>,
-    /// Go on from the last checkpoint of a run, with the settings it ran with and those given now on top [default: the
-    /// newest run of that name]
+    /// Continue from the last checkpoint of a run, with its settings and the overrides given here
+    /// [default: the newest run of that name]
     #[arg(long, value_name = "RUN", num_args = 0..=1)]
-    #[allow(clippy::option_option)] // clap's form: not given, given alone, given with a run
+    #[allow(clippy::option_option)] // clap's type for: absent, without a value, with a value
     resume: Option<Option<PathBuf>>,
-    /// Say how much memory the run takes at most, and stop there
+    /// Print the maximum memory of the run and exit
     #[arg(long, conflicts_with = "resume")]
     pub(super) plan: bool,
-    /// CPU threads for model arithmetic [default: one a core]
+    /// CPU threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) threads: Option<u16>,
-    /// Root of every random stream; the same as seed=N
+    /// Seed of every random stream; the same as seed=N
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Also print example trajectories and all plots
@@ -151,7 +152,7 @@ pub(super) struct RecipeArgs {
     out: Option<PathBuf>,
 }
 
-/// Fine-tune a policy on conversations, as a recipe says
+/// Fine-tune a policy on conversations from a recipe
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 sft scripts/nano.lua
@@ -161,11 +162,11 @@ pub(super) struct SftArgs {
     pub(super) recipe: RecipeArgs,
 }
 
-/// Try a recipe out with scripted replies: what breaks its contract, where, and what to do
+/// Test a recipe with scripted replies: report errors with their places and remedies
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 check scripts/retool.lua
-  r1 check scripts/retool.lua --model          the first group by the model besides
+  r1 check scripts/retool.lua --model          also the first group with the model
   r1 check --masks scripts/retool.lua          one group, token by token, with masks and advantages
   r1 check --masks scripts/retool.lua trainer.algorithm=gigpo trainer.group_size=2")]
 pub(super) struct CheckArgs {
@@ -175,19 +176,19 @@ pub(super) struct CheckArgs {
     /// Settings of the recipe to change, such as trainer.group_size=2
     #[arg(value_name = "KEY=VALUE", add = recipe_settings())]
     overrides: Vec<String>,
-    /// Also roll out the first task's group by the recipe's model
+    /// Also roll out the first task's group with the recipe's model
     #[arg(long, conflicts_with = "masks")]
     pub(super) model: bool,
-    /// Roll out the first task's group and print every token: who wrote it, and its advantage
+    /// Roll out the first task's group and print every token with its writer and its advantage
     #[arg(long)]
     pub(super) masks: bool,
-    /// CPU threads for model arithmetic [default: one a core]
+    /// CPU threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) threads: Option<u16>,
 }
 
 impl CheckArgs {
-    /// What was typed, as options of a run that leaves nothing behind.
+    /// The options of a run that writes no files.
     pub(super) fn options(self, interrupt: Interrupt) -> RunOptions {
         let Self { script, overrides, .. } = self;
         RunOptions { script, overrides, interrupt: Some(interrupt), ..RunOptions::default() }
@@ -195,9 +196,9 @@ impl CheckArgs {
 }
 
 impl RecipeArgs {
-    /// What was typed, as the options of a training loop.
+    /// The options of a training loop.
     pub(super) fn options(mut self, interrupt: Interrupt) -> Result<RunOptions> {
-        // `--resume trainer.steps=9` means `--resume` and a setting.
+        // `--resume trainer.steps=9` means `--resume` followed by a setting.
         if let Some(Some(path)) = &self.resume
             && path.to_string_lossy().contains('=')
             && !path.exists()
@@ -208,17 +209,17 @@ impl RecipeArgs {
         self.overrides.extend(self.seed.map(|seed| format!("seed={seed}")));
         let resume = match self.resume {
             None => None,
-            // A directory, or the name of one below the directory of runs.
+            // A directory, or a name in the directory of runs.
             Some(Some(run)) if run.exists() => Some(run),
             Some(Some(run)) => Some(Some(self.runs_dir.join(&run)).filter(|below| below.is_dir()).unwrap_or(run)),
             Some(None) => {
                 let typed = self.overrides.iter().rev().find_map(|setting| setting.strip_prefix("name="));
                 let name = match self.name.as_deref().or(typed) {
                     Some(name) => name.to_owned(),
-                    // Without the settings typed now, which are meant to be on top of the run's own.
+                    // Without the overrides given now, which are applied to the run's own settings.
                     None => Script::load(&self.script, &[])?.settings.name,
                 };
-                // A run that was stopped before it wrote anything begins anew.
+                // A run that was stopped before its first checkpoint starts again.
                 store::newest_run(&self.runs_dir, &name)?
             }
         };
@@ -238,14 +239,14 @@ impl RecipeArgs {
     }
 }
 
-/// Talk to a model, or ask it one question
+/// Chat with a model, or ask it one question
 #[derive(Debug, Args)]
 #[command(
     group = clap::ArgGroup::new("whom").args(["model", "hf", "script", "api_base"]).required(true).multiple(true),
     after_help = "Examples:
-  r1 infer --model runs/retool                               chat with what a run has trained
-  r1 infer --model runs/retool --script scripts/retool.lua   with the recipe's tools at hand
-  r1 infer --hf Qwen/Qwen2.5-1.5B-Instruct                   a model of the hub
+  r1 infer --model runs/retool                               chat with the model of a run
+  r1 infer --model runs/retool --script scripts/retool.lua   with the recipe's tools
+  r1 infer --hf Qwen/Qwen2.5-1.5B-Instruct                   a model from the Hub
   r1 infer --model r1-nano -p 'What is 2+2?'                 answer once and exit
   echo 'What is 2+2?' | r1 infer --model r1-nano             the same from a pipe
   r1 infer --api-base http://localhost:8000/v1 --model NAME  a model behind a server
@@ -253,64 +254,64 @@ impl RecipeArgs {
 In a chat, Ctrl-C stops a reply, Ctrl-D leaves, and /help lists the commands."
 )]
 pub(super) struct InferArgs {
-    /// A run, a checkpoint, any directory in Hugging Face layout, a hub id, or r1-nano; with --api-base,
-    /// the server's name of the model [default: the recipe's]
+    /// A run, a checkpoint, any directory in Hugging Face layout, a hub id, or r1-nano; with
+    /// --api-base, the model's name on the server [default: the recipe's]
     #[arg(long, short)]
     pub(super) model: Option<String>,
-    /// A model of the Hugging Face hub, fetched into its cache
+    /// A model from the Hugging Face Hub, downloaded into its cache
     #[arg(long, value_name = "ORG/NAME[@REVISION]", conflicts_with_all = ["model", "api_base"])]
     pub(super) hf: Option<String>,
-    /// The base model of an adapter, in place of the one that its adapter_config.json names
+    /// The base model of an adapter, instead of the one in its adapter_config.json
     #[arg(long, value_name = "DIR", conflicts_with = "api_base")]
     pub(super) base: Option<String>,
-    /// A recipe whose env, tools and system prompt are live
+    /// A recipe with env, tools and system prompt
     #[arg(long, short, value_name = "SCRIPT", add = lua_files())]
     pub(super) script: Option<PathBuf>,
-    /// Talk to a server that speaks OpenAI's chat completions (OPENAI_API_KEY is its key)
+    /// Use a server with OpenAI's chat completions API (key: OPENAI_API_KEY)
     #[arg(long, value_name = "URL", requires = "model")]
     pub(super) api_base: Option<String>,
-    /// Answer this and exit
+    /// Answer this question and exit
     #[arg(long, short, alias = "question", value_name = "TEXT")]
     pub(super) prompt: Option<String>,
     /// System prompt
     #[arg(long, value_name = "TEXT")]
     pub(super) system: Option<String>,
-    /// Refused until models that see land
+    /// Not supported: models are text-only
     #[arg(long, value_name = "FILE", hide = true)]
     pub(super) image: Option<PathBuf>,
-    /// 0 always takes the likeliest token [default: as the recipe evaluates, or as the model says]
+    /// Sampling temperature; 0: greedy [default: the recipe's for evaluation, or the model's]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = temperature)]
     pub(super) temperature: Option<f64>,
-    /// Draw from the likeliest tokens that together have this probability
+    /// Sample from the most likely tokens with this cumulative probability
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = share)]
     pub(super) top_p: Option<f64>,
-    /// Draw from the N likeliest tokens; 0: from all
+    /// Sample from the N most likely tokens; 0: all
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(super) top_k: Option<u32>,
-    /// Draw from tokens that have at least this share of the likeliest one's probability
+    /// Sample from tokens with at least this fraction of the largest probability
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = share_or_none)]
     pub(super) min_p: Option<f64>,
-    /// Makes tokens that conversation or reply hold already less likely; 1: off
+    /// Penalise tokens that are already in the conversation or reply; 1: off
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = penalty)]
     pub(super) repetition_penalty: Option<f64>,
-    /// Most tokens of a reply [default: as the recipe or the model says, or 512]
+    /// Maximum tokens of a reply [default: the recipe's or the model's, or 512]
     #[arg(long, alias = "max-tokens", value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_new_tokens: Option<u32>,
-    /// Text that every reply begins with, such as `<think>\n`; \n is a line break
+    /// Text at the start of every reply, such as `<think>\n`; \n is a line break
     #[arg(long, value_name = "TEXT", value_parser = escaped, conflicts_with = "api_base")]
     pub(super) reply_prefix: Option<String>,
-    /// A variable of the chat template, such as enable_thinking=false; may be given several times
+    /// A variable of the chat template, such as enable_thinking=false; repeatable
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     pub(super) template_arg: Vec<(String, serde_json::Value)>,
-    /// CPU threads for model arithmetic [default: one a core]
+    /// CPU threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "api_base")]
     pub(super) threads: Option<u16>,
-    /// Root of the random stream [default: 0; with --api-base, the server's]
+    /// Seed of the random stream [default: 0; with --api-base, the server's]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(super) seed: Option<u64>,
 }
 
-/// Run a Lua program in the host: tokenizers, templates, models, files
+/// Run a Lua program with access to tokenizers, templates, models and files
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 lua -e 'return r1.math_equal(\"1/2\", \"0.5\")'
@@ -322,13 +323,13 @@ pub(super) struct LuaArgs {
     /// Run this text instead of a file
     #[arg(short = 'e', long = "eval", value_name = "CODE")]
     pub(super) code: Option<String>,
-    /// A file, or - for standard input; then the program's own arguments
+    /// A file, or - for standard input, followed by the program's own arguments
     #[arg(value_name = "FILE", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(super) rest: Vec<String>,
-    /// CPU threads for model arithmetic [default: one a core]
+    /// CPU threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) threads: Option<u16>,
-    /// Root of math.random
+    /// Seed of math.random
     #[arg(long, value_name = "N", default_value = "0")]
     pub(super) seed: u64,
 }
@@ -342,15 +343,16 @@ pub(super) struct LuaArgs {
 
 The exit code is 0 if all pass, and 6 if not.")]
 pub(super) struct TestArgs {
-    /// Files, or directories to look for *_test.lua in
+    /// Files, or directories that are searched for *_test.lua
     #[arg(value_name = "FILE")]
     pub(super) files: Vec<PathBuf>,
-    /// Only tests whose name holds this
+    /// Only tests whose name contains this text
     #[arg(long, short = 'k', value_name = "TEXT")]
     pub(super) filter: Option<String>,
 }
 
-/// Try a script by hand: be the policy, look at states, tokens and rewards, take steps back, stop at lines
+/// Debug a script interactively: reply as the policy, inspect states, tokens and rewards, undo
+/// steps, set breakpoints
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 repl scripts/retool.lua                          begins at the first row; :help lists the commands
@@ -366,21 +368,22 @@ pub(super) struct ReplArgs {
     /// Settings of the recipe to change, such as env.max_steps=2
     #[arg(value_name = "KEY=VALUE", add = recipe_settings())]
     pub(super) overrides: Vec<String>,
-    /// Open a stored trajectory, before its step STEP [default: the last]
+    /// Open a stored trajectory before step STEP [default: the last]
     #[arg(long, value_name = "RUN:ID[:STEP]")]
     pub(super) replay: Option<String>,
-    /// The model that :sample asks [default: the recipe's]
+    /// The model of :sample [default: the recipe's]
     #[arg(long, short, value_name = "MODEL")]
     pub(super) model: Option<PathBuf>,
-    /// Where runs are kept
+    /// Directory of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
     pub(super) runs_dir: PathBuf,
-    /// CPU threads for model arithmetic [default: one a core]
+    /// CPU threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) threads: Option<u16>,
 }
 
-/// Run stored trajectories again, against their record: observations, rewards and statuses must be the same
+/// Replay stored trajectories with their recorded calls and compare observations, rewards and
+/// statuses
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 replay runs/retool                          every trajectory of a run
@@ -393,21 +396,23 @@ The exit code is 0 if everything is as recorded, and 6 if not.")]
 pub(super) struct ReplayArgs {
     /// A run: its directory, or its name
     pub(super) run: PathBuf,
-    /// Trajectories: STEP, STEP-GROUP or STEP-GROUP-SAMPLE; of evaluations eval or eval-STEP… [default: all of training]
+    /// Trajectories: STEP, STEP-GROUP or STEP-GROUP-SAMPLE; of evaluations eval or eval-STEP…
+    /// [default: all of training]
     #[arg(value_name = "ID")]
     pub(super) ids: Vec<Id>,
     /// Only the last N steps of the run; 0: all
     #[arg(long, value_name = "N", default_value = "0", conflicts_with = "ids")]
     pub(super) last: usize,
-    /// Run this script instead of the one that the run kept
+    /// Run this script instead of the run's own
     #[arg(long, short, value_name = "SCRIPT")]
     pub(super) script: Option<PathBuf>,
-    /// Where runs are kept
+    /// Directory of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
     pub(super) runs_dir: PathBuf,
 }
 
-/// Give stored trajectories the rewards of a changed script, beside the old ones
+/// Compute the rewards of stored trajectories with a changed script and compare them with the old
+/// ones
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 rescore retool --script scripts/retool.lua
@@ -417,19 +422,19 @@ Replies and what tools answered come from the record; the env runs again under t
 pub(super) struct RescoreArgs {
     /// A run: its directory, or its name
     pub(super) run: PathBuf,
-    /// The script whose rewards are wanted
+    /// The script with the new rewards
     #[arg(long, short, value_name = "SCRIPT")]
     pub(super) script: PathBuf,
     /// Only the last N steps of the run; 0: all
     #[arg(long, value_name = "N", default_value = "10")]
     pub(super) last: usize,
-    /// The trajectories of evaluations in the place of those of training
+    /// Use the trajectories of evaluations instead of those of training
     #[arg(long)]
     pub(super) eval: bool,
-    /// Ask for real what the record has no answer to: run tools, fetch pages
+    /// Run external calls that are not in the record: tools, HTTP requests
     #[arg(long)]
     pub(super) live: bool,
-    /// Where runs are kept
+    /// Directory of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
     pub(super) runs_dir: PathBuf,
 }
@@ -462,13 +467,13 @@ fn share_or_none(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
-/// A text in which `\n` and `\t` are a line break and a tabulator.
+/// A text in which `\n` and `\t` stand for a line break and a tab.
 #[allow(clippy::unnecessary_wraps)] // what clap calls
 fn escaped(text: &str) -> std::result::Result<String, String> {
     Ok(text.replace("\\n", "\n").replace("\\t", "\t"))
 }
 
-/// `NAME=VALUE`; the value is JSON if it parses, else text.
+/// `NAME=VALUE`; the value is parsed as JSON if possible, otherwise it is text.
 fn variable(text: &str) -> std::result::Result<(String, serde_json::Value), String> {
     let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE, such as enable_thinking=false")?;
     Ok((name.trim().to_owned(), serde_json::from_str(value).unwrap_or_else(|_| value.into())))

@@ -1,4 +1,4 @@
-//! `r1 check`: the contract of a recipe, tried out before anything is trained.
+//! `r1 check`: tests whether a recipe meets its contract, before training.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use crate::services::Loaded;
 use crate::telemetry::{Reporter, ctrl_c, signed};
 use crate::train::{self, Checked, RunOptions, ShownTrajectory};
 
-/// Seconds after which no further trajectory is tried.
+/// Seconds after which no further trajectory starts.
 const SECONDS: f64 = 20.0;
 
 pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
@@ -58,19 +58,27 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
     let rolled = if model && objective.is_some() { Some(roll(&options, &reporter, &mut report)?) } else { None };
     let seconds = started.elapsed().as_secs_f64();
     if output.json {
-        tell_json(&loaded, objective.as_ref(), (&report, demonstrations.as_ref()), rolled.as_deref(), seconds)?;
+        print_json(&loaded, objective.as_ref(), (&report, demonstrations.as_ref()), rolled.as_deref(), seconds)?;
     } else {
         let reports = (&report, demonstrations.as_ref());
-        tell(&options, &loaded, objective.as_ref(), reports, rolled.as_deref(), seconds, reporter.is_coloured())?;
+        print_report(
+            &options,
+            &loaded,
+            objective.as_ref(),
+            reports,
+            rolled.as_deref(),
+            seconds,
+            reporter.is_coloured(),
+        )?;
     }
     Ok(if report.is_broken() { ExitCode::from(Kind::Env.exit_code()) } else { ExitCode::SUCCESS })
 }
 
-/// What there is to say of the recipe's cold start, if it has one.
+/// The report on the recipe's cold start, if it has one.
 fn cold_start(loaded: &Loaded, wanted: &Options, reporter: &Reporter) -> Result<Option<Report>> {
     let Some(own) = loaded.script.cold_start()? else { return Ok(None) };
     let doubts = train::check_cold_start(&loaded.script)?;
-    // The model is the recipe's, or one that is yet to be made.
+    // The recipe's model, or a model that has yet to be created.
     let own = Loaded::new(own, reporter)?;
     let mut report = check::supervised(&own.script, &own.renderer, wanted)?;
     let doubts = doubts.into_iter().map(|error| {
@@ -81,10 +89,10 @@ fn cold_start(loaded: &Loaded, wanted: &Options, reporter: &Reporter) -> Result<
     Ok(Some(report))
 }
 
-/// How a recipe learns, in words and for programs; `None` for supervised fine-tuning.
+/// The recipe's objective as text and as JSON; `None` for supervised fine-tuning.
 type Words = Option<(String, Value)>;
 
-/// How the recipe learns, and settings that do nothing.
+/// The recipe's objective, and unused settings.
 fn objective(script: &Script) -> Result<(Words, Vec<Error>)> {
     if matches!(script.settings.trainer, Trainer::Sft(_)) {
         return Ok((None, train::idle_settings(script)?));
@@ -104,18 +112,18 @@ fn objective(script: &Script) -> Result<(Words, Vec<Error>)> {
     Ok((Some((words, facts)), warnings))
 }
 
-/// A context that the model does not take.
+/// An error if the recipe's context is longer than the model supports.
 fn beyond(loaded: &Loaded) -> Option<Error> {
     let (wanted, limit) = (loaded.script.settings.policy.max_context, loaded.max_context);
     (limit > 0 && wanted > limit).then(|| Error::new(Kind::Script, train::beyond(wanted, limit)))
 }
 
-/// A setting that there is to warn of.
+/// A warning about a setting.
 fn doubt(Error { message, place, hint, .. }: Error) -> Finding {
     Finding { level: Level::Warning, rule: "settings", message, place, hint, repeat: Vec::new() }
 }
 
-/// The first task's group, by the model.
+/// The first task's group, rolled out with the model.
 fn roll(options: &RunOptions, reporter: &Reporter, report: &mut Report) -> Result<Vec<ShownTrajectory>> {
     let shown = train::masks(options, reporter)?;
     for trajectory in &shown {
@@ -143,7 +151,8 @@ fn roll(options: &RunOptions, reporter: &Reporter, report: &mut Report) -> Resul
             ),
             place: None,
             hint: Some(
-                "tasks that are always or never solved teach nothing: easier tasks, or a stronger model".to_owned(),
+                "tasks that are always or never solved give no gradient: use easier tasks or a stronger model"
+                    .to_owned(),
             ),
             repeat: Vec::new(),
         });
@@ -151,7 +160,7 @@ fn roll(options: &RunOptions, reporter: &Reporter, report: &mut Report) -> Resul
     Ok(shown)
 }
 
-fn tell_json(
+fn print_json(
     loaded: &Loaded,
     objective: Option<&(String, Value)>,
     (report, cold_start): (&Report, Option<&Report>),
@@ -187,7 +196,7 @@ fn tell_json(
     print(&format!("{line}\n"))
 }
 
-fn tell(
+fn print_report(
     options: &RunOptions,
     loaded: &Loaded,
     objective: Option<&(String, Value)>,
@@ -273,7 +282,7 @@ fn tell(
     }
     let many = |count: usize, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
     let _ = match (errors, warnings) {
-        (0, 0) => writeln!(out, "nothing was found to be wrong"),
+        (0, 0) => writeln!(out, "no problems found"),
         (errors, warnings) => writeln!(out, "\n{}, {}", many(errors, "error"), many(warnings, "warning")),
     };
     print(&out)

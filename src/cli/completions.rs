@@ -1,6 +1,8 @@
-//! `r1 completions`: the script that a shell loads, and the answers that it gets from this program at each TAB.
+//! `r1 completions`: the completion script of a shell, and the completions that it requests at each
+//! TAB.
 //!
-//! The script calls `r1` with the variable `R1_COMPLETE`, so that completions are always those of the installed version.
+//! The script calls `r1` with the variable `R1_COMPLETE`, so that completions match the installed
+//! version.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -16,10 +18,10 @@ use super::print;
 use crate::config::{ALGORITHMS, settings};
 use crate::error::{Error, Kind, Result};
 
-/// Names the shell when it asks for completions.
+/// The shell's name when it requests completions.
 const VARIABLE: &str = "R1_COMPLETE";
 
-/// Print the script that completes commands, flags, files and settings in a shell
+/// Print a shell's completion script for commands, flags, files and settings
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   source <(r1 completions bash)                                    in this shell; in ~/.bashrc for all
@@ -46,8 +48,8 @@ pub(super) fn run(args: &CompletionsArgs) -> Result<ExitCode> {
     print(&String::from_utf8_lossy(&script)).map(|()| ExitCode::SUCCESS)
 }
 
-/// For bash, `key=value` is three words, and it replaces the last of them alone. This hands over
-/// one word, and offers what stands behind its `=`.
+/// In bash `key=value` is three words, and only the last one is replaced. This function passes
+/// one word, and completes the text after its `=`.
 const BASH_SETTINGS: &str = r#"
 _r1_settings() {
     local typed="${COMP_LINE:0:COMP_POINT}"
@@ -67,7 +69,7 @@ _r1_settings() {
 complete -o nospace -o bashdefault -F _r1_settings r1
 "#;
 
-/// How the shell calls this program: by its name where it was found by its name, else by its path.
+/// How the shell calls this program: by name if it was called by name, else by path.
 fn own_name() -> String {
     let typed = std::env::args_os().next().unwrap_or_default();
     let typed = Path::new(&typed);
@@ -79,7 +81,7 @@ fn own_name() -> String {
     "r1".to_owned()
 }
 
-/// Answers a shell that asks for completions; `false` if nobody asks.
+/// Prints completions if a shell requests them; otherwise returns `false`.
 pub(super) fn answer(typed: &[OsString]) -> Result<bool> {
     if std::env::var_os(VARIABLE).is_none() {
         return Ok(false);
@@ -98,7 +100,7 @@ pub(super) fn lua_files() -> ArgValueCompleter {
     )
 }
 
-/// Completes `key=value`: names of settings, then the values of those that have a few.
+/// Completes `key=value`: names of settings, then values of those with a fixed set.
 pub(super) fn recipe_settings() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| typed.to_str().map(of_settings).unwrap_or_default())
 }
@@ -121,7 +123,7 @@ fn of_settings(typed: &str) -> Vec<CompletionCandidate> {
         .collect()
 }
 
-/// The values of a setting that has a few: its literals, `true` and `false`.
+/// The values of a setting with a fixed set: its literals, `true` and `false`.
 fn values(key: &str) -> BTreeSet<String> {
     if key == "trainer.algorithm" {
         return ALGORITHMS.iter().map(|name| (*name).to_owned()).collect();

@@ -1,16 +1,16 @@
-//! Two texts beside each other, line by line: what was, what is.
+//! A line diff of two texts.
 
 use console::Style;
 use similar::{ChangeTag, TextDiff};
 
-/// Lines around a change that are shown with it.
+/// Context lines around a change.
 const AROUND: usize = 2;
 
-/// Most lines that are shown.
+/// Maximum number of lines.
 const LINES: usize = 60;
 
-/// The lines that differ: `-` before what was, `+` before what is, a blank before what stayed; indented by two. Lines
-/// that are far from any change are left out.
+/// The diff, indented by two: `-` before removed lines, `+` before added lines, a blank before
+/// unchanged ones. Unchanged lines far from any change are omitted.
 pub(super) fn lines(was: &str, is: &str, colour: bool) -> String {
     let diff = TextDiff::from_lines(was, is);
     let paint = |style: Style, text: String| style.force_styling(colour).apply_to(text).to_string();

@@ -1,4 +1,4 @@
-//! `r1 doc`: what scripts can call and what recipes can set, from the declarations of the host.
+//! `r1 doc`: functions of scripts and settings of recipes, from the host's declarations.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -32,7 +32,7 @@ pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     };
-    // `trainer`, `data` and others are functions and sections of settings.
+    // `trainer`, `data` and others are both functions and sections of settings.
     let section = docs::find_settings(name).into_iter().filter(|setting| setting.is_below(name)).collect::<Vec<_>>();
     let also = match section.as_slice() {
         [] => String::new(),
@@ -68,7 +68,7 @@ pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
     })
 }
 
-/// A line for each entry, by namespace.
+/// One line per entry, by namespace.
 fn list(entries: impl IntoIterator<Item = &'static Entry>) -> String {
     let entries: Vec<&Entry> = entries.into_iter().collect();
     let width = entries.iter().map(|entry| entry.name.len()).max().unwrap_or(0);

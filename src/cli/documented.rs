@@ -1,5 +1,5 @@
-//! The commands in README.md and docs: the real parser accepts each of them, and recipes accept their settings.
-//! tests/cli/documented.rs runs those that need no network.
+//! Tests of the commands in README.md and docs: the parser accepts each of them, and recipes accept
+//! their settings. tests/cli/documented.rs runs those that need no network.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use crate::config::Trainer;
 use crate::script::Script;
 use crate::train;
 
-/// README.md, the other pages of the repository's root, and docs.
+/// README.md, the other pages in the repository's root, and docs.
 fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut pages: Vec<PathBuf> =
@@ -24,7 +24,8 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Commands of fenced blocks, and `r1 …` in the text (`whole` is false: they may be parts), each with its page and line.
+/// Commands of fenced blocks, and `r1 …` in the text (with `whole` false: they may be incomplete),
+/// with page and line.
 struct Documented {
     place: String,
     command: String,
@@ -63,7 +64,8 @@ fn commands() -> Vec<Documented> {
     found
 }
 
-/// The words of a command as a shell splits them, without a comment: `# …`, or a remark after several spaces.
+/// Splits a command into words as a shell does, without a comment: `# …`, or a remark after several
+/// spaces.
 fn words(command: &str) -> Vec<String> {
     let (mut words, mut word, mut quote, mut open) = (Vec::new(), String::new(), None, false);
     let mut spaces = 0;
@@ -115,7 +117,7 @@ fn documented_commands_are_accepted_by_the_parser() {
             continue;
         }
         let Err(error) = Cli::command().try_get_matches_from(words) else { continue };
-        // `r1 infer` and `r1 check --masks` in a sentence name a command and a flag.
+        // `r1 infer` and `r1 check --masks` inside a sentence only name a command and a flag.
         let part = matches!(
             error.kind(),
             ErrorKind::MissingRequiredArgument
@@ -157,7 +159,7 @@ fn documented_settings_are_accepted_by_their_recipes() {
         });
         match loaded {
             Err(error) if !refused => wrong.push(format!("{place}: {command}\n{error}")),
-            Ok(()) if refused => wrong.push(format!("{place}: {command}: is said to be refused")),
+            Ok(()) if refused => wrong.push(format!("{place}: {command}: is documented as refused")),
             _ => checked += 1,
         }
     }

@@ -1,5 +1,5 @@
-//! Files with which editors complete and check scripts: the types of r1, and settings of luau-lsp, lua-language-server and
-//! stylua that name them. Settings that are there already stay.
+//! Files with which editors complete and check scripts: the types of r1, and settings of luau-lsp,
+//! lua-language-server and stylua that refer to them. Existing settings files stay unchanged.
 
 use std::path::{Path, PathBuf};
 
@@ -8,9 +8,9 @@ use serde_json::json;
 use crate::error::{Error, Kind, Result};
 use crate::script::docs;
 
-/// Where the types are in the repository of r1 itself.
+/// Directory of the types in r1's own repository.
 const OWN: &str = "lua/types";
-/// Where they are written elsewhere.
+/// Directory of the types in other projects.
 const TYPES: &str = ".r1/types";
 
 const STYLUA: &str = "\
@@ -21,7 +21,7 @@ indent_width = 2
 call_parentheses = \"Input\"
 ";
 
-/// Writes the files that `root` does not have, and the types as this version has them; gives those that were written.
+/// Writes the files that `root` lacks, and the types of this version; returns the written files.
 pub(super) fn write(root: &Path) -> Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     let types = if root.join(OWN).join("r1.d.luau").is_file() {
@@ -46,9 +46,9 @@ pub(super) fn write(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(written)
 }
 
-/// The settings, with types in the folder `types`.
+/// The settings files, with types in the directory `types`.
 pub(super) fn settings(types: &str) -> [(&'static str, String); 4] {
-    // What Luau has and Lua 5.1 has not.
+    // Syntax of Luau that Lua 5.1 lacks.
     let symbols = ["//", "+=", "-=", "*=", "/=", "//=", "%=", "^=", "continue", "`"];
     let luarc = json!({
         "runtime.version": "Lua 5.1",
@@ -57,7 +57,7 @@ pub(super) fn settings(types: &str) -> [(&'static str, String); 4] {
         "workspace.checkThirdParty": false,
     });
     let luaurc = json!({ "languageMode": "nonstrict", "lint": { "*": true } });
-    // luau-lsp takes definitions from the editor's settings only.
+    // luau-lsp reads definitions only from the editor's settings.
     let code = json!({
         "luau-lsp.platform.type": "standard",
         "luau-lsp.types.definitionFiles": { "r1": format!("{types}/r1.d.luau") },

@@ -1,4 +1,5 @@
-//! How a failure is told: an `error:` block on stderr, or one JSON object on stdout; exit codes; caught panics.
+//! Error output: an `error:` block on stderr, or one JSON object on stdout; exit codes; caught
+//! panics.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal, Write};
@@ -11,11 +12,11 @@ use serde_json::json;
 
 use crate::error::{Error, Kind, Result, harmless};
 
-/// The form in which this process speaks of failures.
+/// The format of errors in this process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Voice {
     json: bool,
-    /// Whether colour is wanted; it also needs a terminal.
+    /// Whether colour is enabled; it also needs a terminal.
     pub(super) colour: bool,
 }
 
@@ -25,7 +26,7 @@ impl Voice {
         Self { json, colour: colour && !refused }
     }
 
-    /// Tells why the process ends, and gives the exit code.
+    /// Prints the error and returns the exit code.
     pub(super) fn fail(self, error: &Error) -> ExitCode {
         if self.json {
             Self::object(error);
@@ -40,7 +41,7 @@ impl Voice {
         ExitCode::from(error.kind.exit_code())
     }
 
-    /// Tells what clap did not understand.
+    /// Prints an argument error of clap.
     pub(super) fn refuse(self, error: &clap::Error) -> ExitCode {
         if self.json {
             let text = error.render().to_string();
@@ -52,7 +53,7 @@ impl Voice {
             }
             Self::object(&told);
         } else {
-            // A stderr that can't be written to leaves the exit code to tell.
+            // If stderr can't be written, only the exit code reports the error.
             let _ = error.print();
         }
         ExitCode::from(Kind::Usage.exit_code())
@@ -72,15 +73,15 @@ impl Voice {
     }
 }
 
-/// The last words; nobody is left to tell if they can't be written.
+/// Writes a text; a failure to write it is ignored.
 fn say(mut stream: impl Write, text: &str) {
     let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
 }
 
-/// What the main thread last panicked with, and where.
+/// The message and place of the main thread's last panic.
 static PANIC: Mutex<Option<(String, String)>> = Mutex::new(None);
 
-/// Runs `body`; a panic becomes an internal error that asks to be reported.
+/// Runs `body`; a panic becomes an internal error that can be reported.
 pub(super) fn catch<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     panic::set_hook(Box::new(note_panic));
     if let Ok(done) = panic::catch_unwind(panic::AssertUnwindSafe(body)) {
@@ -90,14 +91,15 @@ pub(super) fn catch<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     Err(told_panic(&message, place))
 }
 
-/// libtorch's failures arrive as panics where tch has no other way; running out of memory is not a fault of r1.
+/// Failures of libtorch are panics if tch has no other way; running out of memory is not an
+/// internal error.
 fn told_panic(message: &str, place: String) -> Error {
     let first = message.lines().next().unwrap_or_default();
     if message.contains("out of memory") || message.contains("not enough memory") {
         return Error::new(Kind::Device, format!("out of memory: {first}"))
             .hint("lower the batch (trainer.tokens_per_batch, rollout.concurrency) or the lengths");
     }
-    Error::new(Kind::Internal, format!("r1 came upon a fault of its own: {first}")).at(place).hint(concat!(
+    Error::new(Kind::Internal, format!("internal error in r1: {first}")).at(place).hint(concat!(
         "please report it, with the command and this message, at ",
         env!("CARGO_PKG_REPOSITORY"),
         "/issues; RUST_BACKTRACE=1 shows more"
@@ -117,7 +119,7 @@ fn note_panic(info: &PanicHookInfo<'_>) {
     if thread.name() == Some("main") {
         *PANIC.lock().unwrap_or_else(PoisonError::into_inner) = Some((message, place));
     } else {
-        // Whoever waits for the thread decides what follows from it.
+        // The thread that joins it handles the panic.
         let name = thread.name().unwrap_or("without a name");
         say(io::stderr(), &format!("warning: the thread {name} panicked at {place}: {message}\n"));
     }
@@ -131,7 +133,7 @@ mod tests {
     fn panics_are_told_as_faults_and_memory_is_not() {
         let error = told_panic("index out of bounds\nmore", "src/x.rs:1:2".to_owned());
         assert_eq!(error.kind, Kind::Internal);
-        assert_eq!(error.message, "r1 came upon a fault of its own: index out of bounds");
+        assert_eq!(error.message, "internal error in r1: index out of bounds");
         assert!(error.hint.is_some_and(|hint| hint.contains("report")));
         let error = told_panic("Torch(\"CUDA out of memory. Tried to …\")", String::new());
         assert_eq!(error.kind, Kind::Device);

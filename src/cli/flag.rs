@@ -1,4 +1,4 @@
-//! Flags that do not exist, and what to write instead: `--lr 3` is `trainer.lr=3`, `--num_generations 8` of TRL is
+//! Suggestions for unknown flags: `--lr 3` is `trainer.lr=3`, `--num_generations 8` of TRL is
 //! `trainer.group_size=8`, and `--tools` of Agent-R1's chat is `--script RECIPE`.
 
 use std::ffi::OsString;
@@ -9,26 +9,26 @@ use crate::config::counterparts;
 use crate::error::{Error, Kind};
 use crate::script::setting_keys;
 
-/// Commands that take settings, and the algorithm whose settings are meant.
+/// Commands with settings, and the algorithm of those settings.
 const COMMANDS: [(&str, &str); 4] = [("run", "grpo"), ("sft", "sft"), ("check", "grpo"), ("repl", "grpo")];
 
-/// Flags of Agent-R1's chat scripts (`agent_r1/vllm_infer/{chat,run}.py`, `inference.sh`) that `r1 infer` does not have.
-/// `--question`, `--max-tokens` and the sampling flags work as they are.
+/// Flags of Agent-R1's chat scripts (`agent_r1/vllm_infer/{chat,run}.py`, `inference.sh`) that `r1
+/// infer` lacks. `--question`, `--max-tokens` and the sampling flags are accepted.
 const CHAT_FLAGS: [(&str, &str); 11] = [
     ("tools", "tools belong to a recipe: r1 infer --script RECIPE"),
     ("env", "the environment belongs to a recipe: r1 infer --script RECIPE"),
     ("config", "settings and tools belong to a recipe: r1 infer --script RECIPE"),
     ("api-key", "set the variable OPENAI_API_KEY; other users of the machine can read command lines"),
     ("checkpoint-dir", "a run or a checkpoint is a model as it is: r1 infer --model DIR"),
-    ("hf-model-path", "a model of the hub: r1 infer --hf ORG/NAME"),
-    ("use-hf-model", "a model of the hub: r1 infer --hf ORG/NAME"),
+    ("hf-model-path", "a model from the Hub: r1 infer --hf ORG/NAME"),
+    ("use-hf-model", "a model from the Hub: r1 infer --hf ORG/NAME"),
     ("model-name-or-path", "r1 infer --model NAME"),
     ("target-dir", "leave it out: checkpoints need no conversion"),
     ("backend", "leave it out: checkpoints need no conversion"),
     ("tensor-parallel-size", "leave it out: one process uses one device"),
 ];
 
-/// The error for an unknown flag with what to write instead; `None` for any other error.
+/// The error for an unknown flag with a suggestion; `None` for other errors.
 pub(super) fn meant(error: &clap::Error, typed: &[OsString]) -> Option<Error> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;

@@ -1,4 +1,4 @@
-//! `r1 lua`: any script in the host, with models at hand.
+//! `r1 lua`: runs any script in the host, with access to models.
 
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub(super) fn run(args: &LuaArgs, output: OutputArgs) -> Result<ExitCode> {
         seed: args.seed,
         services: Some(Arc::new(TensorThread::new(output.reporter()))),
         echo: Box::new(move |line, stream| match stream {
-            // A closed pipe means that the reader has enough; the program may still have other things to do.
+            // A closed pipe means that the reader is done; the program may continue.
             Stream::Out => drop(print(&line.text)),
             Stream::Log if output.quiet => {}
             Stream::Log => drop(writeln!(io::stderr(), "{}: {}", line.place, line.text)),
@@ -50,7 +50,7 @@ pub(super) fn run(args: &LuaArgs, output: OutputArgs) -> Result<ExitCode> {
     }
 }
 
-/// Where the program comes from, and what is left for itself.
+/// The source of the program, and the program's own arguments.
 fn source(args: &LuaArgs) -> Result<(PathBuf, String, &[String])> {
     if let Some(code) = &args.code {
         return Ok((PathBuf::from("-e"), code.clone(), &args.rest));

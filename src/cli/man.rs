@@ -1,4 +1,4 @@
-//! `r1 man`: manual pages, made from what the command line knows of itself.
+//! `r1 man`: manual pages, generated from the command-line definitions.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `r1 check --masks`: what would be trained on, token by token.
+//! `r1 check --masks`: the loss mask and the advantages, token by token.
 
 use std::fmt::Write;
 
@@ -30,7 +30,7 @@ fn as_json(trajectory: &ShownTrajectory) -> String {
     .to_string()
 }
 
-/// A trajectory as pairs of lines: tokens, and advantages below them.
+/// A trajectory as pairs of lines: tokens, and their advantages below.
 fn lines(trajectory: &ShownTrajectory, colour: bool) -> String {
     let mut out = String::new();
     let plural = |count: usize| if count == 1 { "" } else { "s" };

@@ -1,4 +1,4 @@
-//! The command line: one file a subcommand. What was typed becomes options here and nowhere else.
+//! The command line: one file per subcommand. Arguments become options of other modules only here.
 
 mod args;
 mod check;
@@ -38,11 +38,11 @@ use crate::telemetry::ignore_file_size_signal;
 use args::{Cli, Command};
 use failure::Voice;
 
-/// Runs the command line of this process and says how it ended.
+/// Runs the command line of this process and returns its exit code.
 pub fn main() -> ExitCode {
     let typed: Vec<OsString> = std::env::args_os().collect();
     let has = |flag: &str| typed.iter().take_while(|arg| *arg != "--").any(|arg| arg == flag);
-    // Before parsing, because a line that can't be parsed is answered in the same voice.
+    // Before parsing, because a parsing error is printed in the same format.
     let voice = Voice::new(has("--json"), !has("--no-color"));
     let done =
         failure::catch(|| if completions::answer(&typed)? { Ok(ExitCode::SUCCESS) } else { dispatch(&typed, voice) });
@@ -59,14 +59,14 @@ fn dispatch(typed: &[OsString], voice: Voice) -> Result<ExitCode> {
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) if !error.use_stderr() => {
-            // Help and version are results.
+            // Help and version go to stdout.
             return printed(error.print()).map(|()| ExitCode::SUCCESS);
         }
         Err(error) => return flag::meant(&error, typed).map_or_else(|| Ok(voice.refuse(&error)), Err),
     };
     crate::native::return_memory();
     ignore_file_size_signal();
-    // Models that scripts name are opened on a thread that starts when the first is asked for.
+    // Models named by scripts are opened on a thread that starts with the first request.
     script::share_services(Arc::new(TensorThread::new(cli.output.reporter())));
     match cli.command {
         Command::Run(args) => run::run(args, cli.output),
@@ -92,7 +92,7 @@ fn print(text: &str) -> Result<()> {
     printed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-/// What came of writing to stdout. A closed pipe means that the reader has enough.
+/// The result of writing to stdout. A closed pipe means that the reader is done.
 fn printed(written: io::Result<()>) -> Result<()> {
     match written {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Error::io(Kind::Store, "write to stdout", "stdout", &e)),

@@ -1,4 +1,4 @@
-//! `r1 new`: a script to begin with, and a test for it.
+//! `r1 new`: writes a script from a template, and a test for it.
 
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
@@ -10,39 +10,40 @@ use super::args::OutputArgs;
 use super::{editor, print};
 use crate::error::{Error, Kind, Result};
 
-/// Write a script to begin with, and a test for it
+/// Write a script from a template, and a test for it
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 new adder                            adder.lua and adder_test.lua
   r1 new scripts/maze --template game")]
 pub(super) struct NewArgs {
-    /// What it is called, or its path
+    /// Name or path of the script
     pub(super) name: PathBuf,
-    /// What to begin with
+    /// The template
     #[arg(long, short, value_enum, default_value = "tool")]
     pub(super) template: Template,
-    /// Leave out the files for editors: types of r1, settings of luau-lsp, lua-language-server and stylua
+    /// Do not write files for editors: types of r1, settings of luau-lsp, lua-language-server and
+    /// stylua
     #[arg(long)]
     pub(super) no_editor_files: bool,
 }
 
-/// What to begin with.
+/// The templates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Template {
-    /// A tool written in Lua, the usual env, an exact answer
+    /// A tool in Lua, the default env, exact-match rewards
     Tool,
-    /// An env of its own: state, step, rewards on the way
+    /// An env of its own: state, step, rewards per step
     Env,
-    /// A game on a board
+    /// A board game
     Game,
-    /// Questions answered by searching
+    /// Questions answered with a search tool
     Search,
-    /// Programs, tried out with hidden tests
+    /// Programs graded by hidden tests
     Code,
 }
 
 impl Template {
-    /// What else the script reads: the end of the file's name, and the text.
+    /// A data file of the script: the suffix of its name, and its text.
     fn data(self) -> Option<(&'static str, &'static str)> {
         (self == Self::Search).then_some(("_pages.jsonl", include_str!("../../lua/templates/search_pages.jsonl")))
     }
@@ -88,7 +89,7 @@ pub(super) fn run(args: &NewArgs, output: OutputArgs) -> Result<ExitCode> {
     let files: Vec<&PathBuf> = [&script, &test].into_iter().chain(data.as_ref().map(|(path, _)| path)).collect();
     for path in &files {
         if path.exists() {
-            return Err(Error::new(Kind::Usage, "the file is there already").at_path(path).hint("give another name"));
+            return Err(Error::new(Kind::Usage, "the file exists already").at_path(path).hint("give another name"));
         }
     }
     write(&script, &fill(own))?;
@@ -111,7 +112,7 @@ pub(super) fn run(args: &NewArgs, output: OutputArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The folder that an editor has open: where the command runs, or, for a script outside of it, the script's own.
+/// The folder of the editor's project: the current directory, or the script's own if it is outside.
 fn root_of(script: &Path) -> PathBuf {
     let below = script.is_relative() && script.components().all(|part| part != Component::ParentDir);
     let own = script.parent().map(Path::to_owned).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A stored run, opened to run its trajectories again: for `r1 replay`, `r1 rescore` and the REPL.
+//! Opens a stored run to replay its trajectories, for `r1 replay`, `r1 rescore` and the REPL.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,16 +16,16 @@ use crate::telemetry::{Interrupt, Reporter, counted};
 use crate::text::Renderer;
 use crate::train::{self, Fetching};
 
-/// A run with the scripts that made it, loaded when they are first needed.
+/// A run with its scripts, which are loaded on first use.
 pub(super) struct Recorded {
     pub(super) run: StoredRun,
     runtime: Runtime,
-    /// Run instead of the run's own script.
+    /// Replaces the run's own script.
     other: Option<PathBuf>,
     loaded: HashMap<String, Rc<Loaded>>,
 }
 
-/// One version of a script at work.
+/// One loaded version of a script.
 pub(super) struct Loaded {
     pub(super) script: Script,
     pub(super) worker: Worker,
@@ -33,7 +33,7 @@ pub(super) struct Loaded {
 }
 
 impl Recorded {
-    /// `other`: a script to run instead of the run's own.
+    /// `other`: a script that replaces the run's own.
     pub(super) fn open(run: &Path, runs_dir: &Path, other: Option<PathBuf>) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -42,7 +42,7 @@ impl Recorded {
         Ok(Self { run: StoredRun::open(run, runs_dir)?, runtime, other, loaded: HashMap::new() })
     }
 
-    /// The steps to look at: those that `ids` name, or the last so many (0: all) of a split.
+    /// The selected steps: those named by `ids`, or the last `last` ones of a split (0: all).
     pub(super) fn steps(&self, split: Split, ids: &[Id], last: usize) -> Result<Vec<StoredStep>> {
         if ids.is_empty() {
             let all = self.steps_of(split)?;
@@ -91,7 +91,7 @@ impl Recorded {
         .at_path(self.run.path()))
     }
 
-    /// The trajectories of a step that `ids` name; all of them without ids.
+    /// The trajectories of a step named by `ids`; all of them if `ids` is empty.
     pub(super) fn trajectories(&self, step: StoredStep, ids: &[Id]) -> Result<Vec<Trajectory>> {
         let all = self.run.trajectories(step.0, step.1)?;
         if ids.is_empty() {
@@ -108,7 +108,7 @@ impl Recorded {
         Ok(all.into_iter().filter(|trajectory| ids.iter().any(|id| id.names(trajectory))).collect())
     }
 
-    /// The script that a trajectory ran under, or the one to run instead.
+    /// The script of a trajectory, or its replacement.
     pub(super) fn script_of(&mut self, trajectory: &Trajectory, reporter: &Reporter) -> Result<Rc<Loaded>> {
         let key = if self.other.is_some() { String::new() } else { trajectory.script_hash.clone() };
         if let Some(loaded) = self.loaded.get(&key) {
@@ -129,7 +129,7 @@ impl Recorded {
         Ok(loaded)
     }
 
-    /// The tokenizer and template of the run's own checkpoints, or of the model it started from.
+    /// The tokenizer and template of the run's checkpoints, or of the model it started from.
     fn renderer(&self, script: &Script, reporter: &Reporter) -> Result<Renderer> {
         let style = &script.style()?;
         if let Some((_, checkpoint)) = store::latest_checkpoint(self.run.path())?
@@ -141,18 +141,18 @@ impl Recorded {
         Renderer::load_styled(&train::model_dir(&script.settings.policy.model, fetching)?, style)
     }
 
-    /// Runs a trajectory again.
+    /// Replays a trajectory.
     pub(super) fn replay(&self, loaded: &Loaded, trajectory: &Trajectory, strictness: Strictness) -> Result<Replayed> {
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
         let spec = Spec::of_recorded(trajectory, &loaded.script.settings, self.run.max_context());
         let replayed = self.runtime.block_on(rollout::replay(stage, trajectory, spec, strictness));
-        // What the script logs was logged when it ran.
+        // The log was already shown when the script ran.
         drop(loaded.worker.take_log());
         replayed
     }
 }
 
-/// Refuses resources that are not what the run read.
+/// Refuses resources that differ from those of the run.
 fn unchanged(recorded: &[FileVersion], now: &[FileVersion]) -> Result<()> {
     let differs = |now: &&FileVersion| recorded.iter().any(|old| old.path == now.path && old.sha256 != now.sha256);
     match now.iter().find(differs) {
@@ -166,7 +166,7 @@ fn unchanged(recorded: &[FileVersion], now: &[FileVersion]) -> Result<()> {
 /// A training step, or the evaluation after it.
 pub(super) type StoredStep = (Split, u64);
 
-/// What a person calls trajectories: `12` a whole step, `12-3` a group of it, `12-3-0` one; `eval` those of all
+/// Names trajectories: `12` all of a step, `12-3` all of a group, `12-3-0` one; `eval` those of all
 /// evaluations, `eval-12` of the one after step 12, `eval-12-3-0` one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Id {
@@ -212,7 +212,7 @@ impl std::str::FromStr for Id {
     }
 }
 
-/// Ends the command when somebody has pressed Ctrl-C.
+/// Fails after Ctrl-C.
 pub(super) fn heed(interrupt: Interrupt) -> Result<()> {
     if interrupt.is_set() { Err(Error::new(Kind::Interrupted, "stopped")) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! `r1 replay`: stored trajectories once more, against their record.
+//! `r1 replay`: replays stored trajectories and compares them with their record.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -14,10 +14,10 @@ use crate::rollout::{Mismatch, first_difference};
 use crate::script::Strictness;
 use crate::telemetry::ctrl_c;
 
-/// Trajectories whose difference is shown in full.
+/// Number of trajectories whose difference is shown in full.
 const SHOWN: usize = 5;
 
-/// The exit code says whether everything was as recorded.
+/// The exit code is a failure if anything differs.
 pub(super) fn run(args: ReplayArgs, output: OutputArgs) -> Result<ExitCode> {
     let interrupt = ctrl_c();
     let reporter = output.reporter();
@@ -34,11 +34,11 @@ pub(super) fn run(args: ReplayArgs, output: OutputArgs) -> Result<ExitCode> {
             let difference = first_difference(&loaded.renderer, &trajectory, &replayed);
             count += 1;
             if output.json {
-                let told = difference
+                let shown = difference
                     .as_ref()
                     .map(|it| json!({ "step": it.step, "field": it.field, "recorded": it.recorded, "now": it.now }));
                 let line =
-                    json!({ "event": "replay", "id": trajectory.id, "same": told.is_none(), "difference": told });
+                    json!({ "event": "replay", "id": trajectory.id, "same": shown.is_none(), "difference": shown });
                 print(&format!("{line}\n"))?;
             }
             if let Some(difference) = difference {
@@ -63,7 +63,7 @@ pub(super) fn run(args: ReplayArgs, output: OutputArgs) -> Result<ExitCode> {
     Ok(if differ == 0 { ExitCode::SUCCESS } else { ExitCode::from(Kind::Env.exit_code()) })
 }
 
-/// The first difference of a trajectory, for people.
+/// The first difference of a trajectory, as text.
 fn shown(id: &str, difference: &Mismatch, colour: bool) -> String {
     let mut text = format!("{id}: {difference}\n");
     let Mismatch { recorded, now, .. } = difference;

@@ -1,4 +1,5 @@
-//! `r1 rescore`: stored trajectories under a changed script, the new rewards beside the old ones.
+//! `r1 rescore`: stored trajectories under a changed script, with the new rewards next to the old
+//! ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -15,20 +16,20 @@ use crate::rollout::Replayed;
 use crate::script::Strictness;
 use crate::telemetry::{Reporter, counted, ctrl_c};
 
-/// Trajectories that are shown, of those that changed most.
+/// Number of trajectories that are shown, those with the largest changes.
 const SHOWN: usize = 10;
 
-/// A trajectory under both scripts.
+/// A trajectory with its rewards under both scripts.
 struct Pair {
     id: String,
-    /// Step and group in one.
+    /// Step and group in one number.
     group: u64,
     old: f64,
     new: f64,
     old_parts: BTreeMap<String, f64>,
     new_parts: BTreeMap<String, f64>,
     task: String,
-    /// Advantages against the group.
+    /// Group-relative advantages.
     advantages: (f64, f64),
 }
 
@@ -78,7 +79,7 @@ pub(super) fn run(args: RescoreArgs, output: OutputArgs) -> Result<ExitCode> {
     if output.json {
         return as_json(&pairs, &left_out, range).map(|()| ExitCode::SUCCESS);
     }
-    tell(&reporter, &recorded.run.name(), &name, pairs, &left_out, range)?;
+    print_report(&reporter, &recorded.run.name(), &name, pairs, &left_out, range)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -99,7 +100,7 @@ fn pair(step: u64, old: &Trajectory, new: &Trajectory) -> Pair {
     }
 }
 
-/// Trajectories that have no new reward, and why.
+/// Trajectories without a new reward, and the reasons.
 #[derive(Default)]
 struct LeftOut {
     /// They failed when they were recorded.
@@ -109,11 +110,11 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    /// Whether a trajectory can't be compared; the reason is noted.
+    /// Whether a trajectory can be compared; otherwise the reason is stored.
     fn takes(&mut self, old: &Trajectory, replayed: &Replayed) -> bool {
         let reason = if let Some(left) = &replayed.left {
-            let asked = left.asked.as_ref().map_or_else(String::new, |(kind, _)| format!(" ({kind})"));
-            format!("the record has no answer to what the script asks{asked}; --live asks for real")
+            let call = left.asked.as_ref().map_or_else(String::new, |(kind, _)| format!(" ({kind})"));
+            format!("the record lacks a call of the script{call}; --live runs it")
         } else if let Some(error) = &replayed.trajectory.error {
             error.to_string()
         } else if replayed.unfinished && old.status == crate::mdp::Status::Terminated {
@@ -185,7 +186,7 @@ impl Summary {
     }
 }
 
-fn tell(
+fn print_report(
     reporter: &Reporter,
     run: &str,
     script: &str,
@@ -211,7 +212,7 @@ fn tell(
     }
     reporter.table(&rows);
     let correlation =
-        summary.correlation.map_or_else(|| "none: one side gives all the same".to_owned(), |r| format!("{r:.3}"));
+        summary.correlation.map_or_else(|| "undefined: one side is constant".to_owned(), |r| format!("{r:.3}"));
     print(&format!("\nrank correlation {correlation}\n"))?;
     let flips = if summary.flips == 0 {
         "no trajectory's advantage changes its sign".to_owned()

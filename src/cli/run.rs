@@ -1,4 +1,4 @@
-//! `r1 run` and `r1 sft`: train a policy as a recipe says.
+//! `r1 run` and `r1 sft`: train a policy from a recipe.
 
 use std::process::ExitCode;
 
@@ -56,7 +56,7 @@ fn train(
     let reporter = output.reporter();
     let options = args.options(ctrl_c())?;
     let summary = body(&options, &reporter)?;
-    // The loop has said what was done and how to go on.
+    // The training loop has printed the progress and how to resume.
     let stopped = summary.interrupted;
     Ok(if stopped { ExitCode::from(Kind::Interrupted.exit_code()) } else { ExitCode::SUCCESS })
 }

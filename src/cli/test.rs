@@ -1,4 +1,4 @@
-//! `r1 test`: files of tests in Lua.
+//! `r1 test`: runs test files in Lua.
 
 use std::cell::RefCell;
 use std::fmt::Write;
@@ -20,7 +20,7 @@ use crate::script::{Suite, Verdict};
 use crate::services::TensorThread;
 use crate::telemetry::{Reporter, ctrl_c};
 
-/// What the names of test files end with.
+/// The suffix of test files.
 const ENDING: &str = "_test.lua";
 
 #[derive(Default)]
@@ -70,15 +70,15 @@ fn one_file(
     counts: &mut Counts,
 ) -> Result<()> {
     let source = std::fs::read_to_string(file).map_err(|e| Error::io(Kind::Script, "read the tests", file, &e))?;
-    // What a test prints is shown if it fails.
-    let said = Rc::new(RefCell::new(String::new()));
-    let hear = Rc::clone(&said);
+    // The output of a test is shown if it fails.
+    let printed = Rc::new(RefCell::new(String::new()));
+    let sink = Rc::clone(&printed);
     let echo = Box::new(move |line: &crate::script::LogLine, stream| {
-        let mut said = hear.borrow_mut();
+        let mut printed = sink.borrow_mut();
         match stream {
-            crate::script::Stream::Out => said.push_str(&line.text),
+            crate::script::Stream::Out => printed.push_str(&line.text),
             crate::script::Stream::Log => {
-                let _ = writeln!(said, "{}: {}", line.place, line.text);
+                let _ = writeln!(printed, "{}: {}", line.place, line.text);
             }
         }
     });
@@ -92,7 +92,7 @@ fn one_file(
             counts.left_out += 1;
             continue;
         }
-        said.borrow_mut().clear();
+        printed.borrow_mut().clear();
         let verdict = runtime.block_on(suite.run(index));
         if verdict.failure.is_none() {
             counts.passed += 1;
@@ -109,13 +109,13 @@ fn one_file(
                                "ok": failure.is_none(), "seconds": verdict.seconds, "failure": failure });
             print(&format!("{line}\n"))?;
         } else if !output.quiet || verdict.failure.is_some() {
-            print(&told(name, &verdict, &said.borrow(), reporter.is_coloured()))?;
+            print(&report(name, &verdict, &printed.borrow(), reporter.is_coloured()))?;
         }
     }
     Ok(())
 }
 
-fn told(name: &str, verdict: &Verdict, said: &str, colour: bool) -> String {
+fn report(name: &str, verdict: &Verdict, printed: &str, colour: bool) -> String {
     let paint = |style: Style, text: &str| style.force_styling(colour).apply_to(text).to_string();
     let Some(failure) = &verdict.failure else { return format!("  {}    {name}\n", paint(Style::new().green(), "ok")) };
     let mut lines = vec![format!("  {}  {name}", paint(Style::new().red().bold(), "FAIL"))];
@@ -127,11 +127,12 @@ fn told(name: &str, verdict: &Verdict, said: &str, colour: bool) -> String {
         let all = diff::lines(&format!("{expected}\n"), &format!("{actual}\n"), colour);
         lines.extend(all.lines().map(|line| format!("      {line}")));
     }
-    lines.extend(said.lines().map(|line| format!("        | {line}")));
+    lines.extend(printed.lines().map(|line| format!("        | {line}")));
     lines.join("\n") + "\n"
 }
 
-/// The files to run: as named, those in named directories, or those of `tests/lua`, `scripts` and here.
+/// The files to run: the named ones, those in named directories, or those in `tests/lua`, `scripts`
+/// and the current directory.
 fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for path in named {

@@ -1,11 +1,11 @@
-//! Tokens as people look at them: who wrote each, and the advantage below it where it changes.
+//! Displays tokens: the writer of each, and its advantage below when it changes.
 
 use crate::train::ShownToken;
 
 /// Columns of a line of tokens.
 pub(super) const WIDTH: usize = 100;
 
-/// What the colours (or brackets) mean.
+/// Legend of the colours or brackets.
 pub(super) fn legend(colour: bool) -> String {
     let token = |text: &str, sampled, special| {
         paint(&ShownToken { text: text.to_owned(), sampled, special, advantage: 0.0 }, colour)
@@ -18,7 +18,8 @@ pub(super) fn legend(colour: bool) -> String {
     )
 }
 
-/// What a token looks like: colours on a terminal, else `[sampled]`, `<special>` and plain context.
+/// A token with its mark: a colour on a terminal, otherwise `[sampled]`, `<special>` and plain
+/// context.
 pub(super) fn paint(token: &ShownToken, colour: bool) -> String {
     let text = visible(&token.text);
     if !colour {
@@ -37,7 +38,7 @@ pub(super) fn paint(token: &ShownToken, colour: bool) -> String {
     format!("\x1b[{code}m{text}\x1b[0m")
 }
 
-/// Line ends and control characters as symbols, so that a token stays in its place.
+/// Line ends and control characters as symbols, so that columns stay aligned.
 fn visible(text: &str) -> String {
     text.chars()
         .map(|c| match c {
@@ -49,7 +50,7 @@ fn visible(text: &str) -> String {
         .collect()
 }
 
-/// A row in lines of tokens; with `advantages` below each those that change.
+/// A row as lines of tokens; with `advantages`, changed advantages below.
 pub(super) fn row(row: &[ShownToken], advantages: bool, colour: bool) -> String {
     let mut out = String::new();
     let (mut tokens, mut below, mut used, mut marked) = (String::new(), String::new(), 0, 0);
@@ -69,7 +70,7 @@ pub(super) fn row(row: &[ShownToken], advantages: bool, colour: bool) -> String 
             (used, marked) = (0, 0);
         }
         if !mark.is_empty() {
-            // Two marks never run into each other.
+            // Two advantages are separated by at least one column.
             let gap = if marked > used { 1 } else { used - marked };
             below.push_str(&" ".repeat(gap));
             below.push_str(&mark);

@@ -11,7 +11,7 @@ use crate::native;
 
 const R1: &str = env!("CARGO_PKG_VERSION");
 
-/// What follows `r1` in the answer to `--version`.
+/// The output of `--version` after `r1`.
 pub(super) fn line() -> &'static str {
     static LINE: LazyLock<String> = LazyLock::new(|| format!("{R1} (libtorch {})", native::libtorch_version()));
     &LINE

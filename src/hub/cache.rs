@@ -1,4 +1,4 @@
-//! The cache on disk, in the layout of Python's `huggingface_hub`, so that both fill and read the same one:
+//! The cache on disk, in the layout of Python's `huggingface_hub`, so that both share it:
 //!
 //! ```text
 //! models--ORG--NAME/blobs/ETAG                  contents of a file, by checksum
@@ -18,7 +18,7 @@ use super::{DataFiles, Event, Watch, data, files};
 use crate::error::{Error, Kind, Result};
 use crate::net;
 
-/// One repository's folder in the cache.
+/// The folder of one repository in the cache.
 #[derive(Clone, Debug)]
 pub(super) struct Folder {
     root: PathBuf,
@@ -42,17 +42,17 @@ impl Folder {
         self.path().join("blobs").join(etag)
     }
 
-    /// Where the bytes of a blob gather until it is whole.
+    /// The file of a partial download.
     pub(super) fn part(&self, etag: &str) -> PathBuf {
         self.path().join("blobs").join(format!("{etag}.incomplete"))
     }
 
-    /// Makes the folders of a snapshot.
+    /// Creates the folders of a snapshot.
     pub(super) fn prepare(&self, commit: &str) -> Result<()> {
         for folder in [self.path().join("blobs"), self.snapshot(commit)] {
             fs::create_dir_all(&folder).map_err(|error| failed("make the folder", &folder, &error))?;
         }
-        // Tells backup programs to leave it out (bford.info/cachedir).
+        // Excludes it from backups (bford.info/cachedir).
         let tag = self.root.join("CACHEDIR.TAG");
         if !tag.exists() {
             let text = "Signature: 8a477f597d28d172789f06886806bc55\n# Models fetched from the Hugging Face hub\n";
@@ -70,7 +70,7 @@ impl Folder {
         fs::read_to_string(path).ok().map(|text| text.trim().to_owned()).filter(|commit| is_commit(commit))
     }
 
-    /// Notes where a revision stands. A commit needs no note.
+    /// Stores the commit of a revision. Nothing is stored if the revision is a commit.
     pub(super) fn note_commit(&self, revision: &str, commit: &str) -> Result<()> {
         if revision == commit || self.commit_of(revision).as_deref() == Some(commit) {
             return Ok(());
@@ -84,7 +84,7 @@ impl Folder {
         part.persist(&path).map(drop).map_err(|error| failed(&error.error))
     }
 
-    /// Gives a blob the name that the commit has for it. The link is relative, so that the cache can be moved.
+    /// Links a file of a commit to its blob. The link is relative, so that the cache can be moved.
     pub(super) fn link(&self, commit: &str, file: &str, etag: &str) -> Result<()> {
         let path = self.snapshot(commit).join(file);
         let up = "../".repeat(2 + file.matches('/').count());
@@ -96,7 +96,7 @@ impl Folder {
         fs::create_dir_all(folder).map_err(|error| failed("make the folder", folder, &error))?;
         let part = folder.join(format!(".{}.{etag}", std::process::id()));
         let made = std::os::unix::fs::symlink(&target, &part).or_else(|error| match error.kind() {
-            // Some file systems have no links: a second copy, then.
+            // Some file systems have no links: copy instead.
             io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => fs::copy(self.blob(etag), &part).map(drop),
             io::ErrorKind::AlreadyExists => Ok(()),
             _ => Err(error),
@@ -104,14 +104,14 @@ impl Folder {
         made.and_then(|()| fs::rename(&part, &path)).map_err(|error| failed("link", &path, &error))
     }
 
-    /// Waits until no other process fetches this blob. The lock goes with the returned file; a file system without locks
-    /// gives `None`.
+    /// Waits until no other process downloads this blob. The returned file holds the lock; `None`
+    /// on a file system without locks.
     pub(super) fn lock(&self, etag: &str, watch: &Watch<'_>) -> Result<Option<File>> {
         let path = self.root.join(".locks").join(&self.name).join(format!("{etag}.lock"));
         let failed = |error: &io::Error| failed("lock", &path, error);
         fs::create_dir_all(path.parent().unwrap_or(&self.root)).map_err(|error| failed(&error))?;
         let file = File::options().create(true).append(true).open(&path).map_err(|error| failed(&error))?;
-        let mut told = false;
+        let mut reported = false;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(Some(file)),
@@ -119,9 +119,9 @@ impl Folder {
                 Err(TryLockError::Error(error)) => return Err(failed(&error)),
                 Err(TryLockError::WouldBlock) => {}
             }
-            if !told {
+            if !reported {
                 (watch.event)(Event::Note("another process is fetching the same file; waiting for it"));
-                told = true;
+                reported = true;
             }
             if net::pause(Duration::from_millis(100), watch.stop).is_err() {
                 return Err(super::stopped());
@@ -129,7 +129,7 @@ impl Folder {
         }
     }
 
-    /// The newest snapshot of a revision, if it has all that a model needs.
+    /// The newest snapshot of a revision, if it has all files that a model needs.
     pub(super) fn complete(&self, revision: &str) -> Option<PathBuf> {
         let dir = self.snapshot(&self.commit_of(revision)?);
         let names: Vec<String> = fs::read_dir(&dir)
@@ -153,7 +153,8 @@ impl Folder {
         dir.join(files::TOKENIZER).is_file().then_some(dir)
     }
 
-    /// The files of a dataset in the newest snapshot of a revision, as far as their names tell that none is missing.
+    /// The files of a dataset in the newest snapshot of a revision, unless their names show that
+    /// one is missing.
     pub(super) fn data(&self, revision: &str, wanted: &DataFiles<'_>) -> Option<Vec<PathBuf>> {
         let dir = self.snapshot(&self.commit_of(revision)?);
         let mut names = Vec::new();
@@ -163,7 +164,7 @@ impl Folder {
     }
 }
 
-/// Every file below `dir`, by its path in it.
+/// Every file below `dir`, by its relative path.
 fn walk(dir: &Path, within: &str, found: &mut Vec<String>) {
     for entry in fs::read_dir(dir.join(within)).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
@@ -176,12 +177,12 @@ fn walk(dir: &Path, within: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Bytes that may still be written where `path` lies.
+/// Free bytes on the file system of `path`.
 #[allow(unsafe_code)]
 pub(super) fn room(path: &Path) -> Option<u64> {
     use std::os::unix::ffi::OsStrExt;
     let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: `statvfs` fills the struct it is given, which is plain data, and reads a string that ends with NUL.
+    // SAFETY: `statvfs` fills the given plain struct and reads a string that ends with NUL.
     let stats = unsafe {
         let mut stats: libc::statvfs = std::mem::zeroed();
         (libc::statvfs(path.as_ptr(), &raw mut stats) == 0).then_some(stats)
@@ -190,7 +191,7 @@ pub(super) fn room(path: &Path) -> Option<u64> {
     Some((stats.f_bavail as u64).saturating_mul(stats.f_frsize as u64))
 }
 
-/// Refuses to begin what can't end.
+/// Refuses a download that does not fit on the disk.
 pub(super) fn check_room(needed: u64, room: Option<u64>, root: &Path) -> Result<()> {
     match room {
         Some(room) if room < needed => {
@@ -204,12 +205,12 @@ fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
-/// An I/O failure of the cache.
+/// An I/O error of the cache.
 pub(super) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
         return full(format!("can't {what}: the disk is full"), path);
     }
-    Error::io(Kind::Store, what, path, error).hint("HF_HOME sets where the cache of models is")
+    Error::io(Kind::Store, what, path, error).hint("HF_HOME sets the directory of the model cache")
 }
 
 fn full(message: String, path: &Path) -> Error {
@@ -224,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_told_before_and_while_writing() {
+    fn a_full_disk_is_an_error_before_and_during_a_download() {
         let root = Path::new("/cache");
         let error = check_room(3_100_000_000, Some(1_200_000), root).unwrap_err();
         assert_eq!(

@@ -1,23 +1,25 @@
-//! Which files of a dataset repository hold a split: JSON lines, JSON, CSV or Parquet, by the conventions of the Hugging Face hub.
+//! Selects the files of a split in a dataset repository: JSON lines, JSON, CSV or Parquet, by the
+//! conventions of the Hugging Face Hub.
 //!
-//! A split is named by a folder (`train/0.parquet`) or in a file's name (`train-00000-of-00002.parquet`, `my_train.csv`); a
-//! subset is a folder. A repository without split names has one split, `train`.
+//! A split is the name of a folder (`train/0.parquet`) or part of a file name
+//! (`train-00000-of-00002.parquet`, `my_train.csv`); a subset is a folder. A repository without
+//! split names has one split, `train`.
 
 use super::id::is_path;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::glob::matches;
 
-/// What to fetch of a dataset.
+/// The part of a dataset to download.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DataFiles<'a> {
     pub split: &'a str,
-    /// A folder that the files lie in, or empty.
+    /// The folder of the files, or empty.
     pub subset: &'a str,
-    /// Files by name instead, or empty; `*` stands for anything.
+    /// File names instead, or empty; `*` matches any text.
     pub file: &'a str,
 }
 
-/// Endings of files with rows, the preferred first.
+/// Extensions of files with rows, the preferred first.
 const ENDINGS: [&str; 12] = [
     ".parquet",
     ".arrow",
@@ -33,18 +35,21 @@ const ENDINGS: [&str; 12] = [
     ".json.gz",
 ];
 
-/// What a split may be called.
+/// Names of the splits.
 const NAMES: [&[&str]; 3] =
     [&["train", "training"], &["validation", "valid", "val", "dev", "eval"], &["test", "testing", "eval"]];
 
-/// Chooses from the names of a repository, in the order of their rows.
+/// Selects from the file names of a repository, in the order of their rows.
 ///
 /// # Errors
-/// [`Kind::Data`] if nothing fits, or too much, with what there is.
+/// [`Kind::Data`] with the available names, if no file or more than one selection matches.
 pub(super) fn choose(names: &[String], wanted: &DataFiles<'_>) -> Result<Vec<String>> {
     if let Some(name) = names.iter().find(|name| !is_path(name)) {
-        return Err(Error::new(Kind::Data, format!("the repository has a file named {name:?}, outside of itself"))
-            .hint("nothing was fetched: this repository is not to be trusted"));
+        return Err(Error::new(
+            Kind::Data,
+            format!("the repository has a file named {name:?}, a path outside the repository"),
+        )
+        .hint("nothing was downloaded; do not trust this repository"));
     }
     let mut data: Vec<&str> = names.iter().map(String::as_str).filter(|name| has_rows(name)).collect();
     data.sort_unstable();
@@ -57,14 +62,14 @@ pub(super) fn choose(names: &[String], wanted: &DataFiles<'_>) -> Result<Vec<Str
         return Ok(owned(&found));
     }
     if data.is_empty() {
-        return Err(Error::new(Kind::Data, "the dataset has no files that r1 reads")
-            .hint(format!("it reads {}", ENDINGS.join(", "))));
+        return Err(Error::new(Kind::Data, "the dataset has no files in a supported format")
+            .hint(format!("supported: {}", ENDINGS.join(", "))));
     }
     if !wanted.subset.is_empty() {
         data.retain(|name| folders(name).any(|folder| folder == wanted.subset));
         if data.is_empty() {
             return Err(Error::new(Kind::Data, format!("the dataset has no subset `{}`", wanted.subset))
-                .hint(there_is("folders", &subsets(names))));
+                .hint(available("folders", &subsets(names))));
         }
     }
     let split = named(&data, wanted.split);
@@ -76,9 +81,9 @@ pub(super) fn choose(names: &[String], wanted: &DataFiles<'_>) -> Result<Vec<Str
         };
     if found.is_empty() {
         return Err(Error::new(Kind::Data, format!("the dataset has no split `{}`", wanted.split))
-            .hint(format!("{}; `file` names one", there_is("files", &owned(&data)))));
+            .hint(format!("{}; `file` names one", available("files", &owned(&data)))));
     }
-    // The same rows may be there in several forms.
+    // The same rows may exist in several formats.
     let ending = ENDINGS.iter().find(|ending| found.iter().any(|name| name.ends_with(**ending))).copied();
     let found: Vec<&str> =
         found.into_iter().filter(|name| ending.is_some_and(|ending| name.ends_with(ending))).collect();
@@ -90,7 +95,7 @@ pub(super) fn choose(names: &[String], wanted: &DataFiles<'_>) -> Result<Vec<Str
     Ok(owned(&found))
 }
 
-/// Whether no part is missing of files that count themselves (`train-00000-of-00002.parquet`).
+/// Whether all parts of numbered files exist (`train-00000-of-00002.parquet`).
 pub(super) fn complete(names: &[String]) -> bool {
     names.iter().all(|name| {
         let stem = name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem);
@@ -111,7 +116,7 @@ fn has_rows(name: &str) -> bool {
     !file.starts_with('.') && !about.contains(&file) && ENDINGS.iter().any(|ending| file.ends_with(ending))
 }
 
-/// The files whose path names a split.
+/// The files with a split's name in their path.
 fn named<'a>(data: &[&'a str], split: &str) -> Vec<&'a str> {
     let own = [split];
     let called = NAMES.iter().find(|names| names[0] == split).copied().unwrap_or(&own);
@@ -119,7 +124,7 @@ fn named<'a>(data: &[&'a str], split: &str) -> Vec<&'a str> {
         let stem = name.rsplit_once('.').map_or(*name, |(stem, _)| stem);
         stem.split(['/', '-', '_', '.', ' ']).any(|word| called.iter().any(|called| word.eq_ignore_ascii_case(called)))
     };
-    // A name of several words is looked for as it stands.
+    // A name of several words is matched literally.
     data.iter().copied().filter(|name| words(name) || (split.contains(['-', '_']) && name.contains(split))).collect()
 }
 
@@ -127,7 +132,7 @@ fn folders(name: &str) -> impl Iterator<Item = &str> {
     name.rsplit_once('/').map_or("", |(folders, _)| folders).split('/').filter(|folder| !folder.is_empty())
 }
 
-/// The folders that tell files apart: those that are neither `data` nor the name of a split.
+/// The folders that distinguish files: neither `data` nor the name of a split.
 fn subsets(names: &[String]) -> Vec<String> {
     let plain = |folder: &&str| *folder != "data" && !NAMES.iter().any(|names| names.contains(folder));
     let mut found: Vec<String> = names
@@ -140,7 +145,7 @@ fn subsets(names: &[String]) -> Vec<String> {
     found
 }
 
-fn there_is(what: &str, names: &[String]) -> String {
+fn available(what: &str, names: &[String]) -> String {
     let shown: Vec<String> =
         names.iter().filter(|name| !name.is_empty()).take(12).map(|name| format!("`{name}`")).collect();
     if shown.is_empty() {
@@ -169,7 +174,7 @@ mod tests {
     ];
 
     #[test]
-    fn splits_and_subsets_by_the_conventions_of_the_hub() {
+    fn dataset_splits_and_subsets_follow_the_hub_conventions() {
         assert_eq!(chosen(&GSM8K, "train", "main", "").unwrap(), ["main/train-00000-of-00001.parquet"]);
         let shards = ["data/train-00001-of-00002.parquet", "data/train-00000-of-00002.parquet", "data/test.parquet"];
         assert_eq!(chosen(&shards, "train", "", "").unwrap(), [shards[1], shards[0]]);
@@ -189,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told_with_what_there_is() {
+    fn a_missing_dataset_file_lists_the_available_ones() {
         insta::assert_snapshot!(chosen(&GSM8K, "train", "", "").unwrap_err(), @r#"
         the dataset has the split `train` more than once
           hint: choose with `subset`: main, socratic
@@ -207,21 +212,21 @@ mod tests {
           hint: known: `main/test-00000-of-00001.parquet`, `main/train-00000-of-00001.parquet`, `socratic/test-00000-of-00001.parquet`, `socratic/train-00000-of-00001.parquet`
         "#);
         insta::assert_snapshot!(chosen(&["README.md", "x.bin"], "train", "", "").unwrap_err(), @r#"
-        the dataset has no files that r1 reads
-          hint: it reads .parquet, .arrow, .jsonl, .jsonl.zst, .jsonl.gz, .ndjson, .csv, .csv.gz, .tsv, .json, .json.zst, .json.gz
+        the dataset has no files in a supported format
+          hint: supported: .parquet, .arrow, .jsonl, .jsonl.zst, .jsonl.gz, .ndjson, .csv, .csv.gz, .tsv, .json, .json.zst, .json.gz
         "#);
-        assert!(chosen(&["../x.csv"], "train", "", "").unwrap_err().contains("outside of itself"));
+        assert!(chosen(&["../x.csv"], "train", "", "").unwrap_err().contains("a path outside the repository"));
     }
 
     #[test]
-    fn parts_that_are_missing_are_noticed() {
+    fn missing_parts_of_a_split_are_detected() {
         assert!(complete(&owned(&["a.csv", "train-00000-of-00002.parquet", "train-00001-of-00002.parquet"])));
         assert!(!complete(&owned(&["train-00000-of-00002.parquet"])));
         assert!(complete(&owned(&["train-00000-of-00001-abc.parquet"])));
     }
 
     #[test]
-    fn stars_stand_for_anything() {
+    fn stars_match_any_file_name() {
         for (pattern, name, fits) in [
             ("a*c", "abc", true),
             ("a*c", "ac", true),

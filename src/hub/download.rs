@@ -1,9 +1,10 @@
 //! Downloads one blob into the cache: resumed after an interruption, verified, then renamed.
 //!
-//! The bytes are written to `blobs/ETAG.incomplete`. A broken connection is reopened at the byte where it broke. Only
-//! attempts that receive no new byte count against the limit, because a server that ignores ranges sends the beginning
-//! again. The file is compared with the checksum in the ETag (SHA-256 of a large file, git's SHA-1 of a small one) before it
-//! becomes a blob, so that a blob is correct or absent.
+//! The bytes are written to `blobs/ETAG.incomplete`. A broken connection is reopened at the byte
+//! where it broke. Only attempts without new bytes count against the limit, because a server that
+//! ignores ranges sends the start again. The file is compared with the checksum in the ETag
+//! (SHA-256 of a large file, git's SHA-1 of a small one) before it becomes a blob, so that a blob
+//! is correct or absent.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -20,15 +21,16 @@ use super::{Event, Watch, stopped};
 use crate::error::{Error, Result};
 use crate::net::{self, Fault};
 
-/// Most bytes of a file whose length the hub does not say.
-const UNSIZED: u64 = 16 << 30;
-/// Between so many bytes of one the free space is looked at, and so many must be left.
-const LOOK: u64 = 64 << 20;
-const SPARE: u64 = 256 << 20;
-/// Age from which what another process left of a blob is taken for abandoned.
+/// Maximum bytes of a file without a known length.
+const MAX_UNSIZED: u64 = 16 << 30;
+/// For such files, the interval of bytes at which free space is checked, and the bytes that must
+/// stay free.
+const SPACE_CHECK_INTERVAL: u64 = 64 << 20;
+const MIN_FREE: u64 = 256 << 20;
+/// Age after which partial downloads of other processes count as abandoned.
 const ABANDONED: Duration = Duration::from_hours(24);
 
-/// A file of a commit, on its way.
+/// The download of one file of a commit.
 pub(super) struct Download<'a> {
     pub(super) remote: &'a Remote,
     pub(super) folder: &'a Folder,
@@ -37,9 +39,10 @@ pub(super) struct Download<'a> {
     pub(super) meta: &'a Meta,
 }
 
-/// Why a try brought no whole file.
+/// Why an attempt did not complete the file.
 enum End {
-    /// The server has another file than it said, or what an earlier try left does not belong to it.
+    /// The server's file differs from its metadata, or the partial download belongs to another
+    /// file.
     Other(Error),
     Failed(Error),
 }
@@ -51,19 +54,19 @@ impl From<Error> for End {
 }
 
 impl Download<'_> {
-    /// Fetches the blob, unless it is there.
+    /// Downloads the blob unless it exists.
     pub(super) fn run(&self, watch: &Watch<'_>) -> Result<()> {
         let blob = self.folder.blob(&self.meta.etag);
         if !blob.is_file() {
             let lock = self.folder.lock(&self.meta.etag, watch)?;
-            // Another process may have been first.
+            // Another process may have been faster.
             if !blob.is_file() {
                 let mut part = self.folder.part(&self.meta.etag);
                 if lock.is_none() {
                     // Two processes must not write to the same file.
                     part.set_extension(format!("{}.incomplete", std::process::id()));
                 }
-                self.fetch_twice(&part, watch)?;
+                self.fetch_with_restart(&part, watch)?;
                 fs::rename(&part, &blob).map_err(|error| failed("write", &blob, &error))?;
                 self.remove_abandoned(&blob);
             } else if let Some(size) = self.meta.size {
@@ -73,8 +76,8 @@ impl Download<'_> {
         Ok(())
     }
 
-    /// Removes what other processes and programs left of this blob, now that it is whole. What may still be written
-    /// to is left alone.
+    /// Removes other partial downloads of this blob when it is complete, except those that may
+    /// still be in use.
     fn remove_abandoned(&self, blob: &Path) {
         for entry in blob.parent().and_then(|blobs| fs::read_dir(blobs).ok()).into_iter().flatten().flatten() {
             let name = entry.file_name();
@@ -87,14 +90,14 @@ impl Download<'_> {
                     .is_ok_and(|time| time.elapsed().is_ok_and(|age| age > ABANDONED))
             };
             if ours && name.ends_with(".incomplete") && old() {
-                // Only space is lost if it stays.
+                // A leftover file only costs space.
                 let _ = fs::remove_file(entry.path());
             }
         }
     }
 
-    /// A part that an earlier try left may be of no use: then once more, from the first byte.
-    fn fetch_twice(&self, part: &Path, watch: &Watch<'_>) -> Result<()> {
+    /// A partial download may be unusable: then it starts again from the first byte.
+    fn fetch_with_restart(&self, part: &Path, watch: &Watch<'_>) -> Result<()> {
         let mut again = false;
         loop {
             match self.fetch(part, watch) {
@@ -123,24 +126,26 @@ impl Download<'_> {
         while self.meta.size != Some(have) || have == 0 {
             if self.meta.size.is_some_and(|size| have > size) {
                 (watch.event)(Event::Lost(have));
-                return Err(End::Other(self.other("it is longer than the hub said")));
+                return Err(End::Other(self.other("it is longer than announced")));
             }
             let mut response =
                 self.remote.open(self.id, self.commit, &self.meta.name, have, watch).map_err(Error::from)?;
             match response.status {
                 206 if begins_at(response.header("content-range"), have) => {}
                 200 if have == 0 => {}
-                // The server knows no ranges: from the first byte.
+                // The server does not support ranges: start from the first byte.
                 200 => {
                     file.set_len(0).map_err(|error| io(&error))?;
                     (watch.event)(Event::Lost(std::mem::take(&mut have)));
                     sum = Sum::of(&self.meta.etag);
                 }
-                // There is nothing behind what we have: it is whole, if its length was not known.
+                // No bytes are left: the file is complete if its length was not known.
                 416 if self.meta.size.is_none() => break,
                 status => {
                     (watch.event)(Event::Lost(have));
-                    return Err(End::Other(self.other(&format!("the hub answers {status} to a request for its rest"))));
+                    return Err(End::Other(
+                        self.other(&format!("the Hub responds with {status} to a request for its rest")),
+                    ));
                 }
             }
             let broken = loop {
@@ -149,7 +154,7 @@ impl Download<'_> {
                         file.write_all(&bytes).map_err(|error| io(&error))?;
                         sum.add(&bytes);
                         have += bytes.len() as u64;
-                        if self.meta.size.is_none() && have.saturating_sub(looked) >= LOOK {
+                        if self.meta.size.is_none() && have.saturating_sub(looked) >= SPACE_CHECK_INTERVAL {
                             looked = have;
                             self.check_unsized(part, have)?;
                         }
@@ -165,7 +170,7 @@ impl Download<'_> {
             match broken {
                 Some(Fault::Stopped) => return Err(stopped().into()),
                 None if self.meta.size.is_none_or(|size| have == size) => break,
-                // Longer than it should be: refused above.
+                // Too long: refused above.
                 None if self.meta.size.is_some_and(|size| have > size) => {}
                 fault => {
                     tried = if have > reached { 0 } else { tried + 1 };
@@ -177,7 +182,7 @@ impl Download<'_> {
                     }
                     let of = self.meta.size.map(|size| format!(" of {size}")).unwrap_or_default();
                     let name = &self.meta.name;
-                    (watch.event)(Event::Note(&format!("{name} broke off after {have}{of} bytes; trying again")));
+                    (watch.event)(Event::Note(&format!("{name} was interrupted after {have}{of} bytes; trying again")));
                     net::pause(self.remote.pause * (tried + 1), watch.stop).map_err(|_| stopped())?;
                 }
             }
@@ -185,30 +190,30 @@ impl Download<'_> {
         file.sync_all().map_err(|error| io(&error))?;
         if !sum.agrees(&mut file, have).map_err(|error| io(&error))? {
             (watch.event)(Event::Lost(have));
-            return Err(End::Other(self.other("its checksum is not the one that the hub gives")));
+            return Err(End::Other(self.other("its checksum differs from the Hub's")));
         }
         Ok(())
     }
 
-    /// Refuses a file without a length that does not end, or would fill the disk.
+    /// Refuses a file of unknown length that is endless or would fill the disk.
     fn check_unsized(&self, part: &Path, have: u64) -> Result<()> {
         let refuse = |why: &str| {
-            let message = format!("{} of `{}` {why}; the hub does not say its length", self.meta.name, self.id);
-            Err(Error::new(self.id.kind.error(), message).hint("the server may be broken, or no hub at all"))
+            let message = format!("{} of `{}` {why}; the Hub gives no length", self.meta.name, self.id);
+            Err(Error::new(self.id.kind.error(), message).hint("the server may be broken or not a Hub server"))
         };
-        if have > UNSIZED {
-            return refuse(&format!("has more than {} GiB", UNSIZED >> 30));
+        if have > MAX_UNSIZED {
+            return refuse(&format!("has more than {} GiB", MAX_UNSIZED >> 30));
         }
         let room = part.parent().and_then(super::cache::room);
-        if room.is_some_and(|room| room < SPARE) {
+        if room.is_some_and(|room| room < MIN_FREE) {
             return refuse("fills the disk");
         }
         Ok(())
     }
 
     fn other(&self, why: &str) -> Error {
-        Error::new(self.id.kind.error(), format!("{} of `{}` arrives damaged: {why}", self.meta.name, self.id))
-            .hint("try again; if it stays so, something between here and the hub changes files")
+        Error::new(self.id.kind.error(), format!("{} of `{}` was received damaged: {why}", self.meta.name, self.id))
+            .hint("try again; if this repeats, a proxy may change the files")
     }
 }
 
@@ -221,9 +226,9 @@ fn begins_at(range: Option<&str>, start: u64) -> bool {
 /// The checksum in an ETag.
 enum Sum {
     Sha256(String, Sha256),
-    /// Git's: over the length, which stands in front, and the content.
+    /// Git's checksum: of the length followed by the content.
     Blob(String),
-    /// An ETag that is no checksum: only the length can be compared.
+    /// The ETag is not a checksum: only the length is compared.
     None,
 }
 
@@ -244,7 +249,7 @@ impl Sum {
         }
     }
 
-    /// Adds what an earlier try left.
+    /// Adds the bytes of a partial download.
     fn catch_up(&mut self, file: &mut File) -> std::io::Result<()> {
         if let Self::Sha256(_, hash) = self {
             read_all(file, |bytes| hash.update(bytes))?;

@@ -1,5 +1,5 @@
-//! Which files of a repository a model needs: configuration, tokenizer, template, weights in safetensors. Nothing
-//! else is fetched, and never a pickle.
+//! Selects the files that a model needs: configuration, tokenizer, template, weights in
+//! safetensors. Other files are not downloaded, pickles in particular.
 
 use std::collections::BTreeSet;
 
@@ -13,21 +13,22 @@ const SINGLE: &str = "model.safetensors";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 const ADAPTER: &str = "adapter_model.safetensors";
 
-/// What to fetch.
+/// The files to download.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     /// Configuration, tokenizer, template.
     pub(super) small: Vec<String>,
-    /// The index that names the shards, where the weights are in shards.
+    /// The index of the shards, if the weights are sharded.
     pub(super) index: Option<String>,
-    /// The weights, where there is no index.
+    /// The weights, if there is no index.
     pub(super) weights: Vec<String>,
 }
 
-/// Chooses from the names of a repository.
+/// Selects from the file names of a repository.
 ///
 /// # Errors
-/// [`Kind::Model`] if a name would leave the cache, or if there are no weights that r1 reads.
+/// [`Kind::Model`] if a name would leave the cache, or if there are no weights in a supported
+/// format.
 pub(super) fn plan(names: &[String]) -> Result<Plan> {
     check(names)?;
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
@@ -49,10 +50,11 @@ pub(super) fn plan(names: &[String]) -> Result<Plan> {
     Ok(plan)
 }
 
-/// The files that text goes through: tokenizer and template, with the configuration beside them.
+/// The files for text: tokenizer, template and configuration.
 ///
 /// # Errors
-/// [`Kind::Model`] if a name would leave the cache, or if there is no tokenizer that r1 reads.
+/// [`Kind::Model`] if a name would leave the cache, or if there is no tokenizer in a supported
+/// format.
 pub(super) fn text(names: &[String]) -> Result<Vec<String>> {
     check(names)?;
     if !names.iter().any(|name| name == TOKENIZER) {
@@ -67,10 +69,11 @@ pub(super) fn text(names: &[String]) -> Result<Vec<String>> {
 fn check(names: &[String]) -> Result<()> {
     match names.iter().find(|name| !is_path(name)) {
         None => Ok(()),
-        Some(name) => {
-            Err(Error::new(Kind::Model, format!("the repository has a file named {name:?}, outside of itself"))
-                .hint("nothing was fetched: this repository is not to be trusted"))
-        }
+        Some(name) => Err(Error::new(
+            Kind::Model,
+            format!("the repository has a file named {name:?}, a path outside the repository"),
+        )
+        .hint("nothing was downloaded; do not trust this repository")),
     }
 }
 
@@ -107,16 +110,16 @@ fn no_weights(names: &[String]) -> Error {
         .hint(convert);
     }
     if let Some(name) = ends(&[".gguf", ".onnx", ".h5", ".msgpack", ".npz"]) {
-        return Error::new(Kind::Model, format!("the repository has its weights as {name}, which is not read"))
+        return Error::new(Kind::Model, format!("the repository has its weights as {name}, which is not supported"))
             .hint("look for the repository it was made from, with weights in safetensors");
     }
     Error::new(Kind::Model, format!("the repository has no weights: no {SINGLE}, no {INDEX}"))
 }
 
-/// The shards that an index names.
+/// The shards listed in an index.
 ///
 /// # Errors
-/// [`Kind::Model`] for an index that is damaged, or names what the repository has not.
+/// [`Kind::Model`] for an index that is damaged or lists files that the repository does not have.
 pub(super) fn shards(index: &[u8], names: &[String]) -> Result<Vec<String>> {
     let bad = |why: String| Error::new(Kind::Model, format!("{INDEX} {why}"));
     let index: Value = serde_json::from_slice(index).map_err(|error| bad(format!("is not JSON: {error}")))?;
@@ -126,10 +129,12 @@ pub(super) fn shards(index: &[u8], names: &[String]) -> Result<Vec<String>> {
         let name = file
             .as_str()
             .filter(|name| is_path(name) && name.ends_with(".safetensors") && names.iter().any(|known| known == name));
-        shards.insert(name.ok_or_else(|| bad(format!("names {file}, which is no file of the repository")))?.to_owned());
+        shards.insert(
+            name.ok_or_else(|| bad(format!("names {file}, which is not a file of the repository")))?.to_owned(),
+        );
     }
     if shards.is_empty() {
-        return Err(bad("names no file".to_owned()));
+        return Err(bad("lists no files".to_owned()));
     }
     Ok(shards.into_iter().collect())
 }
@@ -144,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_needed() {
+    fn only_needed_model_files_are_downloaded() {
         let listed = names(&[
             ".gitattributes",
             "README.md",
@@ -182,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_and_adapters() {
+    fn shards_and_adapters_are_selected() {
         let listed =
             names(&["config.json", "model.safetensors.index.json", "model-1.safetensors", "model-2.safetensors"]);
         let plan_of = plan(&listed).unwrap();
@@ -196,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_indices() {
+    fn hostile_shard_indices_are_refused() {
         let listed = names(&["config.json", "x.bin", "model-1.safetensors"]);
         for index in [
             "{",
@@ -213,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn pickles_and_strangers_are_refused_by_name() {
+    fn pickles_and_unknown_weight_formats_are_refused() {
         let error = plan(&names(&["config.json", "pytorch_model.bin"])).unwrap_err();
         assert!(error.message.contains("pytorch_model.bin only: a pickle"), "{error}");
         let error = plan(&names(&["config.json", "model-Q4.gguf"])).unwrap_err();
@@ -221,6 +226,6 @@ mod tests {
         let error = plan(&names(&["config.json"])).unwrap_err();
         assert!(error.message.contains("no weights"), "{error}");
         let error = plan(&names(&["config.json", "model.safetensors", "../../.bashrc"])).unwrap_err();
-        assert!(error.message.contains("outside of itself"), "{error}");
+        assert!(error.message.contains("a path outside the repository"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Valid names of models and datasets, and of files, commits and blobs.
+//! Validates names of models, datasets, files, commits and blobs.
 //!
 //! Names sent by a server become paths in the cache, so each is validated before it is used.
 
@@ -6,16 +6,17 @@ use std::fmt;
 
 use crate::error::{Error, Kind, Result};
 
-/// A model or dataset on the Hugging Face hub: `ORG/NAME` or `NAME`, at a revision (branch, tag or commit).
+/// A model or dataset on the Hugging Face Hub: `ORG/NAME` or `NAME`, at a revision (branch, tag or
+/// commit).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelId {
     pub name: String,
-    /// `main` unless said.
+    /// The default is `main`.
     pub revision: String,
     pub(super) kind: RepoKind,
 }
 
-/// What a repository holds; the hub keeps the two apart.
+/// The type of a repository; model and dataset names are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RepoKind {
     Model,
@@ -23,7 +24,7 @@ pub(super) enum RepoKind {
 }
 
 impl RepoKind {
-    /// As people say it.
+    /// The word in messages.
     pub(super) fn noun(self) -> &'static str {
         match self {
             Self::Model => "model",
@@ -31,7 +32,7 @@ impl RepoKind {
         }
     }
 
-    /// As addresses and the cache say it.
+    /// The word in URLs and cache paths.
     pub(super) fn plural(self) -> &'static str {
         match self {
             Self::Model => "models",
@@ -39,7 +40,7 @@ impl RepoKind {
         }
     }
 
-    /// The kind of error that is about it.
+    /// The kind of errors about it.
     pub(super) fn error(self) -> Kind {
         match self {
             Self::Model => Kind::Model,
@@ -51,10 +52,10 @@ impl RepoKind {
 const MAIN: &str = "main";
 
 impl ModelId {
-    /// Reads `ORG/NAME[@revision]`.
+    /// Parses `ORG/NAME[@revision]`.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for what can't be the name of a model.
+    /// [`Kind::Usage`] for an invalid model name.
     pub fn parse(text: &str) -> Result<Self> {
         Self::read(text, RepoKind::Model)
     }
@@ -62,7 +63,7 @@ impl ModelId {
     /// The same for a dataset.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for what can't be the name of a dataset.
+    /// [`Kind::Usage`] for an invalid dataset name.
     pub fn dataset(text: &str) -> Result<Self> {
         Self::read(text, RepoKind::Dataset)
     }
@@ -75,7 +76,7 @@ impl ModelId {
         };
         let refuse = |why: &str| {
             let noun = kind.noun();
-            Err(Error::new(Kind::Usage, format!("`{text}` is not the name of a {noun} on the hub: {why}"))
+            Err(Error::new(Kind::Usage, format!("`{text}` is not the name of a {noun} on the Hub: {why}"))
                 .hint(format!("write ORG/NAME or ORG/NAME@REVISION, as in {example}@main")))
         };
         let parts: Vec<&str> = name.split('/').collect();
@@ -98,7 +99,7 @@ impl ModelId {
         Ok(Self { name: name.to_owned(), revision: revision.to_owned(), kind })
     }
 
-    /// Whether a name in a recipe means the hub: two parts and nothing that only a path has.
+    /// Whether a name in a recipe refers to the Hub: two parts and no syntax of paths.
     pub fn is_meant(text: &str) -> bool {
         let name = text.split('@').next().unwrap_or_default();
         name.split('/').count() == 2 && Self::parse(text).is_ok()
@@ -112,13 +113,13 @@ impl ModelId {
         }
     }
 
-    /// The same at another revision.
+    /// The same repository at another revision.
     #[must_use]
     pub fn at(self, revision: &str) -> Self {
         Self { revision: revision.to_owned(), ..self }
     }
 
-    /// The revision is a commit already: what it names never changes.
+    /// Whether the revision is a commit, whose content does not change.
     pub(super) fn is_pinned(&self) -> bool {
         is_commit(&self.revision)
     }
@@ -145,13 +146,14 @@ fn is_hex(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
-/// A path that stays where it is joined: no `..`, no root, nothing that only some systems take as a separator.
+/// A path that stays inside the directory it is joined to: no `..`, no root, no separator of any
+/// system.
 pub(super) fn is_path(text: &str) -> bool {
     let part = |part: &str| !part.is_empty() && part != "." && part != "..";
     text.len() <= 1024 && text.split('/').all(part) && !text.contains(['\\', ':']) && !text.contains(char::is_control)
 }
 
-/// What an ETag says: without weakness and quotes. `None` if it can't be the name of a file.
+/// The value of an ETag without weak marker and quotes. `None` if it can't be a file name.
 pub(super) fn etag(header: &str) -> Option<String> {
     let bare = header.trim().trim_start_matches("W/").trim_matches('"');
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -165,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_with_and_without_revision() {
+    fn hub_names_parse_with_and_without_revision() {
         let id = ModelId::parse("Qwen/Qwen2.5-1.5B-Instruct").unwrap();
         assert_eq!((id.name.as_str(), id.revision.as_str()), ("Qwen/Qwen2.5-1.5B-Instruct", "main"));
         assert_eq!(id.to_string(), "Qwen/Qwen2.5-1.5B-Instruct");
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn invalid_hub_names_are_refused() {
         for text in [
             "",
             "a/b/c",
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_can_not_leave_the_cache() {
+    fn server_names_can_not_leave_the_cache() {
         assert!(is_path("config.json") && is_path("refs/pr/1") && is_path("onnx/model.onnx"));
         for path in ["../x", "a/../x", "/etc/passwd", "", "a//b", "C:\\x", "c:x", "a\0b", "./a"] {
             assert!(!is_path(path), "{path:?}");

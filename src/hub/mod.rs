@@ -1,14 +1,15 @@
-//! Models and datasets of the Hugging Face hub, in the cache of Python's `huggingface_hub`.
+//! Models and datasets from the Hugging Face Hub, in the cache of Python's `huggingface_hub`.
 //!
-//! [`Hub::fetch`] returns the directory of a model at a revision. One request lists the repository. Missing files are then
-//! downloaded: a few at a time, resumable, verified against the hub's checksums, safe with concurrent processes. If the hub
-//! is unreachable, the cache is used.
+//! [`Hub::fetch`] returns the directory of a model at a revision. One request lists the repository.
+//! Missing files are then downloaded: a few at a time, resumable, verified against the Hub's
+//! checksums, safe with concurrent processes. If the Hub is unreachable, the cache is used.
 //!
-//! [`Hub::fetch_text`] gives a model's tokenizer and chat template without its weights, [`Hub::fetch_data`] the files that
-//! hold a split of a dataset, in the same way.
+//! [`Hub::fetch_text`] downloads a model's tokenizer and chat template without its weights,
+//! [`Hub::fetch_data`] the files of a dataset's split.
 //!
-//! Settings are Python's: `HF_HOME`, `HF_HUB_CACHE`, `HF_TOKEN` (or the file that `hf auth login` writes),
-//! `HF_ENDPOINT`, `HF_HUB_OFFLINE`. docs/decisions/0003 says why this is not the `hf-hub` crate.
+//! The settings are those of Python: `HF_HOME`, `HF_HUB_CACHE`, `HF_TOKEN` (or the file that `hf
+//! auth login` writes), `HF_ENDPOINT`, `HF_HUB_OFFLINE`. docs/decisions/0003 explains why this is
+//! not the `hf-hub` crate.
 
 mod cache;
 mod data;
@@ -34,40 +35,40 @@ use remote::{Failure, Listing, Meta, Remote, Token};
 pub use data::DataFiles;
 pub use id::ModelId;
 
-/// Files fetched at once.
-const AT_ONCE: usize = 4;
-/// A server that is silent for so long is gone.
-const SILENCE: Duration = Duration::from_secs(30);
+/// Number of concurrent downloads.
+const CONCURRENT_DOWNLOADS: usize = 4;
+/// A connection without a byte for this long counts as lost.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What happens while a model is fetched. May come from several threads.
+/// Progress of a download. Events may come from several threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// So many files and bytes (0: not known) have to come.
+    /// Number of files and bytes to download (0: unknown).
     Begin { files: usize, bytes: u64 },
-    /// More bytes are here.
+    /// Bytes received.
     Bytes(u64),
-    /// So many bytes that were here have to come again.
+    /// Bytes that must be downloaded again.
     Lost(u64),
-    /// Something a waiting person wants to know.
+    /// A message for the user.
     Note(&'a str),
 }
 
-/// Who looks on, and may stop it.
+/// Callbacks of a download.
 #[derive(Clone, Copy)]
 pub struct Watch<'a> {
     pub event: &'a (dyn Fn(Event<'_>) + Sync),
-    /// True ends the fetch with [`Kind::Interrupted`]; what came so far is kept.
+    /// True ends the download with [`Kind::Interrupted`]; partial files are kept.
     pub stop: &'a (dyn Fn() -> bool + Sync),
 }
 
-/// The commit of a file or directory in the hub's cache (`…/snapshots/COMMIT/…`); `None` for any other path.
+/// The commit of a path in the Hub's cache (`…/snapshots/COMMIT/…`); `None` for other paths.
 pub fn commit_of(path: &Path) -> Option<String> {
     let names: Vec<&str> = path.iter().filter_map(|name| name.to_str()).collect();
     let commit = names.windows(2).rfind(|pair| pair[0] == "snapshots" && id::is_commit(pair[1]))?[1];
     Some(commit.to_owned())
 }
 
-/// A hub and the cache on this machine.
+/// A Hub server and the local cache.
 #[derive(Clone, Debug)]
 pub struct Hub {
     remote: Remote,
@@ -76,10 +77,10 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// As the environment says.
+    /// Reads the settings from the environment.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for a setting that can't be meant.
+    /// [`Kind::Usage`] for an invalid setting.
     pub fn from_env() -> Result<Self> {
         Self::with(&|name| std::env::var(name).ok().filter(|value| !value.trim().is_empty()))
     }
@@ -91,14 +92,14 @@ impl Hub {
             _ => PathBuf::from(text),
         };
         let home = get("HF_HOME").map(path).or_else(|| Some(get("XDG_CACHE_HOME").map(path)?.join("huggingface")));
-        let home = home.or_else(|| Some(user.as_ref()?.join(".cache/huggingface"))).ok_or_else(|| {
-            Error::new(Kind::Usage, "there is no place for fetched models: neither HF_HOME nor HOME is set")
-        })?;
+        let home = home
+            .or_else(|| Some(user.as_ref()?.join(".cache/huggingface")))
+            .ok_or_else(|| Error::new(Kind::Usage, "no cache directory for models: neither HF_HOME nor HOME is set"))?;
         let cache = get("HF_HUB_CACHE").or_else(|| get("HUGGINGFACE_HUB_CACHE")).map_or_else(|| home.join("hub"), path);
         let endpoint = get("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
         let endpoint = endpoint.trim().trim_end_matches('/').to_owned();
         if crate::net::origin(&endpoint).is_none() {
-            return Err(Error::new(Kind::Usage, format!("HF_ENDPOINT is `{endpoint}`, which is no http address"))
+            return Err(Error::new(Kind::Usage, format!("HF_ENDPOINT is `{endpoint}`, which is not an http URL"))
                 .hint("as in HF_ENDPOINT=https://huggingface.co"));
         }
         let yes = |name: &str| {
@@ -107,26 +108,27 @@ impl Hub {
         let token = match get("HF_TOKEN").or_else(|| get("HUGGING_FACE_HUB_TOKEN")) {
             Some(token) => Some(token),
             None if yes("HF_HUB_DISABLE_IMPLICIT_TOKEN") => None,
-            // Most people have no such file.
+            // Most users have no such file.
             None => std::fs::read_to_string(get("HF_TOKEN_PATH").map_or_else(|| home.join("token"), path)).ok(),
         };
         let token = token.map(|token| Token::new(&token)).transpose()?.flatten();
-        let client = Client::new(SILENCE)?;
+        let client = Client::new(READ_TIMEOUT)?;
         let remote = Remote { client, endpoint, token, tries: 5, pause: Duration::from_secs(1) };
         Ok(Self { remote, cache, offline: yes("HF_HUB_OFFLINE") || yes("TRANSFORMERS_OFFLINE") })
     }
 
-    /// The directory of a model that is completely in the cache, as of the last lookup; makes no request.
-    pub fn kept(&self, id: &ModelId) -> Option<PathBuf> {
+    /// The directory of a model that is complete in the cache, as of the last lookup; sends no
+    /// request.
+    pub fn cached(&self, id: &ModelId) -> Option<PathBuf> {
         Folder::new(&self.cache, id).complete(&id.revision)
     }
 
-    /// The directory of a model, in Hugging Face layout; what it lacks is fetched.
+    /// The directory of a model in Hugging Face layout; missing files are downloaded.
     ///
     /// # Errors
-    /// [`Kind::Model`] if there is no such model or revision, if it may not be read, has no safetensors, or the hub
-    /// can't be reached and the cache has not all of it; [`Kind::Store`] if the cache can't be written;
-    /// [`Kind::Interrupted`].
+    /// [`Kind::Model`] if the model or revision does not exist, can't be accessed, has no
+    /// safetensors, or the Hub is unreachable and the cache is incomplete; [`Kind::Store`] if the
+    /// cache can't be written; [`Kind::Interrupted`].
     pub fn fetch(&self, id: &ModelId, watch: &Watch<'_>) -> Result<PathBuf> {
         let folder = Folder::new(&self.cache, id);
         let listing = match self.listing(id, watch, || folder.complete(&id.revision))? {
@@ -151,10 +153,11 @@ impl Hub {
         Ok(dir)
     }
 
-    /// The directory of a model's text files alone (tokenizer, chat template, configuration); no weights are fetched.
+    /// The directory of a model's text files (tokenizer, chat template, configuration); no weights
+    /// are downloaded.
     ///
     /// # Errors
-    /// As [`Hub::fetch`]; a repository without weights will do.
+    /// As [`Hub::fetch`], but a repository needs no weights.
     pub fn fetch_text(&self, id: &ModelId, watch: &Watch<'_>) -> Result<PathBuf> {
         let folder = Folder::new(&self.cache, id);
         let listing = match self.listing(id, watch, || folder.text(&id.revision))? {
@@ -165,18 +168,19 @@ impl Hub {
         let place = |error: Error| error.at(format!("{}/{}/tree/{commit}", self.remote.endpoint, id.page()));
         let names = files::text(&listing.names).map_err(place)?;
         self.fetch_files(&folder, id, commit, &names, watch)?;
-        // A revision whose weights are here stays at them, for times without network.
+        // A revision with cached weights keeps its commit, so that it works offline.
         if folder.complete(&id.revision).is_none() {
             note(&folder, id, commit, watch)?;
         }
         Ok(folder.snapshot(commit))
     }
 
-    /// The files that hold a split of a dataset, in the order of their rows; those that the cache lacks are fetched.
+    /// The files of a dataset's split in the order of their rows; missing files are downloaded.
     ///
     /// # Errors
-    /// [`Kind::Data`] if there is no such dataset, revision or split, or the hub can't be reached and the cache has not
-    /// all of it; [`Kind::Store`] if the cache can't be written; [`Kind::Interrupted`].
+    /// [`Kind::Data`] if the dataset, revision or split does not exist, or the Hub is unreachable
+    /// and the cache is incomplete; [`Kind::Store`] if the cache can't be written;
+    /// [`Kind::Interrupted`].
     pub fn fetch_data(&self, id: &ModelId, wanted: &DataFiles<'_>, watch: &Watch<'_>) -> Result<Vec<PathBuf>> {
         let folder = Folder::new(&self.cache, id);
         let listing = match self.listing(id, watch, || folder.data(&id.revision, wanted))? {
@@ -192,7 +196,7 @@ impl Hub {
         Ok(names.iter().map(|name| dir.join(name)).collect())
     }
 
-    /// The commit that a revision has on the hub now; `None` where the hub must not or can't be asked.
+    /// The current commit of a revision on the Hub; `None` if offline or unreachable.
     pub fn newest(&self, id: &ModelId, watch: &Watch<'_>) -> Option<String> {
         if self.offline {
             return None;
@@ -200,10 +204,10 @@ impl Hub {
         self.remote.list(id, watch).ok().map(|listing| listing.commit)
     }
 
-    /// The listing of the hub, or the cached one if the hub is offline or unreachable.
-    fn listing<T>(&self, id: &ModelId, watch: &Watch<'_>, kept: impl Fn() -> Option<T>) -> Result<Found<T>> {
+    /// The Hub's listing, or the cached one if the Hub is offline or unreachable.
+    fn listing<T>(&self, id: &ModelId, watch: &Watch<'_>, cached: impl Fn() -> Option<T>) -> Result<Found<T>> {
         if self.offline {
-            return kept().map(Found::Kept).ok_or_else(|| {
+            return cached().map(Found::Kept).ok_or_else(|| {
                 Error::new(
                     id.kind.error(),
                     format!("`{id}` is not in the cache, or not all of it, and HF_HUB_OFFLINE is set"),
@@ -215,15 +219,15 @@ impl Hub {
         match self.remote.list(id, watch) {
             Ok(listing) => Ok(Found::Listing(listing)),
             Err(Failure { error, away }) => {
-                let kept = kept().filter(|_| away).ok_or_else(|| error.clone())?;
-                let age = if id.is_pinned() { "" } else { ", which may be older than the hub's" };
+                let kept = cached().filter(|_| away).ok_or_else(|| error.clone())?;
+                let age = if id.is_pinned() { "" } else { ", which may be older than the Hub's" };
                 (watch.event)(Event::Note(&format!("{}; using the copy in the cache{age}", error.message)));
                 Ok(Found::Kept(kept))
             }
         }
     }
 
-    /// Fetches those files of a commit that the snapshot has not.
+    /// Downloads the files of a commit that the snapshot lacks.
     fn fetch_files(
         &self,
         folder: &Folder,
@@ -238,8 +242,8 @@ impl Hub {
             return Ok(());
         }
         folder.prepare(commit)?;
-        let metas = side_by_side(&missing, watch, |name, watch| Ok(self.remote.head(id, commit, name, watch)?))?;
-        // Files of the same content are one blob, which is fetched once.
+        let metas = concurrently(&missing, watch, |name, watch| Ok(self.remote.head(id, commit, name, watch)?))?;
+        // Files with the same content are one blob, which is downloaded once.
         let mut blobs: Vec<(&Meta, Vec<&str>)> = Vec::new();
         for meta in &metas {
             match blobs.iter_mut().find(|(known, _)| known.etag == meta.etag) {
@@ -249,7 +253,8 @@ impl Hub {
         }
         let absent: Vec<&Meta> =
             blobs.iter().map(|(meta, _)| *meta).filter(|meta| !folder.blob(&meta.etag).is_file()).collect();
-        // A hub may say anything: sums must not wrap around, and one unknown length must not hide the others.
+        // Sizes are untrusted: sums must not overflow, and one unknown length must not hide the
+        // others.
         let needed = absent.iter().filter_map(|meta| meta.size).fold(0, u64::saturating_add);
         let bytes = if absent.iter().all(|meta| meta.size.is_some()) { needed } else { 0 };
         let begun: u64 = absent.iter().filter_map(|meta| Some(folder.part(&meta.etag).metadata().ok()?.len())).sum();
@@ -261,29 +266,30 @@ impl Hub {
             Download { remote: &self.remote, folder, id, commit, meta }.run(watch)?;
             names.iter().try_for_each(|name| folder.link(commit, name, &meta.etag))
         };
-        side_by_side(&blobs, watch, fetch).map(drop)
+        concurrently(&blobs, watch, fetch).map(drop)
     }
 }
 
-/// What the hub says of a repository, or what the cache has of it.
+/// The listing of the Hub, or the cached files.
 enum Found<T> {
     Listing(Listing),
     Kept(T),
 }
 
-/// Notes where a revision stands. Only when all is there: a revision whose new commit is not whole yet stays at the old
-/// one, for times without network.
+/// Stores the commit of a revision when all files are there. Until then the revision keeps its old
+/// commit, so that it works offline.
 fn note(folder: &Folder, id: &ModelId, commit: &str, watch: &Watch<'_>) -> Result<()> {
     match folder.note_commit(&id.revision, commit) {
-        // A cache shared by many may be one that only some can write.
+        // A shared cache may be read-only for some users.
         Err(error) if error.kind == Kind::Store => (watch.event)(Event::Note(&error.message)),
         noted => noted?,
     }
     Ok(())
 }
 
-/// Does `work` for every item, a few at once; in the order of the items. The first failure stops the others.
-fn side_by_side<T: Sync, R: Send>(
+/// Calls `work` for every item, a few concurrently; results are in the order of the items. The
+/// first failure stops the others.
+fn concurrently<T: Sync, R: Send>(
     items: &[T],
     watch: &Watch<'_>,
     work: impl Fn(&T, &Watch<'_>) -> Result<R> + Sync,
@@ -295,7 +301,7 @@ fn side_by_side<T: Sync, R: Send>(
     let stop = || (watch.stop)() || failed().is_some();
     let watch = Watch { stop: &stop, ..*watch };
     std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE.min(items.len()) {
+        for _ in 0..CONCURRENT_DOWNLOADS.min(items.len()) {
             scope.spawn(|| {
                 loop {
                     let place = next.fetch_add(1, Ordering::Relaxed);
@@ -303,7 +309,7 @@ fn side_by_side<T: Sync, R: Send>(
                     match work(item, &watch) {
                         Ok(result) => done.lock().unwrap_or_else(PoisonError::into_inner).push((place, result)),
                         Err(error) => {
-                            // Those who were stopped by it say so; the cause came first.
+                            // The others fail because they are stopped; keep the first failure.
                             failed().get_or_insert(error);
                             return;
                         }
@@ -321,5 +327,5 @@ fn side_by_side<T: Sync, R: Send>(
 }
 
 fn stopped() -> Error {
-    Error::new(Kind::Interrupted, "stopped while fetching from the hub").hint("the next try goes on from here")
+    Error::new(Kind::Interrupted, "stopped while downloading from the Hub").hint("the next attempt continues from here")
 }

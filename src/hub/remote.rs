@@ -1,4 +1,4 @@
-//! Requests to the hub: listing, file heads, redirects, retries, and the meaning of its error responses.
+//! Requests to the Hub: listing, file metadata, redirects, retries, and error responses.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -10,28 +10,28 @@ use super::{Event, Watch, stopped};
 use crate::error::{Error, Kind, Result};
 use crate::net::{self, Client, Fault, Request, Response};
 
-/// Tries to reach a hub that is not there: a second one, for a network that is just coming up.
-const TRIES_OF_NOBODY: u32 = 2;
-/// Longest that a server may make us wait between two tries.
+/// Attempts to connect to an absent server: a second one in case the network is just starting.
+const ATTEMPTS_WHEN_ABSENT: u32 = 2;
+/// Longest wait between two attempts that a server may request.
 const LONGEST_WAIT: Duration = Duration::from_mins(5);
 const REDIRECTS: usize = 8;
-/// Largest listing of a repository, bytes.
+/// Maximum size of a repository's listing in bytes.
 const LISTING: usize = 64 << 20;
 
-/// One hub.
+/// A Hub server.
 #[derive(Clone, Debug)]
 pub(super) struct Remote {
     pub(super) client: Client,
-    /// `https://huggingface.co`, without a slash at the end.
+    /// `https://huggingface.co`, without a trailing slash.
     pub(super) endpoint: String,
     pub(super) token: Option<Token>,
-    /// Tries of one request without any progress.
+    /// Attempts of one request without progress.
     pub(super) tries: u32,
-    /// Wait before the second try; doubled for each one more.
+    /// Wait before the second attempt; doubled for each further one.
     pub(super) pause: Duration,
 }
 
-/// A secret: never printed.
+/// A secret; never printed.
 #[derive(Clone)]
 pub(super) struct Token(String);
 
@@ -42,24 +42,24 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// A token without the space around it; `None` if there is none.
+    /// A token without surrounding white space; `None` if it is empty.
     pub(super) fn new(text: &str) -> Result<Option<Self>> {
         let text = text.trim();
         if text.is_empty() {
             return Ok(None);
         }
         if text.bytes().any(|byte| !byte.is_ascii_graphic()) {
-            return Err(Error::new(Kind::Usage, "the hub token (HF_TOKEN) has characters that no token has"));
+            return Err(Error::new(Kind::Usage, "the Hub token (HF_TOKEN) has characters that are invalid in tokens"));
         }
         Ok(Some(Self(text.to_owned())))
     }
 }
 
-/// Why the hub gave nothing.
+/// Why a request failed.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) error: Error,
-    /// No answer, or a server error: a cached copy may be used.
+    /// No response, or a server error: a cached copy may be used.
     pub(super) away: bool,
 }
 
@@ -75,18 +75,18 @@ impl From<Failure> for Error {
     }
 }
 
-/// A repository at a commit.
+/// The files of a repository at a commit.
 #[derive(Debug)]
 pub(super) struct Listing {
     pub(super) commit: String,
     pub(super) names: Vec<String>,
 }
 
-/// What is known of a file before it is fetched.
+/// The metadata of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Meta {
     pub(super) name: String,
-    /// Names the blob: the SHA-256 of large files, git's SHA-1 of small ones.
+    /// The name of the blob: the SHA-256 of large files, git's SHA-1 of small ones.
     pub(super) etag: String,
     pub(super) size: Option<u64>,
 }
@@ -96,15 +96,15 @@ impl Remote {
         format!("{}/{}/resolve/{commit}/{}", self.endpoint, id.page(), net::escape(file, true))
     }
 
-    /// The commit that a revision stands at, and its files.
+    /// The commit of a revision, and its files.
     pub(super) fn list(&self, id: &ModelId, watch: &Watch<'_>) -> Result<Listing, Failure> {
         let revision = net::escape(&id.revision, false);
         let url = format!("{}/api/{}/{}/revision/{revision}", self.endpoint, id.kind.plural(), id.name);
-        let response = self.ask("GET", &url, None, id, watch)?;
+        let response = self.request("GET", &url, None, id, watch)?;
         let bytes = response.bytes(LISTING, watch.stop).map_err(|fault| self.away(id, &fault))?;
         let odd = |what: &str| {
-            Error::new(id.kind.error(), format!("{} does not answer as a hub: {what}", self.endpoint))
-                .hint("HF_ENDPOINT sets the hub")
+            Error::new(id.kind.error(), format!("{} does not respond like a Hub server: {what}", self.endpoint))
+                .hint("HF_ENDPOINT sets the server")
         };
         let answer: Value = serde_json::from_slice(&bytes).map_err(|_| odd("its listing is not JSON"))?;
         let commit = answer["sha"].as_str().filter(|sha| is_commit(sha)).ok_or_else(|| odd("no commit"))?.to_owned();
@@ -113,11 +113,12 @@ impl Remote {
         Ok(Listing { commit, names: names.ok_or_else(|| odd("a file without a name"))? })
     }
 
-    /// Requests the head of a file. Large files are redirected; their metadata is in the redirect response.
+    /// Requests the metadata of a file. Large files are redirected; their metadata is in the
+    /// redirect response.
     pub(super) fn head(&self, id: &ModelId, commit: &str, file: &str, watch: &Watch<'_>) -> Result<Meta, Failure> {
-        let response = self.ask("HEAD", &self.file_url(id, commit, file), None, id, watch)?;
+        let response = self.request("HEAD", &self.file_url(id, commit, file), None, id, watch)?;
         let odd = |what: &str| {
-            Error::new(id.kind.error(), format!("{} does not answer as a hub: {what}", self.endpoint))
+            Error::new(id.kind.error(), format!("{} does not respond like a Hub server: {what}", self.endpoint))
                 .at(format!("{id}/{file}"))
         };
         if response.header("x-repo-commit").is_some_and(|own| own != commit) {
@@ -132,7 +133,7 @@ impl Remote {
         Ok(Meta { name: file.to_owned(), etag, size })
     }
 
-    /// The bytes of a file from `start` on.
+    /// Requests the bytes of a file from `start` on.
     pub(super) fn open(
         &self,
         id: &ModelId,
@@ -142,11 +143,11 @@ impl Remote {
         watch: &Watch<'_>,
     ) -> Result<Response, Failure> {
         let range = (start > 0).then(|| format!("bytes={start}-"));
-        self.ask("GET", &self.file_url(id, commit, file), range.as_deref(), id, watch)
+        self.request("GET", &self.file_url(id, commit, file), range.as_deref(), id, watch)
     }
 
-    /// Retries until there is an answer; an error status becomes an error.
-    fn ask(
+    /// Retries until there is a response; an error status becomes an error.
+    fn request(
         &self,
         method: &'static str,
         url: &str,
@@ -162,14 +163,14 @@ impl Remote {
                     200..=399 | 416 => return Ok(response),
                     408 | 429 | 500 | 502..=504 => {
                         let wait = response.header("retry-after").and_then(|wait| wait.parse().ok());
-                        (said(response.status), wait.map(Duration::from_secs), true)
+                        (status_message(response.status), wait.map(Duration::from_secs), true)
                     }
                     _ => return Err(self.refused(id, response, watch).into()),
                 },
                 Err(Fault::Stopped) => return Err(stopped().into()),
                 Err(fault) => {
                     if matches!(fault, Fault::Absent(_)) {
-                        tries = tries.min(TRIES_OF_NOBODY);
+                        tries = tries.min(ATTEMPTS_WHEN_ABSENT);
                     }
                     let failure = self.away(id, &fault);
                     if tried >= tries {
@@ -180,7 +181,7 @@ impl Remote {
             };
             let wait = wait.unwrap_or(self.pause * 2_u32.saturating_pow(tried - 1));
             if tried >= tries || wait > LONGEST_WAIT {
-                let error = Error::new(id.kind.error(), format!("the hub can't give `{id}` now: {why}"))
+                let error = Error::new(id.kind.error(), format!("the Hub can't serve `{id}` now: {why}"))
                     .hint("try again later; what was fetched is kept");
                 return Err(Failure { error, away });
             }
@@ -191,7 +192,7 @@ impl Remote {
         }
     }
 
-    /// One request, redirects followed. The token goes to the endpoint's own host only.
+    /// One request with its redirects. The token is sent only to the endpoint's own host.
     fn follow(
         &self,
         method: &'static str,
@@ -208,7 +209,7 @@ impl Remote {
             }
             headers.extend(range.map(|range| (Cow::from("range"), range.to_owned())));
             let response = self.client.send(Request { method, url: url.clone(), headers, body: None }, watch.stop)?;
-            // The head of a large file: what the hub says of it stands here, not where it points.
+            // The metadata of a large file is in this response, not at the redirect's target.
             let is_answer = method == "HEAD" && response.headers.contains_key("x-linked-etag");
             if !matches!(response.status, 301..=303 | 307 | 308) || is_answer {
                 return Ok(response);
@@ -225,12 +226,12 @@ impl Remote {
             return stopped().into();
         };
         let error = Error::new(id.kind.error(), format!("can't fetch `{id}` from {}: {why}", self.endpoint)).hint(
-            "check the network (HTTPS_PROXY and SSL_CERT_FILE are heeded), give a local directory, or set HF_ENDPOINT",
+            "check the network (HTTPS_PROXY and SSL_CERT_FILE are used), pass a local directory, or set HF_ENDPOINT",
         );
         Failure { error, away: true }
     }
 
-    /// What a refusal means, in words.
+    /// The error message for an error response.
     fn refused(&self, id: &ModelId, response: Response, watch: &Watch<'_>) -> Error {
         let code = response.header("x-error-code").unwrap_or_default().to_owned();
         let own_words = response.header("x-error-message").map(str::to_owned);
@@ -238,42 +239,42 @@ impl Remote {
         let page = format!("{}/{}", self.endpoint, id.page());
         let new = |message: String| Error::new(id.kind.error(), message);
         match (status, code.as_str()) {
-            (_, "GatedRepo") => {
-                new(format!("`{}` is gated: its owners ask who uses it", id.name)).hint(match self.token {
+            (_, "GatedRepo") => new(format!("`{}` is gated: its owners require accepting their terms", id.name)).hint(
+                match self.token {
                     None => format!("accept the terms at {page}, then set HF_TOKEN to a token of your account"),
                     Some(_) => {
                         format!("accept the terms at {page} with the account that the token (HF_TOKEN) belongs to")
                     }
-                })
-            }
+                },
+            ),
             (404, "RevisionNotFound") => new(format!("`{}` has no revision `{}`", id.name, id.revision))
                 .hint(format!("its branches and tags are at {page}/tree/main")),
             (404, "EntryNotFound") => new(format!("a file of `{id}` is gone")),
-            // The hub does not tell strangers whether a private repository exists.
+            // Without access the Hub hides whether a private repository exists.
             (401 | 403, _) if self.token.is_some() && code != "RepoNotFound" => new(format!(
-                "the hub refuses the token for `{}`: {}",
+                "the Hub refuses the token for `{}`: {}",
                 id.name,
-                own_words.unwrap_or_else(|| said(status))
+                own_words.unwrap_or_else(|| status_message(status))
             ))
-            .hint("make a token that may read it at https://huggingface.co/settings/tokens and set HF_TOKEN"),
+            .hint("create a token with read access at https://huggingface.co/settings/tokens and set HF_TOKEN"),
             (401 | 403 | 404, _) => new(format!("there is no {} `{}` on {}", id.kind.noun(), id.name, self.endpoint))
                 .hint("check the spelling; if it is private or gated, set HF_TOKEN to a token that may read it"),
             _ => {
                 let body = response.bytes(2000, watch.stop).unwrap_or_default();
                 let words = own_words.unwrap_or_else(|| String::from_utf8_lossy(&body).trim().to_owned());
                 let words: String = words.lines().next().unwrap_or_default().chars().take(200).collect();
-                new(format!("the hub refuses to give `{id}`: {} {words}", said(status)).trim_end().to_owned())
+                new(format!("the Hub refuses `{id}`: {} {words}", status_message(status)).trim_end().to_owned())
             }
         }
     }
 }
 
-fn said(status: u16) -> String {
+fn status_message(status: u16) -> String {
     let meaning = match status {
         408 => " (too slow)",
         429 => " (too many requests)",
         500..=599 => " (out of order)",
         _ => "",
     };
-    format!("the hub answers {status}{meaning}")
+    format!("the Hub responds with {status}{meaning}")
 }

@@ -1,18 +1,20 @@
-//! Conversations as datasets have them, as JSON: the OpenAI chat and fine-tuning shape, with what Hugging Face datasets
-//! and Parquet files do to it (absent values as null, arguments as tables).
+//! Conversations in datasets, as JSON: the format of the OpenAI chat and fine-tuning API, with the
+//! changes that Hugging Face datasets and Parquet files make (missing values as null, arguments as
+//! tables).
 
 use serde_json::{Map, Value};
 
 use super::{Content, Message, Part, Role, ToolCall};
 
-/// Fields of a message that say something to r1.
+/// Fields of a message that r1 reads.
 pub const MESSAGE_FIELDS: [&str; 7] =
     ["role", "content", "reasoning_content", "tool_calls", "name", "tool_call_id", "weight"];
 
-/// Fields that other programs write into messages, and that change nothing here.
+/// Fields that other programs write into messages; ignored here.
 pub const IGNORED_FIELDS: [&str; 5] = ["annotations", "audio", "refusal", "function_call", "id"];
 
-/// Roles and their other names: OpenAI's `developer` is the system prompt, `function` a tool's answer.
+/// Roles and their other names: OpenAI's `developer` is the system prompt, `function` the result of
+/// a tool.
 const ROLES: [(&str, Role); 6] = [
     ("system", Role::System),
     ("developer", Role::System),
@@ -24,26 +26,26 @@ const ROLES: [(&str, Role); 6] = [
 
 /// A message of a dataset.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Given {
+pub struct DatasetMessage {
     pub message: Message,
-    /// Supervised training learns it: `weight` is not 0. Only the assistant's messages are ever learnt.
+    /// Has a loss in supervised training: `weight` is not 0. Only assistant messages have a loss.
     pub trained: bool,
 }
 
 impl Role {
-    /// The role of that name, other names included.
-    pub fn named(name: &str) -> Option<Self> {
+    /// The role with this name, including other names.
+    pub fn from_name(name: &str) -> Option<Self> {
         ROLES.iter().find(|(other, _)| *other == name).map(|(_, role)| *role)
     }
 }
 
 impl ToolCall {
-    /// A call as r1 writes it (`{ name, arguments }`) or in the OpenAI shape (`{ function = { name, arguments } }`), the
-    /// arguments as a table or as its JSON text.
+    /// A call as r1 writes it (`{ name, arguments }`) or in the OpenAI format (`{ function = {
+    /// name, arguments } }`), with the arguments as a table or as JSON text.
     ///
     /// # Errors
-    /// Says what is missing or no JSON.
-    pub fn given(json: &Value) -> Result<Self, String> {
+    /// The missing field or the invalid JSON.
+    pub fn from_json(json: &Value) -> Result<Self, String> {
         let own = json.get("function").filter(|function| function.is_object()).unwrap_or(json);
         let Some(name) = own.get("name").and_then(Value::as_str) else {
             return Err("is not a call; a call is { name = …, arguments = { … } }".to_owned());
@@ -64,8 +66,8 @@ impl ToolCall {
 /// A list of messages, or its JSON text; `at` names it in errors.
 ///
 /// # Errors
-/// Says which message is not one, and why.
-pub fn messages(json: &Value, at: &str) -> Result<Vec<Given>, String> {
+/// The invalid message and the reason.
+pub fn messages(json: &Value, at: &str) -> Result<Vec<DatasetMessage>, String> {
     let parsed;
     let list = match json {
         Value::Array(list) => list,
@@ -81,16 +83,16 @@ pub fn messages(json: &Value, at: &str) -> Result<Vec<Given>, String> {
     list.iter().enumerate().map(|(index, item)| message(item, &format!("{at}[{}]", index + 1))).collect()
 }
 
-fn message(json: &Value, at: &str) -> Result<Given, String> {
+fn message(json: &Value, at: &str) -> Result<DatasetMessage, String> {
     let Some(fields) = json.as_object() else {
         return Err(format!("{at} is {}; a message has `role` and `content`", kind(json)));
     };
     let Some(name) = fields.get("role").and_then(Value::as_str) else { return Err(format!("{at} has no `role`")) };
-    let Some(role) = Role::named(name) else {
+    let Some(role) = Role::from_name(name) else {
         let names: Vec<&str> = ROLES.iter().map(|(name, _)| *name).collect();
         return Err(format!("{at}.role is \"{name}\"; it is one of `{}`", names.join("`, `")));
     };
-    let mut given = Given { message: Message::new(role, Content::default()), trained: true };
+    let mut given = DatasetMessage { message: Message::new(role, Content::default()), trained: true };
     let message = &mut given.message;
     for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
         let text = || value.as_str().map(str::to_owned).ok_or_else(|| format!("{at}.{name} is not text"));
@@ -103,7 +105,8 @@ fn message(json: &Value, at: &str) -> Result<Given, String> {
             "tool_calls" => {
                 let calls = value.as_array().ok_or_else(|| format!("{at}.tool_calls is not a list of calls"))?;
                 for (index, call) in calls.iter().enumerate() {
-                    let call = ToolCall::given(call).map_err(|why| format!("{at}.tool_calls[{}] {why}", index + 1))?;
+                    let call =
+                        ToolCall::from_json(call).map_err(|why| format!("{at}.tool_calls[{}] {why}", index + 1))?;
                     message.tool_calls.push(call);
                 }
             }
@@ -136,7 +139,7 @@ fn content(json: &Value, at: &str) -> Result<Content, String> {
 /// every part.
 ///
 /// # Errors
-/// Says what a part is instead.
+/// The error in the part.
 pub fn parts(list: &[Value]) -> Result<Content, String> {
     let part = |part: &Value| {
         let mut part = part.clone();
@@ -149,10 +152,10 @@ pub fn parts(list: &[Value]) -> Result<Content, String> {
     parts.map(Content::Parts).map_err(|error| error.to_string())
 }
 
-/// The schemas of tools: a list, or its JSON text; nothing if there are none.
+/// The schemas of tools: a list, or its JSON text; empty if there are none.
 ///
 /// # Errors
-/// Says what it is instead.
+/// The type of the invalid value.
 pub fn tools(json: Option<&Value>) -> Result<Vec<Value>, String> {
     match json {
         None | Some(Value::Null) => Ok(Vec::new()),
@@ -168,7 +171,7 @@ pub fn tools(json: Option<&Value>) -> Result<Vec<Value>, String> {
     }
 }
 
-/// A value in words.
+/// The name of a value's type.
 pub(super) fn kind(json: &Value) -> &'static str {
     match json {
         Value::Null => "null",

@@ -1,24 +1,24 @@
-//! A row of a dataset as a conversation to imitate. The formats are those that supervised fine-tuning data is published
-//! in; docs/sft.md lists them.
+//! A dataset row as a conversation for supervised fine-tuning. docs/sft.md lists the supported
+//! formats.
 
 use serde_json::Value;
 
-use super::conversation::{self, Given, kind};
+use super::conversation::{self, DatasetMessage, kind};
 use super::{Message, Role, ToolCall};
 
-/// A conversation to imitate.
+/// A conversation for supervised fine-tuning.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Demonstration {
     pub messages: Vec<Message>,
-    /// One for each message: whether it is learnt. Only the assistant's are.
+    /// One per message: whether it has a loss. Only assistant messages do.
     pub trained: Vec<bool>,
-    /// JSON schemas of the tools, as the prompt shows them.
+    /// JSON schemas of the tools in the prompt.
     pub tools: Vec<Value>,
-    /// The tool-call format, where the row names one.
+    /// The tool-call format, if the row names one.
     pub format: Option<String>,
 }
 
-/// The shape of a row, by its columns.
+/// The format of a row, detected from its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     /// `messages`
@@ -50,14 +50,14 @@ impl Shape {
 
 impl Demonstration {
     /// Whether the row has the columns of one of the formats.
-    pub fn is_one(row: &Value) -> bool {
+    pub fn is_supported(row: &Value) -> bool {
         Shape::of(row).is_some()
     }
 
-    /// Reads a row.
+    /// Parses a row.
     ///
     /// # Errors
-    /// Says which column or message is wrong.
+    /// The invalid column or message.
     pub fn read(row: &Value) -> Result<Self, String> {
         let given = match Shape::of(row) {
             Some(Shape::Messages) => conversation::messages(&row["messages"], "messages")?,
@@ -80,8 +80,8 @@ impl Demonstration {
     }
 }
 
-/// Text is the user's message and the reply; of messages, those of the prompt are not learnt.
-fn completion(row: &Value) -> Result<Vec<Given>, String> {
+/// Text is the user's message and the reply; with messages, those of the prompt have no loss.
+fn completion(row: &Value) -> Result<Vec<DatasetMessage>, String> {
     let mut given = match &row["prompt"] {
         Value::String(text) => vec![plain(Role::User, text)],
         list => conversation::messages(list, "prompt")?,
@@ -96,23 +96,23 @@ fn completion(row: &Value) -> Result<Vec<Given>, String> {
     Ok(given)
 }
 
-fn alpaca(row: &Value) -> Result<Vec<Given>, String> {
+fn alpaca(row: &Value) -> Result<Vec<DatasetMessage>, String> {
     let text = |name: &str| match row.get(name) {
         None | Some(Value::Null) => Ok(""),
         Some(Value::String(text)) => Ok(text.as_str()),
         Some(other) => Err(format!("`{name}` is {}; it must be text", kind(other))),
     };
     let (system, instruction, input) = (text("system")?, text("instruction")?, text("input")?);
-    let asked = if input.is_empty() { instruction.to_owned() } else { format!("{instruction}\n\n{input}") };
+    let prompt = if input.is_empty() { instruction.to_owned() } else { format!("{instruction}\n\n{input}") };
     let mut given = Vec::new();
     if !system.is_empty() {
         given.push(plain(Role::System, system));
     }
-    given.extend([plain(Role::User, &asked), plain(Role::Assistant, text("output")?)]);
+    given.extend([plain(Role::User, &prompt), plain(Role::Assistant, text("output")?)]);
     Ok(given)
 }
 
-fn share_gpt(row: &Value) -> Result<Vec<Given>, String> {
+fn share_gpt(row: &Value) -> Result<Vec<DatasetMessage>, String> {
     let list = match &row["conversations"] {
         Value::Array(list) if !list.is_empty() => list,
         Value::Array(_) => return Err("`conversations` is empty".to_owned()),
@@ -121,7 +121,7 @@ fn share_gpt(row: &Value) -> Result<Vec<Given>, String> {
     if list[0].get("role").is_some() {
         return conversation::messages(&row["conversations"], "conversations");
     }
-    let mut given: Vec<Given> = Vec::new();
+    let mut given: Vec<DatasetMessage> = Vec::new();
     if let Some(system) = row.get("system").and_then(Value::as_str).filter(|text| !text.is_empty()) {
         given.push(plain(Role::System, system));
     }
@@ -149,19 +149,19 @@ fn share_gpt(row: &Value) -> Result<Vec<Given>, String> {
     Ok(given)
 }
 
-/// The JSON text of one call, or of a list of calls.
-fn calls(text: &str, at: &str) -> Result<Given, String> {
+/// The JSON text of one call or of a list of calls.
+fn calls(text: &str, at: &str) -> Result<DatasetMessage, String> {
     let json: Value = serde_json::from_str(text).map_err(|error| format!("{at}.value is not JSON: {error}"))?;
     let list = json.as_array().cloned().unwrap_or_else(|| vec![json]);
     let mut given = plain(Role::Assistant, "");
     for call in &list {
-        given.message.tool_calls.push(ToolCall::given(call).map_err(|why| format!("{at}.value {why}"))?);
+        given.message.tool_calls.push(ToolCall::from_json(call).map_err(|why| format!("{at}.value {why}"))?);
     }
     Ok(given)
 }
 
-fn plain(role: Role, text: &str) -> Given {
-    Given { message: Message::new(role, text), trained: true }
+fn plain(role: Role, text: &str) -> DatasetMessage {
+    DatasetMessage { message: Message::new(role, text), trained: true }
 }
 
 #[cfg(test)]
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// Role, text, calls, and `*` where it is learnt.
+    /// Role, text, calls, and `*` if it has a loss.
     fn shown(row: &Value) -> Vec<String> {
         let read = Demonstration::read(row).unwrap();
         let line = |(message, trained): (&Message, &bool)| {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_openai_and_hugging_face_are_read() {
+    fn openai_and_hugging_face_rows_are_parsed() {
         let openai = json!({
             "messages": [
                 {"role": "developer", "content": "Be brief."},
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_other_shapes_are_read() {
+    fn sharegpt_alpaca_and_completion_rows_are_parsed() {
         assert_eq!(shown(&json!({"prompt": "1+1?", "completion": "2"})), ["user: 1+1?", "assistant*: 2"]);
         let of_messages = json!({
             "prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_conversation_says_where() {
+    fn an_invalid_conversation_row_names_the_field() {
         let why = |row: Value| Demonstration::read(&row).unwrap_err();
         assert!(why(json!({"text": "x"})).starts_with("the row has neither `messages`"));
         assert_eq!(why(json!({"messages": []})), "`messages` is empty");

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Kind, Subject};
 
-/// An [`Error`] as plain data, with what the script adds to it: the text of the line, and the frames.
+/// An [`Error`] as plain data, with what the script adds to it: the text of the line, and the
+/// frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorRecord {
     pub kind: Kind,
@@ -37,7 +38,8 @@ impl ErrorRecord {
         self.subject.as_deref().and_then(Subject::setting)
     }
 
-    /// What errors of one cause have in common: the kind and the place, or the message where no place is known.
+    /// What errors of one cause have in common: the kind and the place, or the message where no
+    /// place is known.
     pub fn cause(&self) -> (Kind, &str) {
         (self.kind, self.place.as_deref().unwrap_or(&self.message))
     }

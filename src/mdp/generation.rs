@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Routing;
 
-/// How to sample. Defaults are the plain distribution: temperature 1, nothing cut.
+/// Sampling settings. The defaults sample from the unmodified distribution: temperature 1, no
+/// truncation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sampling {
@@ -17,21 +18,22 @@ pub struct Sampling {
     pub top_k: usize,
     /// 1 is off.
     pub top_p: f64,
-    /// Tokens less likely than this share of the likeliest one are cut; 0 is off (arXiv:2407.01082).
+    /// Drops tokens with less than this fraction of the largest probability; 0 is off
+    /// (arXiv:2407.01082).
     pub min_p: f64,
-    /// Logits of tokens that prompt or reply hold already are divided by this where positive and multiplied where
-    /// negative; 1 is off (CTRL, arXiv:1909.05858).
+    /// Divides positive logits of tokens in the prompt or reply by this and multiplies negative
+    /// ones; 1 is off (CTRL, arXiv:1909.05858).
     pub repetition_penalty: f64,
     /// Added to the logits of token ids.
     pub logit_bias: BTreeMap<u32, f64>,
     /// Number of most likely tokens returned at each position, with their log-probabilities.
     pub top_logprobs: usize,
-    /// Most tokens one reply may have.
+    /// Maximum number of tokens of a reply.
     pub max_new_tokens: usize,
-    /// Most seconds one reply may take, the wait for its turn included; 0 is no limit.
+    /// Maximum time of a reply in seconds, including the wait in the queue; 0 is no limit.
     #[serde(deserialize_with = "crate::units::time")]
     pub max_seconds: f64,
-    /// Strings that end a reply; the reply keeps them.
+    /// Strings that end a reply; they stay in the reply.
     pub stop: Vec<String>,
 }
 
@@ -53,19 +55,19 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Whether tokens are cut off before the draw.
+    /// Whether top-k, top-p or min-p drops tokens.
     pub fn cuts(&self) -> bool {
         self.temperature > 0.0 && (self.top_k > 0 || self.top_p < 1.0 || self.min_p > 0.0)
     }
 
-    /// Whether tokens seen before are made less likely.
+    /// Whether repeated tokens are penalised.
     pub fn penalises(&self) -> bool {
         (self.repetition_penalty - 1.0).abs() > f64::EPSILON
     }
 }
 
-/// Names the random stream of one reply. The generator is counter-based (seed, trajectory, step, token), so a
-/// reply does not depend on what else is in the batch.
+/// Identifies the random stream of one reply. The generator is counter-based (seed, trajectory,
+/// step, token), so a reply does not depend on other replies in the batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StreamSeed {
     pub seed: u64,
@@ -78,10 +80,10 @@ pub struct StreamSeed {
 pub struct Request {
     pub prompt_ids: Vec<u32>,
     pub sampling: Arc<Sampling>,
-    /// Token ids that end the reply (end of turn); kept as its last id.
+    /// Token ids that end the reply (end of turn); the reply keeps the id.
     pub stop_ids: Arc<Vec<u32>>,
     pub seed: StreamSeed,
-    /// Requests of one conversation carry the same number, so that its key-value cache is found again.
+    /// Requests of one conversation have the same number, which identifies its key-value cache.
     pub conversation: u64,
 }
 
@@ -95,12 +97,12 @@ pub enum FinishReason {
     StopString,
     /// `max_new_tokens` was reached, or the context was full.
     Length,
-    /// `max_seconds` were over.
+    /// `max_seconds` was reached.
     Deadline,
 }
 
 impl FinishReason {
-    /// Whether the policy would have gone on.
+    /// Whether the reply ended at a limit.
     pub fn is_cut(self) -> bool {
         matches!(self, Self::Length | Self::Deadline)
     }
@@ -115,36 +117,37 @@ impl FinishReason {
     }
 }
 
-/// What each token of a reply was drawn from, where top-k, top-p or min-p cut the others off: their mass is gone, and
-/// log-probabilities are those of what is left.
+/// The tokens that each token of a reply was sampled from, if top-k, top-p or min-p dropped others.
+/// Log-probabilities are those of the renormalized distribution.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Support {
-    /// The ids of the first token's set, then the second's …
+    /// The ids of the first token's set, then of the second's, …
     pub ids: Vec<u32>,
-    /// Where those of each token end in `ids`. A token behind the last, or without any, was drawn from everything.
+    /// The end of each token's set in `ids`. A token after the last one, or with an empty set, was
+    /// sampled from the full distribution.
     pub ends: Vec<u32>,
 }
 
 impl Support {
-    /// Whether every token was drawn from everything.
+    /// Whether every token was sampled from the full distribution.
     pub fn is_whole(&self) -> bool {
         self.ids.is_empty()
     }
 
-    /// The set of the next token.
+    /// Adds the set of the next token.
     pub fn push(&mut self, ids: &[u32]) {
         self.ids.extend_from_slice(ids);
         self.ends.push(self.ids.len() as u32);
     }
 
-    /// What the token at `place` was drawn from; nothing if from everything.
+    /// The set of the token at `place`; empty for the full distribution.
     pub fn of(&self, place: usize) -> &[u32] {
         let Some(&end) = self.ends.get(place) else { return &[] };
         let begin = place.checked_sub(1).map_or(0, |before| self.ends[before]);
         self.ids.get(begin as usize..end as usize).unwrap_or_default()
     }
 
-    /// Adds the sets of `count` tokens that begin at `place`, which is not before the end.
+    /// Adds the sets of `count` tokens from `place` on, which is not before the end.
     pub fn append(&mut self, place: usize, count: usize, other: &Self) {
         if !other.is_whole() {
             self.ends.resize(place, self.ids.len() as u32);
@@ -153,18 +156,21 @@ impl Support {
     }
 }
 
-/// One reply: the exact ids, and the log-probability of each under the distribution it was drawn from.
+/// One reply: the exact ids, and each id's log-probability under the distribution it was sampled
+/// from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Completion {
     pub token_ids: Vec<u32>,
     pub logprobs: Vec<f32>,
     pub support: Support,
-    /// The [`Sampling::top_logprobs`] most likely tokens at each position, with their log-probabilities.
+    /// The [`Sampling::top_logprobs`] most likely tokens at each position, with their
+    /// log-probabilities.
     pub top_logprobs: Vec<Vec<(u32, f32)>>,
     pub finish_reason: FinishReason,
-    /// The experts that prompt and reply were routed to, but for the last token, which was not computed. Empty unless they
-    /// are recorded.
+    /// The experts of the tokens of prompt and reply, except for the last token, which was not
+    /// computed. Empty unless routing is recorded.
     pub routing: Routing,
-    /// Prompt tokens whose keys and values were computed for this request; the rest came from the cache.
+    /// Prompt tokens whose keys and values were computed for this request; the others came from the
+    /// cache.
     pub prefilled: usize,
 }

@@ -1,16 +1,16 @@
-//! Messages, observations and actions, in the shape of the OpenAI chat API.
+//! Messages, observations and actions, in the format of the OpenAI chat API.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Who wrote a message.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     System,
     User,
     Assistant,
-    /// The environment's answer to a tool call.
+    /// The result of a tool call.
     Tool,
 }
 
@@ -25,7 +25,7 @@ impl Role {
     }
 }
 
-/// A message's content: a string, or parts when it holds more than text.
+/// A message's content: a string, or parts if it has more than text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Content {
@@ -33,7 +33,7 @@ pub enum Content {
     Parts(Vec<Part>),
 }
 
-/// A part of a message. Images are kept once, by the SHA-256 of their bytes.
+/// A part of a message. Images are stored once, by the SHA-256 of their bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Part {
@@ -42,7 +42,7 @@ pub enum Part {
 }
 
 impl Content {
-    /// All text, parts joined; images leave nothing.
+    /// The concatenated text of all parts; images are skipped.
     pub fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -56,7 +56,7 @@ impl Content {
         }
     }
 
-    /// The first image's hash, if any: what a policy that can't see refuses by name.
+    /// The first image's hash, if any: a text-only policy refuses the message with it.
     pub fn first_image(&self) -> Option<&str> {
         match self {
             Self::Text(_) => None,
@@ -86,13 +86,13 @@ impl From<String> for Content {
     }
 }
 
-/// A call of a tool as the policy wrote it.
+/// A tool call as written by the policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolCall {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     pub name: String,
-    /// A JSON object; formats without named arguments put their text under `code`.
+    /// A JSON object; formats without named arguments use the key `code`.
     pub arguments: Value,
 }
 
@@ -103,13 +103,13 @@ pub struct Message {
     pub role: Role,
     #[serde(default)]
     pub content: Content,
-    /// What a thinking model wrote before its answer.
+    /// The reasoning before the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
     /// Calls in an assistant message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
-    /// The tool that answered, in a tool message.
+    /// The name of the tool, in a tool message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -145,7 +145,7 @@ impl Message {
     }
 }
 
-/// What the environment shows the policy at a step: exactly one of the three.
+/// What the policy observes at a step: exactly one of the three.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Observation {
@@ -154,14 +154,14 @@ pub enum Observation {
     TokenIds(Vec<u32>),
 }
 
-/// The policy's whole reply at a step.
+/// The policy's complete reply at a step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Action {
     /// The reply as text, without the end-of-turn token.
     pub text: String,
     pub token_ids: Vec<u32>,
     pub tool_calls: Vec<ToolCall>,
-    /// What was wrong with calls that could not be parsed; shown to the policy as error observations.
+    /// Error messages for calls that could not be parsed; the policy receives them as observations.
     pub errors: Vec<String>,
     pub finish_reason: super::FinishReason,
 }

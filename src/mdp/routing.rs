@@ -1,20 +1,22 @@
-//! Which experts a mixture-of-experts model chose for tokens, so that a learner can compute with the same ones.
+//! The experts that a mixture-of-experts model selected, so that the learner can use the same ones
+//! (routing replay).
 
 use serde::{Deserialize, Serialize};
 
 /// The experts of consecutive tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Routing {
-    /// The place of the first token.
+    /// Position of the first token.
     pub start: u32,
-    /// Experts of a token: sparse layers times experts that each of them chooses; 0 where nothing is recorded.
+    /// Experts per token: sparse layers times selected experts per layer; 0 if nothing is recorded.
     pub width: u32,
-    /// `[tokens, width]`: of each token those of the first sparse layer, the likeliest first, then those of the next one …
+    /// `[tokens, width]`: for each token the experts of the first sparse layer in order of
+    /// probability, then those of the next, …
     pub experts: Vec<u16>,
 }
 
 impl Routing {
-    /// Stands for an expert of a token that nothing is recorded of.
+    /// Marks an expert of a token without a record.
     pub const MISSING: u16 = u16::MAX;
 
     /// Whether nothing is recorded.
@@ -22,7 +24,7 @@ impl Routing {
         self.experts.is_empty()
     }
 
-    /// Tokens recorded.
+    /// Number of recorded tokens.
     pub fn tokens(&self) -> usize {
         if self.width == 0 { 0 } else { self.experts.len() / self.width as usize }
     }
@@ -36,7 +38,7 @@ impl Routing {
         self
     }
 
-    /// Adds the record of tokens that stand behind, or at, those recorded so far. What lies between is missing.
+    /// Appends the record of tokens at or after the end. Tokens in between are marked as missing.
     pub fn extend(&mut self, more: &Self) {
         if more.is_empty() {
             return;
@@ -48,7 +50,7 @@ impl Routing {
         self.experts.extend_from_slice(&more.experts);
     }
 
-    /// The experts of the token at `place`; none where nothing is recorded of it.
+    /// The experts of the token at `place`; empty if it has no record.
     pub fn of(&self, place: usize) -> &[u16] {
         let width = self.width as usize;
         let Some(at) = place.checked_sub(self.start as usize) else { return &[] };
@@ -61,12 +63,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_of_steps_are_put_together() {
+    fn expert_routing_records_of_steps_are_joined() {
         let of = |start: u32, experts: &[u16]| Routing { start, width: 2, experts: experts.to_vec() };
         let mut row = Routing::default();
         row.extend(&of(0, &[1, 2, 3, 4]));
         row.extend(&of(2, &[5, 6]));
-        // A step whose record is not there, then one that has its own.
+        // A step without a record, then one with its own.
         row.extend(&Routing::default());
         row.extend(&of(4, &[7, 8]));
         assert_eq!((row.tokens(), row.of(1), row.of(2)), (5, [3, 4].as_slice(), [5, 6].as_slice()));

@@ -1,23 +1,23 @@
-//! Seeds as Lua and JSON see them. Luau's numbers are doubles, which hold whole numbers up to 2^53 exactly.
+//! Seeds in Lua and JSON. Luau's numbers are doubles, which represent integers up to 2^53 exactly.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::Value;
 
-/// Seeds that a run gives to environments are below this, so that Luau has a number for each.
+/// Limit of environment seeds, so that Luau can represent each exactly.
 const LIMIT: u64 = 1 << 53;
 
-/// The seed of an environment: `mixed` cut to the bits that a double holds.
+/// The seed of an environment: `mixed` reduced to the bits of a double.
 pub fn environment_seed(mixed: u64) -> u64 {
     mixed % LIMIT
 }
 
-/// A seed as Lua gets it: a number, or its decimal digits as text where a double would round it (seeds of runs by r1
-/// 0.1).
+/// A seed for Lua: a number, or a string of decimal digits if a double would round it (seeds of
+/// runs by r1 0.1).
 pub fn seed_value(seed: u64) -> Value {
     if seed <= LIMIT { Value::from(seed) } else { Value::from(seed.to_string()) }
 }
 
-/// A seed as Lua gives it: a whole number, or its decimal digits as text.
+/// A seed from Lua: an integer, or a string of decimal digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seed(pub u64);
 
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_seed_loses_a_digit_on_its_way_through_lua() {
+    fn seeds_pass_through_lua_without_rounding() {
         for seed in [0, 7, LIMIT, LIMIT + 1, 17_400_000_000_000_000_001, u64::MAX] {
             let given = seed_value(seed);
             assert!(given.as_u64().is_none_or(|number| number <= LIMIT));
@@ -54,8 +54,8 @@ mod tests {
             assert!(environment_seed(seed) < LIMIT);
         }
         for odd in [Value::from(-1), Value::from(1.5), Value::from(1.74e19), Value::from("7x"), Value::Null] {
-            let said = serde_json::from_value::<Seed>(odd).unwrap_err().to_string();
-            assert!(said.contains("whole number from 0 to 2^53"), "{said}");
+            let message = serde_json::from_value::<Seed>(odd).unwrap_err().to_string();
+            assert!(message.contains("whole number from 0 to 2^53"), "{message}");
         }
     }
 }

@@ -21,8 +21,8 @@ impl Split {
         }
     }
 
-    /// The split and the training step that the id of a trajectory begins with: `12-3-0`, or `eval-12-3-0` for an
-    /// evaluation after 12 steps. `None` for an id of another form.
+    /// The split and the training step that the id of a trajectory begins with: `12-3-0`, or
+    /// `eval-12-3-0` for an evaluation after 12 steps. `None` for an id of another form.
     pub fn of_id(id: &str) -> Option<(Self, u64)> {
         let (split, rest) = match id.strip_prefix("eval-") {
             Some(rest) => (Self::Eval, rest),

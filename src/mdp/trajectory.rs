@@ -1,4 +1,4 @@
-//! Steps and trajectories: what is stored, trained on and replayed.
+//! Steps and trajectories, as stored, trained on and replayed.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,25 @@ use serde_json::Value;
 
 use super::{ErrorRecord, Exchange, FinishReason, Message, Routing, Split, Support};
 
-/// How a trajectory ended. Everything but the first two is a failure: recorded, counted, and by default left out
-/// of the advantage statistics.
+/// How a trajectory ended. All but the first two are failures: recorded, counted, and by default
+/// excluded from the advantage statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// The environment ended the task.
     Terminated,
-    /// A limit ended the task before the environment did; [`Trajectory::truncated_by`] says which.
+    /// A limit ended the task before the environment did; see [`Trajectory::truncated_by`].
     Truncated,
-    /// The script raised an error or broke its contract.
+    /// The script raised an error or returned an invalid value.
     EnvError,
-    /// A tool or another wait took too long.
+    /// A tool or another wait timed out.
     ToolTimeout,
-    /// The script ran into its CPU or memory limit.
+    /// The script reached its CPU or memory limit.
     ScriptLimit,
-    /// The prompt left no room for a reply, before anything was sampled or with `env.on_overflow = "fail"`.
+    /// The prompt left no room for a reply before the first token was sampled, or with
+    /// `env.on_overflow = "fail"`.
     ContextOverflow,
-    /// Stopped from outside.
+    /// Stopped by the user.
     Aborted,
 }
 
@@ -51,24 +52,24 @@ impl Status {
         }
     }
 
-    /// Whether the trajectory says anything about the policy.
+    /// Whether the trajectory is a failure, which does not count for the policy.
     pub fn is_failure(self) -> bool {
         !matches!(self, Self::Terminated | Self::Truncated)
     }
 }
 
-/// What became of a tool call before it could run.
+/// Whether a tool call ran, and if not why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CallKind {
-    /// It ran; [`ToolRecord::ok`] says with what result.
+    /// It ran; see [`ToolRecord::ok`].
     #[default]
     Ran,
-    /// It named a tool, and the arguments did not fit the tool's schema.
+    /// The arguments did not match the tool's schema.
     BadArguments,
-    /// It was one too many for `env.max_calls`.
+    /// It exceeded `env.max_calls`.
     Excess,
-    /// It named no tool of the recipe.
+    /// The recipe has no tool with this name.
     Unknown,
     /// It could not be parsed.
     Malformed,
@@ -82,7 +83,7 @@ impl CallKind {
 
     /// For `skip_serializing_if`, which passes a reference.
     #[expect(clippy::trivially_copy_pass_by_ref)]
-    pub(crate) fn is_usual(&self) -> bool {
+    pub(crate) fn has_run(&self) -> bool {
         *self == Self::Ran
     }
 }
@@ -91,17 +92,17 @@ impl CallKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// `env.max_steps` steps were made.
+    /// The limit `env.max_steps`.
     MaxSteps,
-    /// `env.max_tokens` tokens were sampled.
+    /// The limit `env.max_tokens` on sampled tokens.
     MaxTokens,
     /// The next prompt left no room for a reply (`env.on_overflow = "end"`).
     ContextOverflow,
-    /// The last reply reached its longest, and `step` returned `truncated = true`.
+    /// The last reply reached its maximum length, and `step` returned `truncated = true`.
     Length,
-    /// The last reply ran out of time, and `step` returned `truncated = true`.
+    /// The last reply reached its time limit, and `step` returned `truncated = true`.
     Deadline,
-    /// `step` returned `truncated = true` for a whole reply: a limit of the environment's own.
+    /// `step` returned `truncated = true` after a complete reply: a limit of the environment.
     Env,
 }
 
@@ -120,7 +121,7 @@ impl Limit {
         }
     }
 
-    /// What `step` meant by `truncated = true` after a reply that ended for this reason.
+    /// The limit for `truncated = true` after a reply that ended for this reason.
     pub fn of_reply(reason: FinishReason) -> Self {
         match reason {
             FinishReason::Length => Self::Length,
@@ -130,21 +131,21 @@ impl Limit {
     }
 }
 
-/// One tool call and its result, as the environment made it.
+/// One tool call and its result, as executed by the environment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ToolRecord {
     pub name: String,
     pub arguments: Value,
-    #[serde(default, skip_serializing_if = "CallKind::is_usual")]
+    #[serde(default, skip_serializing_if = "CallKind::has_run")]
     pub kind: CallKind,
-    /// What the policy was shown.
+    /// The output for the policy.
     pub output: String,
     /// False for an unknown tool, bad arguments, a failed program or a timeout.
     pub ok: bool,
     /// Process reward of the call.
     pub reward: f64,
     pub seconds: f64,
-    /// Tries behind the first one.
+    /// Attempts after the first one.
     #[serde(default, skip_serializing_if = "none")]
     pub retries: u32,
     /// The result came from the tool's cache.
@@ -160,87 +161,88 @@ fn none(count: &u32) -> bool {
 /// One transition.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// The exact ids the policy saw.
+    /// The exact prompt ids.
     pub prompt_ids: Vec<u32>,
-    /// The exact ids it sampled, end-of-turn token included.
+    /// The exact sampled ids, including the end-of-turn token.
     pub response_ids: Vec<u32>,
-    /// Behaviour log-probability of each response id.
+    /// Log-probability of each response id under the behaviour policy.
     pub logprobs: Vec<f32>,
-    /// What they were drawn from, where sampling cut the distribution.
+    /// The tokens they were sampled from, if sampling dropped others.
     #[serde(default, skip_serializing_if = "Support::is_whole")]
     pub support: Support,
-    /// The reply as text (for people; never tokenised again).
+    /// The reply as text (for display; never tokenized again).
     pub text: String,
     pub finish_reason: FinishReason,
-    /// Environment step reward plus process rewards; the outcome reward is added to the last step.
+    /// Environment step reward plus process rewards; the last step includes the outcome reward.
     pub reward: f64,
     pub terminated: bool,
     pub truncated: bool,
     pub tools: Vec<ToolRecord>,
-    /// Prompt tokens that were computed, not found in the cache.
+    /// Prompt tokens that were computed, not read from the cache.
     pub prefilled: u32,
-    /// True when this prompt does not extend the last step's prompt and reply: it starts a new training row.
+    /// True if this prompt does not extend the last step's prompt and reply: it starts a new
+    /// training row.
     pub new_row: bool,
-    /// The experts that prompt and reply were routed to, from the first token that the record of the step before does not
-    /// have. Empty unless they are recorded (`trainer.routing_replay`).
+    /// The experts of the tokens of prompt and reply, from the first token on that the previous
+    /// step did not record. Empty unless routing is recorded (`trainer.routing_replay`).
     #[serde(default, skip_serializing_if = "Routing::is_empty")]
     pub routing: Routing,
-    /// What the critic alone read of the state, by the recipe's function `privileged`.
+    /// The state for the critic alone, from the recipe's function `privileged`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub privileged: Option<String>,
-    /// The same of the state behind this step, where `next_prompt_ids` are.
+    /// The same for the state after this step, which has `next_prompt_ids`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_privileged: Option<String>,
-    /// What the policy would have seen next, where a limit cut the trajectory here and somebody asked
-    /// ([`Spec::next_prompt`](crate::rollout::Spec)): a critic bootstraps from it. Else empty.
+    /// The prompt of the next state, if a limit truncated the trajectory here and a critic needs
+    /// its bootstrap value ([`Spec::next_prompt`](crate::rollout::Spec)). Otherwise empty.
     pub next_prompt_ids: Vec<u32>,
 }
 
-/// Where a trajectory left another one: its first steps are those of its parent, copied.
+/// The branch point of a trajectory: its first steps are copies of its parent's.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Fork {
     /// The parent's id.
     pub parent: String,
-    /// How many steps they share; the first of its own goes on from the state after them.
+    /// Number of shared steps; its own steps continue from the state after them.
     pub step: u32,
 }
 
-/// The steps of one try at one task.
+/// The steps of one sample of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trajectory {
     /// Unique within the run: `step-group-sample`; that of an evaluation begins with `eval-`.
     pub id: String,
-    /// The dataset that its task is a row of.
+    /// The dataset split of its task.
     #[serde(default)]
     pub split: Split,
-    /// Which dataset row.
+    /// Index of the dataset row.
     pub task_index: u64,
     pub task: Value,
-    /// Trajectories with the same number try the same task in the same step.
+    /// Trajectories of the same task in the same training step have the same number.
     pub group: u64,
     pub sample: u32,
-    /// What it was forked from, if it did not begin at the beginning.
+    /// The branch point, unless it started at `reset`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork: Option<Fork>,
     pub seed: u64,
-    /// SHA-256 of the script (and the modules it required) that made it.
+    /// SHA-256 of the script and its required modules.
     pub script_hash: String,
     pub status: Status,
-    /// The limit that truncated it; `None` for any other status.
+    /// The limit that truncated it; `None` for other statuses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truncated_by: Option<Limit>,
-    /// Failed attempts at this trajectory before this one (`rollout.retries`). Each drew its replies from a random stream
-    /// of its own, which this number names.
+    /// Failed attempts before this one (`rollout.retries`). The number selects the random stream of
+    /// the attempt.
     #[serde(default)]
     pub retries: u32,
-    /// Why it failed, when it did.
+    /// Why it failed.
     pub error: Option<ErrorRecord>,
     pub steps: Vec<Step>,
-    /// Outcome reward; already inside the last step's reward.
+    /// Outcome reward; already included in the last step's reward.
     pub outcome_reward: f64,
-    /// Named parts of the reward, for the logs.
+    /// Named components of the reward, for logs.
     pub reward_parts: BTreeMap<String, f64>,
-    /// The conversation at the end, for people.
+    /// The final conversation, for display.
     pub messages: Vec<Message>,
     /// External calls of the script and their results, in order.
     pub record: Vec<Exchange>,
@@ -249,7 +251,7 @@ pub struct Trajectory {
 impl Trajectory {
     /// Sum of step rewards.
     pub fn total_reward(&self) -> f64 {
-        // Not `sum()`: of nothing it is -0.0.
+        // Not `sum()`, which is -0.0 for an empty list.
         self.steps.iter().fold(0.0, |sum, step| sum + step.reward)
     }
 
@@ -258,7 +260,7 @@ impl Trajectory {
         self.error.as_ref().map(ToString::to_string)
     }
 
-    /// How many of its first steps it shares with its parent.
+    /// Number of first steps shared with its parent.
     pub fn shared_steps(&self) -> usize {
         self.fork.as_ref().map_or(0, |fork| self.steps.len().min(fork.step as usize))
     }

@@ -294,7 +294,7 @@ fn copy(name: &str, view: &TensorView<'_>, parameter: &Tensor) -> Result<()> {
         Dtype::F16 => tch::Kind::Half,
         Dtype::F64 => tch::Kind::Double,
         other => {
-            return Err(Error::new(Kind::Model, format!("{name} is stored as {other:?}, which is not read"))
+            return Err(Error::new(Kind::Model, format!("{name} is stored as {other:?}, which is not supported"))
                 .hint("f32, bf16 and f16 checkpoints are"));
         }
     };

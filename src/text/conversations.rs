@@ -1,4 +1,5 @@
-//! Conversations played through a renderer, token in / token out: what rollouts do, with replies made up.
+//! Tests of token-in/token-out: conversations are extended by a renderer as in a rollout, with
+//! made-up replies.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -10,7 +11,7 @@ use super::{Extension, Format, Renderer};
 use crate::mdp::{Message, ToolCall};
 use crate::reference_data::reference_data;
 
-/// Plays replies and the environment's answers; returns the ids and who wrote them.
+/// Collects the ids of replies and environment messages, and a mask of the policy's ids.
 struct Play<'a> {
     renderer: &'a Renderer,
     tools: Vec<Value>,
@@ -26,7 +27,8 @@ impl<'a> Play<'a> {
         Self { renderer, tools, messages, ids, mask }
     }
 
-    /// One step: the policy samples `reply` (ending its turn or not), the environment answers.
+    /// One step: the policy samples `reply` (and may end its turn), then the environment's
+    /// `answers` are appended.
     fn step(&mut self, reply: &str, ended: bool, answers: Vec<Message>) -> Extension {
         self.step_as(reply, ended, Message::assistant(reply), answers)
     }
@@ -36,7 +38,7 @@ impl<'a> Play<'a> {
         self.end_with(reply, ended.then_some(marker.as_str()), message, answers)
     }
 
-    /// The reply ends with this token.
+    /// A reply that ends with the token `end`.
     fn end_with(&mut self, reply: &str, end: Option<&str>, message: Message, answers: Vec<Message>) -> Extension {
         let mut response = self.renderer.tokenizer().encode(reply).unwrap();
         if let Some(end) = end {
@@ -61,7 +63,7 @@ impl<'a> Play<'a> {
 }
 
 #[test]
-fn hermes_answers_in_a_turn_of_its_own() {
+fn hermes_results_are_a_separate_turn() {
     let renderer = renderer("hermes");
     let mut play = Play::new(&renderer, vec![], vec![Message::user("q")]);
     play.step("<tool_call>\n{}\n</tool_call>", true, vec![Message::tool("a"), Message::tool("b")]);
@@ -75,12 +77,12 @@ fn hermes_answers_in_a_turn_of_its_own() {
 }
 
 #[test]
-fn retool_answers_inside_the_turn() {
+fn retool_results_are_inside_the_assistant_turn() {
     let renderer = renderer("retool");
     let mut play = Play::new(&renderer, vec![], vec![Message::user("q")]);
     play.step("<code>1</code>", false, vec![Message::tool("1")]);
     play.step("hm <code>2</code>", false, vec![Message::tool("2")]);
-    // The policy ends its turn with the block open; the environment says so.
+    // The policy ends its turn inside an open block; the environment reports it.
     play.step("<code>3", true, vec![Message::tool("not closed")]);
     play.step("4", true, vec![]);
     assert_eq!(
@@ -93,7 +95,7 @@ fn retool_answers_inside_the_turn() {
 }
 
 #[test]
-fn a_reply_may_be_kept_as_parsed_calls() {
+fn a_reply_stored_as_parsed_calls_still_appends() {
     let renderer = renderer("hermes");
     let reply = "<think>hm</think>Let me see. <tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}</tool_call>";
     let mut message = Message::assistant("Let me see.");
@@ -103,7 +105,7 @@ fn a_reply_may_be_kept_as_parsed_calls() {
     let extension = play.step_as(reply, true, message.clone(), vec![Message::tool("1")]);
     assert!(matches!(extension, Extension::Appends(_)));
     assert!(play.show().contains(&format!("«{reply}<|im_end|>»\n<|im_start|>user\n<tool_response>")));
-    // Another call, another thought, another text: the environment rewrote the reply.
+    // A different call, reasoning or content means that the environment rewrote the reply.
     for change in [
         |message: &mut Message| message.tool_calls[0].arguments = json!({"a": 2}),
         |message: &mut Message| message.reasoning_content = None,
@@ -117,7 +119,7 @@ fn a_reply_may_be_kept_as_parsed_calls() {
 }
 
 #[test]
-fn a_changed_past_is_a_rewrite() {
+fn a_changed_earlier_message_is_a_rewrite() {
     let renderer = renderer("hermes");
     let shown = [Message::user("q")];
     let extend = |now: &[Message]| renderer.extend(&shown, &[2], "", now, &[]).unwrap();
@@ -135,7 +137,7 @@ fn a_changed_past_is_a_rewrite() {
 }
 
 #[test]
-fn images_are_refused_by_name() {
+fn images_are_refused_by_a_text_only_policy() {
     let renderer = renderer("hermes");
     let image = crate::mdp::Part::Image { hash: "ab12".to_owned() };
     let message = Message::user(crate::mdp::Content::Parts(vec![image]));
@@ -144,13 +146,13 @@ fn images_are_refused_by_name() {
 }
 
 #[test]
-fn replies_end_where_the_files_say() {
+fn stop_ids_come_from_the_model_files() {
     let renderer = renderer("retool");
     assert_eq!(*renderer.stop_ids(), [2, 0]);
     assert_eq!(renderer.stop_strings(), ["</code>"]);
 }
 
-/// Letters, white space, the marks of some formats: what policies and environments write.
+/// Strings that policies and environments write: letters, white space, tags of some formats.
 fn text() -> impl Strategy<Value = String> {
     let bits = prop::sample::select(vec![
         " ",
@@ -180,7 +182,7 @@ fn text() -> impl Strategy<Value = String> {
     prop::collection::vec(bits, 0..8).prop_map(|bits| bits.concat())
 }
 
-/// What an environment answers: messages of one kind.
+/// Messages of the environment after a reply, all of one role.
 fn answers() -> impl Strategy<Value = Vec<Message>> {
     prop_oneof![
         prop::collection::vec(text().prop_map(Message::tool), 1..3),
@@ -190,13 +192,13 @@ fn answers() -> impl Strategy<Value = Vec<Message>> {
     ]
 }
 
-/// Whatever is said, the ids that grew step by step are the ids of the whole conversation, and those that supervised
-/// training sees: no id ever changes, and none depends on how a conversation came about.
+/// The ids built step by step must equal the ids of the whole conversation and those of supervised
+/// training.
 fn grows_as_it_is_rendered(renderer: &Renderer, steps: &[(String, Vec<Message>)]) -> Result<(), TestCaseError> {
     let mut play = Play::new(renderer, vec![], vec![Message::system("s"), Message::user("q")]);
     for (reply, answers) in steps {
         let waits = renderer.format().leaves_open(reply);
-        // A reply with an interpreter's block behind its code would have been stopped before.
+        // A reply with an interpreter block after its code would have been stopped earlier.
         if renderer.format().name() == "retool" && reply.trim_end().trim_end_matches("</code>").contains("</code>") {
             return Ok(());
         }
@@ -221,8 +223,8 @@ fn grows_as_it_is_rendered(renderer: &Renderer, steps: &[(String, Vec<Message>)]
 }
 
 #[test]
-fn conversations_grow_as_they_are_rendered() {
-    // Harmony's headers are no text of a ChatML template: it has a test of its own.
+fn extended_conversations_equal_full_renderings() {
+    // Harmony's headers do not occur in a ChatML template; it has its own test.
     for format in Format::all().filter(|format| format.name() != "harmony") {
         let renderer = renderer_of(format);
         let steps = prop::collection::vec((text(), answers()), 1..6);
@@ -233,7 +235,7 @@ fn conversations_grow_as_they_are_rendered() {
 }
 
 #[test]
-fn real_chatml_templates_grow_the_same_way() {
+fn real_chatml_templates_extend_to_the_full_rendering() {
     for name in ["llamacpp__Qwen-Qwen2.5-7B-Instruct", "trl__qwen3_instruct_2507"] {
         for format in ["hermes", "retool", "tir", "answer"] {
             let renderer = real(name, format);
@@ -245,9 +247,10 @@ fn real_chatml_templates_grow_the_same_way() {
     }
 }
 
-/// Qwen3 keeps thinking behind the last question and drops it before: only the first can be continued.
+/// Qwen3 keeps the reasoning after the last question and drops earlier reasoning: only the first
+/// case can be extended.
 #[test]
-fn a_template_that_drops_thinking_is_compared() {
+fn a_template_that_drops_reasoning_rewrites() {
     let renderer = real("llamacpp__Qwen-Qwen3-0.6B", "hermes");
     assert!(!renderer.learnt());
     let call = "<think>\nhm\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
@@ -263,7 +266,7 @@ fn a_template_that_drops_thinking_is_compared() {
         )
     );
     assert_eq!(play.step("2", true, vec![Message::user("next")]), Extension::Rewrites);
-    // Without thinking there is nothing to drop.
+    // Without reasoning nothing is dropped.
     let mut play = Play::new(&renderer, vec![], vec![Message::user("q")]);
     assert!(matches!(play.step("1", true, vec![Message::user("next")]), Extension::Appends(_)));
     let supervised = renderer.supervised(&[Message::user("q"), Message::assistant(call)], &[]).unwrap();
@@ -271,11 +274,11 @@ fn a_template_that_drops_thinking_is_compared() {
     assert_eq!(show(&renderer, &supervised.ids, &supervised.mask), expected);
 }
 
-/// Calls that the template writes: the reply stays as it was sampled and the result follows as the template prints it,
-/// or the template changes the past, and the step says so. Prints which do what.
+/// Calls rendered by the template: either the sampled reply stays and the result is appended, or
+/// the template changes earlier text and the step is a rewrite. Prints which templates do what.
 #[test]
 #[ignore = "needs the reference data: just test-data"]
-fn native_calls_grow_in_real_templates() {
+fn native_tool_calls_extend_in_real_templates() {
     const EOS: &str = "<｜end▁of▁sentence｜>";
     let tools = [json!({"type": "function", "function": {"name": "f", "description": "d",
         "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}})];
@@ -299,12 +302,13 @@ fn native_calls_grow_in_real_templates() {
             let extension = play.end_with(reply, Some(end), Message::assistant(reply), vec![answer]);
             let grown = matches!(extension, Extension::Appends(_));
             if grown {
-                // The template may spell a call in another way than the policy did: what was sampled stands.
+                // The template may format a call differently from the policy: the sampled text
+                // stays.
                 let text = renderer.tokenizer().decode(&play.ids, false);
                 let rendered = renderer.prompt_text(&play.messages, &tools).unwrap();
-                let behind = |text: &str| text.rsplit_once(end).map(|(_, behind)| behind.to_owned());
+                let after = |text: &str| text.rsplit_once(end).map(|(_, after)| after.to_owned());
                 if format != "harmony" {
-                    assert_eq!(behind(&text), behind(&rendered), "{name}");
+                    assert_eq!(after(&text), after(&rendered), "{name}");
                 }
                 assert!(text.contains(&format!("{reply}{end}")), "{name}: {text}");
             }
@@ -315,9 +319,9 @@ fn native_calls_grow_in_real_templates() {
     }
 }
 
-/// The prompt opens the thought; the environment keeps thought and answer apart.
+/// The prompt opens the reasoning block; the environment keeps reasoning and content separately.
 #[test]
-fn a_thought_that_the_prompt_began_is_the_same_thought() {
+fn reasoning_opened_by_the_prompt_matches_the_reply() {
     let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}<think>\n\
          {{ m.reasoning_content }}\n</think>\n{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}\
          {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}{% endif %}";
@@ -336,11 +340,11 @@ fn a_thought_that_the_prompt_began_is_the_same_thought() {
     );
 }
 
-/// Every real template that takes a plain conversation: what grew step by step reads as what is rendered at once, or
-/// is said to be a rewrite. Prints how many do which.
+/// Every real template that accepts a plain conversation: the text built step by step equals the
+/// text rendered at once, or the step is a rewrite. Prints the counts.
 #[test]
 #[ignore = "needs the reference data: just test-data"]
-fn every_real_template_grows_or_says_that_it_rewrites() {
+fn every_real_template_appends_or_rewrites() {
     let dir = reference_data("chat-templates/templates");
     let (mut learnt, mut compared, mut rewritten, mut refused) = (0, 0, Vec::new(), Vec::new());
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -350,14 +354,14 @@ fn every_real_template_grows_or_says_that_it_rewrites() {
             continue;
         }
         let renderer = real(&name, "hermes");
-        let asked = [Message::user("q")];
-        let whole = [asked.to_vec(), vec![Message::assistant("It is 4."), Message::user("why?")]].concat();
+        let first = [Message::user("q")];
+        let whole = [first.to_vec(), vec![Message::assistant("It is 4."), Message::user("why?")]].concat();
         let renders = |messages: &[Message]| renderer.prompt_text(messages, &[]).is_ok_and(|text| text.contains('q'));
-        if !renders(&asked) || !renders(&whole) {
+        if !renders(&first) || !renders(&whole) {
             refused.push(name);
             continue;
         }
-        let mut play = Play::new(&renderer, vec![], asked.to_vec());
+        let mut play = Play::new(&renderer, vec![], first.to_vec());
         let grown = [("It is 4.", "why?"), ("Because.", "I see")].iter().all(|(reply, answer)| {
             matches!(play.step(reply, false, vec![Message::user(*answer)]), Extension::Appends(_))
         });
@@ -367,8 +371,8 @@ fn every_real_template_grows_or_says_that_it_rewrites() {
         }
         let text = renderer.tokenizer().decode(&play.ids, false);
         let rendered = renderer.prompt_text(&play.messages, &[]).unwrap();
-        // Mistral's templates print a space before a reply that the prompt for it lacks, Kimi's an empty thought: what
-        // was sampled stands.
+        // Mistral's templates print a space before a reply that their prompt lacks, Kimi's an empty
+        // reasoning block: the sampled text stays.
         let dense = |text: &str| text.split_whitespace().collect::<String>().replace("<think></think>", "");
         assert_eq!(dense(&text), dense(&rendered), "{name}");
         *(if renderer.learnt() { &mut learnt } else { &mut compared }) += 1;

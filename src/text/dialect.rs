@@ -1,11 +1,12 @@
-//! What Jinja2 does and minijinja does not, said in words that it knows before a template is compiled. Lines stay where they
-//! are.
+//! Translates Jinja2 templates into what minijinja accepts, before they are compiled. Line numbers
+//! do not change.
 //!
-//! - `{% generation %}` marks what an assistant wrote, for transformers' masks; to a renderer it is a plain block.
-//! - A loop over the letters of a text knows its length (`loop.last`).
-//! - What is added to a text that went through `|safe` is escaped, as MarkupSafe does, with autoescape off too.
-//! - What is looped over, kept or decided by passes a guard of time and memory ([`Budget`]): minijinja counts instructions,
-//!   and one of them may double a text.
+//! - `{% generation %}` marks assistant text for masks in transformers; here it is a block without
+//!   effect.
+//! - A loop over the characters of a string knows its length (`loop.last`).
+//! - A string added to a `|safe` string is escaped, as MarkupSafe does, even with autoescape off.
+//! - Loops, assignments and conditions check a limit of CPU time and memory ([`Budget`]): minijinja
+//!   only counts instructions, and a single one may double a string.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -13,14 +14,15 @@ use std::time::{Duration, Instant};
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
-use super::room;
+use super::size_limits;
 use crate::clock::Clock;
 
 const EACH: &str = "r1_each";
 const SUM: &str = "r1_sum";
 const HELD: &str = "r1_held";
 
-/// Bytes of all texts that a rendering may loop over and keep; what is kept again counts again.
+/// Maximum bytes of all strings that one rendering may loop over and assign; repeated assignments
+/// count again.
 const KEPT: usize = 1 << 32;
 
 thread_local! {
@@ -28,11 +30,12 @@ thread_local! {
     static MOST: Cell<Duration> = const { Cell::new(Duration::MAX) };
 }
 
-/// A bound on the CPU time of every rendering on this thread, besides a rendering's own, until it is dropped.
+/// Limits the CPU time of all renderings on this thread until it is dropped, in addition to each
+/// rendering's own limit.
 pub(crate) struct TimeLimit {
     before: Duration,
     clock: Clock,
-    /// CPU time of the thread when the limit is reached, nanoseconds.
+    /// CPU time of the thread at the limit, in nanoseconds.
     end: u64,
 }
 
@@ -43,7 +46,7 @@ impl TimeLimit {
         Self { before: MOST.replace(most.min(MOST.get())), clock, end }
     }
 
-    /// Whether the thread has used the time since the limit was set.
+    /// Whether the thread has reached the limit.
     pub(crate) fn is_reached(&self) -> bool {
         self.clock.now() >= self.end
     }
@@ -55,19 +58,20 @@ impl Drop for TimeLimit {
     }
 }
 
-/// What is left to the rendering under way.
+/// The remaining budget of the current rendering.
 #[derive(Clone, Copy)]
 struct Left {
-    /// Before this moment its time can't be over; reading the thread's clock takes ten times as long as reading this one.
+    /// The limit can't be reached before this instant. ReadOptions this clock is ten times faster
+    /// than reading the thread's.
     earliest: Instant,
     clock: Clock,
-    /// CPU time of the thread when it is over, nanoseconds.
+    /// CPU time of the thread at the limit, in nanoseconds.
     end: u64,
-    /// Bytes to keep.
+    /// Bytes left.
     bytes: usize,
 }
 
-/// The CPU time and the memory of one rendering on this thread, until it is dropped.
+/// Limits CPU time and memory of one rendering on this thread until it is dropped.
 pub(super) struct Budget {
     before: Option<Left>,
 }
@@ -87,7 +91,7 @@ impl Drop for Budget {
     }
 }
 
-/// Fails where the rendering's time is over.
+/// Fails when the rendering has used its time.
 pub(super) fn in_time() -> Result<(), Error> {
     match LEFT.get() {
         Some(left) if Instant::now() > left.earliest && left.clock.now() > left.end => {
@@ -97,14 +101,14 @@ pub(super) fn in_time() -> Result<(), Error> {
     }
 }
 
-/// Puts what translated templates need into an environment.
+/// Registers the functions and filters that translated templates call.
 pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_filter(EACH, each);
     environment.add_function(SUM, sum);
     environment.add_filter(HELD, held);
 }
 
-/// A value as it is, if there is time and room for it.
+/// Returns the value unchanged; fails when time or memory is used up.
 fn held(value: Value) -> Result<Value, Error> {
     in_time()?;
     if let (Some(left), Some(text)) = (LEFT.get(), value.as_str()) {
@@ -118,19 +122,19 @@ fn held(value: Value) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// What is looped over: the letters of a text as a list, anything else as it is.
+/// The items of a loop: the characters of a string as a list, any other value unchanged.
 fn each(value: Value) -> Result<Value, Error> {
     let value = held(value)?;
     Ok(match value.as_str() {
         Some(text) => {
-            room::listed(&value)?;
+            size_limits::check_list(&value)?;
             text.chars().map(Value::from).collect()
         }
         None => value,
     })
 }
 
-/// `a + b + …`, of which one may be safe.
+/// `a + b + …` where at least one operand is safe.
 #[allow(clippy::needless_pass_by_value)] // what minijinja hands to a function
 fn sum(parts: Vec<Value>) -> Result<Value, Error> {
     let (mut whole, mut safe) = (String::new(), false);
@@ -168,7 +172,8 @@ fn escape(text: &str) -> String {
     out
 }
 
-/// The template in minijinja's words. What can't be read is left as it is, for the compiler to tell.
+/// Translates a template for minijinja. Syntax that can't be parsed stays unchanged, so that the
+/// compiler reports it.
 pub(super) fn translate(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -182,7 +187,7 @@ pub(super) fn translate(source: &str) -> String {
         };
         let end = if raw { inner.find("%}").filter(|_| open == "{%") } else { end };
         let Some(end) = end else {
-            // In raw text braces are only that.
+            // Braces have no meaning in raw text.
             let next = start + 2;
             if raw {
                 out.push_str(&rest[..next]);
@@ -201,14 +206,14 @@ pub(super) fn translate(source: &str) -> String {
         if open == "{%" && (word == "raw" || word == "endraw") {
             raw = word == "raw";
         }
-        let told = match open {
+        let translated = match open {
             "{%" if !raw => tag(bare),
             "{{" if !raw => added(bare),
             _ => None,
         };
         out.push_str(left);
-        out.push_str(told.as_deref().unwrap_or(bare));
-        // Behind the beginning of raw text Jinja2 trims no line break.
+        out.push_str(translated.as_deref().unwrap_or(bare));
+        // Jinja2 does not trim a line break after `{% raw %}`.
         out.push_str(if open == "{%" && word == "raw" && right.is_empty() { "+" } else { right });
         out.push_str(close);
         if open == "{%" && !raw {
@@ -219,7 +224,7 @@ pub(super) fn translate(source: &str) -> String {
     out + rest
 }
 
-/// What stands between `{%` and `%}`.
+/// Translates the text between `{%` and `%}`.
 fn tag(body: &str) -> Option<String> {
     let text = body.trim();
     match text.split_whitespace().next()? {
@@ -228,14 +233,14 @@ fn tag(body: &str) -> Option<String> {
         "for" => {
             let after = word(body, 0, &["in"])? + 2;
             let end = word(body, after, &["if", "recursive"]).unwrap_or(body.len());
-            let (before, values, behind) = (&body[..after], &body[after..end], &body[end..]);
-            Some(format!("{before} ({values})|{EACH} {behind}"))
+            let (before, values, tail) = (&body[..after], &body[after..end], &body[end..]);
+            Some(format!("{before} ({values})|{EACH} {tail}"))
         }
         "set" => {
             let after = first(body, |rest, _| rest.starts_with('='))? + 1;
             let value = &body[after..];
-            let told = added(value);
-            guarded(&body[..after], told.as_deref().unwrap_or(value))
+            let translated = added(value);
+            guarded(&body[..after], translated.as_deref().unwrap_or(value))
         }
         name @ ("if" | "elif") => {
             let after = body.find(name)? + name.len();
@@ -245,8 +250,7 @@ fn tag(body: &str) -> Option<String> {
     }
 }
 
-/// What goes behind the tag of a macro, with its mark of what is trimmed: the guard of its parameters, which a macro that calls
-/// itself may let grow.
+/// Checks of a macro's parameters, inserted after its tag: a recursive macro may let them grow.
 fn guards(body: &str, right: &str) -> String {
     let mut out = String::new();
     let inside = body.trim().strip_prefix("macro ").and_then(|rest| rest.split_once('(')?.1.rsplit_once(')'));
@@ -262,12 +266,13 @@ fn guards(body: &str, right: &str) -> String {
     out
 }
 
-/// An expression behind a word, with the guard. Nothing stays nothing, which is a mistake to tell.
+/// An expression after a keyword, wrapped in the check. An empty expression stays, so that the
+/// compiler reports it.
 fn guarded(before: &str, expression: &str) -> Option<String> {
     (!expression.trim().is_empty()).then(|| format!("{before} ({expression})|{HELD} "))
 }
 
-/// An expression that is a sum with something safe in it, as a call.
+/// A sum with a safe operand, as a call.
 fn added(expression: &str) -> Option<String> {
     let has_safe = expression.split('|').skip(1).any(|filter| {
         let name = filter.trim_start();
@@ -298,7 +303,7 @@ fn added(expression: &str) -> Option<String> {
     Some(format!(" {SUM}([{}]) ", parts.join(",")))
 }
 
-/// The first place from `from` on, outside brackets and strings, where one of these words stands.
+/// The first position at or after `from`, outside brackets and strings, of one of these words.
 fn word(text: &str, from: usize, words: &[&str]) -> Option<usize> {
     let mut before = None;
     let found = first(text.get(from..)?, |rest, _| {
@@ -313,7 +318,7 @@ fn is_part_of_word(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_' || letter == '.'
 }
 
-/// The first place outside brackets and strings of which this holds; it is given the text from there on, and the place.
+/// The first position outside brackets and strings where `holds(rest of the text, position)`.
 fn first(text: &str, mut holds: impl FnMut(&str, usize) -> bool) -> Option<usize> {
     let (mut depth, mut quote, mut escaped) = (0_usize, None, false);
     for (place, letter) in text.char_indices() {
@@ -353,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn loops_over_letters_know_their_end() {
+    fn loop_last_works_for_the_characters_of_a_string() {
         let commas = "{{ c }}{% if not loop.last %}, {% endif %}";
         assert_eq!(rendered(&format!("{{% for c in word %}}{commas}{{% endfor %}}")), "a, ñ, b");
         assert_eq!(rendered(&format!("{{%- for c in word if c != 'b' -%}} {commas}{{%- endfor -%}}")), "a, ñ");
@@ -367,7 +372,7 @@ mod tests {
 
     /// As MarkupSafe 3 adds: `Markup("'") + "<" + Markup("'")`.
     #[test]
-    fn what_is_added_to_safe_text_is_escaped() {
+    fn strings_added_to_safe_strings_are_escaped() {
         assert_eq!(rendered("{{ '\\''|safe + '<' + \"'\" | safe }}"), "'&lt;'");
         assert_eq!(rendered("{{ '&' + '<b>'|safe }}"), "&amp;<b>");
         assert_eq!(
@@ -375,7 +380,7 @@ mod tests {
             "f <{&#34;a&#34;: &#39;&lt;b&gt;&#39;}"
         );
         assert_eq!(rendered("{% set a = '<'|safe + '>' %}{{ a }}"), "<&gt;");
-        // Nothing is safe, or nothing is added.
+        // No operand is safe, or nothing is added.
         assert_eq!(rendered("{{ '<' + '>' }}{{ '<'|safe }}{{ '+|safe' }}"), "<><+|safe");
         assert_eq!(rendered("{{ '<'|safe if true else '+' }}"), "<");
         let mut environment = Environment::new();
@@ -385,10 +390,10 @@ mod tests {
         assert!(error.to_string().contains("number is added to a text"), "{error}");
     }
 
-    /// A suspended program, or a busy machine.
+    /// CPU time is measured, so a suspended program or a busy machine does not count.
     #[test]
     #[cfg(target_os = "linux")]
-    fn time_that_others_take_does_not_count() {
+    fn time_of_other_threads_does_not_count() {
         let _budget = Budget::new(Duration::from_millis(50));
         std::thread::sleep(Duration::from_millis(100));
         assert!(in_time().is_ok());
@@ -397,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_stays_as_it_is() {
+    fn other_template_syntax_is_not_translated() {
         for same in [
             "{# for x in y #}{{ a + b }}{% if %}{% elif -%}{% endif %}",
             "{% raw +%}{% for x in y %}{{ 'a'|safe + b }} {# {{ {% endraw %}{{ x }}",

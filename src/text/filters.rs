@@ -1,4 +1,4 @@
-//! Jinja2's filters, tests and methods where minijinja's differ from Python's in what they print.
+//! Jinja2 filters, tests and methods for which minijinja's output differs from Python's.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
@@ -7,10 +7,10 @@ use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Environment, ErrorKind, FormatStyle, State, Value as Jinja, format_filter};
 use regex::Regex;
 
-use super::room::{ITEM, Size, listed, room};
+use super::size_limits::{ITEM, Size, check_list, check_size};
 use super::{dialect, python};
 
-/// Puts them into an environment.
+/// Registers them in an environment.
 pub(super) fn register(environment: &mut Environment<'static>) {
     environment.set_formatter(|out, _, value| {
         dialect::in_time()?;
@@ -20,41 +20,41 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_filter("tojson", tojson);
     environment.add_filter("string", text_of);
     environment.add_filter("list", |state: &State, value: Jinja| {
-        listed(&value)?;
+        check_list(&value)?;
         minijinja::filters::list(state, value)
     });
     environment.add_filter("reverse", |value: &Jinja| {
-        listed(value)?;
+        check_list(value)?;
         minijinja::filters::reverse(value)
     });
     environment.add_filter("unique", |state: &State, values: Jinja, options: Kwargs| {
-        listed(&values)?;
+        check_list(&values)?;
         minijinja::filters::unique(state, values, options)
     });
     environment.add_filter("select", |state: &State, value: Jinja, test: Option<Cow<'_, str>>, rest: Rest<Jinja>| {
-        listed(&value)?;
+        check_list(&value)?;
         minijinja::filters::select(state, value, test, rest)
     });
     environment.add_filter("reject", |state: &State, value: Jinja, test: Option<Cow<'_, str>>, rest: Rest<Jinja>| {
-        listed(&value)?;
+        check_list(&value)?;
         minijinja::filters::reject(state, value, test, rest)
     });
     environment.add_filter("map", |state: &State, value: Jinja, options: Rest<Jinja>| {
-        listed(&value)?;
+        check_list(&value)?;
         minijinja::filters::map(state, value, options)
     });
     environment.add_filter("split", |value: &Jinja, separator: Option<Arc<str>>, most: Option<i64>| {
-        listed(value)?;
+        check_list(value)?;
         minijinja::filters::split(value, separator, most)
     });
     environment.add_filter("lines", |value: &Jinja| {
-        listed(value)?;
+        check_list(value)?;
         minijinja::filters::lines(value)
     });
     for name in ["escape", "e"] {
         environment.add_filter(name, |state: &State, value: &Jinja| {
-            // `&#34;` for each letter.
-            room(Size::of(value).bytes.saturating_mul(5))?;
+            // `&#34;` replaces one character.
+            check_size(Size::of(value).bytes.saturating_mul(5))?;
             minijinja::filters::escape(state, value)
         });
     }
@@ -63,11 +63,11 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_filter("indent", indent);
     environment.add_filter("format", format);
     environment.add_filter("batch", |state: &State, value: Jinja, count: usize, fill: Option<Jinja>| {
-        listed(&value)?;
+        check_list(&value)?;
         minijinja::filters::batch(state, value, narrow(count)?, fill)
     });
     environment.add_filter("slice", |state: &State, value: Jinja, count: usize, fill: Option<Jinja>| {
-        listed(&value)?;
+        check_list(&value)?;
         minijinja::filters::slice(state, value, narrow(count)?, fill)
     });
     environment.add_filter("length", length);
@@ -80,7 +80,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
         .add_test("iterable", |value: &Jinja| value.is_undefined() || (!value.is_none() && value.try_iter().is_ok()));
 }
 
-/// The `tojson` filter of transformers: `json.dumps` with `ensure_ascii=False` unless told otherwise.
+/// The `tojson` filter of transformers: `json.dumps`, with `ensure_ascii=False` by default.
 #[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
 fn tojson(value: &Jinja, indent: Option<Jinja>, options: Kwargs) -> Result<Jinja, minijinja::Error> {
     let mut layout = python::Layout::default();
@@ -102,7 +102,7 @@ fn tojson(value: &Jinja, indent: Option<Jinja>, options: Kwargs) -> Result<Jinja
     let size = Size::of(value);
     let spaces = layout.indent.unwrap_or(0).saturating_mul(size.depth).saturating_mul(size.values);
     let marks = (layout.item.len() + layout.key.len()).saturating_mul(size.values);
-    room(size.bytes.saturating_add(spaces).saturating_add(marks))?;
+    check_size(size.bytes.saturating_add(spaces).saturating_add(marks))?;
     let json = serde_json::to_value(value).map_err(|error| {
         minijinja::Error::new(ErrorKind::InvalidOperation, "this value is not JSON serializable").with_source(error)
     })?;
@@ -111,7 +111,7 @@ fn tojson(value: &Jinja, indent: Option<Jinja>, options: Kwargs) -> Result<Jinja
 
 /// The `string` filter: `str(value)`.
 fn text_of(value: &Jinja) -> Result<String, minijinja::Error> {
-    room(Size::of(value).bytes)?;
+    check_size(Size::of(value).bytes)?;
     Ok(python::str(value))
 }
 
@@ -124,7 +124,7 @@ fn trim(value: &Jinja, chars: Option<&str>) -> Result<String, minijinja::Error> 
     })
 }
 
-/// The `join` filter: `separator.join(map(str, values))`, of an attribute if one is named.
+/// The `join` filter: `separator.join(map(str, values))`, optionally of an attribute.
 #[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
 fn join(value: &Jinja, separator: Option<&str>, options: Kwargs) -> Result<String, minijinja::Error> {
     let named: Option<String> = options.get("d")?;
@@ -140,13 +140,14 @@ fn join(value: &Jinja, separator: Option<&str>, options: Kwargs) -> Result<Strin
         if index > 0 {
             out.push_str(separator);
         }
-        room(out.len().saturating_add(Size::of(&item).bytes).saturating_add(separator.len()))?;
+        check_size(out.len().saturating_add(Size::of(&item).bytes).saturating_add(separator.len()))?;
         out.push_str(&python::str(&item));
     }
     Ok(out)
 }
 
-/// The `indent` filter: `width` spaces before every line but the first and blank ones. A last line break stays.
+/// The `indent` filter: `width` spaces before every line except the first and blank ones. A final
+/// line break stays.
 #[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
 fn indent(
     text: &str,
@@ -159,7 +160,7 @@ fn indent(
     let first = first.or(options.get("first")?).unwrap_or(false);
     let blank = blank.or(options.get("blank")?).unwrap_or(false);
     options.assert_all_used()?;
-    room(text.len().saturating_add(text.matches('\n').count().saturating_mul(width)))?;
+    check_size(text.len().saturating_add(text.matches('\n').count().saturating_mul(width)))?;
     let space = " ".repeat(width);
     let lines: Vec<String> = text
         .split('\n')
@@ -172,7 +173,7 @@ fn indent(
     Ok(lines.join("\n"))
 }
 
-/// A width that a person could mean.
+/// Refuses widths over 1000.
 fn narrow(width: usize) -> Result<usize, minijinja::Error> {
     const WIDEST: usize = 1000;
     if width > WIDEST {
@@ -192,7 +193,7 @@ fn format(text: &str, values: Rest<Jinja>) -> Result<String, minijinja::Error> {
     format_filter(FormatStyle::Printf, text, &values)
 }
 
-/// Refuses a format string with a field of a width that no person means, before gigabytes are filled with spaces.
+/// Refuses a format string with a field wider than 1000, which could allocate gigabytes of spaces.
 fn narrow_fields(text: &str, style: FormatStyle, values: &[Jinja]) -> Result<(), minijinja::Error> {
     static PERCENT: LazyLock<Regex> = LazyLock::new(|| pattern(r"%(\([^)]*\))?[^a-zA-Z%(]*\d{5}"));
     static BRACES: LazyLock<Regex> = LazyLock::new(|| pattern(r"\{[^{}]*\d{5}"));
@@ -204,13 +205,13 @@ fn narrow_fields(text: &str, style: FormatStyle, values: &[Jinja]) -> Result<(),
         let why = "a field of more than 9999 letters in a format string";
         return Err(minijinja::Error::new(ErrorKind::InvalidOperation, why));
     }
-    // Each field prints one of the values, and may be filled up to its width.
+    // Each field prints one value, padded to the field's width.
     let mark = if matches!(style, FormatStyle::Printf) { '%' } else { '{' };
     let longest = values.iter().map(|value| Size::of(value).bytes).max().unwrap_or(0).saturating_add(9999);
-    room(text.len().saturating_add(text.matches(mark).count().saturating_mul(longest)))
+    check_size(text.len().saturating_add(text.matches(mark).count().saturating_mul(longest)))
 }
 
-/// Bytes of a text in which one is replaced by another.
+/// Size in bytes of the text after a replacement.
 fn replaced(text: &str, from: &str, to: &str, count: Option<usize>) -> usize {
     let found = text.matches(from).count().min(count.unwrap_or(usize::MAX));
     text.len().saturating_add(found.saturating_mul(to.len()))
@@ -221,7 +222,7 @@ fn pattern(text: &str) -> Regex {
     Regex::new(text).expect("a pattern of this file")
 }
 
-/// The `int` filter: a number without its fraction, or the default where the value is none.
+/// The `int` filter: the integer part of a number, or the default for other values.
 #[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
 fn int(value: &Jinja, default: Option<Jinja>) -> Jinja {
     let text = value.as_str().map(str::trim);
@@ -239,14 +240,14 @@ fn int(value: &Jinja, default: Option<Jinja>) -> Jinja {
     }
 }
 
-/// The `float` filter: a number, or the default where the value is none.
+/// The `float` filter: a number, or the default for other values.
 #[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
 fn float(value: &Jinja, default: Option<Jinja>) -> Jinja {
     let number = value.as_str().map_or_else(|| number_of(value), |text| text.trim().parse().ok());
     number.map_or_else(|| default.unwrap_or_else(|| 0.0.into()), Jinja::from)
 }
 
-/// A number's value; Python counts `True` as 1.
+/// The number of a value; `True` is 1, as in Python.
 fn number_of(value: &Jinja) -> Option<f64> {
     match value.kind() {
         ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
@@ -267,15 +268,15 @@ fn replace(
     let count = count.or(options.get("count")?);
     options.assert_all_used()?;
     let text = text_of(value)?;
-    room(replaced(&text, from, to, count))?;
+    check_size(replaced(&text, from, to, count))?;
     Ok(count.map_or_else(|| text.replace(from, to), |count| text.replacen(from, to, count)))
 }
 
-/// The `sort` filter, whose options Python takes by place too.
+/// The `sort` filter; Python also accepts its options as positional arguments.
 #[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
 fn sort(state: &State, value: Jinja, places: Rest<Jinja>) -> Result<Jinja, minijinja::Error> {
     const NAMES: [&str; 3] = ["reverse", "case_sensitive", "attribute"];
-    listed(&value)?;
+    check_list(&value)?;
     let (options, places): (Vec<&Jinja>, Vec<&Jinja>) = places.iter().partition(|value| value.is_kwargs());
     if places.len() > NAMES.len() {
         return Err(ErrorKind::TooManyArguments.into());
@@ -293,7 +294,7 @@ fn sort(state: &State, value: Jinja, places: Rest<Jinja>) -> Result<Jinja, minij
     minijinja::filters::sort(state, value, named.into_iter().collect())
 }
 
-/// The `length` filter; what is undefined has none.
+/// The `length` filter; an error for undefined values.
 fn length(value: &Jinja) -> Result<usize, minijinja::Error> {
     if value.is_undefined() {
         return Ok(0);
@@ -303,28 +304,29 @@ fn length(value: &Jinja) -> Result<usize, minijinja::Error> {
     })
 }
 
-/// Methods of Python's strings, lists and dictionaries: minijinja's own set and a few that templates use besides.
+/// Methods of Python's strings, lists and dictionaries: minijinja's `pycompat` set and others that
+/// templates use.
 fn method(state: &State, value: &Jinja, name: &str, args: &[Jinja]) -> Result<Jinja, minijinja::Error> {
     if let Some(text) = value.as_str() {
         match name {
             "format" => narrow_fields(text, FormatStyle::StrFormat, args)?,
             "replace" => {
                 let (from, to, count): (&str, &str, Option<i32>) = from_args(args)?;
-                room(replaced(text, from, to, count.and_then(|count| usize::try_from(count).ok())))?;
+                check_size(replaced(text, from, to, count.and_then(|count| usize::try_from(count).ok())))?;
             }
             "join" => {
                 let (values,): (&Jinja,) = from_args(args)?;
                 let separators = values.len().unwrap_or(0).saturating_mul(text.len());
-                room(Size::of(values).bytes.saturating_add(separators))?;
+                check_size(Size::of(values).bytes.saturating_add(separators))?;
             }
-            "split" | "splitlines" => room(text.len().saturating_mul(ITEM))?,
+            "split" | "splitlines" => check_size(text.len().saturating_mul(ITEM))?,
             "removeprefix" | "removesuffix" => {
                 let (affix,): (&str,) = from_args(args)?;
                 let short = if name == "removeprefix" { text.strip_prefix(affix) } else { text.strip_suffix(affix) };
                 return Ok(Jinja::from(short.unwrap_or(text)));
             }
             "rsplit" => {
-                room(text.len().saturating_mul(ITEM))?;
+                check_size(text.len().saturating_mul(ITEM))?;
                 let (separator, most): (&str, Option<usize>) = from_args(args)?;
                 let mut parts: Vec<Jinja> = match most {
                     Some(most) => text.rsplitn(most + 1, separator).map(Jinja::from).collect(),

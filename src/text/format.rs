@@ -1,7 +1,7 @@
-//! How a policy writes tool calls and how results come back.
+//! Tool-call formats: how a policy writes tool calls and how it receives the results.
 //!
-//! A built-in format is one file in `formats`, which implements [`ToolFormat`], and one line in `formats::ALL`. A format of
-//! a recipe's own is [`OwnFormat`](super::OwnFormat).
+//! A built-in format is one file in `formats` that implements [`ToolFormat`], and one line in
+//! `formats::ALL`. [`OwnFormat`](super::OwnFormat) is a format defined by a recipe.
 
 use std::sync::Arc;
 
@@ -14,49 +14,50 @@ use super::template::Template;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{Message, Role, ToolCall};
 
-/// What the reading of a reply depends on.
+/// Options for parsing a reply.
 #[derive(Clone, Copy)]
-pub(super) struct Reading<'a> {
+pub(super) struct ReadOptions<'a> {
     /// The prompt has opened a `<think>` block.
     pub begun: bool,
-    /// What bare code is a call of.
+    /// The tool that bare code calls.
     pub code_tool: &'a str,
-    /// The tools' schemas: they say what is a number where the format does not.
+    /// The tools' JSON schemas: they give the types of arguments where the format has none.
     pub tools: &'a [Value],
 }
 
-/// A way to write tool calls. What is not the same for all formats is a method; those that most share have a default.
+/// A tool-call format. Methods with a default are those for which most formats agree.
 ///
-/// Built-in formats never fail. The functions of a recipe's own format may: their errors name the line of the script.
+/// Built-in formats do not fail. The functions of a recipe's own format may: their errors name the
+/// line of the script.
 pub(super) trait ToolFormat: Send + Sync {
-    /// The name in recipes.
+    /// The name used in recipes.
     fn name(&self) -> &str;
 
-    /// Tells apart formats of one name: the version of the script that defines it.
+    /// Distinguishes formats of the same name: the version of the script that defines it.
     #[allow(clippy::unnecessary_literal_bound)] // not where a recipe defines it
     fn version(&self) -> &str {
         ""
     }
 
-    /// Whether a chat template is for this format. The first of `formats::ALL` that says so is `auto`.
+    /// Whether the format fits a chat template. `auto` is the first of `formats::ALL` that fits.
     fn fits(&self, _template: &Template) -> bool {
         false
     }
 
-    /// Reads one reply.
-    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a>;
+    /// Returns a parser for one reply.
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a>;
 
-    /// An assistant's text with calls behind it, as the policy would have written them. There is at least one.
+    /// Appends calls to an assistant's text as the policy would write them. `calls` is not empty.
     fn write(&self, text: String, calls: &[ToolCall]) -> Result<String>;
 
-    /// Whether [`ToolFormat::write`] is there.
+    /// Whether [`ToolFormat::write`] is supported.
     fn can_write(&self) -> bool {
         true
     }
 
-    /// Whether a message's text has its calls in it already.
+    /// Whether a message's text already contains its calls.
     fn holds_call(&self, text: &str) -> Result<bool> {
-        let reply = read(self.scan(Reading { begun: false, code_tool: "", tools: &[] }), text)?;
+        let reply = read(self.scan(ReadOptions { begun: false, code_tool: "", tools: &[] }), text)?;
         Ok(!reply.tool_calls.is_empty() || !reply.errors.is_empty())
     }
 
@@ -65,61 +66,63 @@ pub(super) trait ToolFormat: Send + Sync {
         Vec::new()
     }
 
-    /// Special tokens that end a reply, besides the template's own end of turn.
+    /// Special tokens that end a reply, in addition to the template's end-of-turn token.
     fn end_tokens(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// What a template may print behind a reply that is not the last, where it differs from how replies end.
+    /// What a template may print after a reply that is not the last one, if it differs from the
+    /// end-of-turn token.
     fn later_end(&self) -> Option<&'static str> {
         None
     }
 
-    /// Whether the template is given calls to write, as the model was trained; otherwise they are text in the content.
+    /// Whether calls are passed to the template, as in the model's own training; otherwise they are
+    /// part of the content.
     fn is_native(&self) -> bool {
         true
     }
 
-    /// Whether the template must never see a reply's own headers, calls or not.
+    /// Whether a reply's own headers must be removed before rendering, even without calls.
     fn hides_headers(&self) -> bool {
         false
     }
 
-    /// Whether the template is given the tools. Where calls are plain text, its own words about calls would only
-    /// contradict the prompt.
+    /// Whether the tools are passed to the template. For formats with plain-text calls the
+    /// template's own instructions about calls would contradict the prompt.
     fn shows_tools(&self) -> bool {
         true
     }
 
-    /// Whether results are messages of the role `tool`, where the template prints them.
+    /// Whether results are messages with the role `tool`, for templates that print them.
     fn uses_tool_role(&self) -> bool {
         true
     }
 
-    /// Text for the system message that describes the tools, where the template does not.
+    /// Text for the system message that describes the tools, if the template does not.
     fn describe(&self, _tools: &[Value]) -> Result<Option<String>> {
         Ok(None)
     }
 
-    /// Results inside the policy's own turn, for formats that have them there.
+    /// For formats with results inside the policy's own turn.
     fn inside(&self) -> Option<&dyn inside::Style> {
         None
     }
 
-    /// The text of a user's message that holds results, in place of messages of the role `tool`.
+    /// The text of a user message that holds the results, instead of messages with the role `tool`.
     fn results(&self, _results: &[Message]) -> Result<Option<String>> {
         Ok(None)
     }
 }
 
-/// Reads a whole text.
+/// Parses a complete text.
 pub(super) fn read(scan: Box<dyn Scan + '_>, text: &str) -> Result<Reply> {
     let mut stream = Stream::new(scan);
     stream.push_unread(text);
     Ok(stream.finish()?.1)
 }
 
-/// A tool-call format: a built-in one, or a recipe's own.
+/// A tool-call format: built in, or defined by a recipe.
 #[derive(Clone)]
 pub struct Format(Inner);
 
@@ -145,7 +148,7 @@ impl std::fmt::Debug for Format {
 /// The name of the format that fits the chat template.
 pub const AUTO: &str = "auto";
 
-/// The tool that bare code calls unless another is named.
+/// The tool that bare code calls by default.
 pub const CODE_TOOL: &str = "python";
 
 impl Format {
@@ -165,7 +168,7 @@ impl Format {
         }
     }
 
-    /// The name in recipes.
+    /// The name used in recipes.
     pub fn name(&self) -> &str {
         self.inner().name()
     }
@@ -175,7 +178,7 @@ impl Format {
         matches!(self.0, Inner::Own(_))
     }
 
-    /// The built-in format of this name.
+    /// The built-in format with this name.
     ///
     /// # Errors
     /// `Kind::Script` with the nearest names.
@@ -183,33 +186,34 @@ impl Format {
         Self::all().find(|format| format.name() == name).ok_or_else(|| Self::unknown(name, &[]))
     }
 
-    /// The error for a name that is neither a built-in format nor one of `own`.
+    /// The error for a name that is neither a built-in format nor in `own`.
     pub fn unknown(name: &str, own: &[&str]) -> Error {
         let names = formats::ALL.iter().map(|format| format.name()).chain([AUTO]).chain(own.iter().copied());
         Error::new(Kind::Script, format!("unknown format `{name}`")).hint(suggest(name, names))
     }
 
-    /// The built-in format that fits a chat template; Hermes where none does.
+    /// The built-in format that fits a chat template; Hermes if none does.
     pub fn of(template: &Template) -> Self {
         let fitting = formats::ALL.iter().find(|format| format.fits(template));
         Self(Inner::BuiltIn(fitting.copied().unwrap_or(&hermes::FORMAT)))
     }
 
-    /// Reads a reply piece by piece. `begun`: the prompt has opened a `<think>` block. `code_tool` is what bare code is
-    /// a call of. `tools`: their schemas say what is a number where the format does not.
+    /// A streaming parser for a reply. `begun`: the prompt has opened a `<think>` block.
+    /// `code_tool`: the tool that bare code calls. `tools`: their JSON schemas give the types of
+    /// arguments where the format has none.
     pub fn stream<'a>(&'a self, begun: bool, code_tool: &'a str, tools: &'a [Value]) -> Stream<'a> {
-        Stream::new(self.inner().scan(Reading { begun, code_tool, tools }))
+        Stream::new(self.inner().scan(ReadOptions { begun, code_tool, tools }))
     }
 
-    /// Reads a whole reply. What can't be read is in [`Reply::errors`].
+    /// Parses a complete reply. [`Reply::errors`] has the calls that can't be parsed.
     ///
     /// # Errors
     /// `Kind::Script` if `parse` of a recipe's own format fails.
     pub fn read(&self, text: &str, begun: bool, code_tool: &str, tools: &[Value]) -> Result<Reply> {
-        read(self.inner().scan(Reading { begun, code_tool, tools }), text)
+        read(self.inner().scan(ReadOptions { begun, code_tool, tools }), text)
     }
 
-    /// An assistant's text with calls behind it, as the policy would have written them.
+    /// Appends calls to an assistant's text as the policy would write them.
     ///
     /// # Errors
     /// `Kind::Script` if a recipe's own format has no `write`, or it fails.
@@ -217,12 +221,12 @@ impl Format {
         if calls.is_empty() { Ok(text) } else { self.inner().write(text, calls) }
     }
 
-    /// Whether it can write calls: a recipe's own format may have no `write`.
+    /// Whether calls can be written: a recipe's own format may lack `write`.
     pub fn can_write(&self) -> bool {
         self.inner().can_write()
     }
 
-    /// A tool's result as a user's message shows it to a policy that has no place for messages of tools.
+    /// A tool's result as the text of a user message, for templates without the role `tool`.
     ///
     /// # Errors
     /// `Kind::Script` if `result` of a recipe's own format fails.
@@ -239,51 +243,51 @@ impl Format {
         self.inner().stop_strings()
     }
 
-    /// A conversation's turns.
+    /// The turns of a conversation.
     pub(super) fn turns(
         &self,
         messages: &[Message],
-        behind: &Behind<'_>,
+        preceding: &Preceding<'_>,
         ability: Ability,
         begun: bool,
         tools: &[Value],
     ) -> Result<Vec<Turn>> {
         match self.inner().inside() {
-            Some(style) => inside::turns(messages, behind, style),
+            Some(style) => inside::turns(messages, preceding, style),
             None => native::turns(self.inner(), messages, ability, begun, tools),
         }
     }
 
-    /// Whether a reply that was not ended by an end-of-turn token waits for a result inside its own turn.
+    /// Whether a reply without an end-of-turn token waits for a result inside its own turn.
     pub(super) fn leaves_open(&self, reply: &str) -> bool {
         self.inner().inside().is_some_and(|style| style.waits(reply))
     }
 }
 
-/// What a list of messages goes on behind.
+/// The state before a list of messages.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Behind<'a> {
-    /// The first message goes on in a turn of the policy that waits for a result.
+pub(super) struct Preceding<'a> {
+    /// The first message continues a turn of the policy that waits for a result.
     pub open: bool,
     /// The reply that waits.
     pub reply: &'a str,
 }
 
-/// What a reply says, read with a format.
+/// A parsed reply.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reply {
-    /// The text without reasoning and, unless the format runs code out of it, without calls.
+    /// The text without reasoning and without calls; code that a format runs stays in it.
     pub content: String,
-    /// What the policy thought: `<think>…</think>`, `[THINK]…[/THINK]`, or the channel `analysis`.
+    /// The reasoning: `<think>…</think>`, `[THINK]…[/THINK]`, or the channel `analysis`.
     pub reasoning: Option<String>,
     pub tool_calls: Vec<ToolCall>,
-    /// What was wrong with calls that could not be read, in words for the policy.
+    /// Error messages for the policy, one per call that could not be parsed.
     pub errors: Vec<String>,
 }
 
 impl Reply {
-    /// Whether two replies say the same; ids of calls are names, not words.
-    pub(super) fn says(&self, other: &Self) -> bool {
+    /// Whether two replies are equal except for the ids of their calls.
+    pub(super) fn equals_without_ids(&self, other: &Self) -> bool {
         let calls = |reply: &'_ Self| -> Vec<(String, Value)> {
             reply.tool_calls.iter().map(|call| (call.name.clone(), call.arguments.clone())).collect()
         };
@@ -294,21 +298,21 @@ impl Reply {
     }
 }
 
-/// One turn of a chat template: a message, or what a format merges into one.
+/// One turn of a chat template: one message, or several that a format merges.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Turn {
     pub role: Role,
-    /// The content and who wrote it: `(text, by the policy)`.
+    /// The content: `(text, written by the policy)`.
     pub parts: Vec<(String, bool)>,
-    /// Thinking that the content does not hold.
+    /// Reasoning that is not part of the content.
     pub reasoning: Option<String>,
-    /// Calls that the content does not hold: the template writes them.
+    /// Calls that are not part of the content: the template renders them.
     pub calls: Vec<ToolCall>,
     pub name: Option<String>,
     pub tool_call_id: Option<String>,
-    /// The policy ended the turn itself; otherwise the environment did, or it is still open.
+    /// The policy ended the turn itself; otherwise the environment ended it, or it is still open.
     pub ended: bool,
-    /// Goes on where an earlier turn, not in this list, stopped.
+    /// Continues an earlier turn that is not in this list.
     pub continued: bool,
 }
 
@@ -331,7 +335,7 @@ impl Turn {
         self.parts.iter().map(|(text, _)| text.as_str()).collect()
     }
 
-    /// An assistant's turn that ends with a result: the policy goes on inside it.
+    /// An assistant's turn that ends with a result, so that the policy continues in it.
     pub(super) fn is_answered(&self) -> bool {
         self.role == Role::Assistant && self.parts.last().is_some_and(|(_, sampled)| !sampled)
     }
@@ -345,7 +349,7 @@ mod tests {
     use crate::text::testing::format;
 
     #[test]
-    fn an_unknown_format_names_the_nearest() {
+    fn an_unknown_tool_call_format_names_the_nearest() {
         let error = Format::from_name("retol").map_err(|error| error.to_string());
         assert_eq!(error, Err("unknown format `retol`\n  hint: did you mean `retool`?".to_owned()));
         for format in Format::all() {
@@ -354,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn reasoning_is_split_off_the_front() {
+    fn reasoning_is_split_off_the_start_of_a_reply() {
         for (text, begun, reasoning, rest) in [
             ("plain", false, None, "plain"),
             ("<think>\na\n</think>\n\nb", false, Some("a"), "b"),
@@ -371,10 +375,10 @@ mod tests {
         }
     }
 
-    /// What each real template asks for. Prints the list.
+    /// The format chosen for each real template. Prints the list.
     #[test]
     #[ignore = "needs the reference data: just test-data"]
-    fn templates_say_their_format() {
+    fn chat_templates_select_their_tool_call_format() {
         let dir = reference_data("chat-templates/templates");
         let of = |name: &str| {
             let source = std::fs::read_to_string(dir.join(format!("{name}.jinja"))).unwrap();

@@ -1,5 +1,6 @@
-//! Fuzzing of what strangers write: chat templates and replies. `R1_FUZZ_SECONDS` is how long each test looks (2 where
-//! it is not set). The tests may not panic, hang or run out of memory; what they find is kept as a case elsewhere.
+//! Fuzz tests of untrusted input: chat templates, tokenizers and replies. `R1_FUZZ_SECONDS` is the
+//! time per test (default 2). The code under test must not panic, hang or run out of memory; each
+//! finding becomes a regression test elsewhere.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -14,7 +15,7 @@ use super::{Format, Template, Tokenizer, train};
 use crate::error::Kind;
 use crate::reference_data::optional_reference_data;
 
-/// Numbers from a seed; time decides how many are drawn.
+/// A seeded random generator; the time limit decides how many values are drawn.
 struct Dice(ChaCha8Rng);
 
 impl Dice {
@@ -27,7 +28,7 @@ impl Dice {
     }
 }
 
-/// Says which case failed.
+/// Prints the seed of a failed case.
 struct Seed(u64);
 
 impl Drop for Seed {
@@ -38,17 +39,17 @@ impl Drop for Seed {
     }
 }
 
-/// Time that this thread has computed for: that of a busy machine's other work is not in it.
+/// CPU time of this thread, without other work of the machine.
 fn computed() -> Duration {
     static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
     let begin = *BEGIN;
-    // Linux's count of nanoseconds; the clock where there is none.
+    // Linux's counter in nanoseconds; elsewhere the wall clock.
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let count = text.split(' ').next().and_then(|count| count.parse().ok());
     count.map_or_else(|| begin.elapsed(), Duration::from_nanos)
 }
 
-/// Calls `check` with new dice until the time is up, and a few times at least.
+/// Calls `check` with new random numbers until the time is up, and at least a few times.
 fn look(check: impl Fn(&mut Dice)) {
     let seconds = std::env::var("R1_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
     let end = Instant::now() + Duration::from_secs(seconds);
@@ -64,7 +65,7 @@ fn look(check: impl Fn(&mut Dice)) {
     }
 }
 
-/// Changes a few of the pieces of a text: gone, twice, swapped, or another text's.
+/// Mutates a few pieces of a text: removes, repeats, swaps, or inserts one of another text.
 fn mutate(dice: &mut Dice, pieces: &mut Vec<String>, others: &[String]) {
     for _ in 0..=dice.below(4) {
         let at = dice.below(pieces.len());
@@ -86,7 +87,7 @@ fn mutate(dice: &mut Dice, pieces: &mut Vec<String>, others: &[String]) {
     }
 }
 
-/// A template in pieces, each beginning with a tag.
+/// A template in pieces that each begin with a tag.
 fn pieces(source: &str) -> Vec<String> {
     let mut cuts: Vec<usize> =
         ["{%", "{{", "{#"].iter().flat_map(|tag| source.match_indices(tag)).map(|(at, _)| at).collect();
@@ -96,7 +97,7 @@ fn pieces(source: &str) -> Vec<String> {
 }
 
 #[test]
-fn mutated_templates_render_or_say_why_not() {
+fn mutated_templates_render_or_give_an_error() {
     const HOSTILE: [&str; 12] = [
         "{% for a in range(99999) %}",
         "{{ 'x' * 99999999 }}",
@@ -144,14 +145,14 @@ fn mutated_templates_render_or_say_why_not() {
     });
 }
 
-/// Every number and text of a small tokenizer, one after the other and several at once, made into something else.
+/// Mutates every number and string of a small tokenizer, one at a time and several at once.
 #[test]
-fn mutated_tokenizers_load_or_say_why_not() {
+fn mutated_tokenizers_load_or_give_an_error() {
     const FILES: [&str; 2] = ["tokenizer.json", "tokenizer_config.json"];
     fn places<'a>(value: &'a mut Value, found: &mut Vec<&'a mut Value>) {
         match value {
             Value::Object(fields) => fields.values_mut().for_each(|field| places(field, found)),
-            // The first and last of a long list stand for all.
+            // For a long list only the first and last items are tried.
             Value::Array(items) => {
                 let last = items.len().saturating_sub(1);
                 items
@@ -213,7 +214,7 @@ fn mutated_tokenizers_load_or_say_why_not() {
 }
 
 #[test]
-fn mutated_replies_are_read() {
+fn mutated_replies_are_parsed() {
     let values = [json!(1), json!("\"}</tool_call>"), json!([true, null, {"é": -0.5}]), json!({}), Value::Null];
     let names = ["f", "get_weather", "a.b"];
     let tools = [json!({"type": "function", "function": {"name": "f", "parameters":

@@ -1,12 +1,16 @@
 //! Text to ids and back: tokenizer, chat templates (minijinja), tool-call formats.
 //!
-//! - [`Tokenizer`]: Hugging Face's `tokenizer.json`; [`train_tokenizer`] makes a small one from raw text
-//! - `template`: chat templates as transformers renders them; `filters` and `python` are Python's ways in them
-//! - `format`: how a policy writes calls ([`Format`]), one file per format in `formats`, `own` for those of recipes;
-//!   [`Stream`] reads replies piece by piece
-//! - [`schema`]: what a call's arguments must be
-//! - `turns`: what a template prints between two messages, learnt once, so that a conversation grows by its new text only
-//! - [`Renderer`]: messages to prompt ids, replies to calls, and conversations extended token in / token out
+//! - [`Tokenizer`]: Hugging Face's `tokenizer.json`; [`train_tokenizer`] trains a small one on raw
+//!   text
+//! - `template`: chat templates rendered as in transformers; `dialect`, `filters` and `python`
+//!   adapt minijinja to Jinja2
+//! - `format`: tool-call formats ([`Format`]), one file each in `formats`, recipes' own in `own`;
+//!   [`Stream`] parses replies while they are sampled
+//! - [`schema`]: validation of a call's arguments
+//! - `turns`: what a template prints between two messages, learned once, so that a conversation is
+//!   extended by its new text only
+//! - [`Renderer`]: messages to prompt ids, replies to calls, conversations extended token in /
+//!   token out
 //! - `supervised`: conversations to ids and a loss mask, in the same pieces as rollouts
 
 #[cfg(test)]
@@ -22,8 +26,8 @@ mod python;
 #[cfg(test)]
 mod recorded;
 mod renderer;
-mod room;
 pub mod schema;
+mod size_limits;
 mod stream;
 mod style;
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Python's spelling of values, where templates and prompts must match what transformers prints: `json.dumps`,
-//! `repr`, `str`.
+//! Python's formatting of values (`json.dumps`, `repr`, `str`), for templates and prompts that must
+//! match transformers.
 
 use std::fmt::Write;
 
@@ -7,9 +7,9 @@ use minijinja::Value as Jinja;
 use minijinja::value::ValueKind;
 use serde_json::Value;
 
-/// How `json.dumps` lays a value out.
+/// Options of `json.dumps`.
 pub(super) struct Layout {
-    /// Spaces a level; `None` is one line.
+    /// Spaces per level; `None` is a single line.
     pub indent: Option<usize>,
     pub item: String,
     pub key: String,
@@ -18,7 +18,7 @@ pub(super) struct Layout {
 }
 
 impl Default for Layout {
-    /// `json.dumps(value, ensure_ascii=False)`, which is what transformers' `tojson` does.
+    /// `json.dumps(value, ensure_ascii=False)`, the default of transformers' `tojson`.
     fn default() -> Self {
         Self { indent: None, item: ", ".to_owned(), key: ": ".to_owned(), ascii: false, sort: false }
     }
@@ -130,7 +130,7 @@ fn python_float(float: f64) -> String {
 }
 
 #[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
-/// `json.dumps` of a template's value with this layout.
+/// `json.dumps` of a template value with this layout.
 pub(super) fn dumps_with(value: &Value, layout: &Layout) -> String {
     let mut out = String::new();
     write_json(&mut out, value, layout, 0);
@@ -161,7 +161,7 @@ pub(super) fn repr(value: &Value) -> String {
     out
 }
 
-/// `repr(value)`: what stands inside printed lists and dictionaries.
+/// `repr(value)`, used inside printed lists and dictionaries.
 fn write_repr(out: &mut impl Write, value: &Jinja) -> std::fmt::Result {
     match value.kind() {
         ValueKind::Undefined => Ok(()),

@@ -1,5 +1,6 @@
-//! Replies recorded from the test suites of vLLM, SGLang and llama.cpp, read with our formats: whole, and pushed in the
-//! pieces that they were streamed in. Every deviation is listed with its reason; a family prints how many agree.
+//! Replies recorded from the test suites of vLLM, SGLang and llama.cpp, parsed with r1's formats:
+//! complete, and in the pieces in which they were streamed. Every deviation is listed with its
+//! reason; each family prints how many agree.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -11,7 +12,7 @@ use super::testing::{format, read};
 use super::{Event, Format, Reply};
 use crate::reference_data::reference_data;
 
-/// The format that a recorded family is.
+/// The r1 format of a recorded family.
 fn format_of(family: &str) -> Option<&'static str> {
     Some(match family {
         "hermes" => "hermes",
@@ -35,7 +36,7 @@ fn format_of(family: &str) -> Option<&'static str> {
     })
 }
 
-/// Why a recorded case does not hold here, if it doesn't.
+/// Why a recorded case is expected to differ, if it is.
 fn deviation(format: &str, row: &Value, input: &str) -> Option<&'static str> {
     let (engine, test) = (row["source"].as_str().unwrap_or_default(), row["test"].as_str().unwrap_or_default());
     let calls = row["expected"]["calls"].as_array().is_some_and(|calls| !calls.is_empty());
@@ -45,13 +46,13 @@ fn deviation(format: &str, row: &Value, input: &str) -> Option<&'static str> {
             Some("llama.cpp's old parser took bare JSON, <function=…> and code fences for calls too")
         }
         "qwen3_coder" if input.contains("bad_func_no_gt") || input.contains("<function=get_current_weather\n") => Some(
-            "a tag without its `>` is an error that the policy is told of, not a call with a line break in its name",
+            "a tag without its `>` is reported to the policy as an error, not a call with a line break in its name",
         ),
         "qwen3_coder" if !input.contains("</function>") && calls => {
             Some("a call that is cut off is an error: its last value may be cut off too")
         }
         _ if kept("none") && input.contains("</think>") => {
-            Some("the recorded engine was told to leave thinking in the content")
+            Some("the recorded engine was configured to leave the reasoning in the content")
         }
         "llama3" if engine == "vllm" && input.starts_with("Here are the results") => {
             Some("text around calls is kept as content")
@@ -66,9 +67,9 @@ fn deviation(format: &str, row: &Value, input: &str) -> Option<&'static str> {
             Some("arguments that are not JSON are an error, not half an object")
         }
         "deepseek_v3" if input.starts_with("<｜tool▁calls▁begin｜>function") => {
-            Some("a call without its opening tag is an error that the policy is told of, not content")
+            Some("a call without its opening tag is reported to the policy as an error, not content")
         }
-        "mistral" if input.contains("```json") => Some("the recorded engine was told to answer in JSON"),
+        "mistral" if input.contains("```json") => Some("the recorded engine was configured to answer in JSON"),
         _ => None,
     }
 }
@@ -79,12 +80,12 @@ fn whole(row: &Value) -> (String, Vec<String>) {
         return (pieces.concat(), pieces);
     }
     let input = row["input"].as_str().unwrap_or_default();
-    // As it would be sampled: a few letters at a time.
+    // As when sampling: a few characters at a time.
     let letters: Vec<char> = input.chars().collect();
     (input.to_owned(), letters.chunks(3).map(|letters| letters.iter().collect()).collect())
 }
 
-/// Reads a reply in pieces, and puts together what was given out.
+/// Parses a reply in pieces and joins the streamed events.
 fn streamed(format: &Format, begun: bool, pieces: &[String], tools: &[Value]) -> Reply {
     let mut stream = format.stream(begun, "python", tools);
     let mut events = Vec::new();
@@ -174,12 +175,13 @@ fn recorded_replies_agree() {
     assert!(all > 150, "{all}");
 }
 
-/// Thinking split off by vLLM's parsers whose tags are `<think>`, for models whose prompts open the block and others.
+/// Reasoning split off by vLLM's parsers with `<think>` tags, for models whose prompts open the
+/// block and for others.
 #[test]
 #[ignore = "needs the reference data: just test-data"]
 fn recorded_reasoning_agrees() {
     let dir = reference_data("tool-call-parsers");
-    // Parsers of models whose prompt has opened the block: a reply without tags is thinking.
+    // Parsers of models whose prompt opens the block: a reply without tags is reasoning.
     let begun = [
         "Qwen3ParserReasoningAdapter",
         "DeepSeekR1ReasoningParser",
@@ -202,17 +204,18 @@ fn recorded_reasoning_agrees() {
         if !opened && !begun.contains(&parser) && !plain.contains(&parser) {
             continue;
         }
-        // Recorded from the middle of a stream, whose beginning is not told; or of a whole prompt.
+        // Recorded from the middle of a stream without its beginning, or from a whole prompt.
         if test.contains("promot") || test.contains("multi_turn") {
             pieces_only += 1;
             continue;
         }
-        // A closing tag alone is content here: nobody said that a thought was begun.
+        // A closing tag alone is content here, because the prompt did not open the block.
         if parser.starts_with("Olmo3") && !input.contains("<think>") {
             pieces_only += 1;
             continue;
         }
-        // What follows a thought that a call ended is a call of some format; only where it begins is compared.
+        // The text after reasoning that a call ended is a call of some format; only the start is
+        // compared.
         let format = if input.contains("<function=") { "qwen3_coder" } else { "hermes" };
         let reply = read(format, &input, opened, &[]);
         assert_eq!(streamed(&self::format(format), opened, &pieces, &[]), reply, "{row}");
@@ -232,7 +235,7 @@ fn recorded_reasoning_agrees() {
     assert!(good > 45, "{good}");
 }
 
-/// Text made of what formats are made of.
+/// Text built from fragments of the formats.
 fn scraps() -> impl proptest::strategy::Strategy<Value = String> {
     const SCRAPS: &[&str] = &[
         "<tool_call>",
@@ -315,9 +318,9 @@ fn scraps() -> impl proptest::strategy::Strategy<Value = String> {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(1500))]
 
-    /// Any text is read without a panic, and reading it in pieces, wherever they are cut, gives the same.
+    /// Parsing never panics, and parsing in pieces gives the same result wherever the text is cut.
     #[test]
-    fn any_text_reads_the_same_in_pieces(text in scraps(), cuts in proptest::collection::vec(0_usize..400, 0..12)) {
+    fn any_reply_parses_the_same_in_pieces(text in scraps(), cuts in proptest::collection::vec(0_usize..400, 0..12)) {
         let tools: [Value; 0] = [];
         let mut ends: Vec<usize> = cuts.into_iter().filter(|&cut| cut <= text.len() && text.is_char_boundary(cut)).collect();
         ends.extend([0, text.len()]);
@@ -333,9 +336,9 @@ proptest::proptest! {
         }
     }
 
-    /// What is written is read back.
+    /// A written call parses to the same call.
     #[test]
-    fn written_calls_are_read_back(
+    fn written_tool_calls_parse_to_the_same_calls(
         content in "[a-z ,.]{0,12}",
         calls in proptest::collection::vec(("[a-z_]{1,8}", proptest::collection::btree_map("[a-z]{1,5}", values(), 0..3)), 1..3),
     ) {
@@ -347,7 +350,7 @@ proptest::proptest! {
         for format in Format::all() {
             let one = format.name() == "harmony";
             let calls: Vec<ToolCall> = match format.name() {
-                // Bare text and programs have no other types, and one call a reply.
+                // Bare text and programs have no other types, and one call per reply.
                 "retool" | "tir" => vec![ToolCall { id: None, name: "python".to_owned(), arguments: serde_json::json!({"code": "print(1)"}) }],
                 "answer" => made.iter().map(|call| ToolCall { id: None, name: "act".to_owned(), arguments: serde_json::json!({"action": call.name}) }).collect(),
                 _ if one => made[..1].to_vec(),
@@ -367,7 +370,7 @@ proptest::proptest! {
                 }).collect();
                 serde_json::json!({"function": {"name": call.name, "parameters": {"properties": properties}}})
             }).collect();
-            // Two tools of one name would make types ambiguous.
+            // Two tools with the same name would make types ambiguous.
             if format.name() == "qwen3_coder" && calls.len() > 1 && calls[0].name == calls[1].name {
                 continue;
             }
@@ -382,7 +385,7 @@ proptest::proptest! {
     }
 }
 
-/// JSON as tools take it.
+/// JSON values of arguments.
 fn values() -> impl proptest::strategy::Strategy<Value = Value> {
     use proptest::prelude::*;
     let leaf = prop_oneof![

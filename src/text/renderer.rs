@@ -1,16 +1,18 @@
-//! From messages to prompt ids and from replies to calls: a tokenizer, a chat template and a format together.
+//! Messages to prompt ids and replies to calls, with a tokenizer, a chat template and a tool-call
+//! format.
 //!
-//! Token in, token out: a conversation that goes on keeps every id it has; [`Renderer::extend`] gives only the ids
-//! behind a reply. Three ways, cheapest first: a result inside the policy's own turn is text of the format alone; a
-//! template whose messages depend on their neighbours only (see `turns`) is continued from what was learnt of it; any
-//! other is rendered with and without the new messages, and the rendering must begin with what was shown before.
+//! Token in, token out: an extended conversation keeps all of its ids; [`Renderer::extend`] returns
+//! only the ids after a reply. There are three ways, cheapest first: a result inside the policy's
+//! own turn is text of the format alone; a template whose messages depend only on their neighbours
+//! (see `turns`) is extended from the learned texts; any other is rendered with and without the new
+//! messages, and the rendering must begin with the previous text.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Map, Value, json};
 
-use super::format::{Behind, CODE_TOOL, Format, Reply, Turn};
+use super::format::{CODE_TOOL, Format, Preceding, Reply, Turn};
 use super::formats::native::{Ability, Native};
 use super::pieces::{Pieces, tools_without_special};
 use super::stream::{Stream, find};
@@ -20,54 +22,58 @@ use super::{Template, Tokenizer};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, Role};
 
-/// How a conversation goes on behind a reply.
+/// How a conversation continues after a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extension {
-    /// Prompt, reply and these ids are the next prompt.
+    /// The next prompt is the prompt, the reply and these ids.
     Appends(Vec<u32>),
-    /// The next prompt is not the last one with its reply and more: it must be made anew.
+    /// The next prompt does not begin with the last prompt and its reply: it must be rendered from
+    /// scratch.
     Rewrites,
 }
 
-/// Renders conversations for one policy. `Send` and `Sync`; every method is a pure function of its arguments.
+/// Renders conversations for one policy. `Send` and `Sync`; every method is a pure function of its
+/// arguments.
 pub struct Renderer {
     pub(super) tokenizer: Arc<Tokenizer>,
     pub(super) template: Template,
     pub(super) format: Format,
-    /// What bare code is a call of.
+    /// The tool that bare code calls.
     pub(super) code_tool: String,
     ability: Ability,
     between: Option<Between>,
-    /// What the template prints before an assistant's content, and what ends its turn (`<|im_end|>`).
+    /// What the template prints before an assistant's content. The end-of-turn text is the first of
+    /// `ends`.
     pub(super) before_reply: String,
     pub(super) marker: String,
-    /// What it prints to ask for a reply; it begins as `before_reply` does.
-    asks: String,
-    /// All that may end an assistant's turn in a rendering, the marker first.
+    /// The generation prompt; it starts with the same text as `before_reply`.
+    generation_prompt: String,
+    /// All texts that may end an assistant's turn in a rendering, the end-of-turn token first.
     ends: Vec<String>,
-    /// The template's prompt for a reply opens a `<think>` block.
+    /// The generation prompt opens a `<think>` block.
     opens_thinking: bool,
-    /// The field of a message whose thinking the template prints itself: `reasoning_content` or `thinking`.
+    /// The message field with reasoning that the template renders: `reasoning_content` or
+    /// `thinking`.
     reasoning_field: Option<&'static str>,
     stop_ids: Arc<Vec<u32>>,
     stop_strings: Vec<String>,
-    /// Text that every reply begins with.
+    /// Text at the start of every reply.
     pub(super) reply_prefix: String,
-    /// The same tokenizer and template in other styles, made when first asked for.
+    /// The same tokenizer and template in other styles, created on first use.
     pub(super) styled: Mutex<Vec<(Style, Arc<Self>)>>,
-    /// The tokenizer's special tokens, which tools may not write.
+    /// The tokenizer's special tokens, which are disabled in tool messages.
     special: Vec<String>,
 }
 
-/// Where templates look for thinking.
+/// Fields in which templates expect reasoning.
 const REASONING_FIELDS: [&str; 2] = ["reasoning_content", "thinking"];
 
-/// Marks a place in a rendering; a private-use letter, so that no template strips it.
+/// Marks a position in a rendering; a private-use character, so that no template strips it.
 const HERE: &str = "\u{F8FF}here\u{F8FF}";
 
 impl Renderer {
-    /// Reads tokenizer and chat template of a model directory, with a built-in format; `auto` is the one that fits the
-    /// template.
+    /// Loads the tokenizer and chat template of a model directory, with a built-in format; `auto`
+    /// is the one that fits the template.
     ///
     /// # Errors
     /// `Kind::Script` if there is no such format; `Kind::Model` for files that can't be read.
@@ -84,11 +90,11 @@ impl Renderer {
         let render = |messages: Value, prompt: bool| learnt.render(&messages, None, prompt, &Map::new());
         let user = json!({"role": "user", "content": "u"});
         let question = render(json!([user]), false).unwrap_or_default();
-        let asked = render(json!([user]), true).unwrap_or_default();
-        let prompt = asked.strip_prefix(&question).unwrap_or_default();
+        let rendered = render(json!([user]), true).unwrap_or_default();
+        let prompt = rendered.strip_prefix(&question).unwrap_or_default();
         let complete = render(json!([user, {"role": "assistant", "content": HERE}]), false).unwrap_or_default();
         let reply = complete.strip_prefix(&question).unwrap_or_default();
-        // What all replies have in front; a `<think>` stands there in some places only.
+        // The common start of all replies; some positions also have a `<think>`.
         let same = reply.chars().zip(prompt.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
         let before_reply = prompt[..same].split("<think>").next().unwrap_or_default();
         let after = reply.split_once(HERE).map_or("", |(_, after)| after);
@@ -114,7 +120,7 @@ impl Renderer {
         let ends = ends.filter(|end| !end.is_empty()).map(str::to_owned).collect();
         Ok(Self {
             before_reply: before_reply.to_owned(),
-            asks: prompt.to_owned(),
+            generation_prompt: prompt.to_owned(),
             opens_thinking: prompt.trim_end().ends_with("<think>"),
             reasoning_field: REASONING_FIELDS.into_iter().find(|field| thinks(field)),
             ability,
@@ -145,13 +151,13 @@ impl Renderer {
         &self.format
     }
 
-    /// Whether conversations grow by their new text alone, without being rendered again.
+    /// Whether conversations are extended by their new text alone, without rendering them again.
     #[cfg(test)]
     pub(super) fn learnt(&self) -> bool {
         self.between.is_some()
     }
 
-    /// Ids that end a reply, the template's end of turn among them.
+    /// Ids that end a reply, including the template's end-of-turn token.
     pub fn stop_ids(&self) -> Arc<Vec<u32>> {
         Arc::clone(&self.stop_ids)
     }
@@ -161,8 +167,8 @@ impl Renderer {
         &self.stop_strings
     }
 
-    /// The ids that ask for a reply: the conversation and the template's prompt for an assistant, or, where the last
-    /// message is a result inside the policy's turn (Retool), that turn up to the result.
+    /// The prompt ids: the conversation and the generation prompt, or, if the last message is a
+    /// result inside the policy's turn (Retool), that turn up to the result.
     pub fn prompt(&self, messages: &[Message], tools: &[Value]) -> Result<Vec<u32>> {
         let mut pieces = self.pieces(messages, tools, Next::Prompt)?;
         if self.prefixes(messages, tools)? {
@@ -171,12 +177,12 @@ impl Renderer {
         Ok(pieces.encode(&self.tokenizer)?.0)
     }
 
-    /// How many ids a prompt has.
+    /// The number of ids of a prompt.
     pub fn count(&self, messages: &[Message], tools: &[Value]) -> Result<usize> {
         Ok(self.prompt(messages, tools)?.len())
     }
 
-    /// Reads a reply with the format. `tools`: what the policy was shown.
+    /// Parses a reply with the format. `tools`: the tools in the prompt.
     ///
     /// # Errors
     /// `Kind::Script` if `parse` of a recipe's own format fails.
@@ -184,16 +190,17 @@ impl Renderer {
         self.format.read(text, self.opens_thinking, &self.code_tool, tools)
     }
 
-    /// Reads a reply while it is sampled.
+    /// Returns a streaming parser for a reply.
     pub fn stream<'a>(&'a self, tools: &'a [Value]) -> Stream<'a> {
         self.format.stream(self.opens_thinking, &self.code_tool, tools)
     }
 
-    /// The ids behind a prompt for `shown` and the reply `response_ids` that make the prompt for `now`.
+    /// The ids after a prompt for `shown` and the reply `response_ids` that give the prompt for
+    /// `now`.
     ///
-    /// `now` must be `shown`, an assistant message that says what the reply says, and more. What was sampled is never
-    /// encoded again: where the environment's message spells the reply differently (parsed calls, stripped space),
-    /// the sampled ids stand.
+    /// `now` must be `shown`, an assistant message equivalent to the reply, and further messages.
+    /// Sampled ids are never tokenized again: if the environment's message formats the reply
+    /// differently (parsed calls, stripped space), the sampled ids stay.
     pub fn extend(
         &self,
         shown: &[Message],
@@ -206,19 +213,19 @@ impl Renderer {
         let Some((reply, rest)) = now.get(shown.len()..).and_then(<[Message]>::split_first) else {
             return Ok(Extension::Rewrites);
         };
-        if now[..shown.len()] != *shown || !self.says(reply, reply_text, tools)? {
+        if now[..shown.len()] != *shown || !self.is_reply(reply, reply_text, tools)? {
             return Ok(Extension::Rewrites);
         }
         let ended = response_ids.last().is_some_and(|id| self.stop_ids.contains(id));
         let open = !ended && self.format.leaves_open(reply_text);
-        // Results of calls that the template writes belong to those calls: they can't be rendered without them.
-        let shown_turn = self.turns(std::slice::from_ref(reply), &Behind::default(), tools)?;
+        // Results of calls that the template renders can't be rendered without those calls.
+        let shown_turn = self.turns(std::slice::from_ref(reply), &Preceding::default(), tools)?;
         let native =
             self.format.inner().hides_headers() || shown_turn.first().is_some_and(|turn| !turn.calls.is_empty());
-        let turns = self.turns(rest, &Behind { open, reply: reply_text }, tools)?;
+        let turns = self.turns(rest, &Preceding { open, reply: reply_text }, tools)?;
         let mut pieces = Pieces::default();
         match turns.split_first() {
-            // A result inside the policy's own turn, and nothing else: no template is needed.
+            // Only a result inside the policy's own turn: no template is needed.
             Some((turn, [])) if turn.continued && turn.is_answered() => {
                 for (text, sampled) in &turn.parts {
                     pieces.push(text, *sampled);
@@ -238,7 +245,7 @@ impl Renderer {
         Ok(Extension::Appends(pieces.encode(&self.tokenizer)?.0))
     }
 
-    /// What follows a reply, from what was learnt of the template.
+    /// The text after a reply, from the learned texts of the template.
     fn append(&self, turns: &[Turn], ended: bool) -> Option<Pieces> {
         let between = self.between.as_ref()?;
         let mut pieces = Pieces::default();
@@ -251,7 +258,7 @@ impl Renderer {
         Some(pieces)
     }
 
-    /// What follows a reply, from two renderings; `None` if the template changes what was shown before.
+    /// The text after a reply, from two renderings; `None` if the template changes earlier text.
     fn compare(
         &self,
         shown: &[Message],
@@ -260,7 +267,7 @@ impl Renderer {
         tools: &[Value],
         ended: bool,
     ) -> Result<Option<String>> {
-        let render = |messages| self.render(&self.turns(messages, &Behind::default(), tools)?, tools, Next::Prompt);
+        let render = |messages| self.render(&self.turns(messages, &Preceding::default(), tools)?, tools, Next::Prompt);
         let (before, after) = (render(shown)?, render(now)?);
         let Some(grown) = after.strip_prefix(&before) else { return Ok(None) };
         if self.ends.is_empty() {
@@ -270,10 +277,10 @@ impl Renderer {
         let mut found = None;
         for (end, length) in self.ends_in(grown).take(ENDS_TRIED) {
             let printed = &grown[..end];
-            // A result inside the turn stands between the reply and the end of the turn.
+            // A result inside the turn is between the reply and the end of the turn.
             if printed.starts_with(reply_text) {
                 found = Some((reply_text.len(), end, length));
-            } else if self.parse(printed, tools)?.says(&sampled) {
+            } else if self.parse(printed, tools)?.equals_without_ids(&sampled) {
                 found = Some((end, end, length));
             }
             if found.is_some() {
@@ -287,7 +294,7 @@ impl Renderer {
         Ok(Some(format!("{inside}{closing}")))
     }
 
-    /// Where an assistant's turn may end in a rendering, and how long what ends it is.
+    /// Positions and lengths of all end-of-turn texts in a rendering.
     fn ends_in<'t>(&'t self, text: &'t str) -> impl Iterator<Item = (usize, usize)> + 't {
         let tags: Vec<&str> = self.ends.iter().map(String::as_str).collect();
         let mut from = 0;
@@ -299,8 +306,8 @@ impl Renderer {
         })
     }
 
-    /// Whether an assistant message says what a reply says.
-    fn says(&self, message: &Message, reply: &str, tools: &[Value]) -> Result<bool> {
+    /// Whether an assistant message is equivalent to a reply.
+    fn is_reply(&self, message: &Message, reply: &str, tools: &[Value]) -> Result<bool> {
         if message.role != Role::Assistant {
             return Ok(false);
         }
@@ -308,9 +315,9 @@ impl Renderer {
         if bare && matches!(&message.content, crate::mdp::Content::Text(text) if text == reply) {
             return Ok(true);
         }
-        let turns = self.turns(std::slice::from_ref(message), &Behind::default(), tools)?;
+        let turns = self.turns(std::slice::from_ref(message), &Preceding::default(), tools)?;
         let Some(turn) = turns.first() else { return Ok(false) };
-        // Thinking kept apart is no longer in the content, even where the prompt began it.
+        // Reasoning kept in its own field is not in the content, even if the prompt opened it.
         let apart = turn.reasoning.is_some() || !turn.calls.is_empty() || self.format.inner().hides_headers();
         let begun = self.opens_thinking && !apart;
         let mut written = self.format.read(&turn.content(), begun, &self.code_tool, tools)?;
@@ -318,14 +325,14 @@ impl Renderer {
             written.reasoning = Some(reasoning.trim().to_owned());
         }
         written.tool_calls.extend(turn.calls.iter().cloned());
-        Ok(written.says(&self.parse(reply, tools)?))
+        Ok(written.equals_without_ids(&self.parse(reply, tools)?))
     }
 
-    /// A conversation in pieces, from its first letter on. Where the template's text can't be divided (it mixes
-    /// messages), all of it is one piece that nobody sampled.
+    /// A conversation in pieces, from its first character. If the template's text can't be divided
+    /// (it mixes messages), all of it is one piece that was not sampled.
     pub(super) fn pieces(&self, messages: &[Message], tools: &[Value], end: Next) -> Result<Pieces> {
         refuse_images(messages)?;
-        let turns = self.turns(messages, &Behind::default(), tools)?;
+        let turns = self.turns(messages, &Preceding::default(), tools)?;
         let text = self.render(&turns, tools, end)?;
         Ok(self.divide(&text, &turns, end).unwrap_or_else(|| {
             let mut pieces = Pieces::default();
@@ -334,7 +341,7 @@ impl Renderer {
         }))
     }
 
-    /// Divides a rendering into what the policy wrote and the rest.
+    /// Divides a rendering into text of the policy and other text.
     pub(super) fn divide(&self, text: &str, turns: &[Turn], end: Next) -> Option<Pieces> {
         let turns = match turns {
             [first, rest @ ..] if first.role == Role::System => rest,
@@ -349,7 +356,7 @@ impl Renderer {
         Some(pieces)
     }
 
-    /// Divides by looking for the template's own marks around an assistant's content.
+    /// Divides a rendering at the template's texts around an assistant's content.
     fn scan(&self, text: &str, turns: &[Turn]) -> Option<Pieces> {
         if self.before_reply.is_empty() || self.marker.is_empty() {
             return None;
@@ -378,19 +385,20 @@ impl Renderer {
                 return None;
             }
         }
-        // A mark too many: some message writes the template's own tokens.
+        // Too many matches: a message contains the template's own tokens.
         let more = rest.matches(&self.before_reply).count();
-        if more > 1 || (more == 1 && !rest.ends_with(&self.before_reply) && !rest.ends_with(&self.asks)) {
+        if more > 1 || (more == 1 && !rest.ends_with(&self.before_reply) && !rest.ends_with(&self.generation_prompt)) {
             return None;
         }
         pieces.push(rest, false);
         Some(pieces)
     }
 
-    /// A conversation's turns. Thinking that the template would not print is put into the content, once.
-    pub(super) fn turns(&self, messages: &[Message], behind: &Behind<'_>, tools: &[Value]) -> Result<Vec<Turn>> {
+    /// The turns of a conversation. Reasoning that the template does not print is put into the
+    /// content once.
+    pub(super) fn turns(&self, messages: &[Message], preceding: &Preceding<'_>, tools: &[Value]) -> Result<Vec<Turn>> {
         let messages = tools_without_special(messages, &self.special);
-        let mut turns = self.format.turns(&messages, behind, self.ability, self.opens_thinking, tools)?;
+        let mut turns = self.format.turns(&messages, preceding, self.ability, self.opens_thinking, tools)?;
         for turn in turns.iter_mut().filter(|turn| turn.reasoning.is_some()) {
             let Some((text, _)) = turn.parts.first_mut() else { continue };
             if text.trim_start().starts_with("<think>") {
@@ -428,12 +436,12 @@ impl Renderer {
         })
     }
 
-    /// A turn as transformers hands it to a template.
-    fn template_message(&self, turn: &Turn, behind: &str) -> Value {
+    /// A turn as transformers passes it to a template.
+    fn template_message(&self, turn: &Turn, suffix: &str) -> Value {
         let mut message = Map::new();
         let mut content = turn.content();
         message.insert("role".to_owned(), turn.role.name().into());
-        content.push_str(behind);
+        content.push_str(suffix);
         let native = self.ability.native.filter(|_| !turn.calls.is_empty());
         message
             .insert("content".to_owned(), native.map_or_else(|| content.as_str().into(), |way| way.content(&content)));
@@ -453,22 +461,22 @@ impl Renderer {
     }
 }
 
-/// Adds a text to the system message, or makes one of it.
+/// Appends a text to the system message, or adds a system message.
 fn put_into_system(messages: &mut Vec<Value>, text: &str) {
     match messages.first_mut().filter(|message| message["role"] == Role::System.name()) {
         Some(system) => {
-            let said = system["content"].as_str().unwrap_or_default();
-            system["content"] = format!("{said}\n\n{text}").into();
+            let content = system["content"].as_str().unwrap_or_default();
+            system["content"] = format!("{content}\n\n{text}").into();
         }
         None => messages.insert(0, json!({ "role": Role::System.name(), "content": text })),
     }
 }
 
-/// How many places are tried for the end of a reply that the template spells in its own way.
+/// Maximum number of positions tried for the end of a reply that the template formats differently.
 const ENDS_TRIED: usize = 64;
 
-/// End-of-reply ids: generation_config.json's, else tokenizer_config.json's `eos_token`; and the template's and the
-/// format's own.
+/// End-of-reply ids: from generation_config.json, else `eos_token` of tokenizer_config.json; and
+/// those of the template and the format.
 fn stop_ids(tokenizer: &Tokenizer, own: &[u32]) -> Result<Vec<u32>> {
     let config = tokenizer.json("generation_config.json")?;
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
@@ -485,7 +493,7 @@ fn stop_ids(tokenizer: &Tokenizer, own: &[u32]) -> Result<Vec<u32>> {
         }
     }
     if ids.is_empty() {
-        return Err(Error::new(Kind::Model, "nothing says which token ends a reply")
+        return Err(Error::new(Kind::Model, "no file defines the token that ends a reply")
             .at(tokenizer.origin())
             .hint("set eos_token_id in generation_config.json or eos_token in tokenizer_config.json"));
     }

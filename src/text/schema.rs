@@ -1,10 +1,10 @@
-//! The part of JSON Schema that tools use. What is wrong with a call's arguments is said in words for the policy; a
-//! keyword that is not known is refused when the tool is made, so that nothing is silently left unchecked.
+//! The part of JSON Schema that tools use. Errors in a call's arguments are messages for the
+//! policy; unknown keywords are refused when the tool is created, so that no constraint is ignored.
 
 use regex::Regex;
 use serde_json::{Map, Number, Value};
 
-/// Keywords that [`check`] understands.
+/// Keywords that [`check`] supports.
 const CHECKED: [&str; 19] = [
     "type",
     "enum",
@@ -27,7 +27,7 @@ const CHECKED: [&str; 19] = [
     "allOf",
 ];
 
-/// Keywords that say nothing about values.
+/// Annotation keywords, which do not constrain values.
 const NOTES: [&str; 10] = [
     "title",
     "description",
@@ -43,10 +43,10 @@ const NOTES: [&str; 10] = [
 
 const TYPES: [&str; 7] = ["object", "array", "string", "boolean", "null", "number", "integer"];
 
-/// Deepest nesting that is followed.
+/// Maximum nesting.
 const DEPTH: usize = 64;
 
-/// Refuses a schema that [`check`] would not understand as it is meant.
+/// Refuses a schema with unsupported keywords.
 pub fn refuse_unknown(schema: &Value) -> Result<(), String> {
     refuse_at(schema, "the schema", DEPTH)
 }
@@ -97,7 +97,7 @@ fn refuse_at(schema: &Value, at: &str, depth: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// The first thing about a call's arguments that does not fit.
+/// Returns the first error in a call's arguments.
 pub fn check(schema: &Value, value: &Value) -> Result<(), String> {
     check_at(schema, value, "arguments", DEPTH)
 }
@@ -230,7 +230,7 @@ fn in_bounds(
     Ok(())
 }
 
-/// Equal as JSON Schema has it: 3 and 3.0 are the same number.
+/// Equality of JSON Schema: 3 and 3.0 are the same number.
 fn same(a: &Value, b: &Value) -> bool {
     a == b || a.as_f64().is_some_and(|a| Some(a) == b.as_f64())
 }
@@ -265,16 +265,16 @@ fn describe(value: &Value) -> String {
     }
 }
 
-/// The schema of a tool's parameter, tools as the OpenAI API has them.
+/// The schema of a tool's parameter, with tools as in the OpenAI API.
 pub(super) fn parameter<'a>(tools: &'a [Value], function: &str, key: &str) -> Option<&'a Value> {
     let own = |tool: &'a Value| tool.get("function").unwrap_or(tool);
     let tool = tools.iter().map(own).find(|tool| tool.get("name").and_then(Value::as_str) == Some(function))?;
     tool.get("parameters")?.get("properties")?.get(key)
 }
 
-/// A value that was written as bare text. Where the schema allows text and nothing else, or says nothing, it is text;
-/// otherwise JSON, or Python's `True` and `None`, of a type that the schema allows. What fits nothing stays text, and
-/// [`check`] says why it is wrong.
+/// Converts a value that was written as bare text. It stays text if the schema allows only text or
+/// gives no type; otherwise it is parsed as JSON, or as Python's `True` and `None`, of a type that
+/// the schema allows. If nothing fits it stays text, and [`check`] reports the error.
 pub(super) fn from_text(schema: Option<&Value>, text: &str) -> Value {
     let plain = || Value::String(text.to_owned());
     let Some(schema) = schema else { return plain() };
@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_named() {
+    fn schema_errors_name_the_argument() {
         let schema = json!({
             "type": "object",
             "properties": {
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_not_be_checked_is_refused() {
+    fn unsupported_schema_keywords_are_refused() {
         for (schema, why) in [
             (json!({"$ref": "#/x"}), "the schema has the keyword `$ref`, which is not checked"),
             (json!({"properties": {"a": {"not": {}}}}), "the schema.a has the keyword `not`, which is not checked"),
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn bare_text_becomes_what_the_schema_allows() {
+    fn bare_text_is_converted_to_the_schema_type() {
         for (schema, text, expected) in [
             (json!({"type": "string"}), "5", json!("5")),
             (json!({"type": "integer"}), " 5 ", json!(5)),

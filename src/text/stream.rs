@@ -1,63 +1,66 @@
-//! Replies read piece by piece: a [`Stream`] takes text as it is sampled and says what has become certain.
+//! Streaming parser for replies: [`Stream`] takes text as it is sampled and returns the events that
+//! are certain.
 //!
-//! Reading a whole reply is the same thing with one piece, so that what was streamed and what was parsed can't differ.
-//! Each format is a [`Scan`]: it looks at the front of what is left and says what stands there, or that only more text
-//! can tell. What it decided once, more text must not change.
+//! A complete reply is parsed as a stream with one piece, so streamed and complete parsing give the
+//! same result. Each format is a [`Scan`]: it returns the next step for the start of the remaining
+//! text, or that more text is needed. More text must not change an earlier step.
 
 use super::format::Reply;
 use crate::error::Error;
 use crate::mdp::ToolCall;
 
-/// Something that became certain about a reply.
+/// A parsing event that later text does not change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// More of the content. All of them together are [`Reply::content`].
+    /// More content. [`Reply::content`] is the concatenation.
     Content(String),
-    /// More of the thinking. All of them together are [`Reply::reasoning`].
+    /// More reasoning. [`Reply::reasoning`] is the concatenation.
     Reasoning(String),
     Call(ToolCall),
-    /// What was wrong with a call that could not be read, in words for the policy.
+    /// An error message for the policy about a call that could not be parsed.
     Error(String),
 }
 
-/// What stands at the front of the text that is left; lengths in bytes.
+/// What the remaining text starts with; lengths in bytes.
 pub(super) enum Step {
     Content(usize),
     Thought(usize),
-    /// Tags and separators, which say nothing of their own.
+    /// Tags and separators without content.
     Skip(usize),
-    /// A tag between two paragraphs of content or thinking.
+    /// A tag between two paragraphs of content or reasoning.
     Break(usize),
-    /// Calls, or what is wrong with them.
+    /// Calls, or error messages about them.
     Calls(usize, Vec<Result<ToolCall, String>>),
-    /// Only more text can tell.
+    /// More text is needed.
     More,
 }
 
-/// A format's way to read.
+/// The parser of a format.
 pub(super) trait Scan {
-    /// What stands at the front of `rest`, which is not empty; `done`: nothing follows it, so `More` is no answer.
+    /// The next step for `rest`, which is not empty. With `done` no text follows, and `More` is not
+    /// allowed.
     fn step(&mut self, rest: &str, done: bool) -> Step;
 
-    /// What the reply as a whole calls, for formats where its last block counts.
+    /// The calls of the reply as a whole, for formats that use its last block.
     fn end(&mut self, _whole: &str) -> Vec<Result<ToolCall, String>> {
         Vec::new()
     }
 
-    /// What failed in a recipe's own format; looked at behind [`Scan::end`].
+    /// The error of a recipe's own format; read after [`Scan::end`].
     fn failed(&mut self) -> Option<Error> {
         None
     }
 }
 
-/// Most calls that are read of one reply. Every broken one may look through all that follows for its end.
+/// Maximum number of calls per reply. Each malformed call may search the rest of the reply for its
+/// end.
 pub(super) const CALLS: usize = 256;
 
-/// Reads one reply in pieces.
+/// Parses one reply in pieces.
 pub struct Stream<'a> {
     scan: Box<dyn Scan + 'a>,
     text: String,
-    /// Where what is left begins.
+    /// Start of the remaining text.
     at: usize,
     content: Trimmed,
     reasoning: Trimmed,
@@ -80,19 +83,19 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Takes more text and gives what it made certain.
+    /// Appends text and returns the new events.
     pub fn push(&mut self, piece: &str) -> Vec<Event> {
         self.text.push_str(piece);
         self.read(false);
         std::mem::take(&mut self.events)
     }
 
-    /// Takes text without looking at it yet.
+    /// Appends text without parsing it yet.
     pub(super) fn push_unread(&mut self, text: &str) {
         self.text.push_str(text);
     }
 
-    /// The reply is over: what was still open, and all of it.
+    /// Ends the reply: returns the remaining events and the parsed reply.
     ///
     /// # Errors
     /// `Kind::Script` if `parse` of a recipe's own format fails.
@@ -166,11 +169,11 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// Text without the white space around it, given out as soon as it is certain.
+/// Text without surrounding white space, passed on as soon as it is certain.
 #[derive(Default)]
 struct Trimmed {
     text: String,
-    /// White space that is the text's only if more follows.
+    /// White space that belongs to the text only if more text follows.
     held: String,
 }
 
@@ -190,7 +193,7 @@ impl Trimmed {
     }
 }
 
-/// How many bytes at the end of `rest` could be the beginning of one of `tags`.
+/// Bytes at the end of `rest` that may be the start of one of `tags`.
 pub(super) fn held(rest: &str, tags: &[&str]) -> usize {
     let begins = |tag: &&str| {
         let longest = (tag.len() - 1).min(rest.len());
@@ -199,12 +202,13 @@ pub(super) fn held(rest: &str, tags: &[&str]) -> usize {
     tags.iter().filter_map(begins).max().unwrap_or(0)
 }
 
-/// Where the first of `tags` stands, and which.
+/// The position of the first of `tags`, and the tag.
 pub(super) fn find<'t>(rest: &str, tags: &[&'t str]) -> Option<(usize, &'t str)> {
     tags.iter().filter_map(|&tag| Some((rest.find(tag)?, tag))).min_by_key(|&(at, tag)| (at, usize::MAX - tag.len()))
 }
 
-/// Text up to the first of `tags`: `Err` is the step that gives it out, `Ok` the tag that stands at the very front.
+/// Text before the first of `tags`: `Err` is the step that emits it, `Ok` is the tag at the start
+/// of `rest`.
 pub(super) fn text_before<'t>(
     rest: &str,
     tags: &[&'t str],
@@ -222,12 +226,12 @@ pub(super) fn text_before<'t>(
     }
 }
 
-/// Splits thinking off the front of a reply: `<think>a</think>b`. Thinking that never ends is all there is, unless a
-/// call ends it.
+/// Splits reasoning off the start of a reply: `<think>a</think>b`. Unclosed reasoning extends to
+/// the end, or to a call.
 pub(super) struct Think<'t> {
-    /// Tags that open and close a thought; the first pair is the one that a prompt may have opened.
+    /// Tags around reasoning; a prompt may open the first pair.
     pairs: &'static [(&'static str, &'static str)],
-    /// What begins a call: outside of a finished thought it ends the thought.
+    /// Tags that start a call: they end unclosed reasoning.
     calls: Vec<&'t str>,
     state: Thinking,
 }
@@ -238,7 +242,7 @@ enum Thinking {
     Over,
 }
 
-/// What most models write.
+/// The tags of most models.
 pub(super) const THINK: &[(&str, &str)] = &[("<think>", "</think>")];
 
 impl<'t> Think<'t> {
@@ -246,7 +250,7 @@ impl<'t> Think<'t> {
         Self { pairs, calls: calls.to_vec(), state: Thinking::Front { begun } }
     }
 
-    /// The next step of the thought, or `None` once it is over and `rest` is the answer.
+    /// The next step of the reasoning, or `None` when it is over and `rest` is the answer.
     pub(super) fn step(&mut self, rest: &str, done: bool) -> Option<Step> {
         match self.state {
             Thinking::Over => None,
@@ -276,7 +280,8 @@ impl<'t> Think<'t> {
                     return Some(Step::Skip(close.len()));
                 }
                 match find(rest, &self.calls) {
-                    // The thought may still be closed behind it; then the call was only thought about.
+                    // The reasoning may still be closed later; then the call is part of the
+                    // reasoning.
                     Some((0, _)) if !done => Some(Step::More),
                     Some((0, _)) => {
                         self.state = Thinking::Over;
@@ -302,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_that_may_begin_is_held_back() {
+    fn a_possible_start_of_a_tag_is_held_back() {
         for (rest, tags, expected) in [
             ("text <tool", &["<tool_call>"][..], 5),
             ("text <", &["<tool_call>", "</think>"], 1),
@@ -315,9 +320,9 @@ mod tests {
         }
     }
 
-    /// A reply that opens a call over and over is read in a time that grows with its length, not with its square.
+    /// Parsing a reply that opens calls repeatedly takes time linear in its length, not quadratic.
     #[test]
-    fn calls_without_end_are_not_read() {
+    fn the_number_of_parsed_tool_calls_is_limited() {
         let text = "<tool_call>".repeat(100_000);
         let reply = crate::text::testing::read("hermes", &text, false, &[]);
         assert_eq!((reply.tool_calls.len(), reply.errors.len()), (0, CALLS + 1));
@@ -325,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn space_around_text_is_not_given_out() {
+    fn white_space_around_content_is_not_streamed() {
         let (mut text, mut events) = (Trimmed::default(), Vec::new());
         for piece in [" ", "\na ", " ", "b\n", ""] {
             text.push(piece, &mut events, Event::Content);

@@ -1,22 +1,22 @@
-//! How prompts are written: the format of calls, variables of the chat template, the text that replies begin with.
+//! The style of prompts: tool-call format, variables of the chat template, reply prefix.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
 use serde_json::{Map, Value};
 
-use super::format::{AUTO, Behind, Format, Turn};
-use super::pieces::said;
+use super::format::{AUTO, Format, Preceding, Turn};
+use super::pieces::without_separators;
 use super::renderer::{Renderer, refuse_images};
 use super::turns::Next;
 use super::{Template, Tokenizer};
 use crate::error::Result;
 use crate::mdp::Message;
 
-/// Which format of calls.
+/// The selected tool-call format.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FormatChoice {
-    /// The built-in one that fits the chat template.
+    /// The built-in format that fits the chat template.
     Auto,
     Is(Format),
 }
@@ -38,29 +38,29 @@ impl FormatChoice {
     }
 }
 
-/// Styles that a renderer keeps.
+/// Maximum number of styles that a renderer caches.
 const STYLES: usize = 64;
 
-/// How prompts are written.
+/// The style of prompts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Style {
-    /// The format of calls.
+    /// The tool-call format.
     pub format: FormatChoice,
-    /// Text that every reply begins with. It ends the prompt.
+    /// Text at the start of every reply. It ends the prompt.
     pub reply_prefix: String,
     /// Variables of the chat template (`enable_thinking`).
     pub template_kwargs: Map<String, Value>,
 }
 
 impl Style {
-    /// A format, and nothing else.
+    /// The default style with a format.
     pub fn of_format(format: FormatChoice) -> Self {
         Self { format, reply_prefix: String::new(), template_kwargs: Map::new() }
     }
 }
 
 impl Renderer {
-    /// A renderer over the same tokenizer and template for another format.
+    /// A renderer with the same tokenizer and template for another format.
     ///
     /// # Errors
     /// `Kind::Model` if the template can't be used.
@@ -69,21 +69,22 @@ impl Renderer {
         Self::with_template(Arc::clone(&self.tokenizer), self.template.clone(), format)
     }
 
-    /// Names the tool that bare code calls; `python` unless told otherwise.
+    /// Sets the tool that bare code calls; the default is `python`.
     #[must_use]
     pub fn with_code_tool(mut self, name: impl Into<String>) -> Self {
         self.code_tool = name.into();
         self
     }
 
-    /// The same with switches of the template set (`enable_thinking`), which may change all that was learnt of it.
+    /// The same with variables of the template (`enable_thinking`); the template's texts are
+    /// learned again.
     pub fn with_switches(&self, switches: Map<String, Value>) -> Result<Self> {
         let template = self.template.with_switches(switches);
         let renderer = Self::with_template(Arc::clone(&self.tokenizer), template, self.format.clone())?;
         Ok(renderer.with_code_tool(&self.code_tool).with_reply_prefix(&self.reply_prefix))
     }
 
-    /// Reads tokenizer and chat template of a model directory, in a style.
+    /// Loads the tokenizer and chat template of a model directory, in a style.
     ///
     /// # Errors
     /// Also `Kind::Script` for a variable that the chat template does not read.
@@ -108,7 +109,7 @@ impl Renderer {
         let renderer = Self::with_template(Arc::clone(&self.tokenizer), template, format)?;
         let renderer = renderer.with_code_tool(&self.code_tool).with_reply_prefix(&style.reply_prefix);
         let renderer = Arc::new(renderer);
-        // Every version of a script with formats of its own has styles of its own.
+        // Every version of a script with its own formats adds styles.
         if made.len() == STYLES {
             made.remove(0);
         }
@@ -116,34 +117,35 @@ impl Renderer {
         Ok(renderer)
     }
 
-    /// Sets the text that every reply begins with.
+    /// Sets the text at the start of every reply.
     #[must_use]
     pub(super) fn with_reply_prefix(mut self, prefix: &str) -> Self {
         prefix.clone_into(&mut self.reply_prefix);
         self
     }
 
-    /// Text that every reply begins with; it is the end of the prompt ([`Renderer::prefixes`]).
+    /// The text at the start of every reply; it ends the prompt ([`Renderer::prefixes`]).
     pub fn reply_prefix(&self) -> &str {
         &self.reply_prefix
     }
 
-    /// Whether the prompt for these messages ends with the reply prefix. Where the policy goes on inside its own turn, it
-    /// does not.
+    /// Whether the prompt for these messages ends with the reply prefix. It does not if the policy
+    /// continues its own turn.
     pub fn prefixes(&self, messages: &[Message], tools: &[Value]) -> Result<bool> {
         if self.reply_prefix.is_empty() {
             return Ok(false);
         }
-        let turns = self.turns(messages, &Behind::default(), tools)?;
+        let turns = self.turns(messages, &Preceding::default(), tools)?;
         Ok(!turns.last().is_some_and(Turn::is_answered))
     }
 
-    /// The text of [`Renderer::marked`](Self::marked): a conversation, and with `prompt` the beginning of a reply.
+    /// The text of [`Renderer::marked`](Self::marked): a conversation, and with `prompt` the
+    /// generation prompt.
     pub fn text(&self, messages: &[Message], tools: &[Value], prompt: bool) -> Result<String> {
         refuse_images(messages)?;
         let end = if prompt { Next::Prompt } else { Next::End };
-        let text = self.render(&self.turns(messages, &Behind::default(), tools)?, tools, end)?;
-        Ok(said(&text).into_owned())
+        let text = self.render(&self.turns(messages, &Preceding::default(), tools)?, tools, end)?;
+        Ok(without_separators(&text).into_owned())
     }
 
     /// The text of [`Renderer::prompt`].

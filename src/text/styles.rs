@@ -1,4 +1,4 @@
-//! Reply prefixes and variables of templates.
+//! Tests of reply prefixes and of variables of templates.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ use super::testing::{renderer, show, with_template};
 use super::{Extension, FormatChoice, Style};
 use crate::mdp::Message;
 
-/// ChatML that thinks unless it is told not to, as Qwen3's does.
+/// ChatML that thinks by default, as Qwen3's does.
 const THINKING: &str = "{%- for m in messages -%}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{%- endfor -%}\
     {%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}\
     {%- if enable_thinking is defined and enable_thinking is false -%}{{ '<think>\n\n</think>\n\n' }}{%- endif -%}{%- endif -%}";
@@ -19,14 +19,14 @@ fn prefixed(format: &str) -> std::sync::Arc<super::Renderer> {
     renderer(format).styled(&style).unwrap()
 }
 
-/// Plays two replies; gives the ids as text, with « » around what was sampled.
+/// Runs two replies; returns the ids as text, with « » around sampled text.
 fn played(renderer: &super::Renderer, first: &str, ended: bool, answer: Message) -> String {
     let tokenizer = renderer.tokenizer();
     let shown = vec![Message::user("q")];
     let prompt = renderer.prompt(&shown, &[]).unwrap();
     let mut response = tokenizer.encode(first).unwrap();
     response.extend(renderer.stop_ids().first().filter(|_| ended));
-    // What the environment is told of the reply.
+    // The reply that the environment receives.
     let reply = format!("{}{first}", renderer.reply_prefix());
     let now = [shown.clone(), vec![Message::assistant(reply.as_str()), answer]].concat();
     let Extension::Appends(added) = renderer.extend(&shown, &response, &reply, &now, &[]).unwrap() else {
@@ -39,7 +39,7 @@ fn played(renderer: &super::Renderer, first: &str, ended: bool, answer: Message)
 }
 
 #[test]
-fn a_prefix_ends_every_prompt_and_is_never_sampled() {
+fn a_reply_prefix_ends_every_prompt_and_is_never_sampled() {
     let hermes = prefixed("hermes");
     assert!(hermes.prompt_text(&[Message::user("q")], &[]).unwrap().ends_with("<|im_start|>assistant\n<think>\n"));
     assert_eq!(
@@ -47,7 +47,7 @@ fn a_prefix_ends_every_prompt_and_is_never_sampled() {
         "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n«hm</think>a<|im_end|>»\n\
          <|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n<think>\n"
     );
-    // Cut off: the turn is ended for it.
+    // A reply that was cut off: the environment ends the turn.
     assert_eq!(
         played(&hermes, "hm", false, Message::user("more")),
         "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n«hm»<|im_end|>\n\
@@ -60,7 +60,7 @@ fn a_prefix_ends_every_prompt_and_is_never_sampled() {
 }
 
 #[test]
-fn a_reply_that_goes_on_in_its_own_turn_has_no_second_prefix() {
+fn a_reply_that_continues_its_turn_has_no_second_prefix() {
     let retool = prefixed("retool");
     assert_eq!(
         played(&retool, "<code>1</code>", false, Message::tool("1")),
@@ -72,7 +72,7 @@ fn a_reply_that_goes_on_in_its_own_turn_has_no_second_prefix() {
 }
 
 #[test]
-fn variables_of_the_template_are_set_everywhere() {
+fn template_variables_are_set_in_every_rendering() {
     let usual = with_template(THINKING, "thinking", "hermes");
     let kwargs = Map::from_iter([("enable_thinking".to_owned(), json!(false))]);
     let template = usual.template().with_kwargs(&kwargs).unwrap();

@@ -8,26 +8,28 @@ use super::turns::Next;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, Role};
 
-/// A conversation to imitate.
+/// A conversation for supervised training.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Supervised {
     /// `[T]`
     pub ids: Vec<u32>,
-    /// `[T]`, true on what the policy would have sampled: replies and their end-of-turn token.
+    /// `[T]`, true on ids that the policy would have sampled: replies and their end-of-turn token.
     pub mask: Vec<bool>,
 }
 
 impl Renderer {
-    /// The ids of a whole conversation and which of them the policy writes: each assistant's content and end-of-turn
-    /// token, not the line break behind it; in Retool each piece up to `</code>`, not the interpreter's output.
+    /// The ids of a conversation and a mask of the policy's ids: each assistant's content and
+    /// end-of-turn token, not the line break after it; in Retool each piece up to `</code>`, not
+    /// the interpreter's output.
     pub fn supervised(&self, messages: &[Message], tools: &[Value]) -> Result<Supervised> {
         self.marked(messages, tools, false)
     }
 
-    /// The same, but only the assistant's messages with `trained[index]` are learnt.
+    /// The same, with a loss only on assistant messages with `trained[index]`.
     ///
     /// # Errors
-    /// Those of [`Renderer::supervised`], and [`Kind::Model`] where the template does not show which message wrote what.
+    /// Those of [`Renderer::supervised`], and [`Kind::Model`] if the template does not show which
+    /// message wrote what.
     pub fn supervised_where(&self, messages: &[Message], tools: &[Value], trained: &[bool]) -> Result<Supervised> {
         let replies: Vec<usize> =
             (0..messages.len()).filter(|index| messages[*index].role == Role::Assistant).collect();
@@ -37,7 +39,8 @@ impl Renderer {
         }
         let mut pieces = self.pieces(messages, tools, Next::End)?;
         let sampled = |pieces: &Pieces| pieces.0.iter().filter(|piece| piece.sampled).count();
-        // The sampled pieces of the conversation up to a message are those of the messages up to it.
+        // The sampled pieces of a conversation up to a message are those of its messages up to
+        // there.
         let (all, mut owners) = (sampled(&pieces), Vec::new());
         for index in replies {
             let to = if index + 1 == messages.len() {
@@ -61,7 +64,7 @@ impl Renderer {
         Ok(Supervised { ids, mask })
     }
 
-    /// The same; `prompt` asks for a reply behind it.
+    /// The same; `prompt` appends the generation prompt.
     pub fn marked(&self, messages: &[Message], tools: &[Value], prompt: bool) -> Result<Supervised> {
         let pieces = self.pieces(messages, tools, if prompt { Next::Prompt } else { Next::End })?;
         let replies = messages.iter().filter(|message| message.role == Role::Assistant).count();
@@ -89,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_and_their_end_are_learnt_and_nothing_else() {
+    fn the_loss_mask_covers_replies_and_their_end_tokens() {
         let hermes = renderer("hermes");
         let messages = [
             Message::system("Be brief."),
@@ -107,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn interpreter_output_is_not_learnt() {
+    fn interpreter_output_has_no_loss() {
         let retool = renderer("retool");
         let messages = [
             Message::user("6*7?"),
@@ -118,7 +121,7 @@ mod tests {
         let expected = "<|im_start|>user\n6*7?<|im_end|>\n<|im_start|>assistant\n«Run <code>print(6*7)</code>»\n\
              <interpreter>\n42\n</interpreter>\n«<answer>42</answer><|im_end|>»\n";
         assert_eq!(shown(&retool, &messages), expected);
-        // The same conversation as published data has it, in one message.
+        // The same conversation in one message, as in published data.
         let one =
             messages[1].content.text() + "\n<interpreter>\n42\n</interpreter>\n" + messages[3].content.text().as_str();
         assert_eq!(shown(&retool, &[messages[0].clone(), Message::assistant(one)]), expected);
@@ -130,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_weight_zero_are_not_learnt() {
+    fn messages_with_weight_zero_have_no_loss() {
         let messages = [Message::user("a"), Message::assistant("b"), Message::user("c"), Message::assistant("d")];
         let shown = |renderer: &Renderer, trained: &[bool]| {
             let Supervised { ids, mask } = renderer.supervised_where(&messages, &[], trained).unwrap();
@@ -162,11 +165,11 @@ mod tests {
         assert!(text.contains("«so 1<|im_end|>»"), "{text}");
     }
 
-    /// The spans that transformers finds with `{% generation %}` in the training templates of TRL. They count the line
-    /// break behind a turn as the policy's; a rollout never samples it.
+    /// The spans that transformers finds with `{% generation %}` in the training templates of TRL.
+    /// They include the line break after a turn, which a rollout does not sample.
     #[test]
     #[ignore = "needs the reference data: just test-data"]
-    fn masks_agree_with_generation_tags() {
+    fn loss_masks_agree_with_generation_tags() {
         let dir = reference_data("chat-templates");
         let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
         let inputs: Value = serde_json::from_str(&read("conversations.json")).unwrap();
@@ -181,7 +184,7 @@ mod tests {
             let tools = input["tools"].as_array().map_or(&[][..], Vec::as_slice);
             let end = if input["add_generation_prompt"] == true { Next::Prompt } else { Next::End };
             let pieces = renderer.pieces(&messages, tools, end).unwrap();
-            // Where we write calls and thinking into the content, and transformers does not.
+            // r1 writes calls and reasoning into the content here, transformers does not.
             if pieces.text() != row["text"].as_str().unwrap() {
                 continue;
             }
@@ -196,7 +199,7 @@ mod tests {
         assert!(checked >= 20, "{checked}");
     }
 
-    /// Messages as the OpenAI API has them, with calls as `{"function": {…}}`.
+    /// Messages as in the OpenAI API, with calls as `{"function": {…}}`.
     fn messages(list: &Value) -> Option<Vec<Message>> {
         let mut list = list.clone();
         for message in list.as_array_mut()? {

@@ -1,8 +1,9 @@
-//! Chat templates as transformers renders them: Jinja2 with `trim_blocks`, `lstrip_blocks`, loop controls, Python's
-//! methods and spelling, `tojson`, `raise_exception`, `strftime_now`; `{% generation %}` tags are accepted.
+//! Chat templates rendered as in transformers: Jinja2 with `trim_blocks`, `lstrip_blocks`, loop
+//! controls, Python's methods and formatting, `tojson`, `raise_exception`, `strftime_now`; `{%
+//! generation %}` tags are accepted.
 //!
-//! A template is read from `chat_template.jinja`, or `chat_template` in tokenizer_config.json (a string, or a list
-//! with names, of which `default` and `tool_use` are used, as transformers picks them).
+//! A template is read from `chat_template.jinja`, or `chat_template` in tokenizer_config.json (a
+//! string, or a list with names, of which `default` and `tool_use` are used, as in transformers).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,16 +22,17 @@ use super::tokenizer::Tokenizer;
 use super::{dialect, filters, train};
 use crate::error::{Error, Kind, Result, suggest};
 
-/// Instructions that one rendering may take: some seconds. The longest real conversations take a hundredth of it.
+/// Maximum instructions per rendering: a few seconds. The longest real conversations need a
+/// hundredth of it.
 const FUEL: u64 = 50_000_000;
 
-/// Bytes that one rendering may have.
+/// Maximum bytes of one rendering.
 pub(super) const LONGEST: usize = 1 << 28;
 
-/// CPU time that one rendering may take, where its instructions are long ones.
+/// Maximum CPU time of one rendering, in case single instructions take long.
 const TIME: Duration = Duration::from_secs(20);
 
-/// The same for what is only learnt from: conversations of a few words, but some hundreds of them.
+/// The same limits for probes: short conversations, but several hundred of them.
 const PROBE_FUEL: u64 = FUEL / 50;
 const PROBE_LONGEST: usize = 1 << 20;
 const PROBE_TIME: Duration = Duration::from_secs(5);
@@ -42,24 +44,25 @@ const TOOL_USE: &str = "chat_template (tool_use)";
 #[derive(Clone)]
 pub struct Template {
     environment: Environment<'static>,
-    /// Where it came from: `models/x/chat_template.jinja`.
+    /// The source of the template: `models/x/chat_template.jinja`.
     origin: String,
-    /// The text of the template, and of the one for tools behind it.
+    /// The text of the template, followed by that of the template for tools.
     source: String,
     bos_token: String,
     eos_token: String,
     has_tool_use: bool,
     is_default: bool,
-    /// Switches of its own that are set whatever a rendering says (`enable_thinking`).
+    /// Variables set in every rendering (`enable_thinking`).
     switches: Map<String, Value>,
-    /// Bytes that a rendering may have.
+    /// Maximum bytes of a rendering.
     longest: usize,
-    /// Of one that is learnt from: a rendering has taken too much, so that no other is tried.
+    /// For probes: a rendering exceeded a limit, so no other is tried.
     spent: Option<Arc<AtomicBool>>,
 }
 
 impl Template {
-    /// The template of a tokenizer's directory; plain ChatML if it has none (see [`Template::is_default`]).
+    /// The chat template of a tokenizer's directory; plain ChatML if there is none (see
+    /// [`Template::is_default`]).
     pub fn of(tokenizer: &Tokenizer) -> Result<Self> {
         let config = tokenizer.json("tokenizer_config.json")?;
         let token = |name| Ok::<_, Error>(tokenizer.named_token(name)?.unwrap_or_default());
@@ -90,9 +93,9 @@ impl Template {
         }
     }
 
-    /// Compiles a template; `tool_use` is rendered instead when there are tools.
+    /// Compiles a template; `tool_use` is rendered instead if there are tools.
     pub fn new(source: &str, tool_use: Option<&str>, origin: &str, bos_token: &str, eos_token: &str) -> Result<Self> {
-        // Read once, so that a conversation's prompt doesn't change at midnight in the middle of a run.
+        // Read once, so that a conversation's prompt does not change at midnight during a run.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
         Self::at_time(source, tool_use, origin, (bos_token, eos_token), now)
     }
@@ -137,16 +140,16 @@ impl Template {
         Ok(new)
     }
 
-    /// The template with switches of its own set for every rendering.
+    /// The template with variables set for every rendering.
     #[must_use]
     pub fn with_switches(&self, switches: Map<String, Value>) -> Self {
         Self { switches, ..self.clone() }
     }
 
-    /// The same, for variables that a person has set.
+    /// The same, for variables set by a user.
     ///
     /// # Errors
-    /// [`Kind::Script`] for one that the template does not read.
+    /// [`Kind::Script`] for a variable that the template does not read.
     pub fn with_kwargs(&self, kwargs: &Map<String, Value>) -> Result<Self> {
         /// Variables that every rendering sets.
         const OWN: [&str; 6] = ["messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"];
@@ -178,7 +181,7 @@ impl Template {
         Ok(self.with_switches(kwargs.clone()))
     }
 
-    /// Whether a name stands in the template as a word.
+    /// Whether the template contains a name as a word.
     fn reads(&self, name: &str) -> bool {
         let word = |letter: char| letter.is_alphanumeric() || letter == '_';
         !name.is_empty()
@@ -188,8 +191,8 @@ impl Template {
                 .any(|(at, _)| !self.source[..at].ends_with(word) && !self.source[at + name.len()..].starts_with(word))
     }
 
-    /// The template for learning how it writes. A rendering may take little, and the first that takes more is the last: a
-    /// loader that tries hundreds of them is over soon, whatever the template does.
+    /// A copy for probes. Its limits are low, and after the first rendering that exceeds them no
+    /// other is tried, so that loading ends soon for any template.
     #[must_use]
     pub(super) fn to_learn_from(&self) -> Self {
         let mut own = Self { longest: PROBE_LONGEST, spent: Some(Arc::default()), ..self.clone() };
@@ -197,8 +200,9 @@ impl Template {
         own
     }
 
-    /// Renders a conversation. `messages` is anything that serialises to a list of messages as transformers passes
-    /// them; `tools` is `None` where there are none; `variables` are the template's own switches (`enable_thinking`).
+    /// Renders a conversation. `messages` is any value that serialises to a list of messages as in
+    /// transformers; `tools` is `None` if there are none; `variables` are the template's own
+    /// variables (`enable_thinking`).
     pub fn render(
         &self,
         messages: &impl Serialize,
@@ -240,21 +244,21 @@ impl Template {
             }
             self.explain(&error, Kind::Script, what)
         })?;
-        // Templates and values are UTF-8 throughout.
+        // Templates and values are valid UTF-8.
         Ok(String::from_utf8_lossy(&out.text).into_owned())
     }
 
-    /// Whether a text stands in the template.
-    pub(super) fn says(&self, text: &str) -> bool {
+    /// Whether the template's source contains a text.
+    pub(super) fn contains(&self, text: &str) -> bool {
         self.source.contains(text)
     }
 
-    /// Whether there was no template and plain ChatML stands in: worth a note to the user.
+    /// Whether plain ChatML replaces a missing template. Callers warn about it.
     pub fn is_default(&self) -> bool {
         self.is_default
     }
 
-    /// A template's failure in words, with its line.
+    /// The error of a failed rendering, with the template's line.
     fn explain(&self, error: &minijinja::Error, kind: Kind, what: &str) -> Error {
         let line = error.line().map_or_else(|| self.origin.clone(), |line| format!("{}:{line}", self.origin));
         let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
@@ -283,12 +287,12 @@ impl Template {
     }
 }
 
-/// Whether a rendering took too many steps or too much room.
+/// Whether a rendering exceeded a limit of instructions, memory or time.
 fn over_limit(error: &minijinja::Error) -> bool {
     matches!(error.kind(), ErrorKind::OutOfFuel | ErrorKind::WriteFailure)
 }
 
-/// A rendering, no longer than `most` bytes.
+/// The output of a rendering, at most `most` bytes.
 struct Bounded {
     text: Vec<u8>,
     most: usize,
@@ -310,7 +314,7 @@ impl std::io::Write for Bounded {
 
 const RAISED: &str = "raise_exception";
 
-/// What a template said with `raise_exception`.
+/// The message of `raise_exception`.
 #[derive(Debug)]
 struct Raised(String);
 
@@ -322,7 +326,7 @@ impl std::fmt::Display for Raised {
 
 impl std::error::Error for Raised {}
 
-/// `datetime.now().strftime(format)`, in UTC so that machines agree.
+/// `datetime.now().strftime(format)`, in UTC so that it does not depend on the machine.
 fn strftime(format: &str, now: u64) -> Result<String, minijinja::Error> {
     let items: Vec<Item<'_>> = StrftimeItems::new(format).collect();
     let time = i64::try_from(now).ok().and_then(|now| DateTime::from_timestamp(now, 0)).unwrap_or_default();

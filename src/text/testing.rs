@@ -1,4 +1,4 @@
-//! What the tests of this module share: a small tokenizer, and the place of recorded data.
+//! Shared by the tests of this module: a small tokenizer, and the paths of recorded data.
 
 #![allow(clippy::unwrap_used)]
 
@@ -43,7 +43,7 @@ pub(super) fn renderer(format: &str) -> Renderer {
     renderer_of(self::format(format))
 }
 
-/// The same with a format of any kind.
+/// The same with any format.
 pub(super) fn renderer_of(format: Format) -> Renderer {
     let dir = tempfile::tempdir().unwrap();
     small_tokenizer().save(dir.path()).unwrap();
@@ -55,12 +55,12 @@ pub(super) fn format(name: &str) -> Format {
     Format::from_name(name).unwrap()
 }
 
-/// A reply as a built-in format reads it.
+/// A reply parsed with a built-in format.
 pub(super) fn read(name: &str, text: &str, begun: bool, tools: &[Value]) -> Reply {
     format(name).read(text, begun, "python", tools).unwrap()
 }
 
-/// Ids as text, with « » around those of the mask.
+/// Ids as text, with « » around those in the mask.
 pub(super) fn show(renderer: &Renderer, ids: &[u32], mask: &[bool]) -> String {
     let mut runs = Vec::new();
     let mut at = 0;
@@ -80,12 +80,12 @@ fn template_file(name: &str) -> PathBuf {
     if own.exists() { own } else { reference_data("chat-templates").join(file) }
 }
 
-/// The template of a model over the small tokenizer.
+/// A model's template with the small tokenizer.
 pub(super) fn real(name: &str, format: &str) -> Renderer {
     with_template(&std::fs::read_to_string(template_file(name)).unwrap(), name, format)
 }
 
-/// The template of a model over a tokenizer that has its special tokens.
+/// A model's template with a tokenizer that has its special tokens.
 pub(super) fn real_with(name: &str, format: &str, eos: &str, tokens: &[&str]) -> Renderer {
     let path = template_file(name);
     let extra: Vec<String> = tokens.iter().chain([&eos]).map(|&token| token.to_owned()).collect();
@@ -95,7 +95,7 @@ pub(super) fn real_with(name: &str, format: &str, eos: &str, tokens: &[&str]) ->
     Renderer::with_template(Arc::new(Tokenizer::load(files.path()).unwrap()), template, self::format(format)).unwrap()
 }
 
-/// A template over the small tokenizer.
+/// A template with the small tokenizer.
 pub(super) fn with_template(source: &str, name: &str, format: &str) -> Renderer {
     let template = Template::new(source, None, name, "", "<|im_end|>").unwrap();
     let files = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! A tokenizer in Hugging Face layout (`tokenizer.json` and the small files beside it), over the `tokenizers` crate.
+//! Tokenizers in the Hugging Face layout (`tokenizer.json` and its side files), based on the
+//! `tokenizers` crate.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -8,7 +9,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Kind, Result};
 
-/// The files that belong to a tokenizer; kept as they were read, and written again by [`Tokenizer::save`].
+/// The files of a tokenizer; [`Tokenizer::save`] writes them unchanged.
 const FILES: [&str; 6] = [
     "tokenizer.json",
     "tokenizer_config.json",
@@ -18,34 +19,34 @@ const FILES: [&str; 6] = [
     "generation_config.json",
 ];
 
-/// A tokenizer with the files it came from.
+/// A tokenizer with the files it was loaded from.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     files: BTreeMap<String, Vec<u8>>,
-    /// Where it came from, for error messages.
+    /// The source, for error messages.
     origin: String,
     vocab_size: usize,
     cache: Mutex<Cache>,
 }
 
-/// Ids of texts met before. A group's trajectories share their prompt and a context policy counts the same messages
-/// again and again, at a millisecond a kilobyte.
+/// Caches the ids of texts. The trajectories of a group share their prompt, and a context policy
+/// counts the same messages repeatedly; tokenizing takes about a millisecond per kilobyte.
 #[derive(Default)]
 struct Cache {
     ids: HashMap<String, Arc<[u32]>>,
     bytes: usize,
 }
 
-/// Where the cache starts anew.
+/// The cache is cleared at this size.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// Most bytes of one file; the largest known has 35 MB.
+/// Maximum size of one file in bytes; the largest known has 35 MB.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// How many times longer a tokenizer may make a text before it is divided; spaces as `▁` make it 3.
+/// Maximum growth of a text by normalization; writing spaces as `▁` gives 3.
 const MOST_GROWTH: f64 = 64.0;
 
-/// Refuses a tokenizer whose replacements, one behind the other, make gigabytes of a short text.
+/// Refuses a tokenizer whose chained replacements turn a short text into gigabytes.
 fn bounded(tokenizer: &Value) -> Result<(), String> {
     fn has_empty_pattern(part: &Value) -> bool {
         match part {
@@ -81,7 +82,7 @@ fn bounded(tokenizer: &Value) -> Result<(), String> {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` and what stands beside it in a model directory.
+    /// Loads `tokenizer.json` and its side files from a model directory.
     pub fn load(dir: &Path) -> Result<Self> {
         let mut files = BTreeMap::new();
         for name in FILES {
@@ -123,7 +124,7 @@ impl Tokenizer {
         };
         let parsed: Value = serde_json::from_slice(json).map_err(|error| bad(&error))?;
         bounded(&parsed).map_err(|why| bad(&why))?;
-        // The library trusts its files in places: what it trips over is a fault of the file.
+        // The library may panic on invalid files: report it as an error in the file.
         let read = std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(json));
         let mut inner = read.map_err(|_| bad(&"its parts contradict each other"))?.map_err(|error| bad(&error))?;
         inner.with_padding(None);
@@ -138,13 +139,14 @@ impl Tokenizer {
             )));
         }
         let new = Self { inner, files, origin, vocab_size, cache: Mutex::default() };
-        // A damaged side file is an error now, not at the first prompt.
+        // Report a damaged side file now, not at the first prompt.
         new.json("tokenizer_config.json")?;
         new.json("generation_config.json")?;
         Ok(new)
     }
 
-    /// The ids of a text. Special tokens written in it become their ids; nothing is added in front or behind.
+    /// The ids of a text. Special tokens in the text become their ids; no tokens are added around
+    /// it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         if text.is_empty() {
             return Ok(Vec::new());
@@ -166,14 +168,14 @@ impl Tokenizer {
         Ok(ids.to_vec())
     }
 
-    /// As [`encode`](Self::encode), with the tokens that `tokenizer.json` puts around a text of its own accord (a
-    /// beginning of sequence, say).
+    /// As [`encode`](Self::encode), with the tokens that `tokenizer.json` adds around a text (such
+    /// as a beginning-of-sequence token).
     pub fn encode_with_special(&self, text: &str) -> Result<Vec<u32>> {
         let encoding = self.encoding(text, true)?;
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The library trusts its files here too: what it trips over is a fault of the file.
+    /// The library may panic on invalid files here too: report it as an error in the file.
     fn encoding(&self, text: &str, special: bool) -> Result<tokenizers::Encoding> {
         let bad = |why: &dyn std::fmt::Display| {
             let message = format!("can't encode a text of {} bytes: {why}", text.len());
@@ -185,15 +187,15 @@ impl Tokenizer {
         encoded.map_err(|error| bad(&error))
     }
 
-    /// The text of ids. Bytes that are not UTF-8 (a character cut in the middle) become U+FFFD; unknown ids nothing.
-    /// With `skip_special`, tokens marked special (`<|im_end|>`) are left out; added tokens that are not marked so
-    /// (`<tool_call>`) stay.
+    /// The text of ids. Invalid UTF-8 (a character cut in the middle) becomes U+FFFD; unknown ids
+    /// are skipped. `skip_special` removes tokens marked as special (`<|im_end|>`); other added
+    /// tokens (`<tool_call>`) stay.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         self.inner.decode(ids, skip_special).unwrap_or_default()
     }
 
-    /// The bytes each id stands for, `[vocab_size]`; ids without a token are empty. The concatenation over the ids
-    /// of a text is that text (but for the space that SentencePiece models put in front of a text).
+    /// The bytes of each id, `[vocab_size]`; ids without a token are empty. The bytes of a text's
+    /// ids concatenate to the text (except for the space that SentencePiece models add in front).
     pub fn token_bytes(&self) -> Vec<Vec<u8>> {
         let spelling = Spelling::of(&self.inner);
         let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
@@ -208,22 +210,22 @@ impl Tokenizer {
         bytes
     }
 
-    /// One past the largest id. A model's own `vocab_size` may be larger (padding), never smaller.
+    /// The largest id plus one. A model's `vocab_size` may be larger (padding), never smaller.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
-    /// The id of a token as it is spelled in the vocabulary.
+    /// The id of a token as written in the vocabulary.
     pub fn id_of(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
 
-    /// The text of `id` when it is an added token (special or not).
+    /// The text of `id` if it is an added token (special or not).
     pub(super) fn added_token(&self, id: u32) -> Option<String> {
         self.inner.get_added_vocabulary().get_added_tokens_decoder().get(&id).map(|token| token.content.clone())
     }
 
-    /// The special tokens, as they are spelled.
+    /// The special tokens' texts.
     pub(super) fn special_tokens(&self) -> Vec<String> {
         let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
         let mut tokens: Vec<String> = added
@@ -231,7 +233,7 @@ impl Tokenizer {
             .filter(|token| token.special && !token.content.is_empty())
             .map(|token| token.content.clone())
             .collect();
-        // Longer ones first: one may be a part of another.
+        // Longer ones first: one may be part of another.
         tokens.sort_by(|a, b| b.len().cmp(&a.len()).then(a.cmp(b)));
         tokens
     }
@@ -247,17 +249,17 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Where it came from: a directory, or words.
+    /// The source: a directory or a description.
     pub(super) fn origin(&self) -> &str {
         &self.origin
     }
 
-    /// A side file's text, if there is one.
+    /// The text of a side file, if it exists.
     pub(super) fn file(&self, name: &str) -> Option<String> {
         self.files.get(name).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
     }
 
-    /// A side file read as JSON; `Null` if there is none.
+    /// A side file parsed as JSON; `Null` if it does not exist.
     pub(super) fn json(&self, name: &str) -> Result<Value> {
         match self.files.get(name) {
             None => Ok(Value::Null),
@@ -267,7 +269,8 @@ impl Tokenizer {
         }
     }
 
-    /// A token named in tokenizer_config.json (`eos_token`, `bos_token`): a string, or an object with `content`.
+    /// A token of tokenizer_config.json (`eos_token`, `bos_token`): a string, or an object with
+    /// `content`.
     pub(super) fn named_token(&self, name: &str) -> Result<Option<String>> {
         let config = self.json("tokenizer_config.json")?;
         let token = config.get(name);
@@ -276,9 +279,9 @@ impl Tokenizer {
     }
 }
 
-/// How a vocabulary spells bytes.
+/// How a vocabulary encodes bytes.
 enum Spelling {
-    /// GPT-2's printable alphabet, one letter a byte.
+    /// GPT-2's printable alphabet, one character per byte.
     Bytes(HashMap<char, u8>),
     /// SentencePiece: `▁` is a space, `<0x0A>` a byte.
     SentencePiece,
@@ -288,7 +291,7 @@ enum Spelling {
 
 impl Spelling {
     fn of(tokenizer: &tokenizers::Tokenizer) -> Self {
-        // The decoder says it; its JSON form is the crate's stable face.
+        // Read from the decoder's JSON form, which is the crate's stable interface.
         let decoder = serde_json::to_value(tokenizer.get_decoder()).unwrap_or_default();
         let pre_tokenizer = serde_json::to_value(tokenizer.get_pre_tokenizer()).unwrap_or_default();
         if has_type(&decoder, "ByteLevel") || (decoder.is_null() && has_type(&pre_tokenizer, "ByteLevel")) {
@@ -315,7 +318,7 @@ impl Spelling {
     }
 }
 
-/// Whether a decoder or pre-tokenizer, or one inside its sequence, is of this type.
+/// Whether a decoder or pre-tokenizer, or a member of its sequence, has this type.
 fn has_type(value: &Value, name: &str) -> bool {
     if value.get("type").and_then(Value::as_str) == Some(name) {
         return true;
@@ -333,7 +336,8 @@ fn fallback_byte(token: &str) -> Option<u8> {
     if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
 }
 
-/// GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes for the letters from U+0100 on.
+/// GPT-2's alphabet: printable Latin-1 characters are themselves, other bytes are characters from
+/// U+0100 on.
 fn byte_alphabet() -> HashMap<char, u8> {
     let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     let mut next = 0x100;
@@ -358,7 +362,7 @@ mod tests {
     use crate::text::testing::small_tokenizer;
 
     #[test]
-    fn every_text_comes_back() {
+    fn decoding_encoded_text_returns_the_text() {
         let tokenizer = small_tokenizer();
         for text in [
             "",
@@ -373,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn files_made_to_hurt_are_refused() {
+    fn malicious_tokenizer_files_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         small_tokenizer().save(dir.path()).unwrap();
         let path = dir.path().join("tokenizer.json");
@@ -418,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_tokens_add_up_to_the_text() {
+    fn token_bytes_concatenate_to_the_text() {
         let tokenizer = small_tokenizer();
         let bytes = tokenizer.token_bytes();
         assert_eq!(bytes.len(), tokenizer.vocab_size());
@@ -431,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn sentencepiece_spells_spaces_and_bytes() {
+    fn sentencepiece_tokens_decode_to_spaces_and_bytes() {
         let spelling = Spelling::SentencePiece;
         assert_eq!(spelling.bytes("<0x0A>"), b"\n");
         assert_eq!(spelling.bytes("<0xE2>"), [0xE2]);
@@ -440,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_saved_as_they_were_read() {
+    fn tokenizer_files_are_saved_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let tokenizer = small_tokenizer();
         tokenizer.save(dir.path()).unwrap();
@@ -457,7 +461,7 @@ mod tests {
         assert!(error.to_string().starts_with("there is no tokenizer.json"), "{error}");
     }
 
-    /// Texts and their ids under Qwen's tokenizer, from tiktoken and from transformers' own.
+    /// Texts with their ids from Qwen's tokenizer, computed with tiktoken and with transformers.
     #[test]
     #[ignore = "needs the reference data: just test-data"]
     fn real_tokenizers_agree_with_recorded_ids() {

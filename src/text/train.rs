@@ -1,4 +1,5 @@
-//! Training a small tokenizer: byte-level BPE over the recipe's own text, in the layout of Qwen's tokenizers.
+//! Trains a small tokenizer: byte-level BPE on the recipe's own text, in the layout of Qwen's
+//! tokenizers.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -14,20 +15,21 @@ use tokenizers::{AddedToken, SplitDelimiterBehavior};
 use super::Tokenizer;
 use crate::error::{Error, Kind, Result};
 
-/// Words, single digits, runs of punctuation, line breaks: Qwen's split. A digit is always a piece of its own, so
-/// that a number's spelling never depends on what merges the corpus happened to have.
+/// Words, single digits, runs of punctuation, line breaks: Qwen's split. Every digit is its own
+/// piece, so that the tokens of a number do not depend on the merges of the corpus.
 const SPLIT: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// ChatML's tokens, ids 0, 1 and 2.
 pub(super) const CHATML: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 
-/// The chat template written beside a trained tokenizer.
+/// The chat template saved with a trained tokenizer.
 pub const TEMPLATE: &str = include_str!("chatml.jinja");
 
-/// Trains a byte-level BPE of at most `vocab_size` tokens (fewer if the text runs out of pairs). The same texts give
-/// the same tokenizer. ChatML's tokens come first; `special_tokens` get one id each behind them and stay in decoded
-/// text, as `<tool_call>` does in Qwen's tokenizers. There is no normalisation: every text comes back as it went in.
+/// Trains a byte-level BPE tokenizer with at most `vocab_size` tokens (fewer if the text has no
+/// more pairs). The same texts give the same tokenizer. ChatML's tokens come first, then one id for
+/// each of `special_tokens`, which stay in decoded text, as `<tool_call>` does in Qwen's
+/// tokenizers. There is no normalization: decoding an encoded text returns the text.
 pub fn train_tokenizer(
     texts: impl Iterator<Item = String>,
     vocab_size: usize,
@@ -44,7 +46,7 @@ pub fn train_tokenizer(
         return Err(Error::new(Kind::Usage, format!("a vocabulary of {vocab_size} tokens is too small"))
             .hint(format!("256 bytes and {} special tokens need at least {smallest}", smallest - 256)));
     }
-    // Not `normalized`: added tokens are found in the raw text, as transformers saves them.
+    // Not `normalized`: added tokens are matched in the raw text, as transformers saves them.
     let added: Vec<AddedToken> = CHATML
         .iter()
         .map(|token| AddedToken::from(*token, true))
@@ -107,7 +109,7 @@ fn config(inner: &tokenizers::Tokenizer, added: &[AddedToken]) -> Value {
     })
 }
 
-/// generation_config.json: a reply ends at the end of a turn, or of a text.
+/// generation_config.json: a reply ends at the end of a turn or of a text.
 fn generation_config(inner: &tokenizers::Tokenizer) -> Value {
     json!({
         "eos_token_id": [inner.token_to_id(CHATML[2]), inner.token_to_id(CHATML[0])],
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_stand_alone_and_merges_are_learnt() {
+    fn digits_are_single_tokens_and_merges_are_learned() {
         let tokenizer = small_tokenizer();
         let pieces = |text: &str| -> Vec<String> {
             tokenizer.encode(text).unwrap().iter().map(|&id| tokenizer.decode(&[id], false)).collect()
@@ -146,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vocabulary_too_small_is_refused() {
+    fn a_vocabulary_that_is_too_small_is_refused() {
         let error = train_tokenizer(corpus(), 100, &["<code>".to_owned()]).err().unwrap();
         assert_eq!(error.hint.as_deref(), Some("256 bytes and 4 special tokens need at least 260"));
     }

@@ -1,11 +1,12 @@
-//! What a chat template prints between two messages, learnt from the template itself.
+//! The text that a chat template prints between two messages, learned from the template.
 //!
-//! In most templates (ChatML and its kin, Llama 3, Gemma) the text between the contents of two neighbours depends on
-//! their roles alone. Such a template is probed once, with marked contents in short and long conversations, with and
-//! without system prompt and tools; where every probe agrees, a conversation can grow by the new text only, without
-//! rendering what came before. A template that looks further (dropping old thinking, say) fails the probes, and
-//! everything about it is rendered in full. `{messages}` as a whole is still rendered for each first prompt, and
-//! compared, so a wrong guess can't slip into one.
+//! In most templates (ChatML and similar, Llama 3, Gemma) the text between two adjacent contents
+//! depends only on their roles. Such a template is probed once, with marked contents in short and
+//! long conversations, with and without system prompt and tools. If all probes agree, a
+//! conversation is extended by its new text only, without rendering earlier messages. A template
+//! that depends on more (such as one that drops old reasoning) fails the probes and is always
+//! rendered in full. The first prompt of a conversation is always rendered in full and compared, so
+//! a wrong text is found there.
 
 use serde_json::{Map, Value, json};
 
@@ -14,7 +15,7 @@ use super::pieces::Pieces;
 use super::template::Template;
 use crate::mdp::Role;
 
-/// What follows a content: a message with its role, the prompt for a reply, or nothing.
+/// What follows a content: a message with its role, the generation prompt, or the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Message(Role),
@@ -32,12 +33,12 @@ const NEXTS: [Next; 6] = [
     Next::End,
 ];
 
-/// The learnt texts of a template whose messages depend on their neighbours' roles only.
+/// The learned texts of a template whose messages depend only on their neighbours' roles.
 #[derive(Clone, Debug)]
 pub(super) struct Between {
-    /// `[role][next]`; `None` where the template refuses the pair or disagrees with itself.
+    /// `[role][next]`; `None` if the template refuses the pair or its renderings differ.
     table: [[Option<String>; 6]; 4],
-    /// Whether the template strips white space around a role's content.
+    /// Whether the template strips white space around the content of a role.
     strips: [bool; 4],
 }
 
@@ -72,10 +73,10 @@ impl Between {
         if needed.iter().any(|&(role, next)| new.get(role, next).is_none()) {
             return None;
         }
-        // What the policy was shown when it was asked must still stand there once it has replied.
-        let (asked, replied) =
+        // The text of the prompt must stay unchanged after the reply.
+        let (unanswered, replied) =
             (new.get(Role::User, Next::Prompt)?, new.get(Role::User, Next::Message(Role::Assistant))?);
-        let added = replied.strip_prefix(asked.trim_end())?;
+        let added = replied.strip_prefix(unanswered.trim_end())?;
         if !matches!(added.split_whitespace().collect::<String>().as_str(), "" | "</think>" | "<think></think>") {
             return None;
         }
@@ -85,13 +86,13 @@ impl Between {
         new.holds(template).then_some(new)
     }
 
-    /// What stands between a content of `role` and what follows.
+    /// The text between a content of `role` and what follows it.
     pub(super) fn get(&self, role: Role, next: Next) -> Option<&str> {
         self.table[row(role)][column(next)].as_deref()
     }
 
-    /// The pieces of turns, from the first one's content on, as the template would print them. `marker` is what ends
-    /// an assistant's turn. `None` where a pair of roles was not learnt.
+    /// The pieces of turns, from the first one's content on, as the template would print them.
+    /// `marker` ends an assistant's turn. `None` if a pair of roles was not learned.
     pub(super) fn compose(&self, turns: &[Turn], end: Next, marker: &str) -> Option<Pieces> {
         if turns.iter().any(|turn| turn.reasoning.is_some() || !turn.calls.is_empty()) {
             return None;
@@ -119,7 +120,8 @@ impl Between {
         Some(pieces)
     }
 
-    /// What stands behind a content; an assistant's end of turn is its own when it `ended` the turn itself.
+    /// The text after a content; if the assistant `ended` the turn itself, the end of turn counts
+    /// as sampled.
     pub(super) fn after(&self, role: Role, next: Next, ended: bool, marker: &str) -> Option<Pieces> {
         let mut pieces = Pieces::default();
         let text = self.get(role, next)?;
@@ -133,7 +135,7 @@ impl Between {
         Some(pieces)
     }
 
-    /// Renders longer conversations and compares them with what the table says.
+    /// Renders longer conversations and compares them with the table.
     fn holds(&self, template: &Template) -> bool {
         let contents = [
             "plain",
@@ -165,7 +167,7 @@ impl Between {
                         .map(|(index, role)| (*role, if index == at { (*content).to_owned() } else { mark(index) }))
                         .collect();
                     for end in [Next::Prompt, Next::End] {
-                        // Every second content is tried behind a system prompt and tools.
+                        // Every second content is probed with a system prompt and tools.
                         let probe = Probe { system: number % 2 == 0, tools: number % 2 == 0 };
                         let Some(rendered) = probe.render(template, &roles, end == Next::Prompt) else { continue };
                         let turns: Vec<Turn> =
@@ -182,12 +184,12 @@ impl Between {
     }
 }
 
-/// A content that no template prints of its own accord.
+/// A content that templates do not print by themselves.
 fn mark(index: usize) -> String {
     format!("qXz{index}zXq")
 }
 
-/// The surroundings of a probe.
+/// The conditions of a probe.
 struct Probe {
     system: bool,
     tools: bool,
@@ -209,7 +211,7 @@ impl Probe {
     }
 }
 
-/// The text between a marked content of `role` and what follows, if every probe that renders agrees.
+/// The text between a marked content of `role` and what follows, if all successful probes agree.
 fn learn_pair(template: &Template, role: Role, next: Next) -> Option<String> {
     let lead: &[Role] = match role {
         Role::User => &[],
@@ -230,10 +232,10 @@ fn learn_pair(template: &Template, role: Role, next: Next) -> Option<String> {
             let Some(text) = (Probe { system, tools }).render(template, &messages, next == Next::Prompt) else {
                 continue;
             };
-            let (_, behind) = text.split_once(&from)?;
+            let (_, after) = text.split_once(&from)?;
             let between = match next {
-                Next::Message(_) => behind.split_once(&to)?.0,
-                Next::Prompt | Next::End => behind,
+                Next::Message(_) => after.split_once(&to)?.0,
+                Next::Prompt | Next::End => after,
             };
             if learnt.as_deref().is_some_and(|learnt| learnt != between) {
                 return None;
@@ -244,7 +246,7 @@ fn learn_pair(template: &Template, role: Role, next: Next) -> Option<String> {
     learnt
 }
 
-/// Whether a role's content is stripped; `None` if it is changed in another way.
+/// Whether the content of a role is stripped; `None` if it is changed in another way.
 fn learn_strip(template: &Template, role: Role) -> Option<bool> {
     let mut messages = vec![(Role::User, mark(0)), (Role::Assistant, mark(1))];
     let spaced = " \n left right \n ";

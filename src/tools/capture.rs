@@ -1,8 +1,8 @@
-//! What a program prints, kept within a limit.
+//! Captures a program's output within a limit.
 
 use std::collections::VecDeque;
 
-/// What a program printed: the beginning and the end of it, if it is too long.
+/// The output of a program; if it is too long, its start and end.
 #[derive(Debug)]
 pub(super) struct Capture {
     head: Vec<u8>,
@@ -12,7 +12,7 @@ pub(super) struct Capture {
 }
 
 impl Capture {
-    /// Keeps about `limit` bytes, three quarters of them from the beginning.
+    /// Keeps about `limit` bytes, three quarters of them from the start.
     pub(super) fn new(limit: usize) -> Self {
         Self { head: Vec::new(), tail: VecDeque::new(), limit, total: 0 }
     }
@@ -34,13 +34,14 @@ impl Capture {
         self.total
     }
 
-    /// The text, invalid UTF-8 replaced, the middle of a long one replaced by a line that says so.
+    /// The text. Invalid UTF-8 is replaced; the middle of a long text is replaced by a line with
+    /// its length.
     pub(super) fn text(&self) -> String {
         let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         if self.total <= self.limit as u64 {
             return lossy(&self.head);
         }
-        // `head` holds a full limit so that output of exactly that length is shown whole.
+        // `head` holds a full limit so that output of exactly that length is complete.
         let tail_length = (self.limit / 4).min(self.total as usize);
         let mut end: Vec<u8> = self.tail.iter().copied().collect();
         let missing = tail_length.saturating_sub(end.len());
@@ -71,7 +72,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_capture_keeps_both_ends(
+        fn captured_output_keeps_its_start_and_end(
             pieces in prop::collection::vec(prop::collection::vec(b' '..b'~', 0..50), 0..30),
             limit in 64usize..200,
         ) {
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_does_not_split_characters() {
+    fn truncated_output_does_not_split_characters() {
         let mut capture = Capture::new(64);
         capture.push("é".repeat(500).as_bytes());
         assert!(!capture.text().contains('\u{fffd}'), "{}", capture.text());

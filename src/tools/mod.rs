@@ -1,13 +1,15 @@
-//! Host tools: interpreters for programs that a policy wrote, each in a sandbox of its own, and ways out for scripts.
+//! Host tools: sandboxed interpreters for programs of the policy, and network and process access
+//! for scripts.
 //!
 //! - [`Python`]: CPython in separate, confined processes (Linux)
-//! - [`Rhai`]: an embedded interpreter that needs nothing installed (everywhere)
+//! - [`Rhai`]: an embedded interpreter without dependencies (every system)
 //! - [`run_program`]: any program of the machine, confined (Linux)
-//! - [`http()`]: one exchange, public addresses unless a host is allowed by name
+//! - [`http()`]: one exchange; only public addresses unless a host is allowed by name
 //!
-//! A policy optimises against these tools, so every program counts as hostile: it may loop, allocate, fork, print
-//! without end, read what it should not, or try to forge its own result. A failing program is an ordinary result
-//! ([`Output`] with `ok: false`), never an [`Error`](crate::Error); an error means that the tool can't be set up.
+//! A policy optimises against these tools, so every program counts as hostile: it may loop,
+//! allocate, fork, print without end, read files, or try to forge its own result. A failing program
+//! is an ordinary result ([`Output`] with `ok: false`), not an [`Error`](crate::Error); an error
+//! means that the tool can't be set up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,30 +22,30 @@ pub mod rhai;
 mod sandbox;
 
 pub use http::{
-    HttpAnswer, HttpRequest, METHODS, NoAnswer, Reach, http, is_inside, url_escape, url_target, url_with_query,
+    HttpError, HttpRequest, HttpResponse, METHODS, Reach, http, is_private_host, url_escape, url_target, url_with_query,
 };
 pub use process::{Program, ProgramOutput, run_program};
 pub use python::{Python, PythonOptions, Traceback};
 pub use rhai::{Rhai, RhaiOptions};
 
-/// A Python interpreter was started without namespaces, though they were wanted.
+/// A Python interpreter was started without namespaces although they are enabled.
 static WITHOUT_NAMESPACES: AtomicBool = AtomicBool::new(false);
 
-/// Whether the system allows no namespaces to Python interpreters that should have them. Their programs are confined by
-/// Landlock, seccomp and resource limits alone then.
+/// Whether the system refuses namespaces to Python interpreters that should have them. Landlock,
+/// seccomp and resource limits still confine their programs.
 pub fn is_without_namespaces() -> bool {
     WITHOUT_NAMESPACES.load(Ordering::Relaxed)
 }
 
-/// What a program left behind, ready to be shown to the policy.
+/// The result of a program, formatted for the policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
-    /// What was printed, then the error if there is one; without the last line break. If nothing was printed and
-    /// the last statement is an expression whose value is not nothing, that value.
+    /// The printed text, then the error if there is one; without the last line break. If nothing
+    /// was printed and the last statement is an expression with a value, that value.
     pub text: String,
     /// The program ended by itself and without an error.
     pub ok: bool,
-    /// The program was stopped because it ran too long.
+    /// The program was stopped at its time limit.
     pub timed_out: bool,
     /// Wall time of the program in seconds, without waiting for a free interpreter.
     pub seconds: f64,

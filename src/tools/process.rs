@@ -1,6 +1,6 @@
-//! Any program of this machine, run once in a sandbox: it sees the system's own directories and those it is given, to
-//! read, and a scratch directory in memory, to write; no network, no other process. Only where the kernel has
-//! namespaces (Linux).
+//! Runs any program of this machine once in a sandbox. It can read the system's directories and the
+//! given ones, and write a scratch directory in memory; it has no network and sees no other
+//! process. Requires kernel namespaces (Linux).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,31 +8,31 @@ use std::time::Duration;
 /// A program to run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
-    /// Its name or path, and its arguments.
+    /// Name or path, and arguments.
     pub argv: Vec<String>,
-    /// Variables of its environment, besides the few that every program gets.
+    /// Environment variables in addition to the default ones.
     pub env: Vec<(String, String)>,
-    /// What it reads from its standard input.
+    /// Standard input.
     pub input: Vec<u8>,
     pub timeout: Duration,
     /// Address space of each of its processes.
     pub memory_mb: u64,
-    /// What its scratch directory may hold.
+    /// Size of its scratch directory.
     pub disk_mb: u64,
-    /// Bytes kept of each of its outputs: the beginning and the end.
+    /// Bytes kept of each output: the start and the end.
     pub output: usize,
-    /// Directories that it may read besides the system's.
+    /// Readable directories in addition to the system's.
     pub read: Vec<PathBuf>,
 }
 
-/// What became of it.
+/// The result of a program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProgramOutput {
-    /// Its exit code; 128 and the number of the signal that ended it.
+    /// The exit code, or 128 plus the number of the signal that ended it.
     pub code: i32,
     pub out: String,
     pub err: String,
-    /// It was stopped because it ran too long.
+    /// It was stopped at its time limit.
     pub timed_out: bool,
     pub seconds: f64,
 }
@@ -40,10 +40,10 @@ pub struct ProgramOutput {
 #[cfg(target_os = "linux")]
 pub use linux::run_program;
 
-/// Runs a program to its end. Dropped, it ends the program.
+/// Runs a program to its end. Dropping the future ends the program.
 ///
 /// # Errors
-/// [`Kind::Tool`](crate::Kind::Tool): not on this system.
+/// [`Kind::Tool`](crate::Kind::Tool): not supported on this system.
 #[cfg(not(target_os = "linux"))]
 pub async fn run_program(_: Program) -> crate::Result<ProgramOutput> {
     Err(crate::Error::new(crate::Kind::Tool, "programs can be confined on Linux only"))
@@ -66,17 +66,18 @@ mod linux {
     use super::{Program, ProgramOutput};
     use crate::error::{Error, Kind, Result};
 
-    /// Where programs are looked for, and what they see of the system.
+    /// The search path of programs, and the visible directories of the system.
     const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
     const SYSTEM: [&str; 9] =
         ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/etc/java"];
-    /// Processes and threads of one user, those of other programs included.
+    /// Processes and threads of one user, including those of other programs.
     const PROCESSES: u64 = 512;
 
-    /// Runs a program to its end. Dropped, it ends the program.
+    /// Runs a program to its end. Dropping the future ends the program.
     ///
     /// # Errors
-    /// [`Kind::Tool`] if there is no such program or it can't be confined here. What a program does is no error.
+    /// [`Kind::Tool`] if there is no such program or it can't be confined here. A failing program
+    /// is not an error.
     pub async fn run_program(program: Program) -> Result<ProgramOutput> {
         let path = find(&program)?;
         let started = Instant::now();
@@ -85,7 +86,7 @@ mod linux {
             scratch.map_err(|error| Error::io(Kind::Tool, "make a directory", std::env::temp_dir(), &error))?;
         let mut child = start(&program, &path, scratch.path())?;
         let deadline = tokio::time::Instant::now() + program.timeout;
-        let mut output = talk(&mut child, &program, deadline).await?;
+        let mut output = communicate(&mut child, &program, deadline).await?;
         output.seconds = started.elapsed().as_secs_f64();
         Ok(output)
     }
@@ -112,17 +113,17 @@ mod linux {
         found.ok_or_else(|| missing(format!("there is no program `{name}`")))
     }
 
-    /// Starts it in the best namespaces that the system allows; the first start finds out which.
+    /// Starts it with the best namespaces that the system allows; the first start finds them.
     fn start(program: &Program, path: &Path, scratch: &Path) -> Result<Child> {
-        static KNOWN: Mutex<Option<Namespaces>> = Mutex::new(None);
-        let known = *KNOWN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        static WORKING: Mutex<Option<Namespaces>> = Mutex::new(None);
+        let known = *WORKING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let all = Namespaces::candidates().iter().copied().filter(|namespaces| *namespaces != Namespaces::None);
         let candidates: Vec<Namespaces> = known.map_or_else(|| all.collect(), |known| vec![known]);
         let mut last = Error::new(Kind::Tool, "no way to confine a program");
         for namespaces in candidates {
             match start_in(namespaces, program, path, scratch) {
                 Ok(child) => {
-                    *KNOWN.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(namespaces);
+                    *WORKING.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(namespaces);
                     return Ok(child);
                 }
                 Err(error) => last = error,
@@ -133,7 +134,7 @@ mod linux {
 
     #[allow(unsafe_code)]
     fn start_in(namespaces: Namespaces, program: &Program, path: &Path, scratch: &Path) -> Result<Child> {
-        // Links among them are made anew in the sandbox.
+        // Links among them are recreated in the sandbox.
         let system = SYSTEM.iter().map(PathBuf::from).filter(|path| path.exists() && !path.is_symlink());
         let reach = Reach {
             read: system.chain(program.read.iter().cloned()).collect(),
@@ -162,12 +163,12 @@ mod linux {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
-        // SAFETY: system calls only, as is needed after a fork in a process with threads.
+        // SAFETY: only system calls, as required after a fork in a process with threads.
         unsafe {
             command.pre_exec(move || {
                 for (resource, limit) in limits {
                     let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
-                    // What the machine allows less of stays.
+                    // A lower limit of the machine stays.
                     libc::setrlimit(resource, &raw const limit);
                 }
                 confinement.apply()?;
@@ -181,21 +182,22 @@ mod linux {
         })
     }
 
-    /// Forks: the child goes on as the first process of the new namespace, with whose end all others there end; this
-    /// process waits for it and ends as it did.
+    /// Forks. The child becomes the first process of the new namespace, which ends all others there
+    /// when it ends; this process waits for it and exits with its status.
     #[allow(unsafe_code)]
     fn become_first() -> io::Result<()> {
-        // SAFETY: system calls only; the child is a copy of this process, which has one thread.
+        // SAFETY: only system calls; the child is a copy of this process, which has one thread.
         unsafe {
-            // The raw call, because the C library's would talk to threads that the first fork left behind.
+            // The raw call: the C library's `fork` would use threads that do not exist after the
+            // first fork.
             let child = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0);
             match child {
                 ..0 => Err(io::Error::last_os_error()),
-                // Dies with the process that waits for it.
+                // Dies together with the process that waits for it.
                 0 if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) < 0 => Err(io::Error::last_os_error()),
                 0 => Ok(()),
                 child => {
-                    // The pipes belong to the child; whoever reads them must see their end with its end.
+                    // The pipes belong to the child; readers must see them close when it ends.
                     libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
                     let mut status = 0;
                     while libc::wait4(child as libc::pid_t, &raw mut status, 0, std::ptr::null_mut()) < 0 {}
@@ -206,13 +208,17 @@ mod linux {
         }
     }
 
-    /// Feeds it, reads what it prints, and puts an end to it when its time is up.
-    async fn talk(child: &mut Child, program: &Program, deadline: tokio::time::Instant) -> Result<ProgramOutput> {
+    /// Writes its input, reads its output, and ends it at the time limit.
+    async fn communicate(
+        child: &mut Child,
+        program: &Program,
+        deadline: tokio::time::Instant,
+    ) -> Result<ProgramOutput> {
         let (mut out, mut err) = (Capture::new(program.output), Capture::new(program.output));
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
             if let Some(mut stdin) = stdin {
-                // A program need not read what it is given.
+                // A program may ignore its input.
                 let _ = stdin.write_all(&program.input).await;
             }
             Ok(())
@@ -228,7 +234,7 @@ mod linux {
             (status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(-1), false)
         } else {
             child.start_kill().map_err(failed)?;
-            // What it had started is gone with it; a moment for the kernel to clear up.
+            // Its child processes end with it; the kernel needs a moment.
             let _ = tokio::time::timeout(Duration::from_secs(10), child.wait()).await;
             (128 + libc::SIGKILL, true)
         };
@@ -247,7 +253,7 @@ mod linux {
     }
 }
 
-/// Whether this system gives out namespaces, as its own tool sees it.
+/// Whether this system allows namespaces, tested with the system's own tool.
 #[cfg(test)]
 pub(crate) fn has_namespaces() -> bool {
     let flags = ["--user", "--map-root-user", "--mount", "--pid", "--net", "--fork", "true"];
@@ -276,7 +282,7 @@ mod tests {
         }
     }
 
-    /// What became of a program; `None`, said aloud, where programs can't be confined.
+    /// The result of a program; `None`, with a message, if programs can't be confined here.
     fn run(program: Program) -> Option<ProgramOutput> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         match runtime.block_on(run_program(program)) {
@@ -294,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_read_their_input_and_say_how_they_ended() {
+    fn programs_read_standard_input_and_return_exit_codes() {
         let Some(output) = run(Program { input: b"b\na\n".to_vec(), ..program(&["sort"]) }) else { return };
         assert_eq!((output.code, output.out.as_str(), output.err.as_str()), (0, "a\nb\n", ""));
         let output = shell("echo out; echo err >&2; printf x > f; cat f; (exit 3); kill -9 $$; exit 7").unwrap();
@@ -303,12 +309,12 @@ mod tests {
         let output =
             shell("for i in 1 2 3; do echo $i | tr 123 abc; done | sort -r; sh -c 'kill -9 $$'; echo $?").unwrap();
         assert_eq!(output.out, "c\nb\na\n137\n");
-        // Many bytes unread, and none.
+        // A megabyte of unread input, and no input.
         assert_eq!(run(Program { input: vec![b'x'; 1 << 20], ..program(&["true"]) }).unwrap().code, 0);
     }
 
     #[test]
-    fn nothing_outside_is_in_sight() {
+    fn the_sandbox_hides_files_processes_and_the_network() {
         let home = std::env::var("HOME").unwrap_or_default();
         let script = format!(
             "cat /etc/passwd; ls {home} /work /proc /home; echo x > /tmp/x; echo x > /usr/x; kill -9 1 2 3; \
@@ -328,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compiled_can_be_run() {
+    fn compiled_programs_can_be_executed() {
         if !std::path::Path::new("/usr/bin/cc").exists() {
             eprintln!("skipped: no cc");
             return;
@@ -351,13 +357,13 @@ mod tests {
         assert!(output.out.len() < 5000 && output.out.contains("bytes left out"), "{output:?}");
         let output = shell("x=a; while true; do x=$x$x; done").unwrap();
         assert_ne!(output.code, 0, "{output:?}");
-        // A fork bomb ends with the time.
+        // A fork bomb ends at the time limit.
         let output = run(quick(&["sh", "-c", "b() { b | b & }; b; sleep 100"])).unwrap();
         assert!(output.timed_out || output.code != 0);
     }
 
     #[test]
-    fn what_is_not_there_is_an_error() {
+    fn a_missing_program_is_an_error() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let error = |argv: &[&str]| runtime.block_on(run_program(program(argv))).unwrap_err().message;
         assert_eq!(error(&["no-such-program"]), "there is no program `no-such-program`");

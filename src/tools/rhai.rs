@@ -1,6 +1,6 @@
-//! Programs in Rhai, a small scripting language whose interpreter is part of the binary: no processes, no
-//! installation, every system. Nothing outside the program is reachable from it, because the interpreter has no
-//! functions that reach outside.
+//! Programs in Rhai, a small scripting language with an interpreter in the binary: no processes, no
+//! installation, every system. Programs can't access anything outside, because the interpreter has
+//! no such functions.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,21 +17,22 @@ use crate::error::{Error, Kind, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RhaiOptions {
-    /// Wall time of one call in seconds. `operations` is the limit that gives the same result on every machine.
+    /// Wall time of one call in seconds. For results that do not depend on the machine use
+    /// `operations`.
     pub timeout: f64,
     /// Operations of one call; a million take about 50 ms.
     pub operations: u64,
-    /// Calls inside calls.
+    /// Depth of nested calls.
     pub call_depth: usize,
-    /// Expressions inside expressions.
+    /// Depth of nested expressions.
     pub expression_depth: usize,
     /// Bytes of a string.
     pub string_bytes: usize,
-    /// Elements of an array, with those of arrays inside it.
+    /// Elements of an array, including those of nested arrays.
     pub array_length: usize,
-    /// Entries of an object map, with those of maps inside it.
+    /// Entries of an object map, including those of nested maps.
     pub map_length: usize,
-    /// Printed bytes that are kept; the rest is left out.
+    /// Printed bytes that are kept; the rest is dropped.
     pub output_bytes: usize,
 }
 
@@ -56,7 +57,7 @@ impl RhaiOptions {
         if !(self.timeout > 0.0 && self.timeout <= 86_400.0) {
             return bad("timeout must be more than 0 and at most 86400 seconds");
         }
-        // A limit of 0 would mean no limit to the engine.
+        // In the engine a limit of 0 means no limit.
         let limits = [
             (self.operations as usize, usize::MAX, "operations"),
             (self.call_depth, 1000, "call_depth"),
@@ -94,15 +95,16 @@ impl std::fmt::Debug for Rhai {
     }
 }
 
-/// Variables that a program may have at once; with the limits of each it bounds memory.
+/// Variables that a program may have at once; together with the limits on each this bounds memory.
 const VARIABLES: usize = 64;
 
-/// Parsing, running, copying and dropping nested values recurse; the limits keep them inside this.
+/// Parsing, running, copying and dropping nested values recurse; the limits keep them within this
+/// size.
 const STACK: usize = 64 << 20;
 
 impl Rhai {
     /// # Errors
-    /// [`Kind::Tool`] if a limit makes no sense.
+    /// [`Kind::Tool`] if a limit is invalid.
     pub fn new(options: RhaiOptions) -> Result<Self> {
         options.check()?;
         let mut engine = Engine::new();
@@ -129,9 +131,9 @@ impl Rhai {
         Ok(Self { inner: Arc::new(Inner { options, engine }) })
     }
 
-    /// Runs `prelude`, then `code`, in one scope; functions of the prelude can be called, what it prints is discarded,
-    /// and an error in it is reported as `prelude: …`. Line numbers are those of `code`. Blocks for at most the
-    /// time-out, or as long as the operations limit lets a program run.
+    /// Runs `prelude`, then `code`, in one scope. Functions of the prelude can be called; its
+    /// output is discarded, and an error in it is reported as `prelude: …`. Line numbers are those
+    /// of `code`. Blocks at most until the time-out or the operations limit.
     pub fn run(&self, code: &str, prelude: &str) -> Output {
         let start = Instant::now();
         let result = std::thread::scope(|scope| {
@@ -154,7 +156,7 @@ fn no_sleep() -> std::result::Result<(), Box<EvalAltResult>> {
     Err("sleep is not available".into())
 }
 
-/// What the engine's hooks need of the program that runs on this thread.
+/// The state of the engine's hooks for the program on this thread.
 struct Call {
     printed: Capture,
     quiet: bool,
@@ -176,7 +178,7 @@ thread_local! {
 }
 
 impl Inner {
-    /// The text, whether it went well, whether it took too long.
+    /// The text, whether the program succeeded, and whether it timed out.
     fn run(&self, code: &str, prelude: &str) -> (String, bool, bool) {
         CALL.with_borrow_mut(|call| {
             *call = Call {
@@ -207,7 +209,7 @@ impl Inner {
         (text, ok, late)
     }
 
-    /// Compiles and runs one piece. The error is one line; the flag says that it took too long.
+    /// Compiles and runs one piece. The error is one line; the flag is set on a time-out.
     fn evaluate(
         &self,
         code: &str,
@@ -240,7 +242,7 @@ fn line(at: Position) -> String {
     at.line().map_or_else(String::new, |line| format!(" (line {line})"))
 }
 
-/// The engine's message; its positions already read `(line 1, position 5)`.
+/// The engine's message; its positions already have the form `(line 1, position 5)`.
 fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_the_output_and_else_the_last_value() {
+    fn rhai_output_is_the_printed_text_or_the_last_value() {
         assert_eq!(run("print(6 * 7); 1"), ("42".to_owned(), true, false));
         assert_eq!(run("let x = 6; x * 7"), ("42".to_owned(), true, false));
         assert_eq!(run("let x = 6;"), (String::new(), true, false));
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prelude_gives_names_and_functions_and_is_quiet() {
+    fn a_rhai_prelude_defines_names_and_its_output_is_discarded() {
         let prelude = "let tax = 2; fn twice(x) { x * 2 } print(\"hidden\");";
         assert_eq!(run_with("twice(20) + tax", prelude), ("42".to_owned(), true, false));
         let (text, ok, _) = run_with("1", "let x = y;");
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_one_line_with_the_place() {
+    fn rhai_errors_are_one_line_with_the_position() {
         assert_eq!(run("print(1);\nfoo"), ("1\nVariable not found: foo (line 2, position 1)".to_owned(), false, false));
         let (text, ok, _) = run("let x = ;");
         assert!(text.contains("line 1") && !ok && !text.contains('\n'), "{text}");
@@ -286,14 +288,14 @@ mod tests {
     }
 
     #[test]
-    fn hostile_programs_are_stopped() {
+    fn hostile_rhai_programs_are_stopped() {
         for (code, what) in [
             ("loop {}", "TimeoutError"),
             ("loop { try { throw 1 } catch {} }", "TimeoutError"),
             ("fn f() { f() } f()", "Stack overflow"),
             ("let s = \"x\"; loop { s += s; }", "too large"),
             ("let a = []; loop { a.push(a); }", "too large"),
-            // Copying what is nested deeply takes long, so either limit may be met first.
+            // Copying deeply nested values is slow, so either limit may be reached first.
             ("let a = []; loop { a = [a]; }", ""),
             ("let m = #{}; loop { m = #{a: m}; }", ""),
             ("let a = []; a.pad(1000000000, 0);", "too large"),
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn long_output_is_cut_and_results_are_the_same_every_time() {
+    fn long_rhai_output_is_truncated_and_results_are_deterministic() {
         let (text, ok, _) = run("for i in 0..10000 { print(i); }");
         assert!(ok && text.contains("bytes left out") && text.ends_with("9999"), "{text}");
         let code = "let m = #{b: 1, a: 2}; let out = []; for k in m.keys() { out.push(k); } out";
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_without_sense_are_refused() {
+    fn invalid_rhai_limits_are_refused() {
         let options = RhaiOptions { operations: 0, ..RhaiOptions::default() };
         assert_eq!(Rhai::new(options).unwrap_err().kind, Kind::Tool);
     }

@@ -94,7 +94,7 @@ pub fn model_at_hand(name: &str) -> Option<PathBuf> {
     if name == MODEL_NANO {
         return unpack_nano().ok();
     }
-    Hub::from_env().ok()?.kept(&ModelId::parse(name).ok()?)
+    Hub::from_env().ok()?.cached(&ModelId::parse(name).ok()?)
 }
 
 /// Writes the embedded model where files can be mapped; once per content.
@@ -134,7 +134,7 @@ fn unpack_nano() -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// The directory of a model of the hub (`ORG/NAME[@revision]`); what the cache lacks is fetched, with a bar to watch.
+/// The directory of a model from the Hub (`ORG/NAME[@revision]`); what the cache lacks is fetched, with a bar to watch.
 pub fn from_hub(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
     fetched(name, fetching, Hub::fetch)
 }
@@ -188,7 +188,7 @@ pub(super) fn pin_data(script: &mut Script, before: &Origins, fetching: Fetching
         if let Some(newest) = newest.filter(|newest| *newest != commit) {
             let short = |commit: &str| commit.chars().take(12).collect::<String>();
             fetching.reporter.info(&format!(
-                "data.{key}: the hub has a newer commit of {name}, {}; the run goes on with {} (a new run takes the newer \
+                "data.{key}: the Hub has a newer commit of {name}, {}; the run goes on with {} (a new run takes the newer \
                  one, as does data.{key}.hf={}@{} here)",
                 short(&newest),
                 short(&commit),

@@ -1,7 +1,7 @@
 //! Which paths a source file uses, read from its tokens, and the files that they lead to.
 //!
-//! Items under `#[cfg(test)]` are left out, wherever they are in a file. Every form of `use` is read (groups,
-//! `self`, `as`), and paths within code as well.
+//! Items under `#[cfg(test)]` are left out, wherever they are in a file. Every form of `use` is
+//! read (groups, `self`, `as`), and paths within code as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -85,8 +85,8 @@ fn read(root: &Path, path: PathBuf) -> Source {
     source
 }
 
-/// The lines from each `#[cfg(test)]` to the end of its item, by indentation: rustfmt closes an item in the column
-/// where it begins.
+/// The lines from each `#[cfg(test)]` to the end of its item, by indentation: rustfmt closes an
+/// item in the column where it begins.
 fn test_lines(text: &str) -> Vec<std::ops::Range<usize>> {
     let lines: Vec<&str> = text.lines().collect();
     let indentation = |line: &str| line.len() - line.trim_start().len();

@@ -1,8 +1,8 @@
-//! Every kind of bad input: one clear message with file and line or path, and the exit code of its kind.
+//! Invalid input: one clear message with file and line or path, and the exit code of its kind.
 
 use super::{cli_snapshot, directory, fail};
 
-/// A recipe that runs on the tiny model in a moment, with places to break.
+/// A recipe that runs on the tiny model within a second; tests break parts of it.
 const RECIPE: &str = r#"local env = r1.env {
   format = "retool",
   max_steps = 2,
@@ -150,7 +150,7 @@ fn a_row_without_its_column() {
 }
 
 #[test]
-fn a_row_that_is_no_json() {
+fn a_row_that_is_not_json() {
     cli_snapshot!(
         model,
         { "a.lua" => RECIPE, "tasks.jsonl" => "{\"problem\": \"1+1\"}\n{\"problem\": 2+2}\n" },
@@ -199,7 +199,7 @@ fn truncated_weights() {
 }
 
 #[test]
-fn a_reward_that_is_no_number() {
+fn a_reward_that_is_not_a_number() {
     let nil = broken("return #outcome.text % 2", "return nil");
     cli_snapshot!(model, { "a.lua" => nil, "tasks.jsonl" => TASKS }, ["run", "a.lua"], @"
     exit: 6
@@ -346,7 +346,7 @@ fn settings_of_verl_and_trl_are_refused_with_their_name_in_r1() {
     ");
 }
 
-/// Names of algorithms, losses and KL estimators.
+/// Values of verl's settings: algorithms, losses and KL estimators.
 #[test]
 fn values_of_verl_are_refused_with_their_name_in_r1() {
     let dir = directory(&[("a.lua", RECIPE)], false);
@@ -363,7 +363,7 @@ fn values_of_verl_are_refused_with_their_name_in_r1() {
 }
 
 #[test]
-fn flags_of_the_legacy_chat_are_refused_with_what_to_write() {
+fn flags_of_the_legacy_chat_are_refused_with_the_r1_flag() {
     cli_snapshot!({}, ["infer", "--model", "r1-nano", "--tools", "search"], @"
     exit: 2
     --- stderr
@@ -378,12 +378,12 @@ fn flags_of_the_legacy_chat_are_refused_with_what_to_write() {
     ");
     let error = fail(directory(&[], false).path(), &["infer", "--use-hf-model", "--hf-model-path", "ORG/NAME"]);
     assert!(error.contains("r1 infer --hf ORG/NAME"), "{error}");
-    // The same flag by another name, which works.
+    // An alias of the same flag is accepted.
     let error = fail(directory(&[], false).path(), &["infer", "--model", "r1-nano", "--question", " "]);
     assert!(error.contains("the question is empty"), "{error}");
 }
 
-/// A row that can't be read is found before anything is trained, wherever it is.
+/// An invalid row is found before training, at any position in the dataset.
 #[test]
 fn a_bad_row_deep_in_a_dataset() {
     let rows = |bad: &str| format!("{}{bad}\n", "{\"prompt\": \"Say 1\"}\n".repeat(500));
@@ -420,7 +420,7 @@ fn a_runs_directory_that_cannot_be_made() {
 }
 
 #[test]
-fn nothing_to_ask() {
+fn infer_without_a_question_is_refused() {
     cli_snapshot!(model, {}, ["infer", "--model", "model"], @"
     exit: 2
     --- stderr
@@ -436,7 +436,7 @@ fn nothing_to_ask() {
 }
 
 #[test]
-fn settings_that_do_nothing() {
+fn unused_settings_are_reported() {
     let files = |from: &str, to: &str| broken(from, to);
     cli_snapshot!(model, { "a.lua" => files("steps = 1,", "steps = 1, warmup = 4,"), "tasks.jsonl" => TASKS }, ["run", "a.lua"], @"
     exit: 3
@@ -489,7 +489,7 @@ fn settings_that_do_nothing() {
         0 errors, 1 warning
         "
     );
-    // What is warned of runs.
+    // Warnings about settings of runs.
     cli_snapshot!(
         model,
         { "a.lua" => files("steps = 1,", "steps = 8, warmup = 4,").replace("\"model\" }", "\"model\", max_context = 4096 }"), "tasks.jsonl" => TASKS },

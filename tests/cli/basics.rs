@@ -1,4 +1,4 @@
-//! Help, version, and lines that can't be parsed.
+//! Help, version, and command lines that can't be parsed.
 
 use super::cli_snapshot;
 
@@ -27,21 +27,21 @@ fn help() {
     Usage: r1 [OPTIONS] <COMMAND>
 
     Commands:
-      run          Train a policy with reinforcement learning, as a recipe says
-      sft          Fine-tune a policy on conversations, as a recipe says
-      check        Try a recipe out with scripted replies: what breaks its contract, where, and what to
-                   do
-      infer        Talk to a model, or ask it one question
-      lua          Run a Lua program in the host: tokenizers, templates, models, files
-      repl         Try a script by hand: be the policy, look at states, tokens and rewards, take steps
-                   back, stop at lines
-      replay       Run stored trajectories again, against their record: observations, rewards and
-                   statuses must be the same
-      new          Write a script to begin with, and a test for it
-      rescore      Give stored trajectories the rewards of a changed script, beside the old ones
+      run          Train a policy with reinforcement learning from a recipe
+      sft          Fine-tune a policy on conversations from a recipe
+      check        Test a recipe with scripted replies: report errors with their places and remedies
+      infer        Chat with a model, or ask it one question
+      lua          Run a Lua program with access to tokenizers, templates, models and files
+      repl         Debug a script interactively: reply as the policy, inspect states, tokens and
+                   rewards, undo steps, set breakpoints
+      replay       Replay stored trajectories with their recorded calls and compare observations,
+                   rewards and statuses
+      new          Write a script from a template, and a test for it
+      rescore      Compute the rewards of stored trajectories with a changed script and compare them
+                   with the old ones
       test         Run tests written in Lua
-      doc          Show what scripts can call: a function, a namespace, or all of them
-      completions  Print the script that completes commands, flags, files and settings in a shell
+      doc          Show the Lua functions of r1: one function, a namespace, or all
+      completions  Print a shell's completion script for commands, flags, files and settings
       man          Print the manual page of r1 or of a command, or write all pages
       version      Print the versions of r1 and libtorch, and the device
       help         Print this message or the help of the given subcommand(s)
@@ -52,7 +52,7 @@ fn help() {
 
     Output:
       -q, --quiet     Print warnings and errors only
-          --json      Print one JSON object a line on stdout, for programs
+          --json      Print one JSON object per line on stdout, for programs
           --no-color  Print without colour (NO_COLOR does the same)
 
     Examples:

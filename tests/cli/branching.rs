@@ -1,4 +1,4 @@
-//! Tree sampling on a tiny model: what a run with branches stores and measures, replays, resumes and refuses.
+//! Tree sampling with a tiny model: stored branches, metrics, replay, resume, and refused settings.
 #![allow(clippy::float_cmp)]
 
 use std::collections::HashMap;
@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use super::{directory, fail, r1, succeed};
 
-/// Four replies a try; the env draws numbers of its own, and the view of each step is written by the policy and trained.
+/// Four replies per sample; the env draws random numbers, and the context of each step is written
+/// by the policy and trained.
 const RECIPE: &str = r#"
 return r1.recipe {
   env = r1.env {
@@ -35,7 +36,7 @@ return r1.recipe {
 }
 "#;
 
-/// The metrics of the training steps, times left out.
+/// The metrics of the training steps, without times.
 fn metrics(dir: &Path, run: &str) -> Vec<HashMap<String, Value>> {
     let text = fs::read_to_string(dir.join("runs").join(run).join("metrics.jsonl")).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<HashMap<String, Value>>(line).unwrap());
@@ -62,7 +63,7 @@ fn a_run_with_branches_stores_trees_that_replay() {
         assert_eq!(all.len(), 10);
         for trajectory in &all {
             let parent = trajectory.fork.as_ref().map(|fork| fork.parent.clone());
-            // Roots are samples 0 and 1; the others are dealt to them in turn.
+            // Samples 0 and 1 are roots; the others are assigned to them in turn.
             let wanted = match trajectory.sample {
                 0 | 1 => None,
                 sample => Some(format!("{step}-{}-{}", trajectory.group, sample % 2)),
@@ -76,7 +77,7 @@ fn a_run_with_branches_stores_trees_that_replay() {
             }
         }
     }
-    // The clock was asked, and each branch has its own answers.
+    // The script reads the clock, and each branch has its own recorded answers.
     let replayed = succeed(dir.path(), &["replay", "a"]);
     assert_eq!(replayed, "20 trajectories: every observation, reward and status as recorded\n");
     let rescored = succeed(dir.path(), &["rescore", "a", "--script", "a.lua"]);
@@ -87,7 +88,7 @@ fn a_run_with_branches_stores_trees_that_replay() {
     let number = |name: &str| last[name].as_f64().unwrap();
     assert!(number("rollout/shared_token_share") > 0.1 && number("rollout/forked_at") >= 1.0, "{last:?}");
     assert!(number("mismatch/max_abs") < 1e-4, "{last:?}");
-    // What is shared is no prompt to be computed again either.
+    // Shared steps are not counted as computed prompt tokens.
     let all = trajectories(dir.path(), "a", 2);
     for trajectory in all.iter().filter(|trajectory| trajectory.fork.is_some()) {
         let first = &trajectory.own_steps()[0];
@@ -99,12 +100,12 @@ fn a_run_with_branches_stores_trees_that_replay() {
         );
     }
     let code = "local t = r1.store.trajectories('a', 1)[3] return t.fork.parent, t.fork.step, t.steps[1].text ~= nil";
-    let told = succeed(dir.path(), &["lua", "-e", code]);
-    assert!(told.starts_with("1-0-0") && told.contains("true"), "{told}");
+    let printed = succeed(dir.path(), &["lua", "-e", code]);
+    assert!(printed.starts_with("1-0-0") && printed.contains("true"), "{printed}");
 }
 
 #[test]
-fn branches_branch_off_branches_in_rounds() {
+fn branches_of_branches_are_sampled_in_rounds() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let tree =
         ["trainer.group_size=8", "trainer.branch.roots=1", "trainer.branch.rounds=6", "trainer.branch.at=random"];
@@ -130,35 +131,35 @@ fn branches_branch_off_branches_in_rounds() {
     assert!(last["mismatch/max_abs"].as_f64().unwrap() < 1e-4, "{last:?}");
 }
 
-/// The clock in the observation may tick between two runs, so it is left out here.
+/// The clock in the observation may differ between two runs, so it is removed here.
 fn still() -> String {
     RECIPE.replace(" .. \" \" .. math.floor(r1.clock()) % 10", "")
 }
 
 #[test]
-fn branches_do_not_depend_on_who_else_runs() {
+fn branches_do_not_depend_on_concurrent_trajectories() {
     let dir = directory(&[("a.lua", &still())], true);
     for (name, more) in
         [("one", "rollout.concurrency=1"), ("few", "rollout.concurrency=3"), ("many", "rollout.workers=3")]
     {
         succeed(dir.path(), &["run", "a.lua", "-q", "--name", name, more]);
     }
-    let told = |run: &str| -> Vec<_> {
+    let printed = |run: &str| -> Vec<_> {
         let all = [1, 2].into_iter().flat_map(|step| trajectories(dir.path(), run, step));
         all.map(|t| (t.id.clone(), t.fork.clone(), t.total_reward(), t.steps.last().map(|s| s.response_ids.clone())))
             .collect()
     };
-    assert_eq!(told("one"), told("many"));
-    assert_eq!(told("few"), told("many"));
-    // Stopped and gone on with, it is the run that was not stopped.
+    assert_eq!(printed("one"), printed("many"));
+    assert_eq!(printed("few"), printed("many"));
+    // A run that was stopped and resumed equals one that was not.
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "halves", "trainer.steps=1"]);
     succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/halves", "trainer.steps=2"]);
-    assert_eq!(told("halves"), told("many"));
+    assert_eq!(printed("halves"), printed("many"));
 }
 
-/// Where nothing branches, everything is bit for bit what it is without the setting.
+/// Without branches everything equals a run without the setting, bit for bit.
 #[test]
-fn as_many_roots_as_tries_are_no_branches() {
+fn as_many_roots_as_samples_equals_no_branches() {
     let dir = directory(&[("a.lua", &still())], true);
     for (name, more) in [
         ("off", ["trainer.branch.roots=0", "trainer.estimator=grpo"]),
@@ -176,7 +177,7 @@ fn as_many_roots_as_tries_are_no_branches() {
 }
 
 #[test]
-fn every_kind_of_algorithm_takes_branches() {
+fn every_kind_of_algorithm_trains_on_branches() {
     let dir = directory(&[("a.lua", &still())], true);
     for (name, more) in [
         ("grpo", vec!["trainer.estimator=grpo", "trainer.branch.at=random"]),
@@ -212,7 +213,7 @@ fn every_kind_of_algorithm_takes_branches() {
 }
 
 #[test]
-fn masks_show_what_is_shared() {
+fn check_masks_show_shared_steps_of_branches() {
     let dir = directory(&[("a.lua", &still())], true);
     let text = succeed(dir.path(), &["check", "--masks", "a.lua", "trainer.branch.at=[2]"]);
     assert!(text.contains("4 steps in 1 row, forked from 1-0-0 after 2\n"), "{text}");
@@ -222,7 +223,7 @@ fn masks_show_what_is_shared() {
 }
 
 #[test]
-fn settings_that_can_not_be_are_refused() {
+fn invalid_branching_settings_are_refused() {
     let dir = directory(&[("a.lua", &still())], true);
     let refused = |setting: &str| fail(dir.path(), &["run", "a.lua", "-q", setting]);
     let text = refused("trainer.branch.rots=3");

@@ -1,4 +1,5 @@
-//! `r1 check`: what breaks a recipe's contract is found, with its line; what keeps it passes.
+//! `r1 check`: violations of a recipe's contract are found with their line; a correct recipe
+//! passes.
 
 use std::path::Path;
 
@@ -27,7 +28,7 @@ fn findings(source: &str) -> Vec<String> {
     found
 }
 
-/// A recipe with these parts in the place of sound ones.
+/// A recipe with some parts replaced.
 fn recipe(parts: &[(&str, &str)]) -> String {
     let sound = [
         ("LOCALS", ""),
@@ -54,12 +55,12 @@ fn recipe(parts: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn a_sound_recipe_passes() {
+fn check_passes_for_a_correct_recipe() {
     assert_eq!(findings(&recipe(&[])), Vec::<String>::new());
 }
 
 #[test]
-fn each_broken_promise_is_found_with_its_line() {
+fn check_finds_each_contract_violation_with_its_line() {
     let answer = "for _, result in ipairs(r1.call_tools(action.tool_calls)) do r1.push(state.messages, r1.observation(result)) end";
     let add = "tools = { r1.tool { name = 'add', description = 'Adds', parameters = { a = 'integer' }, run = function(x) return tostring(x.a) end } },";
     let answered = format!(
@@ -133,13 +134,13 @@ fn each_broken_promise_is_found_with_its_line() {
         let found = findings(&source);
         assert!(found.iter().any(|line| line.starts_with(wanted)), "{wanted}\n{found:#?}\n{source}");
     }
-    // With tools that are answered, nothing is left to say.
+    // With tools that are executed, there are no findings.
     let sound = findings(&recipe(&[("TOOLS", add), ("STEP", &answered)]));
     assert_eq!(sound, Vec::<String>::new());
 }
 
 #[test]
-fn an_estimator_is_tried_on_made_up_groups() {
+fn check_runs_an_estimator_on_synthetic_groups() {
     let with = |algorithm: &str, body: &str| {
         let own = format!("advantage = function(group) {body} end, trainer = r1.{algorithm} {{ estimator = 'custom',");
         findings(&recipe(&[]).replace("trainer = r1.grpo {", &own).replace("sampling =", "\n sampling ="))
@@ -152,7 +153,7 @@ fn an_estimator_is_tried_on_made_up_groups() {
         ("return group[1].mean.x", "for a group with rewards that differ: attempt to index nil with 'x'"),
         ("while true do end", "for a group with rewards that differ: advantage used more than 0.5 s of CPU time"),
         (&format!("{list} {{ 1, 2, 3 }} end return list"), "as advantages of trajectory 1, which has 1 steps"),
-        // Divided by the deviation of a uniform group.
+        // Divided by the standard deviation of a uniform group.
         (
             &format!(
                 "local sum, squares = 0, 0 for _, one in ipairs(group) do sum = sum + one.total / #group end
@@ -178,9 +179,9 @@ fn an_estimator_is_tried_on_made_up_groups() {
     assert_eq!(with("ppo", &values), Vec::<String>::new());
 }
 
-/// A row that breaks `reset` is found though it is neither the first, the middle nor the last.
+/// A row that breaks `reset` is found although it is neither the first, the middle nor the last.
 #[test]
-fn rows_between_are_tried_too() {
+fn check_also_tests_rows_between() {
     let broken = recipe(&[
         ("ROW", "return { n = index == 2 and 'two' or index }"),
         ("RESET", "return { n = task.n + 1, messages = { r1.user('Say ' .. task.n) } }"),
@@ -192,9 +193,9 @@ fn rows_between_are_tried_too() {
     );
 }
 
-/// Each loop would cost its limit for every reply, task and machine.
+/// Each endless loop would otherwise reach its limit for every reply, task and machine.
 #[test]
-fn an_endless_loop_is_met_once() {
+fn check_runs_an_endless_loop_only_once() {
     for part in ["RESET", "STEP", "REWARD"] {
         let source = recipe(&[(part, "while true do end"), ("MORE", "limits = { cpu = 0.4 },")]);
         let dir = directory(&[("x.lua", &source)], true);
@@ -206,7 +207,7 @@ fn an_endless_loop_is_met_once() {
 }
 
 #[test]
-fn what_is_found_says_how_to_see_it() {
+fn check_findings_name_the_command_to_reproduce_them() {
     let source = recipe(&[("STEP", "return { done = tonumber(action.text) > 3 }")]);
     cli_snapshot!(model, { "x.lua" => source }, ["check", "x.lua", "policy.model=model"], @r#"
     exit: 6
@@ -242,13 +243,13 @@ fn every_script_of_this_repository_passes() {
         count += 1;
         let script = format!("scripts/{name}");
         let mut args = vec!["check", &script];
-        // Its rows are on the hub; a few in the same format are here.
+        // Its dataset is on the Hub; a few rows in the same format are used here.
         if name == "retool_sft.lua" {
             args.push("data.train=tests/golden/sft/retool.jsonl");
         }
         let output = r1(root, &args).output().unwrap();
         let text = shown(root, &output);
-        assert!(output.status.success() && text.ends_with("nothing was found to be wrong"), "{text}");
+        assert!(output.status.success() && text.ends_with("no problems found"), "{text}");
     }
     assert!(count >= 2);
 }
@@ -262,13 +263,14 @@ fn new_scripts_pass_their_check_and_their_tests() {
         assert!(output.status.success(), "{}", shown(dir.path(), &output));
         let output = r1(dir.path(), &["check", &format!("{name}.lua")]).output().unwrap();
         let text = shown(dir.path(), &output);
-        assert!(output.status.success() && text.ends_with("nothing was found to be wrong"), "{template}: {text}");
+        assert!(output.status.success() && text.ends_with("no problems found"), "{template}: {text}");
     }
     let output = r1(dir.path(), &["test", "made"]).output().unwrap();
     assert!(output.status.success(), "{}", shown(dir.path(), &output));
     let again = r1(dir.path(), &["new", "made/my_tool"]).output().unwrap();
-    assert!(shown(dir.path(), &again).contains("the file is there already"), "{}", shown(dir.path(), &again));
-    // Files for editors: written once, in the folder that was worked in, and never over what is there.
+    assert!(shown(dir.path(), &again).contains("the file exists already"), "{}", shown(dir.path(), &again));
+    // Files for editors are written once, in the current directory, and existing files are not
+    // overwritten.
     let types = std::fs::read_to_string(dir.path().join(".r1/types/r1.d.luau")).unwrap();
     assert!(types == r1::script::docs::luau() && !dir.path().join("made/.luaurc").exists());
     let luarc = std::fs::read(dir.path().join(".luarc.json")).unwrap();
@@ -286,7 +288,7 @@ fn new_scripts_pass_their_check_and_their_tests() {
 }
 
 #[test]
-fn the_environment_of_evaluation_is_tried() {
+fn check_tests_the_evaluation_environment() {
     let script = r#"
 return r1.recipe {
   env = r1.env { format = "retool" },
@@ -314,7 +316,7 @@ return r1.recipe {
 }
 
 #[test]
-fn the_model_is_tried_when_asked() {
+fn check_rolls_out_the_model_with_the_flag() {
     let dir = directory(&[("x.lua", &recipe(&[("REWARD", "return 1")]))], true);
     let output = r1(dir.path(), &["check", "x.lua", "--model", "policy.model=model"]).output().unwrap();
     let text = shown(dir.path(), &output);

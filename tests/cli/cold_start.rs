@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::run_files::files;
 use super::{directory, fail, r1, succeed};
 
 const RECIPE: &str = r#"
@@ -41,21 +42,10 @@ fn metrics(run: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Every file of checkpoints and of the best model below a run, with its bytes.
+/// The files of all checkpoints and of the best model of a run, with their bytes.
 fn kept(run: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    let mut folders = vec![run.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.strip_prefix(run).unwrap().display().to_string();
-            if path.is_dir() {
-                folders.push(path);
-            } else if name.contains("checkpoints/") || name.contains("best/") {
-                found.insert(name, fs::read(path).unwrap());
-            }
-        }
-    }
+    let mut found = files(run);
+    found.retain(|name, _| name.contains("checkpoints/") || name.contains("best/"));
     found
 }
 
@@ -67,7 +57,7 @@ fn same(a: &Path, b: &Path) {
     }
 }
 
-/// Runs until a file is there, and ends the process as a crash does.
+/// Runs until a file exists, then kills the process.
 fn killed_at(dir: &Path, args: &[&str], file: &Path) {
     killed(r1(dir, args), file);
 }
@@ -84,26 +74,27 @@ pub(super) fn killed(mut command: Command, file: &Path) {
 }
 
 #[test]
-fn one_recipe_is_supervised_training_and_then_reinforcement_learning() {
+fn a_cold_start_recipe_runs_sft_and_then_rl() {
     let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS)], true);
     let text = succeed(dir.path(), &["run", "a.lua", "--name", "whole"]);
     assert!(text.contains("Cold start") && text.contains("held-out loss"), "{text}");
     let whole = dir.path().join("runs/whole");
     assert_eq!(metrics(&whole.join("sft")).iter().filter(|line| line.get("sft/loss").is_some()).count(), 3);
     assert!(whole.join("sft/best/model.safetensors").is_file());
-    // The first step starts from the best model of the cold start, which is the reference policy as well.
+    // The first step starts from the best model of the cold start, which is also the reference
+    // policy.
     let steps: Vec<Value> = metrics(&whole).into_iter().filter(|line| line.get("policy/version").is_some()).collect();
     assert_eq!(steps.len(), 2);
     assert!(steps[0]["kl/mean"].as_f64().unwrap().abs() < 1e-6);
 
-    // `r1 sft` runs that part alone, to the same bytes; settings go by the same names.
+    // `r1 sft` runs only the cold start and gives the same bytes; settings have the same names.
     succeed(dir.path(), &["sft", "a.lua", "-q", "--name", "alone"]);
     let weights = |path: &Path| fs::read(path.join("model.safetensors")).unwrap();
     let last = "checkpoints/step-000003";
     assert!(weights(&whole.join("sft").join(last)) == weights(&dir.path().join("runs/alone").join(last)));
     succeed(dir.path(), &["sft", "a.lua", "-q", "--name", "short", "cold_start.trainer.steps=1"]);
     assert!(!dir.path().join("runs/short").join(last).exists());
-    // The same as a recipe in a file of its own.
+    // The same as a separate recipe.
     let own = "return r1.recipe {\n env = r1.env { format = 'hermes' }, policy = { model = 'model' }, seed = 4,\n data = { train = 'train.jsonl', eval = { { prompt = 'Say 9', completion = 'I say 9' } } },\n trainer = r1.sft { steps = 3, batch_size = 2, lr = 1e-3, warmup = 0 },\n eval = { every = 1 }, checkpoint = { every = 1, keep = 0 } }";
     fs::write(dir.path().join("own.lua"), own).unwrap();
     let start = RECIPE.find("  cold_start = ").unwrap();
@@ -115,7 +106,7 @@ fn one_recipe_is_supervised_training_and_then_reinforcement_learning() {
 }
 
 #[test]
-fn a_run_that_was_killed_goes_on_in_its_phase() {
+fn a_killed_cold_start_run_resumes_in_its_phase() {
     let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS)], true);
     let runs = dir.path().join("runs");
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "whole"]);
@@ -136,13 +127,13 @@ fn a_run_that_was_killed_goes_on_in_its_phase() {
             assert_eq!(best, Some(of_best()));
         }
     }
-    // Without a step of reinforcement learning, and with a longer cold start: it goes on there.
+    // Without a step of reinforcement learning and with a longer cold start, it continues there.
     succeed(dir.path(), &["sft", "a.lua", "-q", "--name", "parts", "cold_start.trainer.steps=3", "seed=4"]);
     succeed(dir.path(), &["sft", "a.lua", "-q", "--resume", "parts"]);
 }
 
 #[test]
-fn a_new_model_is_made_and_trained_in_one_recipe() {
+fn a_new_model_is_created_and_trained_in_one_recipe() {
     let init = r"policy = { init = {
       hidden_size = 16, intermediate_size = 32, num_hidden_layers = 1, num_attention_heads = 2,
       num_key_value_heads = 1, max_position_embeddings = 128, vocab_size = 272, tokenizer_rows = 3,
@@ -153,14 +144,14 @@ fn a_new_model_is_made_and_trained_in_one_recipe() {
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "a", "trainer.steps=1"]);
     assert!(dir.path().join("runs/a/sft/init/model.safetensors").is_file());
     succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "a", "trainer.steps=2"]);
-    // An adapter on what the cold start made.
+    // An adapter on the model of the cold start.
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "b", "policy.lora.rank=2"]);
     assert!(dir.path().join("runs/b/checkpoints/step-000002/adapter_model.safetensors").is_file());
     assert!(dir.path().join("runs/b/sft/checkpoints/step-000003/model.safetensors").is_file());
 }
 
 #[test]
-fn both_parts_are_checked_before_anything_runs() {
+fn both_phases_are_checked_before_a_cold_start() {
     let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS)], true);
     let text = succeed(dir.path(), &["check", "a.lua"]);
     assert!(text.contains("cold start: 4 conversations") || text.contains("cold start: 3 conversations"), "{text}");
@@ -208,11 +199,11 @@ fn both_parts_are_checked_before_anything_runs() {
     fs::write(dir.path().join("b.lua"), sft).unwrap();
     let error = fail(dir.path(), &["sft", "b.lua", "-q"]);
     assert!(error.contains("`cold_start` comes before reinforcement learning"), "{error}");
-    // A row that is no conversation is found by the check.
+    // A row that is not a conversation is found by the check.
     fs::write(dir.path().join("train.jsonl"), "{\"messages\": [{\"role\": \"bot\", \"content\": \"x\"}]}\n").unwrap();
-    let told = r1(dir.path(), &["check", "a.lua"]).output().unwrap();
-    let told = String::from_utf8(told.stdout).unwrap();
-    assert!(told.contains("cold_start: ") && told.contains("train.jsonl:1"), "{told}");
+    let printed = r1(dir.path(), &["check", "a.lua"]).output().unwrap();
+    let printed = String::from_utf8(printed.stdout).unwrap();
+    assert!(printed.contains("cold_start: ") && printed.contains("train.jsonl:1"), "{printed}");
 }
 
 /// The memory of both parts, and of the one that takes more.

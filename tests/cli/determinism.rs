@@ -1,4 +1,4 @@
-//! Equal seeds give equal weights, whatever is sampled beside a trajectory.
+//! Equal seeds give equal weights, independent of the number of concurrent trajectories.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ return r1.recipe {
 "#;
 
 #[test]
-fn an_adapter_does_not_depend_on_how_many_trajectories_are_sampled_at_once() {
+fn an_adapter_does_not_depend_on_rollout_concurrency() {
     let dir = directory(&[("a.lua", RECIPE)], false);
     let adapter = |name: &str, concurrency: usize| {
         let concurrency = format!("rollout.concurrency={concurrency}");

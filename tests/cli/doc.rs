@@ -116,15 +116,15 @@ fn a_setting_and_a_section() {
     trainer.kl.target            0       Target KL of an adaptive coefficient; 0 is a fixed coefficient.
     trainer.kl.horizon           10000   Trajectories over which the coefficient adapts.
     "#);
-    // Reinforcement learning and supervised fine-tuning have one each.
+    // Reinforcement learning and supervised fine-tuning each have one.
     let both = super::succeed(std::path::Path::new("."), &["doc", "trainer.lr"]);
     assert!(both.contains("default  1e-6") && both.contains("trainer.lr (sft)") && both.contains("1e-5"), "{both}");
     // A function and a section of settings.
     let env = super::succeed(std::path::Path::new("."), &["doc", "env"]);
     assert!(env.starts_with("r1.env(") && env.contains("env.max_steps"), "{env}");
     let json = super::succeed(std::path::Path::new("."), &["doc", "limits.cpu", "--json"]);
-    let told: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((&told[0]["unit"], &told[0]["default"]), (&"seconds".into(), &"1".into()));
+    let printed: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&printed[0]["unit"], &printed[0]["default"]), (&"seconds".into(), &"1".into()));
     let near = super::fail(std::path::Path::new("."), &["doc", "trainer.leraning_rate"]);
     assert!(near.contains("there is no function, type or setting"), "{near}");
 }
@@ -146,7 +146,7 @@ fn names_that_do_not_exist() {
 }
 
 #[test]
-fn the_same_for_programs() {
+fn doc_output_as_json() {
     cli_snapshot!(["doc", "r1.clock", "--json"], @r#"
     exit: 0
     --- stdout

@@ -1,14 +1,15 @@
-//! The commands of README.md, run in order in a directory with the repository's scripts, with settings that make them
-//! short. src/cli/documented.rs checks the commands of all pages with the parser.
+//! Runs the commands of README.md in order, in a directory with the repository's scripts, with
+//! settings that shorten them. src/cli/documented.rs checks the commands of all pages with the
+//! parser.
 
 use std::path::Path;
 
 use super::{r1, shown};
 
-/// Commands that reach other hosts: the parser checks them.
+/// Commands that access other hosts: only the parser checks them.
 const OUTSIDE: [&str; 3] = ["--hf ", "--api-base ", "Qwen/"];
 
-/// Commands by their beginning, and what makes them short.
+/// Prefixes of commands, and the settings that shorten them.
 const SHORT: [(&str, &[&str]); 4] = [
     (
         "r1 run",
@@ -32,7 +33,7 @@ const SHORT: [(&str, &[&str]); 4] = [
     ("r1 infer", &["--max-new-tokens=4"]),
 ];
 
-/// The `r1` commands of README's fenced blocks, without their remarks.
+/// The `r1` commands in README's fenced blocks, without their comments.
 fn commands() -> Vec<String> {
     let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
     let mut commands: Vec<String> = Vec::new();
@@ -55,13 +56,13 @@ fn commands() -> Vec<String> {
 
 #[cfg(unix)]
 #[test]
-fn the_commands_of_the_readme_work() {
+fn the_commands_of_the_readme_run() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let dir = tempfile::tempdir().unwrap();
     for folder in ["scripts", "models"] {
         std::os::unix::fs::symlink(root.join(folder), dir.path().join(folder)).unwrap();
     }
-    // Modules are looked for beside the script, and not through links.
+    // Modules are searched next to the script, without following links.
     std::fs::create_dir(dir.path().join("lib")).unwrap();
     std::fs::copy(root.join("scripts/lib/problems.lua"), dir.path().join("lib/problems.lua")).unwrap();
     std::fs::copy(root.join("scripts/retool.lua"), dir.path().join("new.lua")).unwrap();
@@ -70,11 +71,11 @@ fn the_commands_of_the_readme_work() {
         if OUTSIDE.iter().any(|outside| command.contains(outside)) {
             continue;
         }
-        // The run that the README speaks of is longer than the one here.
+        // README's run is longer than the one here.
         let typed = command.replace("12-3-0", "1-0-0");
         let mut words: Vec<String> = Vec::new();
         for (index, part) in typed.split(['"', '\'']).enumerate() {
-            // Quotes are not nested there, but for the program of `r1 lua`.
+            // Quotes are not nested there, except in the program of `r1 lua`.
             if typed.starts_with("r1 lua") {
                 words = vec!["lua".into(), "-e".into(), "return r1.model(\"r1-nano\"):config()".into()];
                 break;
@@ -87,7 +88,7 @@ fn the_commands_of_the_readme_work() {
         }
         words.retain(|word| word != "r1");
         let short = SHORT.iter().find(|(begin, _)| typed.starts_with(begin)).map_or(&[][..], |(_, more)| more);
-        // What is short for all recipes takes precedence over the README's settings of sizes, not of algorithms.
+        // Shortened sizes take precedence over README's settings of sizes, but not of algorithms.
         words.extend(short.iter().map(|word| (*word).to_owned()));
         if typed.starts_with("r1 infer") && !typed.contains(" -p ") {
             words.extend(["-p", "What is 2 + 2?"].map(str::to_owned));

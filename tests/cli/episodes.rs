@@ -1,4 +1,4 @@
-//! Whole runs of environments whose trajectories reach their limits.
+//! Runs of environments whose trajectories reach their limits.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{directory, fail, r1, succeed};
 
-/// Never ends by itself: the context of 96 tokens is full after a few steps.
+/// The env never ends: the context of 96 tokens is full after a few steps.
 const ENDLESS: &str = r#"
 return r1.recipe {
   env = r1.env {
@@ -32,7 +32,7 @@ return r1.recipe {
 }
 "#;
 
-/// The numbers of the last training step.
+/// The metrics of the last training step.
 fn metrics(run: &Path) -> HashMap<String, Value> {
     let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
     let mut lines = text.lines().map(|line| serde_json::from_str::<HashMap<String, Value>>(line).unwrap());
@@ -44,7 +44,7 @@ fn stored(run: &Path, step: u64) -> Vec<::r1::mdp::Trajectory> {
 }
 
 #[test]
-fn a_full_context_is_scored_and_learned_from() {
+fn a_full_context_is_scored_and_trained_on() {
     for algorithm in ["grpo", "ppo"] {
         let dir = directory(&[("a.lua", ENDLESS)], true);
         let algorithm = format!("trainer.algorithm={algorithm}");
@@ -73,9 +73,10 @@ fn a_full_context_is_scored_and_learned_from() {
     assert!(error.contains("`env.on_overflow` is \"stop\"; it is one of `end`, `fail`"), "{error}");
 }
 
-/// First prompts that do not fit: nothing is sampled, and the others are learned from.
+/// First prompts that do not fit: nothing is sampled for them, and the other trajectories are
+/// trained on.
 #[test]
-fn trajectories_without_a_step_break_no_loop() {
+fn trajectories_without_a_step_do_not_stop_training() {
     for algorithm in ["trainer.algorithm=grpo", "trainer.algorithm=ppo"] {
         let script = ENDLESS.replace("words = 1", "words = n % 2 == 0 and 1 or 400");
         let dir = directory(&[("a.lua", &script)], true);
@@ -104,9 +105,10 @@ fn sampled_tokens_of_a_trajectory_have_a_limit() {
     }
 }
 
-/// Process rewards of malformed calls are shaped as such: PRIME makes their size irrelevant, and nothing else does.
+/// Process rewards of malformed calls are shaped as such: PRIME makes their scale irrelevant,
+/// nothing else does.
 #[test]
-fn penalties_of_calls_are_process_rewards() {
+fn penalties_of_malformed_calls_are_process_rewards() {
     let script = ENDLESS
         .replace(
             "      return { reward = #action.text % 2 }",
@@ -130,7 +132,8 @@ fn penalties_of_calls_are_process_rewards() {
     assert!(plain > 2.0 * large, "{plain} {large}");
 }
 
-/// A missing grant is the recipe's fault: it is reported once, is not sampled again, and `r1 check` finds it.
+/// A missing grant is an error of the recipe: it is reported once, not retried, and found by `r1
+/// check`.
 #[test]
 fn a_missing_grant_is_an_error_of_the_recipe() {
     let script = ENDLESS

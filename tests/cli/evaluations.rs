@@ -1,4 +1,4 @@
-//! Stored trajectories of evaluations: which there are, and that they replay as they ran.
+//! Stored trajectories of evaluations: which are stored, and their replay.
 
 use std::path::Path;
 
@@ -8,7 +8,8 @@ use r1::store::read_trajectories;
 use super::run_files::files;
 use super::{directory, fail, succeed};
 
-/// The evaluation has an environment, limits and rows of its own, so that nothing of the training can stand in for it.
+/// The evaluation has its own environment, limits and rows, which differ from those of the
+/// training.
 const RECIPE: &str = r#"
 local function env(word, steps)
   return r1.env {
@@ -50,8 +51,8 @@ fn trajectories_of_evaluations_are_stored_and_replay() {
     assert!(before[0].steps.iter().all(|step| (1..=5).contains(&step.response_ids.len())), "{before:?}");
 
     let same = |ids: &[&str], count: &str| {
-        let told = succeed(dir.path(), &[&["replay", "a", "-q"], ids].concat());
-        assert_eq!(told, format!("{count}: every observation, reward and status as recorded\n"), "{ids:?}");
+        let printed = succeed(dir.path(), &[&["replay", "a", "-q"], ids].concat());
+        assert_eq!(printed, format!("{count}: every observation, reward and status as recorded\n"), "{ids:?}");
     };
     same(&[], "8 trajectories");
     same(&["eval"], "9 trajectories");
@@ -76,7 +77,7 @@ fn trajectories_of_evaluations_are_stored_and_replay() {
     assert!(refused.contains("there is no split `evl`"), "{refused}");
 }
 
-/// Without the number of prompt tokens that were computed, which depends on which request came first.
+/// Without the number of computed prompt tokens, which depends on the order of requests.
 fn timeless(mut trajectories: Vec<Trajectory>) -> Vec<Trajectory> {
     trajectories.iter_mut().flat_map(|one| &mut one.steps).for_each(|step| step.prefilled = 0);
     trajectories
@@ -99,7 +100,7 @@ fn an_evaluation_is_stored_the_same_by_a_resumed_run() {
         assert_eq!(whole.len(), 5);
         assert!(whole == parts, "step {step}");
     }
-    // Storing changes nothing else, and can be switched off.
+    // Storing changes nothing else, and can be disabled.
     train("none", &["trainer.steps=4", "eval.store=0"]);
     assert!(!dir.path().join("runs/none/evaluations").exists());
     let last = |name: &str| files(&super::run_files::checkpoint(&dir.path().join("runs").join(name), 4));

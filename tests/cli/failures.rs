@@ -1,10 +1,11 @@
-//! What a run tells of trajectories that fail: each cause once, with its line and the command that repeats it.
+//! Reports of failed trajectories: each cause once, with its line and the command to reproduce it.
 
 use serde_json::Value;
 
 use super::{directory, r1, shown};
 
-/// Fails for every second row, in a function that a tool's `run` calls, and says another number each time.
+/// Fails for every second row, in a function called by a tool's `run`, with a different number each
+/// time.
 const RECIPE: &str = r#"
 local function look(task)
   if task.n % 2 == 0 then error("row " .. task.n .. " is odd in its way") end
@@ -30,7 +31,7 @@ return r1.recipe {
 "#;
 
 #[test]
-fn a_cause_is_told_once_with_its_line_its_frames_and_its_command() {
+fn a_failure_cause_is_reported_once_with_its_line_frames_and_command() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let output = r1(dir.path(), &["run", "a.lua", "-q"]).output().unwrap();
     assert!(output.status.success(), "{}", shown(dir.path(), &output));
@@ -59,7 +60,7 @@ fn a_cause_is_told_once_with_its_line_its_frames_and_its_command() {
 }
 
 #[test]
-fn a_cause_is_an_event_for_programs() {
+fn a_failure_cause_is_a_json_event() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let output = r1(dir.path(), &["run", "a.lua", "--json"]).output().unwrap();
     let stdout = String::from_utf8(output.stdout).unwrap();
@@ -75,9 +76,9 @@ fn a_cause_is_an_event_for_programs() {
     assert!(failures[0]["seed"].is_u64() && failures[0]["error"].as_str().unwrap().contains("--> a.lua:3"));
 }
 
-/// A step in which most fail is stored before the run ends, so that it can be looked at.
+/// A step in which most trajectories fail is stored before the run ends.
 #[test]
-fn what_stopped_a_run_is_stored() {
+fn the_failed_step_that_stopped_a_run_is_stored() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let output = r1(dir.path(), &["run", "a.lua", "-q", "rollout.max_failure_rate=0.4"]).output().unwrap();
     assert_eq!(output.status.code(), Some(6), "{}", shown(dir.path(), &output));

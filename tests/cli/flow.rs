@@ -1,8 +1,9 @@
-//! Flows in whole runs: the same weights as the environment that does the same, evaluation, replays, mixtures, the prompt.
+//! Flows in runs: the same weights as the equivalent environment, evaluation, replays, mixtures,
+//! the prompt.
 
 use super::{directory, r1, shown};
 
-/// An environment and a flow that do the same.
+/// An environment and an equivalent flow.
 const SAME: &str = r#"
 local kinds = {
   env = r1.env {
@@ -54,7 +55,7 @@ fn ran(dir: &std::path::Path, args: &[&str]) -> String {
 }
 
 #[test]
-fn a_run_with_a_flow_gives_the_weights_of_the_environment_that_does_the_same() {
+fn a_flow_gives_the_weights_of_the_equivalent_environment() {
     let trainers = [
         ("grpo", "r1.grpo { steps = 2, groups_per_step = 2, group_size = 3, lr = 1e-3, warmup = 0 }"),
         ("ppo", "r1.ppo { steps = 2, groups_per_step = 2, group_size = 2, lr = 1e-3, warmup = 0 }"),
@@ -72,12 +73,12 @@ fn a_run_with_a_flow_gives_the_weights_of_the_environment_that_does_the_same() {
             std::fs::read(newest.join("model.safetensors")).unwrap()
         };
         assert!(weights("env") == weights("flow"), "{name}");
-        // What was stored runs again, and can be rescored.
-        let told = ran(dir.path(), &["replay", "runs/flow"]);
-        assert!(told.contains("every observation, reward and status as recorded"), "{told}");
+        // Stored trajectories can be replayed and rescored.
+        let printed = ran(dir.path(), &["replay", "runs/flow"]);
+        assert!(printed.contains("every observation, reward and status as recorded"), "{printed}");
         if name == "grpo" {
-            let told = ran(dir.path(), &["rescore", "runs/flow", "--script", "flow.lua"]);
-            assert!(!told.contains("error"), "{told}");
+            let printed = ran(dir.path(), &["rescore", "runs/flow", "--script", "flow.lua"]);
+            assert!(!printed.contains("error"), "{printed}");
         }
     }
 }
@@ -148,24 +149,27 @@ fn evaluation_has_a_flow_of_its_own() {
 }
 
 #[test]
-fn rows_choose_between_an_environment_and_a_flow() {
+fn rows_select_an_environment_or_a_flow() {
     let trainer = "r1.grpo { steps = 2, groups_per_step = 4, group_size = 2, lr = 1e-3, warmup = 0 }";
     let mixed = source("envs = kinds", trainer);
     let dir = directory(&[("mixed.lua", &mixed)], true);
     ran(dir.path(), &["run", "mixed.lua", "--name", "mixed"]);
-    let told = ran(dir.path(), &["replay", "runs/mixed"]);
-    assert!(told.contains("16 trajectories: every observation, reward and status as recorded"), "{told}");
+    let printed = ran(dir.path(), &["replay", "runs/mixed"]);
+    assert!(printed.contains("16 trajectories: every observation, reward and status as recorded"), "{printed}");
     ran(dir.path(), &["check", "mixed.lua"]);
 }
 
 #[test]
-fn a_flow_is_checked_stepped_through_and_not_chatted_with() {
+fn flows_work_in_check_and_repl_but_not_in_infer() {
     let flow = source("env = kinds.flow", "r1.grpo { steps = 1 }");
     let dir = directory(&[("flow.lua", &flow)], true);
     ran(dir.path(), &["check", "flow.lua"]);
     let output = r1(dir.path(), &["infer", "--model", "model", "--script", "flow.lua", "-p", "hi"]).output().unwrap();
-    let told = shown(dir.path(), &output);
-    assert!(told.contains("it is a flow, which drives its own conversations") && told.contains("r1 repl"), "{told}");
+    let printed = shown(dir.path(), &output);
+    assert!(
+        printed.contains("it is a flow, which drives its own conversations") && printed.contains("r1 repl"),
+        "{printed}"
+    );
     std::fs::write(
         dir.path().join("typed"),
         ":step one\n:step two\n:undo\n:step other\n:fork b\n:step last\n:reward\n",
@@ -173,7 +177,7 @@ fn a_flow_is_checked_stepped_through_and_not_chatted_with() {
     .unwrap();
     let input = std::fs::File::open(dir.path().join("typed")).unwrap();
     let output = r1(dir.path(), &["repl", "flow.lua", "seed=4"]).stdin(input).output().unwrap();
-    let told = shown(dir.path(), &output);
-    assert!(output.status.success() && told.contains("step 2: reward +0.05"), "{told}");
-    assert!(told.contains("terminated after 3 steps: reward +1.12"), "{told}");
+    let printed = shown(dir.path(), &output);
+    assert!(output.status.success() && printed.contains("step 2: reward +0.05"), "{printed}");
+    assert!(printed.contains("terminated after 3 steps: reward +1.12"), "{printed}");
 }

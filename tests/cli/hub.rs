@@ -1,4 +1,4 @@
-//! Models of the hub, fetched from a server in this process.
+//! Models and datasets from the Hub, downloaded from a server in this process.
 
 #[path = "../../src/hub/tests/server.rs"]
 pub(crate) mod server;
@@ -6,11 +6,11 @@ pub(crate) mod server;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use server::{Answer, Repo, Server};
+use server::{Repo, Response, Server};
 
 use super::{directory, r1, shown, tiny_model};
 
-/// A hub that has the smallest model there can be.
+/// A Hub with the tiny model.
 fn repo() -> Repo {
     let mut repo = Repo::new(&[("README.md", b"# Tiny"), ("pytorch_model.bin", b"a pickle")]);
     for entry in std::fs::read_dir(tiny_model()).unwrap() {
@@ -20,7 +20,7 @@ fn repo() -> Repo {
     repo
 }
 
-/// `r1` that knows of no hub but `server`, with a cache in `dir`.
+/// `r1` with `server` as its Hub and a cache in `dir`.
 fn with_hub(dir: &Path, server: &Server, args: &[&str]) -> Command {
     let mut command = r1(dir, args);
     for variable in ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN"] {
@@ -30,12 +30,12 @@ fn with_hub(dir: &Path, server: &Server, args: &[&str]) -> Command {
     command
 }
 
-fn said(dir: &Path, server: &Server, output: &Output) -> String {
+fn without_url(dir: &Path, server: &Server, output: &Output) -> String {
     shown(dir, output).replace(&server.url, "HUB")
 }
 
 #[test]
-fn a_recipe_trains_a_model_of_the_hub() {
+fn a_recipe_trains_a_model_from_the_hub() {
     let recipe = r#"
         local env = r1.env {
           format = "retool", max_steps = 1,
@@ -51,17 +51,17 @@ fn a_recipe_trains_a_model_of_the_hub() {
     let server = Server::start(repo());
     let run = ["run", "a.lua", "policy.model=org/tiny@main"];
     let output = with_hub(dir.path(), &server, &run).output().unwrap();
-    let text = said(dir.path(), &server, &output);
+    let text = without_url(dir.path(), &server, &output);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("fetching org/tiny: "), "{text}");
     assert!(dir.path().join("runs/a/checkpoints/step-000001/model.safetensors").is_file());
-    assert!(!server.asked().iter().any(|asked| asked.path.contains(".bin")));
-    // Without network, and asked to be without, what was fetched will do.
-    let before = server.asked().len();
+    assert!(!server.requests().iter().any(|request| request.path.contains(".bin")));
+    // Offline, and with HF_HUB_OFFLINE, the cached files are used.
+    let before = server.requests().len();
     let output = with_hub(dir.path(), &server, &run).env("HF_HUB_OFFLINE", "1").output().unwrap();
-    assert!(output.status.success(), "{}", said(dir.path(), &server, &output));
-    assert_eq!(server.asked().len(), before);
-    // The run knows the commit, and so does an adapter, which resumes on the model of that commit.
+    assert!(output.status.success(), "{}", without_url(dir.path(), &server, &output));
+    assert_eq!(server.requests().len(), before);
+    // The run stores the commit, and so does an adapter, which resumes on the model of that commit.
     let json = |path: &str| -> serde_json::Value {
         serde_json::from_slice(&std::fs::read(dir.path().join("runs").join(path)).unwrap()).unwrap()
     };
@@ -71,7 +71,7 @@ fn a_recipe_trains_a_model_of_the_hub() {
     for more in [&["policy.lora.rank=2", "--name", "lora"][..], &["--resume", "lora", "trainer.steps=2"]] {
         let output =
             with_hub(dir.path(), &server, &[&run[..], more].concat()).env("HF_HUB_OFFLINE", "1").output().unwrap();
-        assert!(output.status.success(), "{}", said(dir.path(), &server, &output));
+        assert!(output.status.success(), "{}", without_url(dir.path(), &server, &output));
     }
     let adapter = json("lora/checkpoints/step-000002/adapter_config.json");
     assert_eq!(
@@ -81,10 +81,10 @@ fn a_recipe_trains_a_model_of_the_hub() {
 }
 
 #[test]
-fn two_processes_fetch_a_model_once() {
+fn two_processes_download_a_model_once() {
     let dir = directory(&[], false);
-    let server = Server::changed(repo(), |asked, _, mut answer| {
-        if asked.at_store {
+    let server = Server::changed(repo(), |request, _, mut answer| {
+        if request.at_file_server {
             answer.pieces = answer.body.chunks(4096).map(<[u8]>::to_vec).collect();
         }
         answer
@@ -98,13 +98,13 @@ fn two_processes_fetch_a_model_once() {
         .collect();
     for child in children {
         let output = child.wait_with_output().unwrap();
-        assert!(output.status.success(), "{}", said(dir.path(), &server, &output));
+        assert!(output.status.success(), "{}", without_url(dir.path(), &server, &output));
     }
     assert_eq!(server.lines(true).len(), 1, "{:?}", server.lines(true));
 }
 
 #[test]
-fn programs_take_tokenizers_and_templates_of_the_hub_without_weights() {
+fn lua_programs_load_tokenizers_and_templates_from_the_hub_without_weights() {
     let dir = directory(&[], false);
     let server = Server::start(repo());
     let code = "local t = r1.text.tokenizer('org/tiny@main')
@@ -113,19 +113,19 @@ fn programs_take_tokenizers_and_templates_of_the_hub_without_weights() {
                 local ids = template:encode(messages, { add_generation_prompt = true })
                 return t:decode(ids) == template:render(messages, { add_generation_prompt = true }), template:format()";
     let output = with_hub(dir.path(), &server, &["lua", "-e", code, "--quiet"]).output().unwrap();
-    assert_eq!(said(dir.path(), &server, &output), "exit: 0\n--- stdout\ntrue\nhermes");
-    assert!(!server.asked().iter().any(|asked| asked.path.contains("safetensors")), "{:?}", server.asked());
-    // The cache is enough afterwards.
+    assert_eq!(without_url(dir.path(), &server, &output), "exit: 0\n--- stdout\ntrue\nhermes");
+    assert!(!server.requests().iter().any(|request| request.path.contains("safetensors")), "{:?}", server.requests());
+    // The cached files are enough afterwards.
     let output = with_hub(dir.path(), &server, &["lua", "-e", code]).env("HF_HUB_OFFLINE", "1").output().unwrap();
-    assert_eq!(said(dir.path(), &server, &output), "exit: 0\n--- stdout\ntrue\nhermes");
-    // The weights are fetched for whoever computes.
+    assert_eq!(without_url(dir.path(), &server, &output), "exit: 0\n--- stdout\ntrue\nhermes");
+    // The weights are downloaded when they are needed.
     let code = "return #r1.model('org/tiny@main'):logprobs({ 1, 2, 3 })";
     let output = with_hub(dir.path(), &server, &["lua", "-e", code, "--quiet"]).output().unwrap();
-    assert_eq!(said(dir.path(), &server, &output), "exit: 0\n--- stdout\n2");
-    assert!(server.asked().iter().any(|asked| asked.path.contains("safetensors")), "{:?}", server.asked());
+    assert_eq!(without_url(dir.path(), &server, &output), "exit: 0\n--- stdout\n2");
+    assert!(server.requests().iter().any(|request| request.path.contains("safetensors")), "{:?}", server.requests());
     let code = "return r1.text.tokenizer('org/other')";
     let output = with_hub(dir.path(), &server, &["lua", "-e", code]).env("HF_HUB_OFFLINE", "1").output().unwrap();
-    insta::assert_snapshot!(said(dir.path(), &server, &output), @r"
+    insta::assert_snapshot!(without_url(dir.path(), &server, &output), @r"
     exit: 5
     --- stderr
     error: `org/other` is not in the cache, or not all of it, and HF_HUB_OFFLINE is set
@@ -135,11 +135,11 @@ fn programs_take_tokenizers_and_templates_of_the_hub_without_weights() {
 }
 
 #[test]
-fn a_model_that_may_not_be_read() {
+fn a_gated_or_private_model_is_an_error() {
     let dir = directory(&[], false);
-    let server = Server::changed(repo(), |_, _, _| Answer::new(401, "").with("X-Error-Code", "RepoNotFound"));
+    let server = Server::changed(repo(), |_, _, _| Response::new(401, "").with("X-Error-Code", "RepoNotFound"));
     let output = with_hub(dir.path(), &server, &["infer", "--hf", "org/secret@v1", "-p", "Hello"]).output().unwrap();
-    insta::assert_snapshot!(said(dir.path(), &server, &output), @r"
+    insta::assert_snapshot!(without_url(dir.path(), &server, &output), @r"
     exit: 5
     --- stderr
     error: there is no model `org/secret` on HUB
@@ -148,7 +148,7 @@ fn a_model_that_may_not_be_read() {
 }
 
 #[test]
-fn a_recipe_trains_on_a_dataset_of_the_hub() {
+fn a_recipe_trains_on_a_dataset_from_the_hub() {
     let recipe = r#"
         return r1.recipe {
           env = r1.env { format = "retool", max_steps = 1 },
@@ -167,7 +167,7 @@ fn a_recipe_trains_on_a_dataset_of_the_hub() {
     let server = Server::start(repo);
     let model = format!("policy.model={}", tiny_model().display());
     let output = with_hub(dir.path(), &server, &["run", "a.lua", &model]).output().unwrap();
-    let text = said(dir.path(), &server, &output);
+    let text = without_url(dir.path(), &server, &output);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("fetching data: 2 files"), "{text}");
     let config = std::fs::read(dir.path().join("runs/a/config.json")).unwrap();
@@ -177,7 +177,7 @@ fn a_recipe_trains_on_a_dataset_of_the_hub() {
         "{origin}"
     );
     let output = with_hub(dir.path(), &server, &["run", "a.lua", &model, "data.train.split=dev"]).output().unwrap();
-    insta::assert_snapshot!(said(dir.path(), &server, &output), @r#"
+    insta::assert_snapshot!(without_url(dir.path(), &server, &output), @r#"
     exit: 4
     --- stderr
     error: the dataset has no split `dev`
@@ -205,7 +205,7 @@ fn a_resumed_run_reads_its_dataset_at_its_commit() {
     let model = format!("policy.model={}", tiny_model().display());
     let run = |server: &Server, more: &[&str]| {
         let output = with_hub(dir.path(), server, &[&["run", "a.lua", &model], more].concat()).output().unwrap();
-        let text = said(dir.path(), server, &output);
+        let text = without_url(dir.path(), server, &output);
         assert!(output.status.success(), "{text}");
         text
     };
@@ -215,12 +215,12 @@ fn a_resumed_run_reads_its_dataset_at_its_commit() {
     };
     let old = "0123456789abcdef0123456789abcdef01234567";
     run(&Server::start(repo("old")), &[]);
-    // The hub has another commit now, and still the one before.
+    // The Hub now has another commit, and still the previous one.
     let mut newer = repo("new");
     newer.commit = old.chars().rev().collect();
-    let server = Server::changed(newer, move |asked, _, answer| {
-        if asked.path.ends_with(&format!("/revision/{old}")) {
-            return Answer::new(
+    let server = Server::changed(newer, move |request, _, answer| {
+        if request.path.ends_with(&format!("/revision/{old}")) {
+            return Response::new(
                 200,
                 format!("{{\"sha\": \"{old}\", \"siblings\": [{{\"rfilename\": \"train.jsonl\"}}]}}"),
             );
@@ -228,13 +228,13 @@ fn a_resumed_run_reads_its_dataset_at_its_commit() {
         answer
     });
     let text = run(&server, &["--resume", "trainer.steps=2"]);
-    let told = "data.train: the hub has a newer commit of org/tiny, 76543210fedc; the run goes on with 0123456789ab";
+    let printed = "data.train: the Hub has a newer commit of org/tiny, 76543210fedc; the run goes on with 0123456789ab";
     assert!(
-        text.contains(told) && !text.contains("settings that differ from the run's last configuration:\n    data"),
+        text.contains(printed) && !text.contains("settings that differ from the run's last configuration:\n    data"),
         "{text}"
     );
     assert_eq!((reward(0), reward(1)), (1.0, 1.0));
-    // The newer one for whoever says so.
+    // The newer commit can be selected explicitly.
     let newest = "data.train.hf=org/tiny@76543210fedcba9876543210fedcba9876543210";
     run(&server, &["--resume", "trainer.steps=3", newest]);
     assert!((reward(2) - 0.0).abs() < 1e-12, "{}", reward(2));

@@ -1,4 +1,4 @@
-//! `r1 infer`: what it refuses, and a model behind a server, which is real and in this process.
+//! `r1 infer`: refused arguments, and a model behind a real server in this process.
 
 use std::io::Write;
 use std::path::Path;
@@ -6,19 +6,19 @@ use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
 
-use super::hub::server::{Answer, Asked, Repo, Server};
+use super::hub::server::{Received, Repo, Response, Server};
 use super::{cli_snapshot, directory, r1, shown};
 
-/// A server whose answers `answer` makes, from the request and how many came before it.
-pub(crate) fn serving(answer: impl Fn(&Asked, usize) -> Answer + Send + Sync + 'static) -> Server {
-    Server::changed(Repo::new(&[]), move |asked, before, _| answer(asked, before))
+/// A server whose responses `answer` computes from the request and the number of earlier requests.
+pub(crate) fn serving(answer: impl Fn(&Received, usize) -> Response + Send + Sync + 'static) -> Server {
+    Server::changed(Repo::new(&[]), move |request, before, _| answer(request, before))
 }
 
-/// A streamed answer of these events, in pieces that end anywhere.
-pub(crate) fn streamed(events: &[Value]) -> Answer {
+/// A streamed response with these events, split at arbitrary positions.
+pub(crate) fn streamed(events: &[Value]) -> Response {
     let mut body: String = events.iter().map(|event| ["data: ", &event.to_string(), "\n\n"].concat()).collect();
     body.push_str("data: [DONE]\n\n");
-    let mut answer = Answer::new(200, "").with("Content-Type", "text/event-stream");
+    let mut answer = Response::new(200, "").with("Content-Type", "text/event-stream");
     answer.pieces = body.as_bytes().chunks(7).map(<[u8]>::to_vec).collect();
     answer
 }
@@ -39,11 +39,11 @@ pub(crate) fn infer(dir: &Path, server: &Server, more: &[&str]) -> Output {
 }
 
 fn bodies(server: &Server) -> Vec<Value> {
-    server.asked().iter().map(|asked| serde_json::from_slice(&asked.body).unwrap()).collect()
+    server.requests().iter().map(|request| serde_json::from_slice(&request.body).unwrap()).collect()
 }
 
 #[test]
-fn a_server_is_talked_to() {
+fn infer_uses_an_openai_compatible_server() {
     let dir = directory(&[], false);
     let server = serving(|_, _| {
         streamed(&[
@@ -64,9 +64,9 @@ fn a_server_is_talked_to() {
     --- stderr
     Hm.
     ");
-    let asked = server.asked();
-    assert_eq!((asked[0].method.as_str(), asked[0].path.as_str()), ("POST", "/v1/chat/completions"));
-    assert!(!asked[0].headers.contains_key("authorization"));
+    let request = server.requests();
+    assert_eq!((request[0].method.as_str(), request[0].path.as_str()), ("POST", "/v1/chat/completions"));
+    assert!(!request[0].headers.contains_key("authorization"));
     assert_eq!(
         bodies(&server)[0],
         json!({
@@ -96,14 +96,14 @@ const TOOLS: &str = r#"
     }"#;
 
 #[test]
-fn tools_are_offered_to_the_server_and_its_calls_are_answered() {
+fn infer_sends_tools_to_the_server_and_runs_its_calls() {
     let dir = directory(&[("tools.lua", TOOLS)], false);
     let call = |index: u64, id: Value, name: Value, arguments: &str| {
         delta(&json!({ "tool_calls": [{ "index": index, "id": id, "type": "function",
             "function": { "name": name, "arguments": arguments } }] }))
     };
-    let server = serving(move |asked, _| {
-        let body: Value = serde_json::from_slice(&asked.body).unwrap();
+    let server = serving(move |request, _| {
+        let body: Value = serde_json::from_slice(&request.body).unwrap();
         if body["messages"].as_array().unwrap().len() > 2 {
             return streamed(&[delta(&json!({ "content": "It is 42." })), finish("stop")]);
         }
@@ -142,7 +142,7 @@ fn tools_are_offered_to_the_server_and_its_calls_are_answered() {
     assert_ne!(calls[0]["id"], calls[1]["id"]);
     assert_eq!(messages[3], json!({ "role": "tool", "tool_call_id": calls[0]["id"], "content": "42" }));
     assert_eq!((&messages[4]["role"], &messages[4]["tool_call_id"]), (&json!("tool"), &calls[1]["id"]));
-    // The call that could not be read is answered too, in words.
+    // The call that could not be parsed also gets a result, an error message.
     assert_eq!(messages[5]["role"], "user");
 
     let output = infer(dir.path(), &server, &["--script", "tools.lua", "-p", "Twice 21?", "--json"]);
@@ -152,14 +152,14 @@ fn tools_are_offered_to_the_server_and_its_calls_are_answered() {
     assert_eq!(names, ["call", "malformed_call", "call", "turn", "result", "result", "result", "reply"]);
     assert_eq!(events[3]["text"], "I compute.");
     assert_eq!(events[7]["text"], "It is 42.");
-    // Those that tools answered, the malformed one among them.
+    // All calls with results, including the malformed one.
     let calls = events[7]["tool_calls"].as_array().unwrap();
     assert_eq!(calls.len(), 3);
     assert_eq!((&calls[0]["name"], &calls[0]["output"]), (&json!("double"), &json!("42")));
 }
 
 #[test]
-fn calls_in_the_text_of_a_server_are_answered_too() {
+fn infer_runs_tool_calls_in_the_text_of_a_server() {
     let recipe = |format: &str| {
         format!(
             r#"
@@ -176,8 +176,8 @@ fn calls_in_the_text_of_a_server_are_answered_too() {
     };
     let dir = directory(&[("retool.lua", &recipe("retool")), ("auto.lua", &recipe("auto"))], false);
     let replying = |first: &'static str| {
-        serving(move |asked, _| {
-            let body: Value = serde_json::from_slice(&asked.body).unwrap();
+        serving(move |request, _| {
+            let body: Value = serde_json::from_slice(&request.body).unwrap();
             let again = body["messages"].as_array().unwrap().len() > 1;
             let text = if again { "It is done." } else { first };
             let letters: Vec<Value> =
@@ -185,7 +185,7 @@ fn calls_in_the_text_of_a_server_are_answered_too() {
             streamed(&[letters, vec![finish("stop")]].concat())
         })
     };
-    // The server leaves out what it was told to stop at.
+    // The server omits the stop string.
     let server = replying("I run it.\n<code>\nprint(6 * 7)\n");
     let output = infer(dir.path(), &server, &["--script", "retool.lua", "-p", "Go"]);
     insta::assert_snapshot!(shown(dir.path(), &output), @r"
@@ -199,11 +199,11 @@ fn calls_in_the_text_of_a_server_are_answered_too() {
     --- stderr
       | ran print(6 * 7)
     ");
-    let asked = bodies(&server);
-    assert_eq!(asked[0]["stop"], json!(["</code>"]));
-    assert_eq!(asked[1]["messages"][1]["content"], "I run it.\n<code>\nprint(6 * 7)\n</code>");
+    let request = bodies(&server);
+    assert_eq!(request[0]["stop"], json!(["</code>"]));
+    assert_eq!(request[1]["messages"][1]["content"], "I run it.\n<code>\nprint(6 * 7)\n</code>");
     let answer = json!({ "role": "user", "content": "<interpreter>\nran print(6 * 7)\n</interpreter>" });
-    assert_eq!(asked[1]["messages"][2], answer);
+    assert_eq!(request[1]["messages"][2], answer);
 
     let server =
         replying(r#"I run it. <tool_call>{"name": "python", "arguments": {"code": "print(6 * 7)"}}</tool_call>"#);
@@ -222,18 +222,18 @@ fn calls_in_the_text_of_a_server_are_answered_too() {
 }
 
 #[test]
-fn a_server_that_does_not_stream_will_do() {
+fn infer_accepts_a_server_without_streaming() {
     let dir = directory(&[], false);
-    let server = serving(|asked, _| {
-        assert_eq!(asked.headers["authorization"], "Bearer secret");
+    let server = serving(|request, _| {
+        assert_eq!(request.headers["authorization"], "Bearer secret");
         let message = json!({ "role": "assistant", "content": "Yes." });
         let whole = json!({ "choices": [{ "message": message, "finish_reason": "stop" }], "usage": { "completion_tokens": 2 } });
-        Answer::new(200, whole.to_string()).with("Content-Type", "application/json; charset=utf-8")
+        Response::new(200, whole.to_string()).with("Content-Type", "application/json; charset=utf-8")
     });
     let base = server.url.clone();
     let mut command = r1(dir.path(), &["infer", "--api-base", &base, "-m", "x"]);
     command.env("NO_PROXY", "127.0.0.1").env("OPENAI_API_KEY", "secret");
-    // The question comes through a pipe.
+    // The question comes from a pipe.
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"  Is it?\n").unwrap();
     let output = child.wait_with_output().unwrap();
@@ -242,13 +242,13 @@ fn a_server_that_does_not_stream_will_do() {
 }
 
 #[test]
-fn flags_that_can_not_be_meant() {
+fn invalid_infer_flags_are_refused() {
     cli_snapshot!(["infer", "--model", "x", "-p", "What is this?", "--image", "cat.png"], @r"
     exit: 2
     --- stderr
-    error: no model that r1 runs can see images yet
+    error: images are not supported: all models are text-only
       --> cat.png
-      hint: leave out --image, and describe in words what is to be seen
+      hint: leave out --image and describe the image in the question
     ");
     cli_snapshot!(["infer", "-p", "Hello"], @r"
     exit: 2
@@ -272,7 +272,7 @@ fn flags_that_can_not_be_meant() {
     cli_snapshot!(["infer", "--hf", "../../x", "-p", "Hello"], @r"
     exit: 2
     --- stderr
-    error: `../../x` is not the name of a model on the hub: it has more than two parts
+    error: `../../x` is not the name of a model on the Hub: it has more than two parts
       hint: write ORG/NAME or ORG/NAME@REVISION, as in Qwen/Qwen2.5-1.5B-Instruct@main
     ");
     cli_snapshot!(["infer", "--api-base", "http://localhost", "-p", "Hello"], @r"
@@ -319,7 +319,7 @@ fn flags_that_can_not_be_meant() {
 }
 
 #[test]
-fn what_a_model_says_of_itself_is_told() {
+fn infer_reads_the_models_generation_config() {
     let dir = directory(&[("model.gguf", "GGUF")], true);
     let ask = |model: &str, more: &[&str]| {
         let output =
@@ -328,22 +328,22 @@ fn what_a_model_says_of_itself_is_told() {
     };
     assert!(ask("model.gguf", &[]).contains("`model.gguf` is a file; a model is a directory"));
 
-    // A limit of the model's own; a reply that it cuts says so.
+    // The model's own limit; a reply that reaches it is marked as truncated.
     let written = |name: &str, text: &str| std::fs::write(dir.path().join("model").join(name), text).unwrap();
     written("generation_config.json", r#"{"max_new_tokens": 2, "do_sample": false, "num_beams": 4}"#);
-    let said = ask("model", &[]);
-    assert!(said.contains("`num_beams` is not followed here"), "{said}");
-    assert!(said.contains(r#""finish_reason":"length""#) && said.contains(r#""tokens":2"#), "{said}");
+    let reported = ask("model", &[]);
+    assert!(reported.contains("`num_beams` is not followed here"), "{reported}");
+    assert!(reported.contains(r#""finish_reason":"length""#) && reported.contains(r#""tokens":2"#), "{reported}");
     assert!(ask("model", &["--max-new-tokens", "3"]).contains(r#""tokens":3"#));
     written("generation_config.json", r#"{"temperature": "hot"}"#);
     assert!(ask("model", &[]).contains(r#"`temperature` is \"hot\" in generation_config.json; it must be a number"#));
 
-    // Without a chat template one of our own stands in, and it is said.
+    // Without a chat template plain ChatML is used, with a warning.
     written("generation_config.json", "{}");
     let path = dir.path().join("model/tokenizer_config.json");
     let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     config.as_object_mut().unwrap().shift_remove("chat_template");
     written("tokenizer_config.json", &config.to_string());
-    let said = ask("model", &[]);
-    assert!(said.contains("the model has no chat template: plain ChatML stands in"), "{said}");
+    let reported = ask("model", &[]);
+    assert!(reported.contains("the model has no chat template: plain ChatML stands in"), "{reported}");
 }

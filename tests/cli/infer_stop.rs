@@ -1,4 +1,4 @@
-//! `r1 infer` and Ctrl-C: what is under way ends, the conversation goes on.
+//! `r1 infer` and Ctrl-C: the current reply or tool ends, the conversation continues.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use super::hub::server::Server;
 use super::infer::{delta, finish, serving, streamed};
 use super::{directory, r1};
 
-/// A tool that works for an hour, at the first question.
+/// A tool that takes an hour, called at the first question.
 const SLOW: &str = r#"
     local slow = r1.tool {
       name = "slow", description = "Takes long", parameters = { n = "integer" },
@@ -54,7 +54,7 @@ fn ctrl_c(child: &Child) {
     unsafe { libc::kill(i32::try_from(child.id()).unwrap(), libc::SIGINT) };
 }
 
-/// What a program has written so far.
+/// The output of a program so far.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<String>>);
 
@@ -64,7 +64,7 @@ impl Seen {
         let all = Arc::clone(&seen.0);
         std::thread::spawn(move || {
             let mut piece = [0; 4096];
-            // A terminal whose other end is closed fails to be read.
+            // Reading from a terminal whose other end is closed fails.
             while let Ok(count @ 1..) = output.read(&mut piece) {
                 all.lock().unwrap().push_str(&String::from_utf8_lossy(&piece[..count]));
             }
@@ -72,7 +72,7 @@ impl Seen {
         seen
     }
 
-    /// Waits until a text has been seen behind `from`; gives the place behind it.
+    /// Waits for a text after `from`; returns the position after it.
     fn wait(&self, from: usize, text: &str) -> usize {
         let begin = Instant::now();
         loop {
@@ -87,7 +87,7 @@ impl Seen {
 }
 
 #[test]
-fn a_tool_that_is_stopped_ends_a_single_question() {
+fn ctrl_c_during_a_tool_ends_a_single_question() {
     let (dir, server) = (directory(&[("slow.lua", SLOW)], false), calling());
     let mut child = command(dir.path(), &server, &["-p", "Go"]).stderr(Stdio::piped()).spawn().unwrap();
     let seen = Seen::of(child.stderr.take().unwrap());
@@ -104,7 +104,8 @@ fn a_tool_that_is_stopped_ends_a_single_question() {
 fn terminal() -> (File, OwnedFd) {
     let (mut ours, mut theirs) = (0, 0);
     let size = libc::winsize { ws_row: 40, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: the numbers and the size live for the call; what it gives is owned by nobody else.
+    // SAFETY: the numbers and the size live for the call; the returned descriptors have no other
+    // owner.
     unsafe {
         let made =
             libc::openpty(&raw mut ours, &raw mut theirs, std::ptr::null_mut(), std::ptr::null(), &raw const size);
@@ -114,7 +115,7 @@ fn terminal() -> (File, OwnedFd) {
 }
 
 #[test]
-fn a_conversation_goes_on_behind_a_tool_that_was_stopped() {
+fn a_chat_continues_after_ctrl_c_during_a_tool() {
     let (dir, server) = (directory(&[("slow.lua", SLOW)], false), calling());
     let (mut keyboard, theirs) = terminal();
     let seen = Seen::of(keyboard.try_clone().unwrap());
@@ -122,21 +123,21 @@ fn a_conversation_goes_on_behind_a_tool_that_was_stopped() {
     let mut command = command(dir.path(), &server, &["--no-color"]);
     let mut child = command.env("TERM", "xterm").stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
     let mut at = 0;
-    // Types when the prompt is there, and waits for what comes of it.
+    // Types at the prompt and waits for the expected output.
     let mut talk = |text: &str, expected: &str| {
         at = seen.wait(at, "\x1b[?2004h");
         keyboard.write_all(text.as_bytes()).unwrap();
         at = seen.wait(at, expected);
         if expected == "slow\r\n" {
             ctrl_c(&child);
-            at = seen.wait(at, "stopped, and the question taken back: /retry asks it again");
+            at = seen.wait(at, "stopped and undone: /retry asks the question again");
         }
     };
     talk("Go\r", "slow\r\n");
     talk("/retry\r", "Heard 1.");
     talk("More\r", "Heard 3.");
-    talk("/undo\r", "taken back: More");
-    talk("/undo\r", "taken back: Go");
+    talk("/undo\r", "undone: More");
+    talk("/undo\r", "undone: Go");
     talk("Else\r", "Heard 1.");
     talk("\x04", "");
     assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -144,7 +145,7 @@ fn a_conversation_goes_on_behind_a_tool_that_was_stopped() {
 }
 
 #[test]
-fn a_loaded_conversation_is_taken_back_too() {
+fn undo_works_for_a_loaded_conversation() {
     let server = serving(|asked, _| {
         let body: Value = serde_json::from_slice(&asked.body).unwrap();
         let count = body["messages"].as_array().unwrap().len();
@@ -161,12 +162,12 @@ fn a_loaded_conversation_is_taken_back_too() {
     for (typed, expected) in [
         ("Go\r", "cut off"),
         ("/save chat.json\r", "2 messages written to chat.json"),
-        ("/reset\r", "the conversation begins anew"),
-        ("/undo\r", "nothing has been asked yet"),
+        ("/reset\r", "the conversation is cleared"),
+        ("/undo\r", "no question yet"),
         ("/load chat.json\r", "2 messages read"),
         ("More\r", "Heard 3."),
-        ("/undo\r", "taken back: More"),
-        ("/undo\r", "taken back: Go"),
+        ("/undo\r", "undone: More"),
+        ("/undo\r", "undone: Go"),
         ("Else\r", "Heard 1."),
         ("\x04", ""),
     ] {

@@ -1,12 +1,12 @@
-//! `setup/install.sh`: what it installs runs from wherever it is moved, without the build's libtorch.
+//! `setup/install.sh`: the installed binary runs after it is moved, without the build's libtorch.
 
 use std::path::Path;
 use std::process::Command;
 
 #[test]
 #[cfg(target_os = "linux")]
-fn an_installed_binary_loads_the_libtorch_that_was_installed_with_it() {
-    // Set where r1 is built, and where its tests run.
+fn an_installed_binary_loads_its_installed_libtorch() {
+    // Set where r1 is built and tested.
     let libtorch = std::env::var("LIBTORCH").unwrap();
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let prefix = dir.path().join("prefix");

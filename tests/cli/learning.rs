@@ -1,4 +1,5 @@
-//! Algorithms at work on a tiny model: every one runs, a critic is resumed, a recipe brings its own estimator.
+//! Algorithms on a tiny model: every one runs, a critic is resumed, a recipe defines its own
+//! estimator.
 #![allow(clippy::float_cmp)]
 
 use std::collections::HashMap;
@@ -10,7 +11,8 @@ use serde_json::Value;
 use super::run_files::{checkpoint, last_step, metrics, weights};
 use super::{directory, fail, r1, shown, succeed};
 
-/// Two replies a try, so that there are steps; rewards even lengths, so that something differs.
+/// Two replies per sample, so that there are several steps; even lengths are rewarded, so that
+/// rewards differ.
 const RECIPE: &str = r#"
 return r1.recipe {
   env = r1.env {
@@ -46,7 +48,7 @@ fn every_algorithm_runs() {
 }
 
 #[test]
-fn a_resumed_critic_average_and_leash_go_on_to_the_same_bits() {
+fn a_resumed_critic_ema_and_kl_coefficient_have_the_same_bits() {
     for shared in ["true", "false"] {
         let dir = directory(&[("a.lua", RECIPE)], true);
         let shared = format!("trainer.critic.shared={shared}");
@@ -84,13 +86,13 @@ fn a_resumed_critic_average_and_leash_go_on_to_the_same_bits() {
         let state = fs::read_to_string(parts.join("checkpoints/step-000004/trainer_state/state.json")).unwrap();
         let coef = serde_json::from_str::<Value>(&state).unwrap()["kl_coef"].as_f64().unwrap();
         assert!((coef - 0.1).abs() > 1e-6, "the coefficient has not moved");
-        // The average is a model of its own, and not the last weights.
+        // The average differs from the last weights.
         assert!(fs::read(parts.join("ema/model.safetensors")).unwrap() != weights(&parts, 4));
     }
 }
 
 #[test]
-fn frozen_weights_stay() {
+fn frozen_weights_do_not_change() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "trainer.freeze=[\"*.mlp.*\"]"]);
     let read = |path: &Path| -> HashMap<String, Vec<u8>> {
@@ -111,7 +113,7 @@ fn frozen_weights_stay() {
 }
 
 #[test]
-fn a_recipe_brings_its_own_estimator() {
+fn a_recipe_defines_an_estimator() {
     let with = |body: &str| {
         let script = RECIPE.replace(
             "  policy = {",
@@ -120,7 +122,7 @@ fn a_recipe_brings_its_own_estimator() {
         let script = script.replace("lr = 1e-3 }", "lr = 1e-3, estimator = 'custom' }");
         directory(&[("a.lua", &script)], true)
     };
-    // Each trajectory against the mean of its group, by hand.
+    // Each reward minus the mean of its group, computed in Lua.
     let grpo = "local sum = 0
     for _, one in ipairs(group) do sum = sum + one.total end
     local advantages = {}
@@ -139,7 +141,7 @@ fn a_recipe_brings_its_own_estimator() {
     let dir = with("return { 1 }");
     let error = fail(dir.path(), &["run", "a.lua"]);
     assert!(error.contains("advantage returned 1 advantages for 2 trajectories\n  --> a.lua:"), "{error}");
-    // NaN is a number that training can't use: exit code 9, or a step left out.
+    // NaN can't be used for training: exit code 9, or the step is skipped.
     let dir = with("return { 0 / 0, 1 }");
     let output = r1(dir.path(), &["run", "a.lua", "-q"]).output().unwrap();
     assert_eq!(output.status.code(), Some(9), "{}", shown(dir.path(), &output));
@@ -149,7 +151,7 @@ fn a_recipe_brings_its_own_estimator() {
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "skip", "trainer.on_nan=skip"]);
     let found = last_step(&dir.path().join("runs/skip"));
     assert_eq!((&found["policy/skipped"], &found["policy/version"]), (&Value::from(1.0), &Value::from(0.0)));
-    // The parts of the reward, the row, how it ended, and how many of the group failed.
+    // The reward's components, the row, the status, and the number of failures in the group.
     let seen = "for _, one in ipairs(group) do
       assert(one.parts.outcome * 1 == one.parts.outcome and one.status == 'truncated')
       assert(one.task.prompt:sub(1, 4) == 'Say ' and failed == 0)
@@ -161,8 +163,8 @@ fn a_recipe_brings_its_own_estimator() {
 }
 
 #[test]
-fn groups_without_variance_are_sampled_again() {
-    // Only the longer half of the tasks has rewards that differ.
+fn groups_without_variance_are_resampled() {
+    // Only rewards of the longer half of the tasks differ.
     let script = RECIPE.replace("return { reward = #action.text % 2 }", "return { reward = 0 }").replace(
         "{ outcome = #outcome.text % 3 == 0 and 1 or 0 }",
         "{ outcome = #state.messages[1].content % 2 * (#outcome.text % 3) }",
@@ -176,10 +178,12 @@ fn groups_without_variance_are_sampled_again() {
     assert_eq!(number("reward/uniform_groups"), 0.0);
 }
 
-/// Of earlier rounds what varies, of the last everything: a step has as many groups as it was asked for, and no more.
+/// Earlier rounds contribute only groups with variance, the last round all: a step has exactly the
+/// requested number of groups.
 #[test]
-fn the_last_refill_stays_whatever_it_says() {
-    // Replies weigh in with every letter, so that two never have the same reward by chance; `vary` names the rows that do.
+fn the_last_refill_round_keeps_all_groups() {
+    // Rewards depend on every character, so that they are never equal by chance; `vary` names the
+    // rows with variance.
     let script = |vary: &str| {
         let reward = format!(
             "local sum = 0
@@ -210,7 +214,7 @@ fn the_last_refill_stays_whatever_it_says() {
         let number = |name: &str| found[name].as_f64().unwrap() as usize;
         (groups, number("rollout/groups"), number("rollout/dropped_groups"))
     };
-    // In which order the rows come.
+    // The order of the rows.
     let (order, sampled, dropped) = step("order", &[]);
     assert_eq!((order.len(), sampled, dropped), (2, 2, 0));
     let numbers = |groups: &[(u64, u64)]| groups.iter().map(|(group, _)| *group).collect::<Vec<_>>();
@@ -230,9 +234,10 @@ fn the_last_refill_stays_whatever_it_says() {
     }
 }
 
-/// Step-level GAE written in Lua, critic's targets included: the weights of policy and critic become those of `gae`.
+/// Step-level GAE written in Lua, with the critic's targets: the weights of policy and critic equal
+/// those of `gae`.
 #[test]
-fn a_recipe_brings_its_own_estimator_for_a_critic() {
+fn a_recipe_defines_an_estimator_with_a_critic() {
     let gae = "local advantages, returns = {}, {}
     for i, one in ipairs(group) do
       assert(#one.values == #one.rewards and one.truncated and one.next_value)
@@ -267,14 +272,14 @@ fn a_recipe_brings_its_own_estimator_for_a_critic() {
     for name in ["model.safetensors", "trainer_state/critic/value_head.safetensors"] {
         assert!(file(dir.path(), name) == file(plain.path(), name), "{name}");
     }
-    // The critic is not told what it should have said.
+    // The critic gets no targets.
     let silent = with("local none = {} for i = 1, #group do none[i] = 0 end return none");
     let error = fail(silent.path(), &["run", "a.lua"]);
     assert!(error.contains("advantage must return a second list") && error.contains("--> a.lua:"), "{error}");
 }
 
 #[test]
-fn cut_distributions_are_trained_on_as_they_were_sampled() {
+fn truncated_sampling_distributions_are_used_in_training() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let cuts = ["sampling.top_k=40", "sampling.top_p=0.9", "sampling.min_p=0.01", "sampling.temperature=0.9"];
     for (name, more) in
@@ -283,7 +288,7 @@ fn cut_distributions_are_trained_on_as_they_were_sampled() {
         succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", name, more], &cuts[..]].concat());
         let found = last_step(&dir.path().join("runs").join(name));
         let number = |name: &str| found[name].as_f64().unwrap();
-        // The engine's log-probabilities are those of what was left, and the learner's too.
+        // The engine's and the learner's log-probabilities are those of the truncated distribution.
         assert!(number("mismatch/max_abs") < 1e-4, "{name}: {found:?}");
         assert!(number("policy/grad_norm") > 0.0, "{name}: {found:?}");
         assert!(number("policy/entropy") < f64::ln(40.0) + 1e-6, "{name}: {found:?}");
@@ -291,7 +296,7 @@ fn cut_distributions_are_trained_on_as_they_were_sampled() {
 }
 
 #[test]
-fn combinations_without_sense_are_refused_before_anything_is_written() {
+fn contradictory_trainer_settings_are_refused_before_a_run() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     for (settings, words) in [
         (&["trainer.estimator=gae"][..], "use r1.ppo"),
@@ -308,10 +313,10 @@ fn combinations_without_sense_are_refused_before_anything_is_written() {
 }
 
 #[test]
-fn a_check_shows_masks_and_advantages_and_leaves_nothing_behind() {
+fn check_masks_shows_advantages_and_writes_no_files() {
     let dir = directory(&[("a.lua", RECIPE)], true);
-    let said = succeed(dir.path(), &["check", "a.lua"]);
-    assert!(said.starts_with("a.lua: estimator grpo, loss ppo: nothing contradicts itself\n"), "{said}");
+    let reported = succeed(dir.path(), &["check", "a.lua"]);
+    assert!(reported.starts_with("a.lua: estimator grpo, loss ppo: nothing contradicts itself\n"), "{reported}");
     let shown = succeed(dir.path(), &["check", "--masks", "a.lua", "--json"]);
     let trajectories: Vec<Value> = shown.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(trajectories.len(), 2);
@@ -337,9 +342,9 @@ fn a_check_shows_masks_and_advantages_and_leaves_nothing_behind() {
     assert!(!dir.path().join("runs").exists());
 }
 
-/// Rewards that are numbers, of which the differences are not.
+/// Rewards are finite, but their differences are not.
 #[test]
-fn numbers_that_are_none_stop_or_skip_a_step_and_the_last_checkpoint_stays() {
+fn nan_advantages_stop_or_skip_a_step_and_keep_the_last_checkpoint() {
     let huge = "{ outcome = (#outcome.text % 2 * 2 - 1) * 1.7e308 }";
     for algorithm in ["trainer.algorithm=grpo", "trainer.algorithm=ppo"] {
         let dir = directory(&[("a.lua", RECIPE)], true);
@@ -352,12 +357,12 @@ fn numbers_that_are_none_stop_or_skip_a_step_and_the_last_checkpoint_stays() {
         let output = r1(dir.path(), &on).output().unwrap();
         assert_eq!(output.status.code(), Some(9), "{}", shown(dir.path(), &output));
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        // The step, what is none, the trajectory and its step.
+        // The step, the invalid value, the trajectory and its step.
         assert!(error.contains("error: step 3: an advantage is ") && error.contains("--> trajectory 3-"), "{error}");
         let run = dir.path().join("runs/a");
         let (last, checkpoint) = r1::store::latest_checkpoint(&run).unwrap().unwrap();
         assert_eq!(last, 2);
-        // What was sampled is there to be looked at, with the command that does.
+        // The sampled trajectories are stored, and the message has a command that shows them.
         let stored = r1::store::read_trajectories(&run.join("trajectories/step-000003.parquet")).unwrap();
         assert!(stored.len() == 16 && stored.iter().any(|one| one.total_reward().abs() > 1e308), "{}", stored.len());
         let id = error.split("--> trajectory ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
@@ -377,9 +382,9 @@ fn numbers_that_are_none_stop_or_skip_a_step_and_the_last_checkpoint_stays() {
     }
 }
 
-/// An update whose second half meets weights that its first half has broken.
+/// The second half of an update fails on weights that the first half has broken.
 #[test]
-fn a_step_that_ends_in_its_update_is_stored() {
+fn a_step_that_fails_in_its_update_is_stored() {
     for algorithm in ["trainer.algorithm=grpo", "trainer.algorithm=ppo"] {
         let dir = directory(&[("a.lua", RECIPE)], true);
         let settings =
@@ -394,9 +399,10 @@ fn a_step_that_ends_in_its_update_is_stored() {
     }
 }
 
-/// A reward that is no number is a failure of its trajectory; a run of nothing else ends, and shows why.
+/// A reward that is not a number is a failure of its trajectory; a run with only such failures ends
+/// and reports the reason.
 #[test]
-fn rewards_that_are_none_are_stored_with_their_trajectories() {
+fn nan_rewards_are_stored_with_their_trajectories() {
     let nan = RECIPE.replace("{ outcome = #outcome.text % 3 == 0 and 1 or 0 }", "0 / 0");
     let dir = directory(&[("a.lua", &nan)], true);
     let output = r1(dir.path(), &["run", "a.lua", "-q"]).output().unwrap();
@@ -411,7 +417,7 @@ fn rewards_that_are_none_are_stored_with_their_trajectories() {
 }
 
 #[test]
-fn while_a_critic_warms_up_the_policy_waits() {
+fn the_policy_is_not_updated_during_critic_warmup() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let settings = ["trainer.algorithm=ppo", "trainer.critic.warmup=1", "trainer.kl.coef=0.1", "trainer.kl.target=0.1"];
     succeed(dir.path(), &[&["run", "a.lua", "-q", "checkpoint.every=1"], &settings[..]].concat());
@@ -419,14 +425,15 @@ fn while_a_critic_warms_up_the_policy_waits() {
     let steps = metrics(&run);
     let of = |name: &str| -> Vec<f64> { steps.iter().filter_map(|step| step[name].as_f64()).collect() };
     assert_eq!(of("policy/updates"), [0.0, 1.0]);
-    // Nor does the leash: nothing was measured that it could follow.
+    // The KL coefficient is not adapted either: no KL was measured.
     assert!((of("kl/coef")[0] - 0.1).abs() < 1e-12, "{:?}", of("kl/coef"));
     assert!(weights(&run, 1) != weights(&run, 2));
 }
 
-/// Rewards divided by the running deviation of what is still to come: a setting with a memory.
+/// Rewards divided by a running standard deviation of the returns, which is state that a resume
+/// restores.
 #[test]
-fn a_running_deviation_goes_on_with_a_resumed_run() {
+fn a_running_reward_deviation_is_resumed() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let train = |name: &'static str, more: &[&'static str]| {
         let settings = ["run", "a.lua", "-q", "--name", name, "trainer.steps=4", "trainer.estimator.normalize=none"];
@@ -440,7 +447,7 @@ fn a_running_deviation_goes_on_with_a_resumed_run() {
     let state = |run: &Path| fs::read_to_string(checkpoint(run, 4).join("trainer_state/state.json")).unwrap();
     assert_eq!(state(&whole), state(&parts));
     assert!(weights(&whole, 4) == weights(&parts, 4), "the weights differ");
-    // The same trajectories in the first step, and advantages divided by one number.
+    // The first step has the same trajectories, and advantages divided by one number.
     let first = |run: &Path| metrics(run).into_iter().find(|line| line.get("policy/loss").is_some()).unwrap();
     let (plain, whole) = (first(&plain), first(&whole));
     let ratio = |name: &str| whole[name].as_f64().unwrap() / plain[name].as_f64().unwrap();
@@ -450,7 +457,7 @@ fn a_running_deviation_goes_on_with_a_resumed_run() {
 }
 
 #[test]
-fn process_rewards_count_once() {
+fn process_rewards_are_counted_once() {
     let script = r#"
 local bonus = r1.tool { name = "bonus", description = "Gives", parameters = {}, run = function() return "ok", 0.25 end }
 return r1.recipe {
@@ -474,7 +481,7 @@ return r1.recipe {
     succeed(dir.path(), &["run", "a.lua", "-q"]);
     let found = last_step(&dir.path().join("runs/a"));
     assert_eq!((found["reward/min"].as_f64(), found["reward/max"].as_f64()), (Some(3.25), Some(3.25)));
-    // Apart they are worth 1, by PRIME's way, beside an outcome of 3.
+    // Shaped separately by PRIME's method they are worth 1, next to an outcome of 3.
     let settings = ["trainer.shaping.prime=true", "trainer.algorithm=reinforce_pp", "trainer.estimator.whiten=none"];
     succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", "prime"], &settings[..]].concat());
     let found = last_step(&dir.path().join("runs/prime"));

@@ -32,7 +32,7 @@ return r1.recipe {
 "#;
 
 #[test]
-fn rewards_see_log_probabilities_of_policy_reference_and_other_models() {
+fn rewards_can_compute_log_probabilities_of_models() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     succeed(dir.path(), &["run", "a.lua", "-q"]);
     let text = fs::read_to_string(dir.path().join("runs/a/metrics.jsonl")).unwrap();
@@ -40,7 +40,7 @@ fn rewards_see_log_probabilities_of_policy_reference_and_other_models() {
     let part = |step: usize, name: &str| lines[step][format!("reward/{name}")].as_f64().unwrap();
     assert_eq!((part(0, "moved"), part(0, "named"), part(1, "named")), (0.0, 0.0, 0.0));
     assert!(part(1, "moved") > 1e-4, "{text}");
-    // The numbers are recorded: a replay has them without a model.
+    // The numbers are recorded: a replay needs no model.
     succeed(dir.path(), &["replay", "runs/a"]);
     succeed(dir.path(), &["check", "a.lua"]);
     let program = r#"

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use super::{directory, r1, shown};
 
-/// Runs `-e code` beside the tiny model and `files`; gives what is shown.
+/// Runs `-e code` with the tiny model and `files`; returns the output.
 fn run(code: &str) -> String {
     let dir = directory(&[("lib.lua", "return { twice = function(x) return 2 * x end }")], true);
     let output = r1(dir.path(), &["lua", "-e", code]).output().unwrap();
@@ -13,13 +13,13 @@ fn run(code: &str) -> String {
 }
 
 #[test]
-fn values_that_are_returned_are_printed() {
+fn lua_programs_print_returned_values() {
     assert_eq!(
         run("return 1 + 1, 'text', { a = { 1, 2 } }, 1/0, require('lib').twice(4)"),
         "exit: 0\n--- stdout\n2\ntext\n{\"a\":[1,2]}\ninf\n8"
     );
     assert_eq!(run("print('a', 1, {1}) io.write('b', 2, '\\n')"), "exit: 0\n--- stdout\na\t1\t[1]\nb2");
-    // The place of a reason that there is none of.
+    // There is no reason, so nothing is printed in its place.
     assert_eq!(run("return r1.json.decode('[1]')"), "exit: 0\n--- stdout\n[1]");
     assert_eq!(run("return nil, 1, nil, nil"), "exit: 0\n--- stdout\nnull\n1");
     assert_eq!(run("return nil"), "exit: 0\n--- stdout\nnull");
@@ -28,7 +28,7 @@ fn values_that_are_returned_are_printed() {
 }
 
 #[test]
-fn errors_name_the_line_and_the_way_there() {
+fn lua_program_errors_name_the_line_and_the_call_stack() {
     assert_eq!(
         run("local function f(x) return x.y end\nlocal function g() return (f(nil)) end\nprint(g())"),
         "exit: 3\n--- stderr\nerror: attempt to index nil with 'y'\n  --> -e:1\n  hint: called from -e:2 in g, -e:3"
@@ -49,7 +49,7 @@ fn errors_name_the_line_and_the_way_there() {
 }
 
 #[test]
-fn standard_input_is_read_and_arguments_are_handed_on() {
+fn lua_programs_read_standard_input_and_arguments() {
     let dir = directory(&[("echo.lua", "local v = r1.json.decode(io.read('a')) return v.n * 2, arg, ...")], false);
     let mut child = r1(dir.path(), &["lua", "echo.lua", "a", "-b", "--c=1"])
         .stdin(Stdio::piped())
@@ -66,7 +66,7 @@ fn standard_input_is_read_and_arguments_are_handed_on() {
 }
 
 #[test]
-fn text_goes_to_ids_and_back() {
+fn lua_programs_encode_and_decode_text() {
     assert_eq!(
         run("local t = r1.text.tokenizer('model')
              local ids = t:encode('I say 4<|im_end|>')
@@ -90,9 +90,10 @@ fn text_goes_to_ids_and_back() {
     );
 }
 
-/// A template with a tokenizer renders the prompts of rollouts: the tools in their order, what the template drops in the text.
+/// A template with a tokenizer renders the prompts of rollouts: tools in their order, and content
+/// that the template drops.
 #[test]
-fn a_template_renders_the_prompts_of_rollouts() {
+fn r1_template_renders_the_prompts_of_rollouts() {
     let template = "{% for t in tools %}{{ t | list }}{{ t.function.parameters | list }}{% endfor %}\
                     {% for m in messages %}<|im_start|>{{ m.role }}\\n{{ m.content }}<|im_end|>\\n{% endfor %}\
                     {% if add_generation_prompt %}<|im_start|>assistant\\n{% endif %}";
@@ -132,9 +133,9 @@ fn a_template_renders_the_prompts_of_rollouts() {
     assert_eq!(shown(dir.path(), &output), "exit: 0\n--- stdout\ntakes a list of messages, or its JSON");
 }
 
-/// `:encode` takes what `:render` takes, and its ids spell the same text.
+/// `:encode` takes the same arguments as `:render`, and its ids decode to the same text.
 #[test]
-fn conversations_are_encoded_as_they_are_rendered() {
+fn r1_template_encodes_conversations_as_rendered() {
     let template = "{{ mood }}{% if tools %}[{{ tools | length }} tools]{% endif %}\
                     {% for m in messages %}<|im_start|>{{ m.role }}\\n{{ m.content }}<|im_end|>\\n{% endfor %}\
                     {% if add_generation_prompt %}<|im_start|>assistant\\n\
@@ -187,12 +188,15 @@ fn tokenizers_and_templates_of_models_by_name() {
     let recipe = "r1.text.tokenizer('r1-nano') return r1.recipe {}";
     let dir = directory(&[("a.lua", recipe)], false);
     let output = r1(dir.path(), &["check", "a.lua"]).output().unwrap();
-    let said = shown(dir.path(), &output);
-    assert!(said.contains("names of models are for programs (`r1 lua`)") && said.contains("a.lua:1"), "{said}");
+    let reported = shown(dir.path(), &output);
+    assert!(
+        reported.contains("names of models are for programs (`r1 lua`)") && reported.contains("a.lua:1"),
+        "{reported}"
+    );
 }
 
 #[test]
-fn replies_are_read_as_a_policys_are() {
+fn lua_programs_parse_replies_as_rollouts_do() {
     assert_eq!(
         run("local reply = '<think>\\nhm\\n</think>\\n\\nSee.\\n<tool_call>\\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\\n</tool_call>'
              local tools = { { name = 'add', parameters = { type = 'object', properties = { a = { type = 'string' } } } } }
@@ -212,9 +216,9 @@ fn replies_are_read_as_a_policys_are() {
     );
 }
 
-/// Scores, logits and samples of a model agree with each other.
+/// Scores, logits and samples of a model are consistent.
 #[test]
-fn models_score_and_sample() {
+fn r1_model_computes_logprobs_and_samples() {
     assert_eq!(
         run("local m = r1.model('model')
              local ids = { 5, 6, 7, 8 }
@@ -246,7 +250,7 @@ fn models_score_and_sample() {
 }
 
 #[test]
-fn sampling_that_can_not_be_is_refused_by_name() {
+fn invalid_sampling_settings_are_refused_by_name() {
     for (field, told) in [
         ("top_k = -1", "`sampling.top_k` must be a whole number, 0 or more, got the number -1"),
         (
@@ -264,8 +268,8 @@ fn sampling_that_can_not_be_is_refused_by_name() {
         ),
         ("stop_ids = { 9999 }", "token id 9999 is outside the vocabulary of 263"),
     ] {
-        let said = run(&format!("r1.model('model'):generate({{ 5, 6 }}, {{ {field} }})"));
-        assert_eq!(said.split_once('\n').unwrap().1, format!("--- stderr\nerror: {told}\n  --> -e:1"));
+        let reported = run(&format!("r1.model('model'):generate({{ 5, 6 }}, {{ {field} }})"));
+        assert_eq!(reported.split_once('\n').unwrap().1, format!("--- stderr\nerror: {told}\n  --> -e:1"));
     }
     assert_eq!(
         run("r1.model('model', { dtype = 'f8' })"),
@@ -279,9 +283,9 @@ fn sampling_that_can_not_be_is_refused_by_name() {
     assert_eq!(run(code), "exit: 0\n--- stdout\n2\n2");
 }
 
-/// A directory without a tokenizer is used by ids.
+/// A directory without a tokenizer can be used with ids.
 #[test]
-fn a_model_without_a_tokenizer() {
+fn r1_model_without_a_tokenizer_takes_ids() {
     let dir = directory(&[], true);
     std::fs::remove_file(dir.path().join("model/tokenizer.json")).unwrap();
     let code = "local m = r1.model('model')
@@ -296,8 +300,8 @@ fn a_model_without_a_tokenizer() {
 }
 
 #[test]
-fn value_losses_and_entropies_are_at_hand() {
-    // Half a square, held back by the clip at 0.5; the second entry is inside.
+fn r1_rl_computes_value_losses_and_entropies() {
+    // Half the squared error, clipped at 0.5; the second entry is inside the range.
     let clipped = run("local found = r1.rl.value_loss({ 1, 0.25 }, { 0, 0 }, { 2, 0 }, { clip = 0.5 })
              return found.loss, found.clip_frac, found.gradient");
     assert_eq!(clipped, "exit: 0\n--- stdout\n0.578125\n0.5\n[0,0.125]");
@@ -306,7 +310,7 @@ fn value_losses_and_entropies_are_at_hand() {
              return math.abs(two - math.log(2)) < 1e-12, math.abs(four - math.log(4)) < 1e-12"),
         "exit: 0\n--- stdout\ntrue\ntrue"
     );
-    // A temperature is that of the sampler: logits 2 and 0 at 2 are 1 and 0 at 1.
+    // The temperature is that of the sampler: logits 2 and 0 at 2 equal 1 and 0 at 1.
     assert_eq!(
         run(
             "local a, b = r1.rl.entropy({ { 2, 0 } }, 2)[1], r1.rl.entropy({ { 1, 0 } })[1] return math.abs(a - b) < 1e-15"
@@ -316,7 +320,7 @@ fn value_losses_and_entropies_are_at_hand() {
     assert!(run("r1.rl.value_loss({ 1 }, { 0, 0 }, { 2 })").contains("1 values, 2 old ones and 1 returns"));
     assert!(run("r1.rl.value_loss({ 1 }, { 0 }, { 2 }, { clp = 1 })").contains("did you mean clip"));
     assert!(run("r1.rl.entropy({ {} })").contains("there are no logits"));
-    // Sums that no number holds are an error, not nil.
+    // Sums that overflow are an error, not nil.
     let huge = run(
         "local function row(n, r) return { group = 1, trajectory = n, step = 1, mask = { 1 }, rewards = { r } } end
              return r1.rl.advantages('grpo', { row(1, 1.7e308), row(2, -1.7e308) }).advantages",
@@ -325,7 +329,7 @@ fn value_losses_and_entropies_are_at_hand() {
 }
 
 #[test]
-fn estimators_and_losses_are_at_hand() {
+fn r1_rl_computes_estimators_and_losses() {
     assert_eq!(
         run("local rows = {
                { group = 1, trajectory = 1, step = 1, mask = { 1, 1 }, rewards = { 0, 1 } },
@@ -334,7 +338,8 @@ fn estimators_and_losses_are_at_hand() {
              return r1.rl.advantages('grpo', rows, { normalize = 'none' }).advantages"),
         "exit: 0\n--- stdout\n[[0.5,0.5],[-0.5,0]]"
     );
-    // Half of the tokens have a ratio of 1 and advantage 2, the other half advantage -1: the gradient is -A / 2.
+    // Half of the tokens have ratio 1 and advantage 2, the other half advantage -1: the gradient is
+    // -A / 2.
     assert_eq!(
         run("local row = { group = 1, trajectory = 1, step = 1, mask = { 1, 1 }, logp = { -1, -2 }, logp_old = { -1, -2 },
                            advantages = { 2, -1 } }
@@ -342,7 +347,7 @@ fn estimators_and_losses_are_at_hand() {
              return found.loss, found.gradient, found.metrics.ratio_max"),
         "exit: 0\n--- stdout\n-0.5\n[[-1,0.5]]\n1"
     );
-    // Every field, and the gradient beside finite differences.
+    // Every field, and the gradient compared with finite differences.
     assert_eq!(
         run("local function row(trajectory, step, last, logp)
                return { group = 1, trajectory = trajectory, step = step, mask = { 1, 0, 1 }, rewards = { 0, 0, last },
@@ -386,7 +391,7 @@ fn estimators_and_losses_are_at_hand() {
     assert!(wrong.contains("did you mean grpo?") && wrong.contains("--> -e:1"), "{wrong}");
     let wrong = run("r1.rl.loss('ppo', { { mask = { 1 } } })");
     assert!(wrong.contains("exit: 3") && wrong.contains("`logp`"), "{wrong}");
-    // One number for a step; fields that do not fit are named, with the program's line.
+    // One number per step; invalid fields are named, with the program's line.
     assert_eq!(
         run("local function row(trajectory, reward) return { trajectory = trajectory, mask = { 0, 1 }, rewards = reward, values = 0.5, terminated = true } end
              return r1.rl.advantages('gae', { row(1, 1), row(2, 0) }, { whiten = 'none' }).advantages"),

@@ -1,4 +1,4 @@
-//! `r1 test`: the repository's own tests in Lua, and what failing ones look like.
+//! `r1 test`: the repository's own tests in Lua, and the output of failing ones.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{cli_snapshot, r1, shown};
 
 #[test]
-fn the_tests_of_this_repository_pass() {
+fn the_lua_tests_of_this_repository_pass() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = r1(root, &["test", "--json"]).output().unwrap();
     assert!(output.status.success(), "{}", shown(root, &output));
@@ -33,7 +33,7 @@ end)
 "#;
 
 #[test]
-fn failures_show_where_and_what() {
+fn failed_lua_tests_show_the_line_and_the_difference() {
     cli_snapshot!({ "x_test.lua" => TESTS }, ["test"], @r#"
     exit: 6
     --- stdout

@@ -1,4 +1,4 @@
-//! Memory: what a run takes is what `--plan` said, and checkpointing changes nothing but that.
+//! Memory: a run's peak is the prediction of `--plan`, and checkpointing changes only the memory.
 #![allow(clippy::float_cmp)]
 
 use std::fs;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{cli_snapshot, directory, r1, shown};
 
-/// Long replies, and more of them than a batch holds, so that batches are nearly full.
+/// Long replies, more than fit into a batch, so that batches are nearly full.
 const RECIPE: &str = r#"
 return r1.recipe {
   env = r1.env {
@@ -45,7 +45,7 @@ return r1.recipe {
 }
 "#;
 
-/// Trains; gives the prediction and the last step's metrics.
+/// Trains; returns the prediction and the last step's metrics.
 fn measure(dir: &Path, settings: &[&str]) -> (f64, Value) {
     let run = |more: &[&str]| {
         let args = [&["run", "a.lua"], more, settings].concat();
@@ -65,13 +65,13 @@ fn measure(dir: &Path, settings: &[&str]) -> (f64, Value) {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn the_plan_is_what_a_run_takes() {
+fn the_memory_plan_matches_a_run() {
     let dir = directory(&[("a.lua", RECIPE), ("model.lua", MODEL)], false);
     let made = r1(dir.path(), &["sft", "model.lua", "--out", "model"]).output().unwrap();
     assert!(made.status.success(), "{}", shown(dir.path(), &made));
     let mut peaks = Vec::new();
     let mut results = Vec::new();
-    // Short prompts and long replies, so that there is nothing to speak of that is computed once for several rows.
+    // Short prompts and long replies, so that little is shared between rows.
     let adapter = ["policy.lora.rank=4", "trainer.steps=1", "policy.max_context=128", "trainer.groups_per_step=9"];
     let adapter_again = [&adapter[..], &["trainer.gradient_checkpointing=true"]].concat();
     for settings in [&[][..], &["trainer.gradient_checkpointing=true"], &adapter, &adapter_again] {
@@ -85,17 +85,17 @@ fn the_plan_is_what_a_run_takes() {
         peaks.push(peak);
         results.push(["policy/loss", "policy/grad_norm", "policy/entropy"].map(|name| metrics[name].as_f64().unwrap()));
     }
-    // Less memory, and the same numbers, those of a second step included.
+    // Less memory and the same numbers, also in the second step.
     assert!(peaks[1] < 0.92 * peaks[0] && peaks[3] < 0.8 * peaks[2], "{peaks:?}");
     assert_eq!(results[0], results[1]);
-    // libtorch's own products may depend on where in memory their operands are.
+    // libtorch's products may depend on the addresses of their operands.
     for (kept, again) in results[2].iter().zip(results[3]) {
         assert!((kept - again).abs() < 1e-4 * kept.abs().max(0.01), "{results:?}");
     }
 }
 
 #[test]
-fn an_adapter_is_leashed_to_its_base_without_a_second_model() {
+fn an_adapters_kl_penalty_needs_no_second_model() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let settings = ["policy.max_context=64", "sampling.max_new_tokens=20", "trainer.kl.coef=0.1", "trainer.lr=0.05"];
     let shares = |more: &[&str]| {
@@ -118,12 +118,12 @@ fn an_adapter_is_leashed_to_its_base_without_a_second_model() {
     let log = fs::read_to_string(dir.path().join("runs/a/metrics.jsonl")).unwrap();
     let kl: Vec<f64> =
         log.lines().filter_map(|line| serde_json::from_str::<Value>(line).unwrap()["kl/mean"].as_f64()).collect();
-    // A new adapter changes nothing; what it has learnt takes it away from the base.
+    // A new adapter changes nothing; training moves it away from the base.
     assert!(kl[0].abs() < 1e-6 && kl[1] > 1e-6, "{kl:?}");
 }
 
 #[test]
-fn what_tokens_were_drawn_from_is_planned_for() {
+fn the_memory_plan_includes_sampling_supports() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let planned = |setting: &str, part: &str| {
         let args = ["run", "a.lua", "--plan", "--json", "policy.max_context=64", setting];
@@ -139,7 +139,7 @@ fn what_tokens_were_drawn_from_is_planned_for() {
 }
 
 #[test]
-fn groups_of_weights_have_settings_of_their_own() {
+fn parameter_groups_have_their_own_settings() {
     let groups = |text: &str| {
         let recipe = RECIPE.replace("max_context = 256", "max_context = 128").replace("= 250", "= 100");
         recipe.replace("lr = 1e-5,", &format!("lr = 1e-5, groups = {{ {text} }},"))

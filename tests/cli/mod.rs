@@ -1,4 +1,4 @@
-//! Snapshots of what a person sees: arguments in, exit code, stdout and stderr out.
+//! Snapshots of the command line: arguments, exit code, stdout and stderr.
 
 mod bad_input;
 mod basics;
@@ -55,7 +55,7 @@ use std::sync::OnceLock;
 pub(crate) fn r1(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_r1"));
     command.args(args).current_dir(dir).stdin(Stdio::null());
-    // Models this small only lose by a second thread, and tests run side by side.
+    // A second thread slows such small models down, and tests run in parallel.
     command.env("OMP_NUM_THREADS", "1");
     for variable in ["NO_COLOR", "CLICOLOR_FORCE", "RUST_BACKTRACE", "LANG", "LC_ALL", "LC_CTYPE", "COLUMNS"] {
         command.env_remove(variable);
@@ -63,7 +63,7 @@ pub(crate) fn r1(dir: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// How a command ended and what it printed.
+/// The exit code of a command and its output.
 pub(crate) fn shown(dir: &Path, output: &Output) -> String {
     let code = output.status.code().map_or_else(|| "none".to_owned(), |code| code.to_string());
     let mut text = format!("exit: {code}");
@@ -75,7 +75,7 @@ pub(crate) fn shown(dir: &Path, output: &Output) -> String {
     text.replace(&format!("{}/", dir.display()), "[dir]/").replace(&dir.display().to_string(), "[dir]")
 }
 
-/// A directory with `files` in it and, as `model`, the smallest model there can be.
+/// A directory with `files` and, as `model`, the tiny model.
 pub(crate) fn directory(files: &[(&str, &str)], model: bool) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for (name, text) in files {
@@ -95,7 +95,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Made once, by `r1 sft` itself.
+/// Trained once with `r1 sft`.
 pub(crate) fn tiny_model() -> &'static Path {
     static MODEL: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, model) = MODEL.get_or_init(|| {
@@ -122,10 +122,10 @@ pub(crate) fn tiny_model() -> &'static Path {
     model
 }
 
-/// Compares exit code, stdout and stderr of a command line:
-/// `cli_snapshot!(["run", "x.lua"], @"…")`; with files put in its directory first:
-/// `cli_snapshot!({ "x.lua" => "return 1" }, ["run", "x.lua"], @"…")`; and with a tiny model there as `model`:
-/// `cli_snapshot!(model, { "x.lua" => RECIPE }, ["run", "x.lua"], @"…")`.
+/// Compares exit code, stdout and stderr of a command line: `cli_snapshot!(["run", "x.lua"],
+/// @"…")`; with files in its directory: `cli_snapshot!({ "x.lua" => "return 1" }, ["run", "x.lua"],
+/// @"…")`; and with the tiny model as `model`: `cli_snapshot!(model, { "x.lua" => RECIPE }, ["run",
+/// "x.lua"], @"…")`.
 macro_rules! cli_snapshot {
     ([$($arg:expr),* $(,)?], @$expected:literal) => {
         $crate::cli::cli_snapshot!({}, [$($arg),*], @$expected)
@@ -151,14 +151,14 @@ macro_rules! cli_snapshot {
 }
 pub(crate) use cli_snapshot;
 
-/// What a command that works prints.
+/// The stdout of a command that succeeds.
 pub(crate) fn succeed(dir: &Path, args: &[&str]) -> String {
     let output = r1(dir, args).output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", shown(dir, &output));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What a command that fails says.
+/// The stderr of a command that fails.
 pub(crate) fn fail(dir: &Path, args: &[&str]) -> String {
     let output = r1(dir, args).output().unwrap();
     assert!(!output.status.success(), "{args:?}");

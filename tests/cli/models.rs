@@ -1,4 +1,4 @@
-//! Models with something special about their files: adapters without their base, dynamic rotary embeddings.
+//! Special model files: adapters without their base, dynamic rotary embeddings.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
 }
 
 #[test]
-fn an_adapter_takes_another_copy_of_its_base() {
+fn an_adapter_accepts_another_copy_of_its_base() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let train = |more: &[&str]| succeed(dir.path(), &[&["run", "a.lua", "-q"], more].concat());
     train(&["policy.lora.rank=2", "--out", "adapter"]);
@@ -57,7 +57,7 @@ fn an_adapter_takes_another_copy_of_its_base() {
     let error = fail(dir.path(), &["lua", "-e", &program("")]);
     assert!(error.contains("r1.model(…, { base = DIR }) names another copy"), "{error}");
 
-    // A run on it names the base that it was trained with.
+    // A run on it stores the base that it was trained with.
     train(&["policy.model=adapter", "policy.base=moved", "--name", "b"]);
     let config = fs::read(dir.path().join("runs/b/checkpoints/step-000001/adapter_config.json")).unwrap();
     let config: Value = serde_json::from_slice(&config).unwrap();
@@ -69,7 +69,7 @@ fn an_adapter_takes_another_copy_of_its_base() {
 
 /// 128 positions, times 2.
 #[test]
-fn dynamic_rotary_embeddings_act_where_sequences_are_whole() {
+fn dynamic_rotary_embeddings_apply_to_complete_sequences() {
     let row = json!({ "prompt": "Say", "completion": "q w ".repeat(33) });
     let supervised = r#"
 return r1.recipe {
@@ -89,7 +89,7 @@ return r1.recipe {
     edit(&config, |config| config["rope_scaling"] = json!({ "rope_type": "dynamic", "factor": 2.0 }));
     assert_eq!(succeed(dir.path(), &["lua", "-e", &long]).trim(), "199");
     succeed(dir.path(), &["sft", "s.lua", "-q", "policy.max_context=200", "trainer.overlong=error"]);
-    // Samples made with a cache would not be those of the update.
+    // Sampling with a cache would not match the update.
     succeed(dir.path(), &["run", "a.lua", "-q"]);
     let error = fail(dir.path(), &["run", "a.lua", "policy.max_context=200"]);
     assert!(

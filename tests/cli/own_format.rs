@@ -1,8 +1,9 @@
-//! Tool-call formats that a recipe defines, in whole runs.
+//! Tool-call formats defined by a recipe, in complete runs.
 
 use super::{directory, r1, shown, succeed};
 
-/// Every reply is a call of `note` with its own first letters; one that begins with a vowel is malformed.
+/// Every reply is a call of `note` with its first letters; a reply that begins with a vowel is
+/// malformed.
 const RECIPE: &str = r#"
 local own = r1.format {
   name = "first",
@@ -26,13 +27,13 @@ return r1.recipe {
 "#;
 
 #[test]
-fn a_recipe_trains_and_replays_with_a_format_of_its_own() {
+fn a_recipe_trains_and_replays_with_its_own_tool_call_format() {
     let dir = directory(&[("own.lua", RECIPE)], true);
     succeed(dir.path(), &["run", "own.lua", "--name", "own", "seed=3"]);
     let text = std::fs::read_to_string(dir.path().join("runs/own/metrics.jsonl")).unwrap();
     let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |name: &str| lines.iter().filter_map(|line| line[name].as_f64()).sum::<f64>();
-    // Two calls a trajectory, read or not.
+    // Two calls per trajectory, including malformed ones.
     assert!(of("rollout/tool_calls") > 0.0, "{text}");
     assert!((of("rollout/tool_calls") + of("rollout/malformed_calls") - 4.0).abs() < 1e-9, "{text}");
     let replayed = succeed(dir.path(), &["replay", "own"]);
@@ -44,17 +45,17 @@ fn a_recipe_trains_and_replays_with_a_format_of_its_own() {
 }
 
 #[test]
-fn an_error_in_parse_is_the_recipes_with_its_line() {
+fn an_error_in_a_formats_parse_names_the_line_of_the_recipe() {
     let broken = RECIPE.replace("if word:match(\"^[aeiou]\") then", "if word.none.none then");
     let dir = directory(&[("own.lua", &broken)], true);
     let output = r1(dir.path(), &["run", "own.lua"]).output().unwrap();
-    let told = shown(dir.path(), &output);
-    assert!(!output.status.success(), "{told}");
-    assert!(told.contains("`parse` of the format `first`: attempt to index nil with 'none'"), "{told}");
-    assert!(told.contains("own.lua:6"), "{told}");
+    let printed = shown(dir.path(), &output);
+    assert!(!output.status.success(), "{printed}");
+    assert!(printed.contains("`parse` of the format `first`: attempt to index nil with 'none'"), "{printed}");
+    assert!(printed.contains("own.lua:6"), "{printed}");
     let checked = shown(dir.path(), &r1(dir.path(), &["check", "own.lua"]).output().unwrap());
     assert!(checked.contains("`parse` of the format `first`") && checked.contains("own.lua:6"), "{checked}");
-    // Nonsense is refused with the field.
+    // Invalid fields are refused by name.
     let broken = RECIPE.replace("arguments = { word = word }", "args = { word = word }");
     std::fs::write(dir.path().join("own.lua"), broken).unwrap();
     let checked = shown(dir.path(), &r1(dir.path(), &["check", "own.lua"]).output().unwrap());
@@ -62,7 +63,7 @@ fn an_error_in_parse_is_the_recipes_with_its_line() {
 }
 
 #[test]
-fn a_reply_that_parse_fails_on_is_stored_and_replayed() {
+fn a_reply_on_which_parse_fails_is_stored_and_replayed() {
     let broken =
         RECIPE.replace("return nil, word .. \" begins with a vowel.\"", "error(word .. \" begins with a vowel\")");
     let broken = broken.replace("^[aeiou]", "^[a-m]");

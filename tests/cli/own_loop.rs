@@ -1,4 +1,4 @@
-//! Training loops that programs write.
+//! Training loops written as Lua programs.
 
 use std::fs;
 use std::path::Path;
@@ -31,7 +31,7 @@ return r1.recipe {
 "#;
 
 #[test]
-fn grpo_as_a_loop_in_lua_is_the_run_to_the_bit() {
+fn a_grpo_loop_in_lua_equals_the_run_to_the_bit() {
     let program = r#"
 local t = r1.training("a.lua", { name = "loop" })
 assert(t.step == 0 and t.steps == 3 and t.rows == 8 and t.settings.trainer.lr == 1e-3)
@@ -43,7 +43,7 @@ while t.step < t.steps do
 end
 t:save("exported")
 "#;
-    // The same with the advantages taken to Lua and back, and the loss named.
+    // The same with the advantages copied to Lua and back, and an explicit loss.
     let by_hand = r#"
 local t = r1.training("a.lua", { name = "by-hand" })
 while t.step < t.steps do
@@ -67,13 +67,14 @@ print(t:save())
         let stored = |run: &str| {
             let path = dir.path().join(format!("runs/{run}/trajectories/step-{step:06}.parquet"));
             let mut all = r1::store::read_trajectories(&path).unwrap();
-            // What the cache spared depends on which request came first.
+            // The number of cached tokens depends on the order of requests.
             all.iter_mut().flat_map(|one| &mut one.steps).for_each(|step| step.prefilled = 0);
             all
         };
         assert!(stored("run") == stored("loop"), "step {step}");
     }
-    // What depends on the clock and on which request came first, and evaluations, which the loop does not make.
+    // Metrics that depend on the clock or the order of requests, and evaluations, which the loop
+    // does not run.
     let clocked = ["time", "throughput", "memory", "script", "rollout/cached_share", "eval"];
     let timed = |name: &str| clocked.iter().any(|start| name.starts_with(start));
     for (run, own) in
@@ -84,15 +85,15 @@ print(t:save())
         }
     }
     assert!(dir.path().join("exported/model.safetensors").is_file());
-    // Two rollouts of one task each draw the tasks that one of two draws.
-    let told = succeed(dir.path(), &["lua", "h.lua"]);
-    assert!(told.trim().ends_with("checkpoints/step-000003"), "{told}");
+    // Two rollouts of one task draw the same tasks as one rollout of two.
+    let printed = succeed(dir.path(), &["lua", "h.lua"]);
+    assert!(printed.trim().ends_with("checkpoints/step-000003"), "{printed}");
     assert!(weights(&dir.path().join("runs/by-hand"), 3) == weights(&dir.path().join("runs/run"), 3));
     assert!(training_steps(&dir.path().join("runs/by-hand"))[0]["loop/loss"].is_number());
 }
 
 #[test]
-fn a_loop_goes_on_where_it_was_saved() {
+fn a_saved_training_loop_resumes() {
     let program = r#"
 local t = r1.training("a.lua", { name = "loop", resume = arg[1], settings = { ["trainer.lr"] = 1e-2 } })
 local last = tonumber(arg[2])
@@ -108,7 +109,7 @@ t:save()
     succeed(dir.path(), &["lua", "t.lua", "runs/loop", "3"]);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "run", "trainer.lr=1e-2"]);
     assert!(weights(&dir.path().join("runs/run"), 3) == weights(&dir.path().join("runs/loop"), 3));
-    // A loop's run is a run: it is gone on with, replayed and asked.
+    // The run of a loop can be resumed, replayed and chatted with.
     let more = ["trainer.lr=1e-2", "trainer.steps=4"];
     succeed(dir.path(), &[&["run", "a.lua", "-q", "--resume", "runs/loop"], &more[..]].concat());
     assert!(dir.path().join("runs/loop/checkpoints/step-000004").is_dir());
@@ -116,7 +117,7 @@ t:save()
 }
 
 #[test]
-fn preferences_and_demonstrations_are_learned_from() {
+fn training_loops_can_use_preferences_and_demonstrations() {
     let program = r#"
 local t = r1.training("a.lua", { name = "loop" })
 local function dpo(b, options)
@@ -153,9 +154,9 @@ print(t.run_dir)
 }
 
 #[test]
-fn misuse_of_a_loop_is_told_at_its_line() {
+fn invalid_training_loop_calls_are_errors_with_their_line() {
     let dir = directory(&[("a.lua", RECIPE)], true);
-    let told = |body: &str| {
+    let printed = |body: &str| {
         fs::write(dir.path().join("t.lua"), format!("local t = r1.training('a.lua')\n{body}")).unwrap();
         fail(dir.path(), &["lua", "t.lua"])
     };
@@ -179,21 +180,21 @@ fn misuse_of_a_loop_is_told_at_its_line() {
         ("t:log { a = 'b' }", "takes numbers by name"),
         ("t:logprobs({}, { model = 'other' })", "`model` is \"policy\" or \"reference\""),
     ] {
-        let error = told(body);
+        let error = printed(body);
         assert!(error.contains(words) && error.contains("t.lua:"), "{body}: {error}");
     }
 }
 
 #[test]
-fn shipped_loops_run() {
+fn shipped_training_loops_run() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/loops");
     let dir = directory(&[("a.lua", RECIPE)], true);
     for entry in fs::read_dir(root).unwrap() {
         let path = entry.unwrap().path();
         let output = r1(dir.path(), &["lua", path.to_str().unwrap(), "a.lua", "trainer.steps=2"]).output().unwrap();
         assert!(output.status.success(), "{}", shown(dir.path(), &output));
-        let told = String::from_utf8(output.stdout).unwrap();
-        assert!(told.contains("step 2: accuracy") && told.contains("checkpoints/step-000002"), "{told}");
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert!(printed.contains("step 2: accuracy") && printed.contains("checkpoints/step-000002"), "{printed}");
     }
     let metrics = fs::read_to_string(dir.path().join("runs/iterated-dpo/metrics.jsonl")).unwrap();
     assert!(metrics.contains("loss/right") && metrics.contains("loop/pairs"), "{metrics}");
@@ -206,7 +207,7 @@ fn listings(page: &str) -> Vec<String> {
 }
 
 #[test]
-fn listings_of_the_page_on_algorithms_run() {
+fn listings_of_your_own_algorithm_run() {
     let page = include_str!("../../docs/your-own-algorithm.md");
     let dir = directory(&[], true);
     let (recipes, programs): (Vec<_>, Vec<_>) =

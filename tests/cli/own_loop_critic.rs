@@ -1,9 +1,8 @@
-//! Training loops of programs with a critic, and with a reference policy that is renewed.
+//! Training loops in Lua with a critic, and with a reference policy that is updated.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 
+use super::run_files::checkpoint_files;
 use super::{directory, fail, succeed};
 
 const RECIPE: &str = r#"
@@ -31,26 +30,8 @@ return r1.recipe {
 }
 "#;
 
-/// Every file of a checkpoint with its bytes.
-fn files(dir: &Path, run: &str, step: u64) -> BTreeMap<String, Vec<u8>> {
-    let root = dir.join(format!("runs/{run}/checkpoints/step-{step:06}"));
-    let mut found = BTreeMap::new();
-    let mut folders = vec![root.clone()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                found.insert(path.strip_prefix(&root).unwrap().display().to_string(), fs::read(path).unwrap());
-            }
-        }
-    }
-    found
-}
-
 #[test]
-fn ppo_as_a_loop_in_lua_is_the_run_to_the_bit() {
+fn a_ppo_loop_in_lua_equals_the_run_to_the_bit() {
     let program = r#"
 local t = r1.training("a.lua", { name = "loop", settings = { ["trainer.critic.shared"] = arg[1] == "shared" } })
 assert(t.critic)
@@ -61,7 +42,8 @@ while t.step < t.steps do
 end
 t:save()
 "#;
-    // Advantages and returns in Lua: a step's value is that of its first token, and the discount is 1.
+    // Advantages and returns in Lua: a step's value is that of its first token, and the discount is
+    // 1.
     let by_hand = r#"
 local t = r1.training("a.lua", { name = "by-hand", settings = {
   ["trainer.kl.coef"] = 0, ["trainer.estimator.lambda"] = 1, ["trainer.estimator.gamma"] = 1, ["trainer.estimator.whiten"] = "none",
@@ -95,21 +77,21 @@ t:next_step()
     let dir = directory(&[("a.lua", RECIPE), ("t.lua", program), ("h.lua", by_hand)], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "run"]);
     succeed(dir.path(), &["lua", "t.lua"]);
-    let (run, own) = (files(dir.path(), "run", 3), files(dir.path(), "loop", 3));
+    let (run, own) = (checkpoint_files(dir.path(), "run", 3), checkpoint_files(dir.path(), "loop", 3));
     assert!(run.keys().any(|name| name.contains("critic/")) && run.keys().eq(own.keys()));
     for (name, bytes) in &run {
         assert!(*bytes == own[name], "{name}");
     }
-    // On a shared trunk too.
+    // Also with a shared trunk.
     fs::remove_dir_all(dir.path().join("runs/loop")).unwrap();
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "shared", "trainer.critic.shared=true"]);
     succeed(dir.path(), &["lua", "t.lua", "shared"]);
-    assert!(files(dir.path(), "shared", 3) == files(dir.path(), "loop", 3));
+    assert!(checkpoint_files(dir.path(), "shared", 3) == checkpoint_files(dir.path(), "loop", 3));
     succeed(dir.path(), &["lua", "h.lua"]);
 }
 
 #[test]
-fn a_renewed_reference_is_used_and_kept() {
+fn an_updated_reference_policy_is_used_and_saved() {
     let recipe = RECIPE.replace("r1.ppo", "r1.grpo").replace("critic = { lr = 1e-2, warmup = 1 }, ", "");
     let recipe = recipe.replace("group_size = 1", "group_size = 2").replace("place = \"reward\"", "place = \"loss\"");
     let program = r#"
@@ -132,28 +114,28 @@ t:save()
     let dir = directory(&[("a.lua", &recipe), ("t.lua", program)], true);
     for adapter in [&[][..], &["lora"]] {
         succeed(dir.path(), &[&["lua", "t.lua", "3", ""][..], adapter].concat());
-        let whole = files(dir.path(), "loop", 3);
+        let whole = checkpoint_files(dir.path(), "loop", 3);
         assert!(whole.keys().any(|name| name.starts_with("trainer_state/reference/")), "{:?}", whole.keys());
         fs::remove_dir_all(dir.path().join("runs/loop")).unwrap();
         succeed(dir.path(), &[&["lua", "t.lua", "2", ""][..], adapter].concat());
         succeed(dir.path(), &[&["lua", "t.lua", "3", "runs/loop"][..], adapter].concat());
-        let parts = files(dir.path(), "loop", 3);
+        let parts = checkpoint_files(dir.path(), "loop", 3);
         assert!(whole.keys().eq(parts.keys()));
         for (name, bytes) in &whole {
             assert!(*bytes == parts[name], "{name} {adapter:?}");
         }
-        // `r1 run` goes on with it as well.
+        // `r1 run` resumes it as well.
         let resume = ["run", "a.lua", "-q", "--resume", "runs/loop", "trainer.steps=4"];
         let lora = if adapter.is_empty() { &[][..] } else { &["policy.lora.rank=2"] };
         succeed(dir.path(), &[&resume[..], lora].concat());
-        assert!(files(dir.path(), "loop", 4).keys().eq(whole.keys()));
+        assert!(checkpoint_files(dir.path(), "loop", 4).keys().eq(whole.keys()));
         fs::remove_dir_all(dir.path().join("runs/loop")).unwrap();
     }
 }
 
-/// The recipe may stand in the program: script workers load the program up to there.
+/// The recipe may be part of the program: script workers load the program up to that call.
 #[test]
-fn a_recipe_in_the_program_is_the_recipe_of_a_file() {
+fn a_recipe_inside_a_program_equals_a_recipe_file() {
     let table = RECIPE.trim().strip_prefix("return r1.recipe ").unwrap();
     let program = |open: &str| {
         format!(
@@ -167,13 +149,13 @@ fn a_recipe_in_the_program_is_the_recipe_of_a_file() {
     let dir = directory(&[("a.lua", RECIPE), ("own.lua", &own), ("words.lua", "return { on = 'Go on' }")], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "run", "trainer.steps=2"]);
     assert_eq!(succeed(dir.path(), &["lua", "own.lua", "2"]).trim(), "2");
-    assert!(files(dir.path(), "run", 2) == files(dir.path(), "own", 2));
-    // What it made is a run, and the program a recipe.
+    assert!(checkpoint_files(dir.path(), "run", 2) == checkpoint_files(dir.path(), "own", 2));
+    // Its output is a run, and the program is a recipe.
     succeed(dir.path(), &["replay", "runs/own"]);
     succeed(dir.path(), &["check", "own.lua"]);
     succeed(dir.path(), &["run", "own.lua", "-q", "--resume", "own", "trainer.steps=3"]);
     succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "run", "trainer.steps=3"]);
-    assert!(files(dir.path(), "run", 3) == files(dir.path(), "own", 3));
+    assert!(checkpoint_files(dir.path(), "run", 3) == checkpoint_files(dir.path(), "own", 3));
 
     let refused = |text: &str, words: &str| {
         fs::write(dir.path().join("b.lua"), text).unwrap();

@@ -1,10 +1,9 @@
-//! A policy loss that a recipe writes in Lua, over whole runs.
+//! A policy loss written in Lua by a recipe, in complete runs.
 
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
-
+use super::run_files::{last_step, run_dir, weights};
 use super::{directory, fail, succeed};
 
 const RECIPE: &str = r#"
@@ -36,22 +35,18 @@ fn with(body: &str) -> tempfile::TempDir {
     directory(&[("a.lua", &RECIPE.replace("LOSS", &format!("loss = function(b, options)\n{body}\n  end,")))], true)
 }
 
-fn weights(dir: &Path, run: &str) -> Vec<u8> {
-    fs::read(dir.join("runs").join(run).join("checkpoints/step-000003/model.safetensors")).unwrap()
+fn weights_of(dir: &Path, run: &str) -> Vec<u8> {
+    weights(&run_dir(dir, run), 3)
 }
 
-fn last_metrics(dir: &Path, run: &str) -> Value {
-    let text = fs::read_to_string(dir.join("runs").join(run).join("metrics.jsonl")).unwrap();
-    serde_json::from_str(text.lines().last().unwrap()).unwrap()
-}
-
-/// The weights of a run with the loss in Lua and of one with a built-in loss and these settings.
+/// Whether a run with the loss in Lua has the same weights as one with a built-in loss and these
+/// settings.
 fn both(body: &str, settings: &[&str]) -> (tempfile::TempDir, bool) {
     let dir = with(body);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "own"]);
     succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", "usual"], settings].concat());
-    let same = weights(dir.path(), "own") == weights(dir.path(), "usual");
-    assert!(weights(dir.path(), "own") != fs::read(dir.path().join("model/model.safetensors")).unwrap());
+    let same = weights_of(dir.path(), "own") == weights_of(dir.path(), "usual");
+    assert!(weights_of(dir.path(), "own") != fs::read(dir.path().join("model/model.safetensors")).unwrap());
     (dir, same)
 }
 
@@ -64,20 +59,21 @@ const PPO: &str = r#"
     return b:token_mean(b:where(b.advantages:lt(0), loss:min(push * 3), loss))"#;
 
 #[test]
-fn ppo_written_in_lua_is_ppo_to_the_bit() {
+fn a_ppo_loss_in_lua_equals_the_built_in_one_to_the_bit() {
     let (dir, same) = both(PPO, &["trainer.loss=ppo"]);
     assert!(same);
-    let (own, usual) = (last_metrics(dir.path(), "own"), last_metrics(dir.path(), "usual"));
+    let (own, usual) = (last_step(&run_dir(dir.path(), "own")), last_step(&run_dir(dir.path(), "usual")));
     for name in ["policy/loss", "policy/grad_norm", "policy/approx_kl", "policy/tokens"] {
         assert_eq!(own[name], usual[name], "{name}");
     }
     assert_eq!(own["loss/clip_frac"], usual["policy/clip_frac_high"]);
     assert!(own["loss/policy"].is_number() && own.get("policy/clip_frac").is_none());
-    // A loss for each token is aggregated as trainer.loss_agg says, with the KL and entropy terms of the trainer.
+    // A loss per token is aggregated with trainer.loss_agg, and the trainer's KL and entropy terms
+    // are added.
     let settings = ["trainer.loss_agg=seq-mean-token-mean", "trainer.entropy=0.01", "trainer.kl.coef=0.1"];
     let run = |name: &str, more: &[&str]| {
         succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", name], &settings[..], more].concat());
-        weights(dir.path(), name)
+        weights_of(dir.path(), name)
     };
     let usual = run("terms-usual", &["trainer.loss=ppo"]);
     let by_token = PPO.replace(
@@ -90,7 +86,7 @@ fn ppo_written_in_lua_is_ppo_to_the_bit() {
 }
 
 #[test]
-fn gspo_and_cispo_written_in_lua_are_theirs_to_the_bit() {
+fn gspo_and_cispo_losses_in_lua_equal_the_built_in_ones_to_the_bit() {
     let gspo = r#"
     local log_ratio = b.logp - b.logp_old
     local ratio = ((b.logp - b.logp:detach()) + log_ratio:detach():mean("step")):clamp(nil, 10):exp()
@@ -106,12 +102,12 @@ fn gspo_and_cispo_written_in_lua_are_theirs_to_the_bit() {
         dir.path(),
         &["run", "a.lua", "-q", "--name", "usual", "trainer.loss={\"name\":\"cispo\",\"clip_high\":0.3}"],
     );
-    assert!(weights(dir.path(), "own") == weights(dir.path(), "usual"));
+    assert!(weights_of(dir.path(), "own") == weights_of(dir.path(), "usual"));
 }
 
 #[test]
-fn micro_batches_of_a_loss_over_groups_add_up() {
-    // Pairs within a group: the whole group is computed at once, whatever tokens_per_batch says.
+fn a_group_loss_in_lua_does_not_depend_on_micro_batches() {
+    // Pairs within a group: the whole group is one micro-batch, independent of tokens_per_batch.
     let dir = with(
         r#"
     local margin = (b.advantages * (b.logp - b.logp_ref) + 0 * b.rewards):sum("group")
@@ -121,15 +117,15 @@ fn micro_batches_of_a_loss_over_groups_add_up() {
     let loss = |name: &str, tokens: &str| {
         let tokens = format!("trainer.tokens_per_batch={tokens}");
         succeed(dir.path(), &["run", "a.lua", "-q", "--name", name, &tokens, "trainer.steps=1", "trainer.epochs=1"]);
-        last_metrics(dir.path(), name)["policy/loss"].as_f64().unwrap()
+        last_step(&run_dir(dir.path(), name))["policy/loss"].as_f64().unwrap()
     };
     let (one, many) = (loss("whole", "4096"), loss("parts", "1"));
     assert!((one - many).abs() < 1e-6 && one > 0.0, "{one} {many}");
-    assert!(last_metrics(dir.path(), "whole").get("kl/mean").is_none());
+    assert!(last_step(&run_dir(dir.path(), "whole")).get("kl/mean").is_none());
 }
 
 #[test]
-fn a_bad_loss_is_told_by_check_and_at_run_time() {
+fn an_invalid_loss_in_lua_is_reported_by_check_and_run() {
     let dir = with("    return b:token_mean(b.logp * b.advantags)");
     let error = fail(dir.path(), &["check", "a.lua"]);
     assert!(error.contains("the batch has no tensor `advantags`") && error.contains("--> a.lua:15"), "{error}");
@@ -145,7 +141,7 @@ fn a_bad_loss_is_told_by_check_and_at_run_time() {
 }
 
 #[test]
-fn a_program_tries_a_loss_on_plain_tables() {
+fn a_program_computes_a_loss_on_plain_tables() {
     let program = r#"
 local rows = {
   { group = 1, trajectory = 1, step = 1, mask = { 1, 1 }, rewards = { 0, 1 }, logp = { -1, -2 }, logp_old = { -1.1, -2 }, advantages = { 1, 1 } },
@@ -165,12 +161,15 @@ assert(r1.json.encode(own.gradient) == r1.json.encode(usual.gradient))
 print(pcall(r1.rl.loss, function(b) return b.logp:exq() end, rows))
 "#;
     let dir = directory(&[("p.lua", program)], false);
-    let told = succeed(dir.path(), &["lua", "p.lua"]);
-    assert!(told.starts_with("false") && told.contains("no method `exq`") && told.contains("p.lua:17"), "{told}");
+    let printed = succeed(dir.path(), &["lua", "p.lua"]);
+    assert!(
+        printed.starts_with("false") && printed.contains("no method `exq`") && printed.contains("p.lua:17"),
+        "{printed}"
+    );
 }
 
 #[test]
-fn a_loss_that_is_edited_is_used_from_the_next_step_on() {
+fn an_edited_loss_is_used_from_the_next_step_on() {
     let script = |name: &str, scale: &str| {
         let body = format!("    local x = {scale} * b.logp * b.advantages\n    b:log(\"{name}\", x)\n    return x");
         RECIPE.replace("LOSS", &format!("loss = function(b)\n{body}\n  end,")).replace("steps = 3", "steps = 100000")
@@ -192,13 +191,13 @@ fn a_loss_that_is_edited_is_used_from_the_next_step_on() {
         }
         panic!("{what} does not come: {}", fs::read_to_string(dir.path().join("stderr")).unwrap());
     };
-    let said = || fs::read_to_string(dir.path().join("stderr")).unwrap();
+    let reported = || fs::read_to_string(dir.path().join("stderr")).unwrap();
     until("a step", &|| metrics().contains("loss/first"));
     fs::write(dir.path().join("a.lua"), script("third", "-1 * b.logpp")).unwrap();
-    until("the refusal", &|| said().contains("the batch has no tensor `logpp`"));
-    // No reference policy was loaded when the run began.
+    until("the refusal", &|| reported().contains("the batch has no tensor `logpp`"));
+    // No reference policy was loaded at the start of the run.
     fs::write(dir.path().join("a.lua"), script("third", "-1 * (b.logp - b.logp_ref)")).unwrap();
-    until("the refusal", &|| said().contains("without a reference policy"));
+    until("the refusal", &|| reported().contains("without a reference policy"));
     fs::write(dir.path().join("a.lua"), script("second", "-0.5")).unwrap();
     until("the new loss", &|| metrics().contains("loss/second"));
     child.kill().unwrap();

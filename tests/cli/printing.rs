@@ -1,4 +1,4 @@
-//! What recipes and programs print: where it appears, and how much of it.
+//! Output of recipes and programs: where it appears, and its limits.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{directory, r1, shown, succeed};
 
-/// Prints while it is loaded, in every row, step and reward, and in the reward the same text each time.
+/// Prints while it is loaded, in every row, step and reward, with the same text in every reward.
 const RECIPE: &str = r#"
 print("loaded", { answer = 42 })
 return r1.recipe {
@@ -30,12 +30,12 @@ fn lines(text: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_run_shows_the_first_lines_of_a_step_and_keeps_all_of_them() {
+fn a_run_prints_the_first_log_lines_of_a_step_and_stores_all() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let output = r1(dir.path(), &["run", "a.lua"]).output().unwrap();
     assert!(output.status.success(), "{}", shown(dir.path(), &output));
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    // The file itself once, though every worker loads it.
+    // The output of the file itself is shown once, though every worker loads it.
     assert_eq!(stderr.matches("a.lua:2: loaded {\"answer\":42}").count(), 1, "{stderr}");
     let of_steps = stderr.lines().filter(|line| line.contains(": step of task")).count();
     assert!((16..=20).contains(&of_steps), "at most ten different lines a step, not {of_steps}:\n{stderr}");
@@ -52,7 +52,7 @@ fn a_run_shows_the_first_lines_of_a_step_and_keeps_all_of_them() {
     assert_eq!((&line["place"], &line["steps"]), (&Value::from("a.lua:7"), &Value::from(0)));
     assert!(line["text"].as_str().unwrap().contains("\"messages\":["), "{line}");
 
-    // Resumed from step 2, the file goes on.
+    // Resumed from step 2, the log file is continued.
     let output = r1(dir.path(), &["run", "a.lua", "--resume", "runs/a", "trainer.steps=3", "-q"]).output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{}", shown(dir.path(), &output));
     let kept = lines(&fs::read_to_string(dir.path().join("runs/a/log.jsonl")).unwrap());
@@ -61,7 +61,7 @@ fn a_run_shows_the_first_lines_of_a_step_and_keeps_all_of_them() {
 }
 
 #[test]
-fn programs_get_the_lines_of_a_run_as_events() {
+fn script_output_of_a_run_is_json_events() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let events = lines(&succeed(dir.path(), &["run", "a.lua", "--json", "trainer.steps=1"]));
     let logged: Vec<&Value> = events.iter().filter(|event| event["event"] == "log").collect();
@@ -79,7 +79,7 @@ fn programs_get_the_lines_of_a_run_as_events() {
 }
 
 #[test]
-fn a_check_shows_what_the_script_printed() {
+fn check_shows_the_scripts_output() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let output = r1(dir.path(), &["check", "a.lua"]).output().unwrap();
     let text = shown(dir.path(), &output);
@@ -90,7 +90,7 @@ fn a_check_shows_what_the_script_printed() {
 }
 
 #[test]
-fn a_call_that_logs_too_much_says_so_once() {
+fn too_much_logging_in_a_call_is_reported_once() {
     let source = RECIPE.replace("print(\"step of task\"", "for n = 1, 300 do print(n) end print(\"step of task\"");
     let dir = directory(&[("a.lua", &source)], true);
     succeed(dir.path(), &["run", "a.lua", "trainer.steps=1", "trainer.groups_per_step=1", "limits.log=50"]);
@@ -101,7 +101,7 @@ fn a_call_that_logs_too_much_says_so_once() {
 }
 
 #[test]
-fn a_program_prints_tables_whole() {
+fn a_program_prints_complete_tables() {
     let dir = directory(&[], false);
     let code = "local t = {} for n = 1, 100 do t[n] = { id = n, name = 'row ' .. n } end print(t) print({ a = 1 })";
     let text = succeed(dir.path(), &["lua", "-e", code]);
@@ -109,7 +109,7 @@ fn a_program_prints_tables_whole() {
     assert_eq!(last, "{\"a\":1}");
     let back: Value = serde_json::from_str(all).unwrap();
     assert_eq!((back.as_array().unwrap().len(), &back[99]["name"]), (100, &Value::from("row 100")));
-    // What has no form in JSON is shown as in the console, not as \"a table\".
+    // Values without a JSON form are shown as in the console, not as \"a table\".
     let text = succeed(dir.path(), &["lua", "-e", "print({ 1, x = math.huge, f = print })"]);
     assert!(text.starts_with("{ 1, f = function") && text.contains("x = inf"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! Scripts that are edited while a run of a real, tiny model goes on.
+//! Scripts that are edited during a run of a real, tiny model.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -25,14 +25,14 @@ fn recipe(version: &str) -> String {
     RECIPE.replace("VERSION", version)
 }
 
-/// As most editors do: another file, then a rename.
+/// Saves as most editors do: writes another file and renames it.
 fn rename_write(path: &Path, text: &str) {
     let new = path.with_extension("swp");
     std::fs::write(&new, text).unwrap();
     std::fs::rename(&new, path).unwrap();
 }
 
-/// A run that goes on until it is told to stop.
+/// A run until it is stopped.
 struct Run {
     dir: tempfile::TempDir,
     child: Option<Child>,
@@ -55,7 +55,7 @@ impl Run {
         self.dir.path().join(name)
     }
 
-    fn said(&self) -> String {
+    fn reported(&self) -> String {
         std::fs::read_to_string(self.path("stderr")).unwrap()
     }
 
@@ -64,31 +64,31 @@ impl Run {
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Waits until the run is as wanted.
+    /// Waits until the condition holds.
     fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let begun = Instant::now();
         while !holds(self) {
-            assert!(begun.elapsed() < Duration::from_mins(10), "{what} does not come: {}", self.said());
+            assert!(begun.elapsed() < Duration::from_mins(10), "{what} does not come: {}", self.reported());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Waits for a step that has this metric.
+    /// Waits for a step with this metric.
     fn step_with(&self, metric: &str) -> Value {
         self.until(metric, |run| run.metrics().last().is_some_and(|last| last.get(metric).is_some()));
         self.metrics().pop().unwrap()
     }
 
-    /// Ends it as Ctrl-C does.
+    /// Stops it as Ctrl-C does.
     fn stop(mut self) -> (tempfile::TempDir, String) {
         let child = self.child.take().unwrap();
         // SAFETY: the child is ours and has not been waited for.
         unsafe { libc::kill(i32::try_from(child.id()).unwrap(), libc::SIGINT) };
         let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(130), "{}", self.said());
-        let said = self.said();
+        assert_eq!(output.status.code(), Some(130), "{}", self.reported());
+        let reported = self.reported();
         let empty = tempfile::tempdir().unwrap();
-        (std::mem::replace(&mut self.dir, empty), said)
+        (std::mem::replace(&mut self.dir, empty), reported)
     }
 }
 
@@ -102,13 +102,13 @@ impl Drop for Run {
 }
 
 #[test]
-fn rewards_modules_and_settings_change_in_flight() {
+fn a_reload_changes_rewards_modules_and_settings() {
     let run = Run::start(&[]);
     let first = run.step_with("reward/one");
     assert_eq!((&first["script/generation"], &first["policy/lr"]), (&Value::from(0.0), &Value::from(1e-3)));
 
     rename_write(&run.path("a.lua"), &recipe("two"));
-    // A step may have groups of both versions: the first that is of the new one alone.
+    // A step may have groups of both versions: waits for the first with only the new one.
     run.until("the new reward", |run| {
         run.metrics().last().is_some_and(|last| last.get("reward/two").is_some() && last.get("reward/one").is_none())
     });
@@ -126,14 +126,18 @@ fn rewards_modules_and_settings_change_in_flight() {
     assert!(third["rollout/response_tokens_max"].as_f64().unwrap() <= 2.0);
 
     let metrics = run.metrics();
-    let (dir, said) = run.stop();
-    assert!(said.contains("reloaded a.lua ("), "{said}");
-    assert!(said.contains("\n    trainer.lr 0.001 -> 0.0005 from the next step on"), "{said}");
-    assert!(said.contains("wait for a restart, and stay as they were:\n    trainer.group_size 2 -> 4\n"), "{said}");
+    let (dir, reported) = run.stop();
+    assert!(reported.contains("reloaded a.lua ("), "{reported}");
+    assert!(reported.contains("\n    trainer.lr 0.001 -> 0.0005 from the next step on"), "{reported}");
+    assert!(
+        reported.contains("wait for a restart, and stay as they were:\n    trainer.group_size 2 -> 4\n"),
+        "{reported}"
+    );
     // Each reload is marked in one step.
     let marked: f64 = metrics.iter().filter_map(|step| step["script/reloads"].as_f64()).sum();
     assert_eq!(marked as usize, 3);
-    // Steps name the version that made them, and the run keeps every one of them. No group mixes two.
+    // Steps name the version that produced them, and the run stores every version. No group mixes
+    // two.
     let store = dir.path().join("runs/a");
     let mut versions = std::collections::BTreeSet::new();
     for number in 1..=metrics.len() {
@@ -203,31 +207,31 @@ fn flows_change_in_flight() {
 }
 
 #[test]
-fn a_broken_script_changes_nothing_until_it_is_mended() {
+fn a_broken_script_is_not_reloaded_until_it_is_fixed() {
     let run = Run::start(&[]);
     run.step_with("reward/one");
     let broken = recipe("two").replace("#outcome.text % 2", "#outcome.txet % 2");
     rename_write(&run.path("a.lua"), &broken);
-    run.until("the refusal", |run| run.said().contains("not reloaded"));
+    run.until("the refusal", |run| run.reported().contains("not reloaded"));
     let steps = run.metrics().len();
     run.until("more steps", |run| run.metrics().len() > steps + 2);
     assert!(run.metrics().iter().all(|step| step["script/generation"] == 0.0 && step.get("reward/two").is_none()));
-    // Once, however often it is written.
+    // Reported once, however often it is written.
     rename_write(&run.path("a.lua"), &broken);
     std::thread::sleep(Duration::from_millis(500));
     rename_write(&run.path("a.lua"), &recipe("two"));
     run.step_with("reward/two");
-    let (_, said) = run.stop();
-    assert_eq!(said.matches("not reloaded").count(), 1, "{said}");
-    let at = said.find("warning: a.lua has changed and is not reloaded; the old version goes on\n").unwrap();
-    let lines: Vec<&str> = said[at..].lines().skip(1).take(4).collect();
-    assert_eq!(lines[..2], ["  env_error: attempt to get length of a nil value", "  --> a.lua:5"], "{said}");
-    assert!(lines[2].starts_with("     5 |   reward = function"), "{said}");
-    assert!(lines[3].contains("tried on the first row"), "{said}");
+    let (_, reported) = run.stop();
+    assert_eq!(reported.matches("not reloaded").count(), 1, "{reported}");
+    let at = reported.find("warning: a.lua has changed and is not reloaded; the old version goes on\n").unwrap();
+    let lines: Vec<&str> = reported[at..].lines().skip(1).take(4).collect();
+    assert_eq!(lines[..2], ["  env_error: attempt to get length of a nil value", "  --> a.lua:5"], "{reported}");
+    assert!(lines[2].starts_with("     5 |   reward = function"), "{reported}");
+    assert!(lines[3].contains("tried on the first row"), "{reported}");
 }
 
 #[test]
-fn nothing_is_reloaded_where_nobody_wants_it() {
+fn no_reload_disables_reloading() {
     let run = Run::start(&["--no-reload"]);
     run.step_with("reward/one");
     rename_write(&run.path("a.lua"), &recipe("two"));
@@ -238,9 +242,10 @@ fn nothing_is_reloaded_where_nobody_wants_it() {
     assert!(!run.stop().1.contains("reload"));
 }
 
-/// A rewrite that says the same, a version that is refused and one that is taken back before it begins leave no trace.
+/// A rewrite with the same content, a refused version, and one that is reverted before it is used
+/// leave no trace.
 #[test]
-fn an_identical_reload_changes_no_bit() {
+fn an_identical_reload_does_not_change_the_weights() {
     let files = [("a.lua", recipe("one")), ("lib.lua", "return { value = 1 }".to_owned())];
     let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
     let args = ["run", "a.lua", "-q", "trainer.steps=60"];
@@ -250,7 +255,7 @@ fn an_identical_reload_changes_no_bit() {
         let mut rewritten = 0;
         let metrics = dir.path().join("runs/a/metrics.jsonl");
         while child.try_wait().unwrap().is_none() {
-            // Not before the first step: a file that is half written is no script to start from.
+            // Not before the first step: a partly written file can't be the first version.
             if rewrites && metrics.exists() {
                 rename_write(&dir.path().join("a.lua"), &recipe("one"));
                 rename_write(&dir.path().join("lib.lua"), "return { value = 1 }");
@@ -268,10 +273,10 @@ fn an_identical_reload_changes_no_bit() {
             .lines()
             .map(|line| {
                 let mut step: Value = serde_json::from_str(line).unwrap();
-                // What a clock or a collector says is never the same.
+                // Clock and collector metrics always differ.
                 step.as_object_mut().unwrap().retain(|name, _| {
                     let clock = ["time", "throughput/", "memory/"].iter().any(|start| name.starts_with(start));
-                    // Requests that meet in the engine share what they have in common.
+                    // Concurrent requests in the engine share their common prefix.
                     !clock && name != "script/memory" && name != "rollout/cached_share"
                 });
                 step

@@ -1,4 +1,4 @@
-//! `r1 repl` through a pipe: what is typed, what is seen, how it ends.
+//! `r1 repl` with input from a pipe: output and exit codes.
 
 use std::fs;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use super::{directory, r1, shown};
 
-/// Guess a number; a reply that is no number breaks it.
+/// Guess a number; a reply that is not a number fails.
 pub(super) const GUESS: &str = r#"
 local function answer_to(guess, secret)
   if guess < secret then return "higher" end
@@ -47,7 +47,7 @@ fn type_in(dir: &Path, args: &[&str], lines: &str) -> String {
 }
 
 #[test]
-fn arguments_of_a_call_are_json_or_lua() {
+fn repl_call_arguments_are_json_or_lua() {
     let tool = r#"
         local double = r1.tool {
           name = "double", parameters = { n = "integer" },
@@ -76,7 +76,7 @@ fn arguments_of_a_call_are_json_or_lua() {
 }
 
 #[test]
-fn a_trajectory_is_played_looked_at_and_taken_back() {
+fn a_repl_trajectory_is_stepped_inspected_and_undone() {
     let dir = directory(&[("guess.lua", GUESS)], true);
     let typed = ":reset 1 seed=4\n:step 30\n:diff\n:state secret\n:step 20\n:undo\n:fork mine\n:step 5\n:branches\n\
                  :branch main\n:reward\n:tokens\n:quit\nnever read";
@@ -125,7 +125,7 @@ fn a_trajectory_is_played_looked_at_and_taken_back() {
 }
 
 #[test]
-fn the_first_failure_of_a_pipe_is_its_exit_code() {
+fn the_first_error_of_a_piped_repl_is_its_exit_code() {
     let dir = directory(&[("guess.lua", GUESS)], true);
     let failed = type_in(dir.path(), &["guess.lua"], ":step what?\n:state");
     insta::assert_snapshot!(failed, @r#"
@@ -154,7 +154,7 @@ fn the_first_failure_of_a_pipe_is_its_exit_code() {
 }
 
 #[test]
-fn breakpoints_stop_a_step_and_reload_plays_it_again() {
+fn repl_breakpoints_stop_a_step_and_reload_replays_it() {
     let dir = directory(&[("guess.lua", GUESS)], true);
     let typed = ":break answer_to\n:step 5\nguess, secret\n:where\n:next\n:continue\n:clear\n:reload\n:step 10";
     insta::assert_snapshot!(type_in(dir.path(), &["guess.lua"], typed), @r#"
@@ -190,7 +190,7 @@ fn breakpoints_stop_a_step_and_reload_plays_it_again() {
 }
 
 #[test]
-fn a_failed_trajectory_of_a_run_is_opened_where_it_failed() {
+fn repl_opens_a_failed_trajectory_at_the_failed_step() {
     // The tiny model never writes numbers: every trajectory fails.
     let dir = directory(&[("guess.lua", GUESS)], true);
     let output = r1(dir.path(), &["run", "guess.lua", "-q"]).output().unwrap();
@@ -202,7 +202,7 @@ fn a_failed_trajectory_of_a_run_is_opened_where_it_failed() {
     let seen = type_in(dir.path(), &["--replay", "guess:1-0-0"], ":state tries\n:step");
     assert!(seen.starts_with("exit: 3\n--- stdout\n1-0-0: 1 step, env_error: attempt to"), "{seen}");
     assert!(seen.contains("\n0\n--- stderr\nerror: attempt to compare nil < number\n  --> guess.lua:3"), "{seen}");
-    // Mended on disk, the same reply does not fail any more.
+    // After the script is fixed on disk, the same reply no longer fails.
     fs::write(dir.path().join("guess.lua"), GUESS.replace("tonumber(action.text)", "tonumber(action.text) or 0"))
         .unwrap();
     let mended = type_in(dir.path(), &["guess.lua", "--replay", "guess:1-0-0:1"], ":step");
@@ -214,11 +214,11 @@ fn a_failed_trajectory_of_a_run_is_opened_where_it_failed() {
 }
 
 #[test]
-fn a_session_is_kept_as_a_test() {
+fn a_repl_session_is_saved_as_a_test() {
     let dir = directory(&[("guess.lua", GUESS)], true);
     let typed = ":reset 1 seed=4\n:step 30\n:step 20\n:save kept_test.lua\n:save kept_test.lua";
     let seen = type_in(dir.path(), &["guess.lua", "env.max_steps=5"], typed);
-    assert!(seen.starts_with("exit: 2") && seen.contains("the file is there already"), "{seen}");
+    assert!(seen.starts_with("exit: 2") && seen.contains("the file exists already"), "{seen}");
     let passes = |expected: bool| {
         let output = r1(dir.path(), &["test", "kept_test.lua"]).output().unwrap();
         assert_eq!(output.status.success(), expected, "{}", shown(dir.path(), &output));
@@ -226,7 +226,7 @@ fn a_session_is_kept_as_a_test() {
     passes(true);
     fs::write(dir.path().join("guess.lua"), GUESS.replace("reward = 0.1", "reward = 0.2")).unwrap();
     passes(false);
-    // A bug in what the policy is shown, with the same rewards.
+    // A bug in the observation, with the same rewards.
     fs::write(dir.path().join("guess.lua"), GUESS.replace(r#"return "higher""#, r#"return "lower""#)).unwrap();
     passes(true);
     fs::write(dir.path().join("guess.lua"), GUESS.replace(r#"return "lower""#, r#"return "higher""#)).unwrap();
@@ -238,7 +238,7 @@ fn a_session_is_kept_as_a_test() {
 }
 
 #[test]
-fn a_kept_session_has_its_seed_to_the_last_digit() {
+fn a_saved_session_keeps_its_exact_seed() {
     let drawn = GUESS.replace("secret = task.secret", "secret = math.random(2^52)");
     let dir = directory(&[("guess.lua", &drawn)], true);
     let typed = ":reset 1 seed=17400000000000000001\n:step 30\n:save kept_test.lua";
@@ -248,7 +248,7 @@ fn a_kept_session_has_its_seed_to_the_last_digit() {
     assert!(kept.contains(r#"seed = "17400000000000000001""#), "{kept}");
     let output = r1(dir.path(), &["test", "kept_test.lua"]).output().unwrap();
     assert!(output.status.success(), "{}", shown(dir.path(), &output));
-    // Another seed draws another secret, so the state tells them apart.
+    // Another seed draws another secret, so the state distinguishes them.
     let code = "local s = r1.script('guess.lua') \
                 for _, seed in ipairs { '17400000000000000001', '17400000000000000002', 3 } do \
                   print(s:reset({ seed = seed }):state().secret) end \
@@ -272,7 +272,7 @@ fn a_state_changed_by_hand_is_not_saved_as_a_test() {
 }
 
 #[test]
-fn seeds_that_a_run_gives_to_environments_fit_lua() {
+fn environment_seeds_of_a_run_fit_lua_numbers() {
     let dir = directory(&[("guess.lua", GUESS)], true);
     let output = r1(dir.path(), &["run", "guess.lua", "-q", "trainer.groups_per_step=3"]).output().unwrap();
     assert!(output.status.success(), "{}", shown(dir.path(), &output));
@@ -283,7 +283,7 @@ fn seeds_that_a_run_gives_to_environments_fit_lua() {
 }
 
 #[test]
-fn the_tokens_of_a_finished_trajectory_hold_its_last_reply_as_sampled() {
+fn repl_tokens_of_a_finished_trajectory_include_the_sampled_reply() {
     let dir = directory(&[("guess.lua", GUESS)], true);
     let text = type_in(dir.path(), &["guess.lua"], ":reset 1\n:step 20\n:tokens");
     assert!(text.contains("[2][0][<|im_end|>]") && text.contains("3 of them sampled"), "{text}");
@@ -292,7 +292,7 @@ fn the_tokens_of_a_finished_trajectory_hold_its_last_reply_as_sampled() {
 }
 
 #[test]
-fn the_model_that_replies_makes_the_tokens_from_the_first_prompt_on() {
+fn repl_uses_the_tokenizer_of_the_sampling_model() {
     let dir = directory(&[("guess.lua", GUESS)], true);
     let text = type_in(dir.path(), &["guess.lua"], ":tokens");
     assert!(text.contains("the context holds 128"), "{text}");
@@ -301,7 +301,7 @@ fn the_model_that_replies_makes_the_tokens_from_the_first_prompt_on() {
 }
 
 #[test]
-fn a_halted_session_is_left_and_a_step_given_up_is_taken_back() {
+fn a_halted_repl_session_can_quit_and_an_aborted_step_is_undone() {
     let dir = directory(&[("guess.lua", GUESS)], true);
     let left = type_in(dir.path(), &["guess.lua"], ":break answer_to\n:step 5\n:quit\n:step 7");
     assert!(left.starts_with("exit: 0") && !left.contains("step 1"), "{left}");
@@ -311,7 +311,7 @@ fn a_halted_session_is_left_and_a_step_given_up_is_taken_back() {
 }
 
 #[test]
-fn breakpoints_do_not_stop_what_writes_a_test() {
+fn breakpoints_are_ignored_while_saving_a_test() {
     let dir = directory(&[("guess.lua", GUESS)], true);
     let text = type_in(dir.path(), &["guess.lua"], ":break reward\n:reset 1\n:step 30\n:save kept_test.lua\n:branches");
     assert!(text.starts_with("exit: 0") && text.contains("kept_test.lua written"), "{text}");
@@ -319,7 +319,7 @@ fn breakpoints_do_not_stop_what_writes_a_test() {
 }
 
 #[test]
-fn a_task_is_json_or_lua_and_branches_are_named_when_they_are_played_again() {
+fn repl_tasks_are_json_or_lua_and_branches_are_replayed_by_name() {
     let dir = directory(&[("guess.lua", GUESS)], true);
     for task in [r#"{"secret": 4}"#, "{ secret = 4 }"] {
         let text = type_in(dir.path(), &["guess.lua"], &format!(":reset {task}\n:step 4"));

@@ -1,4 +1,4 @@
-//! `r1 repl --json`: one object for each command.
+//! `r1 repl --json`: one object per command.
 
 use std::io::Write;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn answers(dir: &Path, args: &[&str], lines: &str) -> Vec<Value> {
 }
 
 #[test]
-fn every_command_is_answered_by_one_object() {
+fn every_repl_command_prints_one_json_object() {
     let dir = directory(&[("guess.lua", GUESS)], true);
     let typed = ":reset 1 seed=4\n:step 30\nstate.secret, print\n:state secret\n:tokens\n:diff\n:step 20\n:undo\n:fork mine\n\
                  :branches\n:reward\n:break step\n:clear\n:obs\n:help undo\n:save t.lua\n";
@@ -47,7 +47,7 @@ fn every_command_is_answered_by_one_object() {
     let end = &named("step")["end"];
     assert_eq!((&end["status"], &end["steps"]), (&json!("terminated"), &json!(2)));
     assert_eq!(end["reward"]["parts"], json!({ "solved": 1.0 }));
-    // A function is no data: it is shown only.
+    // A function is not data: it is only shown.
     assert_eq!(named("eval")["values"], json!([20, null]));
     assert!(named("eval")["shown"][1].as_str().unwrap().starts_with("function"), "{}", named("eval"));
     assert_eq!(named("state")["values"], json!([20]));
@@ -64,7 +64,7 @@ fn every_command_is_answered_by_one_object() {
 }
 
 #[test]
-fn halts_and_failures_are_objects_too() {
+fn repl_halts_and_failures_are_json_objects() {
     let dir = directory(&[("guess.lua", GUESS)], true);
     let typed = ":break 15\n:step 20\nsaid\n:locals\n:continue\n:step again\n";
     let all = answers(dir.path(), &["guess.lua"], typed);
@@ -79,7 +79,7 @@ fn halts_and_failures_are_objects_too() {
 }
 
 #[test]
-fn programs_are_evaluated_without_a_script() {
+fn repl_evaluates_lua_without_a_script() {
     let dir = directory(&[], false);
     let all = answers(dir.path(), &[], "print(1, 2)\n{ a = { 1, 2 } }, 'x'\n");
     assert_eq!(all[0], json!({ "event": "answer", "command": "eval", "printed": ["1\t2\n"] }));

@@ -1,4 +1,4 @@
-//! `r1 replay` and `r1 rescore`: what was recorded stands against what a script does now.
+//! `r1 replay` and `r1 rescore`: recorded trajectories compared with the results of a script now.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::{directory, r1, shown};
 
-/// Every step asks the operating system for luck, so that nothing but the record can repeat it.
+/// Every step reads random numbers of the operating system, so that only the record can reproduce
+/// it.
 const LUCKY: &str = r#"
 local lib = require("lib/luck")
 local python = r1.tools.python {}
@@ -16,9 +17,9 @@ local env = r1.env {
   reset = function(task) return { luck = 0, messages = { r1.user(task.prompt) } } end,
   step = function(state, action)
     r1.push(state.messages, r1.assistant(action))
-    local said = r1.call_tools({ { name = "python", arguments = { code = lib.code } } })[1].content
-    r1.push(state.messages, r1.user("luck " .. said))
-    state.luck = state.luck + tonumber(said) % 100 + math.random(10)
+    local reported = r1.call_tools({ { name = "python", arguments = { code = lib.code } } })[1].content
+    r1.push(state.messages, r1.user("luck " .. reported))
+    state.luck = state.luck + tonumber(reported) % 100 + math.random(10)
     return { reward = state.luck / 7, done = math.random() < 0.3 }
   end,
 }
@@ -54,9 +55,9 @@ fn json_lines(dir: &Path, args: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn a_replay_repeats_a_run_and_shows_what_differs() {
+fn a_replay_repeats_a_run_and_shows_differences() {
     let dir = lucky_run();
-    // The run keeps what it needs: the script may change or go.
+    // The run stores what it needs: the script may change or be deleted.
     fs::remove_dir_all(dir.path().join("lib")).unwrap();
     fs::write(dir.path().join("a.lua"), "return nothing at all").unwrap();
     let same = "exit: 0\n--- stdout\n8 trajectories: every observation, reward and status as recorded";
@@ -69,7 +70,7 @@ fn a_replay_repeats_a_run_and_shows_what_differs() {
     assert!(unknown.starts_with("exit: 2") && unknown.contains("did you mean `2-1-0`"), "{unknown}");
     assert!(run(dir.path(), &["replay", "b", "-q"]).contains("there is no run `b`"));
 
-    // Another script: first another reward, then another question.
+    // Another script: first another reward, then another external call.
     fs::create_dir(dir.path().join("lib")).unwrap();
     fs::write(dir.path().join("lib/luck.lua"), LUCK).unwrap();
     fs::write(dir.path().join("new.lua"), LUCKY.replace("state.luck / 7", "state.luck / 8")).unwrap();
@@ -88,9 +89,9 @@ fn a_replay_repeats_a_run_and_shows_what_differs() {
 }
 
 #[test]
-fn a_changed_reward_stands_beside_the_old_one() {
+fn rescore_compares_the_changed_reward_with_the_old_one() {
     let dir = lucky_run();
-    // The same to the bit, then turned around.
+    // The same to the bit, then with the sign reversed.
     let same = json_lines(dir.path(), &["rescore", "a", "--script", "a.lua"]);
     assert_eq!(same.len(), 9);
     assert!(same[..8].iter().all(|line| line["old"] == line["new"] && line["flips"] == false), "{same:?}");
@@ -110,10 +111,11 @@ fn a_changed_reward_stands_beside_the_old_one() {
         assert!(table.contains(part.trim_matches('"')), "{part}: {table}");
     }
 
-    // What the record can't answer is left out with its reason, or asked for real.
+    // Trajectories with calls that are not in the record are excluded with the reason, or the calls
+    // run with --live.
     fs::write(dir.path().join("lib/luck.lua"), "return { code = 'print(3)' }").unwrap();
     let refused = run(dir.path(), &["rescore", "a", "--script", "new.lua", "-q"]);
-    assert!(refused.starts_with("exit: 6") && refused.contains("--live asks for real"), "{refused}");
+    assert!(refused.starts_with("exit: 6") && refused.contains("--live runs it"), "{refused}");
     let live = json_lines(dir.path(), &["rescore", "a", "--script", "new.lua", "--live"]);
     assert_eq!(live.last().unwrap()["trajectories"], 8);
 }

@@ -1,4 +1,5 @@
-//! Resources in runs and programs: recorded by hash, compared on resume and replay; state that trajectories share.
+//! Resources in runs and programs: recorded by hash and compared on resume and replay; state shared
+//! by trajectories.
 
 use std::path::Path;
 
@@ -42,7 +43,7 @@ fn recipe(shown: &str) -> String {
 }
 
 #[test]
-fn a_run_records_its_resources_and_says_if_they_changed() {
+fn a_run_records_its_resources_and_reports_changes() {
     let dir = directory(&[("a.lua", &recipe("corpus[hit.index].text")), ("corpus.jsonl", CORPUS)], true);
     let text = succeed(dir.path(), &["run", "a.lua"]);
     assert!(!text.contains("share state"), "{text}");
@@ -63,7 +64,7 @@ fn a_run_records_its_resources_and_says_if_they_changed() {
 }
 
 #[test]
-fn state_that_trajectories_share_is_noticed_in_a_run() {
+fn state_shared_by_trajectories_is_detected_in_a_run() {
     let shared = recipe("corpus[hit.index].text .. seen");
     let dir = directory(&[("a.lua", &shared), ("corpus.jsonl", CORPUS)], true);
     let text = succeed(dir.path(), &["run", "a.lua"]);
@@ -82,7 +83,7 @@ fn programs_and_the_prompt_read_resources() {
 }
 
 #[test]
-fn check_names_files_that_lie_elsewhere() {
+fn check_names_resource_files_outside_the_recipe() {
     let other = directory(&[("far.jsonl", "{\"prompt\":\"x\"}\n{\"prompt\":\"y\"}\n")], false);
     let far = other.path().join("far.jsonl").display().to_string();
     let recipe = format!(

@@ -1,14 +1,15 @@
-//! Resuming: the run that goes on is the run that was interrupted, settings and bytes alike.
+//! Resuming: a resumed run equals one that was not interrupted, in settings and bytes.
 
 use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 
-use super::run_files::{checkpoint, files, metrics};
+use super::run_files::{checkpoint_files, metrics};
 use super::{directory, fail, r1, shown, succeed};
 
-/// Two replies a trajectory, so that there are steps to branch from; rewards that differ within a group.
+/// Two replies per trajectory, so that there are steps to branch from; rewards differ within a
+/// group.
 const RECIPE: &str = r#"
 return r1.recipe {
   env = r1.env {
@@ -46,8 +47,8 @@ fn config(run: &Path) -> Value {
     serde_json::from_slice(&fs::read(run.join("config.json")).unwrap()).unwrap()
 }
 
-/// A run of six steps, and one that is stopped after two and after four, each time with the checkpoint that it resumed from
-/// pruned: their last checkpoints are the same, byte for byte.
+/// A run of six steps, and one that is stopped after two and after four, where the checkpoint that
+/// it resumed from is removed: their last checkpoints have the same bytes.
 fn resumes_to_the_same_bytes(verb: &str, recipe: &str, settings: &[&str], expected: &[&str]) {
     let dir = directory(&[("a.lua", recipe)], true);
     let train = |name: &str, more: &[&str]| {
@@ -59,7 +60,7 @@ fn resumes_to_the_same_bytes(verb: &str, recipe: &str, settings: &[&str], expect
     for steps in ["trainer.steps=4", "trainer.steps=6"] {
         succeed(dir.path(), &[verb, "a.lua", "-q", "--resume", "runs/parts", steps]);
     }
-    let last = |run: &str| files(&checkpoint(&dir.path().join("runs").join(run), 6));
+    let last = |run: &str| checkpoint_files(dir.path(), run, 6);
     let (whole, parts) = (last("whole"), last("parts"));
     assert_eq!(whole.keys().collect::<Vec<_>>(), parts.keys().collect::<Vec<_>>(), "{verb} {settings:?}");
     for (name, bytes) in &whole {
@@ -77,7 +78,7 @@ fn resumes_to_the_same_bytes(verb: &str, recipe: &str, settings: &[&str], expect
     let resumed = config(&dir.path().join("runs/parts"));
     assert_eq!(resumed["seed"], 7);
     assert_eq!(resumed["history"].as_array().unwrap().len(), 2, "{resumed}");
-    // It can be resumed once more, and talked to.
+    // It can be resumed once more, and chatted with.
     succeed(dir.path(), &[verb, "a.lua", "-q", "--resume", "runs/parts"]);
     succeed(dir.path(), &["infer", "--model", "runs/parts", "-p", "Say 3", "--max-new-tokens", "2"]);
 }
@@ -102,13 +103,14 @@ fn a_resumed_ppo_run_has_the_same_checkpoints() {
 
 #[test]
 fn a_resumed_adapter_has_the_same_checkpoints() {
-    // One trajectory at a time: with an adapter, log-probabilities depend in their last bits on what is decoded together.
+    // One trajectory at a time: with an adapter, the last bits of log-probabilities depend on the
+    // batch.
     let settings = ["policy.lora.rank=2", "rollout.concurrency=1", "trainer.kl.coef=0.1"];
     resumes_to_the_same_bytes("run", RECIPE, &settings, &["adapter_model.safetensors", "adapter_config.json"]);
 }
 
 #[test]
-fn a_resumed_run_of_trees_has_the_same_checkpoints() {
+fn a_resumed_run_with_branches_has_the_same_checkpoints() {
     let settings = ["trainer.group_size=4", "trainer.branch.roots=1", "trainer.estimator=tree"];
     resumes_to_the_same_bytes("run", RECIPE, &settings, &[]);
 }
@@ -118,18 +120,19 @@ fn a_resumed_supervised_run_has_the_same_checkpoints() {
     resumes_to_the_same_bytes("sft", SUPERVISED, &[], &["model.safetensors"]);
 }
 
-/// Algorithm, learning rate, seed and number of steps of the command line stay; those given now come on top.
+/// Algorithm, learning rate, seed and number of steps of the command line are kept; new overrides
+/// are applied to them.
 #[test]
-fn a_resumed_run_keeps_its_settings_and_says_what_differs() {
+fn a_resumed_run_keeps_its_settings_and_reports_differences() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let first = ["run", "a.lua", "-q", "trainer.algorithm=ppo", "trainer.lr=2e-3", "trainer.steps=2", "--seed", "5"];
     succeed(dir.path(), &first);
     let output = r1(dir.path(), &["run", "a.lua", "--resume", "trainer.steps=3"]).output().unwrap();
     assert!(output.status.success(), "{}", shown(dir.path(), &output));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("resuming runs/a from step 2 (runs/a/checkpoints/step-000002)"), "{said}");
+    let reported = String::from_utf8(output.stderr).unwrap();
+    assert!(reported.contains("resuming runs/a from step 2 (runs/a/checkpoints/step-000002)"), "{reported}");
     let differs = "settings that differ from the run's last configuration:\n    trainer.steps 2 -> 3\n";
-    assert!(said.contains(differs), "{said}");
+    assert!(reported.contains(differs), "{reported}");
     let run = dir.path().join("runs/a");
     assert!(run.join("checkpoints/step-000003/trainer_state/critic/value_head.safetensors").is_file());
     let config = config(&run);
@@ -143,16 +146,19 @@ fn a_resumed_run_keeps_its_settings_and_says_what_differs() {
         |one: &Value| (one["from_step"].as_u64().unwrap(), one["settings"]["trainer"]["steps"].as_u64().unwrap());
     assert_eq!((steps(&config), steps(&config["history"][0])), ((2, 3), (0, 2)));
 
-    // The run has a seed of its own.
+    // The run has its own seed.
     let error = fail(dir.path(), &["run", "a.lua", "--resume", "runs/a", "seed=6"]);
     assert!(error.contains("the run's seed is 5, and a run keeps its seed"), "{error}");
-    // A run by its name; a script that has changed; nothing left to do.
+    // A run by its name; a changed script; a finished run.
     fs::write(dir.path().join("a.lua"), RECIPE.replace("max_new_tokens = 6", "max_new_tokens = 5")).unwrap();
     let output = r1(dir.path(), &["run", "a.lua", "--resume", "a"]).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("the script has changed (") && said.contains("sampling.max_new_tokens 6 -> 5"), "{said}");
-    assert!(said.contains("nothing is left to train: the run has done 3 of 3 steps"), "{said}");
-    // As programs read it.
+    let reported = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        reported.contains("the script has changed (") && reported.contains("sampling.max_new_tokens 6 -> 5"),
+        "{reported}"
+    );
+    assert!(reported.contains("nothing is left to train: the run has done 3 of 3 steps"), "{reported}");
+    // As JSON events.
     let events = succeed(dir.path(), &["run", "a.lua", "--json", "--resume", "a", "trainer.lr=3e-3"]);
     let event =
         events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).find(|e| e["event"] == "resume");
@@ -160,7 +166,7 @@ fn a_resumed_run_keeps_its_settings_and_says_what_differs() {
 }
 
 #[test]
-fn a_critic_is_not_made_up_by_a_resume() {
+fn a_resume_without_a_critic_checkpoint_is_refused() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     succeed(dir.path(), &["run", "a.lua", "-q"]);
     let error = fail(dir.path(), &["run", "a.lua", "--resume", "runs/a", "trainer.algorithm=ppo", "trainer.steps=3"]);
@@ -169,7 +175,7 @@ fn a_critic_is_not_made_up_by_a_resume() {
     assert!(error.contains("this recipe's trainer is not r1.sft"), "{error}");
 }
 
-/// The algorithm's own name, and not that of the loop that runs it.
+/// The algorithm's own name, and not that of its training loop.
 #[test]
 fn the_configuration_names_the_algorithm() {
     let dir = directory(&[("a.lua", RECIPE)], true);
@@ -178,7 +184,7 @@ fn the_configuration_names_the_algorithm() {
     assert_eq!((&config["algorithm"], &config["settings"]["trainer"]["algorithm"]), (&"gspo".into(), &"gspo".into()));
 }
 
-/// Checkpoints of the first versions had optimiser and counters beside the model.
+/// In checkpoints of the first versions, optimiser and counters were next to the model.
 #[test]
 fn a_run_in_the_first_layout_is_resumed() {
     let dir = directory(&[("a.lua", RECIPE)], true);
@@ -195,7 +201,7 @@ fn a_run_in_the_first_layout_is_resumed() {
         fs::rename(&path, pruned.join(path.file_name().unwrap())).unwrap();
     }
     fs::remove_dir(&own).unwrap();
-    // Nor did they keep a history, or the name of the algorithm.
+    // They had no history and no name of the algorithm either.
     let path = dir.path().join("runs/parts/config.json");
     let mut old: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     for name in ["from_step", "algorithm", "origins"] {
@@ -203,11 +209,12 @@ fn a_run_in_the_first_layout_is_resumed() {
     }
     fs::write(&path, old.to_string()).unwrap();
     train("parts", &["--resume", "trainer.steps=4"]);
-    let last = |run: &str| files(&checkpoint(&dir.path().join("runs").join(run), 4));
+    let last = |run: &str| checkpoint_files(dir.path(), run, 4);
     assert!(last("whole") == last("parts"));
 }
 
-/// The reference policy is what the run started from, even if that run has gone on meanwhile.
+/// The reference policy is the model that the run started from, even if its run has continued
+/// since.
 #[test]
 fn a_run_starts_from_another_run() {
     let dir = directory(&[("a.lua", RECIPE)], true);
@@ -223,13 +230,13 @@ fn a_run_starts_from_another_run() {
     assert!(origin["path"].as_str().unwrap().ends_with("runs/first/checkpoints/step-000002"), "{origin}");
     succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/first", "trainer.steps=3"]);
     succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/parts", "trainer.steps=4"]);
-    let last = |run: &str| files(&checkpoint(&dir.path().join("runs").join(run), 4));
+    let last = |run: &str| checkpoint_files(dir.path(), run, 4);
     assert!(last("whole") == last("parts"));
 }
 
-/// A model stored in bf16 is trained in f32 on the CPU, and exported as it was stored.
+/// A model stored in bf16 is trained in f32 on the CPU, and exported in bf16.
 #[test]
-fn an_export_has_the_type_of_the_model_it_began_from() {
+fn an_export_has_the_dtype_of_the_initial_model() {
     let dtype = |path: &Path| {
         let bytes = fs::read(path).unwrap();
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -246,9 +253,10 @@ fn an_export_has_the_type_of_the_model_it_began_from() {
     assert_eq!(dtype(&dir.path().join("wide/model.safetensors")), "F32");
 }
 
-/// A base model without a chat template is trained with ChatML: whoever opens the checkpoint must use it too.
+/// A base model without a chat template is trained with ChatML: its checkpoints must use ChatML
+/// too.
 #[test]
-fn a_checkpoint_has_the_template_that_was_trained_with() {
+fn a_checkpoint_has_the_chat_template_used_in_training() {
     let dir = directory(&[("a.lua", RECIPE), ("b.lua", SUPERVISED)], true);
     let path = dir.path().join("model/tokenizer_config.json");
     let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -264,7 +272,7 @@ fn a_checkpoint_has_the_template_that_was_trained_with() {
     }
 }
 
-/// A checkpoint that a disk or a copy has damaged is neither resumed from nor talked to.
+/// A damaged checkpoint can be neither resumed nor chatted with.
 #[test]
 fn a_damaged_checkpoint_is_refused() {
     let dir = directory(&[("a.lua", RECIPE)], true);
@@ -292,16 +300,17 @@ fn a_damaged_checkpoint_is_refused() {
 
 /// The closing page fits a screen, and each step has one line in the metrics, with its evaluation.
 #[test]
-fn the_closing_page_is_a_screen_and_a_step_is_a_line() {
+fn the_closing_page_fits_a_screen_and_each_step_has_one_metrics_line() {
     let eval = "data = { eval = r1.data.generate { count = 2, row = function(index) return { prompt = \"Say \" .. index } end }, ";
     let dir = directory(&[("a.lua", &RECIPE.replace("data = { ", eval))], true);
-    let page = |said: &str| said.lines().skip_while(|line| *line != "Done").map(str::to_owned).collect::<Vec<_>>();
-    let said = succeed(dir.path(), &["run", "a.lua", "trainer.steps=3", "eval.every=1"]);
-    let closing = page(&said);
+    let page =
+        |reported: &str| reported.lines().skip_while(|line| *line != "Done").map(str::to_owned).collect::<Vec<_>>();
+    let reported = succeed(dir.path(), &["run", "a.lua", "trainer.steps=3", "eval.every=1"]);
+    let closing = page(&reported);
     assert!((8..=24).contains(&closing.len()), "{} lines: {closing:#?}", closing.len());
     assert!(
-        closing.iter().any(|line| line == "examples    runs/a/examples.txt") && !said.contains("Trajectories"),
-        "{said}"
+        closing.iter().any(|line| line == "examples    runs/a/examples.txt") && !reported.contains("Trajectories"),
+        "{reported}"
     );
     let examples = fs::read_to_string(dir.path().join("runs/a/examples.txt")).unwrap();
     assert!(examples.contains("Trajectories before training (step 0)\ntask 0, reward"), "{examples}");
@@ -314,6 +323,6 @@ fn the_closing_page_is_a_screen_and_a_step_is_a_line() {
     assert_eq!(of("eval/accuracy"), [0, 1, 2, 3]);
     assert_eq!(of("policy/loss"), [1, 2, 3]);
     assert_eq!(lines.len(), 4);
-    let said = succeed(dir.path(), &["run", "a.lua", "--verbose", "trainer.steps=1"]);
-    assert!(said.contains("Trajectories before training") && said.contains("1 step in "), "{said}");
+    let reported = succeed(dir.path(), &["run", "a.lua", "--verbose", "trainer.steps=1"]);
+    assert!(reported.contains("Trajectories before training") && reported.contains("1 step in "), "{reported}");
 }

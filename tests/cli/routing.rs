@@ -1,10 +1,10 @@
-//! Routing replay in a run: recorded, stored, learned with, resumed.
+//! Routing replay in a run: recorded, stored, used by the learner, resumed.
 
 use std::fs;
-use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::run_files::{run_dir, training_steps, weights};
 use super::{directory, fail, succeed};
 
 const RECIPE: &str = r#"
@@ -29,7 +29,8 @@ return r1.recipe {
 }
 "#;
 
-/// A directory with the recipe, the usual model, and a mixture of experts with its tokenizer in `experts`.
+/// A directory with the recipe, the usual model, and a mixture-of-experts model with its tokenizer
+/// in `experts`.
 fn mixture() -> tempfile::TempDir {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let (from, to) = (dir.path().join("model"), dir.path().join("experts"));
@@ -53,14 +54,8 @@ fn mixture() -> tempfile::TempDir {
     dir
 }
 
-fn metrics(dir: &Path, run: &str) -> Vec<Value> {
-    let text = fs::read_to_string(dir.join("runs").join(run).join("metrics.jsonl")).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    lines.filter(|line| line.get("policy/loss").is_some()).collect()
-}
-
 #[test]
-fn the_routing_of_rollouts_is_stored_and_learned_with() {
+fn expert_routing_of_rollouts_is_stored_and_used_in_training() {
     let dir = mixture();
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "whole"]);
     let stored = r1::store::read_trajectories(&dir.path().join("runs/whole/trajectories/step-000002.parquet")).unwrap();
@@ -74,26 +69,25 @@ fn the_routing_of_rollouts_is_stored_and_learned_with() {
             assert_eq!(covered, computed);
         }
     }
-    // Sampler and learner route alike: the first update sees the same probabilities.
-    for step in metrics(dir.path(), "whole") {
+    // Sampler and learner use the same experts: the first update computes the same probabilities.
+    for step in training_steps(&run_dir(dir.path(), "whole")) {
         assert!(step["mismatch/max_abs"].as_f64().unwrap() < 1e-4, "{step}");
     }
-    // Without a record nothing is stored.
+    // Without recording nothing is stored.
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "off", "trainer.routing_replay=off"]);
     let plain = r1::store::read_trajectories(&dir.path().join("runs/off/trajectories/step-000001.parquet")).unwrap();
     assert!(plain.iter().flat_map(|one| &one.steps).all(|step| step.routing.is_empty()));
 
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "parts", "trainer.steps=1"]);
     succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/parts", "trainer.steps=2"]);
-    let weights =
-        |run: &str| fs::read(dir.path().join(format!("runs/{run}/checkpoints/step-000002/model.safetensors"))).unwrap();
+    let weights = |run: &str| weights(&run_dir(dir.path(), run), 2);
     assert!(weights("whole") == weights("parts"));
     assert!(weights("whole") != weights("off"), "the second epoch computes with the experts of the first");
     succeed(dir.path(), &["replay", "runs/whole"]);
 }
 
 #[test]
-fn a_dense_model_has_no_routing() {
+fn a_dense_model_has_no_expert_routing() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let error = fail(dir.path(), &["run", "a.lua", "-q", "policy.model=model"]);
     assert!(

@@ -1,4 +1,4 @@
-//! Rows of large datasets: the first are looked at before step 1, the others beside the training.
+//! Rows of large datasets: the first are checked before step 1, the others during training.
 
 use super::{directory, r1, shown};
 
@@ -13,21 +13,21 @@ return r1.recipe {
 }
 "#;
 
-/// Forty rows, of which row 30 (line 31) is no JSON.
+/// Forty rows, of which row 30 (line 31) is not JSON.
 fn rows() -> String {
     (0..40).map(|n| if n == 30 { "{ broken\n".to_owned() } else { format!("{{\"prompt\": \"Say {n}\"}}\n") }).collect()
 }
 
 #[test]
-fn a_bad_row_behind_the_checked_ones_ends_the_run_with_a_checkpoint() {
+fn a_bad_row_after_the_checked_ones_ends_the_run_with_a_checkpoint() {
     let dir = directory(&[("a.lua", RECIPE), ("rows.jsonl", &rows())], true);
-    // All rows are looked at before the first step.
+    // All rows are checked before the first step.
     let output = r1(dir.path(), &["run", "a.lua", "--name", "whole"]).output().unwrap();
     let text = shown(dir.path(), &output);
     assert!(text.starts_with("exit: 4") && text.contains("--> rows.jsonl:31"), "{text}");
     assert!(!dir.path().join("runs/whole").exists());
 
-    // Seed 3 so that the bad row is not the first to be drawn.
+    // Seed 3, so that the invalid row is not drawn first.
     let output = r1(dir.path(), &["run", "a.lua", "data.check_rows=20", "seed=3"]).output().unwrap();
     let text = shown(dir.path(), &output);
     assert!(text.contains("20 rows behind the first 20 of their dataset are read beside the training"), "{text}");
@@ -37,16 +37,16 @@ fn a_bad_row_behind_the_checked_ones_ends_the_run_with_a_checkpoint() {
     assert!((1..40).contains(&steps), "{steps}");
     assert!(super::run_files::checkpoint(&dir.path().join("runs/a"), steps).is_dir(), "{text}");
 
-    // With the row mended the run goes on.
+    // With the row fixed the run continues.
     std::fs::write(dir.path().join("rows.jsonl"), rows().replace("{ broken", "{\"prompt\": \"Say 30\"}")).unwrap();
     let more = format!("trainer.steps={}", steps + 1);
     let text = shown(dir.path(), &r1(dir.path(), &["run", "a.lua", "--resume", &more]).output().unwrap());
     assert!(text.starts_with("exit: 0") && text.contains(&format!("from step {steps}")), "{text}");
 }
 
-/// A long prompt is left out where it is looked at, and ends its trajectories where it is not.
+/// A long prompt among the checked rows is filtered; among the others it ends its trajectories.
 #[test]
-fn prompts_are_measured_among_the_checked_rows() {
+fn prompt_lengths_are_checked_among_the_checked_rows() {
     let long = format!("{{\"prompt\": \"{}\"}}\n", "q w ".repeat(200));
     let dir = directory(&[("a.lua", RECIPE), ("rows.jsonl", &format!("{{\"prompt\": \"Say 1\"}}\n{long}"))], true);
     let run = |name: &str, more: &[&str]| {

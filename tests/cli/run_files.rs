@@ -1,4 +1,4 @@
-//! What a run leaves behind, read by tests.
+//! The files of a run, read by tests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// Objects of a text with one on each line.
+/// One JSON object per line.
 pub(crate) fn json_lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -26,6 +26,11 @@ pub(crate) fn last_step(run: &Path) -> Value {
     training_steps(run).pop().unwrap()
 }
 
+/// The directory of `runs/RUN`.
+pub(crate) fn run_dir(dir: &Path, run: &str) -> PathBuf {
+    dir.join("runs").join(run)
+}
+
 /// The directory of a checkpoint.
 pub(crate) fn checkpoint(run: &Path, step: u64) -> PathBuf {
     run.join(format!("checkpoints/step-{step:06}"))
@@ -36,7 +41,12 @@ pub(crate) fn weights(run: &Path, step: u64) -> Vec<u8> {
     fs::read(checkpoint(run, step).join("model.safetensors")).unwrap()
 }
 
-/// Every file below a directory, by its path in it.
+/// Every file of a checkpoint of `runs/RUN`, by its relative path.
+pub(crate) fn checkpoint_files(dir: &Path, run: &str, step: u64) -> BTreeMap<String, Vec<u8>> {
+    files(&checkpoint(&run_dir(dir, run), step))
+}
+
+/// Every file below a directory, by its relative path.
 pub(crate) fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     fn collect(root: &Path, dir: &Path, found: &mut BTreeMap<String, Vec<u8>>) {
         for entry in fs::read_dir(dir).unwrap() {

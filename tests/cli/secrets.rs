@@ -1,4 +1,4 @@
-//! A whole run with a secret: nothing that it leaves behind holds the value.
+//! A run with a secret: none of its files contains the value.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -8,7 +8,7 @@ use super::{directory, r1, shown};
 
 const VALUE: &str = "value-that-nobody-may-keep-4711";
 
-/// Answers every request with what it was sent; counts those with the value.
+/// Answers every request with its own content; counts requests with the value.
 fn server() -> (String, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -30,7 +30,7 @@ fn server() -> (String, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
     (address, count)
 }
 
-/// Every file below a directory that holds the value.
+/// The files below a directory that contain the value.
 fn holding(dir: &Path, found: &mut Vec<String>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();

@@ -1,4 +1,5 @@
-//! Supervised fine-tuning: formats of rows, rows that are too long, held-out loss, stopping early, ReTool's format.
+//! Supervised fine-tuning: formats of rows, rows that are too long, held-out loss, early stopping,
+//! ReTool's format.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::path::Path;
 use super::run_files::metrics;
 use super::{directory, fail, r1, shown, succeed};
 
-/// Learns nine sentences; `steps`, `every` and the rest come from the command line.
+/// Trains on nine sentences; `steps`, `every` and the rest come from the command line.
 const RECIPE: &str = r#"
 return r1.recipe {
   env = r1.env { format = "hermes" },
@@ -27,7 +28,7 @@ fn values(run: &Path, name: &str) -> Vec<f64> {
 }
 
 #[test]
-fn rows_of_every_published_shape_are_learnt() {
+fn sft_trains_on_rows_of_every_published_format() {
     let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS)], true);
     succeed(dir.path(), &["sft", "a.lua", "-q", "--name", "a", "trainer.batch_size=4"]);
     let run = dir.path().join("runs/a");
@@ -46,7 +47,7 @@ fn rows_of_every_published_shape_are_learnt() {
 }
 
 #[test]
-fn a_bad_row_is_named_by_its_line() {
+fn a_bad_sft_row_is_named_by_its_line() {
     let rows = format!("{ROWS}{}\n", r#"{"messages": [{"role": "bot", "content": "x"}]}"#);
     let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", &rows)], true);
     let error = fail(dir.path(), &["sft", "a.lua", "-q", "trainer.batch_size=5"]);
@@ -55,7 +56,7 @@ fn a_bad_row_is_named_by_its_line() {
 }
 
 #[test]
-fn rows_that_are_too_long_are_an_error_left_out_or_cut() {
+fn overlong_sft_rows_are_an_error_skipped_or_truncated() {
     let long = format!("{{\"prompt\": \"Say\", \"completion\": \"{}\"}}\n", "I say all ".repeat(40));
     let rows = format!("{}{long}{}", &ROWS[ROWS.find("{\"prompt").unwrap()..], "");
     let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", &rows)], true);
@@ -67,7 +68,7 @@ fn rows_that_are_too_long_are_an_error_left_out_or_cut() {
     assert!(text.contains("at most 128 fit") && text.contains("train.jsonl:4"), "{text}");
     assert!(text.contains("trainer.overlong = \"skip\""), "{text}");
 
-    for (way, said, tokens) in [("skip", "left out", 3.0), ("truncate", "cut", 4.0)] {
+    for (way, reported, tokens) in [("skip", "left out", 3.0), ("truncate", "cut", 4.0)] {
         let name = format!("--name={way}");
         let overlong = format!("trainer.overlong={way}");
         let batch = format!("trainer.batch_size={tokens}");
@@ -79,18 +80,18 @@ fn rows_that_are_too_long_are_an_error_left_out_or_cut() {
         // Every row is drawn once, or three that fit are found before the long one.
         assert!(count == [1.0] || (way == "skip" && count == [0.0]), "{way}: {count:?}");
         if count == [1.0] {
-            assert!(text.contains(&format!("1 conversation longer than 128 tokens was {said}")), "{text}");
+            assert!(text.contains(&format!("1 conversation longer than 128 tokens was {reported}")), "{text}");
         }
     }
-    // A limit of one's own; nothing fits.
+    // An explicit limit; no row fits.
     let none = sft(&["trainer.max_length=3", "trainer.overlong=skip"]);
     let text = shown(dir.path(), &none);
     assert!(text.contains("no conversation of data.train fits into 3 tokens"), "{text}");
 }
 
 #[test]
-fn the_model_with_the_lowest_held_out_loss_is_kept() {
-    // What is held out contradicts what is trained: the loss rises from some evaluation on.
+fn the_model_with_the_lowest_held_out_loss_is_saved() {
+    // The held-out rows contradict the training rows: the loss rises from some evaluation on.
     let held_out = "{\"prompt\": \"Say 3\", \"completion\": \"zzz\"}\n";
     let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS), ("eval.jsonl", held_out)], true);
     let settings = ["data.eval=eval.jsonl", "eval.every=2", "trainer.lr=0.02", "trainer.final_lr=1", "seed=5"];
@@ -106,12 +107,12 @@ fn the_model_with_the_lowest_held_out_loss_is_kept() {
     assert_eq!(losses.len(), at + 4, "three evaluations behind the best one: {losses:?}");
     assert!(losses.len() < 101, "the run stopped early: {losses:?}");
     assert!(text.contains("early: 3 evaluations in a row"), "{text}");
-    // `best` and `--out` are the model of that step; the last checkpoint is another one.
+    // `best` and `--out` are the model of that step; the last checkpoint differs.
     let weights = |path: &str| fs::read(dir.path().join(path).join("model.safetensors")).unwrap();
     assert_eq!(weights("runs/a/best"), weights("out"));
     let steps = (losses.len() - 1) * 2;
     assert!(weights("out") != weights(&format!("runs/a/checkpoints/step-{steps:06}")));
-    // A run of as many steps as the best one's ends with those weights.
+    // A run with the best step's number of steps ends with those weights.
     let steps = format!("trainer.steps={}", at * 2);
     if at > 0 {
         succeed(dir.path(), &[&["sft", "a.lua", "-q", "--name", "b", &steps], &settings[..]].concat());
@@ -147,9 +148,10 @@ fn evaluations_resume_to_the_same_bytes() {
     assert_eq!(losses("whole").len(), 5);
 }
 
-/// The recipe for ReTool's published rows, with rows in that format and a model that has room for them.
+/// The recipe for ReTool's published rows, with rows in that format and a model with enough
+/// context.
 #[test]
-fn retools_published_format_is_learnt() {
+fn sft_trains_on_retools_published_format() {
     const MODEL: &str = r#"
         return r1.recipe {
           env = r1.env { format = "retool" },
@@ -180,7 +182,7 @@ fn retools_published_format_is_learnt() {
 
 /// Datasets are mixed by their weights.
 #[test]
-fn datasets_take_turns_by_their_weights() {
+fn datasets_are_mixed_by_their_weights() {
     let rows = |completion: &str| format!("{{\"prompt\": \"Say\", \"completion\": \"{completion}\"}}\n").repeat(5);
     let (long, short) = (rows("I say all of it again"), rows("I"));
     let dir = directory(&[("a.lua", RECIPE), ("long.jsonl", &long), ("short.jsonl", &short)], true);

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::{cli_snapshot, directory, fail, succeed};
 
-/// What bash offers for the last of `words`, with the script that r1 prints.
+/// The completions that bash offers for the last of `words`, with the script printed by r1.
 fn offered(words: &[&str]) -> Vec<String> {
     let dir = directory(&[("a.lua", ""), ("b.txt", "")], false);
     let last = words.last().unwrap();
@@ -45,7 +45,7 @@ fn a_shell_completes_values_behind_their_key() {
 }
 
 #[test]
-fn completions_are_for_known_shells() {
+fn shell_completions_exist_for_known_shells() {
     let dir = directory(&[], false);
     for (shell, begin) in [("zsh", "#compdef r1"), ("fish", "complete --keep-order"), ("elvish", "")] {
         let script = succeed(dir.path(), &["completions", shell]);
@@ -56,7 +56,7 @@ fn completions_are_for_known_shells() {
 }
 
 #[test]
-fn manual_pages_are_those_of_the_commands() {
+fn manual_pages_match_the_commands() {
     let dir = directory(&[], false);
     let page = succeed(dir.path(), &["man"]);
     assert!(page.contains(".TH r1 1") && page.contains("r1\\-run(1)"), "{page}");

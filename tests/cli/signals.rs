@@ -1,4 +1,4 @@
-//! Ctrl-C, SIGTERM and SIGHUP in the middle of a run; a limit of file sizes.
+//! Ctrl-C, SIGTERM and SIGHUP during a run; a limit on file sizes.
 #![cfg(unix)]
 
 use std::fs;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::{directory, r1, shown};
 
-/// A run whose first step is quick and whose later ones wait for `seconds` in every trajectory.
+/// A run whose first step is quick; later steps wait `seconds` in every trajectory.
 fn recipe(seconds: &str) -> String {
     format!(
         r#"
@@ -52,15 +52,15 @@ fn send(child: &Child, signal: libc::c_int) {
     unsafe { libc::kill(i32::try_from(child.id()).unwrap(), signal) };
 }
 
-/// Reads stderr up to a line that has these words.
-fn hear(child: &mut Child, words: &str) -> String {
+/// Reads stderr up to a line with these words.
+fn read_until(child: &mut Child, words: &str) -> String {
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
-    let mut heard = String::new();
-    while !heard.contains(words) {
-        assert!(stderr.read_line(&mut heard).unwrap() > 0, "`{words}` was not said: {heard}");
+    let mut received = String::new();
+    while !received.contains(words) {
+        assert!(stderr.read_line(&mut received).unwrap() > 0, "`{words}` was not reported: {received}");
     }
     child.stderr = Some(stderr.into_inner());
-    heard
+    received
 }
 
 fn end(mut child: Child) -> Output {
@@ -70,18 +70,19 @@ fn end(mut child: Child) -> Output {
     Output { status: child.wait().unwrap(), stdout: out, stderr: err }
 }
 
-/// The second signal does not wait for the trajectories under way, and what was trained before them is kept.
+/// After the second signal unfinished trajectories are dropped, and the steps trained before are
+/// saved.
 #[test]
-fn a_second_ctrl_c_saves_the_last_step_and_ends_at_once() {
+fn a_second_ctrl_c_saves_a_checkpoint_and_exits() {
     let dir = directory(&[("a.lua", &recipe("50"))], true);
     let mut child = start(dir.path(), &["run", "a.lua", "-q"]);
     let run = dir.path().join("runs/a");
     first_step(&run);
     let sent = Instant::now();
     send(&child, libc::SIGINT);
-    hear(&mut child, "stopping after this step; press Ctrl-C again to stop at once");
+    read_until(&mut child, "stopping after this step; press Ctrl-C again to stop at once");
     send(&child, libc::SIGINT);
-    hear(&mut child, "stopping at once: writing a checkpoint of step 1");
+    read_until(&mut child, "stopping at once: writing a checkpoint of step 1");
     let output = end(child);
     assert!(sent.elapsed() < Duration::from_secs(40), "it waited for the trajectories");
     assert_eq!(output.status.code(), Some(130), "{}", shown(dir.path(), &output));
@@ -89,9 +90,9 @@ fn a_second_ctrl_c_saves_the_last_step_and_ends_at_once() {
     assert_eq!((step, r1::store::State::load(&checkpoint).unwrap().step), (1, 1));
 }
 
-/// SIGTERM and SIGHUP end a run after its step; the command that is printed goes on with it.
+/// SIGTERM and SIGHUP end a run after its step; the printed command resumes it.
 #[test]
-fn a_signal_ends_a_run_after_its_step_and_the_printed_command_goes_on() {
+fn a_signal_ends_a_run_after_its_step_and_the_printed_command_resumes() {
     for signal in [libc::SIGTERM, libc::SIGHUP] {
         let dir = directory(&[], true);
         fs::create_dir(dir.path().join("my scripts")).unwrap();
@@ -102,15 +103,15 @@ fn a_signal_ends_a_run_after_its_step_and_the_printed_command_goes_on() {
         let run = dir.path().join("runs/a b");
         first_step(&run);
         send(&child, signal);
-        hear(&mut child, "stopping after this step");
+        read_until(&mut child, "stopping after this step");
         let output = end(child);
         assert_eq!(output.status.code(), Some(130), "{}", shown(dir.path(), &output));
         let (step, _) = r1::store::latest_checkpoint(&run).unwrap().unwrap();
         assert!((1..3).contains(&step), "{step}");
-        let said = String::from_utf8(output.stdout).unwrap();
-        let command = said.lines().map(str::trim).find(|line| line.starts_with("r1 run")).unwrap();
+        let reported = String::from_utf8(output.stdout).unwrap();
+        let command = reported.lines().map(str::trim).find(|line| line.starts_with("r1 run")).unwrap();
         assert_eq!(command, "r1 run 'my scripts/a b.lua' --resume 'runs/a b' --out 'last one' --threads 1");
-        // As a shell reads it.
+        // As a shell parses it.
         let path = Path::new(env!("CARGO_BIN_EXE_r1")).parent().unwrap();
         let path = format!("{}:{}", path.display(), std::env::var("PATH").unwrap());
         let output = Command::new("sh")
@@ -122,16 +123,16 @@ fn a_signal_ends_a_run_after_its_step_and_the_printed_command_goes_on() {
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", shown(dir.path(), &output));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains(&format!("resuming runs/a b from step {step} (")), "{said}");
-        assert!(said.contains("training 3 steps of 2 groups of 2 trajectories, lr 0.002"), "{said}");
+        let reported = String::from_utf8_lossy(&output.stderr);
+        assert!(reported.contains(&format!("resuming runs/a b from step {step} (")), "{reported}");
+        assert!(reported.contains("training 3 steps of 2 groups of 2 trajectories, lr 0.002"), "{reported}");
         assert!(
             run.join("checkpoints/step-000003").is_dir() && dir.path().join("last one/model.safetensors").is_file()
         );
     }
 }
 
-/// The system would end the process without a word.
+/// The system would end the process without a message.
 #[test]
 fn a_limit_of_file_sizes_is_named() {
     let dir = directory(&[("a.lua", &recipe("0"))], true);
@@ -144,6 +145,6 @@ fn a_limit_of_file_sizes_is_named() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(8), "{}", shown(dir.path(), &output));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("file too large") && said.contains("ulimit -f"), "{said}");
+    let reported = String::from_utf8_lossy(&output.stderr);
+    assert!(reported.contains("file too large") && reported.contains("ulimit -f"), "{reported}");
 }

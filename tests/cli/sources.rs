@@ -1,9 +1,9 @@
-//! Several environments and datasets in one run, rows that are too long, prefixes of replies.
+//! Several environments and datasets in one run, rows that are too long, reply prefixes.
 
 use super::run_files::metrics;
 use super::{directory, r1, shown};
 
-/// Two environments, two datasets, and rows of which one is far too long.
+/// Two environments, two datasets, and one row that is too long.
 const TWO: &str = r#"
 local long = string.rep("long ", 200)
 local function rows(word, count)
@@ -44,13 +44,13 @@ fn ran(dir: &std::path::Path, args: &[&str]) -> String {
 #[test]
 fn one_run_trains_on_two_environments_and_datasets() {
     let dir = directory(&[("two.lua", TWO)], true);
-    let told = ran(dir.path(), &["run", "two.lua", "--name", "whole", "checkpoint.every=1"]);
+    let printed = ran(dir.path(), &["run", "two.lua", "--name", "whole", "checkpoint.every=1"]);
     assert!(
-        told.contains("1 of 12 rows in data.train have a first prompt of more than 127 tokens, such as row 6"),
-        "{told}"
+        printed.contains("1 of 12 rows in data.train have a first prompt of more than 127 tokens, such as row 6"),
+        "{printed}"
     );
-    // Each source by itself, in the table and in the metrics.
-    assert!(told.contains("before: ones") && told.contains("after: twos"), "{told}");
+    // Each source separately, in the table and in the metrics.
+    assert!(printed.contains("before: ones") && printed.contains("after: twos"), "{printed}");
     let all = metrics(&dir.path().join("runs/whole"));
     let steps: Vec<_> = all.iter().filter(|line| line.get("source/ones/reward").is_some()).collect();
     assert_eq!(steps.len(), 4);
@@ -64,7 +64,7 @@ fn one_run_trains_on_two_environments_and_datasets() {
     let evaluated = all.iter().find(|line| line.get("eval/accuracy").is_some()).unwrap();
     assert_eq!((&evaluated["eval/ones/tasks"], &evaluated["eval/twos/tasks"]), (&1.0.into(), &1.0.into()));
 
-    // The same trajectories after a stop in the middle.
+    // The same trajectories after an interruption.
     ran(dir.path(), &["run", "two.lua", "--name", "broken", "trainer.steps=2", "checkpoint.every=1"]);
     ran(dir.path(), &["run", "two.lua", "--name", "broken", "--resume", "trainer.steps=4"]);
     let rewards = |run: &str| -> Vec<serde_json::Value> {
@@ -75,44 +75,48 @@ fn one_run_trains_on_two_environments_and_datasets() {
     };
     assert_eq!(rewards("whole"), rewards("broken"));
 
-    // What was stored runs again, each trajectory in its own environment.
-    let told = ran(dir.path(), &["replay", "runs/whole"]);
-    assert!(told.contains("16 trajectories: every observation, reward and status as recorded"), "{told}");
-    // A check knows which rows the run leaves out.
-    let told = ran(dir.path(), &["check", "two.lua"]);
-    assert!(told.contains("warning (context)") && told.contains("a run leaves such rows out"), "{told}");
+    // Stored trajectories replay, each in its own environment.
+    let printed = ran(dir.path(), &["replay", "runs/whole"]);
+    assert!(printed.contains("16 trajectories: every observation, reward and status as recorded"), "{printed}");
+    // A check reports the rows that the run drops.
+    let printed = ran(dir.path(), &["check", "two.lua"]);
+    assert!(printed.contains("warning (context)") && printed.contains("a run leaves such rows out"), "{printed}");
     let output = r1(dir.path(), &["check", "two.lua", "data.overlong_prompts=keep"]).output().unwrap();
-    let told = shown(dir.path(), &output);
-    assert!(told.contains("error (context): the prompt has 1023 tokens"), "{told}");
+    let printed = shown(dir.path(), &output);
+    assert!(printed.contains("error (context): the prompt has 1023 tokens"), "{printed}");
 }
 
 #[test]
-fn rows_that_are_too_long_can_be_kept_or_refused() {
+fn overlong_prompts_can_be_kept_or_refused() {
     let dir = directory(&[("two.lua", TWO)], true);
     let output = r1(dir.path(), &["run", "two.lua", "data.overlong_prompts=error"]).output().unwrap();
-    let told = shown(dir.path(), &output);
-    assert!(told.starts_with("exit: 4") && told.contains("1 of 12 rows in data.train"), "{told}");
+    let printed = shown(dir.path(), &output);
+    assert!(printed.starts_with("exit: 4") && printed.contains("1 of 12 rows in data.train"), "{printed}");
     let output = r1(dir.path(), &["run", "two.lua", "data.max_prompt_tokens=3"]).output().unwrap();
-    let told = shown(dir.path(), &output);
-    assert!(told.contains("no row of the dataset `ones` can be used"), "{told}");
+    let printed = shown(dir.path(), &output);
+    assert!(printed.contains("no row of the dataset `ones` can be used"), "{printed}");
     let wrong = TWO.replace("env = \"second\" },\n    },\n    eval", "},\n    },\n    eval");
     let dir = directory(&[("two.lua", &wrong)], true);
     let output = r1(dir.path(), &["run", "two.lua", "data.overlong_prompts=keep"]).output().unwrap();
-    let told = shown(dir.path(), &output);
-    // Before anything is sampled, though the first row of the other dataset is sound.
-    assert!(told.contains("the row does not say which of the recipe's environments it is for"), "{told}");
-    assert!(!dir.path().join("runs").exists(), "{told}");
+    let printed = shown(dir.path(), &output);
+    // Before sampling, although the first row of the other dataset is valid.
+    assert!(printed.contains("the row does not say which of the recipe's environments it is for"), "{printed}");
+    assert!(!dir.path().join("runs").exists(), "{printed}");
 }
 
 #[test]
-fn a_reply_has_its_prefix_in_a_chat() {
+fn a_chat_reply_has_its_reply_prefix() {
     let dir = directory(&[], true);
-    let told = |args: &[&str]| {
+    let printed = |args: &[&str]| {
         let common = ["infer", "--model", "model", "-p", "Say 1", "--temperature", "0", "--max-new-tokens", "4"];
         let output = r1(dir.path(), &[&common, args].concat()).output().unwrap();
         shown(dir.path(), &output)
     };
-    assert!(told(&["--reply-prefix", "Well\\n"]).contains("stdout\nWell"), "{}", told(&["--reply-prefix", "Well\\n"]));
-    let refused = told(&["--template-arg", "enable_thinking=false"]);
+    assert!(
+        printed(&["--reply-prefix", "Well\\n"]).contains("stdout\nWell"),
+        "{}",
+        printed(&["--reply-prefix", "Well\\n"])
+    );
+    let refused = printed(&["--template-arg", "enable_thinking=false"]);
     assert!(refused.contains("the chat template does not read `enable_thinking`"), "{refused}");
 }

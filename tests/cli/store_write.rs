@@ -17,7 +17,7 @@ return r1.recipe {
 "#;
 
 #[test]
-fn trajectories_written_from_lua_are_those_that_were_read() {
+fn trajectories_written_from_lua_equal_those_read() {
     let program = r#"
 local all = r1.store.trajectories("a", 1, { ids = true })
 -- A copy, with everything that the tables do not hold from the run.
@@ -48,7 +48,7 @@ print(r1.store.trajectories("edited.parquet")[1].reward)
     assert_eq!((edited.len(), edited[0].total_reward().to_bits()), (3, 7.0_f64.to_bits()));
     let ids = |all: &[r1::mdp::Trajectory]| all[0].steps[0].response_ids.clone();
     assert_eq!((ids(&edited), edited[0].seed), (ids(&step(1)[1..]), step(1)[1].seed));
-    // What was written can be replayed.
+    // The written trajectories can be replayed.
     succeed(dir.path(), &["replay", "runs/a"]);
 
     for (code, words) in [

@@ -1,4 +1,4 @@
-//! Whole runs on a tiny model: what they print, what they leave behind, stopping and going on.
+//! Complete runs on a tiny model: output, files, stopping and resuming.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::run_files::{json_lines, metrics, training_steps};
 use super::{cli_snapshot, directory, r1, shown, succeed};
 
-/// Rewards even lengths, so that something differs within a group.
+/// Rewards even lengths, so that rewards differ within a group.
 const RECIPE: &str = r#"
 return r1.recipe {
   env = r1.env { format = "retool" },
@@ -30,7 +30,7 @@ fn run(dir: &Path, args: &[&str]) -> Output {
     r1(dir, args).output().unwrap()
 }
 
-/// Steps in `metrics.jsonl` that are training steps.
+/// The training steps in `metrics.jsonl`.
 fn logged_steps(run: &Path) -> Vec<u64> {
     training_steps(run).iter().map(|line| line["step"].as_u64().unwrap()).collect()
 }
@@ -42,14 +42,14 @@ fn an_unknown_target_of_an_adapter_is_refused_at_its_line() {
     assert!(recipe.contains("q_prj"));
     let line = recipe.lines().position(|line| line.contains("q_prj")).unwrap() + 1;
     let dir = directory(&[("a.lua", &recipe)], true);
-    let told = shown(dir.path(), &r1(dir.path(), &["run", "a.lua"]).output().unwrap());
-    assert!(told.starts_with("exit: 3"), "{told}");
-    assert!(told.contains("`policy.lora.targets`: no projection of the model is called `q_prj`"), "{told}");
-    assert!(told.contains(&format!("--> a.lua:{line}")) && told.contains("did you mean `q_proj`"), "{told}");
+    let printed = shown(dir.path(), &r1(dir.path(), &["run", "a.lua"]).output().unwrap());
+    assert!(printed.starts_with("exit: 3"), "{printed}");
+    assert!(printed.contains("`policy.lora.targets`: no projection of the model is called `q_prj`"), "{printed}");
+    assert!(printed.contains(&format!("--> a.lua:{line}")) && printed.contains("did you mean `q_proj`"), "{printed}");
 }
 
 #[test]
-fn an_adapter_is_trained_resumed_used_and_merged() {
+fn a_lora_adapter_is_trained_resumed_used_and_merged() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let adapter = ["policy.lora.rank=2", "policy.lora.targets=[\"q_proj\",\"down_proj\"]"];
     let trained = |steps: &str, more: &[&str]| {
@@ -72,7 +72,7 @@ fn an_adapter_is_trained_resumed_used_and_merged() {
         let args = ["infer", "--model", model, "-p", "Say 4", "--json", "--max-new-tokens", "8", "--temperature", "0"];
         json_lines(&succeed(dir.path(), &args))[0]["text"].clone()
     };
-    // The run that went on is the one that did not stop, and merging changes nothing.
+    // The resumed run equals the uninterrupted one, and merging changes nothing.
     assert_eq!(answer("adapter"), answer("merged"));
     assert_eq!(answer("runs/a"), answer("adapter"));
 
@@ -83,7 +83,7 @@ fn an_adapter_is_trained_resumed_used_and_merged() {
 }
 
 #[test]
-fn a_run_leaves_everything_behind() {
+fn a_run_writes_all_its_files() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let stdout = succeed(dir.path(), &["run", "a.lua", "--json", "--seed", "3"]);
     let events = json_lines(&stdout);
@@ -108,20 +108,20 @@ fn a_run_leaves_everything_behind() {
     let config: Value = serde_json::from_slice(&fs::read(run.join("config.json")).unwrap()).unwrap();
     assert_eq!(config["seed"], 3);
     assert_eq!(logged_steps(&run), [1, 2, 3, 4]);
-    // Every metric that is logged is explained.
+    // Every logged metric is documented.
     for line in metrics(&run) {
         for name in line.as_object().unwrap().keys().filter(|name| !["step", "time"].contains(&name.as_str())) {
             assert!(r1::telemetry::names::meaning(name).is_some(), "docs/metrics.md does not explain {name}");
         }
     }
-    // A group tries one task.
+    // A group samples one task.
     let trajectories = r1::store::read_trajectories(&run.join("trajectories/step-000004.parquet")).unwrap();
     assert_eq!(trajectories.len(), 4);
     assert!(trajectories.iter().all(|t| trajectories.iter().all(|u| t.group != u.group || t.task == u.task)));
     // Nothing is overwritten.
     succeed(dir.path(), &["run", "a.lua", "-q", "trainer.steps=1"]);
     assert!(dir.path().join("runs/a-2/checkpoints/step-000001").is_dir());
-    // What was trained can be talked to.
+    // The trained model can be used in a chat.
     let reply = succeed(dir.path(), &["infer", "-m", "runs/a", "-s", "a.lua", "-p", "Say 3", "--json"]);
     assert_eq!(json_lines(&reply)[0]["event"], "reply");
     let plain =
@@ -130,7 +130,7 @@ fn a_run_leaves_everything_behind() {
 }
 
 #[test]
-fn quiet_says_nothing() {
+fn quiet_prints_nothing() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     cli_snapshot!(in dir, ["run", "a.lua", "--quiet", "trainer.steps=1"], @"
     exit: 0
@@ -138,12 +138,12 @@ fn quiet_says_nothing() {
 }
 
 #[test]
-fn a_resumed_run_ends_where_an_unbroken_one_does() {
+fn a_resumed_run_equals_an_uninterrupted_one() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "whole"]);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "parts"]);
     let parts = dir.path().join("runs/parts");
-    // As if it had been killed in the third step, while it wrote.
+    // As if it had been killed in the third step while writing.
     fs::remove_dir_all(parts.join("checkpoints/step-000004")).unwrap();
     fs::write(parts.join("trajectories/.step-000003.parquet-x.part"), "half").unwrap();
     fs::create_dir(parts.join("checkpoints/.step-000004-x.part")).unwrap();
@@ -163,7 +163,7 @@ fn a_resumed_run_ends_where_an_unbroken_one_does() {
 
 #[test]
 #[cfg(unix)]
-fn ctrl_c_stops_after_a_step_and_says_how_to_go_on() {
+fn ctrl_c_stops_after_a_step_and_prints_the_resume_command() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let child = r1(dir.path(), &["run", "a.lua", "trainer.steps=100000"])
         .stdout(Stdio::piped())
@@ -185,10 +185,10 @@ fn ctrl_c_stops_after_a_step_and_says_how_to_go_on() {
     assert!(dir.path().join("runs/a/checkpoints/latest").is_file());
 }
 
-/// A file system of a quarter mebibyte, in a namespace of its own.
+/// A file system of a quarter mebibyte, in its own namespace.
 #[test]
 #[cfg(target_os = "linux")]
-fn a_full_disk_loses_nothing_that_was_written() {
+fn a_full_disk_loses_no_written_files() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let script = "mount -t tmpfs -o size=256k none runs && { \"$0\" \"$@\"; code=$?; cp -r runs kept; exit $code; }";
     fs::create_dir(dir.path().join("runs")).unwrap();
@@ -206,7 +206,7 @@ fn a_full_disk_loses_nothing_that_was_written() {
     assert_eq!(output.status.code(), Some(8), "{}", shown(dir.path(), &output));
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains("no space left on device") && stderr.contains("--resume"), "{stderr}");
-    // Every file that can be seen is whole.
+    // Every visible file is complete.
     let kept = dir.path().join("kept/a");
     let files = fs::read_dir(kept.join("trajectories")).unwrap().map(|entry| entry.unwrap().path());
     let whole: Vec<_> = files.filter(|path| path.extension().is_some_and(|ext| ext == "parquet")).collect();
@@ -220,7 +220,7 @@ fn a_full_disk_loses_nothing_that_was_written() {
     assert!(last.len() > 1000);
 }
 
-/// A sandbox that is weaker than on other machines is a thing to know.
+/// A sandbox without namespaces is weaker, so r1 warns about it.
 #[test]
 #[cfg(target_os = "linux")]
 fn python_without_namespaces_is_a_warning() {
@@ -230,7 +230,7 @@ fn python_without_namespaces_is_a_warning() {
            step = function() r1.call_tools { { name = \"python\", arguments = { code = \"1\" } } } return { done = true } end },",
     );
     let dir = directory(&[("a.lua", &tools)], true);
-    // In a user namespace in which no others can be made.
+    // In a user namespace in which no others can be created.
     let script =
         "for kind in mnt user pid net ipc uts; do echo 0 > /proc/sys/user/max_${kind}_namespaces || exit 99; done
         exec \"$0\" \"$@\"";
@@ -239,13 +239,13 @@ fn python_without_namespaces_is_a_warning() {
         String::from_utf8(output.stderr).unwrap()
     };
     let mut bare = std::process::Command::new("unshare");
-    let said = run(bare.args(["-r", "sh", "-c", script, env!("CARGO_BIN_EXE_r1")]));
-    if !said.contains("the system allows no namespaces") {
+    let reported = run(bare.args(["-r", "sh", "-c", script, env!("CARGO_BIN_EXE_r1")]));
+    if !reported.contains("the system allows no namespaces") {
         let probe = std::process::Command::new("unshare").args(["-r", "sh", "-c", script, "true"]).status();
         let python = std::process::Command::new("python3").arg("--version").output();
-        assert!(python.is_err() || !probe.is_ok_and(|status| status.success()), "{said}");
+        assert!(python.is_err() || !probe.is_ok_and(|status| status.success()), "{reported}");
         eprintln!("skipped: no user namespaces or no python3 here");
         return;
     }
-    assert_eq!(said.matches("the system allows no namespaces").count(), 1, "{said}");
+    assert_eq!(reported.matches("the system allows no namespaces").count(), 1, "{reported}");
 }

@@ -1,4 +1,4 @@
-//! What a step of training changes, and what it says when there is nothing to learn from.
+//! What a training step changes, and its warnings when there is no gradient.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::run_files::{checkpoint, last_step, training_steps};
+use super::run_files::{checkpoint, files, last_step, training_steps};
 use super::{directory, r1, shown, succeed};
 
 /// Rewards that differ within groups. Tests replace the reward.
@@ -32,19 +32,8 @@ fn with(reward: &str) -> String {
 
 /// Every tensor file of a checkpoint by its path, with its bytes.
 fn tensors(checkpoint: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    let mut folders = vec![checkpoint.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "safetensors") {
-                let name = path.strip_prefix(checkpoint).unwrap().display().to_string();
-                found.insert(name, fs::read(path).unwrap());
-            }
-        }
-    }
+    let mut found = files(checkpoint);
+    found.retain(|name, _| name.ends_with(".safetensors"));
     found
 }
 
@@ -54,23 +43,23 @@ fn state(dir: &Path, step: u64, name: &str) -> u64 {
 }
 
 /// Warnings and errors of a run that succeeds.
-fn said(dir: &Path, args: &[&str]) -> String {
+fn warnings_of(dir: &Path, args: &[&str]) -> String {
     let output = r1(dir, args).output().unwrap();
     assert!(output.status.success(), "{}", shown(dir, &output));
     String::from_utf8(output.stderr).unwrap()
 }
 
 #[test]
-fn a_step_without_a_trained_token_changes_nothing_and_says_so_once() {
+fn a_step_without_trained_tokens_changes_nothing_and_warns_once() {
     let dir = directory(&[("a.lua", RECIPE)], true);
-    let healthy = said(dir.path(), &["run", "a.lua", "-q", "--name", "a"]);
+    let healthy = warnings_of(dir.path(), &["run", "a.lua", "-q", "--name", "a"]);
     assert!(!healthy.contains("no token was trained"), "{healthy}");
     let versions =
         |steps: &[Value]| steps.iter().map(|step| step["policy/version"].as_f64().unwrap()).collect::<Vec<_>>();
     assert_eq!(versions(&training_steps(&dir.path().join("runs/a"))), [1.0, 2.0]);
-    // From here on every group is uniform: neither the weights nor the optimiser's moments move.
+    // From here on every group is uniform: neither the weights nor the optimiser's moments change.
     fs::write(dir.path().join("a.lua"), with(UNIFORM)).unwrap();
-    let told = said(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/a", "trainer.steps=8"]);
+    let printed = warnings_of(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/a", "trainer.steps=8"]);
     let (before, after) =
         (tensors(&checkpoint(&dir.path().join("runs/a"), 2)), tensors(&checkpoint(&dir.path().join("runs/a"), 8)));
     assert!(before.len() > 1 && before == after, "weights or moments have changed");
@@ -86,39 +75,41 @@ fn a_step_without_a_trained_token_changes_nothing_and_says_so_once() {
         }
     }
     let line = "step 3: no token was trained: the trajectories of each group earned the same reward";
-    assert!(told.contains(line) && told.matches("no token was trained").count() == 1, "{told}");
-    // By the third step what is wrong, and what to do; no alarm about an entropy that nobody measured.
-    assert!(told.contains("step 5: nothing could be learned in the first 3 steps:"), "{told}");
-    assert!(told.contains("every trajectory earned 0.5") && !told.contains("entropy is"), "{told}");
+    assert!(printed.contains(line) && printed.matches("no token was trained").count() == 1, "{printed}");
+    // By the third step the warning names the cause and a remedy; there is no warning about
+    // entropy, which was not measured.
+    assert!(printed.contains("step 5: nothing could be learned in the first 3 steps:"), "{printed}");
+    assert!(printed.contains("every trajectory earned 0.5") && !printed.contains("entropy is"), "{printed}");
 }
 
 #[test]
-fn terms_beside_the_advantages_still_train() {
+fn entropy_and_kl_terms_train_without_advantages() {
     let dir = directory(&[("a.lua", &with(UNIFORM))], true);
     for (name, setting) in [("kl", "trainer.kl.coef=0.1"), ("entropy", "trainer.entropy=0.01")] {
-        let told = said(dir.path(), &["run", "a.lua", "-q", "--name", name, setting, "trainer.weight_decay=0.1"]);
-        assert!(!told.contains("no token was trained"), "{told}");
+        let printed =
+            warnings_of(dir.path(), &["run", "a.lua", "-q", "--name", name, setting, "trainer.weight_decay=0.1"]);
+        assert!(!printed.contains("no token was trained"), "{printed}");
         let last = last_step(&dir.path().join("runs").join(name));
         assert_eq!((&last["policy/updates"], &last["policy/version"]), (&Value::from(1.0), &Value::from(2.0)));
         assert!(last["policy/tokens"].as_f64().unwrap() > 0.0);
     }
-    // A critic learns its targets whether or not there is anything for the policy.
+    // A critic is trained on its targets with or without a policy gradient.
     let settings = ["run", "a.lua", "-q", "--name", "ppo", "trainer.algorithm=ppo", "trainer.steps=3"];
-    let told = said(dir.path(), &settings);
-    assert!(told.contains("step 3: nothing could be learned in the first 3 steps"), "{told}");
+    let printed = warnings_of(dir.path(), &settings);
+    assert!(printed.contains("step 3: nothing could be learned in the first 3 steps"), "{printed}");
     assert!(training_steps(&dir.path().join("runs/ppo"))[2]["critic/loss"].is_number());
 }
 
 #[test]
-fn steps_in_which_all_trajectories_fail_change_nothing() {
+fn steps_with_only_failed_trajectories_change_nothing() {
     let dir = directory(&[("a.lua", &with("error(\"broken\")"))], true);
     for algorithm in ["grpo", "ppo"] {
         let algorithm = format!("trainer.algorithm={algorithm}");
         let settings =
             ["run", "a.lua", "-q", "--name", "a", "trainer.steps=3", "rollout.max_failure_rate=1", &algorithm];
-        let told = said(dir.path(), &settings);
-        assert!(told.contains("step 1: no token was trained: all trajectories failed"), "{told}");
-        assert!(told.contains("every trajectory failed"), "{told}");
+        let printed = warnings_of(dir.path(), &settings);
+        assert!(printed.contains("step 1: no token was trained: all trajectories failed"), "{printed}");
+        assert!(printed.contains("every trajectory failed"), "{printed}");
         assert!(
             tensors(&checkpoint(&dir.path().join("runs/a"), 1)) == tensors(&checkpoint(&dir.path().join("runs/a"), 3))
         );
@@ -132,9 +123,9 @@ fn steps_in_which_all_trajectories_fail_change_nothing() {
     }
 }
 
-/// RAGEN's normalisation by kind of task, on tasks whose rewards have nothing in common.
+/// RAGEN's normalisation by task type, on tasks with different reward scales.
 #[test]
-fn tags_of_rows_decide_what_is_normalised_together() {
+fn row_tags_define_advantage_normalisation_groups() {
     let dir = directory(&[("a.lua", &with("return #outcome.text % 2 + 100 * (state.task.number % 2)"))], true);
     let settings = [
         "run",
@@ -153,7 +144,7 @@ fn tags_of_rows_decide_what_is_normalised_together() {
     };
     let (batch, inductive, state) = (largest("b", "batch"), largest("i", "inductive"), largest("s", "state"));
     assert!(batch > 40.0 && inductive <= 1.0 && inductive > 0.0 && state <= 0.5, "{batch} {inductive} {state}");
-    // Without tags it would be the batch: refused.
+    // Without tags the batch would be normalised as a whole: refused.
     fs::write(dir.path().join("a.lua"), RECIPE.replace("tag = index", "kind = index")).unwrap();
     let normalize = "trainer.shaping.normalize=[\"inductive\", \"mean\"]";
     let output = r1(dir.path(), &[&settings[..], &[normalize]].concat()).output().unwrap();
@@ -162,33 +153,36 @@ fn tags_of_rows_decide_what_is_normalised_together() {
     assert!(error.contains("a row has no `tag`") && error.contains("--> training row "), "{error}");
 }
 
-/// A NaN reward is a failure of its trajectory: code 0 while some succeed, 6 when too many fail.
+/// A NaN reward is a failure of its trajectory: exit code 0 while some succeed, 6 when too many
+/// fail.
 #[test]
 fn rewards_that_are_nan_fail_their_trajectories() {
     let dir = directory(&[("a.lua", &with("return #outcome.text % 2 == 0 and 0 / 0 or #outcome.text"))], true);
-    let told = said(dir.path(), &["run", "a.lua", "-q", "rollout.max_failure_rate=0.9"]);
-    assert!(told.contains("env_error: reward is NaN"), "{told}");
+    let printed = warnings_of(dir.path(), &["run", "a.lua", "-q", "rollout.max_failure_rate=0.9"]);
+    assert!(printed.contains("env_error: reward is NaN"), "{printed}");
     let dir = directory(&[("a.lua", &with("return 0 / 0"))], true);
     let output = r1(dir.path(), &["run", "a.lua", "-q"]).output().unwrap();
     assert_eq!(output.status.code(), Some(6), "{}", shown(dir.path(), &output));
 }
 
-/// A penalty in the reward has its KL in the metrics, and an adaptive coefficient follows it.
+/// With a KL penalty in the reward, the KL is in the metrics, and an adaptive coefficient follows
+/// it.
 #[test]
-fn a_kl_in_the_reward_is_measured() {
+fn a_kl_penalty_in_the_reward_is_measured() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let settings =
         ["trainer.kl.coef=0.1", "trainer.kl.place=reward", "trainer.kl.target=1e-9", "trainer.kl.horizon=100"];
-    said(dir.path(), &[&["run", "a.lua", "-q", "trainer.steps=4", "trainer.lr=1e-2"], &settings[..]].concat());
+    warnings_of(dir.path(), &[&["run", "a.lua", "-q", "trainer.steps=4", "trainer.lr=1e-2"], &settings[..]].concat());
     let steps = training_steps(&dir.path().join("runs/a"));
-    // The policy is its own reference in the first step, and then it is not.
+    // The policy equals its reference in the first step only.
     assert!(steps[0]["kl/mean"].as_f64().unwrap() < 1e-6 && steps[3]["kl/mean"].as_f64().unwrap() > 1e-6, "{steps:?}");
     assert!(steps[3]["kl/coef"].as_f64().unwrap() > steps[1]["kl/coef"].as_f64().unwrap(), "{steps:?}");
 }
 
-/// By step a pass has an optimiser step for each step number, and the parts train what the whole would.
+/// By step, an epoch has one optimiser step per step number, and together they train the same
+/// tokens.
 #[test]
-fn mini_batches_by_step_are_one_for_each_step_number() {
+fn mini_batches_by_step_have_one_update_per_step_number() {
     let recipe = RECIPE.replace(
         "env = r1.env { format = \"retool\" },",
         "env = r1.env { format = \"retool\", max_steps = 3,
@@ -202,7 +196,7 @@ fn mini_batches_by_step_are_one_for_each_step_number() {
     );
     let dir = directory(&[("a.lua", &recipe)], true);
     let train = |name: &str, more: &[&str]| {
-        // With an entropy bonus every token is trained, whatever the rewards.
+        // With an entropy bonus every token is trained, with any rewards.
         let settings = ["run", "a.lua", "-q", "--name", name, "trainer.steps=1", "trainer.entropy=0.01"];
         succeed(dir.path(), &[&settings[..], more].concat());
         last_step(&dir.path().join("runs").join(name))
@@ -213,12 +207,12 @@ fn mini_batches_by_step_are_one_for_each_step_number() {
     assert_eq!(whole["reward/mean"], by_step["reward/mean"]);
 }
 
-/// What the critic alone reads changes its values and nothing that the policy sees.
+/// Text that only the critic reads changes its values, but nothing for the policy.
 #[test]
-fn a_critic_may_know_more_than_the_policy() {
+fn a_critic_can_read_privileged_state() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let train = |name: &str, more: &[&str]| {
-        // A new critic says 0 whatever it reads, so the first step is the same.
+        // A new critic returns 0 for any input, so the first step is the same.
         let settings = ["run", "a.lua", "-q", "--name", name, "trainer.algorithm=ppo", "trainer.steps=2"];
         let settings = [&settings[..], &["trainer.critic.lr=1e-2"]].concat();
         succeed(dir.path(), &[&settings[..], more].concat());
@@ -240,10 +234,10 @@ fn a_critic_may_know_more_than_the_policy() {
     assert!(refused(&long).contains("trainer.critic.privileged_tokens is 256"));
 }
 
-/// A function that says what the template says gives the same weights; its texts are stored, and learned from where the
-/// recipe's function would say something else.
+/// A function that returns the same text as the template gives the same weights; its texts are
+/// stored, and training uses the stored texts even if the function would return others.
 #[test]
-fn the_privileged_text_may_be_a_function_of_the_state() {
+fn privileged_text_can_be_a_function_of_the_state() {
     let env = "env = r1.env { format = \"retool\", max_steps = 2,
     reset = function(task) return { messages = { r1.user(task.prompt) }, number = task.number, turn = 1 } end,
     step = function(state, action)
@@ -287,7 +281,8 @@ fn the_privileged_text_may_be_a_function_of_the_state() {
         let number = one.task["number"].as_f64().unwrap();
         let texts: Vec<_> = one.steps.iter().map(|step| step.privileged.clone().unwrap()).collect();
         assert_eq!(texts, [1, 2].map(|turn| format!("Turn {turn} of {number}")));
-        // It was cut, and the critic bootstraps from the state behind the cut.
+        // The trajectory was truncated, and the critic's bootstrap value is that of the state after
+        // the truncation.
         assert_eq!(one.steps[1].next_privileged.as_deref(), Some(format!("Turn 3 of {number}").as_str()));
         assert_eq!(one.steps[0].next_privileged, None);
     }
@@ -296,7 +291,7 @@ fn the_privileged_text_may_be_a_function_of_the_state() {
     succeed(dir.path(), &["run", "turn.lua", "-q", "--name", "parts", "trainer.critic.lr=1e-2", "trainer.steps=1"]);
     succeed(dir.path(), &["run", "turn.lua", "-q", "--resume", "runs/parts", "trainer.steps=3"]);
     assert!(tensors(&dir.path().join("runs/parts/checkpoints/step-000003")) == by_turn);
-    // A replay needs what was recorded, and learning only what was stored.
+    // A replay needs only the record, and training only the stored texts.
     succeed(dir.path(), &["replay", "runs/turn"]);
     let refused = |script: &str, words: &str| {
         let output = r1(dir.path(), &["run", script, "-q", "--name", "bad"]).output().unwrap();

@@ -106,14 +106,14 @@ end)
 test("a model is rolled out, its replies at one go", function()
   local model = r1.model("r1-nano")
   local script = r1.script("../../scripts/retool.lua", { model = model })
-  local asked = { script = script, policy = model, rows = { 0, 1 }, samples = 2, sampling = { max_new_tokens = 12 } }
-  local all = r1.rollout(asked)
+  local requested = { script = script, policy = model, rows = { 0, 1 }, samples = 2, sampling = { max_new_tokens = 12 } }
+  local all = r1.rollout(requested)
   expect(#all):equals(4)
   expect(#all[1].steps[1].response_ids > 0):equals(true)
   -- The same seed gives the same.
-  expect(r1.rollout(asked)[3].steps[1].response_ids):equals(all[3].steps[1].response_ids)
-  asked.branch = { step = 1, count = 3 }
-  local branched = r1.rollout(asked)
+  expect(r1.rollout(requested)[3].steps[1].response_ids):equals(all[3].steps[1].response_ids)
+  requested.branch = { step = 1, count = 3 }
+  local branched = r1.rollout(requested)
   for _, trajectory in ipairs(branched) do
     expect(trajectory.steps[1].response_ids):equals(all[trajectory.group * 2 + trajectory.sample + 1].steps[1].response_ids)
   end

@@ -1,7 +1,7 @@
-//! A conversation: questions in, replies streamed out, the tools of a recipe live in between; and what a person does
-//! with a conversation besides asking: take back, try again, keep, load.
+//! A conversation: questions, streamed replies, and the tools of a recipe; operations on it: undo,
+//! retry, save, load.
 //!
-//! Who replies is a [`Speaker`]: a model in this process, or one behind a server.
+//! Replies come from a [`Backend`]: a model in this process, or one behind a server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,48 +18,48 @@ use crate::script::State;
 use crate::telemetry::Interrupt;
 use crate::text::Renderer;
 
-/// Something to show while an answer is made.
+/// An event to show while an answer is sampled.
 #[derive(Debug)]
 pub(super) enum Piece<'a> {
-    /// More of what the policy says.
+    /// More content.
     Text(&'a str),
-    /// More of what it thinks.
+    /// More reasoning.
     Thought(&'a str),
     Call(&'a ToolCall),
-    /// A call that can't be read, and why.
+    /// An error message about a call that could not be parsed.
     Malformed(&'a str),
-    /// A reply is complete.
+    /// The end of a reply.
     End,
-    /// The reply was not the last one: tools answer it, and the policy goes on.
+    /// The reply was not the last one: the tools' results follow, and the policy continues.
     Turn {
         text: &'a str,
         reasoning: Option<&'a str>,
     },
-    /// What a tool answered.
+    /// The result of a tool.
     Result {
         name: &'a str,
         text: &'a str,
     },
-    /// What the script printed.
+    /// Text printed by the script.
     Log(&'a str),
 }
 
-/// Takes pieces as they come.
+/// Receives the events.
 pub(super) type Show<'a> = dyn FnMut(Piece<'_>) + 'a;
 
-/// Who replies.
-pub(super) enum Speaker {
+/// The source of replies.
+pub(super) enum Backend {
     Local(Box<Local>),
     Remote(Box<Remote>),
 }
 
 /// One reply.
-pub(super) struct Said {
+pub(super) struct ModelReply {
     pub(super) action: Action,
-    /// Without thinking and calls.
+    /// Without reasoning and calls.
     pub(super) content: String,
     pub(super) reasoning: Option<String>,
-    /// Tokens of the prompt, unless a server keeps their number for itself.
+    /// Tokens of the prompt, if known.
     pub(super) prompt: Option<usize>,
     /// Tokens of the reply.
     pub(super) tokens: usize,
@@ -67,51 +67,51 @@ pub(super) struct Said {
     pub(super) stopped: bool,
 }
 
-/// What came of a question.
+/// The answer to a question.
 #[derive(Default)]
 pub(super) struct Answer {
-    /// The policy's last reply, without thinking and calls.
+    /// The policy's last reply, without reasoning and calls.
     pub(super) text: String,
     pub(super) reasoning: Option<String>,
-    /// The calls that tools have answered, of all replies.
+    /// The executed calls of all replies.
     pub(super) tool_calls: Vec<ToolRecord>,
     pub(super) tokens: usize,
     pub(super) seconds: f64,
-    /// Seconds in which the policy spoke.
-    pub(super) speaking: f64,
+    /// Seconds of sampling.
+    pub(super) sampling_seconds: f64,
     pub(super) stopped: bool,
     /// Why the last reply ended.
     pub(super) finish: Option<FinishReason>,
-    /// It was stopped where no reply had begun or a tool was at work: the question is as if it had not been asked.
-    pub(super) taken_back: bool,
+    /// It was stopped before a reply began or during a tool call: the question is undone.
+    pub(super) undone: bool,
 }
 
-/// Sums over a conversation, for `/stats`.
+/// Totals of a conversation, for `/stats`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Stats {
     pub(super) questions: usize,
     pub(super) replies: u32,
     pub(super) tool_calls: usize,
     pub(super) tokens: usize,
-    pub(super) speaking: f64,
-    /// Tokens of the last prompt with its reply; `None` where nobody has counted them.
+    pub(super) sampling_seconds: f64,
+    /// Tokens of the last prompt with its reply; `None` if unknown.
     pub(super) context: Option<usize>,
 }
 
-/// One conversation.
+/// A conversation.
 pub(super) struct Chat {
-    speaker: Speaker,
+    backend: Backend,
     seed: u64,
     system: Option<String>,
     interrupt: Interrupt,
     recipe: Option<Recipe>,
-    /// The conversation where there is no recipe; with one, the env's state has it.
+    /// The conversation if there is no recipe; with a recipe it is in the env's state.
     messages: Vec<Message>,
-    /// Each question, and what there was before it.
-    asked: Vec<(String, Memory)>,
-    /// The question that was taken back when it was stopped, for `/retry`.
+    /// Each question with the state before it.
+    questions: Vec<(String, Memory)>,
+    /// The question that was stopped and undone, for `/retry`.
     stopped: Option<String>,
-    /// The conversation was begun in a file, and nobody knows the env's states before its end.
+    /// The conversation was loaded from a file, so earlier states of the env are unknown.
     loaded: bool,
     pub(super) stats: Stats,
 }
@@ -125,20 +125,20 @@ struct Memory {
 
 impl Chat {
     pub(super) fn new(
-        speaker: Speaker,
+        backend: Backend,
         seed: u64,
         system: Option<String>,
         recipe: Option<Recipe>,
         interrupt: Interrupt,
     ) -> Self {
         let mut chat = Self {
-            speaker,
+            backend,
             seed,
             system,
             interrupt,
             recipe,
             messages: Vec::new(),
-            asked: Vec::new(),
+            questions: Vec::new(),
             stopped: None,
             loaded: false,
             stats: Stats::default(),
@@ -147,19 +147,19 @@ impl Chat {
         chat
     }
 
-    /// Who replies, in a few words.
+    /// A short description of the model.
     pub(super) fn title(&self) -> String {
-        match &self.speaker {
-            Speaker::Local(local) => local.title(),
-            Speaker::Remote(remote) => remote.title(),
+        match &self.backend {
+            Backend::Local(local) => local.title(),
+            Backend::Remote(remote) => remote.title(),
         }
     }
 
-    /// Longest prompt plus reply, tokens; `None` if only a server knows.
+    /// Maximum tokens of prompt plus reply; `None` if only the server knows.
     pub(super) fn max_context(&self) -> Option<usize> {
-        match &self.speaker {
-            Speaker::Local(local) => Some(local.max_context()),
-            Speaker::Remote(_) => None,
+        match &self.backend {
+            Backend::Local(local) => Some(local.max_context()),
+            Backend::Remote(_) => None,
         }
     }
 
@@ -168,25 +168,22 @@ impl Chat {
         self.recipe.as_ref().map_or(&[], |recipe| recipe.worker.tools())
     }
 
-    /// Why there is no question to take back.
-    pub(super) fn nothing_asked(&self) -> Error {
+    /// The error if there is no question to undo.
+    pub(super) fn no_question(&self) -> Error {
         if self.loaded {
-            return Error::new(
-                Kind::Usage,
-                "nothing has been asked since /load, and an env's state can't be taken back further",
-            );
+            return Error::new(Kind::Usage, "no question since /load, and the env's earlier states are unknown");
         }
-        Error::new(Kind::Usage, "nothing has been asked yet")
+        Error::new(Kind::Usage, "no question yet")
     }
 
     pub(super) fn system(&self) -> Option<&str> {
         self.system.as_deref()
     }
 
-    /// Forgets the conversation.
+    /// Clears the conversation.
     pub(super) fn reset(&mut self) {
         self.messages = self.system.iter().map(|text| Message::system(text.as_str())).collect();
-        self.asked.clear();
+        self.questions.clear();
         self.stopped = None;
         self.loaded = false;
         self.stats.context = None;
@@ -195,7 +192,7 @@ impl Chat {
         }
     }
 
-    /// Changes the system prompt from here on.
+    /// Changes the system prompt for later questions.
     pub(super) fn set_system(&mut self, text: &str) -> Result<()> {
         self.system = Some(text.to_owned());
         self.apply_system()
@@ -218,16 +215,16 @@ impl Chat {
         Ok(())
     }
 
-    /// Takes the last question back; gives it.
+    /// Undoes the last question and returns it.
     pub(super) fn undo(&mut self) -> Result<Option<String>> {
         self.stopped = None;
-        let Some((question, before)) = self.asked.pop() else { return Ok(None) };
+        let Some((question, before)) = self.questions.pop() else { return Ok(None) };
         self.recall(&before)?;
         self.apply_system()?;
         Ok(Some(question))
     }
 
-    /// The last question, to be asked again: it is taken back, unless that has happened when it was stopped.
+    /// The last question, which is undone unless that happened when it was stopped.
     pub(super) fn again(&mut self) -> Result<Option<String>> {
         match self.stopped.take() {
             Some(question) => Ok(Some(question)),
@@ -255,7 +252,7 @@ impl Chat {
         Ok(messages.len())
     }
 
-    /// Goes on with a conversation from a file; gives the number of messages.
+    /// Continues a conversation from a file; returns the number of messages.
     pub(super) fn load(&mut self, path: &Path) -> Result<usize> {
         let bytes = std::fs::read(path).map_err(|e| Error::io(Kind::Data, "read", path, &e))?;
         let bad = |why: String| {
@@ -278,7 +275,7 @@ impl Chat {
         self.recall(&Memory { messages, state })?;
         let own = self.messages.first().filter(|message| message.role == Role::System);
         self.system = own.map(|message| message.content.text());
-        self.asked = if self.recipe.is_some() { Vec::new() } else { questions(&self.messages) };
+        self.questions = if self.recipe.is_some() { Vec::new() } else { questions(&self.messages) };
         self.loaded = self.recipe.is_some();
         self.stopped = None;
         Ok(count)
@@ -298,34 +295,34 @@ impl Chat {
         Ok(())
     }
 
-    /// Asks a question and shows the answer as it is made. A question that fails is as if it had not been asked, and so
-    /// is one that is stopped before anything is said to it or while a tool works for it.
+    /// Asks a question and shows the answer as it is sampled. A question that fails is undone, and
+    /// so is one that is stopped before the reply begins or during a tool call.
     pub(super) fn ask(&mut self, question: &str, show: &mut Show<'_>) -> Result<Answer> {
         let started = Instant::now();
         let before = self.memory()?;
         self.stopped = None;
         let mut answer = Answer::default();
-        let asked = match self.recipe.take() {
+        let result = match self.recipe.take() {
             Some(mut recipe) => {
-                let asked = self.ask_env(&mut recipe, question, &mut answer, show);
+                let result = self.ask_env(&mut recipe, question, &mut answer, show);
                 self.recipe = Some(recipe);
-                asked
+                result
             }
             None => self.ask_plainly(question, &mut answer, show),
         };
-        match asked {
+        match result {
             Ok(()) => {}
-            Err(error) if error.kind == Kind::Interrupted => (answer.stopped, answer.taken_back) = (true, true),
+            Err(error) if error.kind == Kind::Interrupted => (answer.stopped, answer.undone) = (true, true),
             Err(error) => {
                 self.recall(&before)?;
                 return Err(error);
             }
         }
-        if answer.taken_back {
+        if answer.undone {
             self.recall(&before)?;
             self.stopped = Some(question.to_owned());
         } else {
-            self.asked.push((question.to_owned(), before));
+            self.questions.push((question.to_owned(), before));
         }
         answer.seconds = started.elapsed().as_secs_f64();
         self.stats.questions += 1;
@@ -356,15 +353,15 @@ impl Chat {
                 worker.resume(&state, &snapshot)?
             }
         };
-        let budget = match &self.speaker {
-            Speaker::Local(local) => local.prompt_budget(),
-            Speaker::Remote(remote) => remote.prompt_budget(),
+        let budget = match &self.backend {
+            Backend::Local(local) => local.prompt_budget(),
+            Backend::Remote(remote) => remote.prompt_budget(),
         };
         for step in 1..=state.max_steps() {
             let observation = wait(&recipe.runtime, interrupt, worker.observe(&state, budget))?.map_err(failed)?;
             let action = self.reply(&observation, (&state.tools(), state.renderer()), answer, show)?;
             if answer.stopped {
-                // Nothing is done any more that the half of a reply may ask for.
+                // The calls of an incomplete reply are not executed.
                 let mut snapshot = state.snapshot()?;
                 messages_of(&mut snapshot)?.push(json!({ "role": "assistant", "content": action.text }));
                 state = worker.resume(&state, &snapshot)?;
@@ -402,37 +399,37 @@ impl Chat {
         show: &mut Show<'_>,
     ) -> Result<Action> {
         let started = Instant::now();
-        let said = match &mut self.speaker {
-            Speaker::Local(local) => {
+        let reply = match &mut self.backend {
+            Backend::Local(local) => {
                 local.reply(observation, (tools, renderer), (self.seed, self.stats.replies), self.interrupt, show)?
             }
-            Speaker::Remote(remote) => remote.reply(observation, tools, self.interrupt, show)?,
+            Backend::Remote(remote) => remote.reply(observation, tools, self.interrupt, show)?,
         };
         show(Piece::End);
-        if said.stopped {
+        if reply.stopped {
             self.interrupt.clear();
-            answer.taken_back = said.tokens == 0 && said.action.text.is_empty();
+            answer.undone = reply.tokens == 0 && reply.action.text.is_empty();
         }
         let seconds = started.elapsed().as_secs_f64();
-        answer.tokens += said.tokens;
-        answer.speaking += seconds;
-        answer.text = said.content;
-        answer.reasoning = said.reasoning;
-        answer.stopped = said.stopped;
-        answer.finish = Some(said.action.finish_reason);
+        answer.tokens += reply.tokens;
+        answer.sampling_seconds += seconds;
+        answer.text = reply.content;
+        answer.reasoning = reply.reasoning;
+        answer.stopped = reply.stopped;
+        answer.finish = Some(reply.action.finish_reason);
         self.stats.replies += 1;
-        self.stats.tokens += said.tokens;
-        self.stats.speaking += seconds;
-        self.stats.context = said.prompt.map(|prompt| prompt + said.tokens);
-        Ok(said.action)
+        self.stats.tokens += reply.tokens;
+        self.stats.sampling_seconds += seconds;
+        self.stats.context = reply.prompt.map(|prompt| prompt + reply.tokens);
+        Ok(reply.action)
     }
 }
 
-/// The questions of a conversation, each with what was said before it.
+/// The questions of a conversation, each with the messages before it.
 fn questions(messages: &[Message]) -> Vec<(String, Memory)> {
-    let asked = |(place, message): (usize, &Message)| {
+    let question = |(place, message): (usize, &Message)| {
         let before = Memory { messages: messages[..place].to_vec(), state: None };
         (message.role == Role::User).then(|| (message.content.text(), before))
     };
-    messages.iter().enumerate().filter_map(asked).collect()
+    messages.iter().enumerate().filter_map(question).collect()
 }

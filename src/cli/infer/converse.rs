@@ -1,4 +1,4 @@
-//! The conversation at a terminal: lines edited and remembered, `/commands`, Ctrl-C that stops a reply.
+//! Interactive chat: line editing with history, `/commands`, Ctrl-C stops a reply.
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -20,14 +20,14 @@ use super::screen::Screen;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::telemetry::Interrupt;
 
-/// What may be typed instead of a question, and what it does.
+/// Commands: name, argument, description.
 const COMMANDS: [(&str, &str, &str); 11] = [
     ("/reset", "", "begin anew"),
-    ("/undo", "", "take the last question back"),
+    ("/undo", "", "undo the last question"),
     ("/retry", "", "ask the last question again"),
     ("/system", "[TEXT]", "show the system prompt, or change it"),
     ("/save", "FILE", "write the conversation to a file"),
-    ("/load", "FILE", "go on with a conversation from a file"),
+    ("/load", "FILE", "continue a conversation from a file"),
     ("/tools", "", "show the tools that the policy has"),
     ("/stats", "", "show tokens, time and the room that is left"),
     ("/help", "", "show this"),
@@ -35,10 +35,10 @@ const COMMANDS: [(&str, &str, &str); 11] = [
     ("/quit", "", "leave"),
 ];
 
-/// Around a text of several lines.
+/// Delimits text of several lines.
 const FENCE: &str = "\"\"\"";
 
-/// Questions from the terminal until Ctrl-D.
+/// Reads questions from the terminal until Ctrl-D.
 pub(super) fn converse(chat: &mut Chat, interrupt: Interrupt, screen: &Screen, voice: Voice) -> Result<ExitCode> {
     let mut lines = Lines::open()?;
     screen.note(&chat.title());
@@ -54,7 +54,7 @@ pub(super) fn converse(chat: &mut Chat, interrupt: Interrupt, screen: &Screen, v
             Ok(Meant::Command(name, rest)) => command(chat, name, rest, interrupt, screen),
             Err(error) => Err(error),
         };
-        // What went wrong in one answer does not end the conversation.
+        // A failed answer does not end the conversation.
         if let Err(error) = done {
             voice.fail(&error);
         }
@@ -63,13 +63,13 @@ pub(super) fn converse(chat: &mut Chat, interrupt: Interrupt, screen: &Screen, v
 
 /// Asks a question.
 fn say(chat: &mut Chat, question: &str, interrupt: Interrupt, screen: &Screen) -> Result<()> {
-    if ask(chat, question, interrupt, screen)?.taken_back {
-        screen.note("stopped, and the question taken back: /retry asks it again");
+    if ask(chat, question, interrupt, screen)?.undone {
+        screen.note("stopped and undone: /retry asks the question again");
     }
     Ok(())
 }
 
-/// What a typed text asks for.
+/// A parsed input.
 #[derive(Debug, PartialEq)]
 enum Meant<'a> {
     Nothing,
@@ -78,7 +78,7 @@ enum Meant<'a> {
 }
 
 fn meant(typed: &str) -> Result<Meant<'_>> {
-    // What other consoles call it. With a space before it, it is a question.
+    // Exit commands of other consoles. With a leading space they are questions.
     if matches!(typed.trim_end(), "exit" | "quit" | "exit()" | "quit()") {
         return Ok(Meant::Command("/exit", ""));
     }
@@ -87,17 +87,15 @@ fn meant(typed: &str) -> Result<Meant<'_>> {
         let name = name.trim();
         let names = COMMANDS.iter().map(|&(name, ..)| name);
         let Some((known, takes, _)) = COMMANDS.iter().find(|(known, ..)| *known == name) else {
-            return Err(Error::new(Kind::Usage, format!("there is no command `{name}`")).hint(format!(
-                "{} (a question that begins with / is typed with a space before it)",
-                suggest(name, names)
-            )));
+            return Err(Error::new(Kind::Usage, format!("there is no command `{name}`"))
+                .hint(format!("{} (start a question that begins with / with a space)", suggest(name, names))));
         };
         let rest = rest.trim();
         if takes.is_empty() && !rest.is_empty() {
-            return Err(Error::new(Kind::Usage, format!("`{known}` takes nothing behind it, got `{rest}`")));
+            return Err(Error::new(Kind::Usage, format!("`{known}` takes no argument, got `{rest}`")));
         }
         if *takes == "FILE" && rest.is_empty() {
-            return Err(Error::new(Kind::Usage, format!("`{known}` needs the name of a file"))
+            return Err(Error::new(Kind::Usage, format!("`{known}` needs a file name"))
                 .hint(format!("as in {known} chat.json")));
         }
         return Ok(Meant::Command(known, rest));
@@ -111,7 +109,7 @@ fn meant(typed: &str) -> Result<Meant<'_>> {
     Ok(if question.trim().is_empty() { Meant::Nothing } else { Meant::Question(question) })
 }
 
-/// Whether more lines belong to the text.
+/// Whether the text continues on the next line.
 fn is_open(typed: &str) -> bool {
     let text = typed.trim();
     if text.starts_with('/') {
@@ -127,19 +125,19 @@ fn command(chat: &mut Chat, name: &str, rest: &str, interrupt: Interrupt, screen
     match name {
         "/reset" => {
             chat.reset();
-            screen.note("the conversation begins anew");
+            screen.note("the conversation is cleared");
             Ok(())
         }
         "/undo" => match chat.undo()? {
-            Some(question) => screen.tell(&format!("taken back: {question}")),
-            None => Err(chat.nothing_asked()),
+            Some(question) => screen.tell(&format!("undone: {question}")),
+            None => Err(chat.no_question()),
         },
         "/retry" => {
-            let question = chat.again()?.ok_or_else(|| chat.nothing_asked())?;
+            let question = chat.again()?.ok_or_else(|| chat.no_question())?;
             screen.note(&format!("> {question}"));
             say(chat, &question, interrupt, screen)
         }
-        "/system" if rest.is_empty() => screen.tell(chat.system().unwrap_or("there is no system prompt of your own")),
+        "/system" if rest.is_empty() => screen.tell(chat.system().unwrap_or("no system prompt is set")),
         "/system" => {
             chat.set_system(rest)?;
             screen.note("the system prompt holds from here on");
@@ -163,8 +161,7 @@ fn command(chat: &mut Chat, name: &str, rest: &str, interrupt: Interrupt, screen
 fn help() -> String {
     let mut lines: Vec<String> =
         COMMANDS.iter().map(|(name, takes, does)| format!("{:<16}{does}", format!("{name} {takes}"))).collect();
-    lines
-        .push(format!("{FENCE}             begins and ends a text of several lines; a \\ at its end continues a line"));
+    lines.push(format!("{FENCE}             delimits a text of several lines; a \\ at the end continues a line"));
     lines.join("\n")
 }
 
@@ -185,8 +182,8 @@ fn tools(chat: &Chat) -> String {
 
 fn stats(chat: &Chat) -> String {
     let stats = chat.stats;
-    let rate = stats.tokens as f64 / stats.speaking.max(1e-9);
-    let used = stats.context.map_or_else(|| "not counted yet".to_owned(), |used| format!("{used} tokens"));
+    let rate = stats.tokens as f64 / stats.sampling_seconds.max(1e-9);
+    let used = stats.context.map_or_else(|| "not known yet".to_owned(), |used| format!("{used} tokens"));
     let room = chat.max_context().map(|most| format!(", of {most}")).unwrap_or_default();
     format!(
         "questions   {}\nreplies     {}\ntool calls  {}\ntokens      {} ({rate:.0} tokens/s)\ncontext     {used}{room}",
@@ -201,7 +198,7 @@ fn expand(text: &str) -> PathBuf {
     }
 }
 
-/// The line editor with its memory.
+/// The line editor with its history.
 struct Lines {
     editor: Editor<Assistant, FileHistory>,
     history: Option<PathBuf>,
@@ -209,20 +206,20 @@ struct Lines {
 
 impl Lines {
     fn open() -> Result<Self> {
-        // Where replies go to a file, the prompt must not.
+        // If replies go to a file, the prompt must not.
         let behavior = if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
         let config = Config::builder().behavior(behavior).build();
         let mut editor = Editor::with_config(config).map_err(|e| failed(&e))?;
         editor.set_helper(Some(Assistant));
         let history = history_file();
         if let Some(path) = &history {
-            // The first time there is none.
+            // There is no history the first time.
             let _ = editor.load_history(path);
         }
         Ok(Self { editor, history })
     }
 
-    /// What is typed next; `None` at the end.
+    /// The next input; `None` at the end.
     fn next(&mut self, screen: &Screen) -> Result<Option<String>> {
         loop {
             match self.editor.readline("> ") {
@@ -238,7 +235,7 @@ impl Lines {
         }
     }
 
-    /// Remembers a line, for this session and the next. A memory that can't be kept is no reason to stop.
+    /// Adds a line to the history of this and later sessions. Failures to save it are ignored.
     fn keep(&mut self, line: &str) {
         if !line.trim().is_empty()
             && self.editor.add_history_entry(line).unwrap_or(false)
@@ -260,7 +257,7 @@ fn failed(error: &ReadlineError) -> Error {
     Error::new(Kind::Data, format!("can't read from the terminal: {error}"))
 }
 
-/// Completes commands, and knows when a text goes on.
+/// Completes commands and detects incomplete texts.
 struct Assistant;
 
 impl Completer for Assistant {
@@ -315,7 +312,7 @@ mod tests {
         let said = |text: &str| meant(text).unwrap_err().to_string();
         assert!(said("/rest").contains("did you mean `/reset`"), "{}", said("/rest"));
         assert!(said("/clear").contains("there is no command `/clear`"));
-        assert!(said("/undo 3").contains("takes nothing behind it"));
+        assert!(said("/undo 3").contains("takes no argument"));
         assert!(said("/save").contains("as in /save chat.json"));
     }
 

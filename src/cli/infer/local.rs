@@ -1,12 +1,13 @@
 //! Replies of a model in this process.
 //!
-//! Prompts continue token in, token out, as in a rollout, so that the key-value cache of the conversation holds.
+//! Prompts are extended token in, token out, as in a rollout, so that the conversation's key-value
+//! cache stays valid.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::chat::{Piece, Said, Show};
+use super::chat::{ModelReply, Piece, Show};
 use crate::engine::Engine;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Completion, Message, Observation, Request, Sampling, StreamSeed};
@@ -22,7 +23,7 @@ pub(super) struct Local {
     last: Option<Last>,
 }
 
-/// The last prompt and reply, which the next prompt continues where that is exact.
+/// The last prompt and reply, which the next prompt extends if possible.
 struct Last {
     shown: Vec<Message>,
     prompt: Vec<u32>,
@@ -39,12 +40,12 @@ impl Local {
         self.name.clone()
     }
 
-    /// Longest prompt plus reply, tokens.
+    /// Maximum tokens of prompt plus reply.
     pub(super) fn max_context(&self) -> usize {
         self.engine.capacity()
     }
 
-    /// Tokens that a context policy may fill.
+    /// Maximum prompt tokens of a context policy.
     pub(super) fn prompt_budget(&self) -> usize {
         let most = self.max_context();
         most - self.sampling.max_new_tokens.min(most / 2)
@@ -57,7 +58,7 @@ impl Local {
         (seed, step): (u64, u32),
         interrupt: Interrupt,
         show: &mut Show<'_>,
-    ) -> Result<Said> {
+    ) -> Result<ModelReply> {
         let renderer = Arc::clone(own.unwrap_or(&self.renderer));
         let prompt = self.prompt(&renderer, observation, tools)?;
         let (length, most) = (prompt.len(), self.max_context());
@@ -66,7 +67,7 @@ impl Local {
                 Kind::Env,
                 format!("the conversation has {length} tokens and leaves no room for a reply in a context of {most}"),
             )
-            .hint("ask for less at once; in a chat, /undo takes a question back and /reset begins anew"));
+            .hint("shorten the question; in a chat, /undo undoes a question and /reset clears the conversation"));
         }
         let room = most - length;
         let mut sampling = Sampling { max_new_tokens: self.sampling.max_new_tokens.min(room), ..self.sampling.clone() };
@@ -113,7 +114,7 @@ impl Local {
             }
             Observation::Text(_) | Observation::TokenIds(_) => None,
         };
-        Ok(Said {
+        Ok(ModelReply {
             action: Action { text, token_ids, tool_calls: parsed.tool_calls, errors: parsed.errors, finish_reason },
             content: parsed.content,
             reasoning: parsed.reasoning,
@@ -147,10 +148,11 @@ pub(super) fn show_event(event: &Event, show: &mut Show<'_>) {
     });
 }
 
-/// Ids into text, as far as its characters are complete.
+/// Decodes ids into text, holding back incomplete characters.
 struct Characters<'a> {
     tokenizer: &'a Tokenizer,
-    /// The last ids: those before `begun` have been shown, and say how those behind it are spelled.
+    /// The last ids: those before `begun` have been shown and are the context for decoding the
+    /// others.
     ids: Vec<u32>,
     begun: usize,
 }
@@ -160,13 +162,13 @@ impl<'a> Characters<'a> {
         Self { tokenizer, ids: Vec::new(), begun: 0 }
     }
 
-    /// More text; `None` while a character waits for its other bytes.
+    /// The next text; `None` while a character is incomplete.
     fn push(&mut self, id: u32) -> Option<String> {
         self.ids.push(id);
         self.more(false)
     }
 
-    /// What waited in vain.
+    /// The incomplete character at the end.
     fn rest(&mut self) -> Option<String> {
         self.more(true)
     }
@@ -192,7 +194,7 @@ mod tests {
 
     #[test]
     fn characters_are_shown_when_they_are_whole() {
-        // A tokenizer of bytes: every character of several bytes takes several ids.
+        // A byte tokenizer: a character of several bytes has several ids.
         let dir = tempfile::tempdir().unwrap();
         train_tokenizer(["x".to_owned()].into_iter(), 272, &[]).unwrap().save(dir.path()).unwrap();
         let tokenizer = Tokenizer::load(dir.path()).unwrap();
@@ -204,7 +206,7 @@ mod tests {
         assert_eq!(pieces.concat(), text);
         assert!(pieces.iter().all(|piece| !piece.contains('\u{fffd}')), "{pieces:?}");
         assert_eq!(characters.rest(), None);
-        // A reply that ends inside of one.
+        // A reply that ends inside a character.
         let mut characters = Characters::new(&tokenizer);
         let cut = tokenizer.encode("b😀").unwrap();
         let shown: String = cut[..cut.len() - 1].iter().filter_map(|&id| characters.push(id)).collect();

@@ -1,4 +1,5 @@
-//! `r1 infer`: talk to a model, in this process or behind a server, with a recipe's tools if one is named.
+//! `r1 infer`: chat with a model in this process or behind a server, optionally with a recipe's
+//! tools.
 
 mod chat;
 mod converse;
@@ -24,22 +25,22 @@ use crate::telemetry::{Interrupt, Reporter, ctrl_c};
 use crate::text::{Format, FormatChoice, Renderer, Style};
 use crate::train::Fetching;
 use crate::{native, store, train};
-use chat::{Answer, Chat, Speaker};
+use chat::{Answer, Backend, Chat};
 use local::Local;
 use recipe::Recipe;
 use remote::Remote;
 use screen::Screen;
 
-/// Tokens of a reply where neither a flag, a recipe nor the model says.
+/// Default maximum tokens of a reply if neither a flag, the recipe nor the model sets it.
 const MAX_NEW_TOKENS: usize = 512;
 
 pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
     let interrupt = ctrl_c();
     interrupt.at_once(true);
     if let Some(image) = &args.image {
-        return Err(Error::new(Kind::Usage, "no model that r1 runs can see images yet")
+        return Err(Error::new(Kind::Usage, "images are not supported: all models are text-only")
             .at_path(image)
-            .hint("leave out --image, and describe in words what is to be seen"));
+            .hint("leave out --image and describe the image in the question"));
     }
     if let Some(threads) = args.threads {
         native::set_threads(usize::from(threads));
@@ -58,7 +59,7 @@ pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
         Some(question) => {
             let answer = ask(&mut chat, question.trim(), interrupt, &screen)?;
             let stopped = answer.stopped;
-            if answer.taken_back {
+            if answer.undone {
                 screen.note("stopped");
             }
             Ok(if stopped { ExitCode::from(Kind::Interrupted.exit_code()) } else { ExitCode::SUCCESS })
@@ -75,37 +76,37 @@ fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<C
         settings.env.reply_prefix = args.reply_prefix.clone().unwrap_or_default();
         settings.policy.template_kwargs = args.template_arg.iter().cloned().collect();
     }
-    // The command line lets no --api-base pass without --model.
-    let (speaker, renderer) = if let (Some(base), Some(model)) = (&args.api_base, &args.model) {
+    // The parser requires --model with --api-base.
+    let (backend, renderer) = if let (Some(base), Some(model)) = (&args.api_base, &args.model) {
         let recipe = script.is_some().then_some(&settings);
         if settings.environments().iter().any(|(_, env)| !env.reply_prefix.is_empty()) {
             return Err(Error::new(
                 Kind::Usage,
-                "env.reply_prefix needs a model in this process: servers take no beginning of \
+                "env.reply_prefix needs a model in this process: servers do not accept the start of \
                                                 a reply",
             )
             .hint("leave out --api-base, or set env.reply_prefix to \"\""));
         }
         let format = script.as_ref().map(|script| remote::format(script.style()?.format)).transpose()?;
-        let mut asked = asked_of_server(args, recipe, format.as_ref());
+        let mut sampling_fields = server_sampling(args, recipe, format.as_ref());
         if !settings.policy.template_kwargs.is_empty() {
             let kwargs = settings.policy.template_kwargs.clone();
-            asked.insert("chat_template_kwargs".to_owned(), Value::Object(kwargs));
+            sampling_fields.insert("chat_template_kwargs".to_owned(), Value::Object(kwargs));
         }
-        let remote = Remote::new(base, model, asked, format, settings.policy.max_context)?;
-        (Speaker::Remote(Box::new(remote)), None)
+        let remote = Remote::new(base, model, sampling_fields, format, settings.policy.max_context)?;
+        (Backend::Remote(Box::new(remote)), None)
     } else {
         let (local, renderer) = open_local(args, script.as_ref(), &settings, interrupt, reporter)?;
-        (Speaker::Local(Box::new(local)), Some(renderer))
+        (Backend::Local(Box::new(local)), Some(renderer))
     };
     let recipe = match &script {
         Some(script) => Some(Recipe::new(Worker::new(script, renderer)?)?),
         None => None,
     };
-    Ok(Chat::new(speaker, args.seed.unwrap_or(0), args.system.clone(), recipe, interrupt))
+    Ok(Chat::new(backend, args.seed.unwrap_or(0), args.system.clone(), recipe, interrupt))
 }
 
-/// The recipe, with what the flags say of prompts.
+/// Loads the recipe with the prompt settings of the flags.
 fn load(args: &InferArgs, path: &Path) -> Result<Script> {
     let script = Script::load(path, &[])?;
     let mut overrides = Vec::new();
@@ -142,7 +143,7 @@ fn open_local(
         },
     };
     let scripted = script.is_some();
-    // The recipe's is for the recipe's own model.
+    // The recipe's base belongs to the recipe's own model.
     let own = || settings.policy.base.clone();
     let base = args.base.clone().or_else(|| (args.model.is_none() && args.hf.is_none()).then(own)).unwrap_or_default();
     let policy = PolicySettings { model, base, init: None, lora: None, ..settings.policy.clone() };
@@ -161,7 +162,7 @@ fn open_local(
     sampling.repetition_penalty = args.repetition_penalty.unwrap_or(sampling.repetition_penalty);
     sampling.max_new_tokens = args.max_new_tokens.map_or(sampling.max_new_tokens, |n| n as usize);
     for stop in renderer.stop_strings() {
-        // Without tools nobody would go on after a call.
+        // Without tools nothing continues the turn after a call.
         if scripted && !sampling.stop.contains(stop) {
             sampling.stop.push(stop.clone());
         }
@@ -172,8 +173,8 @@ fn open_local(
     Ok((Local::new(name, engine, Arc::clone(&renderer), sampling), renderer))
 }
 
-/// How the server is asked to sample: as flags and recipe say; where they are silent, as the server likes.
-fn asked_of_server(args: &InferArgs, recipe: Option<&Settings>, format: Option<&Format>) -> Map<String, Value> {
+/// The server's sampling parameters: from flags and recipe; others keep the server's defaults.
+fn server_sampling(args: &InferArgs, recipe: Option<&Settings>, format: Option<&Format>) -> Map<String, Value> {
     let own = recipe.map(|settings| &settings.sampling);
     let ends = format.map(Format::stop_strings).unwrap_or_default();
     let mut stop: Vec<&str> =
@@ -213,7 +214,7 @@ fn ask(chat: &mut Chat, question: &str, interrupt: Interrupt, screen: &Screen) -
         }
     });
     if answer.is_err() {
-        // The words of the failure begin on a line of their own.
+        // The error message starts on a new line.
         screen.piece(&chat::Piece::End)?;
     }
     let answer = answer?;

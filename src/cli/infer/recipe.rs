@@ -1,4 +1,4 @@
-//! A recipe's env in a conversation: how it gets a person's question where training gives it a task.
+//! A recipe's env in a conversation: the user's question replaces the task of a dataset row.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::mdp::Role;
 use crate::script::{Failure, Split, State, Worker};
 use crate::telemetry::Interrupt;
 
-/// A recipe whose env is spoken to.
+/// A recipe with its env.
 pub(super) struct Recipe {
     pub(super) worker: Worker,
     pub(super) runtime: Runtime,
@@ -27,12 +27,13 @@ impl Recipe {
     }
 }
 
-/// The state of an env that is asked `question`.
+/// The env's initial state for `question`.
 ///
-/// A recipe's `reset` wants a task of its dataset. The first row stands in for it, with the question in the column
-/// whose text the env shows to the policy; where no column is shown, the question replaces the user's message.
+/// A recipe's `reset` needs a task of its dataset. The first row is used, with the question in the
+/// column whose text the env shows to the policy; if no column is shown, the question replaces the
+/// user's message.
 pub(super) async fn begin(worker: &Worker, question: &str, system: Option<&str>, seed: u64) -> Result<State> {
-    // Without a dataset, the columns that an env's own `reset` looks for.
+    // Without a dataset: the columns that an env's own `reset` may read.
     let mut task = json!({ "prompt": question, "problem": question, "question": question });
     if let Some(env) = worker.first_env() {
         task["env"] = env.into();
@@ -50,15 +51,15 @@ pub(super) async fn begin(worker: &Worker, question: &str, system: Option<&str>,
             .hint("leave out --script to chat without tools; r1 repl steps through the flow"));
     }
     let messages = worker.messages(&state);
-    let asked = messages.iter().rev().find(|message| message.role == Role::User).map(|message| message.content.text());
-    let asked = asked.ok_or_else(|| {
+    let shown = messages.iter().rev().find(|message| message.role == Role::User).map(|message| message.content.text());
+    let shown = shown.ok_or_else(|| {
         Error::new(Kind::Script, "this recipe's env can't be chatted with: it shows the policy no user message")
             .hint("leave out --script to chat without tools")
     })?;
     let column = task.as_object_mut().and_then(|columns| {
         columns
             .values_mut()
-            .filter(|value| value.as_str().is_some_and(|text| !text.is_empty() && asked.contains(text)))
+            .filter(|value| value.as_str().is_some_and(|text| !text.is_empty() && shown.contains(text)))
             .max_by_key(|value| value.as_str().map(str::len))
     });
     let replaced = column.is_some();
@@ -97,7 +98,7 @@ pub(super) fn failed(failure: Failure) -> Error {
     failure.error
 }
 
-/// Waits for the script, but not past Ctrl-C.
+/// Waits for the script until Ctrl-C.
 pub(in crate::cli) fn wait<T>(runtime: &Runtime, interrupt: Interrupt, future: impl Future<Output = T>) -> Result<T> {
     runtime.block_on(async {
         let stopped = async {

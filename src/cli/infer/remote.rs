@@ -1,8 +1,10 @@
-//! Replies of a model behind a server that speaks OpenAI's chat completions, streamed as server-sent events.
+//! Replies of a model behind a server with OpenAI's chat completions API, streamed as server-sent
+//! events.
 //!
-//! The recipe's tools go along as OpenAI tools; calls that a reply writes in the recipe's text format are read too, for
-//! servers that leave them there. An env keeps the text of a reply and the results of its calls; the
-//! calls themselves are remembered here and put back between the two when the conversation is sent again.
+//! The recipe's tools are sent as OpenAI tools; calls in the recipe's text format are parsed too,
+//! because some servers leave them in the text. An env keeps the text of a reply and the results of
+//! its calls; the calls are stored here and inserted between the two when the conversation is sent
+//! again.
 
 mod trouble;
 
@@ -11,25 +13,25 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::chat::{Piece, Said, Show};
+use super::chat::{ModelReply, Piece, Show};
 use super::local::show_event;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, FinishReason, Message, Observation, Role, ToolCall};
 use crate::net::{self, Client, Request, Response};
 use crate::telemetry::Interrupt;
 use crate::text::{CODE_TOOL, Format, FormatChoice, Reply, Stream};
-use trouble::{Odd, error_of};
+use trouble::{ResponseError, error_of};
 
 /// Longest wait for the next byte: a server may have a queue.
 const SILENCE: Duration = Duration::from_mins(10);
-/// Tries of a request that the server is too busy for, and the longest wait between two.
+/// Attempts of a request to a busy server, and the longest wait between two.
 const TRIES: u32 = 4;
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
-/// Prompt tokens that a context policy is told of where no setting says: only the server knows.
+/// Prompt tokens of a context policy without a setting: only the server knows the limit.
 const PROMPT_TOKENS: usize = 16_384;
-/// Largest answer that comes in one piece, and largest reply that is streamed, bytes.
+/// Maximum bytes of a response that is not streamed, and of a streamed reply.
 const WHOLE: usize = 64 << 20;
-/// The names of the limit on a reply's tokens: that of most servers, and that of OpenAI's reasoning models.
+/// The names of the limit on a reply's tokens: of most servers, and of OpenAI's reasoning models.
 const MAX_TOKENS: &str = "max_tokens";
 const MAX_COMPLETION_TOKENS: &str = "max_completion_tokens";
 
@@ -39,17 +41,17 @@ pub(super) struct Remote {
     base: String,
     model: String,
     key: Option<String>,
-    /// What was asked for, in the server's words; the rest is the server's choice.
+    /// Sampling parameters in the API's names; others keep the server's defaults.
     sampling: Map<String, Value>,
-    /// How a recipe's policy writes calls.
+    /// The recipe's tool-call format.
     format: Option<Format>,
     max_context: usize,
-    /// Calls by their ids, with the text of the reply they stood in.
+    /// Calls by their ids, with the text of their reply.
     calls: HashMap<String, (String, ToolCall)>,
 }
 
 impl Remote {
-    /// `base` is what `/chat/completions` is appended to.
+    /// `/chat/completions` is appended to `base`.
     pub(super) fn new(
         base: &str,
         model: &str,
@@ -59,7 +61,7 @@ impl Remote {
     ) -> Result<Self> {
         let base = base.trim().trim_end_matches('/').to_owned();
         if net::origin(&base).is_none() {
-            return Err(Error::new(Kind::Usage, format!("--api-base is `{base}`, which is no http address"))
+            return Err(Error::new(Kind::Usage, format!("--api-base is `{base}`, which is not an http URL"))
                 .hint("as in --api-base http://localhost:8000/v1"));
         }
         let key = std::env::var("OPENAI_API_KEY").ok().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
@@ -74,7 +76,7 @@ impl Remote {
         format!("{} at {}", self.model, self.base)
     }
 
-    /// Tokens that a context policy may fill.
+    /// Maximum prompt tokens of a context policy.
     pub(super) fn prompt_budget(&self) -> usize {
         if self.max_context == 0 { PROMPT_TOKENS } else { self.max_context / 2 }
     }
@@ -85,11 +87,11 @@ impl Remote {
         tools: &[Value],
         interrupt: Interrupt,
         show: &mut Show<'_>,
-    ) -> Result<Said> {
+    ) -> Result<ModelReply> {
         let Observation::Messages(messages) = observation else {
             return Err(Error::new(
                 Kind::Script,
-                "this recipe's context gives text or ids; a server takes messages only",
+                "this recipe's context returns text or ids; a server accepts only messages",
             )
             .hint("talk to a local model instead: --model DIR"));
         };
@@ -104,21 +106,21 @@ impl Remote {
         let stop = || interrupt.is_set();
         let format = self.format.clone();
         let stream = format.as_ref().map(|format| format.stream(false, CODE_TOOL, tools));
-        let mut heard = Heard { stream, ..Heard::default() };
+        let mut partial = PartialReply { stream, ..PartialReply::default() };
         let mut stopped = false;
-        match self.send(&mut body, &stop).and_then(|answer| self.hear(answer, &mut heard, &stop, show)) {
+        match self.send(&mut body, &stop).and_then(|answer| self.read_stream(answer, &mut partial, &stop, show)) {
             Ok(()) => {}
             Err(error) if error.kind == Kind::Interrupted => stopped = true,
             Err(error) => return Err(error),
         }
-        let read = self.read(&mut heard, tools, show)?;
-        Ok(self.said(heard, read, stopped, show))
+        let read = self.read(&mut partial, tools, show)?;
+        Ok(self.finish(partial, read, stopped, show))
     }
 
-    /// The conversation in OpenAI's shape.
+    /// The conversation as OpenAI messages.
     fn wire(&self, messages: &[Message]) -> Result<Vec<Value>> {
         let mut wire: Vec<Value> = Vec::with_capacity(messages.len());
-        // Ids of the calls that the results at hand may answer.
+        // Ids of calls without a result so far.
         let mut open: Vec<&str> = Vec::new();
         for (place, message) in messages.iter().enumerate() {
             let text = message.content.text();
@@ -128,7 +130,7 @@ impl Remote {
                     let results = messages[place + 1..].iter().take_while(|next| next.role == Role::Tool);
                     open = results
                         .filter_map(|result| result.tool_call_id.as_deref())
-                        .filter(|id| self.calls.get(*id).is_some_and(|(said, _)| *said == text))
+                        .filter(|id| self.calls.get(*id).is_some_and(|(reply, _)| *reply == text))
                         .collect();
                     let calls: Vec<Value> = open
                         .iter()
@@ -138,18 +140,18 @@ impl Remote {
                             Some(json!({ "id": id, "type": "function", "function": function }))
                         })
                         .collect();
-                    let mut said = json!({ "role": "assistant", "content": text });
+                    let mut reply = json!({ "role": "assistant", "content": text });
                     if !calls.is_empty() {
-                        said["tool_calls"] = Value::from(calls);
+                        reply["tool_calls"] = Value::from(calls);
                     }
-                    wire.push(said);
+                    wire.push(reply);
                 }
                 Role::Tool => {
                     let id = message.tool_call_id.as_deref().filter(|id| open.contains(id));
                     wire.push(match (id, &self.format) {
                         (Some(id), _) => json!({ "role": "tool", "tool_call_id": id, "content": text }),
-                        // An answer to no call that the server would know of: one in the text, or one that can't be
-                        // read.
+                        // A result of a call that the server does not know: the call is in the
+                        // text, or could not be parsed.
                         (None, Some(format)) => json!({ "role": "user", "content": format.result(message)? }),
                         (None, None) => json!({ "role": "user", "content": text }),
                     });
@@ -159,7 +161,7 @@ impl Remote {
         Ok(wire)
     }
 
-    /// Asks until the server has time.
+    /// Sends the request, and again while the server is busy.
     fn send(&mut self, body: &mut Value, stop: &dyn Fn() -> bool) -> Result<Response> {
         let url = format!("{}/chat/completions", self.base);
         let mut tried = 0;
@@ -201,11 +203,11 @@ impl Remote {
         }
     }
 
-    /// Reads the answer as it comes.
-    fn hear(
+    /// Reads the streamed response.
+    fn read_stream(
         &self,
         mut answer: Response,
-        heard: &mut Heard<'_>,
+        partial: &mut PartialReply<'_>,
         stop: &dyn Fn() -> bool,
         show: &mut Show<'_>,
     ) -> Result<()> {
@@ -213,10 +215,10 @@ impl Remote {
         if kind.starts_with("application/json") {
             // A server that does not stream.
             let bytes = answer.bytes(WHOLE, stop).map_err(|fault| self.cut(fault))?;
-            return heard.event(&bytes, show).map_err(|odd| self.odd(odd));
+            return partial.event(&bytes, show).map_err(|odd| self.response_error(odd));
         }
         if kind.starts_with("text/html") {
-            return Err(self.odd(Odd::Foreign("it sends a web page".to_owned())));
+            return Err(self.response_error(ResponseError::Foreign("it sends a web page".to_owned())));
         }
         let (mut line, mut events, mut size) = (Vec::new(), 0, 0_usize);
         let mut first = true;
@@ -224,12 +226,14 @@ impl Remote {
             for byte in bytes {
                 if byte != b'\n' {
                     if line.len() == WHOLE {
-                        return Err(self.odd(Odd::Foreign(format!("it sends a line of more than {WHOLE} bytes"))));
+                        return Err(self.response_error(ResponseError::Foreign(format!(
+                            "it sent a line of more than {WHOLE} bytes"
+                        ))));
                     }
                     line.push(byte);
                     continue;
                 }
-                // A byte order mark may stand before the first line.
+                // A byte order mark may precede the first line.
                 let own = line.strip_prefix(b"\xEF\xBB\xBF".as_slice()).filter(|_| first).unwrap_or(&line);
                 first = false;
                 if let Some(data) = own.trim_ascii().strip_prefix(b"data:".as_slice()) {
@@ -237,36 +241,36 @@ impl Remote {
                     size += data.len();
                     if size > WHOLE {
                         let why = format!("its reply has more than {WHOLE} bytes and does not end");
-                        return Err(self.odd(Odd::Foreign(why)));
+                        return Err(self.response_error(ResponseError::Foreign(why)));
                     }
                     if data == b"[DONE]".as_slice() {
                         return Ok(());
                     }
                     events += 1;
-                    heard.event(data, show).map_err(|odd| self.odd(odd))?;
+                    partial.event(data, show).map_err(|odd| self.response_error(odd))?;
                 }
                 line.clear();
             }
         }
-        match (&heard.finish, events) {
+        match (&partial.finish, events) {
             (Some(_), _) => Ok(()),
             (None, 0) if !line.starts_with(b"data:") => {
-                Err(self.odd(Odd::Foreign("there is no event in what it streams".to_owned())))
+                Err(self.response_error(ResponseError::Foreign("there is no event in what it streams".to_owned())))
             }
-            (None, _) => Err(self.odd(Odd::BrokeOff(None))),
+            (None, _) => Err(self.response_error(ResponseError::BrokeOff(None))),
         }
     }
 
-    /// What the recipe's format finds in the content.
-    fn read(&self, heard: &mut Heard<'_>, tools: &[Value], show: &mut Show<'_>) -> Result<Option<Reply>> {
-        let (Some(format), Some(mut stream)) = (&self.format, heard.stream.take()) else { return Ok(None) };
-        if heard.finish.as_deref() == Some("stop") {
-            // Servers leave out the string that they stopped at: it is there if it is what completes a call.
+    /// Parses the content with the recipe's format.
+    fn read(&self, partial: &mut PartialReply<'_>, tools: &[Value], show: &mut Show<'_>) -> Result<Option<Reply>> {
+        let (Some(format), Some(mut stream)) = (&self.format, partial.stream.take()) else { return Ok(None) };
+        if partial.finish.as_deref() == Some("stop") {
+            // Servers omit the stop string: it is restored if it completes a call.
             let calls = |text: &str| Ok::<_, Error>(format.read(text, false, CODE_TOOL, tools)?.tool_calls.len());
-            let said = calls(&heard.content)?;
+            let count = calls(&partial.content)?;
             for stop in format.stop_strings() {
-                if calls(&[&heard.content, stop].concat())? > said {
-                    heard.content.push_str(stop);
+                if calls(&[&partial.content, stop].concat())? > count {
+                    partial.content.push_str(stop);
                     stream.push(stop).iter().for_each(|event| show_event(event, show));
                     break;
                 }
@@ -279,19 +283,24 @@ impl Remote {
         Ok(Some(reply))
     }
 
-    /// What was heard and read, as an action. Calls that are not text get ids of our own, which no later reply uses
-    /// again.
-    fn said(&mut self, heard: Heard<'_>, read: Option<Reply>, stopped: bool, show: &mut Show<'_>) -> Said {
-        let mut read = read.unwrap_or_else(|| Reply { content: heard.content.clone(), ..Reply::default() });
+    /// The reply as an action. Calls in the text get ids that no later reply uses.
+    fn finish(
+        &mut self,
+        partial: PartialReply<'_>,
+        read: Option<Reply>,
+        stopped: bool,
+        show: &mut Show<'_>,
+    ) -> ModelReply {
+        let mut read = read.unwrap_or_else(|| Reply { content: partial.content.clone(), ..Reply::default() });
         let (mut tool_calls, mut errors) = (std::mem::take(&mut read.tool_calls), std::mem::take(&mut read.errors));
-        for (number, Pieces { name, arguments, .. }) in (1..).zip(heard.calls.into_values()) {
+        for (number, Pieces { name, arguments, .. }) in (1..).zip(partial.calls.into_values()) {
             let text = if arguments.trim().is_empty() { "{}" } else { arguments.as_str() };
             match serde_json::from_str::<Value>(text) {
                 Ok(arguments) if arguments.is_object() && !name.is_empty() => {
-                    // Nine letters and digits: the form that the strictest servers want.
+                    // Nine letters and digits, the form that the strictest servers require.
                     let id = format!("r1c{:06}", self.calls.len());
                     let call = ToolCall { id: Some(id.clone()), name, arguments };
-                    self.calls.insert(id, (heard.content.clone(), call.clone()));
+                    self.calls.insert(id, (partial.content.clone(), call.clone()));
                     show(Piece::Call(&call));
                     tool_calls.push(call);
                 }
@@ -305,23 +314,24 @@ impl Remote {
                 }
             }
         }
-        let finish_reason = if heard.finish.as_deref() == Some("length") || stopped {
+        let finish_reason = if partial.finish.as_deref() == Some("length") || stopped {
             FinishReason::Length
         } else {
             FinishReason::Stop
         };
-        Said {
-            action: Action { text: heard.content, token_ids: Vec::new(), tool_calls, errors, finish_reason },
+        ModelReply {
+            action: Action { text: partial.content, token_ids: Vec::new(), tool_calls, errors, finish_reason },
             content: read.content,
-            reasoning: Some(heard.reasoning).filter(|text| !text.is_empty()).or(read.reasoning),
-            prompt: heard.prompt,
-            tokens: heard.tokens.unwrap_or(heard.pieces),
+            reasoning: Some(partial.reasoning).filter(|text| !text.is_empty()).or(read.reasoning),
+            prompt: partial.prompt,
+            tokens: partial.tokens.unwrap_or(partial.pieces),
             stopped,
         }
     }
 }
 
-/// The format of a recipe; `auto` is plain text's most common one, as a server's template is not known.
+/// The recipe's format; `auto` is the most common text format, because the server's template is not
+/// known.
 pub(super) fn format(choice: FormatChoice) -> Result<Format> {
     match choice {
         FormatChoice::Auto => Format::from_name("hermes"),
@@ -329,17 +339,17 @@ pub(super) fn format(choice: FormatChoice) -> Result<Format> {
     }
 }
 
-/// What came so far.
+/// The reply so far.
 #[derive(Default)]
-struct Heard<'a> {
+struct PartialReply<'a> {
     content: String,
-    /// Reads the content with the recipe's format.
+    /// Parses the content with the recipe's format.
     stream: Option<Stream<'a>>,
     reasoning: String,
-    /// By their place in the reply.
+    /// By their index in the reply.
     calls: std::collections::BTreeMap<u64, Pieces>,
     finish: Option<String>,
-    /// Pieces with text, where the server does not count tokens.
+    /// Pieces with text, in case the server does not count tokens.
     pieces: usize,
     tokens: Option<usize>,
     prompt: Option<usize>,
@@ -353,14 +363,14 @@ struct Pieces {
     arguments: String,
 }
 
-impl Heard<'_> {
-    /// Takes a piece of a streamed answer, or a whole one.
-    fn event(&mut self, data: &[u8], show: &mut Show<'_>) -> std::result::Result<(), Odd> {
+impl PartialReply<'_> {
+    /// Adds a piece of a streamed response, or a complete one.
+    fn event(&mut self, data: &[u8], show: &mut Show<'_>) -> std::result::Result<(), ResponseError> {
         let event: Value = serde_json::from_slice(data).map_err(|error| {
             if error.is_eof() {
-                Odd::BrokeOff(Some("what it sent is cut short".to_owned()))
+                ResponseError::BrokeOff(Some("what it sent is cut short".to_owned()))
             } else {
-                Odd::Foreign(format!("what it sends is not JSON: {error}"))
+                ResponseError::Foreign(format!("what it sends is not JSON: {error}"))
             }
         })?;
         let count = |name: &str| event["usage"][name].as_u64().map(|count| count as usize);
@@ -369,8 +379,8 @@ impl Heard<'_> {
             self.prompt = count("prompt_tokens");
         }
         let Some(choices) = event["choices"].as_array() else {
-            let foreign = || Odd::Foreign("its answer has no `choices`".to_owned());
-            return Err(error_of(&event).map_or_else(foreign, Odd::Failed));
+            let foreign = || ResponseError::Foreign("its answer has no `choices`".to_owned());
+            return Err(error_of(&event).map_or_else(foreign, ResponseError::Failed));
         };
         let Some(choice) = choices.first() else { return Ok(()) };
         let delta = choice.get("delta").or_else(|| choice.get("message")).unwrap_or(&Value::Null);
@@ -412,15 +422,15 @@ impl Heard<'_> {
         }
         if let Some(reason) = choice["finish_reason"].as_str() {
             if reason == "content_filter" {
-                return Err(Odd::Failed("its content filter stopped the reply".to_owned()));
+                return Err(ResponseError::Failed("its content filter stopped the reply".to_owned()));
             }
             self.finish = Some(reason.to_owned());
         }
         Ok(())
     }
 
-    /// The place of a piece of a call from a server that leaves the index out: a new id or a new name begins a call,
-    /// and what has neither goes on with the last one. Several pieces at once are calls of their own.
+    /// The index of a call's piece from a server that omits it: a new id or name starts a call, a
+    /// piece without either continues the last one. Several pieces in one event are separate calls.
     fn index_of(&self, call: &Value, at_once: usize) -> u64 {
         let next = self.calls.last_key_value().map_or(0, |(index, _)| index + 1);
         let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
@@ -431,7 +441,7 @@ impl Heard<'_> {
     }
 }
 
-/// Whether a server refuses `max_tokens` because its model takes `max_completion_tokens`.
+/// Whether a server refuses `max_tokens` because its model requires `max_completion_tokens`.
 fn wants_max_completion_tokens(refusal: &[u8]) -> bool {
     serde_json::from_slice::<Value>(refusal).is_ok_and(|refusal| refusal["error"]["param"] == MAX_TOKENS)
 }
@@ -444,32 +454,31 @@ mod tests {
 
     use super::*;
 
-    /// A server that stops speaking is told from one that hangs up.
+    /// A server that stops sending is distinguished from one that closes the connection.
     #[test]
-    fn silence_has_an_end() {
+    fn a_silent_server_times_out() {
         let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {\"choices\": []}\n\n";
-        for (head, told) in
-            [("", "can't talk to URL: no byte came for"), (head, "URL broke its reply off: no byte came for")]
+        for (head, expected) in [("", "can't reach URL: no data for"), (head, "URL interrupted its reply: no data for")]
         {
-            // A slow machine may not come to sending the head in the shortest of these times.
-            let heard = [300, 3000, 30_000].map(Duration::from_millis).into_iter().any(|silence| {
+            // On a slow machine the head may not arrive within the shortest of these times.
+            let timed_out = [300, 3000, 30_000].map(Duration::from_millis).into_iter().any(|silence| {
                 let listener = TcpListener::bind("127.0.0.1:0").unwrap();
                 let base = format!("http://{}", listener.local_addr().unwrap());
                 let silent = std::thread::spawn(move || {
                     let (mut stream, _) = listener.accept().unwrap();
-                    // Who asked may have gone away.
+                    // The client may have closed the connection.
                     let _ = stream.write_all(head.as_bytes());
                     stream
                 });
                 let mut remote = Remote::new(&base, "m", Map::new(), None, 0).unwrap();
                 remote.client = Client::new(silence).unwrap();
-                let asked = Observation::Messages(vec![Message::user("Hello")]);
-                let error = remote.reply(&asked, &[], crate::telemetry::ctrl_c(), &mut |_| ()).err().unwrap();
+                let question = Observation::Messages(vec![Message::user("Hello")]);
+                let error = remote.reply(&question, &[], crate::telemetry::ctrl_c(), &mut |_| ()).err().unwrap();
                 drop(silent.join().unwrap());
-                let said = error.message.replace(&base, "URL");
-                said == format!("{told} {} s", silence.as_secs_f64())
+                let message = error.message.replace(&base, "URL");
+                message == format!("{expected} {} s", silence.as_secs_f64())
             });
-            assert!(heard, "{told}");
+            assert!(timed_out, "{expected}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where replies go to (stdout), and everything around them (stderr).
+//! Prints replies to stdout and everything else to stderr.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -14,21 +14,21 @@ use crate::error::{Result, harmless};
 use crate::mdp::{FinishReason, ToolCall};
 use crate::telemetry::duration;
 
-/// Lines of a tool's answer that are shown to a person.
+/// Maximum number of lines of a tool's result that are shown.
 const LINES: usize = 40;
 
 pub(super) struct Screen {
     output: OutputArgs,
-    /// A person is there to read.
+    /// Output goes to a person.
     person: bool,
     /// Replies go to a terminal.
     terminal: bool,
     dim: Style,
-    /// What the reply at hand has printed.
+    /// The printed text of the current reply.
     said: RefCell<String>,
-    /// What was wrong with calls of the answer at hand.
+    /// Error messages about calls of the current answer.
     complaints: RefCell<Vec<String>>,
-    /// Thinking stands on the current line of stderr.
+    /// The current line of stderr has reasoning.
     thinking: Cell<bool>,
 }
 
@@ -80,7 +80,7 @@ impl Screen {
                 Ok(())
             }
             Piece::Call(call) => {
-                // Some formats run code out of the reply's text, where it has been seen.
+                // Some formats run code from the reply's text, which has been shown.
                 let code = call.arguments["code"].as_str();
                 if code.is_some_and(|code| self.said.borrow().contains(code.trim())) {
                     return Ok(());
@@ -97,7 +97,7 @@ impl Screen {
                 self.complaints.borrow_mut().push((*why).to_owned());
                 Ok(())
             }
-            // The policy is told what has been seen.
+            // The result repeats an error message that has been shown.
             Piece::Result { text, .. } if self.complaints.borrow().iter().any(|why| why == text) => Ok(()),
             Piece::Result { text, .. } => {
                 let lines: Vec<&str> = text.lines().collect();
@@ -111,7 +111,7 @@ impl Screen {
                 self.note(&format!("  {text}"));
                 Ok(())
             }
-            // Its text has been seen.
+            // Its text has been shown.
             Piece::Turn { .. } => Ok(()),
             Piece::End => {
                 self.end_line()?;
@@ -121,10 +121,10 @@ impl Screen {
         }
     }
 
-    /// What came of a question, once all of it has been shown.
+    /// Prints the summary of an answer that has been shown.
     pub(super) fn done(&self, answer: &Answer) -> Result<()> {
         self.complaints.borrow_mut().clear();
-        let rate = answer.tokens as f64 / answer.speaking.max(1e-9);
+        let rate = answer.tokens as f64 / answer.sampling_seconds.max(1e-9);
         if self.output.json {
             let finish = answer.finish.map(FinishReason::name);
             let mut reply = json!({
@@ -136,7 +136,7 @@ impl Screen {
             }
             return print(&format!("{reply}\n"));
         }
-        if self.person && !answer.taken_back {
+        if self.person && !answer.undone {
             let stopped = match answer.finish {
                 _ if answer.stopped => ", stopped",
                 Some(FinishReason::Length) => ", cut off: no room for more (--max-new-tokens, the context)",
@@ -155,16 +155,16 @@ impl Screen {
         Ok(())
     }
 
-    /// A line beside the replies.
+    /// Prints a line on stderr.
     pub(super) fn note(&self, text: &str) {
         if self.shows_notes() {
             self.end_thought();
-            // Nobody reads stderr: the replies still go to stdout.
+            // If stderr is closed, replies still go to stdout.
             let _ = writeln!(io::stderr(), "{}", self.dim.apply_to(harmless(text)));
         }
     }
 
-    /// What a command gives: a result, so on stdout.
+    /// Prints the result of a command on stdout.
     pub(super) fn tell(&self, text: &str) -> Result<()> {
         if self.output.json {
             return print(&format!("{}\n", json!({ "event": "info", "message": text })));
@@ -172,7 +172,7 @@ impl Screen {
         print(&format!("{}\n", self.shown(text)))
     }
 
-    /// A text as stdout gets it: whole, but where a person would see what it does to a terminal.
+    /// The text for stdout: unchanged, unless it goes to a terminal that it could control.
     fn shown<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if self.terminal { harmless(text) } else { Cow::Borrowed(text) }
     }
@@ -187,7 +187,7 @@ impl Screen {
         }
     }
 
-    /// Ends the line that a reply is in.
+    /// Ends the line of a reply.
     fn end_line(&self) -> Result<()> {
         self.end_thought();
         let mut said = self.said.borrow_mut();
@@ -199,7 +199,7 @@ impl Screen {
     }
 }
 
-/// A call in lines: its tool's name, and what it was given; code as code.
+/// A call as lines: the tool's name and its arguments; code as code.
 fn called(call: &ToolCall) -> Vec<String> {
     let mut lines = vec![format!("  {}", call.name)];
     match call.arguments.as_object() {

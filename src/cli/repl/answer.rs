@@ -1,4 +1,5 @@
-//! What a command prints: lines of text, or with `--json` one object on stdout, whose fields are collected until it is over.
+//! The output of a command: lines of text, or with `--json` one object on stdout, whose fields are
+//! collected until the command ends.
 
 use std::cell::RefCell;
 
@@ -15,23 +16,23 @@ pub(super) struct Answer {
     fields: Map<String, Value>,
 }
 
-/// With `--json`, where fields go.
+/// With `--json`, the object that collects the fields.
 pub(super) type Answers = Option<RefCell<Answer>>;
 
 impl Terminal {
-    /// Whether results are objects.
+    /// Whether results are JSON objects.
     pub(super) fn is_json(&self) -> bool {
         self.answers.is_some()
     }
 
-    /// Fields from here on are those of `command`.
+    /// Starts the object of `command`.
     pub(super) fn begin(&self, command: &str) {
         if let Some(answer) = &self.answers {
             command.clone_into(&mut answer.borrow_mut().command);
         }
     }
 
-    /// Prints the object of the current command, if one has begun.
+    /// Prints the object of the current command, if any.
     pub(super) fn finish(&self) -> Result<()> {
         let Some(answer) = &self.answers else { return Ok(()) };
         let Answer { command, fields } = answer.take();
@@ -41,14 +42,14 @@ impl Terminal {
         object("answer", &command, fields)
     }
 
-    /// A result: a text for a person, or the field `name`.
+    /// A result: a text, or the field `name`.
     pub(super) fn result(&self, name: &str, text: &str, value: impl FnOnce() -> Value) -> Result<()> {
         let Some(answer) = &self.answers else { return print(&format!("{}\n", text.trim_end_matches('\n'))) };
         answer.borrow_mut().fields.insert(name.to_owned(), value());
         Ok(())
     }
 
-    /// One of several results: a text for a person, or the next item of the list `name`.
+    /// One of several results: a text, or the next item of the list `name`.
     pub(super) fn item(&self, name: &str, text: &str, value: impl FnOnce() -> Value) -> Result<()> {
         let Some(answer) = &self.answers else { return self.result(name, text, value) };
         let value = value();
@@ -60,7 +61,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// A remark for a person at a terminal, and a field otherwise.
+    /// A remark on the terminal, or a field.
     pub(super) fn remark(&self, name: &str, text: &str, value: impl FnOnce() -> Value) -> Result<()> {
         if self.is_json() {
             return self.result(name, text, value);
@@ -69,12 +70,13 @@ impl Terminal {
         Ok(())
     }
 
-    /// A line that the script printed or logged.
+    /// A line printed or logged by the script.
     pub(super) fn log(&self, place: &str, text: &str) -> Result<()> {
         self.item("log", &format!("{place}: {text}"), || json!({ "place": place, "text": text }))
     }
 
-    /// Prints that the script has stopped at a breakpoint, and keeps the fields of the command that runs it.
+    /// Prints that the script has stopped at a breakpoint, and returns the fields of the
+    /// interrupted command.
     pub(super) fn halt(&self, place: &str, source: &str, text: &str) -> Result<Answer> {
         let Some(answer) = &self.answers else {
             return self.result("", text, || Value::Null).map(|()| Answer::default());
@@ -84,7 +86,7 @@ impl Terminal {
         Ok(answer.take())
     }
 
-    /// Goes on with the fields of the command that was halted.
+    /// Continues with the fields of the interrupted command.
     pub(super) fn go_on(&self, kept: Answer) {
         if let Some(answer) = &self.answers {
             answer.replace(kept);

@@ -1,4 +1,4 @@
-//! Taking back, and going on in copies.
+//! Undo and branches.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::mdp::Status;
 use crate::rollout::Attempt;
 
 impl Session {
-    /// Takes steps back; how many.
+    /// Undoes steps; returns how many.
     pub(super) fn undo(&mut self, count: usize) -> Result<usize> {
         let branch = self.branch()?;
         let mut done = 0;
@@ -20,13 +20,13 @@ impl Session {
             done += 1;
         }
         if done == 0 {
-            return Err(Error::new(Kind::Usage, "there is nothing to take back"));
+            return Err(Error::new(Kind::Usage, "there is nothing to undo"));
         }
         self.bind()?;
         Ok(done)
     }
 
-    /// Goes on in a copy.
+    /// Continues in a copy.
     pub(super) fn fork(&mut self, name: &str) -> Result<String> {
         let count = self.branches.len();
         let name = if name.is_empty() { format!("fork-{count}") } else { name.to_owned() };
@@ -36,7 +36,7 @@ impl Session {
         let branch = self.branch()?;
         let fork = |attempt: &Attempt| {
             let mut spec = attempt.spec().clone();
-            // Another random stream of the model, the same of the environment.
+            // A different random stream of the model, the same of the environment.
             spec.seed.trajectory = spec.seed.trajectory.wrapping_add((count as u64) << 32);
             attempt.fork(spec)
         };
@@ -49,7 +49,7 @@ impl Session {
         Ok(name)
     }
 
-    /// The branches: name, steps, how it stands; the current one is marked.
+    /// The branches with name, steps and status; the current one is marked.
     pub(super) fn list(&self) -> String {
         let line = |(index, branch): (usize, &Branch)| {
             let mark = if index == self.current { "*" } else { " " };
@@ -64,7 +64,7 @@ impl Session {
         self.branches.iter().enumerate().map(line).collect::<Vec<_>>().join("\n")
     }
 
-    /// The same as data.
+    /// The same as JSON.
     pub(super) fn branches_json(&self) -> Value {
         let one = |(index, branch): (usize, &Branch)| {
             json!({

@@ -1,8 +1,8 @@
-//! What may be typed behind a colon.
+//! The commands of the REPL, which start with a colon.
 
 use crate::error::{Error, Kind, Result, suggest};
 
-/// A command: its name, what it takes, what it does.
+/// A command: its name, argument and description.
 pub(super) struct Command {
     pub(super) name: &'static str,
     takes: &'static str,
@@ -13,7 +13,7 @@ const fn command(name: &'static str, takes: &'static str, does: &'static str) ->
     Command { name, takes, does }
 }
 
-/// All of them, in the order of `:help`.
+/// All commands, in the order of `:help`.
 pub(super) const COMMANDS: &[Command] = &[
     command("reset", "[eval] [ROW] [seed=N] | {…}", "begin anew: at a row of the data, or at a task of your own"),
     command("step", "[TEXT]", "reply TEXT as the policy; in a replay, alone: the recorded reply"),
@@ -24,34 +24,34 @@ pub(super) const COMMANDS: &[Command] = &[
     command("state", "[FIELD]", "the environment's state, or a field of it (messages[1].content)"),
     command("diff", "", "what the last step changed in the state"),
     command("reward", "", "the reward if it ended here, part by part"),
-    command("undo", "[N]", "take the last step back"),
-    command("fork", "[NAME]", "go on in a copy; the trajectory so far stays as it is"),
+    command("undo", "[N]", "undo the last step"),
+    command("fork", "[NAME]", "continue in a copy; the trajectory so far stays unchanged"),
     command("branches", "", "the copies"),
-    command("branch", "NAME", "go on in another copy"),
+    command("branch", "NAME", "switch to another copy"),
     command("replay", "RUN:ID[:STEP]", "a stored trajectory, before its step STEP; :step goes through its replies"),
     command("break", "[PLACE]", "stop at a function or a line (step, 12, lib/x.lua:12); alone: list"),
-    command("trace", "PLACE", "tell the locals there without stopping; a function: at each of its lines"),
-    command("clear", "[PLACE]", "take breakpoints away"),
+    command("trace", "PLACE", "print the locals there without stopping; in a function: at each line"),
+    command("clear", "[PLACE]", "remove breakpoints"),
     command("reload", "", "load the script again, and play the trajectory again under it"),
     command("save", "FILE", "write what was done as a test (r1 test FILE)"),
     command("help", "[COMMAND]", "this"),
     command("quit", "", "leave; so does Ctrl-D"),
 ];
 
-/// Those at a breakpoint.
+/// Commands at a breakpoint.
 pub(super) const HALTED: &[Command] = &[
-    command("continue", "", "go on to the next breakpoint"),
-    command("next", "", "go on to the next line of this function"),
-    command("in", "", "go on to the next line, in whatever function it is"),
-    command("out", "", "go on until this function is over"),
+    command("continue", "", "continue to the next breakpoint"),
+    command("next", "", "continue to the next line of this function"),
+    command("in", "", "continue to the next line in any function"),
+    command("out", "", "continue until this function returns"),
     command("locals", "", "the locals"),
     command("where", "", "how the script got here"),
     command("help", "", "this"),
-    command("abort", "", "give the call up: a step is taken back"),
+    command("abort", "", "abort the call and undo the step"),
     command("quit", "", "leave; so does Ctrl-D"),
 ];
 
-/// A command and what is behind it. A beginning of a name will do where it fits one only.
+/// Parses a command and its argument. A unique prefix of a name is enough.
 pub(super) fn parse<'a>(typed: &'a str, known: &'static [Command]) -> Result<(&'static Command, &'a str)> {
     let body = typed.trim_start_matches(':');
     let (name, rest) = body.split_once(char::is_whitespace).unwrap_or((body, ""));
@@ -65,7 +65,7 @@ pub(super) fn parse<'a>(typed: &'a str, known: &'static [Command]) -> Result<(&'
         [] => {
             let missing = |why: &str| Error::new(Kind::Usage, format!("{why} `:{name}`"));
             if HALTED.iter().any(|command| command.name == name) {
-                return Err(missing("nothing has stopped at a breakpoint for").hint("`:break PLACE` sets one"));
+                return Err(missing("no breakpoint has stopped for").hint("`:break PLACE` sets one"));
             }
             if COMMANDS.iter().any(|command| command.name == name) {
                 return Err(missing("a step is halted, and has to be over before").hint("`:continue` or `:abort`"));
@@ -80,7 +80,7 @@ pub(super) fn parse<'a>(typed: &'a str, known: &'static [Command]) -> Result<(&'
     };
     let rest = rest.trim();
     if command.takes.is_empty() && !rest.is_empty() {
-        return Err(Error::new(Kind::Usage, format!("`:{}` takes nothing behind it, got `{rest}`", command.name)));
+        return Err(Error::new(Kind::Usage, format!("`:{}` takes no argument, got `{rest}`", command.name)));
     }
     if rest.is_empty() && !command.takes.is_empty() && !command.takes.starts_with('[') {
         return Err(Error::new(Kind::Usage, format!("`:{}` needs {}", command.name, command.takes)));
@@ -88,7 +88,7 @@ pub(super) fn parse<'a>(typed: &'a str, known: &'static [Command]) -> Result<(&'
     Ok((command, unfenced(rest)))
 }
 
-/// Around a text of several lines.
+/// Delimits text of several lines.
 pub(super) const FENCE: &str = "\"\"\"";
 
 fn unfenced(text: &str) -> &str {
@@ -98,7 +98,7 @@ fn unfenced(text: &str) -> &str {
     }
 }
 
-/// Whether a command goes on in the next line.
+/// Whether a command continues on the next line.
 pub(super) fn is_open(typed: &str) -> bool {
     typed.matches(FENCE).count() == 1
 }
@@ -138,8 +138,8 @@ mod tests {
         let said = |typed: &'static str| name(typed).unwrap_err().to_string();
         assert!(said(":re").contains("`:re` may be :reset, :reward, :replay, :reload"), "{}", said(":re"));
         assert!(said(":rset").contains("did you mean `reset`"), "{}", said(":rset"));
-        assert!(said(":obs 3").contains("takes nothing"));
-        assert!(said(":locals").contains("nothing has stopped at a breakpoint for `:locals`"));
+        assert!(said(":obs 3").contains("takes no argument"));
+        assert!(said(":locals").contains("no breakpoint has stopped for `:locals`"));
         let halted = parse(":step x", HALTED).err().unwrap().to_string();
         assert!(halted.contains("has to be over before `:step`"), "{halted}");
         assert!(said(":tool").contains("needs NAME"));

@@ -1,4 +1,4 @@
-//! At a breakpoint: look around, and say how to go on.
+//! Interaction at a breakpoint.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,19 +8,19 @@ use console::Style as Paint;
 use serde_json::json;
 
 use super::commands::{self, HALTED};
-use super::terminal::{Terminal, told};
+use super::terminal::{Terminal, script_error};
 use crate::error::Result;
 use crate::script::{Halt, Layout, OnHalt, Resume, Shown};
 
-/// What breakpoints call.
+/// The handler of breakpoints.
 pub(super) fn handler(terminal: &Rc<Terminal>) -> OnHalt {
     let terminal = Rc::clone(terminal);
-    let told = RefCell::default();
+    let last = RefCell::default();
     Box::new(move |halt| {
         if terminal.passing.get() {
             return Resume::Continue;
         }
-        let resume = if halt.trace { traced(&terminal, halt, &told) } else { stopped(&terminal, halt) };
+        let resume = if halt.trace { traced(&terminal, halt, &last) } else { stopped(&terminal, halt) };
         resume.unwrap_or_else(|error| {
             terminal.break_off(error);
             Resume::Abort
@@ -28,7 +28,7 @@ pub(super) fn handler(terminal: &Rc<Terminal>) -> OnHalt {
     })
 }
 
-/// Tells the locals that are not as they were at the last line.
+/// Prints the locals that changed since the last line.
 fn traced(terminal: &Terminal, halt: &Halt<'_>, last: &RefCell<BTreeMap<String, String>>) -> Result<Resume> {
     let now: BTreeMap<String, Shown> = halt
         .locals(&Layout::brief())
@@ -41,11 +41,11 @@ fn traced(terminal: &Terminal, halt: &Halt<'_>, last: &RefCell<BTreeMap<String, 
     let place = terminal.paint(&Paint::new().dim(), &halt.place);
     let line = format!("{place}  {}", halt.source.trim());
     let text = if values.is_empty() { line } else { format!("{line}\n    {}", values.join(", ")) };
-    let told = || {
+    let json = || {
         let locals: BTreeMap<&String, String> = now.iter().map(|(name, value)| (name, value.to_string())).collect();
         json!({ "place": halt.place, "source": halt.source.trim(), "locals": locals })
     };
-    terminal.item("traces", &text, told).map(|()| Resume::Continue)
+    terminal.item("traces", &text, json).map(|()| Resume::Continue)
 }
 
 fn stopped(terminal: &Terminal, halt: &Halt<'_>) -> Result<Resume> {
@@ -72,7 +72,7 @@ fn look_around(terminal: &Terminal, halt: &Halt<'_>) -> Result<Resume> {
             terminal.begin("eval");
             match halt.eval(typed) {
                 Ok(values) => terminal.values(&values)?,
-                Err(failure) => terminal.fail(told(&failure, None))?,
+                Err(failure) => terminal.fail(script_error(&failure, None))?,
             }
             continue;
         }

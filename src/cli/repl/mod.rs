@@ -1,4 +1,5 @@
-//! `r1 repl`: a script under the hands: be the policy, look at everything, take it back, stop in the middle.
+//! `r1 repl`: runs a script interactively: reply as the policy, inspect everything, undo, stop at
+//! breakpoints.
 
 mod answer;
 mod branches;
@@ -30,7 +31,7 @@ use crate::telemetry::{Interrupt, ctrl_c};
 use commands::{COMMANDS, help};
 use replaying::Found;
 use session::{Opening, Session};
-use terminal::{Terminal, told};
+use terminal::{Terminal, script_error};
 
 pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
     if let Some(threads) = args.threads {
@@ -40,7 +41,7 @@ pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
     interrupt.at_once(true);
     let terminal = Rc::new(Terminal::open(output)?);
     let reporter = output.reporter();
-    // Tokens are those of the model that replies, from the first prompt on.
+    // From the first prompt on, tokens are those of the sampling model.
     let model = args.model.as_ref().map(|model| format!("policy.model={}", model.display()));
     let overrides: Vec<String> = args.overrides.iter().cloned().chain(model).collect();
     let loaded = match (&args.script, &args.replay) {
@@ -76,7 +77,7 @@ pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
     talk(&terminal, interrupt, &mut |typed| take(&mut session, &terminal, typed))
 }
 
-/// Reads and carries out what is typed until the end, or until `:quit`.
+/// Reads and executes inputs until the end or `:quit`.
 fn talk(terminal: &Terminal, interrupt: Interrupt, take: &mut dyn FnMut(&str) -> Result<bool>) -> Result<ExitCode> {
     loop {
         interrupt.clear();
@@ -92,7 +93,7 @@ fn talk(terminal: &Terminal, interrupt: Interrupt, take: &mut dyn FnMut(&str) ->
             return Ok(ExitCode::SUCCESS);
         }
         if terminal.aborted.take() {
-            terminal.note("given up");
+            terminal.note("aborted");
             continue;
         }
         match taken {
@@ -103,7 +104,7 @@ fn talk(terminal: &Terminal, interrupt: Interrupt, take: &mut dyn FnMut(&str) ->
     }
 }
 
-/// Without a script: code alone.
+/// Without a script: only Lua code.
 fn bare(terminal: &Rc<Terminal>, interrupt: Interrupt, output: OutputArgs) -> Result<ExitCode> {
     let out = Rc::clone(terminal);
     let echo = Box::new(move |line: &crate::script::LogLine, stream| match stream {
@@ -133,13 +134,13 @@ fn bare(terminal: &Rc<Terminal>, interrupt: Interrupt, output: OutputArgs) -> Re
         }
         terminal.begin("eval");
         let values = wait(&runtime, interrupt, console.eval(typed))?;
-        let values = values.map_err(|failure| told(&failure, None))?;
+        let values = values.map_err(|failure| script_error(&failure, None))?;
         terminal.values(&values)?;
         Ok(true)
     })
 }
 
-/// Carries out one input; whether to go on.
+/// Executes one input; returns whether to continue.
 fn take(session: &mut Session, terminal: &Terminal, typed: &str) -> Result<bool> {
     if !typed.starts_with(':') {
         terminal.begin("eval");
@@ -189,7 +190,7 @@ fn take(session: &mut Session, terminal: &Terminal, typed: &str) -> Result<bool>
             let done = session.undo(number(rest)?.unwrap_or(1))?;
             let steps = session.attempt()?.trajectory().steps.len();
             let left = if steps == 1 { "1 step is".to_owned() } else { format!("{steps} steps are") };
-            terminal.remark("steps", &format!("{done} taken back; {left} left"), || json!(steps))?;
+            terminal.remark("steps", &format!("{done} undone; {left} left"), || json!(steps))?;
         }
         "fork" => {
             let name = session.fork(rest)?;
@@ -218,7 +219,7 @@ fn take(session: &mut Session, terminal: &Terminal, typed: &str) -> Result<bool>
         }
         "clear" => {
             let gone = session.console.clear_breakpoints(Some(rest).filter(|rest| !rest.is_empty()))?;
-            terminal.remark("removed", &format!("{gone} taken away"), || json!(gone))?;
+            terminal.remark("removed", &format!("{gone} removed"), || json!(gone))?;
         }
         "reload" => session.reload()?,
         "save" => {
@@ -253,7 +254,7 @@ fn reset(session: &mut Session, rest: &str) -> Result<()> {
         }
         let understood = split.is_some() || row.is_some() || seed.is_some();
         if !understood || (word.starts_with("seed=") && seed.is_none()) {
-            return Err(Error::new(Kind::Usage, format!("`{word}` is no row"))
+            return Err(Error::new(Kind::Usage, format!("`{word}` is not a row"))
                 .hint("as in :reset 5, :reset eval 3, :reset seed=7, :reset { prompt = \"…\" }"));
         }
     }
@@ -264,5 +265,5 @@ fn number(text: &str) -> Result<Option<usize>> {
     if text.is_empty() {
         return Ok(None);
     }
-    text.parse().map(Some).map_err(|_| Error::new(Kind::Usage, format!("`{text}` is no number")))
+    text.parse().map(Some).map_err(|_| Error::new(Kind::Usage, format!("`{text}` is not a number")))
 }

@@ -1,4 +1,4 @@
-//! What came of a step: shown to a person, or as fields.
+//! The result of a step, as text or as fields.
 
 use std::fmt::Write;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::rollout::Stage;
 use crate::telemetry::signed;
 
 impl Session {
-    /// What came of the last step.
+    /// Shows the result of the last step.
     pub(super) fn show_step(&mut self, before: &Observation) -> Result<()> {
         let attempt = self.attempt()?;
         let number = attempt.trajectory().steps.len();
@@ -28,8 +28,8 @@ impl Session {
             match self.observation() {
                 Ok(now) => {
                     let text = format!("{line}\n{}", view::news(&self.terminal, Some(before), &now));
-                    let told = self.step_json(&step, number);
-                    self.terminal.item("steps", &text, || told)?;
+                    let json = self.step_json(&step, number);
+                    self.terminal.item("steps", &text, || json)?;
                     return self.terminal_field("observation", json!(now));
                 }
                 Err(error) => {
@@ -46,8 +46,8 @@ impl Session {
         };
         let messages = Observation::Messages(messages);
         let text = format!("{line}\n{}", view::news(&self.terminal, Some(before), &messages));
-        let told = self.step_json(&step, number);
-        self.terminal.item("steps", &text, || told)?;
+        let json = self.step_json(&step, number);
+        self.terminal.item("steps", &text, || json)?;
         self.terminal_field("observation", json!(messages))?;
         let name = over.map_or("", Status::name);
         let reward = self.reward()?;
@@ -62,7 +62,7 @@ impl Session {
         )
     }
 
-    /// A step as data.
+    /// A step as JSON.
     fn step_json(&self, step: &Step, number: usize) -> Value {
         let branch = self.branches.get(self.current).map(|branch| branch.name.as_str());
         json!({
@@ -71,29 +71,29 @@ impl Session {
         })
     }
 
-    /// A field of the object that a command gives, where there is one.
+    /// A field of the command's object, if there is one.
     fn terminal_field(&self, name: &str, value: Value) -> Result<()> {
         if self.terminal.is_json() { self.terminal.result(name, "", || value) } else { Ok(()) }
     }
 
-    /// The whole reward if it ended here, and the parts of its outcome.
+    /// The total reward if the trajectory ended here, and the components of its outcome.
     pub(super) fn reward_parts(&mut self) -> Result<(f64, Vec<(String, f64)>)> {
         let loaded = Rc::clone(&self.loaded);
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
         self.branch()?;
         let attempt = &self.branches[self.current].attempt;
-        let outcome = self.wait(attempt.reward(stage))?.map_err(|failure| self.told(&failure))?;
+        let outcome = self.wait(attempt.reward(stage))?.map_err(|failure| self.script_error(&failure))?;
         let steps: f64 = attempt.trajectory().steps.iter().fold(0.0, |sum, step| sum + step.reward);
         Ok((steps + outcome.total, outcome.parts.into_iter().collect()))
     }
 
-    /// The reward if it ended here.
+    /// The reward if the trajectory ended here.
     pub(super) fn reward(&mut self) -> Result<view::Gain> {
         let loaded = Rc::clone(&self.loaded);
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
         self.branch()?;
         let attempt = &self.branches[self.current].attempt;
-        let outcome = self.wait(attempt.reward(stage))?.map_err(|failure| self.told(&failure))?;
+        let outcome = self.wait(attempt.reward(stage))?.map_err(|failure| self.script_error(&failure))?;
         self.tell_log()?;
         Ok(view::Gain::new(attempt, &outcome))
     }

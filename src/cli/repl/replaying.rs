@@ -1,4 +1,4 @@
-//! Stored trajectories, and the same trajectory under another version of the script.
+//! Stored trajectories, and replays under another version of the script.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -57,7 +57,7 @@ impl Session {
         Ok(())
     }
 
-    /// Loads the script's file again; what was played is played again under it.
+    /// Reloads the script's file and replays the session under it.
     pub(super) fn reload(&mut self) -> Result<()> {
         let Some(file) = &self.file else {
             return Err(Error::new(Kind::Usage, "this is the script as the run kept it")
@@ -73,7 +73,7 @@ impl Session {
         self.replace(loaded)
     }
 
-    /// Goes on under another version of the script: every branch is played again.
+    /// Switches to another version of the script: every branch is replayed.
     pub(super) fn replace(&mut self, loaded: Loaded) -> Result<()> {
         let fresh = console(&loaded, &self.terminal)?;
         let kept = self.console.breakpoints();
@@ -101,7 +101,7 @@ impl Session {
                 if self.ready().is_err() {
                     break;
                 }
-                // The beginnings of the other branches are not worth another look.
+                // The first steps of other branches are not shown.
                 self.act(rollout::completion(&step), None)?;
             }
             all.push(self.branches.remove(0));

@@ -1,4 +1,4 @@
-//! The model that replies for `:sample`.
+//! The model of `:sample`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// The model of the script, or `model` instead.
+    /// Opens the model of the script, or `model` instead.
     pub(super) fn open(
         script: &Script,
         model: Option<&PathBuf>,
@@ -39,7 +39,7 @@ impl Sampler {
         Ok(Self { engine: Engine::new(model, vocabulary, options)?, renderer, name: policy.model })
     }
 
-    /// One reply; Ctrl-C ends it where it is.
+    /// Samples one reply; Ctrl-C ends it.
     pub(super) fn reply(&mut self, mut request: Request, interrupt: Interrupt) -> Result<Completion> {
         let mut sampling = (*request.sampling).clone();
         for stop in self.renderer.stop_strings() {

@@ -1,4 +1,4 @@
-//! A session as a test: what was replied, and what came of it.
+//! Saves a session as a test: the replies and their results.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -12,15 +12,15 @@ use crate::mdp::{Observation, seed_value};
 use crate::rollout::{Attempt, Stage};
 
 impl Session {
-    /// Writes the trajectory at hand as a file for `r1 test`; nothing is overwritten.
+    /// Writes the current trajectory as a file for `r1 test`; existing files are not overwritten.
     pub(super) fn save(&mut self, path: &Path) -> Result<()> {
         if path.exists() {
-            return Err(Error::new(Kind::Usage, "the file is there already").at_path(path).hint("give another name"));
+            return Err(Error::new(Kind::Usage, "the file exists already").at_path(path).hint("give another name"));
         }
         let Some(file) = self.file.clone() else {
             return Err(Error::new(Kind::Usage, "a test needs the script's file").hint("r1 repl SCRIPT --replay …"));
         };
-        // A breakpoint in the reward or the context has nothing to stop here.
+        // Breakpoints in the reward or the context do not apply here.
         self.terminal.passing.set(true);
         let text = self.test(&file);
         self.terminal.passing.set(false);
@@ -87,7 +87,7 @@ impl Session {
         Ok(out)
     }
 
-    /// What the policy was shown before each step, and after the last one if the trajectory goes on.
+    /// The observations before each step, and after the last one if the trajectory has not ended.
     fn observations(&mut self) -> Result<Vec<Observation>> {
         let loaded = Rc::clone(&self.loaded);
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
@@ -101,7 +101,7 @@ impl Session {
         for (place, attempt) in branch_past.iter_mut().chain((!over).then_some(&mut attempt)).enumerate() {
             if attempt.trajectory().steps.len() != place {
                 return Err(Error::new(Kind::Usage, "typed code has changed the state: a test could not repeat it")
-                    .hint(":undo takes the change back; :reset begins anew"));
+                    .hint(":undo undoes the change; :reset starts again"));
             }
             let looked = self.wait(attempt.look(stage))?;
             let prompt = looked.map_err(|stop| self.stopped(stop))?;
@@ -111,7 +111,8 @@ impl Session {
     }
 }
 
-/// Compares what the policy is shown: all of it, or what came since `before` where it goes on from there.
+/// Compares observations: completely, or only the part after `before` if the observation extends
+/// it.
 fn observed(out: &mut String, before: Option<&Observation>, now: &Observation) {
     let (messages, before) = match (now, before) {
         (Observation::Text(shown), _) => {
@@ -150,7 +151,7 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// A text of several lines in long brackets, as people would write it.
+/// A text of several lines in long brackets.
 fn text(text: &str) -> String {
     let plain = text.chars().all(|c| c == '\n' || !c.is_control());
     if !text.contains('\n') || !plain {
@@ -158,14 +159,14 @@ fn text(text: &str) -> String {
     }
     let level = (0..=text.len()).map(|count| "=".repeat(count)).find(|level| !text.contains(&format!("]{level}")));
     let level = level.unwrap_or_default();
-    // A line end right behind the opening brackets is not part of the text.
+    // A line break directly after the opening brackets is not part of the text.
     format!("[{level}[\n{text}]{level}]")
 }
 
 /// Fields that are written without quotes: those of messages.
 const NAMES: [&str; 7] = ["role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name", "arguments"];
 
-/// Plain data as Lua would write it.
+/// Plain data as a Lua literal.
 fn literal(value: &Value) -> String {
     match value {
         Value::Null => "nil".to_owned(),

@@ -1,5 +1,5 @@
-//! What a session is about: a script, a task, and the trajectories that are tried on it. Everything that changes one can be
-//! taken back, because a state is plain data.
+//! The state of a session: a script, a task, and the trajectories on it. Every change can be
+//! undone, because a state is plain data.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::sampler::Sampler;
-use super::terminal::{Terminal, told};
+use super::terminal::{Terminal, script_error};
 use super::{halt, view};
 use crate::cli::infer::recipe::wait;
 use crate::error::{Error, Kind, Result};
@@ -18,7 +18,7 @@ use crate::script::{Console, Failure, Layout, Record, Split};
 use crate::services::Loaded;
 use crate::telemetry::{Interrupt, Reporter};
 
-/// What a trajectory begins with.
+/// The start of a trajectory.
 #[derive(Clone, Debug)]
 pub(super) struct Start {
     pub(super) split: Split,
@@ -28,19 +28,19 @@ pub(super) struct Start {
     pub(super) seed: u64,
 }
 
-/// A trajectory with the way that led to it.
+/// A trajectory with the states for undo.
 pub(super) struct Branch {
     pub(super) name: String,
     pub(super) attempt: Attempt,
     pub(super) past: Vec<Attempt>,
-    /// It failed; only taking back helps.
+    /// It failed; only undo is possible.
     pub(super) failed: bool,
 }
 
 pub(super) struct Session {
     pub(super) loaded: Rc<Loaded>,
     pub(super) console: Console,
-    /// The script's file, which `:reload` reads again; none for the script that a run kept.
+    /// The script's file for `:reload`; `None` for the script stored by a run.
     pub(super) file: Option<PathBuf>,
     pub(super) overrides: Vec<String>,
     model: Option<PathBuf>,
@@ -50,14 +50,14 @@ pub(super) struct Session {
     pub(super) reporter: Reporter,
     pub(super) terminal: Rc<Terminal>,
     pub(super) start: Option<Start>,
-    /// The stored trajectory whose replies are gone through.
+    /// The stored trajectory whose replies are replayed.
     pub(super) recorded: Option<Trajectory>,
     pub(super) branches: Vec<Branch>,
     pub(super) current: usize,
     sampler: Option<Sampler>,
 }
 
-/// What a session is opened with.
+/// The options of a new session.
 pub(super) struct Opening {
     pub(super) file: Option<PathBuf>,
     pub(super) overrides: Vec<String>,
@@ -98,20 +98,20 @@ impl Session {
         })
     }
 
-    /// Waits for the script, but not past Ctrl-C.
+    /// Waits for the script until Ctrl-C.
     pub(super) fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
         wait(&self.runtime, self.interrupt, future)
     }
 
-    /// A failure of the script, with the text of its line.
-    pub(super) fn told(&self, failure: &Failure) -> Error {
+    /// A failure of the script, with its source line.
+    pub(super) fn script_error(&self, failure: &Failure) -> Error {
         let source = failure.error.place.as_deref().and_then(|place| self.console.source_line(place));
-        told(failure, source)
+        script_error(failure, source)
     }
 
     pub(super) fn stopped(&self, stop: Stop) -> Error {
         match stop {
-            Stop::Failed(failure) => self.told(&failure),
+            Stop::Failed(failure) => self.script_error(&failure),
             Stop::Fatal(error) => error,
         }
     }
@@ -119,16 +119,16 @@ impl Session {
     pub(super) fn branch(&mut self) -> Result<&mut Branch> {
         self.branches.get_mut(self.current).ok_or_else(|| {
             Error::new(Kind::Usage, "there is no trajectory yet")
-                .hint(":reset 0 begins one at a row of the data, :reset { prompt = \"…\" } at a task of your own")
+                .hint(":reset 0 starts one with a row of the data, :reset { prompt = \"…\" } with your own task")
         })
     }
 
-    /// The trajectory at hand.
+    /// The current trajectory.
     pub(super) fn attempt(&mut self) -> Result<&mut Attempt> {
         self.branch().map(|branch| &mut branch.attempt)
     }
 
-    /// Tells what the script has logged.
+    /// Prints the script's log.
     pub(super) fn tell_log(&self) -> Result<()> {
         for line in self.console.take_log() {
             self.terminal.log(&line.place, &line.text)?;
@@ -136,7 +136,7 @@ impl Session {
         Ok(())
     }
 
-    /// Begins anew. `row`, `seed`, `task` are as before where they are not given.
+    /// Starts again. `row`, `seed` and `task` keep their values if not given.
     pub(super) fn reset(
         &mut self,
         split: Option<Split>,
@@ -167,7 +167,7 @@ impl Session {
         let spec = self.spec(&start);
         let begun = self.wait(Attempt::begin(stage, spec, start.task.clone(), record))?;
         self.start = Some(start);
-        let attempt = begun.map_err(|failure| self.told(&failure))?;
+        let attempt = begun.map_err(|failure| self.script_error(&failure))?;
         self.branches = vec![Branch { name: "main".to_owned(), attempt, past: Vec::new(), failed: false }];
         self.current = 0;
         self.bind()
@@ -183,7 +183,7 @@ impl Session {
         spec
     }
 
-    /// Typed code sees the trajectory at hand.
+    /// Gives typed code access to the current trajectory.
     pub(super) fn bind(&mut self) -> Result<()> {
         let console = self.console.clone();
         let Some(branch) = self.branches.get(self.current) else { return Ok(()) };
@@ -212,12 +212,12 @@ impl Session {
         self.tell_log()
     }
 
-    /// What the policy is shown now.
+    /// The current observation.
     pub(super) fn observation(&mut self) -> Result<Observation> {
         self.look().map(|(observation, ..)| observation)
     }
 
-    /// The observation, its ids, and whether they begin a row.
+    /// The observation, its ids, and whether they start a row.
     pub(super) fn look(&mut self) -> Result<(Observation, Vec<u32>, bool)> {
         let loaded = Rc::clone(&self.loaded);
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
@@ -231,8 +231,8 @@ impl Session {
         looked.map_err(|stop| self.stopped(stop))?.ok_or_else(full)
     }
 
-    /// The tokens of the trajectory so far, and whether they begin a row: what the policy is shown now, or, once it is over,
-    /// the last prompt with its reply.
+    /// The tokens of the trajectory so far, and whether they start a row: the current observation,
+    /// or after the end the last prompt with its reply.
     pub(super) fn tokens(&mut self) -> Result<(Vec<u32>, bool)> {
         let attempt = self.attempt()?;
         if attempt.over().is_some()
@@ -243,7 +243,7 @@ impl Session {
         self.look().map(|(_, ids, new_row)| (ids, new_row))
     }
 
-    /// Keeps where the trajectory is, to come back to it.
+    /// Saves the trajectory's position for undo.
     fn mark(&mut self) -> Result<()> {
         let branch = self.branch()?;
         let before = branch.attempt.fork(branch.attempt.spec().clone())?;
@@ -254,11 +254,11 @@ impl Session {
     pub(super) fn ready(&mut self) -> Result<()> {
         let branch = self.branch()?;
         if branch.failed {
-            return Err(Error::new(Kind::Usage, "the trajectory has failed").hint(":undo takes the step back"));
+            return Err(Error::new(Kind::Usage, "the trajectory has failed").hint(":undo undoes the step"));
         }
         if let Some(status) = branch.attempt.over() {
             return Err(Error::new(Kind::Usage, format!("the trajectory is over: {}", status.name()))
-                .hint(":undo takes the last step back, :reset begins anew"));
+                .hint(":undo undoes the last step, :reset starts again"));
         }
         Ok(())
     }
@@ -272,7 +272,7 @@ impl Session {
         self.act(completion, None)
     }
 
-    /// Replies with a call.
+    /// Replies with a tool call.
     pub(super) fn call(&mut self, name: &str, arguments: Value) -> Result<()> {
         self.ready()?;
         let call = ToolCall { id: None, name: name.to_owned(), arguments };
@@ -282,7 +282,7 @@ impl Session {
         self.act(completion, Some(action))
     }
 
-    /// The next reply of the stored trajectory.
+    /// Replays the next reply of the stored trajectory.
     pub(super) fn recorded_step(&mut self) -> Result<()> {
         self.ready()?;
         let done = self.attempt()?.trajectory().steps.len();
@@ -291,7 +291,7 @@ impl Session {
         };
         let Some(step) = recorded.steps.get(done).cloned() else {
             return Err(Error::new(Kind::Usage, format!("the record ends after step {done}"))
-                .hint(":step TEXT goes on with a reply of your own"));
+                .hint(":step TEXT continues with your own reply"));
         };
         let (_, ids, _) = self.look()?;
         if ids != step.prompt_ids {
@@ -301,7 +301,7 @@ impl Session {
         self.act(rollout::completion(&step), None)
     }
 
-    /// The model replies.
+    /// Samples replies of the model.
     pub(super) fn sample(&mut self, count: usize) -> Result<()> {
         for _ in 0..count {
             self.ready()?;
@@ -329,7 +329,7 @@ impl Session {
         let sampler = Sampler::open(&self.loaded.script, self.model.as_ref(), self.interrupt, &self.reporter)?;
         self.terminal.note(&format!("{} replies", sampler.name));
         if self.loaded.stands_in || (self.model.is_some() && self.file.is_none()) {
-            // Its tokens are others: the trajectory is played again in them.
+            // Its tokens differ: the trajectory is replayed with them.
             let renderer = std::sync::Arc::clone(&sampler.renderer);
             let loaded = Loaded::with(self.loaded.script.clone(), renderer, self.loaded.max_context, false)?;
             self.sampler = Some(sampler);
@@ -355,7 +355,7 @@ impl Session {
         });
         branch.failed = !matches!(acted, Ok(Ok(())));
         if self.terminal.aborted.get() {
-            // The step is given up at a breakpoint: the trajectory is where it was.
+            // The step was aborted at a breakpoint: the trajectory is unchanged.
             return self.undo(1).map(drop);
         }
         self.tell_log()?;
@@ -363,7 +363,7 @@ impl Session {
         self.show_step(&shown)
     }
 
-    /// The state's text before the last step and now.
+    /// The state as text before the last step and now.
     pub(super) fn states(&mut self) -> Result<(String, String)> {
         let console = self.console.clone();
         let branch = self.branch()?;
@@ -374,7 +374,7 @@ impl Session {
         Ok((text(before), text(&branch.attempt)))
     }
 
-    /// Evaluates typed code; a state that it changes can be had back with `:undo`.
+    /// Evaluates typed code; `:undo` reverts changes of the state.
     pub(super) fn eval(&mut self, text: &str) -> Result<()> {
         let snapshot =
             |session: &Self| session.branches.get(session.current).map(|b| b.attempt.state().snapshot().ok());
@@ -392,11 +392,11 @@ impl Session {
             }
         }
         self.tell_log()?;
-        let values = done?.map_err(|failure| self.told(&failure))?;
+        let values = done?.map_err(|failure| self.script_error(&failure))?;
         self.terminal.values(&values)
     }
 
-    /// The arguments of a call: JSON, as models write them, or a table.
+    /// The arguments of a call: JSON, as models write them, or a Lua table.
     pub(super) fn arguments(&mut self, text: &str) -> Result<Value> {
         let refuse = |why: String| Error::new(Kind::Usage, why).hint("as in {\"x\": 1} or { x = 1 }");
         let arguments = self.table(text)?;
@@ -414,10 +414,10 @@ impl Session {
         }
     }
 
-    /// The plain data that typed code gives.
+    /// The plain data returned by typed code.
     pub(super) fn data(&mut self, text: &str) -> Result<Value> {
         let console = self.console.clone();
-        self.wait(console.data(text))?.map_err(|failure| self.told(&failure))
+        self.wait(console.data(text))?.map_err(|failure| self.script_error(&failure))
     }
 }
 
@@ -429,8 +429,8 @@ pub(super) fn console(loaded: &Loaded, terminal: &Rc<Terminal>) -> Result<Consol
     Ok(console)
 }
 
-/// The error for a trajectory that a full context has ended.
+/// The error for a trajectory that ended with a full context.
 fn full() -> Error {
     Error::new(Kind::Usage, "the trajectory is over: the next prompt leaves no room for a reply")
-        .hint(":undo takes the last step back, :reset begins anew")
+        .hint(":undo undoes the last step, :reset starts again")
 }

@@ -1,4 +1,5 @@
-//! Lines in and out: an editor with memory, completion and continued lines at a terminal, plain lines from a pipe.
+//! Input and output: an editor with history, completion and multi-line input at a terminal, plain
+//! lines from a pipe.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, BufRead, IsTerminal};
@@ -22,7 +23,7 @@ use crate::cli::failure::Voice;
 use crate::error::{Error, Kind, Result, harmless};
 use crate::script::{self, Console, Failure, Shown, Style};
 
-/// What is read from and written to.
+/// Reads input and writes output.
 pub(super) struct Terminal {
     editor: Option<RefCell<Editor<Assistant, FileHistory>>>,
     history: Option<PathBuf>,
@@ -30,16 +31,16 @@ pub(super) struct Terminal {
     pub(super) colour: bool,
     voice: Voice,
     pub(super) answers: Answers,
-    /// What went wrong where it could not be told: at a breakpoint.
+    /// An error inside a breakpoint, reported after the call.
     broken: RefCell<Option<Error>>,
-    /// What was decided at a breakpoint: to give the call up, to leave.
+    /// The decision at a breakpoint: abort the call or quit.
     pub(super) aborted: Cell<bool>,
     pub(super) leaving: Cell<bool>,
-    /// Breakpoints are passed over.
+    /// Breakpoints are skipped.
     pub(super) passing: Cell<bool>,
 }
 
-/// What can be completed: set when a script is loaded.
+/// Names for completion: set when a script is loaded.
 type Names = Rc<RefCell<Option<Console>>>;
 
 impl Terminal {
@@ -62,31 +63,31 @@ impl Terminal {
         if !person {
             return Ok(terminal);
         }
-        // Where results go to a file or a program, the prompt must not.
+        // If results go to a file or a program, the prompt must not.
         let behavior = if io::stdout().is_terminal() && !output.json { Behavior::Stdio } else { Behavior::PreferTerm };
         let config = Config::builder().behavior(behavior).completion_type(CompletionType::List).build();
         let mut editor = Editor::with_config(config).map_err(|e| failed(&e))?;
         editor.set_helper(Some(Assistant(names)));
         terminal.history = history_file();
         if let Some(path) = &terminal.history {
-            // The first time there is none.
+            // There is no history the first time.
             let _ = editor.load_history(path);
         }
         terminal.editor = Some(RefCell::new(editor));
         Ok(terminal)
     }
 
-    /// Whether a person types.
+    /// Whether input comes from a person.
     pub(super) fn is_person(&self) -> bool {
         self.editor.is_some()
     }
 
-    /// From now on names are completed as `console` knows them.
+    /// Sets the names for completion.
     pub(super) fn complete_with(&self, console: Console) {
         self.names.replace(Some(console));
     }
 
-    /// What is typed next, all its lines; `None` at the end.
+    /// The next input with all its lines; `None` at the end.
     pub(super) fn next(&self, prompt: &str) -> Result<Option<String>> {
         let Some(editor) = &self.editor else { return from_pipe() };
         loop {
@@ -104,7 +105,7 @@ impl Terminal {
         }
     }
 
-    /// Remembers a line, for this session and the next. A memory that can't be kept is no reason to stop.
+    /// Adds a line to the history of this and later sessions. Failures to save it are ignored.
     fn keep(&self, line: &str) {
         let Some(editor) = &self.editor else { return };
         let mut editor = editor.borrow_mut();
@@ -117,10 +118,10 @@ impl Terminal {
         }
     }
 
-    /// A remark that is no result: not for a pipe.
+    /// A remark, which is not shown in a pipe.
     pub(super) fn note(&self, text: &str) {
         if self.is_person() {
-            // A closed stderr hears nothing.
+            // Failures to write to stderr are ignored.
             let _ =
                 io::Write::write_fmt(&mut io::stderr(), format_args!("{}\n", self.paint(&Paint::new().dim(), text)));
         }
@@ -153,17 +154,17 @@ impl Terminal {
         shown.spans.iter().map(|span| self.paint(&paint(span.style), &harmless(&span.text))).collect()
     }
 
-    /// Keeps an error until the call that it broke is over.
+    /// Stores an error until the call that it interrupted is over.
     pub(super) fn break_off(&self, error: Error) {
         self.broken.replace(Some(error));
     }
 
-    /// The error that broke a call, if it was not the call's own.
+    /// The error that interrupted a call, if it was not the call's own.
     pub(super) fn broken(&self) -> Option<Error> {
         self.broken.take()
     }
 
-    /// Tells of something that did not work out; in a pipe it is the end.
+    /// Prints an error; in a pipe it ends the session.
     pub(super) fn fail(&self, error: Error) -> Result<()> {
         if !self.is_person() {
             return Err(error);
@@ -173,8 +174,8 @@ impl Terminal {
     }
 }
 
-/// A failure of the script as an error: its place, the line there, the way to it.
-pub(super) fn told(failure: &Failure, source: Option<String>) -> Error {
+/// A failure of the script as an error: its place, the source line, the call stack.
+pub(super) fn script_error(failure: &Failure, source: Option<String>) -> Error {
     let mut error = failure.error.clone();
     if let Some(line) = source.filter(|line| !line.trim().is_empty()) {
         error.place = error.place.map(|place| {
@@ -190,7 +191,7 @@ pub(super) fn told(failure: &Failure, source: Option<String>) -> Error {
     error
 }
 
-/// The next input of a pipe: as many lines as belong together.
+/// The next input of a pipe: all lines that belong together.
 fn from_pipe() -> Result<Option<String>> {
     let mut text = String::new();
     loop {
@@ -219,7 +220,7 @@ fn failed(error: &ReadlineError) -> Error {
     Error::new(Kind::Data, format!("can't read from the terminal: {error}"))
 }
 
-/// Completes commands and names, and knows when more lines belong to a text.
+/// Completes commands and names, and detects incomplete texts.
 struct Assistant(Names);
 
 impl Completer for Assistant {

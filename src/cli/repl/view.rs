@@ -1,4 +1,4 @@
-//! How observations, tokens and rewards look.
+//! Formats observations, tokens and rewards.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,10 +15,10 @@ use crate::telemetry::{plain, signed};
 use crate::text::Renderer;
 use crate::train::ShownToken;
 
-/// Lines of a message that are shown where it is not what was asked for.
+/// Maximum lines of a message in outputs about something else.
 const LINES: usize = 12;
 
-/// What the policy is shown. `whole`: nothing is left out.
+/// An observation. `whole`: nothing is omitted.
 pub(super) fn observation(terminal: &Terminal, observation: &Observation, whole: bool) -> String {
     match observation {
         Observation::Messages(list) => messages(terminal, list, whole),
@@ -54,7 +54,7 @@ pub(super) fn messages(terminal: &Terminal, list: &[Message], whole: bool) -> St
     out
 }
 
-/// What came to the conversation since `before`; all of it if it does not go on from there.
+/// The messages added since `before`; all messages if the conversation does not extend it.
 pub(super) fn news(terminal: &Terminal, before: Option<&Observation>, now: &Observation) -> String {
     if let (Some(Observation::Messages(before)), Observation::Messages(now)) = (before, now) {
         if now.starts_with(before) {
@@ -80,7 +80,7 @@ impl Prompt {
         let tokenizer = renderer.tokenizer();
         let mut sampled = vec![false; ids.len()];
         if !new_row {
-            // The replies since the row began stand where they were sampled.
+            // The replies of the row, at their sampled positions.
             for step in row(&attempt.trajectory().steps) {
                 let (start, end) = (step.prompt_ids.len(), step.prompt_ids.len() + step.response_ids.len());
                 sampled[start.min(ids.len())..end.min(ids.len())].fill(true);
@@ -123,13 +123,13 @@ impl Prompt {
     }
 }
 
-/// The steps of the row that the last one belongs to.
+/// The steps in the row of the last step.
 fn row(steps: &[Step]) -> &[Step] {
     let begin = steps.iter().rposition(|step| step.new_row).unwrap_or(0);
     &steps[begin..]
 }
 
-/// What there is to gain so far.
+/// The reward so far.
 pub(super) struct Gain {
     steps: Vec<f64>,
     outcome: f64,

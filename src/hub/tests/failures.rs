@@ -1,10 +1,12 @@
-//! What is said, and what is left on disk, when a fetch can't be.
+//! Failed downloads: error messages and the files they leave.
 
-use super::server::{Answer, Asked};
+use super::server::{Received, Response};
 use super::*;
 
-/// The error of a fetch from a hub whose answers are changed.
-fn refused(change: impl Fn(&Asked, usize, Answer) -> Answer + Send + Sync + 'static) -> (Error, Vec<String>, Server) {
+/// The error of a download whose responses are changed.
+fn refused(
+    change: impl Fn(&Received, usize, Response) -> Response + Send + Sync + 'static,
+) -> (Error, Vec<String>, Server) {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::changed(tiny(), change);
     let error = fetch(&hub(&server.url, dir.path(), &[]), "org/tiny").unwrap_err();
@@ -14,117 +16,117 @@ fn refused(change: impl Fn(&Asked, usize, Answer) -> Answer + Send + Sync + 'sta
 }
 
 #[test]
-fn refusals_are_told_apart() {
+fn hub_error_responses_have_distinct_messages() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(tiny());
-    let said = |id: &str, more: &[(&str, &str)]| {
+    let error_of = |id: &str, more: &[(&str, &str)]| {
         let error = fetch(&hub(&server.url, dir.path(), more), id).unwrap_err();
         assert_eq!(error.kind, Kind::Model);
         format!("{error}").replace(&server.url, "HUB")
     };
-    insta::assert_snapshot!(said("org/none", &[]), @r"
+    insta::assert_snapshot!(error_of("org/none", &[]), @r"
     there is no model `org/none` on HUB
       hint: check the spelling; if it is private or gated, set HF_TOKEN to a token that may read it
     ");
-    insta::assert_snapshot!(said("org/none", &[("HF_TOKEN", "t")]), @r"
+    insta::assert_snapshot!(error_of("org/none", &[("HF_TOKEN", "t")]), @r"
     there is no model `org/none` on HUB
       hint: check the spelling; if it is private or gated, set HF_TOKEN to a token that may read it
     ");
-    insta::assert_snapshot!(said("org/tiny@v9", &[]), @r"
+    insta::assert_snapshot!(error_of("org/tiny@v9", &[]), @r"
     `org/tiny` has no revision `v9`
       hint: its branches and tags are at HUB/org/tiny/tree/main
     ");
     assert!(tree(dir.path()).is_empty());
-    let gated = Server::changed(tiny(), |asked, _, answer| match asked.headers.get("authorization") {
-        _ if asked.path.starts_with("/api") => answer,
-        None => Answer::new(401, "").with("X-Error-Code", "GatedRepo"),
-        Some(token) if token == "Bearer stranger" => Answer::new(403, "").with("X-Error-Code", "GatedRepo"),
-        Some(_) => Answer::new(401, "").with("X-Error-Message", "Invalid credentials in Authorization header"),
+    let gated = Server::changed(tiny(), |request, _, response| match request.headers.get("authorization") {
+        _ if request.path.starts_with("/api") => response,
+        None => Response::new(401, "").with("X-Error-Code", "GatedRepo"),
+        Some(token) if token == "Bearer stranger" => Response::new(403, "").with("X-Error-Code", "GatedRepo"),
+        Some(_) => Response::new(401, "").with("X-Error-Message", "Invalid credentials in Authorization header"),
     });
-    let said = |more: &[(&str, &str)]| {
+    let error_of = |more: &[(&str, &str)]| {
         let error = fetch(&hub(&gated.url, dir.path(), more), "org/tiny").unwrap_err();
         format!("{error}").replace(&gated.url, "HUB")
     };
-    insta::assert_snapshot!(said(&[]), @r"
-    `org/tiny` is gated: its owners ask who uses it
+    insta::assert_snapshot!(error_of(&[]), @r"
+    `org/tiny` is gated: its owners require accepting their terms
       hint: accept the terms at HUB/org/tiny, then set HF_TOKEN to a token of your account
     ");
-    insta::assert_snapshot!(said(&[("HF_TOKEN", "stranger")]), @r"
-    `org/tiny` is gated: its owners ask who uses it
+    insta::assert_snapshot!(error_of(&[("HF_TOKEN", "stranger")]), @r"
+    `org/tiny` is gated: its owners require accepting their terms
       hint: accept the terms at HUB/org/tiny with the account that the token (HF_TOKEN) belongs to
     ");
-    insta::assert_snapshot!(said(&[("HF_TOKEN", "old")]), @r"
-    the hub refuses the token for `org/tiny`: Invalid credentials in Authorization header
-      hint: make a token that may read it at https://huggingface.co/settings/tokens and set HF_TOKEN
+    insta::assert_snapshot!(error_of(&[("HF_TOKEN", "old")]), @r"
+    the Hub refuses the token for `org/tiny`: Invalid credentials in Authorization header
+      hint: create a token with read access at https://huggingface.co/settings/tokens and set HF_TOKEN
     ");
 }
 
 #[test]
-fn busy_servers_are_asked_again() {
+fn busy_hub_servers_are_retried() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::changed(tiny(), |asked, before, answer| match before {
-        0 if asked.path.starts_with("/api") => Answer::new(429, "slow down").with("Retry-After", "0"),
-        0 | 1 if asked.at_store => Answer::new(503, ""),
-        _ => answer,
+    let server = Server::changed(tiny(), |request, before, response| match before {
+        0 if request.path.starts_with("/api") => Response::new(429, "slow down").with("Retry-After", "0"),
+        0 | 1 if request.at_file_server => Response::new(503, ""),
+        _ => response,
     });
     fetch(&hub(&server.url, dir.path(), &[]), "org/tiny").unwrap();
     assert_eq!(server.lines(true).len(), 3);
-    // Not for ever, and not for longer than anyone waits.
-    let (error, _, server) = refused(|_, _, _| Answer::new(429, "").with("Retry-After", "0"));
-    assert_eq!(error.message, "the hub can't give `org/tiny` now: the hub answers 429 (too many requests)");
-    assert_eq!(server.asked().len(), 5);
-    let (_, _, server) = refused(|_, _, _| Answer::new(429, "").with("Retry-After", "86400"));
-    assert_eq!(server.asked().len(), 1);
+    // Retries and waits are limited.
+    let (error, _, server) = refused(|_, _, _| Response::new(429, "").with("Retry-After", "0"));
+    assert_eq!(error.message, "the Hub can't serve `org/tiny` now: the Hub responds with 429 (too many requests)");
+    assert_eq!(server.requests().len(), 5);
+    let (_, _, server) = refused(|_, _, _| Response::new(429, "").with("Retry-After", "86400"));
+    assert_eq!(server.requests().len(), 1);
 }
 
 #[test]
-fn retry_after_is_heeded() {
+fn the_retry_after_header_is_used() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::changed(tiny(), |asked, before, answer| match before {
-        0 if asked.path.starts_with("/api") => Answer::new(429, "").with("Retry-After", "1"),
-        _ => answer,
+    let server = Server::changed(tiny(), |request, before, response| match before {
+        0 if request.path.starts_with("/api") => Response::new(429, "").with("Retry-After", "1"),
+        _ => response,
     });
     let begun = std::time::Instant::now();
     let (fetched, notes) = fetch_noting(&hub(&server.url, dir.path(), &[]), "org/tiny");
     fetched.unwrap();
     assert!(begun.elapsed() >= Duration::from_secs(1));
-    assert_eq!(notes, ["the hub answers 429 (too many requests); trying again in 1 s"]);
+    assert_eq!(notes, ["the Hub responds with 429 (too many requests); trying again in 1 s"]);
 }
 
 #[test]
-fn damage_is_found_and_nothing_of_it_is_kept() {
-    // A byte is changed on the way, of the right length: twice, then it is given up.
-    let (error, left, server) = refused(|asked, _, mut answer| {
-        if asked.at_store {
-            answer.body[1000] ^= 1;
+fn damaged_downloads_are_detected_and_removed() {
+    // A byte is changed in transit, with the right length: after two attempts the download fails.
+    let (error, left, server) = refused(|request, _, mut response| {
+        if request.at_file_server {
+            response.body[1000] ^= 1;
         }
-        answer
+        response
     });
-    assert!(error.message.starts_with("model.safetensors of `org/tiny` arrives damaged: its checksum"), "{error}");
+    assert!(error.message.starts_with("model.safetensors of `org/tiny` was received damaged: its checksum"), "{error}");
     assert_eq!(server.lines(true).len(), 2);
     let sum = etag("model.safetensors", &weights());
     assert!(!left.iter().any(|line| line.contains("blobs/") && line.contains(&sum)), "{left:?}");
     assert!(!left.iter().any(|line| line.contains("refs/")), "{left:?}");
     // Small files have git's checksum.
-    let (error, _, _) = refused(|asked, _, mut answer| {
-        if asked.path.ends_with("/config.json") && asked.method == "GET" {
-            answer.body[3] ^= 1;
+    let (error, _, _) = refused(|request, _, mut response| {
+        if request.path.ends_with("/config.json") && request.method == "GET" {
+            response.body[3] ^= 1;
         }
-        answer
+        response
     });
-    assert!(error.message.starts_with("config.json of `org/tiny` arrives damaged"), "{error}");
+    assert!(error.message.starts_with("config.json of `org/tiny` was received damaged"), "{error}");
     // A server that never stops sending.
-    let (error, _, _) = refused(|asked, _, mut answer| {
-        if asked.at_store {
-            answer.body.extend(vec![0; 100]);
+    let (error, _, _) = refused(|request, _, mut response| {
+        if request.at_file_server {
+            response.body.extend(vec![0; 100]);
         }
-        answer
+        response
     });
-    assert!(error.message.contains("longer than the hub said"), "{error}");
+    assert!(error.message.contains("longer than announced"), "{error}");
 }
 
 #[test]
-fn what_an_earlier_try_left_may_be_of_no_use() {
+fn an_unusable_partial_download_starts_again() {
     let sum = etag("model.safetensors", &weights());
     for (left, ignores_ranges) in [
         (vec![7_u8; 50_000], false),
@@ -136,33 +138,33 @@ fn what_an_earlier_try_left_may_be_of_no_use() {
         let blobs = dir.path().join("hub/models--org--tiny/blobs");
         fs::create_dir_all(&blobs).unwrap();
         fs::write(blobs.join(format!("{sum}.incomplete")), &left).unwrap();
-        let server = Server::changed(tiny(), move |asked, _, answer| {
-            if asked.at_store && ignores_ranges { Answer::new(200, weights()) } else { answer }
+        let server = Server::changed(tiny(), move |request, _, response| {
+            if request.at_file_server && ignores_ranges { Response::new(200, weights()) } else { response }
         });
         let fetched = fetch(&hub(&server.url, dir.path(), &[]), "org/tiny").unwrap();
         assert_eq!(fs::read(fetched.join("model.safetensors")).unwrap(), weights());
-        // What is whole already is checked and not fetched.
+        // A complete partial file is verified and not downloaded again.
         assert_eq!(server.lines(true).is_empty(), left == weights());
         assert!(!blobs.join(format!("{sum}.incomplete")).exists());
     }
 }
 
 #[test]
-fn a_connection_that_always_breaks_is_given_up() {
-    let (error, left, server) = refused(|asked, _, mut answer| {
-        if asked.at_store {
-            answer.cut = Some(0);
+fn downloads_over_a_broken_connection_end_after_a_few_attempts() {
+    let (error, left, server) = refused(|request, _, mut response| {
+        if request.at_file_server {
+            response.cut = Some(0);
         }
-        answer
+        response
     });
     assert!(error.message.starts_with("can't fetch `org/tiny`"), "{error}");
     assert_eq!(server.lines(true).len(), 5);
-    // What came of the other files, which are fetched side by side, is there for the next try.
+    // Other files, downloaded concurrently, are kept for the next attempt.
     assert!(left.iter().any(|line| line.contains("blobs/") && !line.ends_with(": 0 bytes")), "{left:?}");
 }
 
 #[test]
-fn without_network_the_cache_is_used() {
+fn the_hub_cache_is_used_offline() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(tiny());
     let gone = "http://127.0.0.1:9";
@@ -174,72 +176,72 @@ fn without_network_the_cache_is_used() {
     let offline = [("HF_HUB_OFFLINE", "1")];
     let error = fetch(&hub(&server.url, dir.path(), &offline), "org/tiny").unwrap_err();
     assert_eq!(error.message, "`org/tiny` is not in the cache, or not all of it, and HF_HUB_OFFLINE is set");
-    assert!(server.asked().is_empty());
+    assert!(server.requests().is_empty());
 
     let fetched = fetch(&hub(&server.url, dir.path(), &[]), "org/tiny").unwrap();
-    let before = server.asked().len();
+    let before = server.requests().len();
     for id in ["org/tiny", &format!("org/tiny@{COMMIT}")] {
         assert_eq!(fetch(&hub(&server.url, dir.path(), &offline), id).unwrap(), fetched);
         let (again, notes) = fetch_noting(&hub(gone, dir.path(), &[]), id);
         assert_eq!(again.unwrap(), fetched);
         assert!(notes.iter().any(|note| note.contains("using the copy in the cache")), "{notes:?}");
-        // Nobody waits long for a hub that is not there.
+        // The wait for an absent server is short.
         let mut patient = hub(gone, dir.path(), &[]);
         patient.remote.pause = Duration::from_secs(1);
         let (_, notes) = fetch_noting(&patient, id);
         assert_eq!(notes.iter().filter(|note| note.contains("trying again")).count(), 1, "{notes:?}");
     }
-    assert_eq!(server.asked().len(), before);
-    // A server that is there and says no is believed.
-    let strict = Server::changed(tiny(), |_, _, _| Answer::new(401, ""));
+    assert_eq!(server.requests().len(), before);
+    // A refusal of a reachable server is final.
+    let strict = Server::changed(tiny(), |_, _, _| Response::new(401, ""));
     assert!(fetch(&hub(&strict.url, dir.path(), &[]), "org/tiny").is_err());
-    // Half a model is none.
+    // An incomplete model counts as missing.
     fs::remove_file(fetched.join("model.safetensors")).unwrap();
     assert!(fetch(&hub(&server.url, dir.path(), &offline), "org/tiny").is_err());
 }
 
 #[test]
-fn names_that_would_leave_the_cache_are_refused() {
+fn file_names_outside_the_cache_are_refused() {
     for name in ["../../../.bashrc", "/etc/passwd", "a/../../b", "model\\..\\x"] {
         let mut repo = tiny();
         repo.files.push((name.to_owned(), b"x".to_vec()));
         let (dir, server) = (tempfile::tempdir().unwrap(), Server::start(repo));
         let error = fetch(&hub(&server.url, dir.path(), &[]), "org/tiny").unwrap_err();
-        assert!(error.message.contains("outside of itself"), "{error}");
-        assert_eq!(server.asked().len(), 1);
+        assert!(error.message.contains("a path outside the repository"), "{error}");
+        assert_eq!(server.requests().len(), 1);
         assert!(tree(dir.path()).is_empty());
     }
-    let (error, left, _) = refused(|asked, _, mut answer| {
-        if asked.method == "HEAD" {
-            answer.headers.retain(|(name, _)| !name.to_lowercase().contains("etag"));
-            return answer.with("ETag", "\"../../../../x\"");
+    let (error, left, _) = refused(|request, _, mut response| {
+        if request.method == "HEAD" {
+            response.headers.retain(|(name, _)| !name.to_lowercase().contains("etag"));
+            return response.with("ETag", "\"../../../../x\"");
         }
-        answer
+        response
     });
     assert!(error.message.contains("ETag can't be the name of a file"), "{error}");
     assert!(!left.iter().any(|line| line.contains("blobs/")), "{left:?}");
-    let (error, left, _) = refused(|_, _, answer| {
-        let body = String::from_utf8_lossy(&answer.body).replace(COMMIT, "../../../x");
-        Answer { body: body.into_bytes(), ..answer }
+    let (error, left, _) = refused(|_, _, response| {
+        let body = String::from_utf8_lossy(&response.body).replace(COMMIT, "../../../x");
+        Response { body: body.into_bytes(), ..response }
     });
-    assert!(error.message.contains("does not answer as a hub: no commit"), "{error}");
+    assert!(error.message.contains("does not respond like a Hub server: no commit"), "{error}");
     assert!(left.is_empty());
 }
 
 #[test]
-fn redirects_are_not_followed_everywhere() {
+fn hub_redirects_are_limited() {
     for location in ["file:///etc/passwd", "", "gopher://x/y"] {
-        let (error, _, _) = refused(move |asked, _, answer| {
-            if asked.path.starts_with("/api") { Answer::new(302, "").with("Location", location) } else { answer }
+        let (error, _, _) = refused(move |request, _, response| {
+            if request.path.starts_with("/api") { Response::new(302, "").with("Location", location) } else { response }
         });
         assert!(error.message.contains("a redirect that can't be followed"), "{error}");
     }
-    let (error, _, _) = refused(|asked, _, _| Answer::new(302, "").with("Location", &asked.path));
+    let (error, _, _) = refused(|request, _, _| Response::new(302, "").with("Location", &request.path));
     assert!(error.message.contains("too many redirects"), "{error}");
 }
 
 #[test]
-fn pickles_are_never_fetched() {
+fn pickles_are_never_downloaded() {
     let mut repo = tiny();
     repo.files.retain(|(name, _)| name != "model.safetensors");
     let (dir, server) = (tempfile::tempdir().unwrap(), Server::start(repo));
@@ -250,45 +252,45 @@ fn pickles_are_never_fetched() {
 }
 
 #[test]
-fn what_is_no_hub_is_named() {
+fn a_server_that_is_not_a_hub_is_an_error() {
     for body in
         ["<html>", "{}", r#"{"sha": 3, "siblings": []}"#, r#"{"sha": "0123456789abcdef0123456789abcdef01234567"}"#]
     {
-        let (error, _, _) = refused(move |_, _, _| Answer::new(200, body));
-        assert!(error.message.contains("does not answer as a hub"), "{error}");
+        let (error, _, _) = refused(move |_, _, _| Response::new(200, body));
+        assert!(error.message.contains("does not respond like a Hub server"), "{error}");
     }
 }
 
 #[test]
-fn a_server_that_ignores_ranges_and_breaks_off_is_not_asked_for_ever() {
+fn a_server_without_ranges_that_disconnects_is_not_retried_forever() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::changed(tiny(), |asked, _, answer| {
-        if asked.at_store {
-            // Always the whole file from its first byte, and always cut at the same place.
-            Answer { cut: Some(50), ..Answer::new(200, weights()) }
+    let server = Server::changed(tiny(), |request, _, response| {
+        if request.at_file_server {
+            // Always the complete file from its first byte, and always cut at the same place.
+            Response { cut: Some(50), ..Response::new(200, weights()) }
         } else {
-            answer
+            response
         }
     });
     let hub = hub(&server.url, dir.path(), &[]);
     let (fetched, notes) = fetch_noting(&hub, "org/tiny");
     let error = fetched.unwrap_err();
     assert!(error.to_string().contains("model.safetensors"), "{error}");
-    let asked = server.asked().iter().filter(|asked| asked.at_store && asked.method == "GET").count();
-    assert!(asked <= 8, "asked {asked} times");
-    assert!(notes.iter().any(|note| note.starts_with("model.safetensors broke off after 50 of ")), "{notes:?}");
+    let request = server.requests().iter().filter(|request| request.at_file_server && request.method == "GET").count();
+    assert!(request <= 8, "request {request} times");
+    assert!(notes.iter().any(|note| note.starts_with("model.safetensors was interrupted after 50 of ")), "{notes:?}");
 }
 
 #[test]
-fn sizes_that_wrap_around_do_not_pass_the_check_for_room() {
+fn overflowing_file_sizes_do_not_pass_the_disk_space_check() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::changed(tiny(), |asked, _, answer| {
-        if asked.method != "HEAD" || !asked.path.contains("safetensors") && !asked.path.contains("config.json") {
-            return answer;
+    let server = Server::changed(tiny(), |request, _, response| {
+        if request.method != "HEAD" || !request.path.contains("safetensors") && !request.path.contains("config.json") {
+            return response;
         }
-        // Twice 2^63 is 0.
-        let sum = if asked.path.contains("safetensors") { "a" } else { "b" }.repeat(64);
-        let mut odd = Answer::new(302, "").with("Location", "/nowhere");
+        // Twice 2^63 overflows to 0.
+        let sum = if request.path.contains("safetensors") { "a" } else { "b" }.repeat(64);
+        let mut odd = Response::new(302, "").with("Location", "/nowhere");
         odd.headers.retain(|(name, _)| name != "X-Linked-ETag");
         odd.with("X-Linked-ETag", &format!("\"{sum}\"")).with("X-Linked-Size", &(1_u64 << 63))
     });
@@ -297,7 +299,7 @@ fn sizes_that_wrap_around_do_not_pass_the_check_for_room() {
 }
 
 #[test]
-fn what_others_left_of_a_blob_is_removed_once_it_is_whole() {
+fn partial_downloads_of_other_processes_are_removed_when_the_blob_is_complete() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(tiny());
     let blobs = dir.path().join("hub/models--org--tiny/blobs");

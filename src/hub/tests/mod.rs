@@ -1,4 +1,4 @@
-//! The hub over real sockets: what is asked, what lies on disk afterwards, and what is said when it goes wrong.
+//! The Hub over real sockets: requests, files on disk, and error messages.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod failures;
@@ -18,7 +18,7 @@ use server::{Repo, Server, etag};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// The files of a small model; the weights are long enough to be cut.
+/// The files of a small model; the weights are long enough for partial downloads.
 fn tiny() -> Repo {
     Repo::new(&[
         (".gitattributes", b"*.bin lfs"),
@@ -36,7 +36,7 @@ fn weights() -> Vec<u8> {
     (0..200_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
-/// A hub at `url` with a cache in `dir`, in a hurry.
+/// A Hub at `url` with a cache in `dir`, and short waits.
 fn hub(url: &str, dir: &Path, more: &[(&str, &str)]) -> Hub {
     let mut environment: HashMap<&str, String> = more.iter().map(|&(name, value)| (name, value.to_owned())).collect();
     environment.insert("HF_ENDPOINT", url.to_owned());
@@ -50,7 +50,7 @@ fn fetch(hub: &Hub, id: &str) -> Result<PathBuf> {
     hub.fetch(&ModelId::parse(id).unwrap(), &Watch { event: &|_| (), stop: &|| false })
 }
 
-/// Fetches, and gives what was noted meanwhile.
+/// Downloads a model and returns its notes.
 fn fetch_noting(hub: &Hub, id: &str) -> (Result<PathBuf>, Vec<String>) {
     let notes = Mutex::new(Vec::new());
     let event = |event: Event<'_>| {
@@ -62,7 +62,7 @@ fn fetch_noting(hub: &Hub, id: &str) -> (Result<PathBuf>, Vec<String>) {
     (fetched, notes.into_inner().unwrap())
 }
 
-/// Every path below `dir`, with what it holds: text, where it points, or how long it is.
+/// Every path below `dir` with its text, link target, or length.
 fn tree(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![dir.to_owned()];
@@ -86,7 +86,7 @@ fn tree(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_cache_is_laid_out_as_python_lays_it_out() {
+fn the_hub_cache_has_the_layout_of_huggingface_hub() {
     let (dir, repo) = (tempfile::tempdir().unwrap(), tiny());
     let server = Server::start(repo.clone());
     let hub = hub(&server.url, dir.path(), &[]);
@@ -104,19 +104,19 @@ fn the_cache_is_laid_out_as_python_lays_it_out() {
         assert_eq!(&fs::read(fetched.join(name)).unwrap(), bytes, "{name}");
     }
     expected.sort();
-    // Two of the files are the same, and so one blob.
+    // Two files with the same content are one blob.
     expected.dedup();
     assert_eq!(tree(&dir.path().join("hub")), expected);
 
-    // The second time, one request tells that nothing is new.
-    let before = server.asked().len();
+    // The second time, one request shows that nothing changed.
+    let before = server.requests().len();
     assert_eq!(fetch(&hub, "org/tiny").unwrap(), fetched);
-    let lines: Vec<String> = server.asked()[before..].iter().map(|asked| asked.path.clone()).collect();
+    let lines: Vec<String> = server.requests()[before..].iter().map(|request| request.path.clone()).collect();
     assert_eq!(lines, ["/api/models/org/tiny/revision/main"]);
 }
 
 #[test]
-fn text_comes_without_weights_and_leaves_a_whole_model_in_its_place() {
+fn text_files_are_downloaded_without_weights_and_keep_a_complete_model() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(tiny());
     let quiet = Watch { event: &|_| (), stop: &|| false };
@@ -128,7 +128,7 @@ fn text_comes_without_weights_and_leaves_a_whole_model_in_its_place() {
     assert!(offline.fetch(&id, &quiet).unwrap_err().message.contains("not all of it"));
     assert_eq!(fetch(&hub(&server.url, dir.path(), &[]), "org/tiny").unwrap(), text);
 
-    // The text of a newer commit does not take the older model away.
+    // Text files of a newer commit do not replace the older model.
     let mut newer = tiny();
     newer.commit = "f".repeat(40);
     let server = Server::start(newer);
@@ -142,22 +142,22 @@ fn text_comes_without_weights_and_leaves_a_whole_model_in_its_place() {
 }
 
 #[test]
-fn the_token_goes_to_the_hub_and_nowhere_else() {
+fn the_hub_token_is_sent_only_to_the_hub() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(tiny());
     fs::write(dir.path().join("token"), "hf_file\n").unwrap();
     fetch(&hub(&server.url, dir.path(), &[]), "org/tiny").unwrap();
-    let asked = server.asked();
-    for one in &asked {
+    let request = server.requests();
+    for one in &request {
         let sent = one.headers.get("authorization").map(String::as_str);
-        assert_eq!(sent, (!one.at_store).then_some("Bearer hf_file"), "{one:?}");
+        assert_eq!(sent, (!one.at_file_server).then_some("Bearer hf_file"), "{one:?}");
     }
-    assert!(asked.iter().any(|one| one.at_store));
-    // HF_TOKEN before the file, and neither where that is asked for.
+    assert!(request.iter().any(|one| one.at_file_server));
+    // HF_TOKEN takes precedence over the file; both can be disabled.
     let shown = |more: &[(&str, &str)]| {
-        let before = server.asked().len();
+        let before = server.requests().len();
         fetch(&hub(&server.url, dir.path(), more), "org/tiny").unwrap();
-        server.asked()[before].headers.get("authorization").cloned()
+        server.requests()[before].headers.get("authorization").cloned()
     };
     assert_eq!(shown(&[("HF_TOKEN", " hf_own ")]).as_deref(), Some("Bearer hf_own"));
     assert_eq!(shown(&[("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")]), None);
@@ -166,30 +166,32 @@ fn the_token_goes_to_the_hub_and_nowhere_else() {
 }
 
 #[test]
-fn a_renamed_model_is_followed_with_the_token() {
+fn a_redirect_to_a_renamed_model_keeps_the_token() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::changed(tiny(), |asked, _, answer| {
-        if asked.path.contains("/org/old/") || asked.path.starts_with("/org/old/") {
-            return server::Answer::new(307, "").with("Location", &asked.path.replace("org/old", "org/tiny"));
+    let server = Server::changed(tiny(), |request, _, response| {
+        if request.path.contains("/org/old/") || request.path.starts_with("/org/old/") {
+            return server::Response::new(307, "").with("Location", &request.path.replace("org/old", "org/tiny"));
         }
-        answer
+        response
     });
     let fetched = fetch(&hub(&server.url, dir.path(), &[("HF_TOKEN", "t")]), "org/old").unwrap();
     assert!(fetched.ends_with(format!("models--org--old/snapshots/{COMMIT}")));
     assert_eq!(fs::read(fetched.join("model.safetensors")).unwrap(), weights());
-    assert!(server.asked().iter().filter(|one| !one.at_store).all(|one| one.headers.contains_key("authorization")));
+    assert!(
+        server.requests().iter().filter(|one| !one.at_file_server).all(|one| one.headers.contains_key("authorization"))
+    );
 }
 
 #[test]
-fn a_cut_connection_goes_on_where_it_broke() {
+fn a_broken_download_resumes_at_its_last_byte() {
     let dir = tempfile::tempdir().unwrap();
-    // Cut twice, the second time with the server silent rather than gone.
-    let server = Server::changed(tiny(), |asked, before, mut answer| {
-        if asked.at_store && before < 2 {
-            answer.cut = Some([70_000, 60_000][before]);
-            answer.stall = Duration::from_secs([0, 600][before]);
+    // Cut twice; the second time the server is silent but connected.
+    let server = Server::changed(tiny(), |request, before, mut response| {
+        if request.at_file_server && before < 2 {
+            response.cut = Some([70_000, 60_000][before]);
+            response.stall = Duration::from_secs([0, 600][before]);
         }
-        answer
+        response
     });
     let (bytes, lost) = (AtomicU64::new(0), AtomicU64::new(0));
     let event = |event: Event<'_>| match event {
@@ -199,12 +201,16 @@ fn a_cut_connection_goes_on_where_it_broke() {
     };
     let id = ModelId::parse("org/tiny").unwrap();
     let mut hub = hub(&server.url, dir.path(), &[]);
-    // Long enough for a slow machine to say something.
+    // Long enough for a slow machine.
     hub.remote.client = Client::new(Duration::from_secs(3)).unwrap();
     let fetched = hub.fetch(&id, &Watch { event: &event, stop: &|| false }).unwrap();
     assert_eq!(fs::read(fetched.join("model.safetensors")).unwrap(), weights());
-    let ranges: Vec<_> =
-        server.asked().iter().filter(|one| one.at_store).map(|one| one.headers.get("range").cloned()).collect();
+    let ranges: Vec<_> = server
+        .requests()
+        .iter()
+        .filter(|one| one.at_file_server)
+        .map(|one| one.headers.get("range").cloned())
+        .collect();
     assert_eq!(ranges, [None, Some("bytes=70000-".to_owned()), Some("bytes=130000-".to_owned())]);
     let blobs = fetched.join("../../blobs");
     let all: usize = fs::read_dir(blobs).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap().len()).sum();
@@ -212,14 +218,14 @@ fn a_cut_connection_goes_on_where_it_broke() {
 }
 
 #[test]
-fn a_stopped_fetch_is_taken_up_by_the_next() {
+fn an_interrupted_download_is_resumed_by_the_next_run() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::changed(tiny(), |asked, before, mut answer| {
-        if asked.at_store && before == 0 {
-            answer.cut = Some(90_000);
-            answer.stall = Duration::from_mins(10);
+    let server = Server::changed(tiny(), |request, before, mut response| {
+        if request.at_file_server && before == 0 {
+            response.cut = Some(90_000);
+            response.stall = Duration::from_mins(10);
         }
-        answer
+        response
     });
     let hub = hub(&server.url, dir.path(), &[]);
     let bytes = AtomicU64::new(0);
@@ -238,12 +244,12 @@ fn a_stopped_fetch_is_taken_up_by_the_next() {
     let fetched = fetch(&hub, "org/tiny").unwrap();
     assert_eq!(fs::read(fetched.join("model.safetensors")).unwrap(), weights());
     assert!(!part.exists());
-    let last = server.asked().into_iter().rfind(|one| one.at_store).unwrap();
+    let last = server.requests().into_iter().rfind(|one| one.at_file_server).unwrap();
     assert_eq!(last.headers["range"], format!("bytes={kept}-"));
 }
 
 #[test]
-fn shards_are_those_that_the_index_names() {
+fn the_shards_of_the_index_are_downloaded() {
     let dir = tempfile::tempdir().unwrap();
     let index =
         br#"{"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}"#;
@@ -280,7 +286,7 @@ fn shards_are_those_that_the_index_names() {
 }
 
 #[test]
-fn the_files_of_a_dataset_lie_beside_the_models() {
+fn dataset_files_are_cached_next_to_models() {
     let dir = tempfile::tempdir().unwrap();
     let mut repo = Repo::new(&[
         ("README.md", b"# Data"),
@@ -299,14 +305,14 @@ fn the_files_of_a_dataset_lie_beside_the_models() {
     let read: Vec<_> = paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
     assert_eq!(read, ["one", "two"]);
     assert!(paths[0].starts_with(dir.path().join("hub/datasets--org--tiny/snapshots").join(COMMIT)));
-    assert!(!server.asked().iter().any(|asked| asked.path.contains("test.jsonl")));
-    // Without the hub, what is there will do, as long as none is missing.
-    let asked = server.asked().len();
+    assert!(!server.requests().iter().any(|request| request.path.contains("test.jsonl")));
+    // Without the Hub the cached files are used if none is missing.
+    let request = server.requests().len();
     assert_eq!(fetch(&[("HF_HUB_OFFLINE", "1")], "train").unwrap(), paths);
     assert_eq!(fetch(&[("HF_HUB_OFFLINE", "1")], "test").unwrap_err().kind, Kind::Data);
     fs::remove_file(&paths[1]).unwrap();
     assert_eq!(fetch(&[("HF_HUB_OFFLINE", "1")], "train").unwrap_err().kind, Kind::Data);
-    assert_eq!(server.asked().len(), asked);
+    assert_eq!(server.requests().len(), request);
     let error = fetch(&[], "validation").unwrap_err();
     assert!(error.message.contains("no split `validation`"), "{error}");
     let none = ModelId::dataset("org/none").unwrap();
@@ -319,29 +325,29 @@ fn the_files_of_a_dataset_lie_beside_the_models() {
 }
 
 #[test]
-fn a_head_without_length_is_enough() {
+fn a_file_without_a_content_length_is_downloaded() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::changed(tiny(), |asked, _, mut answer| {
-        answer.headers.retain(|(name, _)| name != "X-Linked-Size");
-        answer.no_length = asked.method == "HEAD";
-        answer
+    let server = Server::changed(tiny(), |request, _, mut response| {
+        response.headers.retain(|(name, _)| name != "X-Linked-Size");
+        response.no_length = request.method == "HEAD";
+        response
     });
     let fetched = fetch(&hub(&server.url, dir.path(), &[]), "org/tiny").unwrap();
     assert_eq!(fs::read(fetched.join("model.safetensors")).unwrap(), weights());
 }
 
 #[test]
-fn two_at_once_fetch_each_file_once() {
+fn concurrent_processes_download_each_file_once() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::changed(tiny(), |asked, _, mut answer| {
-        if asked.at_store {
-            answer.pieces = answer.body.chunks(20_000).map(<[u8]>::to_vec).collect();
+    let server = Server::changed(tiny(), |request, _, mut response| {
+        if request.at_file_server {
+            response.pieces = response.body.chunks(20_000).map(<[u8]>::to_vec).collect();
         }
-        answer
+        response
     });
     std::thread::scope(|scope| {
         for _ in 0..2 {
-            // Each has file handles of its own, between which locks work as between processes.
+            // Each has its own file handles, so locks work as between processes.
             let hub = hub(&server.url, dir.path(), &[]);
             scope.spawn(move || {
                 let fetched = fetch(&hub, "org/tiny").unwrap();
@@ -353,7 +359,7 @@ fn two_at_once_fetch_each_file_once() {
 }
 
 #[test]
-fn the_environment_says_where_and_how() {
+fn hub_settings_come_from_the_environment() {
     let with = |pairs: &[(&str, &str)]| {
         let map: HashMap<String, String> = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         Hub::with(&|name| map.get(name).cloned())

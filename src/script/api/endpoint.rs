@@ -17,7 +17,7 @@ use crate::mdp::Message;
 use crate::script::runtime::ask::AskOptions;
 use crate::script::runtime::convert::clip;
 use crate::script::runtime::host::Host;
-use crate::tools::{HttpAnswer, HttpRequest, NoAnswer, Reach, http, is_inside, url_target};
+use crate::tools::{HttpError, HttpRequest, HttpResponse, Reach, http, is_private_host, url_target};
 
 const FIELDS: [&str; 6] = ["url", "name", "key", "headers", "timeout", "retries"];
 
@@ -58,11 +58,11 @@ impl Endpoint {
         let name = needed("name", "gpt-4.1-mini")?;
         let url = format!("{}/chat/completions", base.trim_end_matches('/').trim_end_matches("/chat/completions"));
         let Some((target, port)) = url_target(&url) else {
-            let why = format!("`model.url` is `{base}`, which is no address: it begins with http:// or https://");
+            let why = format!("`model.url` is `{base}`, which is not a URL: it must begin with http:// or https://");
             return Err(fail(lua, function, why));
         };
         let reach = host.grants.borrow().reach(&target, port);
-        if reach == Reach::Nowhere || (reach == Reach::Public && is_inside(&target)) {
+        if reach == Reach::Nowhere || (reach == Reach::Public && is_private_host(&target)) {
             return Err(undeclared(lua, host, function, &format!("http:{target}")));
         }
         let mut headers = Text::named(lua, host, function, "headers", &fields.get("headers")?)?;
@@ -140,7 +140,7 @@ impl Endpoint {
             let asked = self.ask(host, &body, &mut secrets).await?;
             let (why, wait) = match asked {
                 // No server that could be asked again.
-                Err(NoAnswer::NotPublic(why)) => return Ok(json!({ "error": secrets.mask(why), "undeclared": true })),
+                Err(HttpError::NotPublic(why)) => return Ok(json!({ "error": secrets.mask(why), "undeclared": true })),
                 Ok(answer) if answer.status == 200 => {
                     let text = String::from_utf8_lossy(&secrets.mask_bytes(answer.body)).into_owned();
                     return told(&text).map_err(failed);
@@ -166,7 +166,7 @@ impl Endpoint {
                     }
                     (why, wait)
                 }
-                Err(NoAnswer::Failed(why)) => (secrets.mask(why), None),
+                Err(HttpError::Failed(why)) => (secrets.mask(why), None),
             };
             if attempt == self.retries {
                 let again = if attempt == 0 { String::new() } else { format!(" (asked {} times)", attempt + 1) };
@@ -182,7 +182,7 @@ impl Endpoint {
         host: &Host,
         body: &Json,
         secrets: &mut Secrets,
-    ) -> Result<std::result::Result<HttpAnswer, NoAnswer>> {
+    ) -> Result<std::result::Result<HttpResponse, HttpError>> {
         let mut headers = Vec::with_capacity(self.headers.len());
         let mut hidden = Vec::new();
         for (name, text) in &self.headers {
@@ -211,7 +211,7 @@ impl Endpoint {
 }
 
 /// How long the server asks to wait.
-fn wait_of(answer: &HttpAnswer) -> Option<Duration> {
+fn wait_of(answer: &HttpResponse) -> Option<Duration> {
     let (_, value) = answer.headers.iter().find(|(name, _)| name == "retry-after")?;
     Duration::try_from_secs_f64(value.trim().parse().ok()?).ok().map(|wait| wait.min(LONGEST_WAIT))
 }

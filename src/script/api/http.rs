@@ -12,7 +12,7 @@ use super::tool::{SECONDS, seconds};
 use crate::error::{Error, Kind};
 use crate::script::runtime::convert::{Odd, kind, to_json};
 use crate::script::runtime::host::{Call, Host, place};
-use crate::tools::{HttpRequest, METHODS, NoAnswer, Reach, http, is_inside, url_target, url_with_query};
+use crate::tools::{HttpError, HttpRequest, METHODS, Reach, http, is_private_host, url_target, url_with_query};
 
 /// Bytes of an answer unless said, and the most that can be said.
 const BYTES: usize = 1 << 20;
@@ -196,11 +196,11 @@ impl Asked {
     /// Refuses a host that the recipe does not declare.
     fn check(&self, lua: &Lua) -> mlua::Result<()> {
         let Some((host, port)) = url_target(&self.request.url) else {
-            let why = format!("`{}` is no address: it begins with http:// or https://", self.request.url);
+            let why = format!("`{}` is not a URL: it must begin with http:// or https://", self.request.url);
             return Err(fail(lua, self.function, why));
         };
         let reach = self.host.grants.borrow().reach(&host, port);
-        if reach == Reach::Nowhere || (reach == Reach::Public && is_inside(&host)) {
+        if reach == Reach::Nowhere || (reach == Reach::Public && is_private_host(&host)) {
             return Err(undeclared(lua, &self.host, self.function, &format!("http:{host}")));
         }
         Ok(())
@@ -243,8 +243,8 @@ impl Asked {
                     let url = secrets.mask(answer.url);
                     json!({ "status": answer.status, "headers": headers, "body": json_of(&body), "url": url })
                 }
-                Err(NoAnswer::NotPublic(why)) => json!({ "error": secrets.mask(why), "undeclared": true }),
-                Err(NoAnswer::Failed(why)) => json!({ "error": secrets.mask(why) }),
+                Err(HttpError::NotPublic(why)) => json!({ "error": secrets.mask(why), "undeclared": true }),
+                Err(HttpError::Failed(why)) => json!({ "error": secrets.mask(why) }),
             })
         };
         let told = call.ask("http", shown, live).await.map_err(raise)?;

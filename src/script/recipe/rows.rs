@@ -136,7 +136,7 @@ impl Worker {
         let placed = |error: Error| error.at(self.place_of_row(split, index));
         columns::decode(&mut row).map_err(|why| placed(Error::new(Kind::Data, why)))?;
         let own_reset = supervised || self.envs.of(split, &row).map_err(placed)?.env.own_reset;
-        if supervised && !Demonstration::is_one(&row) {
+        if supervised && !Demonstration::is_supported(&row) {
             let known: Vec<&str> = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
             let mut hint = format!("it has {}", names(&known));
             if !matches!(named.source, Source::Generated { .. } | Source::Rows(_)) {

@@ -69,7 +69,7 @@ fn message(value: &Value, at: &dyn Fn() -> String) -> Result<Message, String> {
 fn role(value: &Value, at: &dyn Fn() -> String) -> Result<Role, String> {
     let names = ["system", "user", "assistant", "tool"];
     if let Value::String(name) = value {
-        if let Some(role) = name.to_str().ok().and_then(|name| Role::named(&name)) {
+        if let Some(role) = name.to_str().ok().and_then(|name| Role::from_name(&name)) {
             return Ok(role);
         }
         let near = nearest(&name.to_string_lossy(), names);
@@ -104,8 +104,9 @@ fn tool_calls(value: &Value, at: &dyn Fn() -> String) -> Result<Vec<ToolCall>, S
         Json::Object(fields) if fields.is_empty() => Vec::new(),
         _ => return Err(format!("{} is not a list of calls", at())),
     };
-    let call =
-        |(index, json): (usize, &Json)| ToolCall::given(json).map_err(|why| format!("{}[{}] {why}", at(), index + 1));
+    let call = |(index, json): (usize, &Json)| {
+        ToolCall::from_json(json).map_err(|why| format!("{}[{}] {why}", at(), index + 1))
+    };
     items.iter().enumerate().map(call).collect()
 }
 

@@ -220,7 +220,7 @@ fn an_address_that_is_not_declared_is_an_error_of_the_recipe() {
             let body = body.replace("URL", &format!("r1.http.get('http://{name}:9/')"));
             let (status, lasting, message, hint) = failed(&env("{ 'http' }", &body));
             assert_eq!((status, lasting), (Status::EnvError, true), "{body}");
-            let wanted = "leads to a host that the recipe does not declare: 127.0.0.1 is no public address";
+            let wanted = "leads to a host that the recipe does not declare: 127.0.0.1 is not a public address";
             assert_eq!(message, format!("r1.http.get: {name} {wanted}"));
             assert_eq!(hint, format!("add needs = {{ \"http:{name}\" }} to r1.recipe, or \"http:{name}:9\""));
         }

@@ -255,7 +255,7 @@ fn what_can_not_be_meant_is_refused_where_it_is_written() {
       --> x.lua:1
     "#);
     assert_snapshot!(told("r1.data.hf 'a/b/c'"), @r#"
-    r1.data.hf: `a/b/c` is not the name of a dataset on the hub: it has more than two parts
+    r1.data.hf: `a/b/c` is not the name of a dataset on the Hub: it has more than two parts
       --> x.lua:1
       hint: write ORG/NAME or ORG/NAME@REVISION, as in openai/gsm8k@main
     "#);

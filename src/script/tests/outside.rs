@@ -135,7 +135,7 @@ fn failures_of_the_network_are_expected() {
     assert_eq!(get("/missing", "nil"), r#"["no","http://HOST/missing"]"#);
     assert_eq!(get("/large", "{ max_bytes = 4000 }"), r#"["none","the answer has more than 4000 bytes"]"#);
     assert_eq!(get("/loop", "nil"), r#"["none","too many redirects"]"#);
-    assert_eq!(get("/away", "nil"), r#"["none","127.0.0.2 is no public address"]"#);
+    assert_eq!(get("/away", "nil"), r#"["none","127.0.0.2 is not a public address"]"#);
     assert_eq!(get("/slow", "{ timeout = '200ms' }"), r#"["none","no answer after 0.2 s"]"#);
 }
 
@@ -193,7 +193,7 @@ fn what_is_not_declared_is_refused_with_what_to_add() {
       from x.lua:2 in reset
     "#);
     assert_snapshot!(told("{ 'http' }", "return r1.http.get('ftp://x')"), @r#"
-    r1.http.get: `ftp://x` is no address: it begins with http:// or https://
+    r1.http.get: `ftp://x` is not a URL: it must begin with http:// or https://
       --> x.lua:2
       from x.lua:2 in reset
     "#);

@@ -1,21 +1,22 @@
-//! Thinking and answers in tags, as agents for games are trained (RAGEN, arXiv:2504.20073):
-//! `<think>…</think><answer>up || left</answer>`. Each action between the separators is a call of `act`.
+//! Reasoning and answers in tags, as game agents are trained (RAGEN, arXiv:2504.20073):
+//! `<think>…</think><answer>up || left</answer>`. Each action between the separators is a call of
+//! `act`.
 
 use serde_json::json;
 
 use super::call;
 use crate::error::Result;
 use crate::mdp::ToolCall;
-use crate::text::format::{Reading, ToolFormat};
+use crate::text::format::{ReadOptions, ToolFormat};
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};
 
 const OPEN: &str = "<answer>";
 const CLOSE: &str = "</answer>";
-/// What stands between two actions.
+/// Separates two actions.
 const SEPARATOR: &str = "||";
-/// The tool that an action is a call of.
+/// The tool that an action calls.
 const TOOL: &str = "act";
-/// `<think>…</think><answer>a || b</answer>`, an action a call (RAGEN, arXiv:2504.20073).
+/// `<think>…</think><answer>a || b</answer>`, one call per action (RAGEN, arXiv:2504.20073).
 pub(super) struct AnswerFormat;
 
 pub(super) const FORMAT: AnswerFormat = AnswerFormat;
@@ -25,8 +26,8 @@ impl ToolFormat for AnswerFormat {
         "answer"
     }
 
-    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
-        Box::new(Answer::new(reading.begun))
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(Answer::new(options.begun))
     }
 
     fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
@@ -85,7 +86,7 @@ impl Scan for Answer {
         let actions = inner[..end].split(SEPARATOR).map(str::trim).filter(|action| !action.is_empty());
         let mut calls: Vec<_> = actions.map(|action| Ok(call(TOOL, json!({ "action": action })))).collect();
         if calls.is_empty() {
-            calls.push(Err(format!("nothing stands between {OPEN} and {CLOSE}")));
+            calls.push(Err(format!("there is no text between {OPEN} and {CLOSE}")));
         }
         Step::Calls(OPEN.len() + end + CLOSE.len(), calls)
     }
@@ -96,7 +97,7 @@ impl Scan for Answer {
     }
 }
 
-/// The text with actions behind it.
+/// Appends the actions to the text.
 fn write(mut text: String, calls: &[ToolCall]) -> String {
     let actions: Vec<String> = calls
         .iter()
@@ -134,11 +135,11 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_without_actions_is_told_so() {
+    fn a_reply_without_actions_is_an_error() {
         for (text, error) in [
             ("up", "No <answer>…</answer> was found, so nothing was done."),
             ("", "No <answer>…</answer> was found, so nothing was done."),
-            ("<answer> || </answer>", "Tool call 1 can't be read: nothing stands between <answer> and </answer>."),
+            ("<answer> || </answer>", "Tool call 1 can't be read: there is no text between <answer> and </answer>."),
             ("<answer>up", "Tool call 1 can't be read: <answer> was not closed with </answer>."),
         ] {
             assert_eq!(parse(text, false).errors, [error], "{text}");

@@ -1,12 +1,13 @@
-//! DeepSeek: calls between `<｜tool▁calls▁begin｜>` and `<｜tool▁calls▁end｜>`. V3 and R1 write `function`, a separator,
-//! the name and a fenced JSON block; V3.1 writes name, separator and bare JSON. Both are read, whichever is written.
+//! DeepSeek: calls between `<｜tool▁calls▁begin｜>` and `<｜tool▁calls▁end｜>`. V3 and R1 write
+//! `function`, a separator, the name and a fenced JSON block; V3.1 writes name, separator and bare
+//! JSON. Both are parsed, whichever is used for writing.
 
 use super::json::{self, Front};
 use super::{call, on_a_line};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
-use crate::text::format::{Reading, ToolFormat};
+use crate::text::format::{ReadOptions, ToolFormat};
 use crate::text::python;
 use crate::text::stream::{Scan, Step, THINK, Think, find, text_before};
 
@@ -30,11 +31,11 @@ impl ToolFormat for DeepSeekFormat {
     }
 
     fn fits(&self, template: &Template) -> bool {
-        template.says(BEGIN) && template.says("```json") == self.fenced
+        template.contains(BEGIN) && template.contains("```json") == self.fenced
     }
 
-    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
-        Box::new(DeepSeek::new(reading.begun))
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(DeepSeek::new(options.begun))
     }
 
     fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
@@ -88,7 +89,7 @@ impl Scan for DeepSeek {
             let Some(end) = find(block, &[CALL, END]).map(|(at, _)| at).or(done.then_some(block.len())) else {
                 return Step::More;
             };
-            return Step::Calls(gap + end, vec![Err(format!("expected {CALL} behind {BEGIN}"))]);
+            return Step::Calls(gap + end, vec![Err(format!("expected {CALL} after {BEGIN}"))]);
         };
         match read_call(inner, done) {
             Some((call, used)) => Step::Calls(gap + CALL.len() + used, vec![call]),
@@ -97,9 +98,9 @@ impl Scan for DeepSeek {
     }
 }
 
-/// A call behind its opening tag.
+/// Parses a call after its opening tag.
 fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize)> {
-    // Behind a broken call: its own end, or where another tag begins.
+    // After a malformed call, parsing continues after its closing tag or at the next tag.
     let end = |from: usize| {
         let found = find(&block[from..], &[CALL_END, CALL, END]);
         found
@@ -113,9 +114,9 @@ fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize
         return Some((Err(format!("{SEPARATOR} is missing")), end(at)?));
     }
     let kind = block[..at].trim();
-    let behind = at + SEPARATOR.len();
-    // V3: the name stands on a line of its own, and a fence around the arguments.
-    let (name, from) = match block[behind..].split_once("```") {
+    let after = at + SEPARATOR.len();
+    // V3: the name has its own line, and the arguments are fenced.
+    let (name, from) = match block[after..].split_once("```") {
         Some((name, fenced)) if kind == "function" && !name.contains('<') => {
             let fenced = fenced.strip_prefix("json").unwrap_or(fenced);
             if fenced.is_empty() || "json".starts_with(fenced) {
@@ -123,10 +124,10 @@ fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize
             }
             (name.trim(), block.len() - fenced.len())
         }
-        None if kind == "function" && !block[behind..].contains('<') => {
+        None if kind == "function" && !block[after..].contains('<') => {
             return done.then(|| (Err("it is cut off".to_owned()), block.len()));
         }
-        _ => (kind, behind),
+        _ => (kind, after),
     };
     let (value, used) = match json::front(&block[from..], done)? {
         Front::Value(value, used) => (value, from + used),
@@ -152,13 +153,13 @@ fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize
         return None;
     }
     if tail.is_empty() {
-        // The end of the reply serves as the closing tag.
+        // A call may also end with the reply.
         return Some((json::arguments(value).map(|arguments| call(name, arguments)), block.len()));
     }
-    Some((Err(format!("something stands between the JSON object and {CALL_END}")), end(used)?))
+    Some((Err(format!("unexpected text between the JSON object and {CALL_END}")), end(used)?))
 }
 
-/// The text with calls behind it. `fenced`: as V3 and R1 write them.
+/// Appends the calls to the text. `fenced`: as V3 and R1 write them.
 fn write(text: String, calls: &[ToolCall], fenced: bool) -> String {
     let calls: Vec<String> = calls
         .iter()
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn both_spellings_are_read() {
+    fn both_call_syntaxes_are_parsed() {
         let calls = [call("f", json!({"a": "```"})), call("g", json!({}))];
         for fenced in [true, false] {
             let reply = parse(&write("<think>hm</think>So.".to_owned(), &calls, fenced));
@@ -199,16 +200,16 @@ mod tests {
     }
 
     #[test]
-    fn malformed_calls_are_told_in_words() {
+    fn malformed_tool_calls_give_error_messages() {
         for (block, error) in [
             (format!("{CALL}f{SEPARATOR}{{a}}{CALL_END}"), "not valid JSON, key must be a string at line 1 column 2"),
             (format!("{CALL}f{CALL_END}"), "<｜tool▁sep｜> is missing"),
-            (format!("function{SEPARATOR}f\n"), "expected <｜tool▁call▁begin｜> behind <｜tool▁calls▁begin｜>"),
+            (format!("function{SEPARATOR}f\n"), "expected <｜tool▁call▁begin｜> after <｜tool▁calls▁begin｜>"),
             (format!("{CALL}f{SEPARATOR}[1]{CALL_END}"), "`arguments` must be a JSON object, found a list"),
             (format!("{CALL}{SEPARATOR}{{}}{CALL_END}"), "it has no name"),
             (
                 format!("{CALL}function{SEPARATOR}f\n```json\n{{}} x\n```{CALL_END}"),
-                "something stands between the JSON object and <｜tool▁call▁end｜>",
+                "unexpected text between the JSON object and <｜tool▁call▁end｜>",
             ),
         ] {
             let reply = parse(&format!("a{BEGIN}{block}{CALL}ok{SEPARATOR}{{}}{CALL_END}{END}b"));

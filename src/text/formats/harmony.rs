@@ -1,5 +1,6 @@
-//! Harmony (gpt-oss): a reply is a list of messages, `<|channel|>analysis<|message|>…<|end|><|start|>assistant…`. What
-//! is in `analysis` is thinking; a message `to=functions.NAME` is a call; the rest is content. The prompt ends with
+//! Harmony (gpt-oss): a reply is a list of messages,
+//! `<|channel|>analysis<|message|>…<|end|><|start|>assistant…`. The channel `analysis` is
+//! reasoning; a message `to=functions.NAME` is a call; the rest is content. The prompt ends with
 //! `<|start|>assistant`, so a reply begins inside a header.
 
 use super::json::{self, Front};
@@ -7,7 +8,7 @@ use super::{call, code_call};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
-use crate::text::format::{Reading, ToolFormat};
+use crate::text::format::{ReadOptions, ToolFormat};
 use crate::text::python;
 use crate::text::stream::{Scan, Step, find, held};
 
@@ -16,7 +17,7 @@ const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
 const CONSTRAIN: &str = "<|constrain|>";
 const CALL: &str = "<|call|>";
-/// What ends a message, and a reply with it (but `<|end|>`).
+/// Tokens that end a message; all except `<|end|>` also end the reply.
 const ENDS: &[&str] = &["<|end|>", CALL, "<|return|>", START];
 /// Channels and recipients (gpt-oss).
 pub(super) struct HarmonyFormat;
@@ -29,11 +30,11 @@ impl ToolFormat for HarmonyFormat {
     }
 
     fn fits(&self, template: &Template) -> bool {
-        template.says(CHANNEL) && template.says(MESSAGE)
+        template.contains(CHANNEL) && template.contains(MESSAGE)
     }
 
-    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
-        Box::new(Harmony::new(reading.code_tool))
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(Harmony::new(options.code_tool))
     }
 
     fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
@@ -54,13 +55,13 @@ impl ToolFormat for HarmonyFormat {
 }
 
 struct Harmony<'a> {
-    /// What a call of the built-in `python` is a call of.
+    /// The tool that the built-in `python` calls.
     tool: &'a str,
     place: Place,
 }
 
 enum Place {
-    /// Before anything was read.
+    /// At the start of the reply.
     Front,
     /// Between messages, or in a header.
     Header,
@@ -72,7 +73,7 @@ enum Body {
     Content,
     Thought,
     Call(String),
-    /// Another role's.
+    /// A message of another role.
     Ignored,
 }
 
@@ -89,12 +90,12 @@ impl<'a> Harmony<'a> {
             return match addressed(rest) {
                 _ if !done => Step::More,
                 ("assistant" | "", Some(_)) => Step::Calls(rest.len(), vec![Err("it is cut off".to_owned())]),
-                // A header without a message says nothing.
+                // A header without a message is skipped.
                 _ => Step::Skip(rest.len()),
             };
         };
         let header = &rest[..end];
-        // The last channel counts: a header may be written twice.
+        // The last channel counts: a header may be repeated.
         let channel = header.rsplit_once(CHANNEL).map_or("", |(_, channel)| channel);
         let channel = channel.split(|letter: char| letter.is_whitespace() || letter == '<').next().unwrap_or_default();
         let (role, to) = addressed(header);
@@ -114,7 +115,7 @@ impl<'a> Harmony<'a> {
             return match find(rest, ENDS) {
                 Some((0, tag)) => {
                     self.place = Place::Header;
-                    // The next header reads its own start.
+                    // `header` reads the start token.
                     if tag == START { self.header(rest, done) } else { Step::Skip(tag.len()) }
                 }
                 Some((at, _)) => body.give(at),
@@ -128,7 +129,7 @@ impl<'a> Harmony<'a> {
         let (result, from) = match json::front(rest, done) {
             None => return Step::More,
             Some(Front::Value(value, used)) => (json::arguments(value), used),
-            // `end` says that nothing is there.
+            // `end` reports the empty call.
             Some(Front::Nothing) => return Step::Skip(rest.len()),
             Some(Front::Broken(error, cut)) => {
                 let closed = find(rest, ENDS).is_some();
@@ -142,7 +143,7 @@ impl<'a> Harmony<'a> {
         let result = if rest[from..end].trim().is_empty() || result.is_err() {
             result.map(|arguments| call(name, arguments))
         } else {
-            Err("something stands behind the JSON object".to_owned())
+            Err("unexpected text after the JSON object".to_owned())
         };
         // The built-in interpreter takes a program, not JSON.
         let result = match result {
@@ -152,13 +153,13 @@ impl<'a> Harmony<'a> {
             result => result,
         };
         self.place = Place::Header;
-        // An empty body takes its end with it, so that the step goes on.
+        // An empty body is skipped together with its end token, so that the step makes progress.
         let used = if end == 0 { find(rest, ENDS).map_or(rest.len(), |(_, tag)| tag.len()) } else { end };
         Step::Calls(used, vec![result])
     }
 }
 
-/// Who speaks in a message with this header, and which tool they speak to.
+/// The role and the recipient (a tool) in a message header.
 fn addressed(header: &str) -> (&str, Option<&str>) {
     let word = |text: &str| text.find(|letter: char| letter.is_whitespace() || letter == '<').unwrap_or(text.len());
     let role = header.rsplit_once(START).map_or("assistant", |(_, role)| &role[..word(role)]);
@@ -186,7 +187,7 @@ impl Scan for Harmony<'_> {
             } else if !done && headers.iter().any(|tag| tag.starts_with(front)) {
                 return Step::More;
             } else {
-                // No header at all: a reply in plain text.
+                // No header: the reply is plain text.
                 self.place = Place::Body(Body::Content);
             }
         }
@@ -207,7 +208,7 @@ impl Scan for Harmony<'_> {
     }
 }
 
-/// The text with a call behind it.
+/// Appends the calls to the text.
 fn write(text: String, calls: &[ToolCall]) -> String {
     let mut out = text;
     for call in calls {
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_are_told_apart() {
+    fn harmony_channels_are_content_reasoning_and_calls() {
         let reply = parse(
             "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary<|message|>Let me see.<|end|>\
              <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": \"<|call|>\"}<|call|>",
@@ -255,10 +256,10 @@ mod tests {
     }
 
     #[test]
-    fn malformed_calls_are_told_in_words() {
+    fn malformed_tool_calls_give_error_messages() {
         for (body, error) in [
             ("{a}", "not valid JSON, key must be a string at line 1 column 2"),
-            ("{} x", "something stands behind the JSON object"),
+            ("{} x", "unexpected text after the JSON object"),
             ("[1]", "`arguments` must be a JSON object, found a list"),
             ("{\"a\": ", "it is cut off"),
         ] {

@@ -1,18 +1,20 @@
-//! Hermes: calls are JSON objects between `<tool_call>` tags, as many as the policy likes; results come back in a
-//! turn of their own, which the chat template writes (role `tool`). Qwen2.5 and Qwen3 were trained on it.
+//! Hermes: calls are JSON objects between `<tool_call>` tags, any number per reply. The chat
+//! template writes the results into a separate turn (role `tool`). Qwen2.5 and Qwen3 were trained
+//! on it.
 
 use super::json::{self, Front};
 use super::on_a_line;
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
-use crate::text::format::{Reading, ToolFormat};
+use crate::text::format::{ReadOptions, ToolFormat};
 use crate::text::python;
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
-/// `<tool_call>{"name": …, "arguments": …}</tool_call>`, answered in a turn of its own (Hermes, Qwen2.5, Qwen3).
+/// `<tool_call>{"name": …, "arguments": …}</tool_call>`, results in a separate turn (Hermes,
+/// Qwen2.5, Qwen3).
 pub(in crate::text) struct HermesFormat;
 
 pub(in crate::text) const FORMAT: HermesFormat = HermesFormat;
@@ -23,11 +25,11 @@ impl ToolFormat for HermesFormat {
     }
 
     fn fits(&self, template: &Template) -> bool {
-        template.says(OPEN)
+        template.contains(OPEN)
     }
 
-    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
-        Box::new(Hermes::new(reading.begun))
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(Hermes::new(options.begun))
     }
 
     fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
@@ -68,18 +70,19 @@ impl Scan for Hermes {
     }
 }
 
-/// One call behind its opening tag, and how many bytes it takes, closing tag included; `None`: more text must tell.
+/// Parses one call after its opening tag: the call and its length in bytes with the closing tag.
+/// `None`: more text is needed.
 fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize)> {
     let (value, used) = match json::front(block, done)? {
         Front::Value(value, used) => (value, used),
-        Front::Nothing => return Some((Err("nothing stands between the tags".to_owned()), block.len())),
+        Front::Nothing => return Some((Err("there is no text between the tags".to_owned()), block.len())),
         Front::Broken(error, cut) => {
-            // Go on behind the closing tag, or at the next call, whichever comes first.
+            // Continue after the closing tag or at the next call, whichever comes first.
             let close = block.find(CLOSE).map(|at| at + CLOSE.len());
             let end = end_of(block, 0, done)?;
             let inside = block[..block.find(CLOSE).unwrap_or(end).min(end)].trim();
             let why = if inside.is_empty() {
-                "nothing stands between the tags".to_owned()
+                "there is no text between the tags".to_owned()
             } else if cut && close.is_none() {
                 format!("it is cut off, {CLOSE} is missing")
             } else {
@@ -88,30 +91,30 @@ fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize
             return Some((Err(why), end));
         }
     };
-    let behind = block[used..].trim_start();
-    let gap = block.len() - used - behind.len();
-    if behind.starts_with(CLOSE) {
+    let after = block[used..].trim_start();
+    let gap = block.len() - used - after.len();
+    if after.starts_with(CLOSE) {
         return Some((json::call(value), used + gap + CLOSE.len()));
     }
-    if CLOSE.starts_with(behind) && !done {
+    if CLOSE.starts_with(after) && !done {
         return None;
     }
-    if behind.is_empty() {
-        // The end of the reply serves as the closing tag.
+    if after.is_empty() {
+        // A call may also end with the reply.
         return Some((json::call(value), block.len()));
     }
     let end = end_of(block, used, done)?;
-    Some((Err(format!("something stands between the JSON object and {CLOSE}")), end))
+    Some((Err(format!("unexpected text between the JSON object and {CLOSE}")), end))
 }
 
-/// Where a broken call ends: behind its closing tag, or before the next call.
+/// The end of a malformed call: after its closing tag, or before the next call.
 fn end_of(block: &str, from: usize, done: bool) -> Option<usize> {
     let close = block[from..].find(CLOSE).map(|at| from + at + CLOSE.len());
     let next = block[from..].find(OPEN).map(|at| from + at);
     close.into_iter().chain(next).min().or(done.then_some(block.len()))
 }
 
-/// The text with a call behind it.
+/// Appends a call to the text.
 fn write(text: String, call: &ToolCall) -> String {
     let name = python::dumps(&call.name.as_str().into());
     let arguments = python::dumps(&call.arguments);
@@ -135,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_read_wherever_they_stand() {
+    fn tool_calls_are_parsed_anywhere_in_a_reply() {
         let reply = parse(
             "<think>\nhm\n</think>\n\nFirst.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"</tool_call>\"}}\n\
              </tool_call><tool_call>{\"arguments\": \"{\\\"b\\\": 2}\", \"name\": \"g\"}</tool_call> then \
@@ -149,16 +152,16 @@ mod tests {
         assert_eq!(reply.errors, Vec::<String>::new());
     }
 
-    /// What a policy is told about a call that can't be read, and that the calls around it are read all the same.
+    /// The error message for a malformed call; the calls around it are parsed.
     #[test]
-    fn malformed_calls_are_told_in_words() {
+    fn malformed_tool_calls_give_error_messages() {
         for (block, error) in [
             ("{\"name\": \"f\", \"arguments\": {\"a\": 1}", "not valid JSON, expected `,` or `}` at line 1 column 36"),
             ("{\"name\": \"f\", \"arguments\": {'a': 1}}", "not valid JSON, key must be a string at line 1 column 29"),
             ("{\"name\": \"f\" \"arguments\": {}}", "not valid JSON, expected `,` or `}` at line 1 column 14"),
             ("f(1)", "not valid JSON, expected ident at line 1 column 2"),
-            ("", "nothing stands between the tags"),
-            (" \n ", "nothing stands between the tags"),
+            ("", "there is no text between the tags"),
+            (" \n ", "there is no text between the tags"),
             ("[1]", "expected a JSON object with `name` and `arguments`, found a list"),
             ("{\"arguments\": {}}", "`name` is missing"),
             ("{\"name\": 3, \"arguments\": {}}", "`name` must be a non-empty string, found a number"),
@@ -167,7 +170,7 @@ mod tests {
                 "{\"name\": \"f\", \"arguments\": \"x=1\"}",
                 "`arguments` is a string that is not valid JSON, expected value at line 1 column 1",
             ),
-            ("{\"name\": \"f\"} {\"name\": \"g\"}", "something stands between the JSON object and </tool_call>"),
+            ("{\"name\": \"f\"} {\"name\": \"g\"}", "unexpected text between the JSON object and </tool_call>"),
         ] {
             let good = "<tool_call>{\"name\": \"ok\"}</tool_call>";
             let reply = parse(&format!("{good}<tool_call>{block}</tool_call>\n{good}"), false);
@@ -182,17 +185,17 @@ mod tests {
     }
 
     #[test]
-    fn a_call_ends_an_unfinished_thought() {
+    fn a_tool_call_ends_unclosed_reasoning() {
         let reply = parse("<think>I need f.\n<tool_call>{\"name\": \"f\"}</tool_call>", false);
         assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("I need f."), ""));
         assert_eq!(calls(&reply), [("f", "{}".to_owned())]);
-        // One that is only thought about is none.
+        // A call inside the reasoning is not a call.
         let reply = parse("<think>maybe <tool_call>{\"name\": \"f\"}</tool_call></think>no", false);
         assert_eq!((reply.content.as_str(), reply.tool_calls.len()), ("no", 0));
     }
 
     #[test]
-    fn calls_are_written_as_the_policy_writes_them() {
+    fn tool_calls_are_written_as_the_policy_writes_them() {
         let call = ToolCall { id: None, name: "f".to_owned(), arguments: json!({"a": [1, 2.0], "b": "é\n"}) };
         let text = "Let me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, 2.0], \"b\": \"é\\n\"}}\n</tool_call>";
         assert_eq!(write("Let me see.".to_owned(), &call), text);

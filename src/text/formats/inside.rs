@@ -1,42 +1,43 @@
-//! Formats whose results stand inside the policy's own turn: the policy writes a program and stops, the environment
-//! goes on with what it printed, then the policy goes on. One assistant turn holds it all.
+//! Formats with results inside the policy's own turn: the policy writes a program and stops, the
+//! environment appends its output, and the policy continues. All of it is one assistant turn.
 
 use crate::error::Result;
 use crate::mdp::{Message, Role};
-use crate::text::format::{Behind, Turn};
+use crate::text::format::{Preceding, Turn};
 
-/// What such a format looks like.
+/// A format with results inside the policy's turn.
 pub(in crate::text) trait Style {
     /// Whether a reply (not ended by an end-of-turn token) waits for a result.
     fn waits(&self, reply: &str) -> bool;
 
-    /// What stands behind a text that waits: the results of its calls.
+    /// The texts of the results that follow `before`.
     fn answers(&self, before: &str, results: &[Message]) -> Result<Vec<String>>;
 
-    /// Results that answer no call, as a user's message: a line each, without the line breaks around.
+    /// Results without a call, as the text of a user message.
     fn stray(&self, results: &[Message]) -> Result<String>;
 
     /// Finds the results inside one assistant's text: `(text, by the policy)`.
     fn split(&self, text: &str) -> Vec<(String, bool)>;
 
-    /// A message's text, with its calls where the text lacks them.
+    /// A message's text; calls are appended if the text lacks them.
     fn written(&self, message: &Message) -> Result<String>;
 }
 
-/// A text for each result, with its place among them.
+/// One text per result, from its index and output.
 pub(super) fn one_by_one(results: &[Message], text: impl Fn(usize, &str) -> String) -> Vec<String> {
     results.iter().enumerate().map(|(place, result)| text(place, &result.content.text())).collect()
 }
 
-/// A conversation's turns: results behind a program join the policy's turn, and so does the reply behind them.
-/// A result that answers no program (the policy ended its turn without closing the block) is a user's turn.
-pub(in crate::text) fn turns(messages: &[Message], behind: &Behind<'_>, style: &dyn Style) -> Result<Vec<Turn>> {
+/// The turns of a conversation: results after a program join the policy's turn, and so does the
+/// next reply. Results without a program (the policy ended its turn inside the block) are a user
+/// turn.
+pub(in crate::text) fn turns(messages: &[Message], preceding: &Preceding<'_>, style: &dyn Style) -> Result<Vec<Turn>> {
     let mut turns: Vec<Turn> = Vec::new();
-    // Whether the policy's last turn waits for a result, and whether it has one already.
-    let (mut waiting, mut answered) = (behind.open, false);
+    // Whether the policy's last turn waits for a result, and whether it already has one.
+    let (mut waiting, mut answered) = (preceding.open, false);
     let mut rest = messages;
     while let Some(message) = rest.first() {
-        // Results side by side are one answer.
+        // Consecutive results belong to one reply.
         let count = rest.iter().take_while(|next| next.role == Role::Tool).count().max(1);
         let results = &rest[..count];
         rest = &rest[count..];
@@ -52,7 +53,7 @@ pub(in crate::text) fn turns(messages: &[Message], behind: &Behind<'_>, style: &
                     });
                 }
                 if let Some(turn) = turns.last_mut() {
-                    let before = turn.parts.last().map_or(behind.reply, |(text, _)| text.as_str());
+                    let before = turn.parts.last().map_or(preceding.reply, |(text, _)| text.as_str());
                     let answers = style.answers(before, results)?;
                     turn.parts.extend(answers.into_iter().map(|answer| (answer, false)));
                 }

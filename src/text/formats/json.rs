@@ -1,27 +1,27 @@
-//! Calls as JSON objects, read from the front of a text that may not be all there yet.
+//! Calls as JSON objects, parsed from the start of a text that may be incomplete.
 
 use serde_json::{Map, Value};
 
 use crate::mdp::ToolCall;
 
-/// What stands at the front of a text.
+/// The result of parsing the start of a text.
 pub(super) enum Front {
-    /// A value, and how many bytes it takes.
+    /// A value and its length in bytes.
     Value(Value, usize),
     /// Only white space.
     Nothing,
-    /// Not JSON: why, and whether it may merely be cut off.
+    /// Invalid JSON: the reason, and whether the text may only be incomplete.
     Broken(String, bool),
 }
 
-/// Reads the JSON value at the front of `text`; `None` if only more text can tell. Nothing behind the value is looked
-/// at, so that a closing tag inside a string ends nothing.
+/// Parses the JSON value at the start of `text`; `None` if more text is needed. Text after the
+/// value is not read, so a closing tag inside a string has no effect.
 pub(super) fn front(text: &str, done: bool) -> Option<Front> {
     let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     match stream.next() {
         Some(Ok(value)) => {
             let used = stream.byte_offset();
-            // `12` may go on as `123`.
+            // `12` may become `123`.
             let closed = matches!(value, Value::Object(_) | Value::Array(_) | Value::String(_));
             (closed || done || used < text.len()).then_some(Front::Value(value, used))
         }
@@ -31,12 +31,12 @@ pub(super) fn front(text: &str, done: bool) -> Option<Front> {
     }
 }
 
-/// `{"name": …, "arguments": {…}}` as a call; Llama says `parameters`, Mistral adds an `id`.
+/// A call from `{"name": …, "arguments": {…}}`; Llama uses `parameters`, Mistral adds an `id`.
 pub(super) fn call(value: Value) -> Result<ToolCall, String> {
     let Value::Object(mut object) = value else {
         return Err(format!("expected a JSON object with `name` and `arguments`, found {}", kind(&value)));
     };
-    // {"type": "function", "function": {…}}, as the OpenAI API has it.
+    // {"type": "function", "function": {…}}, as in the OpenAI API.
     if let Some(Value::Object(function)) = object.get_mut("function") {
         object = std::mem::take(function);
     }
@@ -50,7 +50,7 @@ pub(super) fn call(value: Value) -> Result<ToolCall, String> {
     Ok(ToolCall { id, name, arguments: self::arguments(arguments)? })
 }
 
-/// Arguments: an object, or one written as a string; nothing is an empty one.
+/// Arguments: an object, an object encoded as a string, or nothing, which is an empty object.
 pub(super) fn arguments(value: Value) -> Result<Value, String> {
     let found = |value: &Value| format!("`arguments` must be a JSON object, found {}", kind(value));
     match value {
@@ -65,7 +65,7 @@ pub(super) fn arguments(value: Value) -> Result<Value, String> {
     }
 }
 
-/// A value's kind in words.
+/// The name of a value's type.
 pub(super) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -1,17 +1,17 @@
-//! Python's literals and calls with named arguments, as far as tool calls use them: `f(a=1, b=['x', None])`.
+//! Python literals and calls with named arguments, as used in tool calls: `f(a=1, b=['x', None])`.
 
 use serde_json::{Map, Number, Value};
 
 use super::call;
 use crate::mdp::ToolCall;
 
-/// Deepest nesting of brackets that is read.
+/// Maximum nesting of brackets.
 const DEPTH: usize = 64;
 
 /// Why a text is not a call.
 #[derive(Debug, PartialEq)]
 pub(super) enum Fault {
-    /// It ends too early: more text may complete it.
+    /// Incomplete: more text may complete it.
     Cut,
     Wrong(String),
 }
@@ -22,7 +22,7 @@ fn wrong<T>(why: impl Into<String>) -> Read<T> {
     Err(Fault::Wrong(why.into()))
 }
 
-/// Reads `name(key=value, …)` at the front of `text`, and how many bytes it takes.
+/// Parses `name(key=value, …)` at the start of `text`: the call and its length in bytes.
 pub(super) fn read_call(text: &str) -> Read<(ToolCall, usize)> {
     let mut reader = Reader { rest: text };
     let name = reader.name()?;
@@ -72,7 +72,7 @@ impl Reader<'_> {
         Ok(name.to_owned())
     }
 
-    /// Behind the opening bracket, closing bracket included.
+    /// Arguments after the opening bracket, up to and including the closing one.
     fn arguments(&mut self) -> Read<Map<String, Value>> {
         let mut arguments = Map::new();
         loop {
@@ -95,7 +95,7 @@ impl Reader<'_> {
             }
             self.space();
             if !self.eat(',')? && self.peek()? != ')' {
-                return wrong(format!("expected `,` or `)` behind `{key}`, found `{}`", self.peek()?));
+                return wrong(format!("expected `,` or `)` after `{key}`, found `{}`", self.peek()?));
             }
         }
     }
@@ -180,7 +180,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What stands behind a backslash.
+    /// An escape sequence after its backslash.
     fn escape(&mut self) -> Read<String> {
         let letter = self.peek()?;
         self.rest = &self.rest[letter.len_utf8()..];
@@ -196,7 +196,7 @@ impl Reader<'_> {
             '\n' => return Ok(String::new()),
             '\\' | '\'' | '"' => letter,
             'x' | 'u' | 'U' => return self.code_point(letter),
-            // Python keeps a backslash that means nothing.
+            // Python keeps the backslash of an unknown escape sequence.
             other => return Ok(format!("\\{other}")),
         };
         Ok(plain.to_string())
@@ -245,7 +245,7 @@ impl Reader<'_> {
     }
 }
 
-/// A value as Python spells it.
+/// A value in Python syntax.
 pub(super) fn write(value: &Value) -> String {
     crate::text::python::repr(value)
 }
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn literals_are_read_as_python_reads_them() {
+    fn python_literals_are_parsed() {
         let text = r#"a.b(x='it\'s', y="\u00e9\n", z=[1, -2.5, (True, None), {'k': """l1
 "l2" """, 3: 1_000},], e={}, f=1e3)rest"#;
         let (call, used) = read_call(text).unwrap();
@@ -267,20 +267,20 @@ mod tests {
         let expected = json!({"x": "it's", "y": "é\n", "z": [1, -2.5, [true, null], {"k": "l1\n\"l2\" ", "3": 1000}],
             "e": {}, "f": 1000.0});
         assert_eq!(call.arguments, expected);
-        // Cut anywhere, it may still become one.
+        // Every prefix is incomplete.
         for end in (0..used).filter(|&end| text.is_char_boundary(end)) {
             assert_eq!(read_call(&text[..end]), Err(Fault::Cut), "{}", &text[..end]);
         }
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn malformed_literals_give_error_messages() {
         for (text, why) in [
             ("f(1)", "every argument needs a name, as in `f(x=1)`"),
             ("f(x)", "every argument needs a name, as in `f(x=1)`"),
             ("f(x=y)", "`y` is not a literal; give strings in quotes"),
             ("f(x=1, x=2)", "the argument `x` is given twice"),
-            ("f(x=1 y=2)", "expected `,` or `)` behind `x`, found `y`"),
+            ("f(x=1 y=2)", "expected `,` or `)` after `x`, found `y`"),
             ("f(x='a\n')", "a string is not closed before the end of its line"),
             ("f(x=[1 2])", "expected `,` or `]` in a list, found `2`"),
             ("f(x={1 2})", "expected `:`, found `2`"),

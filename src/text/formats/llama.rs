@@ -1,5 +1,6 @@
-//! Llama 3: a call is a JSON object with `name` and `parameters`, bare or behind `<|python_tag|>`; several are
-//! separated by `;`. Behind the tag there may also be a built-in tool, `python.call(code="…")`, or a bare program.
+//! Llama 3: a call is a JSON object with `name` and `parameters`, bare or after `<|python_tag|>`;
+//! `;` separates several. After the tag there may also be a built-in tool, `python.call(code="…")`,
+//! or a bare program.
 
 use super::json::{self, Front};
 use super::literal::{self, Fault};
@@ -7,7 +8,7 @@ use super::{code_call, on_a_line};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
-use crate::text::format::{Reading, ToolFormat};
+use crate::text::format::{ReadOptions, ToolFormat};
 use crate::text::python;
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};
 
@@ -24,11 +25,11 @@ impl ToolFormat for LlamaFormat {
     }
 
     fn fits(&self, template: &Template) -> bool {
-        template.says(TAG) || (template.says("<|start_header_id|>") && template.says("\"parameters\""))
+        template.contains(TAG) || (template.contains("<|start_header_id|>") && template.contains("\"parameters\""))
     }
 
-    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
-        Box::new(Llama::new(reading.begun, reading.code_tool))
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(Llama::new(options.begun, options.code_tool))
     }
 
     fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
@@ -42,11 +43,11 @@ impl ToolFormat for LlamaFormat {
 
 struct Llama<'a> {
     think: Think<'static>,
-    /// What a bare program is a call of.
+    /// The tool that a bare program calls.
     tool: &'a str,
-    /// Directly behind the tag.
+    /// Directly after the tag.
     tagged: bool,
-    /// Directly behind a call.
+    /// Directly after a call.
     called: bool,
 }
 
@@ -55,7 +56,7 @@ impl<'a> Llama<'a> {
         Self { think: Think::new(begun, THINK, &[TAG]), tool, tagged: false, called: false }
     }
 
-    /// At a `{`: a call, or text like any other.
+    /// At a `{`: a call or plain text.
     fn object(&mut self, rest: &str, done: bool) -> Step {
         let Some(front) = json::front(rest, done) else { return Step::More };
         let (result, used) = match front {
@@ -73,7 +74,7 @@ impl<'a> Llama<'a> {
                     return Step::Content(1);
                 }
                 let why = if cut { "it is cut off".to_owned() } else { format!("not valid JSON, {error}") };
-                // The rest of the line is lost.
+                // Skips the rest of the line.
                 let Some(end) = rest.find('\n').or(done.then_some(rest.len())) else { return Step::More };
                 (Err(why), end)
             }
@@ -82,7 +83,7 @@ impl<'a> Llama<'a> {
         Step::Calls(used, vec![result])
     }
 
-    /// Behind the tag.
+    /// After the tag.
     fn tagged(&mut self, rest: &str, done: bool) -> Step {
         let inner = rest.trim_start();
         let gap = rest.len() - inner.len();
@@ -103,11 +104,11 @@ impl<'a> Llama<'a> {
                 }
                 Err(_) if !done => Step::More,
                 Err(Fault::Cut) => Step::Calls(rest.len(), vec![Err("it is cut off".to_owned())]),
-                // Not a built-in tool: a program that calls something.
+                // Not a built-in tool, but a program that starts with a function call.
                 Err(Fault::Wrong(_)) => Step::Calls(rest.len(), vec![Ok(code_call(self.tool, inner.trim_end()))]),
             };
         }
-        // A program, to the end of the reply.
+        // A program, up to the end of the reply.
         if !done {
             return Step::More;
         }
@@ -115,12 +116,12 @@ impl<'a> Llama<'a> {
     }
 }
 
-/// Whether a broken object was meant as a call.
+/// Whether a malformed object was meant as a call.
 fn meant(text: &str) -> bool {
     let inner = text.strip_prefix('{').unwrap_or(text).trim_start();
     let key = |name: &str| {
-        let behind = inner.strip_prefix('"')?.strip_prefix(name)?.strip_prefix('"')?;
-        behind.trim_start().strip_prefix(':').map(str::trim_start)
+        let after = inner.strip_prefix('"')?.strip_prefix(name)?.strip_prefix('"')?;
+        after.trim_start().strip_prefix(':').map(str::trim_start)
     };
     key("name").is_some() || key("type").is_some_and(|value| value.starts_with("\"function\""))
 }
@@ -134,13 +135,13 @@ impl Scan for Llama<'_> {
             return self.tagged(rest, done);
         }
         if self.called {
-            let behind = rest.trim_start();
-            if behind.is_empty() && !done {
+            let after = rest.trim_start();
+            if after.is_empty() && !done {
                 return Step::More;
             }
             self.called = false;
-            if behind.starts_with(';') {
-                return Step::Skip(rest.len() - behind.len() + 1);
+            if after.starts_with(';') {
+                return Step::Skip(rest.len() - after.len() + 1);
             }
         }
         match text_before(rest, &[TAG, BRACE], done, Step::Content) {
@@ -154,7 +155,7 @@ impl Scan for Llama<'_> {
     }
 }
 
-/// The text with calls behind it.
+/// Appends the calls to the text.
 fn write(text: String, calls: &[ToolCall]) -> String {
     let calls: Vec<String> = calls
         .iter()
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_and_programs_are_calls() {
+    fn json_objects_and_programs_are_tool_calls() {
         let reply = parse("{\"name\": \"f\", \"parameters\": {\"a\": \"}\"}}; {\"name\": \"g\", \"arguments\": {}}");
         assert_eq!(reply.tool_calls, [call("f", json!({"a": "}"})), call("g", json!({}))]);
         assert_eq!(reply.content, "");
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_calls_are_told_in_words() {
+    fn malformed_tool_calls_give_error_messages() {
         for (text, error) in [
             ("{\"name\": \"f\", \"parameters\": {'a': 1}}", "not valid JSON, key must be a string at line 1 column 30"),
             ("{\"name\": \"f\", \"param", "it is cut off"),

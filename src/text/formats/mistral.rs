@@ -1,5 +1,6 @@
-//! Mistral: `[TOOL_CALLS]` and a list of JSON objects (up to Nemo and Small 3.1), or, later, `[TOOL_CALLS]name[ARGS]{…}`
-//! for each call, with `[CALL_ID]…` between them in some. Thinking stands in `[THINK]…[/THINK]`.
+//! Mistral: `[TOOL_CALLS]` and a list of JSON objects (up to Nemo and Small 3.1), or, later,
+//! `[TOOL_CALLS]name[ARGS]{…}` for each call, in some models with `[CALL_ID]…` in between.
+//! Reasoning is in `[THINK]…[/THINK]`.
 
 use serde_json::Value;
 
@@ -8,7 +9,7 @@ use super::{call, on_a_line};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
-use crate::text::format::{Reading, ToolFormat};
+use crate::text::format::{ReadOptions, ToolFormat};
 use crate::text::python;
 use crate::text::stream::{Scan, Step, Think, find, text_before};
 
@@ -26,11 +27,11 @@ impl ToolFormat for MistralFormat {
     }
 
     fn fits(&self, template: &Template) -> bool {
-        template.says(OPEN)
+        template.contains(OPEN)
     }
 
-    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
-        Box::new(Mistral::new(reading.begun))
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(Mistral::new(options.begun))
     }
 
     fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
@@ -59,7 +60,7 @@ impl Scan for Mistral {
         let block = rest[OPEN.len()..].trim_start();
         let start = rest.len() - block.len();
         let read = match block.chars().next() {
-            None if done => return Step::Calls(rest.len(), vec![Err(format!("nothing stands behind {OPEN}"))]),
+            None if done => return Step::Calls(rest.len(), vec![Err(format!("nothing follows {OPEN}"))]),
             None => None,
             Some(_) if ARGUMENTS.starts_with(block) && !done => None,
             Some('[' | '{') if !block.starts_with(ARGUMENTS) => listed(block, done),
@@ -79,7 +80,7 @@ fn listed(block: &str, done: bool) -> Option<(Calls, usize)> {
         }
         Front::Value(Value::Array(items), used) => (items.into_iter().map(json::call).collect(), used),
         Front::Value(value, used) => (vec![json::call(value)], used),
-        Front::Nothing => (vec![Err(format!("nothing stands behind {OPEN}"))], block.len()),
+        Front::Nothing => (vec![Err(format!("nothing follows {OPEN}"))], block.len()),
         Front::Broken(error, cut) => {
             let why = if cut { "it is cut off".to_owned() } else { format!("not valid JSON, {error}") };
             (vec![Err(why)], lost(block, done)?)
@@ -107,7 +108,7 @@ fn named(block: &str, done: bool) -> Option<(Calls, usize)> {
         }
     };
     let result = match result {
-        Ok(_) if name.is_empty() => Err(format!("no name stands before {ARGUMENTS}")),
+        Ok(_) if name.is_empty() => Err(format!("no name before {ARGUMENTS}")),
         Ok(arguments) => {
             Ok(ToolCall { id: id.filter(|id| !id.is_empty()).map(str::to_owned), ..call(name, arguments) })
         }
@@ -116,12 +117,12 @@ fn named(block: &str, done: bool) -> Option<(Calls, usize)> {
     Some((vec![result], start + used))
 }
 
-/// What goes with a broken call: everything up to the next one.
+/// The length of a malformed call: up to the next call.
 fn lost(block: &str, done: bool) -> Option<usize> {
     block.find(OPEN).or(done.then_some(block.len()))
 }
 
-/// The text with calls behind it, as a list.
+/// Appends the calls to the text, as a list.
 fn write(text: String, calls: &[ToolCall]) -> String {
     let calls: Vec<String> = calls
         .iter()
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn both_spellings_are_read() {
+    fn both_call_syntaxes_are_parsed() {
         let reply = parse(
             "[THINK]hm[/THINK]So.[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"123456789\"}, {\"name\": \"g\"}]",
         );
@@ -159,10 +160,10 @@ mod tests {
     }
 
     #[test]
-    fn malformed_calls_are_told_in_words() {
+    fn malformed_tool_calls_give_error_messages() {
         for (block, error) in [
             ("f", "[ARGS] is missing"),
-            ("[ARGS]{}", "no name stands before [ARGS]"),
+            ("[ARGS]{}", "no name before [ARGS]"),
             ("f[ARGS]{a}", "not valid JSON, key must be a string at line 1 column 2"),
             ("[{\"name\": 1}]", "`name` must be a non-empty string, found a number"),
             ("[]", "the list is empty"),
@@ -173,6 +174,6 @@ mod tests {
             assert_eq!((reply.tool_calls.len(), reply.content.as_str()), (1, ""), "{block}");
         }
         assert_eq!(parse("[TOOL_CALLS][{\"na").errors, ["Tool call 1 can't be read: it is cut off."]);
-        assert_eq!(parse("[TOOL_CALLS]").errors, ["Tool call 1 can't be read: nothing stands behind [TOOL_CALLS]."]);
+        assert_eq!(parse("[TOOL_CALLS]").errors, ["Tool call 1 can't be read: nothing follows [TOOL_CALLS]."]);
     }
 }

@@ -1,9 +1,11 @@
-//! The tool-call formats, a file each: what a call looks like, how it is read ([`Scan`](super::stream::Scan)) and how
-//! it is written. A new one is a file that implements [`ToolFormat`], and a line in [`ALL`]. What they share is here and in
-//! `json` and `literal`; `native` and `inside` are the two ways in which results come back; `own` is for formats that a
-//! recipe defines.
+//! The tool-call formats, one file each: syntax, parser ([`Scan`](super::stream::Scan)) and writer.
+//! A new format is a file that implements [`ToolFormat`] and a line in [`ALL`]. `json` and
+//! `literal` hold shared parsers; `native` and `inside` are the two ways in which results are
+//! returned; `code_block` is shared by formats that run code; `own` is for formats defined by a
+//! recipe.
 
 mod answer;
+mod code_block;
 mod deepseek;
 mod harmony;
 pub(super) mod hermes;
@@ -24,8 +26,8 @@ use serde_json::{Value, json};
 use super::format::ToolFormat;
 use crate::mdp::ToolCall;
 
-/// The built-in formats. The first whose [`ToolFormat::fits`] a chat template meets is `auto`, so that the ones with
-/// distinctive tokens come first.
+/// The built-in formats. `auto` is the first whose [`ToolFormat::fits`] accepts the chat template,
+/// so formats with distinctive tokens come first.
 pub(super) const ALL: &[&dyn ToolFormat] = &[
     &harmony::FORMAT,
     &mistral::FORMAT,
@@ -50,7 +52,7 @@ fn code_call(tool: &str, code: &str) -> ToolCall {
     call(tool, json!({ "code": code }))
 }
 
-/// The program of such a call; other arguments are written as JSON, so that nothing is lost from sight.
+/// The program of such a call; other arguments are written as JSON.
 fn code_of(call: &ToolCall) -> String {
     match call.arguments.get("code") {
         Some(Value::String(code)) => code.clone(),
@@ -58,7 +60,7 @@ fn code_of(call: &ToolCall) -> String {
     }
 }
 
-/// Appends a call to an assistant's text, on a line of its own.
+/// Appends a call to an assistant's text, on a new line.
 fn on_a_line(mut text: String, call: &str) -> String {
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');

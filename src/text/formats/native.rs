@@ -1,29 +1,31 @@
-//! Calls that the chat template writes itself, from the `tool_calls` of a message, as the model's own training did.
+//! Calls rendered by the chat template from the `tool_calls` of a message, as in the model's own
+//! training.
 //!
-//! A reply is kept in messages as the text that was sampled; for the template it is taken apart into content, thinking
-//! and calls. How a template wants them (arguments as an object or as text, no content or an empty one) is learnt by
-//! asking it; where it prints no calls, they are written into the content instead.
+//! Messages keep a reply as the sampled text; for the template it is split into content, reasoning
+//! and calls. How a template expects them (arguments as an object or as text, no content or empty
+//! content) is found by rendering probes. If a template renders no calls, they are written into the
+//! content.
 
 use serde_json::{Map, Value, json};
 
 use crate::error::Result;
 use crate::mdp::{Message, Role, ToolCall};
 use crate::text::Template;
-use crate::text::format::{Reading, ToolFormat, Turn, read};
+use crate::text::format::{ReadOptions, ToolFormat, Turn, read};
 
-/// How a template takes calls.
+/// How a template expects calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::text) struct Native {
     /// Arguments are JSON text instead of an object.
     pub text_arguments: bool,
-    /// A message without content has `null` there instead of an empty string.
+    /// A message without content has `null` instead of an empty string.
     pub null_content: bool,
     /// Several calls in one message.
     pub many: bool,
 }
 
 impl Native {
-    /// Asks a template. `None` if it prints no calls that the format can read.
+    /// Probes a template. `None` if it renders no calls that the format can parse.
     pub(in crate::text) fn learn(template: &Template, format: &dyn ToolFormat) -> Option<Self> {
         let made = |count: usize| -> Vec<ToolCall> {
             let arguments = json!({"key": "value"});
@@ -37,7 +39,7 @@ impl Native {
             message["tool_calls"] = native.calls(&calls);
             let messages = json!([{"role": "user", "content": "u"}, message]);
             let text = template.render(&messages, None, false, &Map::new()).ok()?;
-            let reading = Reading { begun: false, code_tool: "python", tools: &[] };
+            let reading = ReadOptions { begun: false, code_tool: "python", tools: &[] };
             let reply = read(format.scan(reading), &text).ok()?;
             let same = reply.tool_calls.len() == count
                 && reply.tool_calls.iter().zip(&calls).all(|(a, b)| a.name == b.name && a.arguments == b.arguments);
@@ -45,7 +47,7 @@ impl Native {
         };
         let ways = [(false, false), (false, true), (true, false), (true, true)];
         let ways = ways.map(|(text_arguments, null_content)| Self { text_arguments, null_content, many: true });
-        // The shortest rendering has nothing in it twice.
+        // The shortest rendering repeats nothing.
         let (_, best) =
             ways.into_iter().filter_map(|way| Some((printed(way, 1)?, way))).min_by_key(|(length, _)| *length)?;
         Some(Self { many: printed(best, 2).is_some(), ..best })
@@ -70,22 +72,22 @@ impl Native {
     }
 }
 
-/// The id of a call that has none; nine letters, which is what Mistral's templates want.
+/// An id for a call without one; nine characters, as Mistral's templates require.
 fn id(number: usize) -> String {
     format!("call{:05}", (number + 1) % 100_000)
 }
 
-/// What the template of a renderer can do.
+/// What the template of a renderer supports.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::text) struct Ability {
-    /// It prints calls that it is given.
+    /// It renders calls.
     pub native: Option<Native>,
-    /// It prints results (role `tool`).
+    /// It renders results (role `tool`).
     pub results: bool,
 }
 
-/// The content, thinking and calls of an assistant's message as the template should print them; no calls where it
-/// can't, or where a call could not be read: then the text stays as it was written.
+/// Content, reasoning and calls of an assistant's message for the template. If the template can't
+/// render calls, or a call could not be parsed, there are no calls and the text stays as written.
 pub(in crate::text) fn take_apart(
     format: &dyn ToolFormat,
     message: &Message,
@@ -110,7 +112,7 @@ pub(in crate::text) fn take_apart(
     if !format.is_native() {
         return Ok(turn);
     }
-    let reading = Reading { begun: begun && turn.reasoning.is_none(), code_tool: "python", tools };
+    let reading = ReadOptions { begun: begun && turn.reasoning.is_none(), code_tool: "python", tools };
     let reply = read(format.scan(reading), &text)?;
     let shown = fits(&reply.tool_calls) && reply.errors.is_empty();
     if shown || format.hides_headers() {
@@ -123,8 +125,9 @@ pub(in crate::text) fn take_apart(
     Ok(turn)
 }
 
-/// A conversation's turns, one a message. Results answer the calls before them in order; those that answer none (the
-/// call could not be read, or the template has no place for results) are what the user says.
+/// The turns of a conversation, one per message. Results belong to the preceding calls in order;
+/// results without a call (it could not be parsed, or the template does not render results) are
+/// user messages.
 pub(in crate::text) fn turns(
     format: &dyn ToolFormat,
     messages: &[Message],
@@ -134,7 +137,7 @@ pub(in crate::text) fn turns(
 ) -> Result<Vec<Turn>> {
     let mut turns: Vec<Turn> = Vec::new();
     let mut seen = 0;
-    // Ids of calls that wait for a result; whether the last turn holds results that answer no call.
+    // Ids of calls without a result; whether the last turn holds results without a call.
     let mut waiting = std::collections::VecDeque::new();
     let mut stray = false;
     let mut rest = messages;

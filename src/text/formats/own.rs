@@ -1,7 +1,7 @@
-//! A format that a recipe defines: functions of the script ([`OwnFormat`]) behind [`ToolFormat`].
+//! A format defined by a recipe: [`OwnFormat`], functions of the script, as a [`ToolFormat`].
 //!
-//! The host splits thinking off the front. Text before the first of `starts` is content and is given out while it is
-//! sampled; `parse` sees the answer once the reply is over.
+//! The host splits off leading reasoning. Text before the first of `starts` is content and is
+//! streamed; `parse` receives the complete answer.
 
 use serde_json::Value;
 
@@ -9,53 +9,55 @@ use super::inside::Style;
 use super::on_a_line;
 use crate::error::{Error, Result};
 use crate::mdp::{Message, ToolCall};
-use crate::text::format::{Format, Reading, Reply, ToolFormat, read};
+use crate::text::format::{Format, ReadOptions, Reply, ToolFormat, read};
 use crate::text::stream::{CALLS, Scan, Step, THINK, Think, text_before};
 
-/// What a recipe says of a format besides its functions.
+/// The options of a recipe's format, apart from its functions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnOptions {
-    /// The name in recipes.
+    /// The name used in recipes.
     pub name: String,
-    /// Tells apart versions of the script.
+    /// Distinguishes versions of the script.
     pub version: String,
-    /// What a call may begin with. Text before it is content.
+    /// Strings that may start a call. Text before them is content.
     pub starts: Vec<String>,
     /// Strings that end a reply.
     pub stop: Vec<String>,
-    /// Results stand in the policy's own turn, behind a reply that ended with one of `stop`.
+    /// Results are in the policy's own turn, after a reply that ended with one of `stop`.
     pub same_turn: bool,
-    /// `<think>…</think>` in front is split off before `parse` sees the reply.
+    /// A leading `<think>…</think>` is removed before `parse`.
     pub thinking: bool,
-    /// There is a function `write`.
+    /// The function `write` exists.
     pub writes: bool,
 }
 
-/// The functions of a format that a recipe defines. Every error is of `Kind::Script` and names the line.
+/// The functions of a format defined by a recipe. Every error has `Kind::Script` and names the
+/// line.
 pub trait OwnFormat {
     fn options(&self) -> &OwnOptions;
 
-    /// The calls of a reply, in order; for one that could not be read, what is wrong with it, in words for the policy.
+    /// The calls of a reply in order; for one that could not be parsed, an error message for the
+    /// policy.
     fn parse(&self, text: &str, tools: &[Value]) -> Result<Vec<Result<ToolCall, String>>>;
 
     /// Calls as text.
     fn write(&self, calls: &[ToolCall]) -> Result<String>;
 
-    /// The text that shows results to the policy; `None` without such a function.
+    /// The text that shows results to the policy; `None` without the function.
     fn results(&self, results: &[Message]) -> Result<Option<String>>;
 
-    /// The text that describes the tools; `None` without such a function.
+    /// The text that describes the tools; `None` without the function.
     fn describe(&self, tools: &[Value]) -> Result<Option<String>>;
 }
 
 impl Format {
-    /// A format that a recipe defines.
+    /// A format defined by a recipe.
     pub fn of_recipe(format: impl OwnFormat + Send + Sync + 'static) -> Self {
         Self::own(std::sync::Arc::new(Own(format)))
     }
 }
 
-/// Reads a whole reply with a format that is not shared between threads.
+/// Parses a complete reply with a format that is not shared between threads.
 ///
 /// # Errors
 /// Those of `parse`.
@@ -74,8 +76,8 @@ impl<F: OwnFormat + Send + Sync> ToolFormat for Own<F> {
         &self.0.options().version
     }
 
-    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
-        Box::new(Reader::new(&self.0, reading.begun, reading.tools))
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(Reader::new(&self.0, options.begun, options.tools))
     }
 
     fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
@@ -126,7 +128,7 @@ impl<F: OwnFormat + Send + Sync> Style for Own<F> {
         Ok(self.0.results(results)?.unwrap_or_else(plain))
     }
 
-    /// Nothing says what in a text was a result: all of it is the policy's.
+    /// A recipe's format does not mark results, so all of the text counts as the policy's.
     fn split(&self, text: &str) -> Vec<(String, bool)> {
         vec![(text.to_owned(), true)]
     }
@@ -146,9 +148,9 @@ struct Reader<'a> {
     tools: &'a [Value],
     think: Option<Think<'a>>,
     starts: Vec<&'a str>,
-    /// The answer as far as it was given out as content.
+    /// The part of the answer that was streamed as content.
     answer: String,
-    /// What `parse` has said.
+    /// The result of `parse`.
     parsed: Option<Vec<Result<ToolCall, String>>>,
     failed: Option<Error>,
 }
@@ -161,7 +163,7 @@ impl<'a> Reader<'a> {
         Self { format, tools, think, starts, answer: String::new(), parsed: None, failed: None }
     }
 
-    /// Parses the answer that ends with `rest`; whether it has calls, or was meant to.
+    /// Parses the answer that ends with `rest`; returns whether it has calls or malformed calls.
     fn parse(&mut self, rest: &str) -> bool {
         let answer = format!("{}{rest}", self.answer);
         match self.format.parse(&answer, self.tools) {
@@ -228,7 +230,7 @@ mod tests {
     use crate::text::testing::renderer_of;
     use crate::text::{Event, Extension};
 
-    /// `<search>words</search>`, as Search-R1 has it (arXiv:2503.09516).
+    /// `<search>query</search>`, as in Search-R1 (arXiv:2503.09516).
     struct Search(OwnOptions);
 
     fn search(same_turn: bool) -> Format {
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_call_is_content() {
+    fn text_without_a_tool_call_is_content() {
         let read = |text: &str| search(false).read(text, false, "", &[]);
         let reply = read("a <search></search> b").unwrap();
         assert_eq!((reply.content.as_str(), reply.tool_calls.len()), ("a <search></search> b", 0));
@@ -313,12 +315,12 @@ mod tests {
         let text = |messages: &[Message]| renderer.prompt_text(messages, &tools).unwrap();
         let alone = text(&[Message::user("q")]);
         assert!(alone.starts_with("<|im_start|>system\n1 tools<|im_end|>\n<|im_start|>user\nq"), "{alone}");
-        let behind = text(&[Message::system("Be brief."), Message::user("q")]);
-        assert!(behind.starts_with("<|im_start|>system\nBe brief.\n\n1 tools<|im_end|>"), "{behind}");
+        let after = text(&[Message::system("Be brief."), Message::user("q")]);
+        assert!(after.starts_with("<|im_start|>system\nBe brief.\n\n1 tools<|im_end|>"), "{after}");
         assert!(!renderer.prompt_text(&[Message::user("q")], &[]).unwrap().contains("tools"));
     }
 
-    /// What a second prompt adds behind a reply.
+    /// The text that a second prompt appends to a reply.
     fn added(renderer: &crate::text::Renderer, reply: &str, ended: bool) -> String {
         let tools = [json!({ "type": "function" })];
         let shown = vec![Message::user("q")];
@@ -329,7 +331,7 @@ mod tests {
         let Extension::Appends(ids) = renderer.extend(&shown, &response, reply, &now, &tools).unwrap() else {
             return "rewritten".to_owned();
         };
-        // A prompt that is made anew says the same.
+        // A prompt rendered from scratch has the same text.
         let whole = renderer.prompt_text(&now, &tools).unwrap();
         let text = tokenizer.decode(&ids, false);
         assert!(whole.ends_with(&text), "{whole}");
@@ -337,14 +339,14 @@ mod tests {
     }
 
     #[test]
-    fn results_stand_where_the_format_says() {
+    fn results_are_in_the_turn_that_the_format_sets() {
         let answer = "<information>1; 2</information>";
         let other = renderer_of(search(false));
         let expected = format!("\n<|im_start|>user\n{answer}<|im_end|>\n<|im_start|>assistant\n");
         assert_eq!(added(&other, "<search>a</search>", true), expected);
         let same = renderer_of(search(true));
         assert_eq!(added(&same, "<search>a</search>", false), answer);
-        // The policy ended its turn: the results are what the user says.
+        // The policy ended its turn: the results are a user message.
         assert_eq!(added(&same, "<search>a", true), expected);
     }
 

@@ -1,5 +1,6 @@
-//! Pythonic calls (Llama 3.2 and 4, Gemma 3, OLMo 3): `[f(a=1), g(b='x')]`, a list of calls with named arguments.
-//! Llama 4 puts `<|python_start|>` and `<|python_end|>` around it, OLMo 3 writes a call a line in `<function_calls>`.
+//! Pythonic calls (Llama 3.2 and 4, Gemma 3, OLMo 3): `[f(a=1), g(b='x')]`, a list of calls with
+//! named arguments. Llama 4 adds `<|python_start|>` and `<|python_end|>`, OLMo 3 writes one call
+//! per line in `<function_calls>`.
 
 use serde_json::Value;
 
@@ -8,7 +9,7 @@ use super::on_a_line;
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
-use crate::text::format::{Reading, ToolFormat};
+use crate::text::format::{ReadOptions, ToolFormat};
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};
 
 const LIST: &str = "[";
@@ -28,11 +29,11 @@ impl ToolFormat for PythonicFormat {
     }
 
     fn fits(&self, template: &Template) -> bool {
-        ["func_name1(param", TAG, START].iter().any(|text| template.says(text))
+        ["func_name1(param", TAG, START].iter().any(|text| template.contains(text))
     }
 
-    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
-        Box::new(Pythonic::new(reading.begun))
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(Pythonic::new(options.begun))
     }
 
     fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
@@ -42,9 +43,9 @@ impl ToolFormat for PythonicFormat {
 
 struct Pythonic {
     think: Think<'static>,
-    /// Inside a list: what closes it.
+    /// Inside a list: its closing tag.
     closes: Option<&'static str>,
-    /// Nothing but white space and opening tags stood before.
+    /// Only white space and opening tags so far.
     front: bool,
 }
 
@@ -53,8 +54,8 @@ impl Pythonic {
         Self { think: Think::new(begun, THINK, &[START, TAG]), closes: None, front: true }
     }
 
-    /// Behind an opening bracket: whether a list of calls follows. In the middle of a text, `[f(x)]` is none: only
-    /// named arguments are calls there.
+    /// After an opening bracket: whether a list of calls follows. In the middle of a text `[f(x)]`
+    /// is not a list of calls: all arguments must be named.
     fn is_list(&self, inner: &str) -> Option<bool> {
         let inner = inner.trim_start();
         let end = inner.find(|letter: char| !letter.is_alphanumeric() && !"_.-".contains(letter))?;
@@ -67,8 +68,8 @@ impl Pythonic {
         }
         let arguments = arguments.trim_start();
         let end = arguments.find(|letter: char| !letter.is_alphanumeric() && letter != '_')?;
-        let behind = arguments[end..].trim_start();
-        match (end, behind.chars().next()?, behind.chars().nth(1)) {
+        let after = arguments[end..].trim_start();
+        match (end, after.chars().next()?, after.chars().nth(1)) {
             (0, ')', _) => Some(true),
             (0, ..) => Some(false),
             (_, '=', next) => next.map(|next| next != '='),
@@ -94,7 +95,7 @@ impl Pythonic {
             Err(Fault::Cut) if !done => Step::More,
             Err(Fault::Cut) => Step::Calls(rest.len(), vec![Err("it is cut off".to_owned())]),
             Err(Fault::Wrong(why)) => {
-                // The rest of the line is lost.
+                // Skips the rest of the line.
                 let Some(end) = inner.find('\n').or(done.then_some(inner.len())) else { return Step::More };
                 self.closes = None;
                 Step::Calls(gap + end, vec![Err(why)])
@@ -140,7 +141,7 @@ impl Scan for Pythonic {
     }
 }
 
-/// The text with calls behind it.
+/// Appends the calls to the text.
 fn write(text: String, calls: &[ToolCall]) -> String {
     let calls: Vec<String> = calls
         .iter()
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_calls_are_found() {
+    fn lists_of_pythonic_calls_are_parsed() {
         let reply = parse("I'll look: [f(a=1), g(b='x]')] as in [1] and [f(x)].");
         assert_eq!(reply.tool_calls, [call("f", json!({"a": 1})), call("g", json!({"b": "x]"}))]);
         assert_eq!((reply.content.as_str(), reply.errors.len()), ("I'll look:  as in [1] and [f(x)].", 0));
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_calls_are_told_in_words() {
+    fn malformed_tool_calls_give_error_messages() {
         for (text, error) in [
             ("[f(1)]", "every argument needs a name, as in `f(x=1)`"),
             ("[f(a=1", "it is cut off"),

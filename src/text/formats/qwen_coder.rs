@@ -1,5 +1,6 @@
-//! Qwen3-Coder: `<tool_call><function=NAME><parameter=KEY>\nVALUE\n</parameter></function></tool_call>`. Values are
-//! bare text; the tool's JSON schema says which of them are numbers, lists and so on.
+//! Qwen3-Coder:
+//! `<tool_call><function=NAME><parameter=KEY>\nVALUE\n</parameter></function></tool_call>`. Values
+//! are bare text; the tool's JSON schema gives their types.
 
 use serde_json::{Map, Value};
 
@@ -7,7 +8,7 @@ use super::{call, on_a_line};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
-use crate::text::format::{Reading, ToolFormat};
+use crate::text::format::{ReadOptions, ToolFormat};
 use crate::text::python;
 use crate::text::schema;
 use crate::text::stream::{Scan, Step, THINK, Think, find, text_before};
@@ -29,11 +30,11 @@ impl ToolFormat for QwenCoderFormat {
     }
 
     fn fits(&self, template: &Template) -> bool {
-        template.says(FUNCTION) && template.says(PARAMETER)
+        template.contains(FUNCTION) && template.contains(PARAMETER)
     }
 
-    fn scan<'a>(&'a self, reading: Reading<'a>) -> Box<dyn Scan + 'a> {
-        Box::new(QwenCoder::new(reading.begun, reading.tools))
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+        Box::new(QwenCoder::new(options.begun, options.tools))
     }
 
     fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
@@ -55,7 +56,7 @@ impl<'a> QwenCoder<'a> {
         Self { think: Think::new(begun, THINK, &[OPEN]), tools }
     }
 
-    /// A call from its first tag on; `None`: more text must tell.
+    /// Parses a call from its first tag on; `None`: more text is needed.
     fn read(&self, block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize)> {
         let wrapped = block.strip_prefix(OPEN);
         let inner = wrapped.unwrap_or(block).trim_start();
@@ -65,10 +66,10 @@ impl<'a> QwenCoder<'a> {
         }
         let next = |from: usize| find(&block[from..], &[CLOSE, OPEN]).map(|(at, tag)| (from + at, tag));
         let Some(body) = inner.strip_prefix(FUNCTION) else {
-            // Something else between the tags: on behind the closing one.
+            // Other text between the tags: continue after the closing tag.
             let end = next(start).map(|(at, tag)| if tag == CLOSE { at + CLOSE.len() } else { at });
             let end = end.or(done.then_some(block.len()))?;
-            return Some((Err(format!("expected {FUNCTION}NAME> behind {OPEN}")), end));
+            return Some((Err(format!("expected {FUNCTION}NAME> after {OPEN}")), end));
         };
         let from = start + FUNCTION.len();
         let Some((at, tag)) = find(body, &[FUNCTION_END, FUNCTION, OPEN, CLOSE]) else {
@@ -79,10 +80,10 @@ impl<'a> QwenCoder<'a> {
             return Some((Err(format!("{FUNCTION_END} is missing")), end));
         }
         let mut end = from + at + FUNCTION_END.len();
-        let behind = block[end..].trim_start();
-        if behind.starts_with(CLOSE) {
-            end = block.len() - behind.len() + CLOSE.len();
-        } else if CLOSE.starts_with(behind) && !done {
+        let after = block[end..].trim_start();
+        if after.starts_with(CLOSE) {
+            end = block.len() - after.len() + CLOSE.len();
+        } else if CLOSE.starts_with(after) && !done {
             return None;
         }
         Some((self.function(&body[..at]), end))
@@ -98,12 +99,12 @@ impl<'a> QwenCoder<'a> {
         let mut arguments = Map::new();
         while let Some(start) = rest.find(PARAMETER) {
             if !rest[..start].trim().is_empty() {
-                return Err(format!("something stands outside of {PARAMETER}KEY>…{PARAMETER_END}"));
+                return Err(format!("unexpected text outside of {PARAMETER}KEY>…{PARAMETER_END}"));
             }
             let inner = &rest[start + PARAMETER.len()..];
             let (key, value) = inner.split_once('>').ok_or_else(|| format!("{PARAMETER}KEY has no closing `>`"))?;
-            // A value that lacks its closing tag ends at the next parameter.
-            let (value, behind) = match find(value, &[PARAMETER_END, PARAMETER]) {
+            // A value without a closing tag ends at the next parameter.
+            let (value, after) = match find(value, &[PARAMETER_END, PARAMETER]) {
                 Some((at, PARAMETER_END)) => (&value[..at], &value[at + PARAMETER_END.len()..]),
                 Some((at, _)) => (&value[..at], &value[at..]),
                 None => (value, ""),
@@ -113,10 +114,10 @@ impl<'a> QwenCoder<'a> {
             let key = key.trim();
             let schema = schema::parameter(self.tools, name, key);
             arguments.insert(key.to_owned(), schema::from_text(schema, value));
-            rest = behind;
+            rest = after;
         }
         if !rest.trim().is_empty() {
-            return Err(format!("something stands outside of {PARAMETER}KEY>…{PARAMETER_END}"));
+            return Err(format!("unexpected text outside of {PARAMETER}KEY>…{PARAMETER_END}"));
         }
         Ok(call(name, Value::Object(arguments)))
     }
@@ -137,7 +138,7 @@ impl Scan for QwenCoder<'_> {
     }
 }
 
-/// The text with a call behind it.
+/// Appends a call to the text.
 fn write(text: String, call: &ToolCall) -> String {
     let mut out = format!("{OPEN}\n{FUNCTION}{}>\n", call.name);
     for (key, value) in call.arguments.as_object().into_iter().flatten() {
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_what_the_schema_says() {
+    fn argument_types_come_from_the_json_schema() {
         let reply = parse(
             "So: <tool_call>\n<function=f>\n<parameter=n>\n5\n</parameter>\n<parameter=s>\n5\n</parameter>\n\
              <parameter=l>\n[1]\n</parameter>\n<parameter=x>7</parameter>\n</function>\n</tool_call>",
@@ -173,14 +174,14 @@ mod tests {
     }
 
     #[test]
-    fn malformed_calls_are_told_in_words() {
+    fn malformed_tool_calls_give_error_messages() {
         for (block, error) in [
-            ("{\"name\": \"f\"}", "expected <function=NAME> behind <tool_call>"),
+            ("{\"name\": \"f\"}", "expected <function=NAME> after <tool_call>"),
             ("<function=f>\n<parameter=n>5</parameter>", "</function> is missing"),
             ("<function=f\n</function>", "<function=NAME has no closing `>`"),
             ("<function=f\n<parameter=n>5</parameter></function>", "<function=NAME> has no name or no closing `>`"),
             ("<function=></function>", "<function=NAME> has no name or no closing `>`"),
-            ("<function=f>n=5</function>", "something stands outside of <parameter=KEY>…</parameter>"),
+            ("<function=f>n=5</function>", "unexpected text outside of <parameter=KEY>…</parameter>"),
             ("<function=f><parameter=n</function>", "<parameter=KEY has no closing `>`"),
         ] {
             let good = "<tool_call><function=ok></function></tool_call>";

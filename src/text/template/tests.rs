@@ -1,4 +1,4 @@
-//! Chat templates: what they print, and what becomes of hostile ones.
+//! Tests of chat templates: renderings, and hostile templates.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 use std::collections::{BTreeMap, HashMap};
@@ -18,7 +18,7 @@ fn render(source: &str, context: &Value) -> Result<String> {
 }
 
 #[test]
-fn jinja_as_transformers_has_it() {
+fn jinja_renders_as_in_transformers() {
     for (source, expected) in [
         ("{{ messages[0].x | tojson }}", r#"{"b": 1.0, "a": ["<é>"]}"#),
         ("{{ messages[0].x | tojson(indent=1) }}", "{\n \"b\": 1.0,\n \"a\": [\n  \"<é>\"\n ]\n}"),
@@ -44,7 +44,7 @@ fn jinja_as_transformers_has_it() {
 }
 
 #[test]
-fn failures_name_their_line() {
+fn template_errors_name_the_line() {
     let context = json!({"messages": []});
     let error = render("a\n{% if %}", &context).unwrap_err();
     assert_eq!((error.kind, error.place.as_deref()), (Kind::Model, Some("t.jinja:2")));
@@ -54,9 +54,9 @@ fn failures_name_their_line() {
     assert_eq!((error.kind, error.place.as_deref()), (Kind::Script, Some("t.jinja:1")));
 }
 
-/// What a stranger's template may try.
+/// Attacks of untrusted templates.
 #[test]
-fn hostile_templates_end() {
+fn hostile_templates_are_stopped() {
     let many = |text: &str, count: usize| text.repeat(count);
     let context = json!({"messages": []});
     for source in [
@@ -110,9 +110,9 @@ fn hostile_templates_end() {
     }
 }
 
-/// One call that would make gigabytes of little is refused before it makes them.
+/// A single call that would allocate gigabytes is refused before it runs.
 #[test]
-fn no_filter_makes_more_than_a_rendering_may_have() {
+fn filter_results_are_limited_in_size() {
     const BIG: &str = "{% set big = 'x' * 1000000 %}{% set many = [big] * 10000 %}";
     for expression in [
         "big | replace('x', big)",
@@ -143,33 +143,33 @@ fn no_filter_makes_more_than_a_rendering_may_have() {
         assert!(error.message.contains("it makes a text or list of more than"), "{expression}: {error}");
         assert!(resident() < before + 1500, "{expression} took {} MiB", resident() - before);
     }
-    // What a template does in earnest is far below.
+    // Real templates stay far below the limits.
     let fine = "{{ (['a'] * 1000) | join(', ') | replace('a', 'bb') | length }}{% for c in 'abc' * 1000 %}{% endfor %}";
     assert_eq!(render(fine, &json!({"messages": []})).unwrap(), "3998");
 }
 
-/// The most MiB that this process has had; 0 where it is not known.
+/// Peak memory of this process in MiB; 0 if unknown.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok()).map_or(0, |kib| kib >> 10)
 }
 
-/// Long instructions, of which there may be many.
+/// Instructions that take long, repeated.
 #[test]
 fn a_template_that_takes_too_long_is_stopped() {
     let longest = "{% for a in range(99999) %}{% if range(99999) | list | sort %}{% endif %}{% endfor %}";
     let template = Template::new(longest, None, "t.jinja", "", "").unwrap().to_learn_from();
     let render = || template.render(&json!([]), None, false, &Map::new()).unwrap_err().message;
     assert!(render().contains("it takes too long"), "{}", render());
-    // What is learnt from is not tried again.
+    // After a probe that took too long no other is tried.
     assert!(render().contains("others took too much"));
 }
 
 proptest::proptest! {
-    /// Whatever a template says, it renders or names its line.
+    /// Any template renders or fails with its line.
     #[test]
-    fn any_template_is_rendered_or_refused(
+    fn any_template_renders_or_gives_an_error(
         bits in proptest::collection::vec(proptest::sample::select(vec![
             "{{", "}}", "{%", "%}", "{#", "#}", " for m in messages ", " endfor ", " if ", " elif ", " else ", " endif ",
             " set x = ", " set ns.x = ", "namespace()", " generation ", " endgeneration ", " macro f(a) ", " endmacro ", "f(1)",
@@ -187,10 +187,10 @@ proptest::proptest! {
     }
 }
 
-/// Cases of huggingface.js that transformers renders alike. Prints how many agree.
+/// Cases of huggingface.js that transformers renders in the same way. Prints how many agree.
 #[test]
 #[ignore = "needs the reference data: just test-data"]
-fn cases_of_other_engines_agree() {
+fn huggingface_js_template_cases_agree() {
     let dir = reference_data("chat-templates");
     for (file, input) in [("huggingface_js_e2e.jsonl", "data"), ("huggingface_js_language.jsonl", "context")] {
         let (mut good, mut wrong) = (0, Vec::new());
@@ -254,7 +254,7 @@ fn real_templates_render_as_recorded() {
             (Err(error), false) if row["error"] == "TemplateError" => {
                 error.message.contains(row["message"].as_str().unwrap())
             }
-            // What fails in Python for another reason (iterating None) is no use to anybody; it may render here.
+            // A case that fails in Python for another reason (iterating None) may render here.
             (_, false) => row["error"] != "TemplateError",
             _ => false,
         };

@@ -1,4 +1,4 @@
-//! One call: the command goes out, what is printed and the report come in, until something ends it.
+//! One call: sends the command, then reads output and report until the call ends.
 
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -12,19 +12,19 @@ use super::server::{Child, Exit};
 use crate::tools::Output;
 use crate::tools::capture::Capture;
 
-/// Printed bytes after which a program is stopped, because it will not end by itself.
+/// Printed bytes after which a program is stopped as endless.
 const ENDLESS: u64 = 16 << 20;
 
-/// How long a killed child may take to disappear.
+/// Time for a killed child to disappear.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How often the size of the scratch directory is looked at.
+/// Interval at which the size of the scratch directory is checked.
 const DISK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Exit code of a driver that can't go on.
+/// Exit code of a driver that can't continue.
 const DAMAGED: i32 = 125;
 
-/// Why the host stopped listening.
+/// Why the host stopped reading.
 #[derive(Debug)]
 enum End {
     Report(Report),
@@ -36,21 +36,22 @@ enum End {
     ServerDied,
 }
 
-/// What to run, and how.
+/// A program and its options.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call<'a> {
     pub code: &'a str,
     pub prelude: &'a str,
     /// Wall time in seconds.
     pub timeout: f64,
-    /// In a session, tells that it was ended; otherwise it is the child's only program.
+    /// For a session: notified when it is ended. `None`: the child's only program.
     pub session: Option<&'a Notify>,
 }
 
-/// Runs one program in a child. The output and whether the child can run another; nothing if the server died.
+/// Runs one program in a child. Returns the output and whether the child can run another; `None` if
+/// the server died.
 ///
 /// # Errors
-/// The system gives no random bytes.
+/// The system returns no random bytes.
 pub(super) async fn exchange(
     child: &mut Child,
     options: &PythonOptions,
@@ -58,7 +59,7 @@ pub(super) async fn exchange(
 ) -> std::io::Result<Option<(Output, bool)>> {
     let start = Instant::now();
     let mut capture = Capture::new(options.output_bytes);
-    let end = listen(child, options, call, nonce()?, &mut capture).await;
+    let end = read_until_end(child, options, call, nonce()?, &mut capture).await;
     let seconds = start.elapsed().as_secs_f64();
     if matches!(end, End::TimedOut | End::Endless | End::SessionEnded) {
         child.process.signal(libc::SIGKILL);
@@ -72,14 +73,14 @@ pub(super) async fn exchange(
     Ok(conclude(end, &capture, options, seconds).map(|output| (output, alive)))
 }
 
-/// 16 bytes that no program can guess.
+/// 16 random bytes that programs can't guess.
 fn nonce() -> std::io::Result<Nonce> {
     let mut nonce = Nonce::default();
     std::fs::File::open("/dev/urandom")?.read_exact(&mut nonce)?;
     Ok(nonce)
 }
 
-async fn listen(
+async fn read_until_end(
     child: &mut Child,
     options: &PythonOptions,
     call: Call<'_>,
@@ -106,7 +107,7 @@ async fn listen(
     let endless = ENDLESS.max(64 * options.output_bytes as u64);
     loop {
         tokio::select! {
-            // A child that reads no more is about to exit or to run out of time.
+            // A child that stops reading is about to exit or to reach its time limit.
             _ = &mut write, if writing => writing = false,
             result = out.read(&mut printed), if printing => match result {
                 Ok(size) if size > 0 => {
@@ -123,7 +124,7 @@ async fn listen(
                     Ok(Some(report)) => return End::Report(report),
                     Err(Malformed) => return End::Malformed,
                 },
-                // The program has shut the pipe: only its exit tells more.
+                // The program has closed the pipe: only its exit status is left.
                 _ => reporting = false,
             },
             result = &mut *exit => {
@@ -144,7 +145,7 @@ async fn listen(
     }
 }
 
-/// Takes what is still in the pipe, at most as much as a pipe holds.
+/// Reads what is still in the pipe, at most the capacity of a pipe.
 fn drain(child: &Child, capture: &mut Capture) {
     let mut buffer = vec![0; 1 << 16];
     let mut left: usize = 1 << 20;
@@ -170,9 +171,9 @@ fn conclude(end: End, capture: &Capture, options: &PythonOptions, seconds: f64) 
         End::Report(Report::Ready | Report::Unconfined(_)) | End::Malformed | End::Exit(Exit::Code(DAMAGED)) => {
             "SystemError: the program has damaged its interpreter".to_owned()
         }
-        // As good as a crash: what stood behind it, such as tests, has not run.
+        // Counts as a crash: later code, such as tests, has not run.
         End::Exit(Exit::Code(0)) => "SystemExit: the program ended its own process".to_owned(),
-        // The second is the limit on CPU time.
+        // The second is the CPU time limit.
         End::TimedOut | End::Exit(Exit::Signal(libc::SIGXCPU)) => {
             timed_out = true;
             format!("TimeoutError: the program ran longer than {} s", options.timeout)

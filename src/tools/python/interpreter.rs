@@ -1,4 +1,4 @@
-//! Finding the interpreter and what it needs to read.
+//! Finds the interpreter and the files it needs.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -12,46 +12,48 @@ use serde::Deserialize;
 use super::PythonOptions;
 use crate::error::{Error, Kind, Result};
 
-/// A CPython, past all shims, links and virtual environments.
+/// A CPython installation, with shims, links and virtual environments resolved.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Interpreter {
     pub executable: PathBuf,
     version: (u32, u32, u32),
     implementation: String,
-    /// Directories whose contents it reads: the standard library's own, time zones, site-packages if wanted.
+    /// Directories it reads: the standard library, time zones, and site-packages if enabled.
     pub read: Vec<PathBuf>,
-    /// Directories that imports look through.
+    /// Directories that imports search.
     pub list: Vec<PathBuf>,
-    /// `sys.path` for the server.
+    /// `sys.path` of the server.
     pub path: Vec<String>,
     problem: Option<String>,
 }
 
 impl Interpreter {
-    /// Asks the configured interpreter, or `python3` on the PATH. The answer is kept, since asking takes a while.
+    /// Queries the configured interpreter, or `python3` on the PATH. The result is cached, since
+    /// the query is slow.
     pub(super) fn find(options: &PythonOptions) -> Result<Self> {
         type Key = (PathBuf, bool, Vec<String>);
-        static KNOWN: Mutex<Option<HashMap<Key, Interpreter>>> = Mutex::new(None);
+        static CACHE: Mutex<Option<HashMap<Key, Interpreter>>> = Mutex::new(None);
         let name = if options.interpreter.as_os_str().is_empty() { Path::new("python3") } else { &options.interpreter };
         let key = (name.to_path_buf(), options.site_packages, options.preload.clone());
-        let mut known = KNOWN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut known = CACHE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let known = known.get_or_insert_default();
         if let Some(found) = known.get(&key) {
             return Ok(found.clone());
         }
-        let found = ask(name, options)?;
+        let found = describe(name, options)?;
         known.insert(key, found.clone());
         Ok(found)
     }
 }
 
-/// How long an interpreter may take to describe itself: it imports every module of its library, and what is preloaded.
-const PATIENCE: Duration = Duration::from_mins(2);
+/// Time for an interpreter to describe itself: it imports every module of its library and the
+/// preloaded ones.
+const DESCRIBE_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Runs a command to its end, or kills it.
 fn output_within(command: &mut Command, limit: Duration) -> io::Result<Output> {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    // Read beside each other: a full pipe would stop the process.
+    // Both pipes are read concurrently: a full pipe would block the process.
     let read = |pipe: Option<Box<dyn Read + Send>>| {
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
@@ -68,7 +70,7 @@ fn output_within(command: &mut Command, limit: Duration) -> io::Result<Output> {
         if Instant::now() > end {
             child.kill()?;
             child.wait()?;
-            // The threads are left: a process that it started may hold the pipes.
+            // The threads are not joined: a child of the process may hold the pipes.
             let why = format!("it gave no answer within {} s", limit.as_secs_f64());
             return Err(io::Error::new(io::ErrorKind::TimedOut, why));
         }
@@ -80,7 +82,7 @@ fn output_within(command: &mut Command, limit: Duration) -> io::Result<Output> {
     Ok(Output { status, stdout: joined(stdout)?, stderr: joined(stderr)? })
 }
 
-fn ask(name: &Path, options: &PythonOptions) -> Result<Interpreter> {
+fn describe(name: &Path, options: &PythonOptions) -> Result<Interpreter> {
     let fail = |message: String| Error::new(Kind::Tool, message).at_path(name);
     let question = serde_json::json!([options.preload, options.site_packages]).to_string();
     let mut command = Command::new(name);
@@ -89,24 +91,24 @@ fn ask(name: &Path, options: &PythonOptions) -> Result<Interpreter> {
         command.arg("-S");
     }
     command.args(["-c", include_str!("inspect.py"), &question]).stdin(Stdio::null());
-    // Nothing of the caller's Python set-up; PATH and HOME are what version managers look at.
+    // Clears the caller's Python settings; version managers read PATH and HOME.
     for (variable, _) in std::env::vars_os() {
         if variable.to_string_lossy().starts_with("PYTHON") && variable != "PYTHONHOME" {
             command.env_remove(variable);
         }
     }
-    let output = output_within(&mut command, PATIENCE).map_err(|error| {
+    let output = output_within(&mut command, DESCRIBE_TIMEOUT).map_err(|error| {
         fail(format!("can't run the Python interpreter: {error}"))
             .hint("install python3 (3.8 or later), or name one with the tool's `interpreter` option; the rhai tool needs none")
     })?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
-        let last = stderr.trim().lines().last().unwrap_or("it said nothing").to_owned();
+        let last = stderr.trim().lines().last().unwrap_or("no message").to_owned();
         return Err(fail(format!("the Python interpreter failed: {last}"))
             .hint("python3 3.8 or later with the ctypes module is needed; name another with `interpreter`"));
     }
     let found: Interpreter = serde_json::from_slice(&output.stdout)
-        .map_err(|_| fail("the Python interpreter gave an answer that makes no sense".to_owned()))?;
+        .map_err(|_| fail("the Python interpreter returned an invalid description".to_owned()))?;
     if found.implementation != "cpython" || found.version < (3, 8, 0) {
         let (major, minor, patch) = found.version;
         return Err(fail(format!(
@@ -128,13 +130,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interpreter_that_never_answers_is_given_up() {
+    fn an_interpreter_that_does_not_respond_times_out() {
         let started = Instant::now();
         let error = output_within(Command::new("sleep").arg("60"), Duration::from_millis(200)).unwrap_err();
         assert_eq!(error.to_string(), "it gave no answer within 0.2 s");
         assert!(started.elapsed() < Duration::from_secs(30));
         let output =
-            output_within(Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"]), PATIENCE).unwrap();
+            output_within(Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"]), DESCRIBE_TIMEOUT).unwrap();
         assert_eq!(
             (output.stdout, output.stderr, output.status.code()),
             (b"out\n".to_vec(), b"err\n".to_vec(), Some(3))

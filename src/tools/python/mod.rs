@@ -1,11 +1,12 @@
-//! Python programs in confined CPython processes, about a millisecond a call.
+//! Runs Python programs in confined CPython processes; a call takes about a millisecond.
 //!
-//! One warm *server* interpreter (`driver.py`, confined by `sandbox`) has the common
-//! modules imported and does nothing but fork. Each call gets a forked child that confines itself further, reads
-//! the program from a pipe of its own, runs it, and is killed. The host (`pool`) reads what the child prints,
-//! counts time and bytes, and decides what the caller sees. The server never sees a program or its output, so a
-//! child has inherited nothing of other calls. A child holds its own three pipes and nothing else. A report carries a
-//! nonce, so that neither a write to the report pipe nor an early end of the process passes for success (`protocol`).
+//! A *server* interpreter (`driver.py`, confined by `sandbox`) has the common modules imported and
+//! only forks. Each call gets a forked child that confines itself further, reads the program from
+//! its own pipe, runs it, and is killed. The host (`pool`) reads the output, measures time and
+//! bytes, and decides what the caller receives. The server never receives a program or its output,
+//! so a child inherits nothing from other calls. A child has only its own three pipes. A report
+//! carries a nonce, so that neither a write to the report pipe nor an early exit counts as success
+//! (`protocol`).
 
 #[cfg(target_os = "linux")]
 mod call;
@@ -33,30 +34,33 @@ use crate::error::{Error, Kind, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PythonOptions {
-    /// Wall time of one call in seconds; CPU time is limited to the same, rounded up.
+    /// Wall time of one call in seconds; CPU time has the same limit, rounded up.
     pub timeout: f64,
     /// Address space of a program, MiB. The interpreter itself takes about 40.
     pub memory_mb: u64,
-    /// Printed bytes that are kept; of more, the beginning and the end are shown.
+    /// Printed bytes that are kept; of longer output the start and the end.
     pub output_bytes: usize,
     /// Programs that run at once; 0 is the number of cores.
     pub pool: usize,
-    /// Bytes that a program may keep in its scratch directory (also the largest file), MiB; 0 forbids writing.
+    /// Size of a program's scratch directory and of its largest file, MiB; 0 forbids writing.
     pub disk_mb: u64,
-    /// Sessions that may be open at once.
+    /// Maximum number of open sessions.
     pub max_sessions: usize,
     /// Seconds after which an unused session is ended.
     pub session_idle: f64,
-    /// The interpreter to run; `python3` on the PATH when empty.
+    /// The interpreter to run; `python3` on the PATH if empty.
     pub interpreter: PathBuf,
-    /// Lets programs import what is installed for the interpreter (numpy, sympy), not only the standard library.
+    /// Allows imports of the interpreter's installed packages (numpy, sympy), not only of the
+    /// standard library.
     pub site_packages: bool,
-    /// Modules to import before the first call, besides the common ones of the standard library.
+    /// Modules to import before the first call, in addition to the common ones of the standard
+    /// library.
     pub preload: Vec<String>,
-    /// How an error is shown.
+    /// The format of errors.
     pub traceback: Traceback,
-    /// Adds namespaces to the sandbox where the system allows them: what is forbidden is then also invisible, and
-    /// the scratch directory is in memory. Without them landlock, seccomp and limits do the work.
+    /// Adds namespaces to the sandbox if the system allows them: forbidden files are then also
+    /// invisible, and the scratch directory is in memory. Without them landlock, seccomp and limits
+    /// confine programs.
     pub namespaces: bool,
 }
 
@@ -79,7 +83,7 @@ impl Default for PythonOptions {
     }
 }
 
-/// How an error is shown.
+/// The format of errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Traceback {
@@ -126,8 +130,8 @@ fn is_module_name(name: &str) -> bool {
     })
 }
 
-/// Sandboxed Python interpreters. Cheap to clone; clones share the interpreters and their limits. The interpreters
-/// end when the last clone is dropped.
+/// Sandboxed Python interpreters. Cheap to clone; clones share the interpreters and their limits.
+/// The interpreters end when the last clone is dropped.
 ///
 /// Futures may be awaited on any runtime, and dropping one stops its program.
 #[derive(Clone, Debug)]
@@ -140,11 +144,12 @@ pub struct Python {
 
 #[cfg(target_os = "linux")]
 impl Python {
-    /// Starts the server and proves, by running hostile probes, that files, processes and the network are out of
-    /// reach. Takes a few hundred milliseconds; blocks.
+    /// Starts the server and checks with hostile programs that files, processes and the network
+    /// can't be reached. Takes a few hundred milliseconds; blocks.
     ///
     /// # Errors
-    /// [`Kind::Tool`] if there is no usable Python or the sandbox can't be set up. Nothing ever runs unconfined.
+    /// [`Kind::Tool`] if there is no usable Python or the sandbox can't be set up. Nothing runs
+    /// unconfined.
     pub fn new(options: PythonOptions) -> Result<Self> {
         options.check()?;
         let pool = pool::Pool::start(options)?;
@@ -153,21 +158,23 @@ impl Python {
 
     /// Runs `prelude`, then `code`, in one namespace of a fresh interpreter.
     ///
-    /// What the prelude prints is discarded; an error in it is reported as `prelude: …`. Line numbers are those of
-    /// `code`. Standard input is empty, `random` starts from seed 0, hashes are the same every time. As in a
-    /// notebook, the value of a last expression is shown if nothing was printed.
+    /// Output of the prelude is discarded; an error in it is reported as `prelude: …`. Line numbers
+    /// are those of `code`. Standard input is empty, `random` has seed 0, hashes are deterministic.
+    /// As in a notebook, the value of a last expression is shown if nothing was printed.
     ///
     /// # Errors
-    /// [`Kind::Tool`] if the tool could not run the program: no process, no confinement, an interpreter that was
-    /// killed from outside. What the program does is never an error.
+    /// [`Kind::Tool`] if the tool could not run the program: no process, no confinement, or an
+    /// interpreter that was killed from outside. A failing program is not an error.
     pub async fn run(&self, code: &str, prelude: &str) -> Result<Output> {
         self.pool.run(None, code, prelude).await
     }
 
-    /// Like [`Python::run`], but names, imports and files stay for the next call with the same `session`.
+    /// Like [`Python::run`], but names, imports and files stay for the next call with the same
+    /// `session`.
     ///
-    /// Calls of one session wait for each other. A session whose program is stopped, crashes or exits starts afresh
-    /// at the next call, as does one that was not used for [`PythonOptions::session_idle`] seconds.
+    /// Calls of one session run one after the other. A session whose program is stopped, crashes or
+    /// exits is reset at the next call, as is one that was not used for
+    /// [`PythonOptions::session_idle`] seconds.
     ///
     /// # Errors
     /// As [`Python::run`]; also if [`PythonOptions::max_sessions`] are open.
@@ -175,7 +182,7 @@ impl Python {
         self.pool.run(Some(session), code, prelude).await
     }
 
-    /// Ends a session and whatever runs in it. Does nothing if there is none.
+    /// Ends a session and its running program. Does nothing if there is none.
     pub fn end_session(&self, session: u64) {
         self.pool.end_session(session);
     }
@@ -184,7 +191,7 @@ impl Python {
 #[cfg(not(target_os = "linux"))]
 #[allow(clippy::unused_async)]
 impl Python {
-    /// Refuses: the sandbox is made of Linux's own means.
+    /// Fails: the sandbox needs Linux.
     ///
     /// # Errors
     /// Always, with [`Kind::Tool`].

@@ -1,8 +1,8 @@
-//! Runs calls: waits for a place, hands the program to a child, collects what it prints, and puts an end to it.
+//! Runs calls: waits for a free child, sends the program, collects the output, and ends the child.
 //!
-//! Everything happens on one thread with a runtime of its own, so that callers may await on any runtime. A child
-//! takes a millisecond or two to fork, so a few wait ready-made. If the server dies, the next call starts another,
-//! and a program that was lost with it is run once more.
+//! Everything runs on one thread with its own runtime, so that callers may await on any runtime. A
+//! fork takes a millisecond or two, so a few children are kept ready. If the server dies, the next
+//! call starts another one, and a program that was lost with it is run once more.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -25,7 +25,7 @@ enum Job {
     End(u64),
 }
 
-/// The handle that callers hold.
+/// The handle of callers.
 #[derive(Debug)]
 pub(super) struct Pool {
     jobs: Option<mpsc::UnboundedSender<Job>>,
@@ -73,19 +73,19 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         drop(self.jobs.take());
-        // No process and no directory is left behind.
+        // No process or directory is left over.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-/// The error for a program that could not be run through no fault of its own.
+/// The error for a program that could not be run for external reasons.
 fn fault(why: impl std::fmt::Display) -> Error {
     Error::new(Kind::Tool, format!("the Python tool failed: {why}"))
 }
 
-/// The thread.
+/// The main loop of the thread.
 fn serve(
     options: PythonOptions,
     interpreter: Interpreter,
@@ -130,13 +130,13 @@ async fn answer(
 ) {
     let output = tokio::select! {
         output = host.run_or_session(session, &code, &prelude) => output,
-        // The caller has dropped its future, so this drops the child and with it the process.
+        // The caller has dropped its future, so this drops the child and ends its process.
         () = reply.closed() => return,
     };
     let _ = reply.send(output);
 }
 
-/// Ends sessions that nobody has used for long.
+/// Ends sessions that have been unused for too long.
 async fn sweep(host: Rc<Host>) {
     let idle = Duration::from_secs_f64(host.options.session_idle);
     loop {
@@ -147,10 +147,10 @@ async fn sweep(host: Rc<Host>) {
     }
 }
 
-/// Children that are kept ready.
+/// Number of children that are kept ready.
 pub(super) const SPARES: usize = 4;
 
-/// What the thread holds.
+/// The state of the thread.
 #[derive(Debug)]
 pub(super) struct Host {
     options: PythonOptions,
@@ -158,9 +158,9 @@ pub(super) struct Host {
     /// Programs that run at once.
     pool: usize,
     places: Semaphore,
-    /// What the first server was started in.
+    /// The namespaces of the first server.
     namespaces: Cell<Option<Namespaces>>,
-    /// Children that are kept ready.
+    /// Number of children that are kept ready.
     spare_target: usize,
     server: Mutex<Option<Server>>,
     spares: RefCell<VecDeque<Child>>,
@@ -220,7 +220,7 @@ impl Host {
         Err(fault(format!("no interpreter could be confined: {problem}")))
     }
 
-    /// Starts a server in the best namespaces that the system allows; the first start finds out which.
+    /// Starts a server with the best namespaces that the system allows; the first start finds them.
     async fn start_server(&self) -> Result<Server> {
         let known = self.namespaces.get().map(|known| vec![known]);
         let candidates = known.unwrap_or_else(|| {
@@ -249,7 +249,7 @@ impl Host {
         }
     }
 
-    /// Runs a program in a child of its own.
+    /// Runs a program in its own child.
     ///
     /// # Errors
     /// [`Kind::Tool`] if the tool could not run it.
@@ -270,7 +270,7 @@ impl Host {
             Some(session) => session,
             None if self.sessions.borrow().len() >= self.options.max_sessions => {
                 let limit = self.options.max_sessions;
-                return Err(fault(format!("{limit} sessions are open, which is its limit"))
+                return Err(fault(format!("{limit} sessions are open, the maximum"))
                     .hint("raise max_sessions of r1.tools.python, or lower rollout.concurrency"));
             }
             None => {
@@ -296,7 +296,7 @@ impl Host {
             return Err(fault("the interpreter was killed from outside, and with it the session"));
         };
         if alive {
-            // Threads that the program left behind get no time between calls.
+            // Threads that a program left running are stopped between calls.
             child.process.signal(libc::SIGSTOP);
             *slot = Some(child);
         }

@@ -1,4 +1,4 @@
-//! Proof that the sandbox holds, before the first call: programs that try to get out.
+//! Tests the sandbox before the first call with programs that try to escape.
 
 use std::io::Write;
 
@@ -6,10 +6,10 @@ use super::call::Call;
 use super::pool::Host;
 use crate::error::{Error, Kind, Result};
 
-/// Seconds; enough for a machine that is busy with something else.
+/// Seconds; enough for a busy machine.
 const TIMEOUT: f64 = 60.0;
 
-/// Tries what must fail; prints what did not.
+/// Attempts that must fail; prints those that succeeded.
 const ATTACKS: &str = r"
 import os, socket
 
@@ -36,7 +36,7 @@ attempt('the network can be reached over IPv6', lambda: socket.socket(socket.AF_
 attempt('local sockets can be reached', lambda: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
 ";
 
-/// Does what must work.
+/// Operations that must succeed.
 const WORK: &str = r"
 import decimal, threading, json
 if writable:
@@ -51,7 +51,7 @@ thread.join()
 /// Runs both.
 ///
 /// # Errors
-/// [`Kind::Tool`] with what got through or what did not work.
+/// [`Kind::Tool`] with the attack that succeeded or the operation that failed.
 pub(super) async fn probe(host: &Host) -> Result<()> {
     let canary = tempfile::NamedTempFile::new()
         .and_then(|mut file| file.write_all(b"secret").map(|()| file))
@@ -78,8 +78,8 @@ pub(super) async fn probe(host: &Host) -> Result<()> {
     Ok(())
 }
 
-fn unusable(said: &str) -> Error {
-    let last = said.lines().last().unwrap_or("nothing was printed");
+fn unusable(output: &str) -> Error {
+    let last = output.lines().last().unwrap_or("nothing was printed");
     Error::new(Kind::Tool, format!("Python does not work inside the sandbox: {last}"))
         .hint("raise memory_mb if it is low, or name another interpreter with `interpreter`")
 }

@@ -1,17 +1,18 @@
-//! What crosses the pipes between host and a child: bytes in, bytes out, nothing trusted.
+//! The binary protocol on the pipes between host and child. The host does not trust the child.
 //!
-//! Host to child, one *command* per call: `u8 mode, u32 prelude length, u32 code length, prelude, code, nonce` (little
-//! endian, UTF-8); mode is `O` for a child's only program, `S` for one of a session.
-//! Child to host, one *report* per call: `u8 kind, u32 length, nonce, text`. The nonce is random. The driver reads it
-//! from the command pipe only after the program has ended, so a program that writes to the report pipe, or ends its
-//! process, does not produce a valid report. It is no protection against a program that takes the driver's place
-//! (reads the nonce from the pipe itself): programs share a process with the driver. The decoder accepts any bytes, in
-//! any pieces, and keeps at most [`MAX_REPORT`] of them.
+//! Host to child, one *command* per call: `u8 mode, u32 prelude length, u32 code length, prelude,
+//! code, nonce` (little endian, UTF-8); mode is `O` for a child's only program, `S` for one of a
+//! session. Child to host, one *report* per call: `u8 kind, u32 length, nonce, text`. The nonce is
+//! random. The driver reads it from the command pipe only after the program has ended, so a program
+//! that writes to the report pipe, or ends its process, does not produce a valid report. It does
+//! not protect against a program that replaces the driver (reads the nonce from the pipe itself):
+//! programs share a process with the driver. The decoder accepts any bytes, in any pieces, and
+//! keeps at most [`MAX_REPORT`] of them.
 
-/// Longest text of a report; the driver cuts its own at the same length.
+/// Maximum length of a report's text; the driver truncates at the same length.
 pub(super) const MAX_REPORT: usize = 1 << 20;
 
-/// Longest program or prelude.
+/// Maximum length of a program or prelude.
 pub(super) const MAX_CODE: usize = 8 << 20;
 
 /// Authenticates a report.
@@ -19,39 +20,40 @@ pub(super) type Nonce = [u8; 16];
 
 const HEADER: usize = 5 + size_of::<Nonce>();
 
-/// How a program ended, in the words of its own process.
+/// How a program ended, as reported by its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Report {
     /// The child has confined itself and waits for a command.
     Ready,
-    /// Without error; the text of the last expression's value, empty if there is none.
+    /// No error; the text of the last expression's value, empty if there is none.
     Done(String),
-    /// With an error, as it is to be shown.
+    /// An error, formatted for the policy.
     Error(String),
-    /// The confinement could not be completed; the program was not run.
+    /// The confinement failed; the program was not run.
     Unconfined(String),
 }
 
-/// A report that no driver would write.
+/// An invalid report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// Puts a report together from the pieces that a pipe gives.
+/// Assembles a report from the pieces read from a pipe.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     bytes: Vec<u8>,
-    /// Of the command that was sent; before the first one there is none, and the child reports that it is ready.
+    /// The nonce of the current command; `None` before the first, when the child reports that it is
+    /// ready.
     nonce: Option<Nonce>,
 }
 
 impl Decoder {
-    /// From here on only a report on the command with this nonce counts. What came before is dropped.
+    /// From now on only a report with this nonce counts. Earlier bytes are dropped.
     pub(super) fn expect(&mut self, nonce: Nonce) {
         self.bytes.clear();
         self.nonce = Some(nonce);
     }
 
-    /// Takes the next piece. `Some` once a report is whole; what follows it is dropped.
+    /// Adds a piece. Returns `Some` when a report is complete; later bytes are dropped.
     pub(super) fn push(&mut self, piece: &[u8]) -> Result<Option<Report>, Malformed> {
         let room = (HEADER + MAX_REPORT).saturating_sub(self.bytes.len());
         self.bytes.extend_from_slice(&piece[..piece.len().min(room)]);
@@ -74,7 +76,7 @@ impl Decoder {
     }
 }
 
-/// The command that makes a child run `code` after `prelude`.
+/// The command for a child to run `code` after `prelude`.
 pub(super) fn encode(only: bool, code: &str, prelude: &str, nonce: Nonce) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(9 + code.len() + prelude.len() + nonce.len());
     bytes.push(if only { b'O' } else { b'S' });
@@ -110,7 +112,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_report_survives_any_cutting(text in ".{0,300}", cuts in prop::collection::vec(1usize..40, 1..50)) {
+        fn a_report_in_any_pieces_is_decoded(text in ".{0,300}", cuts in prop::collection::vec(1usize..40, 1..50)) {
             let bytes = report(b'E', NONCE, text.as_bytes());
             let mut decoder = decoder();
             let (mut at, mut cuts, mut got) = (0, cuts.into_iter().cycle(), None);
@@ -124,7 +126,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_survived(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..16)) {
+        fn any_report_bytes_are_handled_without_a_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..16)) {
             let mut decoder = decoder();
             for piece in pieces {
                 if decoder.push(&piece).is_err() {
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_too_long_or_of_no_kind_is_malformed() {
+    fn a_report_with_a_wrong_length_or_kind_is_malformed() {
         let mut long = report(b'D', NONCE, b"");
         long[1..5].copy_from_slice(&(MAX_REPORT as u32 + 1).to_le_bytes());
         assert_eq!(decoder().push(&long), Err(Malformed));

@@ -1,7 +1,7 @@
-//! The directory under which programs get their scratch directories.
+//! The parent directory of programs' scratch directories.
 //!
-//! It is locked for as long as its owner lives. A process that was killed could not remove its own, so whoever makes
-//! one removes those that nobody holds.
+//! Its owner holds a lock on it. A process that was killed can't remove its own directory, so each
+//! new one removes those without a lock.
 
 use std::fs::File;
 use std::io;
@@ -22,7 +22,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Makes one in the system's directory for temporary files.
+    /// Creates one in the system's directory for temporary files.
     pub(super) fn new() -> io::Result<Self> {
         Self::new_in(&std::env::temp_dir())
     }
@@ -34,19 +34,19 @@ impl Scratch {
             let directory = tempfile::Builder::new().prefix(PREFIX).permissions(private).tempdir_in(parent)?;
             let path = directory.path().canonicalize();
             let lock = File::open(directory.path()).and_then(|lock| lock.lock().map(|()| lock));
-            // Somebody else may have swept it away before it was locked.
+            // Another process may have removed it before it was locked.
             if directory.path().exists() {
                 return Ok(Self { directory, path: path?, _lock: lock? });
             }
         }
     }
 
-    /// Without links, as rules and mounts need it.
+    /// The path without links, as rules and mounts need it.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes it, though dying children may still write into it for a moment.
+    /// Removes it; dying children may still write into it for a moment.
     pub(super) async fn remove(self) {
         for _ in 0..100 {
             match remove_tree(self.directory.path()) {
@@ -58,7 +58,8 @@ impl Scratch {
     }
 }
 
-/// Removes what dead processes left. Others' directories can't be opened, and those in use can't be locked.
+/// Removes the directories of dead processes. Those of other users can't be opened, and those in
+/// use can't be locked.
 fn sweep(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(PREFIX)
@@ -70,7 +71,7 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// Removes a directory of which programs may have locked parts.
+/// Removes a directory in which programs may have changed permissions.
 fn remove_tree(path: &Path) -> io::Result<()> {
     match std::fs::remove_dir_all(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_holds_is_removed_and_what_is_in_use_is_not() {
+    fn abandoned_scratch_directories_are_removed_and_locked_ones_stay() {
         let parent = tempfile::tempdir().unwrap();
         let stale = parent.path().join("r1-python-stale");
         let other = parent.path().join("another");

@@ -1,4 +1,4 @@
-//! The server process and its children, as the host holds them.
+//! The server process and its children, seen from the host.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ const ORDER: usize = 13;
 pub(super) enum Exit {
     Code(i32),
     Signal(i32),
-    /// Killed, because its scratch directory was too full (only where that is no file system of its own).
+    /// Killed because its scratch directory was too full (only without a file system of its own).
     Full,
     /// The fork failed.
     NotStarted,
@@ -45,7 +45,7 @@ enum Order {
         child: u64,
         signal: i32,
     },
-    /// Kill it if it has written more than it may.
+    /// Kill it if it has written more than allowed.
     Check {
         child: u64,
     },
@@ -65,8 +65,9 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts the confined interpreter and waits until it has imported its modules. Must run inside a `LocalSet` on
-    /// a thread that lives as long as the server, since the server dies with the thread that started it.
+    /// Starts the confined interpreter and waits until it has imported its modules. Must run inside
+    /// a `LocalSet` on a thread that lives as long as the server, because the server dies with the
+    /// thread that started it.
     pub(super) async fn start(
         interpreter: &Interpreter,
         options: &PythonOptions,
@@ -112,8 +113,8 @@ impl Server {
             "max_report": MAX_REPORT,
         });
         if namespaces != Namespaces::None {
-            // Counts threads of all children together. Where the kernel lets each child have a user namespace of its
-            // own, the driver sets a limit for each instead.
+            // Counts the threads of all children together. If the kernel gives each child its own
+            // user namespace, the driver sets a limit per child instead.
             config["rlimits"]["NPROC"] = (64 * (places + 4) + options.max_sessions).into();
         }
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(|e| broken("no socket", &e))?;
@@ -122,7 +123,8 @@ impl Server {
             .args(["-s", "-S", "-B", "-c", include_str!("driver.py"), &config.to_string()])
             .env_clear()
             .envs([("PYTHONHASHSEED", "0"), ("PYTHONUTF8", "1"), ("LC_ALL", "C.UTF-8"), ("TZ", "UTC")])
-            // One thread for libraries that would start one for each core, one malloc arena for all threads.
+            // One thread for libraries that would start one per core, one malloc arena for all
+            // threads.
             .envs([("OPENBLAS_NUM_THREADS", "1"), ("OMP_NUM_THREADS", "1"), ("MALLOC_ARENA_MAX", "1")])
             .env("PATH", "/nonexistent")
             .current_dir(&path)
@@ -130,7 +132,8 @@ impl Server {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
-        // SAFETY: `apply` makes system calls only, as is needed after a fork in a process with threads.
+        // SAFETY: `apply` makes only system calls, as required after a fork in a process with
+        // threads.
         unsafe {
             command.pre_exec(move || confinement.apply());
         }
@@ -139,7 +142,7 @@ impl Server {
                 "landlock and seccomp must be allowed; some container runtimes block them. The rhai tool needs neither",
             )
         })?;
-        // The command holds the other end of the socket, whose closing tells that the server is gone.
+        // The command holds the other end of the socket; when it closes, the server has ended.
         drop(command);
         let mut stderr = process.stderr.take();
         ours.set_nonblocking(true).map_err(|e| broken("no socket", &e))?;
@@ -147,16 +150,16 @@ impl Server {
         let ready = tokio::time::timeout(Duration::from_mins(1), read_notice(&control)).await;
         if !matches!(ready, Ok(Ok((b'R', _, _)))) {
             let _ = process.kill().await;
-            let mut said = Vec::new();
+            let mut output = Vec::new();
             if let Some(stderr) = &mut stderr {
-                let _ = stderr.take(1 << 16).read_to_end(&mut said).await;
+                let _ = stderr.take(1 << 16).read_to_end(&mut output).await;
             }
-            let said = String::from_utf8_lossy(&said);
-            let reason = said.trim().lines().last().unwrap_or("it gave no sign of life").to_owned();
+            let output = String::from_utf8_lossy(&output);
+            let reason = output.trim().lines().last().unwrap_or("no message").to_owned();
             return Err(broken("the interpreter stopped", &reason));
         }
 
-        // In namespaces it was only the place to mount another one on, and has done its duty.
+        // With namespaces it was only the mount point and is no longer needed.
         let scratch = (namespaces == Namespaces::None).then_some(scratch);
         let exits = Exits::default();
         let alive = Rc::new(Cell::new(true));
@@ -171,7 +174,7 @@ impl Server {
                     _ = stopped => {}
                 }
                 alive.set(false);
-                // Who waits for an exit learns that none will be told.
+                // Dropping the senders tells waiting callers that no exit status will come.
                 exits.borrow_mut().clear();
                 writer.abort();
                 let _ = process.kill().await;
@@ -188,7 +191,7 @@ impl Server {
         self.alive.get()
     }
 
-    /// Orders a child. It confines itself and then says [`Report::Ready`].
+    /// Requests a child. It confines itself and then reports [`Report::Ready`].
     pub(super) fn fork(&self) -> io::Result<Child> {
         let child = self.next.get();
         self.next.set(child + 1);
@@ -197,7 +200,7 @@ impl Server {
         let (command, command_write) = io::pipe()?;
         let (tell, exit) = oneshot::channel();
         self.exits.borrow_mut().insert(child, tell);
-        // A server that died meanwhile drops the order and thereby every pipe.
+        // If the server died meanwhile, the order is dropped with all pipes.
         let fds = [out.into(), report.into(), command.into()];
         let _ = self.orders.send(Order::Fork { child, fds });
         Ok(Child {
@@ -211,7 +214,7 @@ impl Server {
         })
     }
 
-    /// Kills the server and waits until it is gone.
+    /// Kills the server and waits until it has ended.
     pub(super) async fn stop(&mut self) {
         drop(self.stop.take());
         if let Some(ended) = self.ended.take() {
@@ -232,7 +235,7 @@ pub(super) struct Child {
     alive: Rc<Cell<bool>>,
 }
 
-/// A child as its server knows it.
+/// A child's id at its server.
 #[derive(Debug)]
 pub(super) struct Process {
     id: u64,
@@ -244,19 +247,19 @@ impl Process {
         let _ = self.orders.send(Order::Signal { child: self.id, signal });
     }
 
-    /// Has the server kill it if it has written more than it may.
+    /// Orders the server to kill it if it has written more than allowed.
     pub(super) fn check(&self) {
         let _ = self.orders.send(Order::Check { child: self.id });
     }
 }
 
 impl Child {
-    /// Whether its server still is there.
+    /// Whether its server is still running.
     pub(super) fn server_alive(&self) -> bool {
         self.alive.get()
     }
 
-    /// Waits until the child is confined; false if it never will be.
+    /// Waits until the child is confined; an error if it can't be.
     pub(super) async fn ready(&mut self) -> Result<(), String> {
         let mut buffer = [0; 256];
         loop {
@@ -291,7 +294,7 @@ async fn write_orders(control: Rc<UnixStream>, mut queue: mpsc::UnboundedReceive
         let raw: Option<[RawFd; 3]> = fds.as_ref().map(|fds| [0, 1, 2].map(|i: usize| fds[i].as_raw_fd()));
         let mut sent = 0;
         while sent < ORDER {
-            // The descriptors go with the first byte.
+            // The descriptors are sent with the first byte.
             let attached = if sent == 0 { raw.as_ref().map_or(&[][..], |fds| &fds[..]) } else { &[] };
             let result =
                 control.async_io(Interest::WRITABLE, || send_with_fds(control.as_raw_fd(), &bytes[sent..], attached));
@@ -319,7 +322,7 @@ async fn read_notice(control: &UnixStream) -> io::Result<(u8, u64, i32)> {
     Ok((op, u64::from_le_bytes([b0, b1, b2, b3, b4, b5, b6, b7]), i32::from_le_bytes([a0, a1, a2, a3])))
 }
 
-/// Passes exits on until the server is gone.
+/// Forwards exit notices until the server has ended.
 async fn read_notices(control: &UnixStream, exits: &Exits) {
     while let Ok((operation, child, argument)) = read_notice(control).await {
         let exit = match operation {
@@ -337,15 +340,16 @@ async fn read_notices(control: &UnixStream, exits: &Exits) {
 
 /// sendmsg(2) with up to three descriptors attached.
 fn send_with_fds(socket: RawFd, bytes: &[u8], fds: &[RawFd]) -> io::Result<usize> {
-    // As much as three descriptors need, aligned for the header.
+    // Space for three descriptors, aligned for the header.
     #[repr(align(8))]
     struct Space([u8; 64]);
     let mut space = Space([0; 64]);
     let length = size_of_val(fds);
     debug_assert!(fds.len() <= 3);
     let mut slice = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: the message points at live values for the time of the call; `space` is zeroed, aligned, and larger than
-    // CMSG_SPACE of three descriptors, so that CMSG_FIRSTHDR and CMSG_DATA stay inside it.
+    // SAFETY: the message points at live values for the time of the call; `space` is zeroed,
+    // aligned, and larger than CMSG_SPACE of three descriptors, so that CMSG_FIRSTHDR and CMSG_DATA
+    // stay inside it.
     let sent = unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &raw mut slice;

@@ -1,9 +1,10 @@
-//! Confinement of a child process with Linux's own means: landlock for files, seccomp for system calls, limits, and
-//! namespaces where they are to be had.
+//! Confines a child process with features of Linux: landlock for files, seccomp for system calls,
+//! limits, and namespaces if available.
 //!
-//! [`Confinement::new`] prepares everything in the host; [`Confinement::apply`] puts it into force between fork and
-//! exec, where only system calls are allowed; [`Confinement::inner`] describes the second, tighter layer that the
-//! server's forked children put on themselves. No privilege is needed, and as root all privilege is given up.
+//! [`Confinement::new`] prepares everything in the host; [`Confinement::apply`] applies it between
+//! fork and exec, where only system calls are allowed; [`Confinement::inner`] describes the second,
+//! stricter layer that the server's forked children apply to themselves. It needs no privileges,
+//! and root drops all of its own.
 
 mod namespaces;
 mod seccomp;
@@ -26,24 +27,24 @@ use self::namespaces::World;
 use self::seccomp::Role;
 use crate::error::{Error, Kind, Result};
 
-/// What a confined process may reach.
+/// The access of a confined process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reach {
-    /// Files, and directories with all that is in them, to read.
+    /// Readable files and directories with their contents.
     pub read: Vec<PathBuf>,
     /// Directories whose entries may be listed but not read.
     pub list: Vec<PathBuf>,
-    /// The directory that may be written, or under which children get scratch directories.
+    /// The writable directory, or the parent of the children's scratch directories.
     pub scratch: PathBuf,
-    /// How many bytes it, or each of its rooms, may hold where there are namespaces; 0 forbids writing.
+    /// Its size, or that of each room, with namespaces; 0 forbids writing.
     pub scratch_bytes: u64,
-    /// With namespaces: how many directories `0`, `1`, … it has, each a file system of its own.
+    /// With namespaces: the number of directories `0`, `1`, … in it, each with its own file system.
     pub rooms: usize,
-    /// What is written there may be run.
+    /// Files written there may be executed.
     pub execute: bool,
 }
 
-/// Everything that [`Confinement::apply`] needs, made before the fork.
+/// Everything that [`Confinement::apply`] needs, prepared before the fork.
 #[derive(Debug)]
 pub(crate) struct Confinement {
     world: Option<World>,
@@ -55,7 +56,7 @@ pub(crate) struct Confinement {
     inner: Inner,
 }
 
-/// The second layer, as the driver reads it.
+/// The second layer, in the driver's format.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Inner {
     /// The filter program in hexadecimal.
@@ -100,7 +101,7 @@ impl Confinement {
         let all = AccessFs::from_all(abi);
         let read_file = AccessFs::ReadFile | AccessFs::Execute;
         let read = read_file | AccessFs::ReadDir;
-        // Devices, FIFOs and sockets have no place in a scratch directory.
+        // Devices, FIFOs and sockets are not allowed in a scratch directory.
         let write = AccessFs::ReadFile
             | AccessFs::ReadDir
             | AccessFs::WriteFile
@@ -141,7 +142,7 @@ impl Confinement {
             world,
             ruleset,
             scratch: CString::new(reach.scratch.as_os_str().as_bytes()).map_err(|e| broken(&e))?,
-            // The server makes and removes the scratch directories.
+            // The server creates and removes the scratch directories.
             scratch_access: if reach.scratch_bytes > 0 { write } else { read }.bits(),
             filter: seccomp::filter(role),
             last_capability: std::fs::read_to_string("/proc/sys/kernel/cap_last_cap")
@@ -165,20 +166,20 @@ impl Confinement {
         &self.inner
     }
 
-    /// Confines the calling process. Made for the time between fork and exec: it makes system calls and nothing else,
-    /// no allocation and no lock, because the fork came from a process with threads.
+    /// Confines the calling process. For use between fork and exec: only system calls, no
+    /// allocation and no lock, because the parent process has threads.
     pub(crate) fn apply(&self) -> io::Result<()> {
-        // SAFETY: plain system calls on values that outlive them.
+        // SAFETY: system calls on values that outlive them.
         unsafe {
-            // A process group of its own, so that a signal from the terminal reaches only the host.
+            // A separate process group, so that a signal from the terminal reaches only the host.
             check(libc::setpgid(0, 0))?;
-            // Nothing but standard streams goes into the new program, whatever some library left open.
+            // Only the standard streams are passed to the new program.
             libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
             let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             let files = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
             check(libc::setrlimit(libc::RLIMIT_CORE, &raw const none))?;
             check(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files))?;
-            // The first to go when memory is short; the host, which holds the model, must not be.
+            // Killed first when memory is short, rather than the host, which holds the model.
             let file = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
             if file >= 0 {
                 libc::write(file, c"1000".as_ptr().cast(), 4);
@@ -186,9 +187,10 @@ impl Confinement {
             if let Some(world) = &self.world {
                 world.enter()?;
             }
-            // The same addresses every time, so that sets of objects come in the same order. Not allowed everywhere.
+            // Fixed addresses, so that sets of objects have a fixed order. Not allowed on every
+            // system.
             libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
-            // No privilege now, none through exec.
+            // No privileges now or through exec.
             for capability in 0..=self.last_capability {
                 libc::prctl(libc::PR_CAPBSET_DROP, capability);
             }
@@ -197,7 +199,7 @@ impl Confinement {
             }
             check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
             drop_capabilities()?;
-            // Dies with the thread that started it, however that ends. (A change of user would have undone this.)
+            // Dies with the thread that started it. (A change of user would have reset this.)
             check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
             self.allow_scratch()?;
             check_long(libc::syscall(libc::SYS_landlock_restrict_self, self.ruleset.as_raw_fd(), 0))?;
@@ -208,7 +210,8 @@ impl Confinement {
         Ok(())
     }
 
-    /// Adds the scratch directory to the ruleset: only now, because in a world of its own it was made just before.
+    /// Adds the scratch directory to the ruleset: only now, because with namespaces it was created
+    /// just before.
     fn allow_scratch(&self) -> io::Result<()> {
         #[repr(C, packed)]
         struct PathBeneathAttribute {
@@ -216,7 +219,8 @@ impl Confinement {
             parent_fd: libc::c_int,
         }
         const LANDLOCK_RULE_PATH_BENEATH: libc::c_int = 1;
-        // SAFETY: system calls; the structure has the layout of `struct landlock_path_beneath_attr`.
+        // SAFETY: system calls; the structure has the layout of `struct
+        // landlock_path_beneath_attr`.
         unsafe {
             let directory = libc::open(self.scratch.as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
             check(directory)?;
@@ -232,7 +236,7 @@ impl Confinement {
     }
 }
 
-/// Gives up every capability of the process.
+/// Drops every capability of the process.
 fn drop_capabilities() -> io::Result<()> {
     #[repr(C)]
     struct Header {
@@ -255,7 +259,7 @@ fn check_long(result: libc::c_long) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The kernel's landlock version, as far as this crate knows them.
+/// The kernel's landlock version, up to the newest that this crate supports.
 fn landlock_abi() -> Option<ABI> {
     const LANDLOCK_CREATE_RULESET_VERSION: libc::c_int = 1;
     // SAFETY: with this flag the call takes no attributes and returns a number.
@@ -279,8 +283,8 @@ fn landlock_abi() -> Option<ABI> {
     }
 }
 
-/// Few directories that contain everything readable and no scratch directory. The second layer needs no more, since
-/// the first one stays in force; fewer rules make a quicker fork.
+/// A short list of directories that contain everything readable and no scratch directory. The first
+/// layer stays in force, so the second needs no more; fewer rules make forks faster.
 fn cover(reach: &Reach) -> Vec<PathBuf> {
     let mut paths = vec![PathBuf::from("/dev")];
     for path in reach.read.iter().chain(&reach.list) {

@@ -1,9 +1,9 @@
-//! A world of its own for the server, where the kernel allows one: a file system that holds the interpreter and a
-//! scratch directory in memory and nothing else, no network devices, no other processes, no shared memory.
+//! Namespaces for the server, if the kernel allows them: a file system with only the interpreter
+//! and a scratch directory in memory, no network devices, no other processes, no shared memory.
 //!
-//! Landlock and seccomp forbid; this hides. With it not even the name or size of a file outside can be asked for, and
-//! the scratch directories have a hard limit. Root enters such a world directly and then becomes nobody; anybody else
-//! goes through a user namespace. Containers and some distributions allow neither.
+//! Landlock and seccomp forbid access; namespaces also hide names and sizes of files outside, and
+//! limit the size of scratch directories. Root enters them directly and then becomes the user
+//! `nobody`; other users need a user namespace. Containers and some distributions allow neither.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -13,21 +13,21 @@ use std::path::{Component, Path, PathBuf};
 
 use super::{Reach, check, check_long};
 
-/// How to get namespaces.
+/// How namespaces are created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Namespaces {
-    /// As root, without a user namespace, becoming nobody afterwards.
+    /// As root, without a user namespace, then becoming the user `nobody`.
     Privileged,
-    /// Through a user namespace, keeping the user id.
+    /// Through a user namespace with the same user id.
     User,
-    /// Not at all.
+    /// No namespaces.
     None,
 }
 
 impl Namespaces {
-    /// What is worth a try, best first.
+    /// The ways to try, best first.
     pub(crate) fn candidates() -> &'static [Self] {
-        // SAFETY: always succeeds and touches nothing.
+        // SAFETY: always succeeds and has no side effect.
         if unsafe { libc::geteuid() } == 0 {
             &[Self::Privileged, Self::User, Self::None]
         } else {
@@ -36,29 +36,29 @@ impl Namespaces {
     }
 }
 
-/// Where distributions keep libraries; all but the first are links into it on most systems.
+/// Directories of libraries; on most systems all but the first are links into it.
 const SYSTEM: [&str; 4] = ["/usr", "/lib", "/lib32", "/lib64"];
 
 /// Files and directories of a scratch directory.
 const INODES: u64 = 4096;
 
-/// The user and group without rights, on every distribution.
+/// The unprivileged user and group of every distribution.
 const NOBODY: libc::id_t = 65534;
 
-/// The steps into the new world, prepared so that taking them needs system calls only.
+/// The steps into the namespaces, prepared so that they need only system calls.
 #[derive(Debug)]
 pub(super) struct World {
     namespaces: Namespaces,
-    /// Written to `uid_map` and `gid_map`: everybody keeps the own id.
+    /// Written to `uid_map` and `gid_map`: ids stay unchanged.
     maps: [CString; 2],
-    /// Where the new root is mounted, seen from outside.
+    /// The mount point of the new root, as a path outside.
     root: CString,
     options: CString,
     directories: Vec<CString>,
     files: Vec<CString>,
     links: Vec<(CString, CString)>,
     binds: Vec<Bind>,
-    /// Scratch directories that are file systems of their own, seen from inside, and their options.
+    /// Scratch directories with their own file systems, as paths inside, and their options.
     rooms: Vec<CString>,
     room_options: CString,
 }
@@ -71,14 +71,14 @@ struct Bind {
 }
 
 impl World {
-    /// Plans a root that shows what `reach` names. `scratch` has the same path inside as outside, where it is only
-    /// the place to mount on. Its size is limited for the whole of it or, with rooms, for each of them, so that no
-    /// program can take the space of another, whatever kind of file it hides its bytes in.
+    /// Plans a root with the paths of `reach`. `scratch` has the same path inside as outside, where
+    /// it is only the mount point. Its size is limited as a whole or, with rooms, per room, so that
+    /// a program can't use up the space of another with any kind of file.
     pub(super) fn plan(namespaces: Namespaces, reach: &Reach) -> io::Result<Self> {
         let root = &reach.scratch;
         let bytes = if reach.rooms > 0 { 0 } else { reach.scratch_bytes }.max(1 << 20);
         let inside = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
-        // SAFETY: these always succeed and touch nothing.
+        // SAFETY: these always succeed and have no side effect.
         let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
         let mut world = Self {
             namespaces,
@@ -129,13 +129,13 @@ impl World {
         Ok(world)
     }
 
-    /// Enters it. Made for the time between fork and exec: system calls only.
+    /// Enters the namespaces. For use between fork and exec: only system calls.
     pub(super) fn enter(&self) -> io::Result<()> {
         let user = if self.namespaces == Namespaces::User { libc::CLONE_NEWUSER } else { 0 };
         let flags =
             libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
         let nothing = std::ptr::null::<libc::c_char>();
-        // SAFETY: plain system calls on strings that outlive them.
+        // SAFETY: system calls on strings that outlive them.
         unsafe {
             check(libc::unshare(user | flags))?;
             if user != 0 {
@@ -144,7 +144,7 @@ impl World {
                 write_file(c"/proc/self/gid_map", &self.maps[1])?;
             }
             check(libc::sethostname(c"r1".as_ptr(), 2))?;
-            // Nothing that is mounted from here on shows outside.
+            // Later mounts are not visible outside.
             check(libc::mount(nothing, c"/".as_ptr(), nothing, libc::MS_REC | libc::MS_PRIVATE, nothing.cast()))?;
             let tmpfs = c"tmpfs".as_ptr();
             let flags = libc::MS_NOSUID | libc::MS_NODEV;
@@ -175,7 +175,7 @@ impl World {
                     size_of::<libc::mount_attr>(),
                 ))?;
             }
-            // The new root on top of the old one, which is then let go.
+            // Mounts the new root over the old one, which is then detached.
             check(libc::chdir(self.root.as_ptr()))?;
             check_long(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()))?;
             check(libc::umount2(c".".as_ptr(), libc::MNT_DETACH))?;
@@ -191,12 +191,13 @@ impl World {
         Ok(())
     }
 
-    /// Root becomes nobody. The raw calls, because the C library's would talk to threads that a fork left behind.
+    /// Root becomes the user `nobody`. Raw calls: the C library's would use threads that do not
+    /// exist after a fork.
     pub(super) fn become_nobody(&self) -> io::Result<()> {
         if self.namespaces != Namespaces::Privileged {
             return Ok(());
         }
-        // SAFETY: plain system calls.
+        // SAFETY: only system calls.
         unsafe {
             check_long(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()))?;
             check_long(libc::syscall(libc::SYS_setresgid, NOBODY, NOBODY, NOBODY))?;
@@ -205,16 +206,16 @@ impl World {
     }
 }
 
-/// What to mount: the system's directories as a whole, since links lead about in them, and of the rest only what is
-/// needed. Nothing twice.
+/// The paths to mount: the system's directories as a whole, because links point into them, and
+/// otherwise only required paths, without duplicates.
 fn shown(reach: &Reach) -> Vec<PathBuf> {
     let mut paths = BTreeSet::from([PathBuf::from("/dev/null"), PathBuf::from("/dev/urandom")]);
-    // The loader is named through these; links among them are made as links.
+    // The loader's path uses these; links among them are created as links.
     paths.extend(SYSTEM.iter().map(PathBuf::from).filter(|path| path.is_dir() && !path.is_symlink()));
     for path in reach.read.iter().chain(&reach.list) {
         let top: PathBuf = path.components().take(2).collect();
         let system = SYSTEM.iter().any(|name| top == Path::new(name));
-        // Libraries are found by names that are links beside them.
+        // Libraries are found by the names of links in the same directory.
         let library =
             path.is_file() && path.file_name().is_some_and(|name| name.as_bytes().windows(3).any(|w| w == b".so"));
         let shown = match path.parent() {
@@ -229,7 +230,7 @@ fn shown(reach: &Reach) -> Vec<PathBuf> {
 }
 
 fn write_file(path: &CStr, text: &CStr) -> io::Result<()> {
-    // SAFETY: plain system calls on strings that outlive them.
+    // SAFETY: system calls on strings that outlive them.
     unsafe {
         let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         check(file)?;
@@ -242,7 +243,7 @@ fn write_file(path: &CStr, text: &CStr) -> io::Result<()> {
 }
 
 fn c_path(path: &Path) -> io::Result<CString> {
-    // Prepared paths are absolute and clean, so that inside and outside can't be confused.
+    // Prepared paths are absolute and without `..`, so that inside and outside can't be confused.
     debug_assert!(path.components().all(|part| part != Component::ParentDir));
     c_string(path.as_os_str().as_bytes())
 }

@@ -1,28 +1,29 @@
-//! The system calls that confined processes may make: an allow list, everything else fails with `EPERM`.
+//! The system calls that confined processes may make: an allow list; all others fail with `EPERM`.
 //!
-//! Computing, memory, threads, files (landlock decides which), pipes, clocks. No sockets but an anonymous pair (event
-//! loops wake themselves with one), no new programs, no signals to anybody, no debugging, no change of owner, mode
-//! or times, no namespaces, mounts, keys, BPF, io_uring or shared memory. The server has a few more, to fork and reap.
+//! Allowed are computing, memory, threads, files (limited by landlock), pipes and clocks. Not
+//! allowed are sockets except an anonymous pair (used by event loops), new programs, signals to
+//! other processes, debugging, changes of owner, mode or times, namespaces, mounts, keys, BPF,
+//! io_uring and shared memory. The server may also fork and reap.
 //!
-//! The program is a binary search over ranges of call numbers. The kernel runs it for every call number when it is
-//! installed, which each child does: a list that is searched from the front made that take a millisecond.
+//! The filter is a binary search over ranges of call numbers. The kernel runs it for every call
+//! number when it is installed, once per child: a linear search takes a millisecond there.
 
 use std::collections::BTreeMap;
 
 use libc::{c_long, sock_filter};
 
-/// Whose filter it is.
+/// The process that a filter is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The trusted interpreter that forks.
     Server,
     /// A forked child, which runs programs.
     Child,
-    /// Any program, and the programs that it starts.
+    /// Any program and its child processes.
     Program,
 }
 
-/// What becomes of a call.
+/// The result for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Allow,
@@ -32,11 +33,12 @@ enum Verdict {
     IfOneOf(u8, &'static [u64]),
     /// Allowed if all these bits are set in the argument with this index.
     IfSet(u8, u32),
-    /// For mmap: no small stacks, so that the limit on memory is one on threads too. Nothing else limits those of root.
+    /// For mmap: refuses small stacks, so that the memory limit also limits threads. Root has no
+    /// other limit on threads.
     UnlessSmallStack,
 }
 
-/// Of 512 MiB, 500 such stacks can be had.
+/// 512 MiB allow 500 such stacks.
 const SMALL_STACK: u32 = 1 << 20;
 
 /// The program for `prctl(PR_SET_SECCOMP)`.
@@ -45,11 +47,11 @@ pub(crate) fn filter(role: Role) -> Vec<sock_filter> {
     for &(call, argument, values) in VALUES {
         calls.insert(call as u32, Verdict::IfOneOf(argument, values));
     }
-    // A filter can't see the flags of this one; the C library uses `clone` when it does not exist.
+    // A filter can't read the flags of `clone3`; without it the C library uses `clone`.
     calls.insert(libc::SYS_clone3 as u32, Verdict::Errno(libc::ENOSYS));
     match role {
         Role::Child => {
-            // A thread, not a process.
+            // Threads only, no processes.
             calls.insert(libc::SYS_clone as u32, Verdict::IfSet(0, libc::CLONE_THREAD as u32));
             calls.insert(libc::SYS_mmap as u32, Verdict::UnlessSmallStack);
         }
@@ -62,7 +64,7 @@ pub(crate) fn filter(role: Role) -> Vec<sock_filter> {
     let mut program = vec![
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, ARCHITECTURE),
         jump(libc::BPF_JEQ, THIS_ARCHITECTURE, 1, 0),
-        // Another architecture's calls have other numbers.
+        // Other architectures use other numbers.
         statement(libc::BPF_RET, libc::SECCOMP_RET_KILL_PROCESS),
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, NUMBER),
     ];
@@ -70,7 +72,7 @@ pub(crate) fn filter(role: Role) -> Vec<sock_filter> {
     program
 }
 
-/// Where each verdict begins, over all 32-bit numbers.
+/// The start of each range of equal verdicts, over all 32-bit numbers.
 fn ranges(calls: &BTreeMap<u32, Verdict>) -> Vec<(u32, Verdict)> {
     let denied = Verdict::Errno(libc::EPERM);
     let mut ranges = vec![(0, denied)];
@@ -169,13 +171,13 @@ fn jump(condition: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: (libc::BPF_JMP | condition | libc::BPF_K) as u16, jt, jf, k }
 }
 
-/// Calls that are allowed when one argument (by index) has one of these values.
+/// Calls that are allowed if the argument with this index has one of these values.
 const VALUES: &[(c_long, u8, &[u64])] = &[
     (libc::SYS_socketpair, 0, &[libc::AF_UNIX as u64]),
-    // Only onto the other end of a pair, never to an address; only this process's own limits.
+    // Only to the other end of a socket pair, not to an address; only this process's own limits.
     (libc::SYS_sendto, 4, &[0]),
     (libc::SYS_prlimit64, 0, &[0]),
-    // Terminal questions that every interpreter asks, and close-on-exec and non-blocking.
+    // Terminal queries of interpreters, close-on-exec and non-blocking.
     (
         libc::SYS_ioctl,
         1,
@@ -198,7 +200,8 @@ const VALUES: &[(c_long, u8, &[u64])] = &[
     ),
 ];
 
-/// What the server needs besides: to start, to fork, to order about and reap its children, to confine them.
+/// Additional calls of the server: to start, to fork, to control and reap its children, to confine
+/// them.
 const SERVER: &[c_long] = &[
     libc::SYS_clone,
     libc::SYS_execve,
@@ -217,7 +220,7 @@ const SERVER: &[c_long] = &[
     libc::SYS_chmod,
 ];
 
-/// What shells and compilers do besides: start others, and order them.
+/// Additional calls of shells and compilers: to start and control other programs.
 const PROGRAM: &[c_long] = &[
     libc::SYS_clone,
     libc::SYS_execve,
@@ -226,7 +229,7 @@ const PROGRAM: &[c_long] = &[
     libc::SYS_tgkill,
     libc::SYS_setpgid,
     libc::SYS_setsid,
-    // Not for children: the buffers that it enlarges count towards no limit of memory.
+    // Not for children: enlarged buffers do not count against a memory limit.
     libc::SYS_setsockopt,
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
@@ -265,7 +268,7 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_wait4,
     libc::SYS_waitid,
     libc::SYS_restart_syscall,
-    // Signals of its own.
+    // Own signals.
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
@@ -275,7 +278,7 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_sigaltstack,
     libc::SYS_setitimer,
     libc::SYS_getitimer,
-    // Who and where am I.
+    // Process and user ids.
     libc::SYS_getpid,
     libc::SYS_getppid,
     libc::SYS_gettid,
@@ -341,7 +344,7 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_getsockopt,
     libc::SYS_getsockname,
     libc::SYS_getpeername,
-    // Files by name; landlock decides which.
+    // Files by name, limited by landlock.
     libc::SYS_openat,
     libc::SYS_newfstatat,
     libc::SYS_statx,
@@ -359,7 +362,7 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_fchdir,
     libc::SYS_getcwd,
     libc::SYS_umask,
-    // The older names of the above, which only this architecture has.
+    // Older names of the above, only on this architecture.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_arch_prctl,
     #[cfg(target_arch = "x86_64")]
@@ -421,7 +424,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// What the kernel would do with the filter.
+    /// The kernel's result for a filter.
     fn verdict(program: &[sock_filter], architecture: u32, number: u32, arguments: [u64; 6]) -> u32 {
         let mut data = Vec::new();
         data.extend(number.to_le_bytes());
@@ -455,7 +458,7 @@ mod tests {
     const DENIED: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
 
     #[test]
-    fn every_call_is_decided_as_listed() {
+    fn every_system_call_has_its_listed_verdict() {
         for (role, own) in [(Role::Server, SERVER), (Role::Child, &[][..]), (Role::Program, PROGRAM)] {
             let program = filter(role);
             for number in (0..1000).chain([1 << 30, u32::MAX]) {
@@ -477,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_decide_where_they_should() {
+    fn system_call_arguments_are_checked() {
         let program = filter(Role::Child);
         let ask = |call: c_long, index: usize, value: u64| {
             let mut arguments = [0; 6];
@@ -505,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn every_call_number_is_found_quickly() {
+    fn the_seccomp_search_is_logarithmic() {
         assert!(filter(Role::Child).len() < 400);
     }
 }

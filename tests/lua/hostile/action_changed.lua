@@ -1,6 +1,6 @@
--- The action is taken apart and left in the state, changed.
+-- Changes the action and stores it in the state.
 -- expect: env_error
--- says: state.action.text is a function
+-- message: state.action.text is a function
 return {
   step = function(state, action, good)
     local result = good(state, action)

@@ -1,6 +1,6 @@
 -- Braces that never close, many times.
 -- expect: terminated
--- says:
+-- message:
 return {
   reward = function()
     local text = string.rep("\\boxed{", 100000)

@@ -1,6 +1,6 @@
 -- A buffer of a GiB.
 -- expect: script_limit | env_error
--- says: reset
+-- message: reset
 return {
   reset = function()
     return { n = buffer.len(buffer.create(1073741824)) }

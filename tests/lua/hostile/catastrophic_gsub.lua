@@ -1,6 +1,6 @@
 -- The same in gsub, over many places, inside pcall.
 -- expect: script_limit
--- says: reset used more than 0.1 s of CPU time
+-- message: reset used more than 0.1 s of CPU time
 return {
   reset = function()
     while true do pcall(string.gsub, string.rep("a", 5000), ".-.-.-.-b", "") end -- here

@@ -1,6 +1,6 @@
--- A context of thousands of messages, cut to the budget again and again.
+-- A context of thousands of messages, truncated to the budget repeatedly.
 -- expect: context_overflow | script_limit
--- says:
+-- message:
 return {
   context = function(_, budget)
     local messages = {}

@@ -1,6 +1,6 @@
--- Changing what r1.context gives everybody.
+-- Changes the object returned by r1.context.
 -- expect: env_error
--- says: readonly
+-- message: readonly
 return {
   reset = function()
     local class = getmetatable(r1.context { r1.user("x") })

@@ -1,6 +1,6 @@
--- Coroutines, which would see the host's own marks.
+-- Coroutines, which could see internal values of the host.
 -- expect: env_error
--- says: undefined global `coroutine`
+-- message: undefined global `coroutine`
 return {
   reset = function()
     return coroutine.wrap(function() r1.call_tools {} end)() -- here

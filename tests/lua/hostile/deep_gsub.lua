@@ -1,5 +1,5 @@
--- gsub inside the replacement of gsub, without end.
+-- gsub inside the replacement of gsub, endlessly.
 -- expect: env_error
--- says: stack overflow
+-- message: stack overflow
 local function f(s) return (string.gsub(s, ".", f)) end
 return { reset = function() return { x = f("x") } end }

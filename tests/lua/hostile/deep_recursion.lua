@@ -1,6 +1,6 @@
--- Recursion without end.
+-- Endless recursion.
 -- expect: env_error
--- says: stack overflow
+-- message: stack overflow
 local function f(n)
   return 1 + f(n + 1) -- here
 end

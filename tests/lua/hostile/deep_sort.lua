@@ -1,5 +1,5 @@
--- A comparison that sorts, without end.
+-- A comparison that sorts, endlessly.
 -- expect: env_error
--- says: stack overflow
+-- message: stack overflow
 local function f() table.sort({ 2, 1 }, f) return true end
 return { reset = function() f() return { messages = {} } end }

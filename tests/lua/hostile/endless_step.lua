@@ -1,6 +1,6 @@
 -- An endless loop in step, after two good ones.
 -- expect: script_limit
--- says: step used more than 0.1 s of CPU time
+-- message: step used more than 0.1 s of CPU time
 return {
   step = function(state, action, good)
     while state.n == 1 do end -- here

@@ -1,6 +1,6 @@
--- Tail calls without end; Luau keeps a frame for each.
+-- Endless tail calls; Luau keeps a frame for each.
 -- expect: env_error
--- says: stack overflow
+-- message: stack overflow
 local function again(n)
   return again(n + 1) -- here
 end

@@ -1,6 +1,6 @@
 -- Comparison metamethods that do not end.
 -- expect: script_limit
--- says: reset used more than 0.1 s of CPU time
+-- message: reset used more than 0.1 s of CPU time
 local meta = { __lt = function() while true do end end }
 return {
   reset = function()

@@ -1,6 +1,6 @@
 -- An error message of megabytes.
 -- expect: env_error
--- says: xxxxxxxxxx
+-- message: xxxxxxxxxx
 return {
   reset = function()
     error(string.rep("x", 2000000))

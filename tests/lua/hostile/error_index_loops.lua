@@ -1,6 +1,6 @@
--- An error object that answers every question without end.
+-- An error object whose __index does not end.
 -- expect: env_error
--- says: an error that is a table without a text
+-- message: an error that is a table without a text
 return {
   reset = function()
     local trap = function() while true do end end

@@ -1,4 +1,4 @@
 -- An error that is nil.
 -- expect: env_error
--- says: nil
+-- message: nil
 return { reset = function() error(nil) end }

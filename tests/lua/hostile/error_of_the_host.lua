@@ -1,6 +1,6 @@
--- An error of the host is caught, taken apart, and thrown again.
+-- An error of the host is caught, changed, and raised again.
 -- expect: env_error
--- says: r1.call_tools: takes a list of calls
+-- message: r1.call_tools: takes a list of calls
 return {
   step = function()
     local _, problem = pcall(r1.call_tools, 5)

@@ -1,6 +1,6 @@
 -- An error that is a table with a cycle.
 -- expect: env_error
--- says: a table
+-- message: a table
 return {
   reset = function()
     local t = {}

@@ -1,6 +1,6 @@
 -- An error object whose __tostring fails.
 -- expect: env_error
--- says:
+-- message:
 return {
   reset = function()
     error(setmetatable({}, { __tostring = function() error("and again") end }))

@@ -1,6 +1,6 @@
 -- An error object whose __tostring eats memory.
 -- expect: script_limit | env_error
--- says:
+-- message:
 return {
   reset = function()
     error(setmetatable({}, { __tostring = function()

@@ -1,6 +1,6 @@
 -- string.format that repeats a long text.
 -- expect: script_limit
--- says: reset needs more memory than limits.trajectory = 32 MiB
+-- message: reset needs more memory than limits.trajectory = 32 MiB
 return {
   reset = function()
     local text = "x"

@@ -1,6 +1,6 @@
 -- getfenv, setfenv.
 -- expect: env_error
--- says: undefined global `getfenv`
+-- message: undefined global `getfenv`
 return {
   reset = function()
     pcall(function() setfenv(1, {}) end)

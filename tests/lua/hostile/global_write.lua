@@ -1,6 +1,6 @@
 -- Writing a global.
 -- expect: env_error
--- says: assignment to global `counter`
+-- message: assignment to global `counter`
 return {
   reset = function()
     counter = 1 -- here

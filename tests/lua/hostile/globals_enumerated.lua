@@ -1,6 +1,6 @@
--- The globals are looked for by walking over everything.
+-- Searches for globals in all reachable tables.
 -- expect: env_error
--- says: undefined global
+-- message: undefined global
 return {
   reset = function()
     local name = string.rep("x", 8000000)

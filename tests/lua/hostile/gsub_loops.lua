@@ -1,6 +1,6 @@
 -- A replacement function that does not end.
 -- expect: script_limit
--- says: reset used more than 0.1 s of CPU time
+-- message: reset used more than 0.1 s of CPU time
 return {
   reset = function()
     string.gsub("aaa", "a", function() while true do end end) -- here

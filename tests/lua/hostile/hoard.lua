@@ -1,6 +1,6 @@
--- Functions keep tables for themselves, trajectory after trajectory: the machine is replaced.
+-- Functions keep tables across trajectories: the VM is replaced.
 -- expect: terminated | script_limit
--- says:
+-- message:
 -- times: 20
 local kept = {}
 return {

@@ -1,6 +1,6 @@
 -- A chain of __index tables that leads back to its start.
 -- expect: env_error
--- says: '__index' chain too long
+-- message: '__index' chain too long
 local a, b = {}, {}
 setmetatable(a, { __index = b })
 setmetatable(b, { __index = a })

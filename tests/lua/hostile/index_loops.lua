@@ -1,6 +1,6 @@
 -- An __index metamethod that does not end, inside pcall.
 -- expect: script_limit
--- says: reset used more than 0.1 s of CPU time
+-- message: reset used more than 0.1 s of CPU time
 local trap = setmetatable({}, { __index = function() while true do end end })
 return {
   reset = function()

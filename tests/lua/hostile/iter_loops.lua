@@ -1,6 +1,6 @@
 -- An __iter metamethod whose iteration does not end.
 -- expect: script_limit
--- says: reset used more than 0.1 s of CPU time
+-- message: reset used more than 0.1 s of CPU time
 local trap = setmetatable({}, { __iter = function() return function() return 1 end end })
 return {
   reset = function()

@@ -1,6 +1,6 @@
--- JSON of megabytes, decoded for ever.
+-- Megabytes of JSON, decoded in an endless loop.
 -- expect: script_limit
--- says: reset
+-- message: reset
 return {
   reset = function()
     local text = "[" .. string.rep("0,", 400000) .. "0]"

@@ -1,6 +1,6 @@
--- A few tables that spell out 2^60 values, encoded.
+-- A few tables that expand to 2^60 values, encoded.
 -- expect: env_error | script_limit
--- says:
+-- message:
 return {
   reset = function()
     local bomb = { "ha" }

@@ -1,6 +1,6 @@
 -- JSON nested a million deep.
 -- expect: env_error
--- says: recursion limit exceeded
+-- message: recursion limit exceeded
 return {
   reset = function()
     local _, why = r1.json.decode(string.rep("[", 1000000))

@@ -1,6 +1,6 @@
--- Changing the libraries that all share.
+-- Changes the shared libraries.
 -- expect: env_error
--- says: attempt to modify a readonly table
+-- message: attempt to modify a readonly table
 return {
   reset = function()
     pcall(rawset, string, "rep", nil)

@@ -1,4 +1,4 @@
--- Expressions nested too deeply to be read.
+-- Expressions nested too deeply to be parsed.
 -- expect: refused
--- says: load_nesting.lua
+-- message: load_nesting.lua
 return ((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((

@@ -1,6 +1,6 @@
--- loadstring and its like.
+-- loadstring and similar functions.
 -- expect: env_error
--- says: undefined global `loadstring`
+-- message: undefined global `loadstring`
 return {
   reset = function()
     pcall(function() load("x = 1")() end)

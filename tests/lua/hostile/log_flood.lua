@@ -1,6 +1,6 @@
 -- A hundred thousand lines in the log.
 -- expect: terminated | script_limit
--- says:
+-- message:
 return {
   reset = function(task, good)
     for k = 1, 100000 do print("line", k) end

@@ -1,6 +1,6 @@
--- A line of megabytes, a table that spells out without end, a value that lies about its text.
+-- A line of megabytes, an endless table, a value with a wrong text length.
 -- expect: env_error
--- says: printed
+-- message: printed
 return {
   reset = function()
     local bomb = { "x" }

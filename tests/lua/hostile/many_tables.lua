@@ -1,6 +1,6 @@
--- Small tables without end, kept.
+-- Keeps small tables endlessly.
 -- expect: script_limit
--- says: reset needs more memory than limits.trajectory = 32 MiB
+-- message: reset needs more memory than limits.trajectory = 32 MiB
 return {
   reset = function()
     local all = {}

@@ -1,6 +1,6 @@
--- Answers made to be slow to compare.
+-- Answers that are slow to compare.
 -- expect: terminated | script_limit
--- says:
+-- message:
 return {
   reward = function()
     local text = string.rep("\\text{", 100000)

@@ -1,6 +1,6 @@
--- Refused memory is caught with pcall, for ever.
+-- Catches out-of-memory errors with pcall in an endless loop.
 -- expect: script_limit
--- says: reset
+-- message: reset
 return {
   reset = function()
     local all = {}

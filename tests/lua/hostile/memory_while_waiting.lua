@@ -1,6 +1,6 @@
 -- Holds its memory while it waits for a tool.
 -- expect: script_limit
--- says: step needs more memory than limits.trajectory = 32 MiB
+-- message: step needs more memory than limits.trajectory = 32 MiB
 return {
   tools = { r1.tools.rhai {} },
   step = function(state, action, good)

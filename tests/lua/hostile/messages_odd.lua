@@ -1,6 +1,6 @@
 -- The conversation becomes something else.
 -- expect: env_error
--- says: role is the text "robot"
+-- message: role is the text "robot"
 return {
   context = function(state)
     return state.messages

@@ -1,6 +1,6 @@
 -- newproxy, debug, collectgarbage, _G.
 -- expect: env_error
--- says: undefined global `newproxy`
+-- message: undefined global `newproxy`
 return {
   reset = function()
     assert(not pcall(function() return debug.info(1, "f") end))

@@ -1,6 +1,6 @@
--- Messages whose fields are answered by a metamethod that does not end.
+-- Messages whose fields are computed by an endless metamethod.
 -- expect: env_error
--- says: has a metatable; plain data has none
+-- message: has a metatable; plain data has none
 return {
   context = function()
     return { setmetatable({ role = "user", content = "x" }, { __index = function() while true do end end }) }

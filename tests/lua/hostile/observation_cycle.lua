@@ -1,6 +1,6 @@
 -- Messages that contain themselves.
 -- expect: env_error
--- says: is nested too deeply, or contains itself
+-- message: is nested too deeply, or contains itself
 return {
   context = function()
     local message = r1.user("x")

@@ -1,6 +1,6 @@
 -- More tokens than the context holds.
 -- expect: env_error
--- says: context returned 10017 tokens and its budget is 128
+-- message: context returned 10017 tokens and its budget is 128
 return {
   context = function()
     return { r1.user(string.rep("many words ", 2000)) }

@@ -1,6 +1,6 @@
 -- No observation.
 -- expect: env_error
--- says: context returned nil; context must return messages, text or { token_ids = { … } }
+-- message: context returned nil; context must return messages, text or { token_ids = { … } }
 return {
   context = function()
   end,

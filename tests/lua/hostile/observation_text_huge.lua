@@ -1,6 +1,6 @@
 -- The same as plain text.
 -- expect: script_limit
--- says: the observation has more text than limits.text = 1 MiB
+-- message: the observation has more text than limits.text = 1 MiB
 return {
   context = function()
     return string.rep("x ", 1048576)

@@ -1,6 +1,6 @@
 -- os and io.
 -- expect: env_error
--- says: undefined global `os`
+-- message: undefined global `os`
 return {
   reset = function()
     assert(not pcall(function() return io.open("/etc/passwd") end))

@@ -1,6 +1,6 @@
--- while true do pcall(…) end: errors are caught for ever.
+-- while true do pcall(…) end: catches errors in an endless loop.
 -- expect: script_limit
--- says: reset used more than 0.1 s of CPU time
+-- message: reset used more than 0.1 s of CPU time
 return {
   reset = function()
     while true do pcall(function() while true do end end) end -- here

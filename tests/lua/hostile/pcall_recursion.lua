@@ -1,6 +1,6 @@
--- pcall of itself, for ever.
+-- pcall of itself, endlessly.
 -- expect: script_limit
--- says: reset used more than 0.1 s of CPU time
+-- message: reset used more than 0.1 s of CPU time
 local function f() return pcall(f) end
 return {
   reset = function()

@@ -1,6 +1,6 @@
 -- Every level of pcall calls two more: the depth is bounded, the time is not.
 -- expect: script_limit
--- says: reset used more than 0.1 s of CPU time
+-- message: reset used more than 0.1 s of CPU time
 local function f()
   pcall(f)
   pcall(f)

@@ -1,6 +1,6 @@
 -- A plain search that compares half of the text at every place.
 -- expect: env_error
--- says: is too much work
+-- message: is too much work
 return {
   reset = function()
     local text = string.rep("a", 8000000)

@@ -1,6 +1,6 @@
--- Writing to r1, by all ways there are.
+-- Writes to r1 in every possible way.
 -- expect: env_error
--- says: attempt to modify a readonly table
+-- message: attempt to modify a readonly table
 return {
   reset = function()
     pcall(rawset, r1, "user", function() return "hacked" end)

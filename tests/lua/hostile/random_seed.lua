@@ -1,6 +1,6 @@
--- Seeding the random numbers, for everybody it hopes.
+-- Seeds the random numbers, which must not affect others.
 -- expect: terminated
--- says:
+-- message:
 return {
   step = function(state, action, good)
     math.randomseed(7)

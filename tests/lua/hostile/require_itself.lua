@@ -1,4 +1,4 @@
 -- A module that requires itself.
 -- expect: refused
--- says: requires itself
+-- message: requires itself
 return require("require_itself")

@@ -1,6 +1,6 @@
 -- require after loading, of files that are not the script's.
 -- expect: env_error
--- says: after loading: require modules at the top of the script
+-- message: after loading: require modules at the top of the script
 return {
   reset = function()
     pcall(require, "../../etc/passwd")

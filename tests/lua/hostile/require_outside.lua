@@ -1,4 +1,4 @@
--- require of a file outside of the script's directory, while it loads.
+-- require of a file outside the script's directory during loading.
 -- expect: refused
--- says: is not inside the script's directory
+-- message: is not inside the script's directory
 return require("../outside")

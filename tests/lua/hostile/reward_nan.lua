@@ -1,6 +1,6 @@
 -- A reward that is not a number.
 -- expect: env_error
--- says: reward part `score` is NaN
+-- message: reward part `score` is NaN
 return {
   reward = function()
     return { score = 0 / 0 }

@@ -1,6 +1,6 @@
 -- A step reward that is not a number.
 -- expect: env_error
--- says: step: reward is NaN
+-- message: step: reward is NaN
 return {
   step = function()
     return { reward = 0 / 0 }

@@ -1,6 +1,6 @@
 -- Ten thousand named parts.
 -- expect: env_error
--- says: there are more than 64 named fields or parts
+-- message: there are more than 64 named fields or parts
 return {
   reward = function()
     local parts = {}

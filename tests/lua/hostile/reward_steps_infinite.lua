@@ -1,6 +1,6 @@
 -- Step rewards that are finite and whose sum is not.
 -- expect: env_error
--- says: the rewards of the steps add up to infinity
+-- message: the rewards of the steps add up to infinity
 return {
   step = function(state, action, good)
     local result = good(state, action)

@@ -1,6 +1,6 @@
 -- Sorting texts of megabytes that differ in the last letter.
 -- expect: script_limit
--- says: reset used more than 0.1 s of CPU time
+-- message: reset used more than 0.1 s of CPU time
 return {
   reset = function()
     local a, b = string.rep("x", 4000000) .. "a", string.rep("x", 4000000) .. "b"

@@ -1,6 +1,6 @@
 -- Sorting more numbers than the limit allows time for, again and again.
 -- expect: script_limit
--- says: reset used more than 0.1 s of CPU time
+-- message: reset used more than 0.1 s of CPU time
 return {
   reset = function()
     while true do

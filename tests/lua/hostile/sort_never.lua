@@ -1,6 +1,6 @@
--- A comparison that never answers.
+-- A comparison that does not end.
 -- expect: script_limit
--- says: reset used more than 0.1 s of CPU time
+-- message: reset used more than 0.1 s of CPU time
 return {
   reset = function()
     table.sort({ 3, 2, 1 }, function() while true do end end) -- here

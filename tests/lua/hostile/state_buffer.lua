@@ -1,6 +1,6 @@
 -- A buffer in the state.
 -- expect: env_error
--- says: state.bytes is a buffer
+-- message: state.bytes is a buffer
 return {
   reset = function(task, good)
     local state = good(task)

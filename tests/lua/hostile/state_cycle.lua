@@ -1,6 +1,6 @@
 -- A state that contains itself.
 -- expect: env_error
--- says: is nested too deeply, or contains itself
+-- message: is nested too deeply, or contains itself
 return {
   reset = function(task, good)
     local state = good(task)

@@ -1,6 +1,6 @@
--- A state that comes to contain itself in a step.
+-- A state that contains itself after a step.
 -- expect: env_error
--- says: state.a.me.a.me
+-- message: state.a.me.a.me
 return {
   step = function(state, action, good)
     local result = good(state, action)

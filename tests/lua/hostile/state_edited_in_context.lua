@@ -1,6 +1,6 @@
--- The context policy puts a function into the state, for the next step to find.
+-- The context policy puts a function into the state for the next step.
 -- expect: env_error
--- says: state.later is a function
+-- message: state.later is a function
 return {
   context = function(state)
     state.later = print

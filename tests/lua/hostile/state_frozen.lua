@@ -1,6 +1,6 @@
 -- A frozen state, which step then changes.
 -- expect: env_error
--- says: attempt to modify a readonly table
+-- message: attempt to modify a readonly table
 return {
   reset = function(task, good)
     return table.freeze(good(task))

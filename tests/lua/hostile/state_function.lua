@@ -1,6 +1,6 @@
 -- A function in the state.
 -- expect: env_error
--- says: state.list[2].f is a function; plain data holds text, numbers, booleans and tables
+-- message: state.list[2].f is a function; plain data holds text, numbers, booleans and tables
 return {
   reset = function(task, good)
     local state = good(task)

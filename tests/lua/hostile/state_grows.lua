@@ -1,6 +1,6 @@
 -- A state that grows with every step.
 -- expect: script_limit
--- says: the state after step is more than limits.trajectory = 32 MiB
+-- message: the state after step is more than limits.trajectory = 32 MiB
 return {
   step = function(state, action, good)
     local result = good(state, action)

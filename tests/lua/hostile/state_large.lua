@@ -1,6 +1,6 @@
 -- A state that holds one text a thousand times.
 -- expect: script_limit
--- says: the state after reset is more than limits.trajectory = 32 MiB
+-- message: the state after reset is more than limits.trajectory = 32 MiB
 return {
   reset = function(task, good)
     local state = good(task)

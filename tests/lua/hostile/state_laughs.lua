@@ -1,6 +1,6 @@
--- A few tables that hold each other, and spell out 2^40 values.
+-- A few nested tables that expand to 2^40 values.
 -- expect: script_limit
--- says: reset
+-- message: reset
 return {
   reset = function(task, good)
     local state = good(task)

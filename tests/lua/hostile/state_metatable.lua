@@ -1,6 +1,6 @@
 -- A metatable in the state.
 -- expect: env_error
--- says: state.board has a metatable; plain data has none
+-- message: state.board has a metatable; plain data has none
 return {
   reset = function(task, good)
     local state = good(task)

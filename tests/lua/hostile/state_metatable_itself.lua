@@ -1,6 +1,6 @@
--- The state itself has one, which answers for everything.
+-- The state has a metatable with __index.
 -- expect: env_error
--- says: state has a metatable; plain data has none
+-- message: state has a metatable; plain data has none
 return {
   reset = function(task, good)
     return setmetatable(good(task), { __index = function() while true do end end, __newindex = function() end })

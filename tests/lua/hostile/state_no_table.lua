@@ -1,6 +1,6 @@
 -- reset returns no state.
 -- expect: env_error
--- says: reset returned the number 5; it must return the state, a table
+-- message: reset returned the number 5; it must return the state, a table
 return {
   reset = function()
     return 5

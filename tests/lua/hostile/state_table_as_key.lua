@@ -1,6 +1,6 @@
 -- A table as a key in the state.
 -- expect: env_error
--- says: state has a table as a key
+-- message: state has a table as a key
 return {
   reset = function(task, good)
     local state = good(task)

@@ -1,6 +1,6 @@
 -- A tool in the state.
 -- expect: env_error
--- says: state.tool is a userdata
+-- message: state.tool is a userdata
 local tool = r1.tools.rhai {}
 return {
   reset = function(task, good)

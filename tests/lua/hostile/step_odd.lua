@@ -1,6 +1,6 @@
--- step returns fields that nobody knows.
+-- step returns unknown fields.
 -- expect: env_error
--- says: step returned the unknown field `rewrad`
+-- message: step returned the unknown field `rewrad`
 return {
   step = function()
     return { rewrad = 1 }

@@ -1,6 +1,6 @@
 -- A table of 2^26 numbers at once.
 -- expect: script_limit
--- says: reset needs more memory than limits.trajectory = 32 MiB
+-- message: reset needs more memory than limits.trajectory = 32 MiB
 return {
   reset = function()
     return { list = table.create(67108864, 1) }

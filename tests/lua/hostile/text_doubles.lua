@@ -1,6 +1,6 @@
--- A text that doubles for ever.
+-- A text that doubles endlessly.
 -- expect: script_limit
--- says: reset needs more memory than limits.trajectory = 32 MiB
+-- message: reset needs more memory than limits.trajectory = 32 MiB
 return {
   reset = function()
     local text = "xxxxxxxxxxxxxxxx"

@@ -1,6 +1,6 @@
 -- A text of two GiB.
 -- expect: script_limit | env_error
--- says: reset
+-- message: reset
 return {
   reset = function()
     return { text = string.rep("x", 2147483647) }

@@ -1,6 +1,6 @@
--- Arguments that spell out more than any memory holds.
+-- Arguments that expand to more than the memory.
 -- expect: env_error | script_limit
--- says:
+-- message:
 return {
   tools = { r1.tool { name = "calm", run = function() return "x" end } },
   step = function()

@@ -1,6 +1,6 @@
--- Replies that no parser of tool calls likes, in every format.
+-- Malformed tool calls in every format.
 -- expect: terminated | script_limit
--- says:
+-- message:
 return {
   reward = function()
     local formats = { "hermes", "qwen3_coder", "llama3", "pythonic", "mistral", "deepseek_v3", "deepseek_v31", "harmony", "retool", "tir", "answer" }

@@ -1,6 +1,6 @@
 -- A million calls at once.
 -- expect: env_error
--- says: r1.call_tools: 1000000 calls are more than 1024
+-- message: r1.call_tools: 1000000 calls are more than 1024
 return {
   tools = { r1.tool { name = "calm", run = function() return "x" end } },
   step = function()

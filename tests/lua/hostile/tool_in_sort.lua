@@ -1,6 +1,6 @@
 -- Waiting inside a comparison, where no waiting is possible.
 -- expect: env_error
--- says: attempt to yield across metamethod/C-call boundary
+-- message: attempt to yield across metamethod/C-call boundary
 return {
   tools = { r1.tools.rhai {} },
   step = function()

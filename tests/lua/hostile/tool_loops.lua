@@ -1,6 +1,6 @@
 -- A tool of the script that does not end.
 -- expect: script_limit
--- says: step used more than 0.1 s of CPU time
+-- message: step used more than 0.1 s of CPU time
 return {
   tools = { r1.tool { name = "spin", run = function() while true do end end } }, -- here
   step = function()

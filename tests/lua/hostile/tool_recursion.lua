@@ -1,6 +1,6 @@
 -- A tool that calls itself.
 -- expect: env_error
--- says: r1.call_tools: tools call tools more than 16 deep or wide
+-- message: r1.call_tools: tools call tools more than 16 deep or wide
 return {
   tools = { r1.tool { name = "again", run = function()
     return r1.call_tools({ { name = "again", arguments = {} } })[1].content -- here

@@ -1,6 +1,6 @@
--- A tool answers with megabytes: the answer is cut, and the trajectory goes on.
+-- A tool returns megabytes: the result is truncated, and the trajectory continues.
 -- expect: terminated
--- says:
+-- message:
 return {
   tools = { r1.tool { name = "loud", run = function() return string.rep("x", 10000000) end } },
   step = function(state, action, good)

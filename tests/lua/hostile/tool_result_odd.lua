@@ -1,6 +1,6 @@
 -- A tool returns a function.
 -- expect: env_error
--- says: tool `odd` returned a function; it must return text
+-- message: tool `odd` returned a function; it must return text
 return {
   tools = { r1.tool { name = "odd", run = function() return print end } }, -- here
   step = function()

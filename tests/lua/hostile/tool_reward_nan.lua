@@ -1,6 +1,6 @@
 -- A tool's process reward is not a number.
 -- expect: env_error
--- says: returned the reward NaN
+-- message: returned the reward NaN
 return {
   tools = { r1.tool { name = "nan", run = function() return "x", 0 / 0 end } }, -- here
   step = function()

@@ -1,6 +1,6 @@
--- The records of a tool's answers are taken apart, and answers are made up.
+-- Changes the records of a tool's results and makes up results.
 -- expect: terminated
--- says:
+-- message:
 return {
   tools = { r1.tool { name = "calm", run = function() return "x" end } },
   step = function(state, action, good)

@@ -1,6 +1,6 @@
--- A tool, an env and a recipe made in the middle of a trajectory.
+-- A tool, an env and a recipe created during a trajectory.
 -- expect: env_error
--- says: state.made is a userdata
+-- message: state.made is a userdata
 return {
   step = function(state, action, good)
     for k = 1, 1000 do

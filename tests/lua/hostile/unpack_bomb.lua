@@ -1,6 +1,6 @@
 -- A million values on the stack.
 -- expect: env_error
--- says: too many results to unpack
+-- message: too many results to unpack
 return {
   reset = function()
     return { n = select("#", table.unpack(table.create(2000000, 1))) } -- here

@@ -1,6 +1,6 @@
--- The error handler of xpcall fails itself, and so does what handles that.
+-- The error handler of xpcall fails, and so does its own handler.
 -- expect: env_error
--- says: the last word
+-- message: the last word
 return {
   reset = function()
     local ok = xpcall(error, function() error(error) end, "x")

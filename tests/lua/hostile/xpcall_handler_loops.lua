@@ -1,6 +1,6 @@
 -- The error handler of xpcall does not end.
 -- expect: script_limit
--- says: reset used more than 0.1 s of CPU time
+-- message: reset used more than 0.1 s of CPU time
 return {
   reset = function()
     while true do

@@ -1,6 +1,6 @@
 -- The error handler calls xpcall with itself.
 -- expect: script_limit | env_error
--- says: reset
+-- message: reset
 local function handler() return xpcall(error, handler, "x") end
 return {
   reset = function()

@@ -1,4 +1,4 @@
-//! What goes wrong with a server, in words: it can't be reached, refuses, answers as no such server does, or breaks off.
+//! Error messages about a server: unreachable, refusing, not OpenAI-compatible, or interrupted.
 
 use serde_json::Value;
 
@@ -6,91 +6,95 @@ use super::Remote;
 use crate::error::{Error, Kind, harmless};
 use crate::net::{Fault, Response};
 
-/// Characters of a server's own words that are shown.
+/// Characters of a server's own message that are shown.
 const WORDS: usize = 300;
 
-/// What is wrong with an answer that has begun.
-pub(super) enum Odd {
-    /// The server's words of its own failure.
+/// An error after the response has started.
+pub(super) enum ResponseError {
+    /// The server reported an error of its own.
     Failed(String),
-    /// It ended too early; why, where the network knows.
+    /// It ended early; the reason, if the network reports one.
     BrokeOff(Option<String>),
-    /// No OpenAI-compatible server says this.
+    /// The response is not of an OpenAI-compatible server.
     Foreign(String),
 }
 
 impl Remote {
-    /// Before an answer has begun.
+    /// An error before the response.
     pub(super) fn fault(&self, fault: Fault) -> Error {
         match fault {
             Fault::Stopped => stopped(),
             Fault::Absent(why) | Fault::Broken(why) | Fault::NotPublic(why) => {
-                Error::new(Kind::Model, format!("can't talk to {}: {why}", self.base))
-                    .hint("is the server running, and is --api-base its address? (HTTPS_PROXY and NO_PROXY are heeded)")
+                Error::new(Kind::Model, format!("can't reach {}: {why}", self.base))
+                    .hint("is the server running, and is --api-base its address? (HTTPS_PROXY and NO_PROXY are used)")
             }
         }
     }
 
-    /// While an answer comes.
+    /// An error during the response.
     pub(super) fn cut(&self, fault: Fault) -> Error {
         match fault {
             Fault::Stopped => stopped(),
-            Fault::Absent(why) | Fault::Broken(why) | Fault::NotPublic(why) => self.odd(Odd::BrokeOff(Some(why))),
+            Fault::Absent(why) | Fault::Broken(why) | Fault::NotPublic(why) => {
+                self.response_error(ResponseError::BrokeOff(Some(why)))
+            }
         }
     }
 
-    pub(super) fn odd(&self, odd: Odd) -> Error {
+    pub(super) fn response_error(&self, odd: ResponseError) -> Error {
         let base = &self.base;
         match odd {
-            Odd::Failed(words) => Error::new(Kind::Model, format!("{base} failed at its reply: {}", short(&words)))
-                .hint("its own log may say more"),
-            Odd::BrokeOff(why) => {
-                let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-                Error::new(Kind::Model, format!("{base} broke its reply off{why}"))
-                    .hint("ask again; its own log may say why")
+            ResponseError::Failed(words) => {
+                Error::new(Kind::Model, format!("{base} failed during its reply: {}", short(&words)))
+                    .hint("see the server's log")
             }
-            Odd::Foreign(why) => Error::new(
-                Kind::Model,
-                format!("{base} does not answer as an OpenAI-compatible server: {}", short(&why)),
-            )
-            .hint(ENDING),
+            ResponseError::BrokeOff(why) => {
+                let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+                Error::new(Kind::Model, format!("{base} interrupted its reply{why}"))
+                    .hint("ask again; see the server's log")
+            }
+            ResponseError::Foreign(why) => {
+                Error::new(Kind::Model, format!("{base} is not an OpenAI-compatible server: {}", short(&why)))
+                    .hint(ENDING)
+            }
         }
     }
 
-    /// An answer that leads elsewhere.
+    /// The error for a redirect.
     pub(super) fn moved(&self, response: &Response) -> Option<Error> {
         let status = response.status;
         let to = response.header("location").filter(|_| (300..400).contains(&status))?;
         let to = short(to.strip_suffix("/chat/completions").unwrap_or(to));
-        let error = Error::new(Kind::Model, format!("{} answers {status}: it has moved to {to}", self.base));
-        Some(error.hint("give --api-base the new address"))
+        let error = Error::new(Kind::Model, format!("{} responded with {status}: it moved to {to}", self.base));
+        Some(error.hint("use the new address in --api-base"))
     }
 
-    /// An answer that is none, by its status.
+    /// The error for an error status.
     pub(super) fn refused(&self, status: u16, body: &[u8]) -> Error {
         let words = words_of(body);
-        // Web pages have it in their title.
+        // Web pages repeat the status in their title.
         let words = words.strip_prefix(&status.to_string()).unwrap_or(&words).trim_start();
         let colon = if words.is_empty() { "" } else { ": " };
-        let error = Error::new(Kind::Model, format!("{} answers {status}{colon}{words}", self.base));
+        let error = Error::new(Kind::Model, format!("{} responded with {status}{colon}{words}", self.base));
         match status {
             401 | 403 if self.key.is_none() => error.hint("set OPENAI_API_KEY to a key of that server"),
-            401 | 403 => error.hint("OPENAI_API_KEY is not a key that it takes"),
-            404 | 405 => error.hint(format!("it knows no model `{}`, or {ENDING}", self.model)),
+            401 | 403 => error.hint("the server refuses the key in OPENAI_API_KEY"),
+            404 | 405 => error.hint(format!("the server has no model `{}`, or {ENDING}", self.model)),
             429 => error.hint("it is busy, or a quota is used up: try again later"),
-            500.. => error.hint("the failure is the server's: its own log may say more"),
+            500.. => error.hint("the server failed: see its log"),
             _ => error,
         }
     }
 }
 
-const ENDING: &str = "--api-base should end otherwise, as in http://localhost:8000/v1";
+const ENDING: &str = "--api-base has a wrong path; for example http://localhost:8000/v1";
 
 fn stopped() -> Error {
     Error::new(Kind::Interrupted, "stopped")
 }
 
-/// What the body of a refusal says: JSON's message, a web page's title, or the first line.
+/// The message in the body of an error response: JSON's message, a web page's title, or the first
+/// line.
 fn words_of(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let words = match serde_json::from_slice::<Value>(body) {
@@ -103,7 +107,7 @@ fn words_of(body: &[u8]) -> String {
 
 /// The title of a web page.
 fn title(page: &str) -> Option<&str> {
-    // Letters beyond ASCII keep their length, so that places are those of the page.
+    // ASCII lower case keeps the length, so that positions match the page.
     let small = page.to_ascii_lowercase();
     let begin = small.find("<title")?;
     let begin = begin + small[begin..].find('>')? + 1;
@@ -111,13 +115,13 @@ fn title(page: &str) -> Option<&str> {
     Some(page[begin..end].trim()).filter(|title| !title.is_empty())
 }
 
-/// A server's words of what is wrong.
+/// The error message in a server's JSON.
 pub(super) fn error_of(answer: &Value) -> Option<String> {
     let error = answer.get("error").filter(|error| !error.is_null());
     let words = error.and_then(|error| error["message"].as_str().or(error.as_str()));
     let words = words.or_else(|| answer["message"].as_str()).or_else(|| answer["detail"].as_str());
     let listed = || {
-        // A list of what is wrong with the fields of the request.
+        // A list of errors about fields of the request.
         let wrong = |one: &Value| {
             let place = one["loc"].as_array().and_then(|place| place.last()?.as_str());
             let message = one["msg"].as_str()?;
@@ -129,7 +133,7 @@ pub(super) fn error_of(answer: &Value) -> Option<String> {
     words.map(str::to_owned).or_else(listed).or_else(|| error.map(Value::to_string))
 }
 
-/// A text of somebody else's on one line of a message.
+/// Text of a server on one line of a message.
 fn short(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut letters = harmless(&line).into_owned();

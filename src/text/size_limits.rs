@@ -1,7 +1,7 @@
-//! Bounds on what one filter or method of a template makes, checked before it is made.
+//! Limits on the results of a template's filters and methods, checked before they are computed.
 //!
-//! A template is text of a stranger, and one call can make much of little: `x|replace('', y)`, `list|join(y)`,
-//! `[x] * n`. Each result may have [`LONGEST`] bytes, as the whole rendering may.
+//! Templates are untrusted, and one call can turn a short text into a huge one: `x|replace('', y)`,
+//! `list|join(y)`, `[x] * n`. Each result may have [`LONGEST`] bytes, as may the whole rendering.
 
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
@@ -9,11 +9,12 @@ use minijinja::{Error, ErrorKind, Value};
 use super::dialect;
 use super::template::LONGEST;
 
-/// Bytes that a value takes in a list.
+/// Bytes per value in a list.
 pub(super) const ITEM: usize = size_of::<Value>();
 
-/// Fails where a result would have more bytes than a rendering may have, or the rendering's time is over.
-pub(super) fn room(bytes: usize) -> Result<(), Error> {
+/// Fails if a result would be larger than a rendering may be, or if the rendering's time is used
+/// up.
+pub(super) fn check_size(bytes: usize) -> Result<(), Error> {
     dialect::in_time()?;
     if bytes <= LONGEST {
         return Ok(());
@@ -21,23 +22,23 @@ pub(super) fn room(bytes: usize) -> Result<(), Error> {
     Err(Error::new(ErrorKind::OutOfFuel, format!("it makes a text or list of more than {LONGEST} bytes")))
 }
 
-/// Fails where a list of a value's items would be too large.
-pub(super) fn listed(value: &Value) -> Result<(), Error> {
+/// Fails if a list of a value's items would be too large.
+pub(super) fn check_list(value: &Value) -> Result<(), Error> {
     let items = match value.as_str() {
         Some(text) => text.len(),
         None => value.len().unwrap_or(0),
     };
-    room(items.saturating_mul(ITEM))
+    check_size(items.saturating_mul(ITEM))
 }
 
-/// How large a value is once it is written out, about; nothing is counted once it is more than a rendering may have.
+/// The approximate size of a printed value; counting stops at the limit of a rendering.
 #[derive(Default)]
 pub(super) struct Size {
-    /// Of its texts and what stands around them.
+    /// Bytes of the strings and the text around them.
     pub(super) bytes: usize,
-    /// Its numbers, texts, lists, …
+    /// Number of values: numbers, strings, lists, …
     pub(super) values: usize,
-    /// How deep lists are in each other.
+    /// Nesting depth of lists.
     pub(super) depth: usize,
 }
 
@@ -52,7 +53,7 @@ impl Size {
         self.values += 1;
         self.depth = self.depth.max(depth);
         self.bytes = self.bytes.saturating_add(value.as_str().map_or(8, |text| text.len() + 4));
-        // An iterator without a length can be gone through only once.
+        // An iterator without a length can be consumed only once.
         if !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map) || value.len().is_none() {
             return;
         }
