@@ -279,9 +279,9 @@ fn a_resumed_cold_start_reads_its_dataset_at_its_commit() {
     }
     let mut newer = repo("You say");
     newer.commit = old.chars().rev().collect();
-    let server = Server::changed(newer, move |asked, _, answer| {
-        if asked.path.ends_with(&format!("/revision/{old}")) {
-            return Answer::new(
+    let server = Server::changed(newer, move |request, _, answer| {
+        if request.path.ends_with(&format!("/revision/{old}")) {
+            return Response::new(
                 200,
                 format!("{{\"sha\": \"{old}\", \"siblings\": [{{\"rfilename\": \"train.jsonl\"}}]}}"),
             );
@@ -289,7 +289,7 @@ fn a_resumed_cold_start_reads_its_dataset_at_its_commit() {
         answer
     });
     let output = with_hub(dir.path(), &server, &["run", "a.lua", "--resume", "killed"]).output().unwrap();
-    let text = said(dir.path(), &server, &output);
+    let text = without_url(dir.path(), &server, &output);
     assert!(output.status.success() && text.contains("the run goes on with 0123456789ab"), "{text}");
     let weights = |run: &str| {
         let last = "sft/checkpoints/step-000006/model.safetensors";

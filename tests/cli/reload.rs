@@ -188,7 +188,7 @@ fn flows_change_in_flight() {
     let first = run.step_with("reward/one");
     assert_eq!(first["reward/one"], 1.0);
     rename_write(&run.path("a.lua"), &version("broken").replace("for turn = 1, 3 do", "for turn = 1, nil do"));
-    run.until("the refusal", |run| run.said().contains("a.lua:6"));
+    run.until("the refusal", |run| run.reported().contains("a.lua:6"));
     rename_write(&run.path("a.lua"), &version("two"));
     run.until("the new flow", |run| {
         run.metrics().last().is_some_and(|last| last.get("reward/two").is_some() && last.get("reward/one").is_none())
