@@ -3,6 +3,7 @@
 use mlua::{Lua, Table, Value};
 
 use super::args::{count, fail, text};
+use super::argument::{ANY, Whole, required};
 use crate::answers;
 use crate::script::runtime::convert::kind;
 
@@ -33,9 +34,9 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         "clip",
         lua.create_function(|lua, (long, head, tail): (Value, Value, Value)| {
             let long = text(lua, "r1.clip", "text", &long)?;
-            let head = count(lua, "r1.clip", "head", &head)?;
-            let tail = if tail.is_nil() { 0 } else { count(lua, "r1.clip", "tail", &tail)? };
-            Ok(clip(&long, head, tail).unwrap_or(long))
+            let head: Whole<0, ANY> = required(lua, "r1.clip", "head", &head)?;
+            let tail = count(lua, "r1.clip", "tail", &tail)?.unwrap_or_default();
+            Ok(clip(&long, head.0 as usize, tail).unwrap_or(long))
         })?,
     )
 }

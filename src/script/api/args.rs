@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use mlua::{Function, Lua, Table, Value};
 
+use super::argument::{ANY, Whole, required};
 use super::astray;
 use crate::config::Limits;
 use crate::error::{Error, Kind, suggest};
@@ -79,6 +80,14 @@ impl<'a> Fields<'a> {
         Ok(fields)
     }
 
+    /// The fields of a table that may be left out.
+    pub(crate) fn optional(lua: &'a Lua, function: &'static str, value: &Value, known: &[&str]) -> mlua::Result<Self> {
+        match value {
+            Value::Nil => Ok(Self { lua, function, table: lua.create_table()? }),
+            given => Self::new(lua, function, given, known),
+        }
+    }
+
     pub(crate) fn get(&self, name: &str) -> mlua::Result<Value> {
         self.table.raw_get(name)
     }
@@ -109,19 +118,11 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn text(&self, name: &str) -> mlua::Result<Option<String>> {
-        match self.get(name)? {
-            Value::Nil => Ok(None),
-            Value::String(text) => Ok(Some(text.to_string_lossy())),
-            other => Err(self.refuse(name, "text", &other)),
-        }
+        self.read(name)
     }
 
     pub(crate) fn function(&self, name: &str) -> mlua::Result<Option<Function>> {
-        match self.get(name)? {
-            Value::Nil => Ok(None),
-            Value::Function(function) => Ok(Some(function)),
-            other => Err(self.refuse(name, "a function", &other)),
-        }
+        self.read(name)
     }
 
     /// A field's plain data.
@@ -227,10 +228,8 @@ pub(crate) fn text(lua: &Lua, function: &str, name: &str, value: &Value) -> mlua
     }
 }
 
-/// An argument that counts something.
-pub(crate) fn count(lua: &Lua, function: &str, name: &str, value: &Value) -> mlua::Result<usize> {
-    match value {
-        Value::Integer(count) if *count >= 0 => Ok(*count as usize),
-        other => Err(fail(lua, function, format!("`{name}` must be a whole number, 0 or more, got {}", kind(other)))),
-    }
+/// A whole number, 0 or more; `None` for nil.
+pub(crate) fn count(lua: &Lua, function: &str, name: &str, value: &Value) -> mlua::Result<Option<usize>> {
+    let given = if value.is_nil() { None } else { Some(required::<Whole<0, ANY>>(lua, function, name, value)?) };
+    Ok(given.map(|count| count.0 as usize))
 }

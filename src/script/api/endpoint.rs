@@ -10,8 +10,8 @@ use mlua::{Lua, Value};
 use serde_json::{Value as Json, json};
 
 use super::args::{Fields, fail, undeclared};
+use super::argument::Whole;
 use super::secret::{Named, Secrets, Text};
-use super::tool::{SECONDS, seconds};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
 use crate::script::runtime::ask::AskOptions;
@@ -80,19 +80,8 @@ impl Endpoint {
             }
         }
         headers.push(("content-type".to_owned(), Text::plain("application/json")));
-        let timeout = match fields.get("timeout")? {
-            Value::Nil => TIMEOUT,
-            value => {
-                let limit = seconds(&value).and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-                limit.ok_or_else(|| fields.refuse("timeout", SECONDS, &value))?
-            }
-        };
-        let retries = match fields.get("retries")? {
-            Value::Nil => RETRIES,
-            Value::Integer(count) if (0..=20).contains(&count) => count as u32,
-            Value::Number(count) if (0.0..=20.0).contains(&count) && count.fract() == 0.0 => count as u32,
-            other => return Err(fields.refuse("retries", "a whole number from 0 to 20", &other)),
-        };
+        let timeout = fields.read("timeout")?.unwrap_or(TIMEOUT);
+        let retries = fields.read::<Whole<0, 20>>("retries")?.map_or(RETRIES, |retries| retries.0 as u32);
         Ok(Self { url, name, headers, timeout, retries })
     }
 

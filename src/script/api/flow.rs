@@ -8,7 +8,7 @@ use mlua::{Function, Lua, MultiValue, Table, Value};
 use serde_json::json;
 
 use super::args::{fail, raise};
-use super::tool::{SECONDS, seconds};
+use super::argument::Argument;
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::Host;
 use crate::script::runtime::suspended::Suspended;
@@ -30,9 +30,8 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             let call = own.current();
             // No time at all is a length too.
             let zero = matches!(length, Value::Integer(0));
-            let length = if zero { Some(0.0) } else { seconds(&length) }
-                .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-                .ok_or_else(|| fail(&lua, "r1.sleep", format!("takes {SECONDS}, got {}", kind(&length))));
+            let length = if zero { Some(Duration::ZERO) } else { Duration::read(&length) }
+                .ok_or_else(|| fail(&lua, "r1.sleep", format!("takes {}, got {}", Duration::wanted(), kind(&length))));
             async move {
                 let length = length?;
                 let live = async {

@@ -54,11 +54,7 @@ fn format(lua: &Lua, value: &Value) -> mlua::Result<RecipeFormat> {
     }
     let parse = fields.function("parse")?;
     let parse = parse.ok_or_else(|| fail(lua, NAME, "needs `parse`, a function that reads the calls of a reply"))?;
-    let flag = |name: &str, otherwise: bool| match fields.get(name)? {
-        Value::Nil => Ok(otherwise),
-        Value::Boolean(value) => Ok(value),
-        other => Err(fields.refuse(name, "true or false", &other)),
-    };
+    let flag = |name: &str, otherwise: bool| -> mlua::Result<bool> { Ok(fields.read(name)?.unwrap_or(otherwise)) };
     let options = OwnOptions {
         name,
         version: String::new(),

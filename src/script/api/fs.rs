@@ -188,11 +188,7 @@ fn write(
         Value::Nil => false,
         options => {
             let fields = Fields::new(lua, NAME, options, &["append"])?;
-            match fields.get("append")? {
-                Value::Nil => false,
-                Value::Boolean(append) => append,
-                other => return Err(fields.refuse("append", "true or false", &other)),
-            }
+            fields.read("append")?.unwrap_or(false)
         }
     };
     let bytes = content.as_bytes();

@@ -102,8 +102,7 @@ fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Re
         Value::Table(list) => messages(list, "messages").map_err(|why| fail(lua, NAME, why))?,
         other => return Err(fail(lua, NAME, format!("takes messages or text, got {}", kind(other)))),
     };
-    let none = Value::Table(lua.create_table()?);
-    let fields = Fields::new(lua, NAME, if options.is_nil() { &none } else { options }, &OPTIONS)?;
+    let fields = Fields::optional(lua, NAME, options, &OPTIONS)?;
     let number = |name: &str| match fields.get(name)? {
         Value::Nil => Ok(None),
         Value::Integer(number) if number >= 0 => Ok(Some(number as f64)),
@@ -114,11 +113,7 @@ fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Re
         Some(number) if number.fract() != 0.0 => Err(fields.refuse(name, "a whole number", &fields.get(name)?)),
         number => Ok(number.map(|number| number as usize)),
     };
-    let train = match fields.get("train")? {
-        Value::Nil => false,
-        Value::Boolean(train) => train,
-        other => return Err(fields.refuse("train", "true or false", &other)),
-    };
+    let train = fields.read("train")?.unwrap_or(false);
     let model = match fields.get("model")? {
         Value::Nil => Writer::Policy,
         Value::String(name) => Writer::Model(name.to_string_lossy()),

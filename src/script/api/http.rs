@@ -8,7 +8,6 @@ use serde_json::{Map, Value as Json, json};
 
 use super::args::{Fields, bytes_of, fail, json_of, leads_inside, raise, text, undeclared};
 use super::secret::{Named, Secrets, Text};
-use super::tool::{SECONDS, seconds};
 use crate::error::{Error, Kind};
 use crate::script::runtime::convert::{Odd, kind, to_json};
 use crate::script::runtime::host::{Call, Host, place};
@@ -124,8 +123,7 @@ fn ask(
     url: &Value,
     options: &Value,
 ) -> mlua::Result<Asked> {
-    let none = Value::Table(lua.create_table()?);
-    let fields = Fields::new(lua, function, if options.is_nil() { &none } else { options }, &OPTIONS)?;
+    let fields = Fields::optional(lua, function, options, &OPTIONS)?;
     build(lua, host, function, method, url, &fields)
 }
 
@@ -145,13 +143,7 @@ fn build(
             return Err(fail(lua, function, format!("the header {name:?} has a line break in it, or no name")));
         }
     }
-    let timeout = match fields.get("timeout")? {
-        Value::Nil => TIMEOUT,
-        value => {
-            let limit = seconds(&value).and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-            limit.ok_or_else(|| fields.refuse("timeout", SECONDS, &value))?
-        }
-    };
+    let timeout = fields.read("timeout")?.unwrap_or(TIMEOUT);
     let max_bytes = match fields.get("max_bytes")? {
         Value::Nil => BYTES,
         Value::Integer(bytes) if (1..=MOST_BYTES as i64).contains(&bytes) => bytes as usize,

@@ -103,7 +103,7 @@ impl UserData for IndexOf {
         methods.add_meta_method(mlua::MetaMethod::Len, |_, this, ()| Ok(this.index.len()));
         methods.add_method("search", |lua, this, (query, most): (Value, Value)| {
             let query = text(lua, "search", "query", &query)?;
-            let most = if most.is_nil() { MOST } else { count(lua, "search", "k", &most)? };
+            let most = count(lua, "search", "k", &most)?.unwrap_or(MOST);
             found(lua, this.index.search(&query, most, || in_time(lua))?)
         });
     }

@@ -2,6 +2,7 @@
 
 mod answers;
 pub(crate) mod args;
+mod argument;
 mod astray;
 mod call;
 mod carry;

@@ -7,8 +7,8 @@ use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
 use super::args::{Fields, fail, json_of, raise, undeclared};
+use super::argument::Mebibytes;
 use super::secret::{Named, Secrets, Text};
-use super::tool::{SECONDS, mebibytes, seconds};
 use crate::script::runtime::convert::{Odd, to_json};
 use crate::script::runtime::host::{Call, Host};
 use crate::tools::{Program, run_program};
@@ -55,21 +55,10 @@ fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Resul
     if !host.grants.borrow().runs(&argv[0]) {
         return Err(undeclared(lua, host, NAME, &format!("process:{}", argv[0])));
     }
-    let input = match fields.get("input")? {
-        Value::Nil => Vec::new(),
-        Value::String(text) => text.as_bytes().to_vec(),
-        other => return Err(fields.refuse("input", "text", &other)),
-    };
-    let timeout = match fields.get("timeout")? {
-        Value::Nil => Duration::from_secs(10),
-        value => {
-            let limit = seconds(&value).and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-            limit.ok_or_else(|| fields.refuse("timeout", SECONDS, &value))?
-        }
-    };
-    let size = |name: &str, otherwise: u64| match fields.get(name)? {
-        Value::Nil => Ok(otherwise),
-        value => mebibytes(&value).ok_or_else(|| fields.refuse(name, "a size such as \"512MiB\"", &value)),
+    let input = fields.read::<Vec<u8>>("input")?.unwrap_or_default();
+    let timeout = fields.read("timeout")?.unwrap_or(Duration::from_secs(10));
+    let size = |name: &str, otherwise: u64| -> mlua::Result<u64> {
+        Ok(fields.read::<Mebibytes>(name)?.map_or(otherwise, |size| size.0))
     };
     let output = match fields.get("output")? {
         Value::Nil => OUTPUT,

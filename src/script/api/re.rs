@@ -183,7 +183,7 @@ impl Asking {
 fn start(lua: &Lua, function: &str, from: &Value) -> mlua::Result<usize> {
     match from {
         Value::Nil => Ok(0),
-        Value::Integer(1..) => Ok(count(lua, function, "from", from)? - 1),
+        Value::Integer(from @ 1..) => Ok(*from as usize - 1),
         other => {
             Err(fail(lua, function, format!("`from` must be a place in the text, 1 or more, got {}", kind(other))))
         }
@@ -191,7 +191,7 @@ fn start(lua: &Lua, function: &str, from: &Value) -> mlua::Result<usize> {
 }
 
 fn at_most(lua: &Lua, function: &str, most: &Value) -> mlua::Result<usize> {
-    if most.is_nil() { Ok(usize::MAX) } else { count(lua, function, "most", most) }
+    Ok(count(lua, function, "most", most)?.unwrap_or(usize::MAX))
 }
 
 /// First and last place of the first match, and its groups, as `string.find` gives them.

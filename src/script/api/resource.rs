@@ -8,13 +8,13 @@ use mlua::{AnyUserData, Function, Lua, MetaMethod, Table, UserData, UserDataFiel
 use serde_json::Value as Json;
 
 use super::args::{Fields, fail, fail_with, raise};
+use super::argument::{Argument, Mebibytes};
 use crate::config::Columns;
 use crate::error::{Error, Kind, suggest};
 use crate::script::runtime::convert::from_json;
 use crate::script::runtime::host::{misuse, place};
 use crate::script::runtime::require::Loader;
 use crate::script::runtime::resource::{FORMATS, Form, MOST, Resource, Spec};
-use crate::units;
 
 const NAME: &str = "r1.resource";
 
@@ -73,13 +73,12 @@ fn spec(lua: &Lua, given: &Value) -> mlua::Result<Spec> {
     } else if !fields.get("columns")?.is_nil() {
         return Err(fields.refuse("columns", "a table of names", &fields.get("columns")?));
     }
-    spec.max_size = match fields.get("max_size")? {
-        Value::Nil => MOST,
-        Value::Integer(size) if size > 0 => size as u64,
-        Value::String(size) => units::mebibytes(&size.to_string_lossy())
-            .filter(|size| *size > 0)
-            .ok_or_else(|| fields.refuse("max_size", "a size such as \"512MiB\"", &Value::String(size)))?,
-        other => return Err(fields.refuse("max_size", "a size such as \"512MiB\"", &other)),
+    spec.max_size = match fields.read::<Mebibytes>("max_size")? {
+        None => MOST,
+        Some(Mebibytes(0)) => {
+            return Err(fields.refuse("max_size", &Mebibytes::wanted(), &fields.get("max_size")?));
+        }
+        Some(Mebibytes(size)) => size,
     };
     Ok(spec)
 }

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
-use super::args::{Fields, count, fail, raise, text};
+use super::args::{Fields, fail, raise, text};
+use super::argument::{ANY, Whole, required};
 use super::store_write;
 use crate::error::{Error, Kind};
 use crate::mdp::{Split, Step, Trajectory, seed_value};
@@ -38,15 +39,9 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         lua.create_function(move |lua, (run, step, options): (Value, Value, Value)| {
             const NAME: &str = "r1.store.trajectories";
             let file = file_of(lua, &own, NAME, &run)?;
-            let step = if file.is_some() { 0 } else { count(lua, NAME, "step", &step)? as u64 };
-            let none = Value::Table(lua.create_table()?);
-            let options = if options.is_nil() { &none } else { &options };
-            let fields = Fields::new(lua, NAME, options, &["ids", "record", "split"])?;
-            let flag = |name: &str| match fields.get(name)? {
-                Value::Nil => Ok(false),
-                Value::Boolean(flag) => Ok(flag),
-                other => Err(fields.refuse(name, "true or false", &other)),
-            };
+            let step = if file.is_some() { 0 } else { required::<Whole<0, ANY>>(lua, NAME, "step", &step)?.0 };
+            let fields = Fields::optional(lua, NAME, &options, &["ids", "record", "split"])?;
+            let flag = |name: &str| -> mlua::Result<bool> { Ok(fields.read(name)?.unwrap_or(false)) };
             let (ids, record, split) = (flag("ids")?, flag("record")?, split_of(&fields)?);
             let list = lua.create_table()?;
             let found = match file {
@@ -66,14 +61,8 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             const NAME: &str = "r1.store.write";
             programs_only(lua, &own, NAME)?;
             let path = text(lua, NAME, "path", &path)?;
-            let none = Value::Table(lua.create_table()?);
-            let options = if options.is_nil() { &none } else { &options };
-            let fields = Fields::new(lua, NAME, options, &["from", "overwrite"])?;
-            let overwrite = match fields.get("overwrite")? {
-                Value::Nil => false,
-                Value::Boolean(flag) => flag,
-                other => return Err(fields.refuse("overwrite", "true or false", &other)),
-            };
+            let fields = Fields::optional(lua, NAME, &options, &["from", "overwrite"])?;
+            let overwrite = fields.read("overwrite")?.unwrap_or(false);
             let list = to_json(&list, "trajectories", Odd::Refuse).map_err(|why| fail(lua, NAME, why))?;
             let tables = match &list {
                 Json::Array(tables) => tables.as_slice(),

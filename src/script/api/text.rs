@@ -64,11 +64,7 @@ pub(crate) fn ids(lua: &Lua, function: &str, value: &Value) -> mlua::Result<Vec<
 }
 
 fn flag(fields: &Fields, name: &str, otherwise: bool) -> mlua::Result<bool> {
-    match fields.get(name)? {
-        Value::Nil => Ok(otherwise),
-        Value::Boolean(value) => Ok(value),
-        other => Err(fields.refuse(name, "true or false", &other)),
-    }
+    Ok(fields.read(name)?.unwrap_or(otherwise))
 }
 
 /// The one flag that `:encode` and `:decode` take.

@@ -9,15 +9,13 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json, json};
 
 use super::args::{Fields, fail, fail_with};
+use super::argument::{ANY, Mebibytes, Seconds, Whole};
 use super::tool_limits;
 use crate::error::{Error, Kind};
-use crate::script::runtime::convert;
 use crate::script::runtime::tool::{CallLimits, Run, Tool, ToolHandle, ToolRewards};
 use crate::script::settings;
 use crate::text::schema;
 use crate::tools::{PythonOptions, RhaiOptions};
-use crate::units;
-pub(super) use crate::units::TIME as SECONDS;
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     r1.raw_set("tool", lua.create_function(|lua, value: Value| tool(lua, &value))?)?;
@@ -35,13 +33,7 @@ fn tool(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     let fields = Fields::new(lua, NAME, value, &[&OWN[..], &tool_limits::FIELDS].concat())?;
     let name = fields.text("name")?.ok_or_else(|| fail(lua, NAME, "needs `name`"))?;
     let run = fields.function("run")?.ok_or_else(|| fail(lua, NAME, "needs `run`, a function of the arguments"))?;
-    let timeout = match fields.get("timeout")? {
-        Value::Nil => None,
-        value => {
-            let limit = seconds(&value).and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-            Some(limit.ok_or_else(|| fields.refuse("timeout", SECONDS, &value))?)
-        }
-    };
+    let timeout = fields.read::<Duration>("timeout")?;
     let description = fields.text("description")?.unwrap_or_default();
     let parameters = parameters(fields.json("parameters")?).map_err(|why| fail(lua, NAME, why))?;
     schema::refuse_unknown(&parameters).map_err(|why| fail(lua, NAME, format!("`parameters`: {why}")))?;
@@ -51,12 +43,7 @@ fn tool(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
 }
 
 fn max_result_tokens(fields: &Fields<'_>) -> mlua::Result<Option<usize>> {
-    match fields.get("max_result_tokens")? {
-        Value::Nil => Ok(None),
-        Value::Integer(tokens) if tokens >= 0 => Ok(Some(tokens as usize)),
-        Value::Number(tokens) if tokens >= 0.0 && tokens.fract() == 0.0 && tokens < 1e15 => Ok(Some(tokens as usize)),
-        other => Err(fields.refuse("max_result_tokens", "a whole number, 0 or more", &other)),
-    }
+    Ok(fields.read::<Whole<0, ANY>>("max_result_tokens")?.map(|tokens| tokens.0 as usize))
 }
 
 fn rewards(lua: &Lua, function: &str, fields: &Fields<'_>) -> mlua::Result<ToolRewards> {
@@ -148,11 +135,7 @@ const OWN_FIELDS: [&str; 8] =
 fn python(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     const NAME: &str = "r1.tools.python";
     let (fields, options) = interpreter::<PythonOptions>(lua, NAME, value, &OWN_FIELDS)?;
-    let session = match fields.get("session")? {
-        Value::Nil => false,
-        Value::Boolean(session) => session,
-        other => return Err(fields.refuse("session", "true or false", &other)),
-    };
+    let session = fields.read("session")?.unwrap_or(false);
     let cache = tool_limits::cache(&fields)?;
     if session && cache.is_some() {
         let why = "`cache` needs programs that stand alone: with `session` they depend on those before";
@@ -205,38 +188,20 @@ fn interpreter<'a, O: Serialize + DeserializeOwned + Default>(
 ) -> mlua::Result<(Fields<'a>, O)> {
     let names = settings::names_of::<O>();
     let known: Vec<&str> = own.iter().copied().chain(names.iter().map(String::as_str)).collect();
-    let empty = Value::Table(lua.create_table()?);
-    let fields = Fields::new(lua, function, if value.is_nil() { &empty } else { value }, &known)?;
+    let fields = Fields::optional(lua, function, value, &known)?;
     let mut options = fields.rest(own)?;
     for (name, stored) in [("memory", "memory_mb"), ("disk", "disk_mb")] {
-        let value = if own.contains(&name) { fields.get(name)? } else { Value::Nil };
-        if !value.is_nil() {
-            let size = mebibytes(&value).ok_or_else(|| fields.refuse(name, "a size such as \"512MiB\"", &value))?;
-            options.insert(stored.to_owned(), Json::from(size));
+        if own.contains(&name)
+            && let Some(size) = fields.read::<Mebibytes>(name)?
+        {
+            options.insert(stored.to_owned(), Json::from(size.0));
         }
     }
-    let timeout = if names.iter().any(|name| name == "timeout") { fields.get("timeout")? } else { Value::Nil };
-    if !timeout.is_nil() {
-        let time = seconds(&timeout).ok_or_else(|| fields.refuse("timeout", SECONDS, &timeout))?;
-        options.insert("timeout".to_owned(), Json::from(time));
+    if names.iter().any(|name| name == "timeout")
+        && let Some(time) = fields.read::<Seconds>("timeout")?
+    {
+        options.insert("timeout".to_owned(), Json::from(time.0));
     }
     let options = settings::section(function, &Json::Object(options)).map_err(|error| fail_with(lua, "tool", error))?;
     Ok((fields, options))
-}
-
-/// Seconds above 0, from a number or a text with a unit.
-pub(super) fn seconds(value: &Value) -> Option<f64> {
-    let seconds = match value {
-        Value::String(text) => units::seconds(&text.to_string_lossy())?,
-        number => convert::float(number)?,
-    };
-    (seconds > 0.0 && seconds.is_finite()).then_some(seconds)
-}
-
-/// MiB, from a number or a text with a unit.
-pub(super) fn mebibytes(value: &Value) -> Option<u64> {
-    match value {
-        Value::String(text) => units::mebibytes(&text.to_string_lossy()),
-        number => convert::float(number).filter(|size| *size >= 0.0 && size.is_finite()).map(|size| size.ceil() as u64),
-    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mlua::Value;
 
 use super::args::Fields;
-use super::tool::{SECONDS, seconds};
+use super::argument::{ANY, Argument, Whole};
 use crate::error::{Error, Kind};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::tool::{CacheScope, CallLimits};
@@ -14,18 +14,13 @@ use crate::script::runtime::tool::{CacheScope, CallLimits};
 pub(super) const FIELDS: [&str; 3] = ["retries", "cache", "concurrency"];
 
 /// Most retries.
-const RETRIES: u32 = 20;
+const RETRIES: u64 = 20;
 /// The wait before the first retry, where nothing says otherwise.
 const BACKOFF: Duration = Duration::from_millis(500);
 
 pub(super) fn read(fields: &Fields<'_>) -> mlua::Result<CallLimits> {
     let (retries, backoff) = retries(fields)?;
-    let concurrency = match fields.get("concurrency")? {
-        Value::Nil => 0,
-        value => whole(&value, usize::MAX as f64)
-            .filter(|count| *count > 0)
-            .ok_or_else(|| fields.refuse("concurrency", "a whole number, 1 or more", &value))?,
-    };
+    let concurrency = fields.read::<Whole<1, ANY>>("concurrency")?.map_or(0, |count| count.0 as usize);
     Ok(CallLimits { retries, backoff, cache: cache(fields)?, concurrency })
 }
 
@@ -54,31 +49,22 @@ fn retries(fields: &Fields<'_>) -> mlua::Result<(u32, Duration)> {
         Value::Nil => return Ok((0, BACKOFF)),
         Value::Table(table) => table,
         _ => {
-            let times = whole(&value, f64::from(RETRIES)).ok_or_else(|| fields.refuse("retries", &wanted(), &value))?;
-            return Ok((times as u32, BACKOFF));
+            let times = Whole::<0, RETRIES>::read(&value).ok_or_else(|| fields.refuse("retries", &wanted(), &value))?;
+            return Ok((times.0 as u32, BACKOFF));
         }
     };
     let own = fields.inside("retries", table, &["times", "backoff"])?;
     let times = own.get("times")?;
-    let times = whole(&times, f64::from(RETRIES)).ok_or_else(|| {
+    let times = Whole::<0, RETRIES>::read(&times).ok_or_else(|| {
         let why = format!("`retries` needs `times`, a whole number from 0 to {RETRIES}, got {}", kind(&times));
         fields.refused("retries", Error::new(Kind::Script, why))
     })?;
     let backoff = match own.get("backoff")? {
         Value::Nil => BACKOFF,
-        value => seconds(&value).and_then(|time| Duration::try_from_secs_f64(time).ok()).ok_or_else(|| {
-            let why = format!("`retries.backoff` must be {SECONDS}, got {}", kind(&value));
+        value => Duration::read(&value).ok_or_else(|| {
+            let why = format!("`retries.backoff` must be {}, got {}", Duration::wanted(), kind(&value));
             fields.refused("retries", Error::new(Kind::Script, why))
         })?,
     };
-    Ok((times as u32, backoff))
-}
-
-/// A whole number from 0 to `most`.
-fn whole(value: &Value, most: f64) -> Option<usize> {
-    let number = match value {
-        Value::Integer(_) | Value::Number(_) => crate::script::runtime::convert::float(value)?,
-        _ => return None,
-    };
-    (number >= 0.0 && number <= most && number.fract() == 0.0).then_some(number as usize)
+    Ok((times.0 as u32, backoff))
 }
