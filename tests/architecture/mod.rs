@@ -106,7 +106,7 @@ const CYCLES: &[(&str, usize)] = &[
     ("native", 2),
     ("rl", 2),
     ("rollout", 4),
-    ("script/api", 6),
+    ("script/api", 2),
     ("script/recipe", 3),
     ("script/runtime", 9),
     ("store", 2),

@@ -2,8 +2,9 @@
 
 use mlua::{Lua, Table, Value};
 
+use super::args::required;
 use super::args::{count, fail, text};
-use super::argument::{ANY, Whole, required};
+use super::argument::{ANY, Whole};
 use crate::answers;
 use crate::script::runtime::convert::kind;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mlua::{Function, Lua, Table, Value};
 
-use super::argument::{ANY, Whole, required};
+use super::argument::{ANY, Argument, Whole};
 use super::astray;
 use crate::config::Limits;
 use crate::error::{Error, Kind, suggest};
@@ -117,6 +117,14 @@ impl<'a> Fields<'a> {
         Ok(Self { lua: self.lua, function: self.function, table: table.clone() })
     }
 
+    /// A field; `None` where it is not set.
+    pub(crate) fn read<T: Argument>(&self, name: &str) -> mlua::Result<Option<T>> {
+        match self.get(name)? {
+            Value::Nil => Ok(None),
+            value => T::read(&value).ok_or_else(|| self.refuse(name, &T::wanted(), &value)).map(Some),
+        }
+    }
+
     pub(crate) fn text(&self, name: &str) -> mlua::Result<Option<String>> {
         self.read(name)
     }
@@ -226,6 +234,12 @@ pub(crate) fn text(lua: &Lua, function: &str, name: &str, value: &Value) -> mlua
         Value::String(text) => Ok(text.to_string_lossy()),
         other => Err(fail(lua, function, format!("`{name}` must be text, got {}", kind(other)))),
     }
+}
+
+/// Reads an argument of `function`; nil is an error.
+pub(crate) fn required<T: Argument>(lua: &Lua, function: &str, name: &str, value: &Value) -> mlua::Result<T> {
+    let refused = || fail(lua, function, format!("`{name}` must be {}, got {}", T::wanted(), kind(value)));
+    T::read(value).ok_or_else(refused)
 }
 
 /// A whole number, 0 or more; `None` for nil.

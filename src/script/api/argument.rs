@@ -1,12 +1,11 @@
 //! Types that a field or an argument of a host function can have. The error of a value of another type names the
-//! function, the field and the line, which [`mlua::FromLua`] does not know.
+//! function, the field and the line, which [`mlua::FromLua`] does not know (`args::Fields::read`, `args::required`).
 
 use std::time::Duration;
 
-use mlua::{Function, Lua, Value};
+use mlua::{Function, Value};
 
-use super::args::{Fields, fail};
-use crate::script::runtime::convert::{float, kind};
+use crate::script::runtime::convert::float;
 use crate::units;
 
 /// A type that is read from a Lua value.
@@ -16,22 +15,6 @@ pub(crate) trait Argument: Sized {
 
     /// The value, or `None` if it is of another type.
     fn read(value: &Value) -> Option<Self>;
-}
-
-/// Reads an argument of `function`; nil is an error.
-pub(crate) fn required<T: Argument>(lua: &Lua, function: &str, name: &str, value: &Value) -> mlua::Result<T> {
-    let refused = || fail(lua, function, format!("`{name}` must be {}, got {}", T::wanted(), kind(value)));
-    T::read(value).ok_or_else(refused)
-}
-
-impl Fields<'_> {
-    /// A field; `None` where it is not set.
-    pub(crate) fn read<T: Argument>(&self, name: &str) -> mlua::Result<Option<T>> {
-        match self.get(name)? {
-            Value::Nil => Ok(None),
-            value => T::read(&value).ok_or_else(|| self.refuse(name, &T::wanted(), &value)).map(Some),
-        }
-    }
 }
 
 impl Argument for bool {

@@ -1,7 +1,6 @@
 //! What stands in the wrong place: functions where plain data belongs, fields of another table. The hints say where they go.
 
-use super::env;
-use super::recipe;
+use super::fields;
 use crate::config::{Learner, counterparts};
 use crate::error::{Error, Kind};
 use crate::script::settings;
@@ -57,11 +56,11 @@ pub(crate) fn home(function: &str, name: &str) -> Option<String> {
     if trainer && name == "algorithm" {
         return Some("another algorithm is r1.trainer { algorithm = \"NAME\", … }".to_owned());
     }
-    if (trainer || function == "r1.env") && recipe::FIELDS.contains(&name) {
+    if (trainer || function == "r1.env") && fields::RECIPE.contains(&name) {
         let beside = if trainer { "trainer" } else { "env" };
         return Some(format!("`{name}` is a field of r1.recipe {{ … }}, beside `{beside}`"));
     }
-    if function == "r1.recipe" && env::FIELDS.contains(&name) {
+    if function == "r1.recipe" && fields::ENV.contains(&name) {
         return Some(format!("`{name}` is a field of the env: env = r1.env {{ {name} = …, … }}"));
     }
     if function == "r1.recipe" && of_trainer() {

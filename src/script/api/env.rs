@@ -6,6 +6,7 @@ use mlua::{Lua, Table, Value};
 use serde_json::Value as Json;
 
 use super::args::{Fields, fail, fail_with};
+use super::fields;
 use crate::config::EnvSettings;
 use crate::error::{Error, Kind};
 use crate::script::runtime::convert::kind;
@@ -15,26 +16,6 @@ use crate::script::runtime::tool::{Tool, ToolHandle};
 use crate::script::settings;
 use crate::text::{AUTO, Format};
 
-pub(super) const FIELDS: [&str; 17] = [
-    "tools",
-    "format",
-    "max_steps",
-    "max_tokens",
-    "on_overflow",
-    "max_calls",
-    "excess_calls",
-    "tool_choice",
-    "max_result_tokens",
-    "call_rewards",
-    "system",
-    "reply_prefix",
-    "reset",
-    "step",
-    "flow",
-    "context",
-    "reward",
-];
-
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let host = host.clone();
     r1.raw_set("env", lua.create_function(move |lua, value: Value| env(lua, &host, &value))?)
@@ -42,7 +23,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 
 fn env(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Env> {
     const NAME: &str = "r1.env";
-    let fields = Fields::new(lua, NAME, value, &FIELDS)?;
+    let fields = Fields::new(lua, NAME, value, &fields::ENV)?;
     let tools = tools(lua, &fields)?;
     let (reset, step) = (fields.function("reset")?, fields.function("step")?);
     let (context, reward) = (fields.function("context")?, fields.function("reward")?);

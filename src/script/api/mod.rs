@@ -10,6 +10,7 @@ pub(crate) mod context;
 pub(crate) mod data;
 mod endpoint;
 pub(crate) mod env;
+mod fields;
 mod flow;
 pub(crate) mod format;
 mod fs;

@@ -7,34 +7,12 @@ use serde_json::{Map, Value as Json};
 
 use super::args::{Fields, fail, fail_with};
 use super::data::Dataset;
+use super::fields;
 use super::trainer::Trainer;
 use crate::error::{Error, Kind};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::definitions::{Env, EvalEnv, Recipe};
 use crate::script::settings;
-
-pub(super) const FIELDS: [&str; 20] = [
-    "name",
-    "seed",
-    "env",
-    "envs",
-    "flow",
-    "context",
-    "reward",
-    "privileged",
-    "advantage",
-    "loss",
-    "policy",
-    "cold_start",
-    "data",
-    "sampling",
-    "rollout",
-    "trainer",
-    "eval",
-    "checkpoint",
-    "limits",
-    "needs",
-];
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     r1.raw_set("recipe", lua.create_function(|lua, value: Value| recipe(lua, &value))?)
@@ -50,7 +28,7 @@ pub(super) fn of(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
 
 fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     const NAME: &str = "r1.recipe";
-    let fields = Fields::new(lua, NAME, value, &FIELDS)?;
+    let fields = Fields::new(lua, NAME, value, &fields::RECIPE)?;
     let (context, reward) = (fields.function("context")?, fields.function("reward")?);
     let privileged = fields.function("privileged")?;
     let (advantage, loss) = (fields.function("advantage")?, fields.function("loss")?);

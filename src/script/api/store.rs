@@ -7,8 +7,9 @@ use std::rc::Rc;
 use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
+use super::args::required;
 use super::args::{Fields, fail, raise, text};
-use super::argument::{ANY, Whole, required};
+use super::argument::{ANY, Whole};
 use super::store_write;
 use crate::error::{Error, Kind};
 use crate::mdp::{Split, Step, Trajectory, seed_value};
