@@ -55,7 +55,7 @@ pub(super) fn sources() -> Vec<Source> {
     }
     let for_tests: BTreeSet<Vec<String>> = found
         .iter()
-        .flat_map(|source| source.test_modules.iter().map(|name| [&source.module[..], &[name.clone()]].concat()))
+        .flat_map(|source| source.test_modules.iter().map(|name| [&source.module[..], std::slice::from_ref(name)].concat()))
         .collect();
     found.retain(|source| !(1..=source.module.len()).any(|length| for_tests.contains(&source.module[..length])));
     found.sort_by(|a, b| a.path.cmp(&b.path));
@@ -249,7 +249,7 @@ pub(super) fn graph(sources: &[Source]) -> Vec<BTreeSet<usize>> {
     let exports: BTreeMap<Vec<String>, &Vec<String>> = sources
         .iter()
         .flat_map(|source| {
-            let of = |name: &String| [&source.module[..], &[name.clone()]].concat();
+            let of = |name: &String| [&source.module[..], std::slice::from_ref(name)].concat();
             source.exports.iter().map(move |(name, path)| (of(name), path))
         })
         .collect();

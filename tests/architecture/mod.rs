@@ -108,7 +108,7 @@ const CYCLES: &[(&str, usize)] = &[
     ("rollout", 4),
     ("script/api", 2),
     ("script/recipe", 3),
-    ("script/runtime", 9),
+    ("script/runtime", 3),
     ("store", 2),
     ("telemetry", 2),
     ("text", 16),

@@ -15,9 +15,9 @@ use crate::error::{Error, Kind};
 use crate::script::runtime::convert::{self, Odd, kind, to_json};
 use crate::script::runtime::host::{Call, Host, misuse};
 use crate::script::runtime::interpreters;
+use crate::script::runtime::place::at_definition;
 use crate::script::runtime::suspended::{Suspended, with_room};
 use crate::script::runtime::tool::{CacheScope, Run, Tool};
-use crate::script::runtime::vm::at_definition;
 use crate::tools::{Output, Python, Rhai};
 
 /// A call that was checked.

@@ -14,7 +14,8 @@ use crate::script::runtime::convert::{Odd, from_json, kind, to_json};
 use crate::script::runtime::definitions::{FormatHandle, RecipeFormat};
 use crate::script::runtime::failure::describe;
 use crate::script::runtime::host::{Call, Entry, Host};
-use crate::script::runtime::vm::{Vm, at_definition};
+use crate::script::runtime::place::at_definition;
+use crate::script::runtime::vm::Vm;
 use crate::text::{AUTO, Format, OwnFormat, OwnOptions};
 
 const NAME: &str = "r1.format";

@@ -13,7 +13,7 @@ use crate::config::{Binary, Input, LossAgg, LossGraph, Op, Operand, Over, Shape,
 use crate::error::{Error, Kind, suggest};
 use crate::script::runtime::convert::{from_answer, kind};
 use crate::script::runtime::host::{misuse, place};
-use crate::script::runtime::vm::definition;
+use crate::script::runtime::place::definition;
 
 const NAME: &str = "loss";
 

@@ -51,7 +51,8 @@ use crate::error::{Result, suggest};
 use crate::script::runtime::host::{Host, misuse};
 use crate::script::runtime::require::Loader;
 use crate::script::runtime::sandbox;
-use crate::script::runtime::vm::{Sources, Vm};
+use crate::script::runtime::sources::Sources;
+use crate::script::runtime::vm::Vm;
 use crate::text::Renderer;
 
 /// A virtual machine with the global `r1`, for recipes.

@@ -33,8 +33,9 @@ use crate::script::runtime::log::Echo;
 use crate::script::runtime::log::LogLine;
 use crate::script::runtime::services::Services;
 use crate::script::runtime::show::{Layout, Shown, is_name};
+use crate::script::runtime::sources::Sources;
 use crate::script::runtime::state::State;
-use crate::script::runtime::vm::{Sources, Vm};
+use crate::script::runtime::vm::Vm;
 
 pub use breakpoints::{Breakpoint, Halt, OnHalt, Resume};
 pub use complete::Candidate;

@@ -21,7 +21,7 @@ use crate::script::runtime::failure::Failure;
 use crate::script::runtime::host::{Call, Entry, Host};
 use crate::script::runtime::log::Echo;
 use crate::script::runtime::services::Services;
-use crate::script::runtime::vm::Sources;
+use crate::script::runtime::sources::Sources;
 
 /// CPU and waiting time of a program, seconds: for ever, as far as clocks go.
 const FOREVER: f64 = 1e9;

@@ -15,8 +15,10 @@ use crate::script::recipe::load::directory;
 use crate::script::runtime::failure::Failure;
 use crate::script::runtime::host::{Call, Entry, Host};
 use crate::script::runtime::log::Echo;
+use crate::script::runtime::place::definition;
 use crate::script::runtime::services::Services;
-use crate::script::runtime::vm::{Sources, Vm, definition};
+use crate::script::runtime::sources::Sources;
+use crate::script::runtime::vm::Vm;
 
 /// A file of tests, loaded.
 pub struct Suite {

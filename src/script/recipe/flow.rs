@@ -21,11 +21,11 @@ use crate::script::runtime::convert;
 use crate::script::runtime::failure::Failure;
 use crate::script::runtime::flow::{Answer, Earned, Flow, Wanted};
 use crate::script::runtime::host::{Call, Entry, OfTrajectory};
+use crate::script::runtime::place::at_definition;
 use crate::script::runtime::record::{Record, Strictness};
 use crate::script::runtime::results::{StepResult, flow_result};
 use crate::script::runtime::state::State;
 use crate::script::runtime::suspended::Suspended;
-use crate::script::runtime::vm::at_definition;
 
 impl Worker {
     /// Starts a flow, and runs it to its first `policy:generate`.

@@ -19,7 +19,8 @@ use crate::script::api::format::Callable;
 use crate::script::runtime::definitions::RecipeFormat;
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::log::LogLine;
-use crate::script::runtime::vm::{Sources, Vm};
+use crate::script::runtime::sources::Sources;
+use crate::script::runtime::vm::Vm;
 use crate::text::{AUTO, Format, FormatChoice, OwnFormat, OwnOptions};
 
 /// The text of a script that defines formats.

@@ -14,7 +14,7 @@ use crate::mdp::Demonstration;
 pub use crate::mdp::Split;
 use crate::script::runtime::convert::{self, Odd, kind};
 use crate::script::runtime::host::{Call, Entry};
-use crate::script::runtime::vm::{at_definition, definition};
+use crate::script::runtime::place::{at_definition, definition};
 
 /// A dataset of a split.
 #[derive(Clone, Debug, PartialEq)]

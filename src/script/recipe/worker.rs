@@ -22,10 +22,11 @@ use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Call, Entry, OfTrajectory};
 use crate::script::runtime::log::LogLine;
 use crate::script::runtime::messages;
+use crate::script::runtime::place::{at_definition, definition};
 use crate::script::runtime::record::Record;
 use crate::script::runtime::results::{Outcome, Reward, StepResult, reward, step_result};
 use crate::script::runtime::state::State;
-use crate::script::runtime::vm::{Measured, Vm, at_definition, definition};
+use crate::script::runtime::vm::{Measured, Vm};
 use crate::text::{FormatChoice, Renderer};
 
 /// What a step gives: its result, or a finite reward and `done` where it has nothing else; then the size of the state.

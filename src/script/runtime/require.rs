@@ -8,7 +8,7 @@ use mlua::{Lua, Value};
 
 use super::host::misuse;
 use super::resource::{Resource, Spec};
-use super::vm::{Module, Resources, Sources};
+use super::sources::{Module, Resources, Sources};
 use crate::error::{Error, Kind};
 
 /// Finds, reads and remembers modules. It is open only while the script loads, so that the hash of a script covers

@@ -137,7 +137,7 @@ impl Writer<'_> {
             Value::Function(function) => {
                 let info = function.info();
                 let name = info.name.map_or_else(String::new, |name| format!(" {name}"));
-                let place = super::vm::definition(function).map_or_else(String::new, |at| format!(" ({at})"));
+                let place = super::place::definition(function).map_or_else(String::new, |at| format!(" ({at})"));
                 span(Style::Word, format!("function{name}{place}"))
             }
             other => span(Style::Word, convert::kind(other).trim_start_matches("a ").to_owned()),

@@ -16,9 +16,11 @@ use super::convert::{clip, list_metatable};
 use super::failure::{Described, Failure, describe, is_memory};
 use super::host::{Call, Entry, Host, out_of_time};
 use super::limits::{Slot, Turn};
+use super::place::definition;
 use super::require::Loader;
 use super::resource::{Resource, Spec};
 use super::sandbox;
+use super::sources::{Module, Sources};
 use super::state::StateBytes;
 use super::suspended::Suspended;
 use super::texts::Texts;
@@ -28,32 +30,6 @@ use crate::mdp::Status;
 
 /// CPU seconds a script may use to load; its own limits are not known yet.
 const LOAD_CPU: f64 = if cfg!(test) { 0.1 } else { 5.0 };
-
-/// Where the sources of a script come from.
-#[derive(Clone, Debug)]
-pub(crate) enum Sources {
-    /// From the directory of the script; what is read is remembered.
-    Disk(PathBuf),
-    /// What was read when the script was first loaded, so that every worker runs the same text.
-    Kept(Arc<BTreeMap<String, Module>>, Resources),
-}
-
-/// Where the resources of a script come from that was read before.
-#[derive(Clone, Debug)]
-pub(crate) enum Resources {
-    /// From the directory of the script.
-    Disk(PathBuf),
-    /// What was read when the script was first loaded.
-    Read(Arc<BTreeMap<Spec, Arc<Resource>>>),
-}
-
-/// A required file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Module {
-    /// As shown in messages.
-    pub(crate) path: String,
-    pub(crate) source: String,
-}
 
 /// What `lua/measure.lua` adds to an answer: the size in bytes, or what is wrong and where.
 pub(crate) type Measured = (Option<usize>, Option<String>, Option<String>);
@@ -406,22 +382,6 @@ impl Vm {
         Error::new(Kind::Script, format!("{entry} needs more memory than limits.memory = {} MiB", self.limits.memory))
             .hint("the limit is for one script worker with all its trajectories")
     }
-}
-
-/// An error placed at the line where `function` is defined.
-pub(crate) fn at_definition(function: &Function, message: impl Into<String>) -> Error {
-    let error = Error::new(Kind::Script, message);
-    match definition(function) {
-        Some(place) => error.at(place),
-        None => error,
-    }
-}
-
-/// The line where a function is defined: `scripts/retool.lua:14`.
-pub(crate) fn definition(function: &Function) -> Option<String> {
-    let info = function.info();
-    let path = info.source?.strip_prefix('@')?.to_owned();
-    Some(format!("{path}:{}", info.line_defined?))
 }
 
 /// A call that is on the thread right now.

@@ -1,0 +1,33 @@
+//! The files of a script: read from disk, or kept from the first load.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::resource::{Resource, Spec};
+
+/// Where the sources of a script come from.
+#[derive(Clone, Debug)]
+pub(crate) enum Sources {
+    /// From the directory of the script; what is read is remembered.
+    Disk(PathBuf),
+    /// What was read when the script was first loaded, so that every worker runs the same text.
+    Kept(Arc<BTreeMap<String, Module>>, Resources),
+}
+
+/// Where the resources of a script come from that was read before.
+#[derive(Clone, Debug)]
+pub(crate) enum Resources {
+    /// From the directory of the script.
+    Disk(PathBuf),
+    /// What was read when the script was first loaded.
+    Read(Arc<BTreeMap<Spec, Arc<Resource>>>),
+}
+
+/// A required file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Module {
+    /// As shown in messages.
+    pub(crate) path: String,
+    pub(crate) source: String,
+}
