@@ -55,7 +55,9 @@ pub(super) fn sources() -> Vec<Source> {
     }
     let for_tests: BTreeSet<Vec<String>> = found
         .iter()
-        .flat_map(|source| source.test_modules.iter().map(|name| [&source.module[..], std::slice::from_ref(name)].concat()))
+        .flat_map(|source| {
+            source.test_modules.iter().map(|name| [&source.module[..], std::slice::from_ref(name)].concat())
+        })
         .collect();
     found.retain(|source| !(1..=source.module.len()).any(|length| for_tests.contains(&source.module[..length])));
     found.sort_by(|a, b| a.path.cmp(&b.path));
