@@ -1,7 +1,7 @@
-//! The channel between the threads that run trajectories and the thread that owns the tensors.
+//! Channel between the rollout threads and the thread that owns the tensors.
 //!
-//! It is bounded: a request holds a place from when it is sent until it is answered or cancelled. Without a free place the
-//! submitter waits, in order of arrival, so that the prompts of a hundred thousand trajectories do not accumulate here.
+//! The channel is bounded: a request holds a permit until it is completed or cancelled. Without a
+//! free permit the submitter waits in FIFO order, so that prompts do not accumulate in the queue.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
@@ -15,7 +15,7 @@ use super::{PendingReply, Policy, Scoring};
 use crate::error::Result;
 use crate::mdp::{Completion, Request};
 
-/// What travels to the engine.
+/// A message to the engine.
 pub(super) enum Call {
     Generate {
         request: Request,
@@ -26,26 +26,27 @@ pub(super) enum Call {
         scoring: Scoring,
         reply: oneshot::Sender<Result<Vec<f32>>>,
     },
-    /// The conversation is over.
+    /// End of a conversation: its cache can be reused.
     Release {
         conversation: u64,
     },
 }
 
-/// The way back of a request, and its place in the queue.
+/// Reply channel of a request, and its permit of the queue.
 pub(super) struct Reply {
     sender: oneshot::Sender<Result<Completion>>,
-    /// `None` for the engine's own, which no queue has seen.
-    _place: Option<OwnedSemaphorePermit>,
+    /// `None` for requests of [`Engine::generate`](super::Engine::generate), which bypass the
+    /// queue.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Reply {
     pub(super) fn send(self, completion: Result<Completion>) {
-        // The receiver was dropped at this moment, which cancels its request.
+        // An error means that the receiver was dropped: the request is cancelled.
         let _ = self.sender.send(completion);
     }
 
-    /// The submitter no longer waits for the answer.
+    /// Whether the submitter dropped the receiver.
     pub(super) fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
@@ -53,73 +54,76 @@ impl Reply {
 
 impl From<oneshot::Sender<Result<Completion>>> for Reply {
     fn from(sender: oneshot::Sender<Result<Completion>>) -> Self {
-        Self { sender, _place: None }
+        Self { sender, _permit: None }
     }
 }
 
-/// One token, as it is sampled.
+/// A sampled token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampled {
     pub id: u32,
-    /// Under the distribution it was drawn from.
+    /// Log-probability under the sampling distribution.
     pub logprob: f32,
 }
 
 pub(super) type Tokens = UnboundedSender<Sampled>;
 
-/// The policy as trajectories see it. Cheap to clone; the engine serves until the last clone is gone.
+/// Client of the engine. Cheap to clone; [`Engine::serve`](super::Engine::serve) returns when the
+/// last clone is dropped.
 #[derive(Clone)]
 pub struct EngineClient {
     calls: Sender<Call>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
-/// The engine's end of the channel, for [`Engine::serve`](super::Engine::serve).
+/// Receiving end of the channel, for [`Engine::serve`](super::Engine::serve).
 pub struct Queue {
     calls: Receiver<Call>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
-/// Requests that [`channel`] has room for: several times as many as an engine has slots. Prompts of 32k tokens take
-/// 128 MiB then.
-pub const MOST_REQUESTS: usize = 1024;
+/// Capacity of [`channel`]: several times the slots of an engine. Prompts of 32k tokens then take
+/// 128 MiB.
+pub const MAX_REQUESTS: usize = 1024;
 
-/// A client and the queue that [`Engine::serve`](super::Engine::serve) reads.
+/// Creates a client and the queue for [`Engine::serve`](super::Engine::serve).
 pub fn channel() -> (EngineClient, Queue) {
-    bounded(MOST_REQUESTS)
+    bounded(MAX_REQUESTS)
 }
 
-/// As [`channel`], with room for `most` requests, waiting and under way together; at least one.
-pub fn bounded(most: usize) -> (EngineClient, Queue) {
+/// As [`channel`], for at most `capacity` queued and running requests; at least one.
+pub fn bounded(capacity: usize) -> (EngineClient, Queue) {
     let (sender, receiver) = mpsc::channel();
-    let places = Arc::new(Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS)));
-    (EngineClient { calls: sender, places: Arc::clone(&places) }, Queue { calls: receiver, places })
+    let permits = Arc::new(Semaphore::new(capacity.clamp(1, Semaphore::MAX_PERMITS)));
+    (EngineClient { calls: sender, permits: Arc::clone(&permits) }, Queue { calls: receiver, permits })
 }
 
 impl EngineClient {
-    /// As [`Policy::submit`], and the tokens one by one. At most `max_new_tokens` of them wait to be read.
+    /// As [`Policy::submit`], with a stream of the sampled tokens. It buffers at most
+    /// `max_new_tokens` tokens.
     pub fn stream(&self, request: Request) -> (UnboundedReceiver<Sampled>, PendingReply) {
         let (sender, tokens) = unbounded_channel();
         (tokens, self.send(request, Some(sender)))
     }
 
-    /// Sends at once if there is a place.
+    /// Sends immediately if a permit is free.
     fn send(&self, request: Request, tokens: Option<Tokens>) -> PendingReply {
         let (sender, receiver) = oneshot::channel();
         let calls = self.calls.clone();
-        let send = move |place| {
-            // When the engine is gone the call, and with it the sender, is dropped: the receiver sees an aborted request.
-            let reply = Reply { sender, _place: Some(place) };
+        let send = move |permit| {
+            // If the engine has stopped, the sender is dropped with the call: the receiver gets an
+            // aborted request.
+            let reply = Reply { sender, _permit: Some(permit) };
             let _ = calls.send(Call::Generate { request, reply, tokens });
         };
-        let places = Arc::clone(&self.places);
-        if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-            send(place);
+        let permits = Arc::clone(&self.permits);
+        if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
+            send(permit);
             return receiver.into();
         }
-        // Closed when the engine is gone: `send` is dropped then, and the sender with it.
-        let queued = async move { places.acquire_owned().await.map_or((), send) };
-        PendingReply::later(queued.boxed(), receiver)
+        // The semaphore is closed when the engine stops: `send` and its sender are dropped.
+        let queued = async move { permits.acquire_owned().await.map_or((), send) };
+        PendingReply::queued(queued.boxed(), receiver)
     }
 }
 
@@ -130,13 +134,14 @@ impl Policy for EngineClient {
 
     fn score(&self, scoring: Scoring) -> oneshot::Receiver<Result<Vec<f32>>> {
         let (reply, receiver) = oneshot::channel();
-        // When the engine is gone, the call is dropped with its sender: the receiver sees an aborted request.
+        // If the engine has stopped, the sender is dropped with the call: the receiver gets an
+        // aborted request.
         let _ = self.calls.send(Call::Score { scoring, reply });
         receiver
     }
 
     fn release(&self, conversation: u64) {
-        // Without an engine there is no cache to give back.
+        // Without an engine there is no cache to release.
         let _ = self.calls.send(Call::Release { conversation });
     }
 }
@@ -144,21 +149,21 @@ impl Policy for EngineClient {
 impl Drop for Queue {
     /// Wakes waiting submitters with an error when the engine stops.
     fn drop(&mut self) {
-        self.places.close();
+        self.permits.close();
     }
 }
 
 impl Queue {
-    /// The next call, if one comes within `longest`. `Err` when every client is gone and everything was read.
-    pub(super) fn wait(&self, longest: Duration) -> Result<Option<Call>, Closed> {
-        match self.calls.recv_timeout(longest) {
+    /// The next call within `timeout`. `Err` when all clients are dropped and the queue is empty.
+    pub(super) fn wait(&self, timeout: Duration) -> Result<Option<Call>, Closed> {
+        match self.calls.recv_timeout(timeout) {
             Ok(call) => Ok(Some(call)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(Closed),
         }
     }
 
-    /// The next call that is already here. `Err` when every client is gone and everything was read.
+    /// The next queued call. `Err` when all clients are dropped and the queue is empty.
     pub(super) fn poll(&self) -> Result<Option<Call>, Closed> {
         match self.calls.try_recv() {
             Ok(call) => Ok(Some(call)),
@@ -168,5 +173,5 @@ impl Queue {
     }
 }
 
-/// Every client is gone.
+/// All clients are dropped.
 pub(super) struct Closed;

@@ -1,9 +1,9 @@
 //! The scheduler: continuous batching over the slots of one key-value cache.
 //!
-//! Every iteration takes new requests into free slots, in order of arrival, and calls the model once, with the next token
-//! of every running reply and pieces of new prompts. A request leaves as soon as its reply ends. Prompts that share a
-//! prefix are computed once: the prefix is copied from another slot, and a request whose prefix is being computed for
-//! another request waits for it.
+//! Each iteration assigns free slots to waiting requests in order of arrival and calls the model
+//! once, with the next token of each running response and chunks of new prompts. A request leaves
+//! the batch as soon as its response ends. Shared prefixes are computed once: a prefix is copied
+//! from another slot, and a request waits while another request computes its prefix.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -24,38 +24,38 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, FinishReason, Request};
 use crate::model::{KvCache, Model, Span};
 
-/// Prefixes shorter than this are computed again rather than copied.
+/// Minimum length of a copied prefix; shorter prefixes are recomputed.
 const WORTH_COPYING: usize = 8;
 
-/// How long an idle engine waits before it polls `stop` again.
-const LOOK: Duration = Duration::from_millis(100);
+/// Poll interval of `stop` while the engine is idle.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Tokens every slot has room for at first.
+/// Initial capacity of each slot, tokens.
 const FIRST_CAPACITY: usize = 256;
 
-/// Generates replies for many requests at once. Lives on the thread that owns the tensors.
+/// Generates responses for a batch of requests, on the thread that owns the tensors.
 pub struct Engine {
     pub(super) model: Rc<Model>,
-    /// Scores under the reference policy.
+    /// Log-probabilities under the reference policy.
     pub(super) reference: Option<ReferenceScorer>,
     vocab: Arc<TokenBytes>,
     options: EngineOptions,
     cache: KvCache,
     slots: Slots,
     sampler: Sampler,
-    /// Logits of the last call of the model on the host, `[N, V]`.
+    /// Logits of the last model call on the host, `[N, V]`.
     logits: Vec<f32>,
     waiting: VecDeque<Pending>,
-    /// In the order they were seated.
+    /// Running requests, in the order in which they got their slots.
     running: Vec<Running>,
     progress: Arc<Progress>,
 }
 
 impl Engine {
-    /// An engine for `model`; `vocab` gives the bytes of its tokens.
+    /// Creates an engine for `model`; `vocab` has the bytes of its tokens.
     ///
-    /// Errors: `Kind::Device` with the numbers if the cache would be larger than `options.memory`, `Kind::Usage` for
-    /// sizes without meaning.
+    /// Errors: `Kind::Device` if the cache would exceed `options.memory`, `Kind::Usage` for invalid
+    /// sizes.
     pub fn new(model: Rc<Model>, vocab: Arc<TokenBytes>, options: EngineOptions) -> Result<Self> {
         options.check(&model.config, model.cache_kind())?;
         let cache = model.new_cache(options.slots, options.rows().min(FIRST_CAPACITY))?;
@@ -74,7 +74,7 @@ impl Engine {
         })
     }
 
-    /// From now on completions have the experts that their tokens were routed to.
+    /// Enables recording of the experts of each token in completions.
     ///
     /// # Errors
     /// `Kind::Usage` for a model without experts.
@@ -88,36 +88,38 @@ impl Engine {
         Ok(())
     }
 
-    /// Most tokens of prompt and reply together.
+    /// Maximum length of prompt plus response, tokens.
     pub fn capacity(&self) -> usize {
         self.options.capacity
     }
 
-    /// Memory of the cache now, bytes; [`EngineOptions::bytes`] is what it may grow to.
+    /// Current memory of the cache, bytes; its maximum is [`EngineOptions::bytes`].
     pub fn cache_bytes(&self) -> usize {
         self.cache.bytes()
     }
 
-    /// Counters of the serve under way (or of the last one), for other threads to read.
+    /// Counters of the current or last serve, readable from other threads.
     pub fn progress(&self) -> Arc<Progress> {
         Arc::clone(&self.progress)
     }
 
-    /// Forgets all keys and values; to be called whenever the weights have changed.
+    /// Clears all keys and values. Must be called after each change of the weights.
     pub fn clear_cache(&mut self) {
         self.slots.clear();
     }
 
-    /// Answers requests until every client is dropped and nothing is in flight.
+    /// Serves requests until all clients are dropped and nothing is in flight.
     ///
-    /// A bad request, or one whose logits are not finite, fails alone. Errors: `Kind::Numeric` if that befell every
-    /// request; whatever the model fails with (out of memory), after all requests in flight got the same error.
+    /// An invalid request, or one with non-finite logits, fails alone. Errors: `Kind::Numeric` if
+    /// all requests had non-finite logits; an error of the model (out of memory), which all
+    /// requests in flight receive too.
     pub fn serve(&mut self, queue: Queue) -> Result<Stats> {
         self.serve_until(queue, &|| false)
     }
 
-    /// [`serve`](Self::serve), which also ends with `Kind::Interrupted` as soon as `stop` says so; it is polled between the
-    /// layers of the model, and several times a second (`LOOK`) where nothing is to be computed.
+    /// As [`serve`](Self::serve), but returns `Kind::Interrupted` when `stop` returns true. `stop`
+    /// is polled between the layers of the model, and every [`POLL_INTERVAL`] while the engine is
+    /// idle.
     pub fn serve_until(&mut self, queue: Queue, stop: &dyn Fn() -> bool) -> Result<Stats> {
         let begin = Instant::now();
         self.progress.reset();
@@ -131,14 +133,14 @@ impl Engine {
             }
             if open && self.idle() {
                 let wait = Instant::now();
-                match queue.wait(LOOK) {
+                match queue.wait(POLL_INTERVAL) {
                     Ok(Some(call)) => self.accept(call),
                     Ok(None) => {}
                     Err(_) => open = false,
                 }
                 add_time(&self.progress.idle_nanoseconds, wait.elapsed());
             }
-            // All that is here starts together.
+            // All queued requests start in the same iteration.
             while open {
                 match queue.poll() {
                     Ok(Some(call)) => self.accept(call),
@@ -159,14 +161,14 @@ impl Engine {
             self.progress.nanoseconds.store(begin.elapsed().as_nanos() as u64, Relaxed);
         };
         self.progress.nanoseconds.store(begin.elapsed().as_nanos() as u64, Relaxed);
-        // After a failure, what is still in the queue counts as aborted.
+        // After a failure, queued requests count as aborted.
         drop(queue);
         served.and_then(|()| outcome.into_result()).map(|()| self.progress.stats())
     }
 
-    /// Answers one request, for a chat. `on_token` sees every token as it is sampled, the last one included. Where `stop`
-    /// says so, which is polled between the layers of the model, the reply ends with what it has and
-    /// [`FinishReason::Length`]; what was computed of the prompt stays warm.
+    /// Serves a single request, for a chat. `on_token` receives each sampled token, including the
+    /// last. If `stop`, polled between the layers of the model, returns true, the response ends
+    /// with [`FinishReason::Length`]; the computed part of the prompt stays in the cache.
     pub fn generate(
         &mut self,
         request: Request,
@@ -197,7 +199,7 @@ impl Engine {
                 match self.check(&request) {
                     Ok(()) => {
                         let seconds = Duration::try_from_secs_f64(request.sampling.max_seconds).ok();
-                        // One that no clock reaches is none.
+                        // A deadline out of the clock's range is no deadline.
                         let deadline = seconds.filter(|limit| !limit.is_zero());
                         let deadline = deadline.and_then(|limit| Instant::now().checked_add(limit));
                         self.waiting.push_back(Pending { request, reply, tokens, deadline });
@@ -206,7 +208,7 @@ impl Engine {
                 }
             }
             Call::Score { scoring, reply } => {
-                // A receiver that is gone has stopped to wait.
+                // A dropped receiver needs no reply.
                 let _ = reply.send(self.score(&scoring));
             }
             Call::Release { conversation } => self.slots.release(conversation),
@@ -214,7 +216,7 @@ impl Engine {
         self.progress.waiting.store(self.waiting.len() as u64, Relaxed);
     }
 
-    /// What would fail later, or hurt the others, is refused at the door.
+    /// Refuses requests that would fail later or affect other requests.
     fn check(&self, request: &Request) -> Result<()> {
         let (length, capacity) = (request.prompt_ids.len(), self.options.capacity);
         if length == 0 {
@@ -223,15 +225,15 @@ impl Engine {
         if length >= capacity {
             return Err(Error::new(
                 Kind::Env,
-                format!("the prompt has {length} tokens and leaves no room for a reply in a context of {capacity}"),
+                format!("the prompt has {length} tokens and leaves no room for a response in a context of {capacity}"),
             )
-            .hint("show less of the conversation, or raise policy.max_context if the model allows it"));
+            .hint("shorten the conversation, or raise policy.max_context if the model allows it"));
         }
         let vocab = self.model.config.vocab_size;
         if let Some(id) = request.prompt_ids.iter().find(|&&id| id as usize >= vocab) {
             return Err(Error::new(
                 Kind::Model,
-                format!("the prompt holds token id {id}, outside the model's vocabulary of {vocab}"),
+                format!("the prompt has token id {id}, outside the model's vocabulary of {vocab}"),
             )
             .hint("the tokenizer belongs to another model"));
         }
@@ -242,7 +244,7 @@ impl Engine {
         sampler::check(&request.sampling)
     }
 
-    /// One round: seat, one call of the model, sample, let go.
+    /// One iteration: assign slots, call the model once, sample, complete requests.
     fn iterate(&mut self, outcome: &mut Outcome, stop: &dyn Fn() -> bool, on_token: &mut dyn FnMut(u32)) -> Result<()> {
         self.drop_cancelled();
         self.end_overdue(outcome);
@@ -256,7 +258,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Requests whose receiver is gone leave; what was computed for them stays warm.
+    /// Removes requests whose receiver was dropped; their computed tokens stay in the cache.
     fn drop_cancelled(&mut self) {
         let before = self.waiting.len() + self.running.len();
         self.waiting.retain(|pending| !pending.reply.is_closed());
@@ -271,7 +273,7 @@ impl Engine {
         add(&self.progress.finished, (before - self.waiting.len() - self.running.len()) as u64);
     }
 
-    /// Replies whose time is over end with what they have.
+    /// Ends responses past their deadline with the tokens sampled so far.
     fn end_overdue(&mut self, outcome: &mut Outcome) {
         let overdue = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= Instant::now());
         for _ in 0..self.waiting.len() {
@@ -294,7 +296,7 @@ impl Engine {
         }
     }
 
-    /// Everything in flight ends with what it has.
+    /// Ends all requests in flight with the tokens sampled so far.
     fn end_all(&mut self) {
         for running in std::mem::take(&mut self.running) {
             self.slots.park(running.slot);
@@ -308,7 +310,7 @@ impl Engine {
         }
     }
 
-    /// Gives slots to those who wait, in order, until none is left.
+    /// Assigns free slots to waiting requests, in order.
     fn seat(&mut self) {
         while let Some(pending) = self.waiting.front() {
             let request = &pending.request;
@@ -318,8 +320,8 @@ impl Engine {
         }
     }
 
-    /// What this round computes: (place in `running`, number of tokens). The token of every reply under way, and
-    /// prompt tokens as far as the allowance goes.
+    /// Tokens to compute in this iteration, as (index in `running`, number of tokens): one per
+    /// running response, and prompt tokens up to `prefill_tokens`.
     fn plan(&mut self) -> Result<Vec<(usize, usize)>> {
         let mut allowance = self.options.prefill_tokens;
         let mut plan = Vec::with_capacity(self.running.len());
@@ -333,7 +335,7 @@ impl Engine {
             }
             let running = &self.running[place];
             let missing = running.sequence.len() - self.slots.ids(running.slot).len();
-            if running.replying() {
+            if running.is_sampling() {
                 plan.push((place, missing));
             } else if allowance > 0 {
                 let piece = missing.min(allowance);
@@ -344,18 +346,18 @@ impl Engine {
         Ok(plan)
     }
 
-    /// Whether a request ahead is computing a prefix that spares this one at least half of its prompt.
+    /// Whether an earlier request is computing a prefix of at least half of this prompt.
     fn awaits_prefix(&self, place: usize) -> bool {
         let prompt = self.running[place].cacheable();
         let ahead = self.running[..place].iter();
-        // Those that reply have their whole prompt in the cache already.
-        let coming = ahead.filter(|other| !other.replying()).map(|other| shared(other.cacheable(), prompt)).max();
+        // Requests that sample already have their whole prompt in the cache.
+        let coming = ahead.filter(|other| !other.is_sampling()).map(|other| shared(other.cacheable(), prompt)).max();
         let Some(coming) = coming.filter(|&coming| coming >= WORTH_COPYING) else { return false };
         let here = self.slots.longest_prefix(prompt).1;
         coming >= here + WORTH_COPYING && 2 * (coming - here) >= prompt.len() - here
     }
 
-    /// Takes over the longest prefix that any slot holds.
+    /// Copies the longest prefix that any slot holds.
     fn copy_prefix(&mut self, place: usize) -> Result<()> {
         let running = &self.running[place];
         let own = self.slots.ids(running.slot).len();
@@ -367,7 +369,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The call of the model; a row of logits for each of the plan is on the host then. False if it was stopped.
+    /// Calls the model and copies one row of logits per entry of the plan to the host. False if
+    /// `stop` ended the call.
     fn compute(&mut self, plan: &[(usize, usize)], stop: &dyn Fn() -> bool) -> Result<bool> {
         let spans: Vec<Span<'_>> = plan
             .iter()
@@ -394,7 +397,7 @@ impl Engine {
         for &(place, count) in plan {
             let running = &mut self.running[place];
             let start = self.slots.ids(running.slot).len();
-            if !running.replying() {
+            if !running.is_sampling() {
                 running.prefilled += count;
                 add(&self.progress.prefilled_tokens, count as u64);
             }
@@ -403,7 +406,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// Samples for every request whose sequence is computed to its end, and answers those that are done.
+    /// Samples a token for each request whose sequence is fully computed, and completes finished
+    /// requests.
     fn sample(&mut self, plan: &[(usize, usize)], outcome: &mut Outcome, on_token: &mut dyn FnMut(u32)) {
         let vocab = self.logits.len() / plan.len();
         let mut ended: Vec<(usize, Result<FinishReason>)> = Vec::new();
@@ -412,7 +416,7 @@ impl Engine {
             if self.slots.ids(running.slot).len() < running.sequence.len() {
                 continue;
             }
-            if !running.replying() {
+            if !running.is_sampling() {
                 let cached = running.request.prompt_ids.len() - running.prefilled;
                 add(&self.progress.cached_tokens, cached as u64);
             }
@@ -430,7 +434,7 @@ impl Engine {
                 ended.push((place, Ok(reason)));
             }
         }
-        // From the back, so that places stay true.
+        // In reverse order, so that indices stay valid.
         let mut leaving: Vec<(Running, Result<FinishReason>)> = Vec::with_capacity(ended.len());
         for (place, reason) in ended.into_iter().rev() {
             leaving.push((self.running.remove(place), reason));
@@ -453,7 +457,7 @@ impl Engine {
         reply.send(completion);
     }
 
-    /// Everything in flight fails with `error`; nothing in the cache is trusted any more.
+    /// Fails all requests in flight with `error` and clears the cache.
     fn abort(&mut self, error: &Error) {
         let running = self.running.drain(..).map(|running| running.reply);
         let replies: Vec<Reply> = running.chain(self.waiting.drain(..).map(|pending| pending.reply)).collect();
@@ -464,7 +468,7 @@ impl Engine {
     }
 }
 
-/// How the requests of one serve ended.
+/// Outcome of the requests of one serve.
 #[derive(Default)]
 struct Outcome {
     replied: bool,
@@ -481,7 +485,7 @@ impl Outcome {
         }
     }
 
-    /// A model that has given no finite logits at all is broken.
+    /// An error if no request had finite logits.
     fn into_result(self) -> Result<()> {
         match self.numeric {
             Some(error) if !self.replied => Err(error),

@@ -1,14 +1,15 @@
 //! Continuous-batching generation: scheduler, sampler, prefix reuse.
 //!
-//! [`channel`] returns an [`EngineClient`] (a [`Policy`], for the threads that run trajectories) and the [`Queue`] that
-//! [`Engine::serve`] processes on the thread that owns the tensors. At most [`MOST_REQUESTS`] requests are queued or
-//! running; further submitters wait. [`Scripted`] is a policy without a model.
+//! [`channel`] returns an [`EngineClient`] (a [`Policy`], for the threads that run trajectories)
+//! and the [`Queue`] that [`Engine::serve`] processes on the thread that owns the tensors. At most
+//! [`MAX_REQUESTS`] requests are queued or running; further submitters wait. [`Scripted`] is a
+//! policy without a model.
 //!
-//! A reply depends on its request and the weights, not on what else is in the batch, on the slot, or on how much of its
-//! prompt came from the cache: random numbers are counter-based and every sequence sees its own slot only. Where
-//! the native step computes (f32 and bf16 on the CPU) this holds to the bit, because it sums in the same order whatever
-//! the batch; elsewhere libtorch's products may round differently for another number of rows, which flips a choice once
-//! in many tokens.
+//! A response depends on its request and the weights only, not on the batch, the slot or the cached
+//! part of its prompt: random numbers are counter-based, and attention reads the sequence's own
+//! slot only. With r1's CPU kernels (f32 and bf16) this holds bitwise, because sums have a fixed
+//! order. Elsewhere libtorch's matrix products can round differently for another batch size, which
+//! rarely changes a sampled token.
 
 mod client;
 #[allow(clippy::module_inception)]
@@ -25,7 +26,7 @@ mod stop;
 #[cfg(test)]
 mod tests;
 
-pub use client::{EngineClient, MOST_REQUESTS, Queue, Sampled, bounded, channel};
+pub use client::{EngineClient, MAX_REQUESTS, Queue, Sampled, bounded, channel};
 pub use engine::Engine;
 pub use options::EngineOptions;
 pub use policy::{PendingReply, Policy, Scoring};

@@ -5,42 +5,44 @@ use tch::{Device, Kind};
 use crate::error::{self, Error, Result};
 use crate::model::{Config, KvCache, Model, available_memory};
 
-/// Memory the cache may take when nothing else is said and the machine does not tell: 8 GiB.
+/// Cache memory if the free memory of the machine is unknown: 8 GiB.
 const FALLBACK_MEMORY: u64 = 8 << 30;
 
-/// Multiplications of a layer that a slow machine does in 50 ms.
+/// Multiplications of one layer that a slow machine computes in 50 ms.
 const PATIENCE: usize = 4_000_000_000;
 
 /// Size of an [`Engine`](super::Engine).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// Most requests in flight; each has a slot of the key-value cache.
+    /// Maximum number of requests in flight; each has a slot of the key-value cache.
     pub slots: usize,
-    /// Most tokens of prompt and reply together; at most the model's [`Config::longest_context`].
+    /// Maximum length of prompt plus response, tokens; at most the model's
+    /// [`Config::longest_context`].
     pub capacity: usize,
-    /// Most prompt tokens computed in one call of the model, so that replies under way are not held up.
+    /// Maximum number of prompt tokens per model call, which bounds the delay of running responses.
     pub prefill_tokens: usize,
-    /// Most memory the cache may grow to, bytes. It starts small and grows with the sequences.
+    /// Maximum memory of the cache, bytes. It starts small and grows with the sequences.
     pub memory: u64,
 }
 
 impl EngineOptions {
-    /// The usual size for a model whose cache is held in this type ([`Model::cache_kind`](crate::model::Model::cache_kind))
-    /// on this device: 128 slots of its whole context, fewer slots where half of the free memory does not hold them.
+    /// Default size for a model with this type
+    /// ([`Model::cache_kind`](crate::model::Model::cache_kind)) and device of the cache: 128 slots
+    /// of the whole context, or as many as fit into half of the free memory.
     pub fn for_model(config: &Config, cache: (Kind, Device)) -> Self {
         Self::sized(config, cache, 128, 0)
     }
 
-    /// As [`for_model`](Self::for_model), for `concurrency` requests at once and `max_context` tokens each
-    /// (0: the model's limit). Fewer slots are taken where memory asks for it; [`Engine::new`](super::Engine::new)
-    /// refuses if there is no room for one.
+    /// As [`for_model`](Self::for_model), for `concurrency` requests of `max_context` tokens each
+    /// (0: the model's limit). The number of slots is reduced to fit the memory;
+    /// [`Engine::new`](super::Engine::new) fails if not even one fits.
     pub fn sized(config: &Config, cache: (Kind, Device), concurrency: usize, max_context: usize) -> Self {
         let (kind, device) = cache;
         let usual = config.max_position_embeddings;
         let capacity = if max_context == 0 { usual } else { max_context.min(config.longest_context()) };
         let mut options = Self { slots: 1, capacity, prefill_tokens: 2048, memory: usable_memory(device) };
         if config.turns_by_length(capacity) {
-            // A prompt in pieces would be turned by the length of each.
+            // Dynamic rotary scaling depends on the length of each chunk, so prompts are not split.
             options.prefill_tokens = capacity.max(2048);
         }
         let fitting = options.memory / options.bytes(config, kind).max(1);
@@ -48,8 +50,8 @@ impl EngineOptions {
         options
     }
 
-    /// One request at a time of an interactive user: prompts go through a model on the CPU in pieces that are
-    /// done with a layer, after which [`Engine::generate`](super::Engine::generate) can be stopped, within some 50 ms.
+    /// Size for one interactive request at a time. On the CPU, prompts are split into chunks of
+    /// about 50 ms per layer, so that [`Engine::generate`](super::Engine::generate) stops quickly.
     pub fn for_chat(model: &Model, max_context: usize) -> Self {
         let config = &model.config;
         let mut options = Self::sized(config, model.cache_options(), 1, max_context);
@@ -62,19 +64,19 @@ impl EngineOptions {
         options
     }
 
-    /// What the cache takes at its largest, bytes.
+    /// Maximum size of the cache, bytes.
     pub fn bytes(&self, config: &Config, kind: Kind) -> u64 {
         let token =
             2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * kind.elt_size_in_bytes();
         token as u64 * self.slots as u64 * self.rows() as u64
     }
 
-    /// Tokens a slot has room for at its largest: capacity rounded up to what the cache allocates.
+    /// Maximum tokens per slot: the capacity rounded up to the allocation unit of the cache.
     pub(super) fn rows(&self) -> usize {
         self.capacity.next_multiple_of(KvCache::GRAIN)
     }
 
-    /// Refuses a size that can't work, with the numbers.
+    /// Refuses invalid sizes.
     pub(super) fn check(&self, config: &Config, kind: Kind) -> Result<()> {
         let refuse = |message: String| Error::new(error::Kind::Usage, message);
         for (name, value) in [("slots", self.slots), ("prefill tokens", self.prefill_tokens)] {
@@ -94,7 +96,7 @@ impl EngineOptions {
             return Err(Error::new(
                 error::Kind::Device,
                 format!(
-                    "the key-value cache of {} slots x {} tokens takes {}, more than the {} it may have",
+                    "the key-value cache of {} slots x {} tokens takes {}, more than the limit of {}",
                     self.slots,
                     self.capacity,
                     megabytes(bytes),
@@ -111,7 +113,7 @@ fn megabytes(bytes: u64) -> String {
     format!("{} MiB", bytes.div_ceil(1 << 20))
 }
 
-/// Half of what the device says is free.
+/// Half of the free memory of the device.
 fn usable_memory(device: Device) -> u64 {
     available_memory(device).map_or(FALLBACK_MEMORY, |bytes| bytes / 2)
 }
@@ -123,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_keys_and_values_of_every_layer() {
+    fn cache_bytes_count_keys_and_values_of_every_layer() {
         let config = Config::default();
         let options = EngineOptions { slots: 10, capacity: 100, prefill_tokens: 1, memory: u64::MAX };
         // 2 x 4 layers x 2 heads x 48 x 4 bytes, 10 slots of 128 tokens (100 rounded up to 64s)
@@ -132,21 +134,21 @@ mod tests {
     }
 
     #[test]
-    fn too_large_is_refused_with_the_numbers() {
+    fn too_large_cache_is_refused_with_its_size() {
         let config = Config::default();
         let options = EngineOptions { slots: 1000, capacity: 1024, prefill_tokens: 2048, memory: 1 << 30 };
         let error = options.check(&config, Kind::Float).unwrap_err();
         assert_eq!(error.kind, error::Kind::Device);
         assert_eq!(
             error.message,
-            "the key-value cache of 1000 slots x 1024 tokens takes 3000 MiB, more than the 1024 MiB it may have"
+            "the key-value cache of 1000 slots x 1024 tokens takes 3000 MiB, more than the limit of 1024 MiB"
         );
         let long = EngineOptions { slots: 1, capacity: 2000, ..options };
         assert!(long.check(&config, Kind::Float).unwrap_err().message.contains("2000 tokens is outside 2 to 1024"));
     }
 
     #[test]
-    fn the_usual_size_fits_and_keeps_to_the_model() {
+    fn default_engine_size_fits_memory_and_model() {
         let config = Config { max_position_embeddings: 1 << 20, num_hidden_layers: 80, ..Config::default() };
         let options = EngineOptions::sized(&config, (Kind::Float, Device::Cpu), 100_000, 0);
         assert!(options.slots < 100_000 && options.capacity == 1 << 20);

@@ -1,4 +1,5 @@
-//! The interface between rollouts and a policy: prompt ids in, sampled ids and log-probabilities out.
+//! The interface between rollouts and a policy: prompt ids in, sampled ids and log-probabilities
+//! out.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,12 +11,13 @@ use tokio::sync::oneshot::error::RecvError;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, Request};
 
-/// A policy to roll out: the engine, a scripted fake in tests, or another program's own.
+/// A policy for rollouts: the engine, a scripted fake in tests, or an implementation of another
+/// crate.
 pub trait Policy: Send + Sync {
-    /// Starts a reply, or, where the policy has as many requests as it takes, puts it off until there is room.
+    /// Submits a request. If the policy is at its capacity, the request is queued.
     fn submit(&self, request: Request) -> PendingReply;
 
-    /// The log-probabilities of ids behind the first `from`, each given those before it.
+    /// Log-probabilities of the ids from index `from` on, each given the previous ids.
     fn score(&self, _scoring: Scoring) -> oneshot::Receiver<Result<Vec<f32>>> {
         let (sender, receiver) = oneshot::channel();
         let error = Error::new(Kind::Script, "this policy has no log-probabilities of texts");
@@ -23,22 +25,23 @@ pub trait Policy: Send + Sync {
         receiver
     }
 
-    /// Says that a conversation is over, so that its cache can go.
+    /// Ends a conversation, so that its cache can be reused.
     fn release(&self, _conversation: u64) {}
 }
 
-/// Ids whose log-probabilities are requested.
+/// A request for log-probabilities of given ids.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scoring {
     pub ids: Vec<u32>,
-    /// The first that is scored; at least 1.
+    /// Index of the first id to score; at least 1.
     pub from: usize,
     pub temperature: f64,
-    /// Under the reference policy.
+    /// Score under the reference policy.
     pub reference: bool,
 }
 
-/// The future of a reply. Dropping it cancels the request. A dropped sender counts as an aborted request.
+/// Future of a completion. Dropping it cancels the request. A dropped sender counts as an aborted
+/// request.
 pub struct PendingReply {
     /// The queued request. Polling sends it; poll immediately if the order matters.
     queued: Option<BoxFuture<'static, ()>>,
@@ -46,12 +49,13 @@ pub struct PendingReply {
 }
 
 impl PendingReply {
-    /// A request that waits for room: `queued` sends it.
-    pub(super) fn later(queued: BoxFuture<'static, ()>, reply: oneshot::Receiver<Result<Completion>>) -> Self {
+    /// A queued request, which the future `queued` sends.
+    pub(super) fn queued(queued: BoxFuture<'static, ()>, reply: oneshot::Receiver<Result<Completion>>) -> Self {
         Self { queued: Some(queued), reply }
     }
 
-    /// Blocks a thread without a runtime. If the request is queued, the policy must run on another thread.
+    /// Blocks a thread without a runtime. If the request is queued, the policy must run on another
+    /// thread.
     pub fn blocking_recv(self) -> Result<Result<Completion>, RecvError> {
         if self.queued.is_none() {
             return self.reply.blocking_recv();
@@ -63,7 +67,7 @@ impl PendingReply {
     }
 }
 
-/// Of a request that has been sent.
+/// A request that was sent.
 impl From<oneshot::Receiver<Result<Completion>>> for PendingReply {
     fn from(reply: oneshot::Receiver<Result<Completion>>) -> Self {
         Self { queued: None, reply }

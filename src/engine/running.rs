@@ -1,4 +1,4 @@
-//! A request in a slot: its sequence so far, and whether it has ended.
+//! Waiting requests, and running requests with their sequences.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ pub(super) struct Pending {
     pub(super) request: Request,
     pub(super) reply: Reply,
     pub(super) tokens: Option<Tokens>,
-    /// When it ends, done or not.
+    /// Deadline of the response.
     pub(super) deadline: Option<Instant>,
 }
 
@@ -41,18 +41,18 @@ pub(super) struct Running {
     pub(super) reply: Reply,
     tokens: Option<Tokens>,
     pub(super) slot: usize,
-    /// Prompt and reply so far.
+    /// Prompt and sampled tokens.
     pub(super) sequence: Vec<u32>,
     logprobs: Vec<f32>,
     support: Support,
     top_logprobs: Vec<Vec<(u32, f32)>>,
-    /// The ids so far, sorted, if there is a repetition penalty.
-    seen: Vec<u32>,
-    /// When it ends, done or not.
+    /// Sorted ids of the sequence, for the repetition penalty; empty without one.
+    penalised: Vec<u32>,
+    /// Deadline of the response.
     pub(super) deadline: Option<Instant>,
     /// Prompt tokens computed for this request.
     pub(super) prefilled: usize,
-    /// Whether its prefix was looked for; from then on the slot is only written by this request.
+    /// Whether the prefix lookup was done; from then on only this request writes to the slot.
     pub(super) started: bool,
     rng: ChaCha8Rng,
     stop: StopMatcher,
@@ -61,14 +61,14 @@ pub(super) struct Running {
 impl Running {
     pub(super) fn new(pending: Pending, slot: usize) -> Self {
         let Pending { request, reply, tokens, deadline } = pending;
-        let mut seen = if request.sampling.penalises() { request.prompt_ids.clone() } else { Vec::new() };
-        seen.sort_unstable();
-        seen.dedup();
+        let mut penalised = if request.sampling.penalises() { request.prompt_ids.clone() } else { Vec::new() };
+        penalised.sort_unstable();
+        penalised.dedup();
         Self {
             reply,
             tokens,
             slot,
-            seen,
+            penalised,
             sequence: request.prompt_ids.clone(),
             logprobs: Vec::new(),
             support: Support::default(),
@@ -82,10 +82,10 @@ impl Running {
         }
     }
 
-    /// Draws the next token; `Kind::Numeric` if the logits were not finite.
+    /// Samples the next token; `Kind::Numeric` for non-finite logits.
     pub(super) fn draw(&mut self, sampler: &mut Sampler, logits: &mut [f32]) -> Result<Draw> {
         let sampling = &self.request.sampling;
-        let draw = sampler.draw(logits, &self.seen, sampling, &mut self.rng).ok_or_else(|| self.not_finite())?;
+        let draw = sampler.draw(logits, &self.penalised, sampling, &mut self.rng).ok_or_else(|| self.not_finite())?;
         if sampling.cuts() {
             self.support.push(&sampler.support());
         }
@@ -95,28 +95,28 @@ impl Running {
         Ok(draw)
     }
 
-    /// Whether a token was sampled: the prompt is computed.
-    pub(super) fn replying(&self) -> bool {
+    /// Whether at least one token was sampled, so that the whole prompt is computed.
+    pub(super) fn is_sampling(&self) -> bool {
         self.sequence.len() > self.request.prompt_ids.len()
     }
 
-    /// The prompt without its last token, which is always computed for its logits.
+    /// The prompt without its last token, whose logits are always computed.
     pub(super) fn cacheable(&self) -> &[u32] {
         let prompt = &self.request.prompt_ids;
         &prompt[..prompt.len().saturating_sub(1)]
     }
 
-    /// Adds a sampled token; says why, if it is the last one.
+    /// Appends a sampled token; returns the finish reason if it is the last one.
     pub(super) fn push(&mut self, draw: Draw, bytes: &[u8], capacity: usize) -> Option<FinishReason> {
         self.sequence.push(draw.id);
         self.logprobs.push(draw.logprob);
         if self.request.sampling.penalises()
-            && let Err(place) = self.seen.binary_search(&draw.id)
+            && let Err(place) = self.penalised.binary_search(&draw.id)
         {
-            self.seen.insert(place, draw.id);
+            self.penalised.insert(place, draw.id);
         }
         if let Some(tokens) = &self.tokens {
-            // Who reads no more still gets the completion.
+            // A closed token stream does not affect the completion.
             let _ = tokens.send(Sampled { id: draw.id, logprob: draw.logprob });
         }
         if self.request.stop_ids.contains(&draw.id) {
@@ -134,7 +134,7 @@ impl Running {
         let Request { conversation, seed, .. } = &self.request;
         Error::new(Kind::Numeric, "the model's logits are not finite")
             .at(format!(
-                "conversation {conversation}, trajectory {}, step {}, token {} of the reply",
+                "conversation {conversation}, trajectory {}, step {}, token {} of the response",
                 seed.trajectory,
                 seed.step,
                 self.logprobs.len() + 1
@@ -145,7 +145,7 @@ impl Running {
             )
     }
 
-    /// The way back, and what goes there; `routing` is that of the tokens computed.
+    /// Reply channel and completion; `routing` has the experts of the computed tokens.
     pub(super) fn finish(mut self, reason: Result<FinishReason>, routing: Routing) -> (Reply, Result<Completion>) {
         let token_ids = self.sequence.split_off(self.request.prompt_ids.len());
         let completion = reason.map(|finish_reason| Completion {

@@ -1,12 +1,14 @@
-//! Samples the next token from logits: on the host, one row at a time.
+//! Samples the next token from logits, on the host, one row at a time.
 //!
-//! Randomness is counter-based: the ChaCha8 key is (seed, trajectory), its stream is the step, and token `n` of the
-//! reply uses 64-bit word `n`. A draw depends on the request and its logits alone, never on the batch or the slot.
-//! (Logits themselves may differ in their last bits between batch shapes, as matrix products round differently.)
+//! Randomness is counter-based: the ChaCha8 key is (seed, trajectory), its stream is the step, and
+//! token `n` of the response uses 64-bit word `n`. A draw depends on the request and its logits
+//! only, not on the batch or the slot. (Logits can differ in their last bits between batch shapes,
+//! because matrix products round differently.)
 //!
-//! Logits are changed in the order of transformers: repetition penalty, bias, temperature, top-k, top-p, min-p. The
-//! log-probability is of the distribution the token was drawn from: penalty, bias and temperature applied, and with
-//! top-k, top-p or min-p taken over the tokens kept. Greedy sampling (temperature 0) reports it under temperature 1.
+//! Logits are processed in the order of transformers: repetition penalty, bias, temperature, top-k,
+//! top-p, min-p. Log-probabilities are of the sampling distribution: after penalty, bias and
+//! temperature, renormalised over the tokens kept by top-k, top-p and min-p. Greedy sampling
+//! (temperature 0) reports them at temperature 1.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -15,7 +17,7 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::{Sampling, StreamSeed};
 use crate::model::softmax;
 
-/// The random stream of one reply; draw once for each token.
+/// Random stream of one response; one draw per token.
 pub(super) fn stream(seed: StreamSeed) -> ChaCha8Rng {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.seed.to_le_bytes());
@@ -26,7 +28,7 @@ pub(super) fn stream(seed: StreamSeed) -> ChaCha8Rng {
     rng
 }
 
-/// Refuses settings that have no meaning.
+/// Refuses invalid sampling settings.
 pub(super) fn check(sampling: &Sampling) -> Result<()> {
     let refuse = |message: String| Err(Error::new(Kind::Usage, message));
     let Sampling { temperature, top_p, min_p, repetition_penalty, max_new_tokens, max_seconds, .. } = *sampling;
@@ -54,10 +56,10 @@ pub(super) fn check(sampling: &Sampling) -> Result<()> {
         return refuse(format!("sampling.logit_bias of token {id} is {bias}; it must be within -10000 to 10000"));
     }
     if max_new_tokens == 0 {
-        return refuse("sampling.max_new_tokens is 0; a reply has at least one token".to_owned());
+        return refuse("sampling.max_new_tokens is 0; it must be at least 1".to_owned());
     }
     if sampling.stop.iter().any(String::is_empty) {
-        return refuse("sampling.stop holds an empty string".to_owned());
+        return refuse("sampling.stop has an empty string".to_owned());
     }
     Ok(())
 }
@@ -67,11 +69,11 @@ pub(super) fn check(sampling: &Sampling) -> Result<()> {
 pub(super) struct Draw {
     pub(super) id: u32,
     pub(super) logprob: f32,
-    /// Of the distribution it was drawn from, among the probabilities: what was kept.
+    /// Total probability of the tokens kept by top-k, top-p and min-p.
     mass: f64,
 }
 
-/// The sampler's memory, kept between draws so that a draw allocates nothing.
+/// Buffers of the sampler, reused so that a draw does not allocate.
 #[derive(Default)]
 pub(super) struct Sampler {
     /// Mass of every [`BLOCK`] tokens.
@@ -80,23 +82,23 @@ pub(super) struct Sampler {
     order: Vec<u32>,
 }
 
-/// Most tokens that [`Sampling::top_logprobs`] may ask for.
+/// Upper limit of [`Sampling::top_logprobs`].
 const MAX_TOP_LOGPROBS: usize = 1000;
 
-/// Tokens whose mass is summed first, so that a draw walks over V / BLOCK sums and one block.
+/// Block size of partial sums: a draw scans V / BLOCK sums and one block.
 const BLOCK: usize = 32;
 
 impl Sampler {
-    /// Draws from logits `[V]` and leaves their probabilities in their place; none if a logit is NaN or +infinite.
-    /// `seen` are the ids that the repetition penalty is for.
+    /// Samples from logits `[V]` and replaces them with probabilities; `None` if a logit is NaN or
+    /// +infinite. The repetition penalty applies to the ids `penalised`.
     pub(super) fn draw(
         &mut self,
         logits: &mut [f32],
-        seen: &[u32],
+        penalised: &[u32],
         sampling: &Sampling,
         rng: &mut ChaCha8Rng,
     ) -> Option<Draw> {
-        shift(logits, seen, sampling);
+        shift(logits, penalised, sampling);
         let greedy = sampling.temperature == 0.0;
         softmax(logits, if greedy { 1.0 } else { (1.0 / sampling.temperature) as f32 });
         let probabilities = &*logits;
@@ -105,7 +107,7 @@ impl Sampler {
         }
         self.blocks.clear();
         self.blocks.extend(probabilities.chunks(BLOCK).map(sum));
-        // 1 up to rounding; the division below makes up for it.
+        // 1 up to rounding, which the division below corrects.
         let total: f64 = self.blocks.iter().sum();
         self.order.clear();
         let (id, mass) = if greedy {
@@ -129,14 +131,15 @@ impl Sampler {
         Some(Draw { id, logprob: logprob as f32, mass })
     }
 
-    /// What the last draw was from, by id; nothing if from everything. Before [`Sampler::top`].
+    /// Sorted ids of the tokens kept in the last draw; empty if all were kept. Call before
+    /// [`Sampler::top`].
     pub(super) fn support(&self) -> Vec<u32> {
         let mut ids = self.order.clone();
         ids.sort_unstable();
         ids
     }
 
-    /// The `count` likeliest tokens of the last draw's distribution, whose probabilities it left, likeliest first.
+    /// The `count` most likely tokens of the last draw's distribution, most likely first.
     pub(super) fn top(&mut self, probabilities: &[f32], count: usize, draw: &Draw) -> Vec<(u32, f32)> {
         if self.order.is_empty() {
             self.order.extend(0..probabilities.len() as u32);
@@ -146,7 +149,8 @@ impl Sampler {
         self.order.iter().take(count).map(|&id| (id, logprob(id))).collect()
     }
 
-    /// Sorts so many more of `order` behind its first `sorted` tokens, likeliest first (equal ones by id).
+    /// Sorts `count` more tokens of `order` after its first `sorted`, most likely first (ties by
+    /// id).
     fn sort_front(&mut self, probabilities: &[f32], sorted: usize, count: usize) -> usize {
         let p = |id: u32| probabilities[id as usize];
         let likelier = |a: &u32, b: &u32| p(*b).total_cmp(&p(*a)).then(a.cmp(b));
@@ -159,7 +163,8 @@ impl Sampler {
         piece
     }
 
-    /// Cuts what [`Sampler::keep`] left at `min_p` times the likeliest token's probability; returns the mass left.
+    /// Drops tokens kept by [`Sampler::keep`] below `min_p` times the highest probability; returns
+    /// the remaining mass.
     fn keep_likely(&mut self, probabilities: &[f32], min_p: f64, mass: f64) -> f64 {
         if min_p <= 0.0 {
             return mass;
@@ -171,8 +176,9 @@ impl Sampler {
         self.order.iter().map(|&id| p(id)).sum()
     }
 
-    /// Leaves in `order` the tokens that top-k then top-p keep, most likely first (equal ones by id), and returns
-    /// their mass. Top-p keeps the smallest set that holds at least that share of what top-k kept.
+    /// Sets `order` to the tokens kept by top-k and then top-p, most likely first (ties by id), and
+    /// returns their mass. Top-p keeps the smallest set with at least that fraction of the mass
+    /// kept by top-k.
     fn keep(&mut self, probabilities: &[f32], top_k: usize, top_p: f64, total: f64) -> f64 {
         let p = |id: u32| f64::from(probabilities[id as usize]);
         self.order.clear();
@@ -186,7 +192,7 @@ impl Sampler {
         if top_p >= 1.0 {
             return mass;
         }
-        // Few tokens hold most of the mass: sort only as many as the share needs.
+        // Few tokens have most of the mass: only these are sorted.
         let (mut sorted, mut kept) = (0, 0.0);
         while sorted < self.order.len() {
             let piece = self.sort_front(probabilities, sorted, (sorted * 3).max(32));
@@ -204,10 +210,10 @@ impl Sampler {
 }
 
 /// Applies repetition penalty and bias.
-fn shift(logits: &mut [f32], seen: &[u32], sampling: &Sampling) {
+fn shift(logits: &mut [f32], penalised: &[u32], sampling: &Sampling) {
     if sampling.penalises() {
         let penalty = sampling.repetition_penalty as f32;
-        for &id in seen {
+        for &id in penalised {
             if let Some(logit) = logits.get_mut(id as usize) {
                 *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
             }
@@ -220,10 +226,10 @@ fn shift(logits: &mut [f32], seen: &[u32], sampling: &Sampling) {
     }
 }
 
-/// The first of the largest.
+/// Index of the largest probability; the first one of equals.
 fn largest(probabilities: &[f32]) -> u32 {
     let larger = |a: f32, b: f32| if b > a { b } else { a };
-    // In lanes that do not wait for each other.
+    // Independent lanes, so that they can run in parallel.
     let (lines, rest) = probabilities.as_chunks::<16>();
     let mut lanes = [f32::NEG_INFINITY; 16];
     for line in lines {
@@ -235,7 +241,7 @@ fn largest(probabilities: &[f32]) -> u32 {
     probabilities.iter().position(|&p| p >= most).unwrap_or(0) as u32
 }
 
-/// Sum in four lanes, which do not wait for each other.
+/// Sum in four independent lanes.
 fn sum(values: &[f32]) -> f64 {
     let mut lanes = [0.0; 4];
     let (fours, rest) = values.as_chunks::<4>();
@@ -247,8 +253,9 @@ fn sum(values: &[f32]) -> f64 {
     lanes.iter().sum::<f64>() + rest.iter().map(|&value| f64::from(value)).sum::<f64>()
 }
 
-/// Inverse of a cumulative distribution: the first place whose running sum passes `target`, and what is left of the
-/// target there. Rounding may leave the target just above the whole sum; the last place with any mass is it then.
+/// Inverse of the cumulative distribution: the first index whose running sum exceeds `target`, and
+/// the remainder of the target. If rounding puts the target above the total, the last index with
+/// mass.
 fn walk(masses: impl Iterator<Item = f64>, target: f64) -> (usize, f64) {
     let mut left = target;
     let mut last = (0, 0.0);
@@ -286,23 +293,23 @@ mod tests {
             .collect()
     }
 
-    /// Chi-square of the draws against probabilities over the tokens that are likely enough to be expected 5 times.
+    /// Chi-square statistic of the draws over the tokens with an expected count of at least 5.
     fn chi_square(draws: &[Draw], expected: &[f64]) -> (f64, usize) {
         let mut terms = 0;
         let statistic = (0..).zip(expected).fold(0.0, |sum, (id, p)| {
             let expected = p * draws.len() as f64;
-            let seen = draws.iter().filter(|draw| draw.id == id).count() as f64;
+            let penalised = draws.iter().filter(|draw| draw.id == id).count() as f64;
             if expected < 5.0 {
                 return sum;
             }
             terms += 1;
-            sum + (seen - expected).powi(2) / expected
+            sum + (penalised - expected).powi(2) / expected
         });
         (statistic, terms)
     }
 
     #[test]
-    fn frequencies_are_the_probabilities() {
+    fn sampled_frequencies_match_the_probabilities() {
         for temperature in [1.0, 0.6, 2.0] {
             let draws = draws(&Sampling { temperature, ..Sampling::default() }, 20_000);
             let (statistic, terms) = chi_square(&draws, &probabilities(temperature));
@@ -312,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_one_stream_are_independent_draws() {
+    fn random_stream_words_are_independent_draws() {
         let (mut sampler, sampling) = (Sampler::default(), Sampling::default());
         let mut rng = stream(StreamSeed { seed: 1, trajectory: 2, step: 3 });
         let draws: Vec<Draw> =
@@ -322,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_logprob_is_of_the_distribution_drawn_from() {
+    fn sampler_logprob_is_of_the_sampling_distribution() {
         for temperature in [1.0, 0.6] {
             let expected = probabilities(temperature);
             for draw in draws(&Sampling { temperature, ..Sampling::default() }, 200) {
@@ -333,14 +340,14 @@ mod tests {
     }
 
     #[test]
-    fn greedy_takes_the_first_of_the_largest_and_reports_temperature_1() {
+    fn greedy_sampling_takes_the_argmax_and_reports_temperature_1() {
         let draw = draws(&Sampling { temperature: 0.0, top_k: 3, top_p: 0.1, ..Sampling::default() }, 1)[0];
         assert_eq!(draw.id, 1);
         assert!((f64::from(draw.logprob) - probabilities(1.0)[1].ln()).abs() < 1e-6);
     }
 
     #[test]
-    fn top_k_and_top_p_keep_what_they_should() {
+    fn top_k_and_top_p_keep_the_most_likely_tokens() {
         let p = probabilities(1.0);
         // Sorted: tokens 1 and 3 (equal), 4, 0, 2, 5.
         for (top_k, top_p, kept) in [
@@ -349,17 +356,17 @@ mod tests {
             (0, 1e-9, vec![1]),
             (0, p[1] + p[3] - 1e-6, vec![1, 3]),
             (0, p[1] + p[3] + 1e-6, vec![1, 3, 4]),
-            // 0.75 of the two that top-k left is more than one of them holds
+            // 0.75 of the mass of the two tokens kept by top-k needs both
             (2, 0.75, vec![1, 3]),
             (2, 0.5 - 1e-6, vec![1]),
             (6, 1.0, vec![0, 1, 2, 3, 4]),
         ] {
             let draws = draws(&Sampling { top_k, top_p, ..Sampling::default() }, 4000);
             let mass: f64 = kept.iter().map(|&id| p[id]).sum();
-            let mut seen: Vec<usize> = draws.iter().map(|draw| draw.id as usize).collect();
-            seen.sort_unstable();
-            seen.dedup();
-            assert_eq!(seen, kept, "top_k {top_k} top_p {top_p}");
+            let mut penalised: Vec<usize> = draws.iter().map(|draw| draw.id as usize).collect();
+            penalised.sort_unstable();
+            penalised.dedup();
+            assert_eq!(penalised, kept, "top_k {top_k} top_p {top_p}");
             for draw in &draws {
                 assert!((f64::from(draw.logprob) - (p[draw.id as usize] / mass).ln()).abs() < 1e-5, "{draw:?}");
             }
@@ -369,21 +376,21 @@ mod tests {
     }
 
     #[test]
-    fn min_p_cuts_at_a_share_of_the_likeliest() {
+    fn min_p_is_relative_to_the_most_likely_token() {
         let p = probabilities(1.0);
         for (sampling, kept) in [
             (Sampling { min_p: 1.0, ..Sampling::default() }, vec![1, 3]),
             (Sampling { min_p: p[4] / p[1] - 1e-6, ..Sampling::default() }, vec![1, 3, 4]),
             (Sampling { min_p: p[4] / p[1] + 1e-6, ..Sampling::default() }, vec![1, 3]),
-            // Behind top-k and top-p, which are taken as without it.
+            // After top-k and top-p, which it does not change.
             (Sampling { min_p: 0.01, top_k: 3, ..Sampling::default() }, vec![1, 3, 4]),
             (Sampling { min_p: 0.99, top_p: 0.99, ..Sampling::default() }, vec![1, 3]),
         ] {
             let draws = draws(&sampling, 2000);
-            let mut seen: Vec<usize> = draws.iter().map(|draw| draw.id as usize).collect();
-            seen.sort_unstable();
-            seen.dedup();
-            assert_eq!(seen, kept, "{sampling:?}");
+            let mut penalised: Vec<usize> = draws.iter().map(|draw| draw.id as usize).collect();
+            penalised.sort_unstable();
+            penalised.dedup();
+            assert_eq!(penalised, kept, "{sampling:?}");
             let mass: f64 = kept.iter().map(|&id| p[id]).sum();
             let worst = draws.iter().map(|draw| f64::from(draw.logprob) - (p[draw.id as usize] / mass).ln());
             assert!(worst.fold(0.0, |worst: f64, error| worst.max(error.abs())) < 1e-5);
@@ -391,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn seen_tokens_are_penalised_and_biases_added() {
+    fn repetition_penalty_and_logit_bias_change_logits() {
         let sampling = Sampling {
             temperature: 0.0,
             repetition_penalty: 2.0,
@@ -415,19 +422,23 @@ mod tests {
     }
 
     #[test]
-    fn the_likeliest_are_of_the_distribution_drawn_from() {
+    fn top_logprobs_are_of_the_sampling_distribution() {
         let sampling = Sampling { top_k: 3, top_logprobs: 5, ..Sampling::default() };
         let mut sampler = Sampler::default();
         let mut logits = LOGITS;
         let draw = sampler.draw(&mut logits, &[], &sampling, &mut stream(StreamSeed::default())).unwrap();
         let top = sampler.top(&logits, sampling.top_logprobs, &draw);
-        assert_eq!(top.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 3, 4], "what was cut is not told");
+        assert_eq!(
+            top.iter().map(|(id, _)| *id).collect::<Vec<_>>(),
+            [1, 3, 4],
+            "tokens that were cut are not reported"
+        );
         assert!((top.iter().map(|(_, logprob)| f64::from(*logprob).exp()).sum::<f64>() - 1.0).abs() < 1e-6);
     }
 
     #[test]
     fn top_p_over_many_tokens_keeps_the_smallest_sufficient_set() {
-        // Weights fall slowly, so that the sorting goes on for several pieces.
+        // Weights decrease slowly, so that sorting takes several blocks.
         let logits: Vec<f32> = (0..1000).map(|id| ((id * 7919) % 1000) as f32 * -0.004).collect();
         let sampling = Sampling { top_p: 0.8, ..Sampling::default() };
         let mut sampler = Sampler::default();
@@ -448,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_differ_by_each_part_of_the_seed() {
+    fn random_streams_differ_by_each_part_of_the_seed() {
         let base = StreamSeed { seed: 1, trajectory: 2, step: 3 };
         let first = |seed: StreamSeed| stream(seed).next_u64();
         assert_eq!(first(base), first(base));
@@ -463,7 +474,7 @@ mod tests {
 
     #[test]
     fn every_token_of_a_large_vocabulary_can_be_drawn() {
-        // Equal probabilities over more than a few blocks, the last one short, some tokens impossible.
+        // Equal probabilities over several blocks, the last one short, some tokens impossible.
         let possible = |id: usize| id % 3 != 1;
         let logits: Vec<f32> = (0..101).map(|id| if possible(id) { 1.0 } else { f32::NEG_INFINITY }).collect();
         let sampling = Sampling::default();
@@ -480,13 +491,13 @@ mod tests {
     }
 
     #[test]
-    fn a_target_past_the_sum_gives_the_last_possible_token() {
+    fn inverse_cdf_past_the_sum_gives_the_last_possible_token() {
         assert_eq!(walk([0.5, 0.25, 0.0].into_iter(), 0.75).0, 1);
         assert_eq!(walk([0.0, 0.5].into_iter(), 0.0).0, 1);
     }
 
     #[test]
-    fn logits_that_are_not_finite_give_nothing() {
+    fn nan_logits_give_no_sample() {
         let mut sampler = Sampler::default();
         for bad in [f32::NAN, f32::INFINITY] {
             for temperature in [0.0, 0.5, 1.0] {
@@ -499,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_without_meaning_are_refused() {
+    fn invalid_sampling_settings_are_refused() {
         let message = |sampling: Sampling| check(&sampling).unwrap_err().message;
         let base = Sampling::default;
         assert!(check(&base()).is_ok() && check(&Sampling { temperature: 0.0, ..base() }).is_ok());

@@ -1,4 +1,4 @@
-//! Log-probabilities of given ids, computed between the replies that are sampled.
+//! Log-probabilities of given ids, computed between decode steps.
 
 use tch::{Tensor, no_grad_guard};
 
@@ -6,16 +6,16 @@ use super::{Engine, Scoring};
 use crate::error::{Error, Kind, Result};
 use crate::model::{Model, Packed};
 
-/// Positions whose logits exist at once.
+/// Number of positions whose logits are in memory at once.
 const CHUNK: usize = 256;
 
-/// Scores under the reference policy, which is the caller's to hold.
+/// Computes log-probabilities under the reference policy, which the caller owns.
 pub type ReferenceScorer = Box<dyn FnMut(&Scoring) -> Result<Vec<f32>>>;
 
-/// The log-probability of each id from `scoring.from` on, given those before it, under `model`.
+/// Log-probabilities under `model` of the ids from `scoring.from` on, each given the previous ids.
 ///
 /// # Errors
-/// [`Kind::Env`] where nothing stands before the first.
+/// [`Kind::Env`] if no id precedes the first scored id.
 pub fn logprobs_of(model: &Model, scoring: &Scoring) -> Result<Vec<f32>> {
     let Scoring { ids, from, temperature, .. } = scoring;
     if *from == 0 {
@@ -34,7 +34,7 @@ pub fn logprobs_of(model: &Model, scoring: &Scoring) -> Result<Vec<f32>> {
 }
 
 impl Engine {
-    /// Takes the scorer for [`Scoring::reference`].
+    /// Sets the scorer for [`Scoring::reference`].
     pub fn set_reference(&mut self, scorer: ReferenceScorer) {
         self.reference = Some(scorer);
     }
@@ -44,7 +44,7 @@ impl Engine {
             _ if !scoring.reference => logprobs_of(&self.model, scoring),
             Some(scorer) => scorer(scoring),
             None => Err(Error::new(Kind::Script, "there is no reference policy here")
-                .hint("a run has one; r1.logprobs { model = … } takes any model by name")),
+                .hint("runs have one; r1.logprobs { model = … } takes any model by name")),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A policy without a model: a closure returns the replies. For tests, and for environments without weights.
+//! A policy without a model: a closure returns the responses. For tests, and for environments
+//! without weights.
 
 use tokio::sync::oneshot;
 
@@ -6,7 +7,7 @@ use super::{PendingReply, Policy, Scoring};
 use crate::error::Result;
 use crate::mdp::{Completion, FinishReason, Request, Support};
 
-/// Answers every request at once with the ids that a closure gives, each with log-probability 0.
+/// Completes each request with the ids of a closure, each with log-probability 0.
 pub struct Scripted {
     reply: Box<Answer>,
 }
@@ -14,7 +15,8 @@ pub struct Scripted {
 type Answer = dyn Fn(&Request) -> Vec<u32> + Send + Sync;
 
 impl Scripted {
-    /// `reply` gives the reply's ids, the stop id included. Ids after a stop id or past `max_new_tokens` are cut.
+    /// `reply` returns the response ids, including the stop id. Ids after a stop id or past
+    /// `max_new_tokens` are dropped.
     pub fn new(reply: impl Fn(&Request) -> Vec<u32> + Send + Sync + 'static) -> Self {
         Self { reply: Box::new(reply) }
     }
@@ -49,7 +51,7 @@ impl Scripted {
 impl Policy for Scripted {
     fn submit(&self, request: Request) -> PendingReply {
         let (sender, receiver) = oneshot::channel();
-        // The receiver is in this very function's hands: it can't be gone.
+        // The receiver is still in scope, so sending can't fail.
         let _ = sender.send(Ok(self.complete(&request)));
         receiver.into()
     }
@@ -70,7 +72,7 @@ mod tests {
     use super::*;
     use crate::mdp::Sampling;
 
-    fn ask(ids: &'static [u32], max_new_tokens: usize) -> Completion {
+    fn complete(ids: &'static [u32], max_new_tokens: usize) -> Completion {
         let policy = Scripted::new(move |request| [&request.prompt_ids[..1], ids].concat());
         let request = Request {
             prompt_ids: vec![5, 6],
@@ -83,18 +85,18 @@ mod tests {
     }
 
     #[test]
-    fn answers_with_the_closure_ids() {
-        let completion = ask(&[1, 9], 8);
+    fn scripted_policy_returns_the_closure_ids() {
+        let completion = complete(&[1, 9], 8);
         assert_eq!(completion.token_ids, [5, 1, 9]);
         assert_eq!(completion.logprobs, [0.0; 3]);
         assert_eq!(completion.finish_reason, FinishReason::Stop);
     }
 
     #[test]
-    fn ends_where_an_engine_would() {
-        let stopped = ask(&[9, 1, 2], 8);
+    fn scripted_policy_ends_at_stop_ids_and_limits() {
+        let stopped = complete(&[9, 1, 2], 8);
         assert_eq!((stopped.token_ids, stopped.finish_reason), (vec![5, 9], FinishReason::Stop));
-        let cut = ask(&[1, 2, 3], 2);
+        let cut = complete(&[1, 2, 3], 2);
         assert_eq!((cut.token_ids, cut.finish_reason), (vec![5, 1], FinishReason::Length));
     }
 }

@@ -1,8 +1,9 @@
-//! The slot table: the tokens in every cache slot, the conversation they belong to, and the slot of a new request.
+//! Slot table: the tokens of each cache slot, their conversation, and the slot of a new request.
 //!
-//! Bookkeeping without tensors. A slot is busy while a request runs in it. Afterwards it is reserved for the next request of
-//! the same conversation, until that conversation is released or the slot is evicted (least recently used first). The
-//! tokens of a released slot may still be reused as a prefix.
+//! Bookkeeping without tensors. A slot is busy while a request runs in it. Afterwards it is
+//! reserved for the next request of the same conversation, until the conversation is released or
+//! the slot is evicted (least recently used first). The tokens of a released slot can still be
+//! reused as a prefix.
 
 use crate::mdp::Routing;
 
@@ -11,9 +12,9 @@ use crate::mdp::Routing;
 #[allow(clippy::struct_field_names)] // it is what the struct holds
 pub(super) struct Slots {
     slots: Vec<Slot>,
-    /// Experts recorded of a token; 0 where none are.
+    /// Number of experts recorded per token; 0 without recording.
     width: usize,
-    /// Counts the requests seated; the order of use.
+    /// Number of assigned requests; the time of the LRU order.
     clock: u64,
 }
 
@@ -21,7 +22,7 @@ pub(super) struct Slots {
 struct Slot {
     /// Tokens whose keys and values are in the cache, from position 0.
     ids: Vec<u32>,
-    /// Their experts, where they are recorded.
+    /// Experts of these tokens, if recorded.
     experts: Vec<u16>,
     hold: Hold,
     used: u64,
@@ -30,7 +31,7 @@ struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
     Free,
-    /// Kept for the conversation's next request.
+    /// Reserved for the next request of the conversation.
     Warm(u64),
     Busy {
         conversation: u64,
@@ -44,13 +45,13 @@ impl Slots {
         Self { slots: (0..count).map(|_| slot()).collect(), width: 0, clock: 0 }
     }
 
-    /// From now on `width` experts are recorded of each token; what the slots hold is forgotten.
+    /// Enables recording of `width` experts per token and clears the slots.
     pub(super) fn record_routing(&mut self, width: usize) {
         self.clear();
         self.width = width;
     }
 
-    /// The experts of the tokens computed in a slot.
+    /// Experts of the tokens computed in a slot.
     pub(super) fn routing(&self, slot: usize) -> Routing {
         Routing { start: 0, width: self.width as u32, experts: self.slots[slot].experts.clone() }
     }
@@ -60,9 +61,10 @@ impl Slots {
         &self.slots[slot].ids
     }
 
-    /// Seats a request: its conversation's warm slot, else the free slot that shares most with the prompt, else the
-    /// warm slot used longest ago; none when all are busy. The slot keeps what it shares with the prompt, without the
-    /// prompt's last token, whose logits have to be computed.
+    /// Assigns a slot to a request: the reserved slot of its conversation, else the free slot with
+    /// the longest common prefix, else the least recently used reserved slot; `None` if all are
+    /// busy. The slot keeps the common prefix, except for the prompt's last token, whose logits
+    /// must be computed.
     pub(super) fn seat(&mut self, conversation: u64, prompt: &[u32]) -> Option<usize> {
         let own = |slot: &Slot| slot.hold == Hold::Warm(conversation);
         let free = |slot: &Slot| slot.hold == Hold::Free;
@@ -80,14 +82,14 @@ impl Slots {
         Some(place)
     }
 
-    /// The slot that holds the longest prefix of `prompt`, and how long it is.
+    /// Slot with the longest prefix of `prompt`, and its length.
     pub(super) fn longest_prefix(&self, prompt: &[u32]) -> (usize, usize) {
         let lengths = self.slots.iter().map(|slot| shared(&slot.ids, prompt)).enumerate();
         lengths.fold((0, 0), |best, (place, length)| if length > best.1 { (place, length) } else { best })
     }
 
-    /// Notes that the cache now holds `ids` after what the slot held. Of the experts of all tokens of a step, `experts`,
-    /// theirs are the first and are taken off.
+    /// Appends `ids`, now in the cache, to the slot. Takes their experts from the front of
+    /// `experts`, which has those of all tokens of the step.
     pub(super) fn extend(&mut self, slot: usize, ids: &[u32], experts: &mut &[u16]) {
         self.slots[slot].ids.extend_from_slice(ids);
         if let Some((own, rest)) = experts.split_at_checked(ids.len() * self.width) {
@@ -96,14 +98,14 @@ impl Slots {
         }
     }
 
-    /// Notes that the first `length` tokens of `from` were copied to `to`, over what was there.
+    /// Records that the first `length` tokens of `from` were copied to `to`, replacing its content.
     pub(super) fn copy(&mut self, from: usize, to: usize, length: usize) {
         let ids = self.slots[from].ids[..length].to_vec();
         self.slots[to].ids = ids;
         self.slots[to].experts = self.slots[from].experts[..length * self.width].to_vec();
     }
 
-    /// The request is over: the slot stays warm, or is free if its conversation is over too.
+    /// Ends a request: the slot is reserved, or free if its conversation was released.
     pub(super) fn park(&mut self, slot: usize) {
         let slot = &mut self.slots[slot];
         if let Hold::Busy { conversation, released } = slot.hold {
@@ -111,14 +113,14 @@ impl Slots {
         }
     }
 
-    /// The request failed: what the slot holds is not to be trusted.
+    /// Ends a failed request and clears its slot.
     pub(super) fn discard(&mut self, slot: usize) {
         self.slots[slot].ids.clear();
         self.slots[slot].experts.clear();
         self.slots[slot].hold = Hold::Free;
     }
 
-    /// The conversation is over.
+    /// Ends a conversation and frees its slot.
     pub(super) fn release(&mut self, conversation: u64) {
         for slot in &mut self.slots {
             match &mut slot.hold {
@@ -129,7 +131,7 @@ impl Slots {
         }
     }
 
-    /// Forgets everything.
+    /// Clears all slots.
     pub(super) fn clear(&mut self) {
         for slot in &mut self.slots {
             slot.ids.clear();
@@ -139,7 +141,8 @@ impl Slots {
         }
     }
 
-    /// Among the slots that pass, the one that shares most with the prompt; of equals the least recently used.
+    /// The slot among those that pass with the longest common prefix; the least recently used of
+    /// equals.
     fn most_shared(&self, prompt: &[u32], pass: impl Fn(&Slot) -> bool) -> Option<usize> {
         let mut best: Option<(usize, usize)> = None;
         for (place, slot) in self.slots.iter().enumerate().filter(|(_, slot)| pass(slot)) {
@@ -161,7 +164,7 @@ impl Slots {
 
 /// Length of the longest common prefix.
 pub(super) fn shared(a: &[u32], b: &[u32]) -> usize {
-    // Blocks compare as memory; only the block that differs is looked at id by id.
+    // Compares whole blocks first; only the differing block is compared id by id.
     const BLOCK: usize = 64;
     let equal = a.chunks_exact(BLOCK).zip(b.chunks_exact(BLOCK)).take_while(|(a, b)| a == b).count() * BLOCK;
     equal + a[equal..].iter().zip(&b[equal..]).take_while(|(a, b)| a == b).count()
@@ -184,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_finds_its_slot_again() {
+    fn conversation_reuses_its_slot() {
         let mut slots = Slots::new(3);
         let (first, cached) = run(&mut slots, 1, &[1, 2, 3]);
         assert_eq!(cached, 0);
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_prompt_token_is_always_computed() {
+    fn last_prompt_token_is_never_taken_from_the_slot_cache() {
         let mut slots = Slots::new(1);
         run(&mut slots, 1, &[1, 2, 3]);
         assert_eq!(run(&mut slots, 1, &[1, 2, 3]).1, 2);
@@ -202,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_warm_slot_goes() {
+    fn least_recently_used_reserved_slot_is_evicted() {
         let mut slots = Slots::new(2);
         let (a, _) = run(&mut slots, 1, &[1, 1]);
         let (b, _) = run(&mut slots, 2, &[2, 2]);
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_slots_are_never_given_away() {
+    fn busy_slots_are_never_evicted() {
         let mut slots = Slots::new(1);
         let place = slots.seat(1, &[1]).unwrap();
         assert_eq!(slots.seat(1, &[1]), None);
@@ -223,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_released_slot_is_taken_before_a_warm_one_and_still_shares() {
+    fn released_slot_is_taken_before_a_reserved_one_and_shares_its_prefix() {
         let mut slots = Slots::new(2);
         let (a, _) = run(&mut slots, 1, &[1, 2, 3]);
         let (b, _) = run(&mut slots, 2, &[4, 5, 6]);
@@ -234,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_counts_across_blocks() {
+    fn shared_prefix_length_spans_blocks() {
         let a: Vec<u32> = (0..200).collect();
         for length in [0, 1, 63, 64, 65, 128, 199] {
             let mut b = a.clone();
@@ -245,9 +248,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens, a slot's ids are what was computed in it, and a busy slot belongs to one request.
+        /// A slot's ids are always the computed ids, and a busy slot belongs to one request.
         #[test]
-        fn a_seat_is_exclusive_and_its_ids_are_a_prefix_of_the_prompt(
+        fn slot_is_exclusive_and_its_ids_are_a_prefix_of_the_prompt(
             moves in prop::collection::vec((0u8..4, 0u64..5, prop::collection::vec(0u32..3, 1..6)), 0..60),
         ) {
             let mut slots = Slots::new(3);

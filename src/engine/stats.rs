@@ -1,10 +1,10 @@
-//! Counters of the engine, readable from other threads while it runs.
+//! Counters of the engine, readable from other threads.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Counters of one [`Engine::serve`](super::Engine::serve), readable from any thread while it runs: hand the `Arc` of
-/// [`Engine::progress`](super::Engine::progress) to a progress bar.
+/// Counters of one [`Engine::serve`](super::Engine::serve), readable from any thread through the
+/// `Arc` of [`Engine::progress`](super::Engine::progress).
 #[derive(Debug, Default)]
 pub struct Progress {
     pub(super) requests: AtomicU64,
@@ -21,43 +21,43 @@ pub struct Progress {
     pub(super) idle_nanoseconds: AtomicU64,
 }
 
-/// A reading of [`Progress`], or the totals of one serve.
+/// Snapshot of [`Progress`], or the totals of one serve.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
     /// Requests taken from the queue.
     pub requests: u64,
-    /// Requests answered, failures and cancelled ones included.
+    /// Completed requests, including failed and cancelled ones.
     pub finished: u64,
-    /// Requests that hold a slot now.
+    /// Requests in slots.
     pub in_flight: u64,
-    /// Requests that wait for a slot now.
+    /// Requests that wait for a slot.
     pub waiting: u64,
-    /// Reply tokens.
+    /// Response tokens.
     pub sampled_tokens: u64,
     /// Prompt tokens whose keys and values were computed.
     pub prefilled_tokens: u64,
-    /// Prompt tokens whose keys and values were found in the cache.
+    /// Prompt tokens whose keys and values were in the cache.
     pub cached_tokens: u64,
-    /// Calls of the model.
+    /// Model calls.
     pub decode_steps: u64,
-    /// Most requests in one call of the model.
+    /// Largest number of requests in one model call.
     pub max_batch: u64,
-    /// Wall time since the serve began (of the whole serve once it is over).
+    /// Wall time of the serve so far, seconds.
     pub seconds: f64,
-    /// Of that, inside the model.
+    /// Part of `seconds` in the model.
     pub model_seconds: f64,
-    /// Of that, with nothing to do.
+    /// Part of `seconds` without requests.
     pub idle_seconds: f64,
 }
 
 impl Stats {
-    /// Reply tokens per second of work, waits for trajectories left out; 0 before any work.
+    /// Response tokens per second, without idle time; 0 before the first token.
     pub fn tokens_per_second(&self) -> f64 {
         let busy = self.seconds - self.idle_seconds;
         if busy > 0.0 { self.sampled_tokens as f64 / busy } else { 0.0 }
     }
 
-    /// Joins the totals of a serve that came after this one.
+    /// Adds the totals of a later serve.
     pub fn add(&mut self, later: &Self) {
         self.requests += later.requests;
         self.finished += later.finished;
@@ -72,7 +72,7 @@ impl Stats {
         self.idle_seconds += later.idle_seconds;
     }
 
-    /// Share of prompt tokens found in the cache.
+    /// Fraction of prompt tokens found in the cache.
     pub fn cache_hit_rate(&self) -> f64 {
         let prompt = self.cached_tokens + self.prefilled_tokens;
         if prompt > 0 { self.cached_tokens as f64 / prompt as f64 } else { 0.0 }
@@ -80,7 +80,7 @@ impl Stats {
 }
 
 impl Progress {
-    /// The counters now. Each is exact; together they may be a step apart.
+    /// Current counters. Each is exact; different counters can be one step apart.
     pub fn stats(&self) -> Stats {
         let seconds = |counter: &AtomicU64| Duration::from_nanos(counter.load(Relaxed)).as_secs_f64();
         Stats {
@@ -119,7 +119,7 @@ impl Progress {
     }
 }
 
-/// Adds to a counter that only the engine writes.
+/// Adds to a counter with a single writer, the engine.
 pub(super) fn add(counter: &AtomicU64, amount: u64) {
     counter.fetch_add(amount, Relaxed);
 }

@@ -1,26 +1,26 @@
-//! Stop strings, matched byte by byte over the tokens of a reply.
+//! Stop strings, matched byte by byte over the tokens of a response.
 //!
-//! A stop string may begin inside one token, end inside another and cut a multi-byte character between tokens, so
-//! the search runs over bytes, never over decoded text. Each string has a Knuth-Morris-Pratt automaton: a byte
-//! costs constant time and nothing of the reply is kept.
+//! A stop string can start inside one token and end inside another, and a multi-byte character can
+//! span tokens, so the search runs over bytes instead of decoded text. Each string has a
+//! Knuth-Morris-Pratt automaton: constant time per byte, without a copy of the response.
 
-/// The bytes every token id stands for, for exact stop strings. Ids past the end stand for no bytes.
+/// Bytes of each token id. Ids past the end have no bytes.
 #[derive(Clone, Debug, Default)]
 pub struct TokenBytes(Vec<Vec<u8>>);
 
 impl TokenBytes {
-    /// `bytes[id]` is what token `id` writes.
+    /// `bytes[id]` are the bytes of token `id`.
     pub fn new(bytes: Vec<Vec<u8>>) -> Self {
         Self(bytes)
     }
 
-    /// What one token writes.
+    /// Bytes of a token.
     pub fn get(&self, id: u32) -> &[u8] {
         self.0.get(id as usize).map_or(&[], Vec::as_slice)
     }
 }
 
-/// Watches one reply for any of several strings.
+/// Searches one response for several stop strings.
 #[derive(Clone, Debug)]
 pub(super) struct StopMatcher {
     patterns: Vec<Pattern>,
@@ -33,9 +33,9 @@ impl StopMatcher {
         Self { patterns }
     }
 
-    /// Takes the bytes of the next token; true when a string is completed within them.
+    /// Processes the bytes of the next token; true if they complete a string.
     pub(super) fn push(&mut self, bytes: &[u8]) -> bool {
-        // No short circuit: every automaton must see every byte.
+        // No short circuit: every automaton must process every byte.
         self.patterns.iter_mut().fold(false, |found, pattern| pattern.push(bytes) | found)
     }
 }
@@ -45,7 +45,7 @@ struct Pattern {
     bytes: Vec<u8>,
     /// `fallback[n]`: length of the longest proper border of the first `n` bytes.
     fallback: Vec<usize>,
-    /// How many bytes of the pattern the reply's end matches.
+    /// Length of the pattern's prefix that matches the end of the response.
     matched: usize,
 }
 
@@ -94,14 +94,14 @@ mod tests {
     }
 
     #[test]
-    fn a_string_spans_tokens() {
+    fn stop_string_spans_tokens() {
         let mut stop = matcher(&["</code>"]);
         let found: Vec<bool> = ["1 <", "/co", "d", "e> and more"].iter().map(|t| stop.push(t.as_bytes())).collect();
         assert_eq!(found, [false, false, false, true]);
     }
 
     #[test]
-    fn a_failed_start_may_hold_the_real_one() {
+    fn stop_string_can_start_inside_a_failed_match() {
         let mut stop = matcher(&["aab"]);
         assert!(!stop.push(b"aa"));
         assert!(!stop.push(b"a"));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_character_may_be_cut_between_tokens() {
+    fn stop_string_character_can_span_tokens() {
         let mut stop = matcher(&["終"]);
         let bytes = "終".as_bytes();
         assert!(!stop.push(&bytes[..1]));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_without_bytes_neither_match_nor_break_a_match() {
+    fn tokens_without_bytes_do_not_affect_stop_strings() {
         let mut stop = matcher(&["ab", ""]);
         assert!(!stop.push(b"a"));
         assert!(!stop.push(TokenBytes::default().get(7)));
@@ -126,9 +126,9 @@ mod tests {
     }
 
     proptest! {
-        /// Against the plain search over everything written so far.
+        /// Compares with a plain search over the whole response.
         #[test]
-        fn agrees_with_a_search_over_the_whole_reply(
+        fn stop_matcher_agrees_with_a_plain_search(
             strings in prop::collection::vec("[abé]{1,5}", 1..4),
             tokens in prop::collection::vec(prop::collection::vec(prop::sample::select("abé".as_bytes()), 0..4), 0..30),
         ) {

@@ -1,4 +1,4 @@
-//! The engine over a tiny random model, as trajectories see it.
+//! Tests of the engine with a tiny random model.
 
 #![allow(clippy::unwrap_used)]
 
@@ -39,7 +39,7 @@ fn model() -> Rc<Model> {
     Rc::new(Model::init(config(), Device::Cpu, Kind::Float, 1).unwrap())
 }
 
-/// Token 0 writes `a`, 1 `b`, …; 26 and up are the bytes of `é` in turn.
+/// Token 0 is `a`, 1 `b`, …; tokens from 26 on are alternating bytes of `é`.
 fn vocab() -> Arc<TokenBytes> {
     let e = "é".as_bytes();
     let bytes = (0..VOCAB).map(|id| if id < 26 { vec![b'a' + id as u8] } else { vec![e[id % 2]] }).collect();
@@ -72,12 +72,12 @@ fn greedy(tokens: usize) -> Sampling {
     Sampling { temperature: 0.0, ..sampled(tokens) }
 }
 
-/// A prompt of `length` ids that belongs to `which`.
+/// A prompt of `length` ids, different for each `which`.
 fn prompt(which: u32, length: u32) -> Vec<u32> {
     (0..length).map(|at| (which * 7 + at * 3 + at * at) % VOCAB as u32).collect()
 }
 
-/// Serves requests that all wait in the queue when the engine starts.
+/// Serves requests that are queued before the engine starts.
 fn serve(engine: &mut Engine, requests: Vec<Request>) -> (Vec<Result<Completion>>, Result<Stats>) {
     let (client, queue) = channel();
     let receivers: Vec<_> = requests.into_iter().map(|request| client.submit(request)).collect();
@@ -99,8 +99,8 @@ fn naive(model: &Model, ids: &[u32]) -> Vec<f32> {
     logits.log_softmax(-1, Kind::Float).view(-1).try_into().unwrap()
 }
 
-/// The same log-probabilities, to the bit: the CPU kernels sum in the same order for every batch. libtorch, in a build
-/// without them, does not.
+/// Log-probabilities are bitwise equal with the CPU kernels, which sum in the same order for every
+/// batch. libtorch, in a build without them, rounds differently.
 fn assert_same(found: &[f32], expected: &[f32]) {
     if crate::native::has_cpu_kernels() {
         assert_eq!(found, expected);
@@ -111,7 +111,7 @@ fn assert_same(found: &[f32], expected: &[f32]) {
 }
 
 #[test]
-fn greedy_replies_are_those_of_a_full_forward_each_token() {
+fn greedy_responses_equal_a_full_forward_per_token() {
     let mut engine = engine(3);
     let requests: Vec<Request> = (0..5).map(|n| request(&prompt(n, 4 + 3 * n), u64::from(n), greedy(12))).collect();
     let (completions, _) = replies(&mut engine, requests.clone());
@@ -130,7 +130,7 @@ fn greedy_replies_are_those_of_a_full_forward_each_token() {
 }
 
 #[test]
-fn what_a_token_was_drawn_from_is_told() {
+fn completion_has_top_logprobs_and_support() {
     let cut = Sampling { top_k: 9, top_p: 0.8, min_p: 0.02, ..sampled(12) };
     let (completions, _) =
         replies(&mut engine(2), vec![request(&prompt(1, 6), 1, cut), request(&prompt(2, 6), 2, sampled(9))]);
@@ -150,7 +150,7 @@ fn what_a_token_was_drawn_from_is_told() {
 }
 
 #[test]
-fn a_seeded_reply_does_not_depend_on_the_batch_or_the_slot() {
+fn seeded_response_does_not_depend_on_the_batch_or_the_slot() {
     let asked = request(&prompt(3, 20), 42, sampled(24));
     let (alone, _) = replies(&mut engine(1), vec![asked.clone()]);
     let others = |range: std::ops::Range<u32>| {
@@ -168,7 +168,7 @@ fn a_seeded_reply_does_not_depend_on_the_batch_or_the_slot() {
 }
 
 #[test]
-fn different_seeds_give_different_replies() {
+fn different_seeds_give_different_responses() {
     let requests = (0..4).map(|n| request(&prompt(1, 12), n, sampled(16))).collect();
     let (completions, _) = replies(&mut engine(4), requests);
     assert!((1..4).all(|n| completions[n].token_ids != completions[0].token_ids));
@@ -181,7 +181,8 @@ fn a_group_prompt_is_prefilled_once() {
     assert_eq!(completions.iter().map(|c| c.prefilled).collect::<Vec<_>>(), [40, 1, 1, 1, 1, 1, 1, 1]);
     assert_eq!((stats.prefilled_tokens, stats.cached_tokens), (47, 7 * 39));
     assert_eq!(stats.sampled_tokens, 32);
-    // The leader's prompt, then the others beside its reply: one step more than the longest reply.
+    // The first prompt, then the others together with its response: one step more than the longest
+    // response.
     assert_eq!((stats.decode_steps, stats.max_batch), (5, 8));
 }
 
@@ -217,10 +218,10 @@ fn the_next_step_prefills_only_new_tokens() {
     assert_same(&fresh[0].logprobs, &again[0].logprobs);
 }
 
-/// Five steps of a growing context, beside others of the group: the prompt of the
-/// group is computed once, and of each later prompt the environment's tokens and the last sampled one.
+/// Five steps of a growing context, in a group: the group's prompt is computed once, and of each
+/// later prompt only the environment's tokens and the last sampled token.
 #[test]
-fn trajectories_of_five_steps_compute_their_new_tokens_only() {
+fn multi_step_trajectories_prefill_new_tokens_only() {
     let first = prompt(3, 20);
     for slots in [8, 4] {
         let mut engine = engine(slots);
@@ -284,9 +285,9 @@ fn a_dropped_receiver_cancels_its_request() {
     assert_eq!((stats.finished, stats.sampled_tokens), (2, 3));
 }
 
-/// A full queue takes no more: requests stay with whoever submits them, in their order, until others are over.
+/// With a full queue, requests wait at the submitter in FIFO order until others are complete.
 #[test]
-fn a_full_queue_puts_requests_off() {
+fn full_queue_queues_requests_at_the_submitter() {
     let submit = |client: &EngineClient, count: u32| -> Vec<_> {
         (1..=count).map(|n| client.submit(request(&prompt(n, 5), u64::from(n), greedy(3)))).collect()
     };
@@ -300,14 +301,14 @@ fn a_full_queue_puts_requests_off() {
     let first = queue.poll();
     wake(2);
     assert_eq!(conversation(queue.poll()), Some(2));
-    // The second is over, and with it its place is free; the first is under way.
+    // The second is complete and its permit is free; the first is running.
     assert_eq!(conversation(queue.poll()), None);
     wake(2);
     wake(3);
     assert_eq!(conversation(queue.poll()), Some(3));
     assert_eq!((conversation(first), conversation(queue.poll())), (Some(1), None));
     drop(queue);
-    // Without an engine they are all aborted, sent or not.
+    // Without an engine all requests are aborted, sent or not.
     assert!(coming.into_iter().all(|coming| coming.blocking_recv().is_err()));
 
     let (mut engine, (client, queue)) = (engine(3), bounded(2));
@@ -322,7 +323,7 @@ fn a_full_queue_puts_requests_off() {
 }
 
 #[test]
-fn a_request_cancelled_while_it_runs_gives_its_slot_back() {
+fn cancelled_running_request_frees_its_slot() {
     let mut engine = engine(1);
     let (client, queue) = channel();
     let progress = engine.progress();
@@ -373,7 +374,7 @@ fn trajectories_come_and_go_while_the_engine_serves() {
 }
 
 #[test]
-fn a_stop_id_ends_the_reply_and_is_kept() {
+fn stop_id_ends_the_response_and_is_kept() {
     let mut asked = request(&prompt(3, 9), 1, greedy(20));
     let (free, _) = replies(&mut engine(1), vec![asked.clone()]);
     let stop = free[0].token_ids[4];
@@ -386,12 +387,12 @@ fn a_stop_id_ends_the_reply_and_is_kept() {
 }
 
 #[test]
-fn a_stop_string_across_tokens_ends_the_reply_with_the_token_that_completes_it() {
+fn stop_string_ends_the_response_with_the_token_that_completes_it() {
     let asked = request(&prompt(3, 9), 1, sampled(40));
     let (free, _) = replies(&mut engine(1), vec![asked]);
     let ids = &free[0].token_ids;
     let bytes: Vec<u8> = ids.iter().flat_map(|&id| vocab().get(id).to_vec()).collect();
-    // Every token is one byte: a cut character, and letters, both spanning tokens.
+    // Every token is one byte: a split character, and letters, both spanning tokens.
     let cut = bytes.windows(2).position(|pair| pair == "é".as_bytes()).unwrap();
     let letters = bytes.windows(2).position(|pair| pair.iter().all(u8::is_ascii)).unwrap();
     let word = String::from_utf8(bytes[letters..letters + 2].to_vec()).unwrap();
@@ -405,13 +406,13 @@ fn a_stop_string_across_tokens_ends_the_reply_with_the_token_that_completes_it()
 }
 
 #[test]
-fn a_full_context_ends_the_reply() {
+fn full_context_ends_the_response() {
     let (completions, _) = replies(&mut engine(1), vec![request(&prompt(1, 90), 1, greedy(50))]);
     assert_eq!((completions[0].token_ids.len(), completions[0].finish_reason), (6, FinishReason::Length));
 }
 
 #[test]
-fn requests_that_cannot_work_fail_alone_with_the_numbers() {
+fn invalid_requests_fail_alone_with_their_reason() {
     let mut engine = engine(4);
     let requests = vec![
         request(&prompt(1, 96), 1, greedy(4)),
@@ -429,9 +430,9 @@ fn requests_that_cannot_work_fail_alone_with_the_numbers() {
     assert_eq!(
         messages,
         [
-            "the prompt has 96 tokens and leaves no room for a reply in a context of 96",
+            "the prompt has 96 tokens and leaves no room for a response in a context of 96",
             "the prompt is empty",
-            "the prompt holds token id 50, outside the model's vocabulary of 50",
+            "the prompt has token id 50, outside the model's vocabulary of 50",
             "sampling.top_p is 2; it must be above 0 and at most 1 (off)",
         ]
     );
@@ -439,7 +440,7 @@ fn requests_that_cannot_work_fail_alone_with_the_numbers() {
     assert_eq!(stats.unwrap().finished, 5);
 }
 
-/// A model that gives NaN to whoever holds token 49.
+/// A model with NaN logits for sequences that contain token 49.
 fn poisoned() -> Rc<Model> {
     let model = model();
     let _guard = tch::no_grad_guard();
@@ -449,7 +450,7 @@ fn poisoned() -> Rc<Model> {
 }
 
 #[test]
-fn logits_that_are_not_finite_fail_their_request_alone() {
+fn nan_logits_fail_only_their_request() {
     let mut engine = Engine::new(poisoned(), vocab(), options(4)).unwrap();
     let clean = request(&[1, 2, 3], 1, Sampling { top_k: 1, ..sampled(1) });
     let (completions, stats) = serve(&mut engine, vec![clean, request(&[1, 49, 3], 77, sampled(4))]);
@@ -460,7 +461,7 @@ fn logits_that_are_not_finite_fail_their_request_alone() {
 }
 
 #[test]
-fn a_model_that_is_finite_for_nobody_ends_the_serve() {
+fn nan_logits_for_every_request_end_the_serve() {
     let mut engine = Engine::new(poisoned(), vocab(), options(4)).unwrap();
     let requests = (0..3).map(|n| request(&[1, 49, 3], n, sampled(4))).collect();
     let (completions, stats) = serve(&mut engine, requests);
@@ -469,7 +470,7 @@ fn a_model_that_is_finite_for_nobody_ends_the_serve() {
 }
 
 #[test]
-fn generate_hands_out_tokens_and_can_be_stopped() {
+fn generate_streams_tokens_and_can_be_stopped() {
     let mut engine = engine(2);
     let asked = request(&prompt(4, 10), 1, greedy(12));
     let mut seen = Vec::new();
@@ -482,14 +483,14 @@ fn generate_hands_out_tokens_and_can_be_stopped() {
     assert_eq!(empty.unwrap_err().kind, error::Kind::Env);
 }
 
-/// A prompt can be given up between two layers; what was computed before is not computed again, and nothing is wrong
-/// afterwards.
+/// A prompt can be stopped between two layers; computed chunks are not recomputed, and later
+/// results are correct.
 #[test]
-fn a_prompt_can_be_stopped_inside_of_a_step() {
+fn prefill_can_be_stopped_between_layers() {
     let asked = request(&prompt(4, 80), 1, greedy(6));
     let expected = engine(1).generate(asked.clone(), &|| false, &mut |_| ()).unwrap();
-    // Of 80 tokens in three calls of the model, each asks before it and at both layers and the end, the first while it packs
-    // the weights, too.
+    // 80 tokens take three model calls. Each polls before the call, at both layers and at the end;
+    // the first also polls while it packs the weights.
     for patience in [0, 1, 3, 6, 9, 13] {
         let mut engine = Engine::new(model(), vocab(), EngineOptions { prefill_tokens: 30, ..options(1) }).unwrap();
         let left = Cell::new(patience);
@@ -506,9 +507,10 @@ fn a_prompt_can_be_stopped_inside_of_a_step() {
     }
 }
 
-/// Tokens come one by one, and are those of the completion; who stops reading them still gets it.
+/// Tokens are streamed one by one and equal those of the completion, which does not depend on the
+/// stream being read.
 #[test]
-fn tokens_are_streamed() {
+fn sampled_tokens_are_streamed() {
     let mut engine = engine(2);
     let (client, queue) = channel();
     let (mut tokens, completion) = client.stream(request(&prompt(4, 10), 1, sampled(12)));
@@ -525,9 +527,10 @@ fn tokens_are_streamed() {
     assert_eq!(other.blocking_recv().unwrap().unwrap().token_ids.len(), 3);
 }
 
-/// A reply whose time is over has what was sampled until then; one that still waits has nothing; others go on.
+/// A response past its deadline has the tokens sampled until then; a waiting request has none;
+/// others continue.
 #[test]
-fn deadlines_end_replies() {
+fn deadlines_end_responses() {
     let mut engine = engine(1);
     let short = |seconds| Sampling { max_seconds: seconds, ..sampled(100) };
     let requests = vec![
@@ -538,11 +541,11 @@ fn deadlines_end_replies() {
     let late = completions[0].as_ref().unwrap();
     assert_eq!((late.finish_reason, late.token_ids.len()), (FinishReason::Deadline, 0));
     assert_eq!(completions[1].as_ref().unwrap().token_ids.len(), 5);
-    // A slow machine may not come to the first token within the shortest of these limits.
+    // A slow machine may not reach the first token within the shortest of these limits.
     let cut = [0.05, 2.0, 60.0].into_iter().find_map(|limit| {
         let mut outlast = Some(std::time::Duration::from_secs_f64(limit));
         let asked = request(&prompt(6, 10), 3, Sampling { max_seconds: limit, ..sampled(100) });
-        // The first token takes as long as all may.
+        // The first token takes the whole limit.
         let reply = engine.generate(asked, &|| false, &mut |_| outlast.take().into_iter().for_each(std::thread::sleep));
         let reply = reply.unwrap();
         assert_eq!(reply.finish_reason, FinishReason::Deadline);
@@ -551,9 +554,9 @@ fn deadlines_end_replies() {
     assert_eq!(cut.unwrap().token_ids.len(), 1);
 }
 
-/// The penalty sees prompt and reply, whatever else is in the batch.
+/// The penalty applies to prompt and response, independent of the batch.
 #[test]
-fn a_penalised_reply_is_that_of_penalised_logits() {
+fn repetition_penalty_equals_that_of_penalised_logits() {
     let mut engine = engine(3);
     let penalty = Sampling { repetition_penalty: 3.0, logit_bias: [(7, 0.5), (8, -100.0)].into(), ..greedy(20) };
     let asked = request(&prompt(4, 10), 1, Sampling { top_logprobs: 2, ..penalty });
@@ -575,7 +578,7 @@ fn a_penalised_reply_is_that_of_penalised_logits() {
         let best = (0..VOCAB).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
         assert_eq!(id as usize, best, "token {place}");
         assert!((reply.logprobs[place] - logprobs[best]).abs() < 1e-4);
-        let [first, second] = reply.top_logprobs[place][..] else { panic!("two were asked for") };
+        let [first, second] = reply.top_logprobs[place][..] else { panic!("expected two top_logprobs") };
         assert!(first.0 == id && (first.1 - logprobs[best]).abs() < 1e-4 && second.1 <= first.1);
         ids.push(id);
     }
@@ -598,7 +601,7 @@ fn a_client_without_an_engine_sees_an_aborted_request() {
 }
 
 #[test]
-fn the_cache_grows_to_what_was_predicted_and_no_further() {
+fn key_value_cache_grows_to_its_predicted_size() {
     let config = Config { max_position_embeddings: 700, ..config() };
     let model = Rc::new(Model::init(config.clone(), Device::Cpu, Kind::Float, 1).unwrap());
     let options =
@@ -623,9 +626,9 @@ fn mixture() -> Rc<Model> {
     Rc::new(Model::init(Config::from_json(&json).unwrap(), Device::Cpu, Kind::Float, 1).unwrap())
 }
 
-/// Prompts that share prefixes and conversations that go on are recorded as if each was computed alone.
+/// The routing of shared prefixes and continued conversations equals that of separate computation.
 #[test]
-fn routing_is_recorded_whatever_the_cache_spares() {
+fn expert_routing_is_recorded_with_prefix_reuse() {
     let model = mixture();
     let options = EngineOptions {
         slots: 3,
@@ -645,11 +648,11 @@ fn routing_is_recorded_whatever_the_cache_spares() {
     for (at, completion) in (0..).zip(&first) {
         let completion = completion.as_ref().unwrap();
         assert_eq!(*completion, Completion { prefilled: completion.prefilled, ..alone(ask(at, u64::from(at))) });
-        // Prompt and reply but for the last token.
+        // Prompt and response without the last token.
         assert_eq!((completion.routing.width, completion.routing.tokens()), (4, 21 + 6 - 1));
         assert!(completion.routing.experts.iter().all(|expert| *expert < 4));
     }
-    // A conversation goes on in its slot.
+    // A conversation continues in its slot.
     let again = |completion: &Completion| {
         let ids = [shared.as_slice(), &[4], &completion.token_ids, &[7, 9]].concat();
         Request { seed: StreamSeed { seed: 5, trajectory: 4, step: 1 }, ..request(&ids, 4, sampled(3)) }

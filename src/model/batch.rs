@@ -1,8 +1,8 @@
-//! What goes into a model: rows laid end to end for learning, spans of sequences for generation.
+//! Inputs of a model: packed rows for training, spans of sequences for generation.
 
 use tch::Tensor;
 
-/// Rows laid end to end, without padding. No row sees another.
+/// Packed rows without padding. Rows do not attend to each other.
 #[derive(Debug)]
 pub struct Packed {
     /// `[T]` i64 token ids.
@@ -11,13 +11,13 @@ pub struct Packed {
     pub positions: Tensor,
     /// Tokens of each row, in order; they sum to T.
     pub lengths: Vec<i64>,
-    /// `[T, width]` i64: the experts that each token goes to, of every sparse layer in turn; -1 leaves it to the router.
-    /// `None` leaves all to it.
+    /// `[T, width]` i64: experts of each token for all sparse layers in order; -1 uses the router.
+    /// `None` uses the router for all tokens.
     pub routing: Option<Tensor>,
 }
 
 impl Packed {
-    /// Packs rows of ids, with positions counted from 0 in each.
+    /// Packs rows of ids, with positions from 0 in each row.
     pub fn from_rows<R: AsRef<[u32]>>(rows: &[R], device: tch::Device) -> Self {
         let ids: Vec<i64> = rows.iter().flat_map(|row| row.as_ref().iter().map(|&id| i64::from(id))).collect();
         let positions: Vec<i64> = rows.iter().flat_map(|row| 0..row.as_ref().len() as i64).collect();
@@ -30,10 +30,11 @@ impl Packed {
     }
 }
 
-/// A piece of one sequence: `ids` at positions `start..` of the cache slot. One id is a decode step, more a prefill.
+/// A chunk of one sequence: `ids` at positions `start..` of the cache slot. One id is a decode
+/// step, several are a prefill.
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'a> {
-    /// The cache slot of the sequence; at most one span a slot in a call.
+    /// Cache slot of the sequence; at most one span per slot and call.
     pub slot: usize,
     /// Tokens of the sequence already in the slot.
     pub start: usize,

@@ -1,4 +1,4 @@
-//! Keys and values of the sequences being generated, one slot each.
+//! Key-value cache of generation, one slot per sequence.
 
 use std::cell::RefCell;
 
@@ -10,17 +10,18 @@ use crate::error;
 use crate::error::{Error, Result};
 use crate::native::Arena;
 
-/// Keys and values of every layer for a number of slots; a slot holds one sequence of up to `capacity` tokens.
+/// Keys and values of every layer for a number of slots; a slot holds one sequence of up to
+/// `capacity` tokens.
 ///
-/// Which tokens a slot holds is its owner's business: a position is valid once a span wrote it.
+/// The owner tracks the tokens of each slot: a position is valid after a span wrote it.
 #[derive(Debug)]
 pub struct KvCache {
-    /// Per layer, as the layout says.
+    /// One tensor per layer, in the format of `layout`.
     pub(super) keys: Vec<Tensor>,
     pub(super) values: Vec<Tensor>,
-    /// Steps of one token a sequence that were recorded over these tensors.
+    /// Recorded CUDA graphs of decode steps over these tensors.
     pub(super) recorded: Vec<Recorded>,
-    /// The experts of the tokens of the last step, by sparse layer, where they are recorded.
+    /// Experts of the tokens of the last step, per sparse layer, if recorded.
     pub(super) routes: Option<RefCell<Vec<Tensor>>>,
     slots: usize,
     capacity: usize,
@@ -29,21 +30,22 @@ pub struct KvCache {
     head_dim: usize,
 }
 
-/// How keys and values lie.
+/// Memory layout of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// For the native code: keys [slots, Hkv, capacity / panel, D, panel], so many of a panel side by side, as it multiplies
-    /// them; values `[slots, Hkv, capacity, D]`.
+    /// For the CPU kernels: keys [slots, Hkv, capacity / panel, D, panel], values `[slots, Hkv,
+    /// capacity, D]`.
     Panels(usize),
-    /// Both `[slots, capacity, Hkv, D]`, with so many slots to spare.
+    /// Keys and values `[slots, capacity, Hkv, D]`, with this number of spare slots.
     Tokens { spare: usize },
 }
 
 impl KvCache {
-    /// Capacities are multiples of this, as every width of the native code's panels divides it.
+    /// Capacities are multiples of this number, which is a multiple of every panel width of the CPU
+    /// kernels.
     pub const GRAIN: usize = 64;
 
-    /// `kind` is that of keys and values.
+    /// Creates a cache with keys and values of type `kind`.
     pub(super) fn new(
         config: &Config,
         slots: usize,
@@ -79,30 +81,30 @@ impl KvCache {
         }
     }
 
-    /// The dimension that tokens, or panels of them, are counted in.
+    /// Dimension of tokens, or of panels of tokens.
     fn along(&self) -> i64 {
         if matches!(self.layout, Layout::Panels(_)) { 2 } else { 1 }
     }
 
-    /// Sequences held at once.
+    /// Number of slots.
     pub fn slots(&self) -> usize {
         self.slots
     }
 
-    /// Tokens a slot has room for now; [`reserve`](Self::reserve) and a longer span raise it.
+    /// Current capacity per slot, tokens; [`reserve`](Self::reserve) and longer spans increase it.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Memory held, bytes.
+    /// Memory of the cache, bytes.
     pub fn bytes(&self) -> usize {
         let element = self.keys.first().map_or(0, |tensor| tensor.kind().elt_size_in_bytes());
         let numbers: usize = self.keys.iter().chain(&self.values).map(Tensor::numel).sum();
         numbers * element
     }
 
-    /// Makes room for `tokens` in every slot, keeping what is there. Everything is copied: whoever
-    /// grows token by token should ask for more at once.
+    /// Grows every slot to at least `tokens`, keeping its content. This copies the cache, so grow
+    /// in large increments.
     pub fn reserve(&mut self, tokens: usize) -> Result<()> {
         if tokens <= self.capacity {
             return Ok(());
@@ -136,7 +138,7 @@ impl KvCache {
         }
         let _guard = tch::no_grad_guard();
         let keys = if let Layout::Panels(panel) = self.layout { length.div_ceil(panel) } else { length };
-        // One dimension less once a slot is chosen.
+        // Selecting a slot removes one dimension.
         let along = self.along() - 1;
         for (tensors, count) in [(&self.keys, keys), (&self.values, length)] {
             for tensor in tensors {
@@ -148,7 +150,7 @@ impl KvCache {
     }
 }
 
-/// A larger tensor of the shape, which differs in dimension `along`, with the old one at its start.
+/// A tensor of `shape`, larger in dimension `along`, with the old tensor at its start.
 fn grown(arena: &Arena, old: &Tensor, shape: &[i64], along: i64) -> Result<Tensor> {
     let new = arena.take(shape, (old.kind(), old.device()))?.f_zero_()?;
     new.f_narrow(along, 0, old.size()[along as usize])?.f_copy_(old)?;

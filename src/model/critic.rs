@@ -1,8 +1,10 @@
-//! A critic (value model): a transformer and a linear head that maps each hidden state to one value.
+//! A critic (value model): a transformer and a linear head that maps each hidden state to one
+//! value.
 //!
-//! The transformer is a separate model initialised with the policy's weights, or the policy itself. The head is initialised
-//! with zeros, so that all values are 0 before training and the first advantages depend on rewards only. Its tensors have
-//! the names that transformers gives to a token classifier with one label (`score.weight`, `score.bias`).
+//! The transformer is a separate model initialised with the policy's weights, or the policy itself.
+//! The head is initialised with zeros, so that all values are 0 before training and the first
+//! advantages depend on rewards only. Its tensors have the names that transformers gives to a token
+//! classifier with one label (`score.weight`, `score.bias`).
 
 use std::path::Path;
 
@@ -14,10 +16,10 @@ use crate::error::{self, Error, Result};
 const FILE: &str = "value_head.safetensors";
 const NAMES: [&str; 2] = ["score.weight", "score.bias"];
 
-/// A value model; see the module's words.
+/// A value model; see the module documentation.
 #[derive(Debug)]
 pub struct Critic {
-    /// `None` where the policy's hidden states are used.
+    /// `None` if the policy's hidden states are used.
     trunk: Option<Model>,
     /// `[1, E]` and `[1]`, f32 (f64 for a model held in f64).
     weight: Tensor,
@@ -35,19 +37,19 @@ impl Critic {
         Ok(Self { trunk, weight, bias })
     }
 
-    /// Its own model; without one it takes the policy's hidden states.
+    /// The separate model; `None` if the policy's hidden states are used.
     pub fn trunk(&self) -> Option<&Model> {
         self.trunk.as_ref()
     }
 
-    /// Values `[N]` at the places `at` `[N]` i64 of the trunk's hidden states `[T, E]`; the value at a token is that of the
-    /// state in which the policy has read it. Differentiable.
+    /// Values `[N]` at positions `at` `[N]` i64 of the trunk's hidden states `[T, E]`. The value at
+    /// a token is that of the state after this token. Differentiable.
     pub fn values(&self, hidden: &Tensor, at: &Tensor) -> Result<Tensor> {
         let hidden = hidden.f_index_select(0, at)?.f_to_kind(self.weight.kind())?;
         Ok(hidden.f_linear(&self.weight, Some(&self.bias))?.f_squeeze_dim(1)?)
     }
 
-    /// The head's tensors, and the trunk's if it is its own, under the names they are saved by.
+    /// Tensors of the head, and of the trunk if it is a separate model, under their names in files.
     pub fn parameters(&self) -> Vec<(String, Tensor)> {
         let mut all = self.trunk.as_ref().map(Model::parameters).unwrap_or_default();
         all.extend(self.head());
@@ -59,7 +61,7 @@ impl Critic {
         NAMES.map(str::to_owned).into_iter().zip(tensors).collect()
     }
 
-    /// Writes the head, and the trunk in the layout of any model.
+    /// Writes the head, and the trunk as a model.
     pub fn save(&self, dir: &Path) -> Result<()> {
         std::fs::create_dir_all(dir).map_err(|error| Error::io(error::Kind::Store, "write", dir, &error))?;
         if let Some(trunk) = &self.trunk {
@@ -69,10 +71,10 @@ impl Critic {
         weights::write_file(&path, &self.head())
     }
 
-    /// Takes over a saved head; the trunk is loaded as any model.
+    /// Loads a saved head; the trunk is loaded like any model.
     ///
     /// # Errors
-    /// `Kind::Store` names the tensor that is missing or has another shape.
+    /// `Kind::Store` for a missing tensor or another shape.
     pub fn load_head(&mut self, dir: &Path) -> Result<()> {
         let path = dir.join(FILE);
         let damaged =

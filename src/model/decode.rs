@@ -1,8 +1,10 @@
-//! Generation on the GPU: flash attention over the cache, and CUDA graphs for steps of one token per sequence.
+//! Generation on the GPU: flash attention over the cache, and CUDA graphs for steps of one token
+//! per sequence.
 //!
-//! A step of one token is a few hundred small operations, and launching them takes longer than computing them. They are
-//! therefore recorded once per number of sequences, with inputs at fixed addresses, and launched as one graph. A step with
-//! fewer sequences than recorded is filled up with sequences of a spare slot.
+//! A decode step is a few hundred small operations whose launches take longer than their
+//! computation. They are therefore recorded once per number of sequences, with inputs at fixed
+//! addresses, and launched as one graph. A step with fewer sequences is padded with sequences of a
+//! spare slot.
 
 use tch::{Kind, Tensor};
 
@@ -12,21 +14,21 @@ use super::{KvCache, Model, Span};
 use crate::error::{self, Error, Result};
 use crate::native::Graph;
 
-/// A step of one token for each of `size` sequences, recorded.
+/// A recorded decode step of `size` sequences.
 #[derive(Debug)]
 pub(super) struct Recorded {
     inputs: Inputs,
-    /// [size, V] f32, written anew by every launch.
+    /// [size, V] f32, overwritten by each launch.
     logits: Tensor,
     graph: Graph,
 }
 
-/// What a step of one token a sequence reads, on the device.
+/// Inputs of a decode step, on the device.
 #[derive(Debug)]
 struct Inputs {
     /// [3, size] i64: ids, positions, slots.
     tokens: Tensor,
-    /// [2, size + 1] i32: where the keys of each sequence begin, and how many it has.
+    /// [2, size + 1] i32: offset and number of keys of each sequence.
     keys: Tensor,
     first_query: Tensor,
     size: usize,
@@ -59,7 +61,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// Every length may be up to the capacity: what is recorded serves them all.
+    /// The recorded step allows every length up to the capacity.
     fn varlen(&self, capacity: usize) -> Result<Varlen> {
         Ok(Varlen {
             first_query: self.first_query.shallow_clone(),
@@ -72,7 +74,8 @@ impl Inputs {
 }
 
 impl Model {
-    /// [`step`](Self::step) by attention without padding, the spans checked and the room made.
+    /// [`step`](Self::step) with variable-length attention, after validation and growth of the
+    /// cache.
     pub(super) fn step_varlen(
         &self,
         cache: &mut KvCache,
@@ -104,8 +107,8 @@ impl Model {
         self.last_logits(&x.f_index_select(0, &tensor(ends.collect())?)?).map(Some)
     }
 
-    /// A step of one token a sequence: launched if such a step was recorded, else recorded and launched. Computed as it is
-    /// where graphs are not to be had.
+    /// A decode step: launches a recorded graph, or records and launches one. Without graph support
+    /// the operations run directly.
     fn step_recorded(&self, cache: &mut KvCache, items: &[Span<'_>]) -> Result<Tensor> {
         let (size, count) = (bucket(items.len()), items.len() as i64);
         let place = cache.recorded.iter().position(|it| it.inputs.size == size);
@@ -133,7 +136,7 @@ impl Model {
         Ok(logits?)
     }
 
-    /// Whether a step runs the same operations whatever the tokens are, and never waits for the device.
+    /// Whether the operations of a step do not depend on the tokens, without synchronisation.
     fn recordable(&self) -> bool {
         self.config.experts.is_none() && !self.has_dynamic_rope() && !self.adapter_disabled.get()
     }
@@ -142,12 +145,13 @@ impl Model {
         let part = |place| inputs.tokens.f_select(0, place);
         let varlen = inputs.varlen(cache.capacity())?;
         let x = self.span_layers(cache, [&part(0)?, &part(1)?, &part(2)?], &[], &varlen, &|| false)?;
-        let Some(x) = x else { return Err(Error::new(error::Kind::Internal, "a step ended without being stopped")) };
+        let Some(x) = x else { return Err(Error::new(error::Kind::Internal, "a step ended early without a stop")) };
         self.last_logits(&x)
     }
 
-    /// All layers over tokens `[T]` of spans, which are written to the cache: ids, positions, slots. `lengths` are the
-    /// tokens and the sequence of each span, for angles that depend on them. `None` if it was stopped.
+    /// All layers over tokens `[T]` of spans, which are written to the cache: ids, positions,
+    /// slots. `lengths` are the span and sequence lengths, for angles that depend on them. `None`
+    /// if stopped.
     fn span_layers(
         &self,
         cache: &KvCache,
@@ -180,7 +184,7 @@ impl Model {
     }
 }
 
-/// The number of sequences that is recorded for so many: few sizes, little waste.
+/// Recorded batch size for `count` sequences: few sizes, little padding.
 fn bucket(count: usize) -> usize {
     if count <= 8 { count.next_power_of_two() } else { count.next_multiple_of(8) }
 }

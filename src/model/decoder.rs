@@ -14,30 +14,30 @@ use crate::error::Result;
 /// Cosines and sines `[T, D]` of every rope.
 pub(super) type Angles = Vec<(Tensor, Tensor)>;
 
-/// Rows of one batch: what is computed of them, and how attention sees them.
+/// Rows of one batch: distinct tokens, and their layout for attention.
 #[derive(Debug)]
 pub(super) struct Rows {
     ends: Ends,
-    /// What they have in common is computed once.
+    /// Deduplication of shared prefixes.
     distinct: Option<PrefixDedup>,
-    /// The experts of the distinct tokens, as [`Packed::routing`] has them.
+    /// Experts of the distinct tokens, in the form of [`Packed::routing`].
     routing: Option<Tensor>,
 }
 
 #[derive(Debug)]
 enum Ends {
-    /// So many tokens each; attention pads them.
+    /// Row lengths, for padded attention.
     Padded(Vec<i64>),
     EndToEnd(Varlen),
 }
 
 impl Rows {
-    /// What goes through the layers, of what is in the batch.
+    /// Selects the distinct tokens of the batch.
     pub(super) fn take(&self, x: &Tensor) -> Result<Tensor> {
         self.distinct.as_ref().map_or_else(|| Ok(x.shallow_clone()), |distinct| distinct.take(x))
     }
 
-    /// And back.
+    /// Expands distinct tokens to the batch.
     pub(super) fn spread(&self, x: &Tensor) -> Result<Tensor> {
         self.distinct.as_ref().map_or_else(|| Ok(x.shallow_clone()), |distinct| distinct.spread(x))
     }
@@ -55,14 +55,14 @@ impl Model {
         rows.spread(&self.norm(&x, &self.parameters.norm)?)
     }
 
-    /// How the rows of a batch lie, for [`row_layer`](Self::row_layer).
+    /// Row layout of a batch, for [`row_layer`](Self::row_layer).
     pub(super) fn rows(&self, batch: &Packed) -> Result<Rows> {
         let ends = if self.varlen {
             Ends::EndToEnd(Varlen::rows(&batch.lengths, self.device)?)
         } else {
             Ends::Padded(batch.lengths.clone())
         };
-        // There a token depends on how long its row will be.
+        // With dynamic scaling a token depends on the length of its row.
         let distinct = if self.has_dynamic_rope() { None } else { PrefixDedup::find(batch)? };
         let mut rows = Rows { ends, distinct, routing: None };
         batch.routing.as_ref().map_or(Ok(()), |routing| self.check_routing(routing))?;
@@ -84,7 +84,7 @@ impl Model {
         })
     }
 
-    /// The angles of what is computed of a batch.
+    /// Rotary angles of the computed tokens of a batch.
     pub(super) fn angles_of(&self, batch: &Packed, computed: &Rows) -> Result<Angles> {
         let mut rows: Vec<(i64, i64)> = batch.lengths.iter().map(|&length| (length, 0)).collect();
         if self.has_dynamic_rope() {
@@ -99,7 +99,7 @@ impl Model {
         self.angles(&computed.take(&batch.positions)?, &rows)
     }
 
-    /// One decoder layer over x `[T, E]`; `attend` is given q `[T, H, D]`, k and v `[T, Hkv, D]`.
+    /// One decoder layer over x `[T, E]`; `attend` takes q `[T, H, D]`, k and v `[T, Hkv, D]`.
     pub(super) fn layer(
         &self,
         index: usize,
@@ -147,8 +147,9 @@ impl Model {
         mlp.down.apply(&arithmetic.gated(self.config.activation, &gate, &up)?, adapter_disabled, arithmetic)
     }
 
-    /// A mixture of experts over h `[T, E]`: each expert takes the tokens that chose it, in order; sums run over experts in
-    /// order. Where experts are given their shares are those that the router gives them now.
+    /// A mixture of experts over h `[T, E]`: each expert processes its tokens in order; sums run
+    /// over experts in order. With routing replay, weights of the given experts are those of the
+    /// current router.
     fn mixture(
         &self,
         router: &Linear,
@@ -165,7 +166,7 @@ impl Model {
             shares = shares.f_div(&shares.f_sum_dim_intlist(-1, true, None)?)?;
         }
         let shares = shares.f_to_kind(h.kind())?.f_flatten(0, 1)?;
-        // Places in the flat [T * chosen] list, by expert.
+        // Indices into the flat [T * chosen] list, by expert.
         let mut places = vec![Vec::new(); experts.len()];
         for (place, id) in (0i64..).zip(Vec::<i64>::try_from(ids.f_flatten(0, 1)?)?) {
             if let Some(own) = usize::try_from(id).ok().and_then(|id| places.get_mut(id)) {
@@ -192,7 +193,7 @@ impl Model {
         if (self.config.embedding_scale - 1.0).abs() < f64::EPSILON {
             return Ok(rows);
         }
-        // Rounded to the model's type, as those who trained it did.
+        // Rounded to the model's type, as in training.
         Ok(rows.f_mul(&Tensor::f_scalar_tensor(self.config.embedding_scale, (self.kind, self.device))?)?)
     }
 
@@ -204,8 +205,8 @@ impl Model {
         self.config.ropes.iter().any(super::Rope::is_dynamic)
     }
 
-    /// Angles at `positions` `[T]`, which are rows of so many tokens each; a row's second number is the length of its
-    /// sequence, where frequencies depend on it.
+    /// Angles at `positions` `[T]`. `rows` are the number of tokens of each row and the length of
+    /// its sequence, on which frequencies can depend.
     pub(super) fn angles(&self, positions: &Tensor, rows: &[(i64, i64)]) -> Result<Angles> {
         let longest = self.config.max_position_embeddings;
         let mut all = Vec::with_capacity(self.config.ropes.len());

@@ -1,9 +1,11 @@
-//! Shared prefixes of rows, computed once, in libtorch's operations (the CPU kernels do so themselves).
+//! Deduplication of shared prefixes of rows, with libtorch operations (the CPU kernels have their
+//! own).
 //!
-//! The replies of a group share their prompt, and a branch shares the steps before it. The hidden state of a token depends
-//! only on the tokens before it in its row, so everything but attention (embedding, norms, projections, MLPs, experts, adapters) is
-//! computed for distinct tokens. Attention sees whole rows; of the copies of a token the first gives the result, and the
-//! gradients of its keys and values are summed, in f32 at least.
+//! The responses of a group share their prompt, and a branch shares the steps before it. The hidden
+//! state of a token depends only on the previous tokens of its row, so everything but attention
+//! (embedding, norms, projections, MLPs, experts, adapters) is computed for distinct tokens.
+//! Attention processes whole rows; the first copy of a token gives the result, and gradients of its
+//! keys and values are summed in at least f32.
 
 use std::collections::HashMap;
 
@@ -12,10 +14,10 @@ use tch::{Kind, Tensor};
 use super::Packed;
 use crate::error::Result;
 
-/// Share of the tokens that must be saved to be worth the gathers.
+/// Minimum fraction of saved tokens, to pay for the gathers.
 const WORTH: f64 = 0.25;
 
-/// A token of the tree: the token before it, its id, its position, its experts.
+/// A token of the prefix tree: previous token, id, position, experts.
 type Node<'a> = (Option<usize>, i64, i64, &'a [i64]);
 
 /// The distinct tokens of a batch.
@@ -28,7 +30,7 @@ pub(super) struct PrefixDedup {
 }
 
 impl PrefixDedup {
-    /// `None` where rows have too little in common.
+    /// `None` if rows share too few tokens.
     pub(super) fn find(batch: &Packed) -> Result<Option<Self>> {
         if batch.lengths.len() < 2 {
             return Ok(None);
@@ -38,7 +40,7 @@ impl PrefixDedup {
         let experts =
             batch.routing.as_ref().map(|routing| list(&routing.f_flatten(0, 1)?)).transpose()?.unwrap_or_default();
         let width = experts.len() / ids.len().max(1);
-        // A tree: a token is the one that stands at the same position behind the same tokens, routed alike.
+        // Prefix tree: tokens are equal if position, previous tokens and routing are equal.
         let mut tree: HashMap<Node<'_>, usize> = HashMap::with_capacity(ids.len());
         let (mut first, mut of) = (Vec::new(), Vec::with_capacity(ids.len()));
         for &length in &batch.lengths {
@@ -63,12 +65,13 @@ impl PrefixDedup {
         Ok(Some(Self { representative: place(&first)?, index: place(&of)? }))
     }
 
-    /// `[T, …]` to `[D, …]`: the first copies.
+    /// `[T, …]` to `[D, …]`: selects the first copies.
     pub(super) fn take(&self, x: &Tensor) -> Result<Tensor> {
         Ok(x.f_index_select(0, &self.representative)?)
     }
 
-    /// `[D, …]` to `[T, …]`. Backward sums over copies, in f32 for narrower types.
+    /// `[D, …]` to `[T, …]`: expands to all copies. Backward sums over copies, in f32 for narrower
+    /// types.
     pub(super) fn spread(&self, x: &Tensor) -> Result<Tensor> {
         let narrow = matches!(x.kind(), Kind::BFloat16 | Kind::Half);
         if narrow && x.requires_grad() {

@@ -1,7 +1,7 @@
-//! Estimated memory of a model in sampling and training, from its shapes.
+//! Memory estimates of a model in sampling and training, from its shapes.
 //!
-//! Included: weights and their copies, activations kept for backward, buffers of backward, a chunk of logits. Not included:
-//! norms and biases of layers, and temporaries of single operations.
+//! Included: weights and their copies, activations kept for backward, buffers of backward, a chunk
+//! of logits. Not included: norms and biases of layers, and temporaries of single operations.
 
 use tch::{Device, Kind};
 
@@ -9,37 +9,37 @@ use super::layers::Parameters;
 use super::network::packs;
 use super::{Config, LoraConfig};
 
-/// Shapes of a model with what is done to it.
+/// Shapes of a model and how it is used.
 #[derive(Clone, Copy, Debug)]
 pub struct Footprint<'a> {
     pub config: &'a Config,
     pub device: Device,
-    /// The type weights are held and computed in.
+    /// Type of the weights and of the computation.
     pub kind: Kind,
-    /// The adapter that learns in place of the weights.
+    /// The adapter that is trained instead of the weights.
     pub adapter: Option<&'a LoraConfig>,
     pub checkpointing: bool,
-    /// Of the CPU.
+    /// CPU threads.
     pub threads: usize,
 }
 
 impl Footprint<'_> {
-    /// Numbers in the weights.
+    /// Number of weights.
     pub fn numbers(&self) -> u64 {
         narrow(Parameters::numbers(self.config))
     }
 
-    /// Numbers in the embedding `[V, E]`.
+    /// Number of weights of the embedding `[V, E]`.
     pub fn embedding(&self) -> u64 {
         (self.config.vocab_size * self.config.hidden_size) as u64
     }
 
-    /// The weights, bytes.
+    /// Memory of the weights, bytes.
     pub fn weights(&self) -> u64 {
         self.numbers() * self.element()
     }
 
-    /// The native code's packed copy of them, bytes: all that multiplies, in f32 on the CPU.
+    /// Memory of the CPU kernels' packed copy of the matrices, bytes.
     pub fn packed(&self) -> u64 {
         if !self.native() {
             return 0;
@@ -48,7 +48,7 @@ impl Footprint<'_> {
         4 * (self.numbers() - looked_up)
     }
 
-    /// Numbers in the adapter.
+    /// Number of weights of the adapter.
     pub fn adapted(&self) -> u64 {
         let Some(adapter) = self.adapter else { return 0 };
         let layers = self.config.num_hidden_layers as u64;
@@ -56,18 +56,19 @@ impl Footprint<'_> {
         layers * sizes.map(|(_, inputs, outputs, count)| (inputs + outputs) * count).sum::<u64>() * adapter.rank as u64
     }
 
-    /// What a forward pass over `tokens` keeps for backward, and the room of backward itself, bytes.
+    /// Activations kept by a forward pass over `tokens`, and buffers of backward, bytes.
     pub fn learning(&self, tokens: u64) -> u64 {
         if self.native() { self.learning_native(tokens) } else { self.learning_plain(tokens) }
     }
 
-    /// What log-probabilities of a chunk of `positions` take, bytes; twice in backward on the plain way.
+    /// Memory of log-probabilities of a chunk of `positions`, bytes; double in backward of the
+    /// plain operations.
     pub fn logits(&self, positions: u64) -> u64 {
         let copies = if self.native() { 1 } else { 3 };
         copies * 4 * positions * self.config.vocab_size as u64
     }
 
-    /// What `prefill` prompt tokens and the logits of `slots` sequences take while sampling, bytes.
+    /// Memory of `prefill` prompt tokens and of the logits of `slots` sequences in sampling, bytes.
     pub fn sampling(&self, prefill: u64, slots: u64) -> u64 {
         let Sizes { hidden, queries, keys, inner, .. } = self.sizes();
         let row = 4 * (2 * hidden + 2 * queries + 2 * keys) + if self.native() { 0 } else { 8 * inner };
@@ -82,7 +83,7 @@ impl Footprint<'_> {
         self.kind.elt_size_in_bytes() as u64
     }
 
-    /// The rows that `Pass` of learn.cpp makes.
+    /// Buffers of `Pass` in learn.cpp.
     fn learning_native(&self, tokens: u64) -> u64 {
         let whole = |floats: u64| floats.next_multiple_of(16);
         let Sizes { hidden, queries, keys, inner, heads } = self.sizes();
@@ -90,17 +91,18 @@ impl Footprint<'_> {
         let raw = if self.config.head_norms { whole(queries + keys) } else { 0 };
         let layers = self.config.num_hidden_layers as u64;
         let kept = layers * x + self.layers_kept() * (qkv + o + heads + x + gate_up + raw) + x;
-        // A chunk ends with the tree of rows that fills it.
+        // A chunk ends with the prefix tree that fills it.
         let chunk = tokens.min(2 * 768 * self.threads as u64);
         let backward = tokens * x + chunk * (4 * x + o + qkv + gate_up + whole(inner));
         4 * (tokens * (kept + 3 * x) + backward)
     }
 
-    /// What libtorch's autograd keeps of the operations in `decoder`.
+    /// Activations that libtorch's autograd keeps for `decoder`.
     fn learning_plain(&self, tokens: u64) -> u64 {
         let Sizes { hidden, queries, inner, heads, .. } = self.sizes();
         let element = self.element();
-        // Of a norm its input in f32; where weights learn, the scaled input and what they are multiplied with.
+        // A norm keeps its input in f32; trained weights also keep the scaled input and the other
+        // factor.
         let norm = match (self.adapter, element < 4) {
             (None, true) => hidden * (4 + 2 * element),
             (None, false) => 3 * hidden * element,
@@ -108,7 +110,7 @@ impl Footprint<'_> {
             (Some(_), false) => 2 * hidden * element,
         };
         let norms = if self.config.norms == super::Norms::Around { 4 } else { 2 };
-        // Queries, keys and values for every head, padded; the result before and after it is unpadded.
+        // Queries, keys and values per head, padded; the result before and after unpadding.
         let attention = element * queries * 11 / 2 + 4 * heads;
         let wide = if element < 4 { 4 } else { 0 };
         let adapted = match self.adapter {
@@ -134,7 +136,7 @@ impl Footprint<'_> {
         self.config.experts.map_or(1, |experts| experts.chosen as u64)
     }
 
-    /// Name, inputs, outputs, number of the projections of a layer.
+    /// Name, inputs, outputs and number of the projections of a layer.
     fn projections(&self) -> Vec<(&'static str, u64, u64, u64)> {
         let Sizes { hidden, queries, keys, inner, .. } = self.sizes();
         let count = self.config.experts.map_or(1, |experts| experts.count as u64);

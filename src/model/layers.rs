@@ -1,4 +1,4 @@
-//! The parameters of a model, in a tree with the names of the checkpoint.
+//! Parameters of a model, as a tree with the names of the checkpoint.
 
 use tch::{Device, Kind, Tensor};
 
@@ -9,7 +9,7 @@ use super::plain::Arithmetic;
 use crate::error::Result;
 use crate::native::Arena;
 
-/// A weight `[out, in]` that may have a bias `[out]`.
+/// A weight `[out, in]` with an optional bias `[out]`.
 #[derive(Debug)]
 pub(super) struct Linear {
     pub weight: Tensor,
@@ -18,7 +18,7 @@ pub(super) struct Linear {
 }
 
 impl Linear {
-    /// x `[T, in]` to `[T, out]`; `adapter_disabled` leaves the adapter out.
+    /// x `[T, in]` to `[T, out]`; `adapter_disabled` skips the adapter.
     pub(super) fn apply(&self, x: &Tensor, adapter_disabled: bool, arithmetic: Arithmetic) -> Result<Tensor> {
         let own = arithmetic.linear(x, &self.weight, self.bias.as_ref())?;
         match self.lora.as_ref().filter(|_| !adapter_disabled) {
@@ -28,7 +28,7 @@ impl Linear {
     }
 }
 
-/// A part of the tree of names.
+/// A node of the parameter tree.
 #[derive(Debug)]
 pub(super) enum Part<'a> {
     Norm(&'a Tensor),
@@ -89,7 +89,7 @@ pub(super) struct Parameters {
     tied: bool,
 }
 
-/// Makes uninitialised parameters that want a gradient.
+/// Creates uninitialised parameters that require gradients.
 struct Maker {
     options: (Kind, Device),
     arena: Arena,
@@ -166,8 +166,8 @@ impl Parameters {
         Ok(Self { embed, layers, norm: maker.leaf(&[config.hidden_size])?, lm_head, tied })
     }
 
-    /// Numbers in the weight matrices of the configured shapes; nothing is made. A sparse layer's experts are counted where
-    /// the config has them.
+    /// Number of weights in the matrices of the configured shapes, without allocation. Experts of
+    /// sparse layers are included.
     pub(super) fn numbers(config: &Config) -> u128 {
         let [vocab, hidden, inner, heads, kv_heads, head_dim] = [
             config.vocab_size,
@@ -187,7 +187,7 @@ impl Parameters {
         layers + vocab * hidden * if config.tie_word_embeddings { 1 } else { 2 }
     }
 
-    /// Checkpoint keys and shallow clones; a tied head is not repeated.
+    /// Checkpoint keys and shallow clones, without a tied head.
     pub(super) fn named(&self) -> Vec<(String, Tensor)> {
         let mut all = vec![("model.embed_tokens.weight".to_owned(), self.embed.shallow_clone())];
         self.walk(&mut |name, part| match part {
@@ -204,7 +204,7 @@ impl Parameters {
         all
     }
 
-    /// Every part of the layers with its name.
+    /// Visits every part of the layers with its name.
     pub(super) fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, Part<'a>)) {
         for (index, layer) in self.layers.iter().enumerate() {
             layer.walk(&mut |name, part| f(&format!("model.layers.{index}.{name}"), part));
@@ -223,8 +223,8 @@ impl Parameters {
             .collect()
     }
 
-    /// The tensors in the order that the native code counts on, `None` for parts this model does not have; nothing at all
-    /// if it has parts that the native code does not.
+    /// Tensors in the order that the native code expects, with `None` for missing parts; `None` if
+    /// the native code does not support this model.
     pub(super) fn native(&self) -> Option<Vec<Option<Tensor>>> {
         let mut all = vec![Some(&self.embed)];
         for layer in &self.layers {
@@ -255,7 +255,7 @@ impl Parameters {
 }
 
 impl Layer {
-    /// Every part with its name within the layer.
+    /// Visits every part with its name within the layer.
     fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, Part<'a>)) {
         f("input_layernorm", Part::Norm(&self.input_norm));
         f("self_attn.q_proj", Part::Linear(&self.q));
@@ -275,7 +275,8 @@ impl Layer {
                 }
             }
         }
-        // The same name for what comes after attention and before the block: of the norms around it, the first.
+        // `post_attention_layernorm` is the norm before the block, or with four norms the one after
+        // attention.
         if let (Some(after_attention), Some(after_block)) = (&self.after_attention, &self.after_block) {
             f("post_attention_layernorm", Part::Norm(after_attention));
             f("pre_feedforward_layernorm", Part::Norm(&self.before_block));

@@ -1,8 +1,9 @@
-//! Low-rank adapters (arXiv:2106.09685) in the files of PEFT: `adapter_config.json` and `adapter_model.safetensors`.
+//! Low-rank adapters (arXiv:2106.09685) in the files of PEFT: `adapter_config.json` and
+//! `adapter_model.safetensors`.
 //!
-//! A projection W is used as W + scale · B A, with A `[r, in]`, B `[out, r]` and scale alpha / r, or alpha / √r for
-//! rank-stabilised adapters (arXiv:2312.03732). The model's own weights are frozen while it has an adapter. Dropout is
-//! kept in the file and never applied.
+//! A projection W is used as W + scale · B A, with A `[r, in]`, B `[out, r]` and scale alpha / r,
+//! or alpha / √r for rank-stabilised adapters (arXiv:2312.03732). The model's own weights are
+//! frozen while it has an adapter. Dropout is kept in the file and never applied.
 
 use std::path::Path;
 
@@ -18,10 +19,10 @@ use crate::error::{Error, Kind as ErrorKind, Result, suggest};
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
-/// The field that names the model an adapter is for, and the one for its revision on the hub.
+/// Fields of the adapter's base model and its Hub revision.
 const BASE: &str = "base_model_name_or_path";
 const REVISION: &str = "revision";
-/// What PEFT puts before a module's name.
+/// PEFT's prefix of module names.
 const PREFIX: &str = "base_model.model.";
 
 /// An adapter's settings.
@@ -34,12 +35,13 @@ pub struct LoraConfig {
     pub rank_stabilised: bool,
     /// Projections by the end of their names (`q_proj`), as PEFT matches a list.
     pub target_modules: Vec<String>,
-    /// The file as it was read, which is written back.
+    /// Content of the file, which is written back.
     pub source: Map<String, Value>,
 }
 
-/// Fields that say nothing about what an adapter computes: names, training, how it began, how it is spread over machines.
-/// Those that say something and are read are in [`LoraConfig`]; any other must be absent, null, false or empty.
+/// Fields without effect on the computation: names, training, initialisation, distribution over
+/// machines. Fields with effect are in [`LoraConfig`]; all others must be absent, null, false or
+/// empty.
 const INERT: &[&str] = &[
     "peft_type",
     "task_type",
@@ -66,18 +68,18 @@ const INERT: &[&str] = &[
     "runtime_config",
 ];
 
-/// Ways to begin that leave the model's own weights as they are. The others take the beginning out of these weights, so that
-/// the adapter does not go with the model it names.
+/// Initialisations that do not change the base weights. Others subtract the initial adapter from
+/// the base weights, so that the adapter does not match its base model.
 const BEGINNINGS: &[&str] = &["gaussian", "eva", "orthogonal", "mica"];
 
 impl LoraConfig {
-    /// A new adapter on the projections whose names end like this.
+    /// Configuration of a new adapter on the projections with these name suffixes.
     pub fn new(rank: usize, alpha: f64, target_modules: &[&str]) -> Self {
         let target_modules = target_modules.iter().map(ToString::to_string).collect();
         Self { rank, alpha, rank_stabilised: false, target_modules, source: Map::new() }
     }
 
-    /// The model that the adapter is for: a directory, or a hub id `ORG/NAME@REVISION` where the file names a
+    /// Base model of the adapter: a directory or a Hub id, with `@REVISION` if the file has a
     /// revision.
     pub fn base(&self) -> Option<String> {
         let name = self.source.get(BASE).and_then(Value::as_str)?;
@@ -87,13 +89,13 @@ impl LoraConfig {
         })
     }
 
-    /// Names the model that the adapter is for, and its revision if it is a hub model.
+    /// Sets the base model of the adapter, and its revision for a Hub model.
     pub fn set_base(&mut self, name: &str, revision: Option<&str>) {
         self.source.insert(BASE.to_owned(), json!(name));
         self.source.insert(REVISION.to_owned(), json!(revision));
     }
 
-    /// Reads the `adapter_config.json` in `dir`, `None` where there is none.
+    /// Reads the `adapter_config.json` in `dir`; `None` if there is none.
     pub fn load(dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(CONFIG);
         if !path.exists() {
@@ -123,9 +125,9 @@ impl LoraConfig {
         if let Some(value) = source.get("init_lora_weights")
             && !(value.is_null() || value.is_boolean() || BEGINNINGS.iter().any(|known| value == known))
         {
-            let expected = "an adapter that began so goes with changed weights of its model";
+            let expected = "this initialisation changes the base weights";
             return Err(wrong("init_lora_weights", value, expected)
-                .hint("PEFT writes it as a plain adapter with `path_initial_model_for_weight_conversion`"));
+                .hint("PEFT saves it as a plain adapter with `path_initial_model_for_weight_conversion`"));
         }
         for (name, value) in source.iter().filter(|(name, _)| !INERT.contains(&name.as_str())) {
             let empty = value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty);
@@ -142,13 +144,13 @@ impl LoraConfig {
             Value::Bool(value) => *value,
             other => return Err(wrong("use_rslora", other, "it must be true or false")),
         };
-        // Which modules an adapter has is read from its tensors, so a pattern need not be understood.
+        // The modules of an adapter are read from its tensors, so patterns are not parsed.
         let target_modules = match get("target_modules") {
             Value::Array(all) => all.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect(),
             _ => Vec::new(),
         };
         let mut config = Self { rank: rank as usize, alpha, rank_stabilised, target_modules, source: source.clone() };
-        // The first versions of r1 wrote the revision into the name, which PEFT can't open.
+        // The first versions of r1 wrote the revision into the name, which PEFT does not support.
         if let Some((name, revision)) = get(BASE).as_str().and_then(|base| base.split_once('@'))
             && get(REVISION).is_null()
             && !Path::new(get(BASE).as_str().unwrap_or_default()).exists()
@@ -164,7 +166,7 @@ impl LoraConfig {
             ("peft_type", json!("LORA")),
             ("task_type", json!("CAUSAL_LM")),
             ("r", json!(self.rank)),
-            // PEFT wants a whole number where it is one.
+            // PEFT requires an integer for whole numbers.
             ("lora_alpha", if self.alpha.fract() == 0.0 { json!(self.alpha as i64) } else { json!(self.alpha) }),
             ("use_rslora", json!(self.rank_stabilised)),
         ] {
@@ -184,13 +186,13 @@ impl LoraConfig {
         self.alpha / if self.rank_stabilised { rank.sqrt() } else { rank }
     }
 
-    /// Whether a new adapter has a part at the projection.
+    /// Whether a new adapter applies to the projection.
     pub(super) fn targets(&self, module: &str) -> bool {
         self.target_modules.iter().any(|end| module == end || module.ends_with(&format!(".{end}")))
     }
 }
 
-/// The part of an adapter at one projection. In f32 at least, whatever the type of the model.
+/// The adapter of one projection, in at least f32.
 #[derive(Debug)]
 pub(super) struct Lora {
     /// `[r, in]`
@@ -211,7 +213,8 @@ impl Lora {
         Ok(Self { a: leaf([rank, weight.size()[1]])?, b: leaf([weight.size()[0], rank])?, scale: config.scale() })
     }
 
-    /// What the adapter adds to the projection's output for x `[T, in]`: `[T, out]`, in the adapter's type.
+    /// The adapter's contribution to the projection's output for x `[T, in]`: `[T, out]`, in the
+    /// adapter's type.
     pub(super) fn apply(&self, x: &Tensor, arithmetic: Arithmetic) -> Result<Tensor> {
         let inner = arithmetic.linear(&x.f_to_kind(self.a.kind())?, &self.a, None)?;
         Ok(arithmetic.linear(&inner, &self.b, None)?.f_mul_scalar(self.scale)?)
@@ -225,7 +228,7 @@ impl Lora {
     }
 }
 
-/// Gives the projections that the adapter targets their parts: A uniform within ±1/√in, B 0, as PEFT makes them.
+/// Attaches a new adapter to its target projections: A uniform in ±1/√in, B 0, as in PEFT.
 pub(super) fn attach(parameters: &mut Parameters, config: &LoraConfig, seed: u64) -> Result<()> {
     if config.rank == 0 || !config.alpha.is_finite() {
         return Err(Error::new(ErrorKind::Usage, "an adapter needs a rank above 0 and a finite alpha"));
@@ -238,7 +241,7 @@ pub(super) fn attach(parameters: &mut Parameters, config: &LoraConfig, seed: u64
         .find(|end| !known.iter().any(|name| name == *end || name.ends_with(&format!(".{end}"))))
     {
         let names = projections(&known);
-        let message = format!("`policy.lora.targets`: no projection of the model is called `{lost}`");
+        let message = format!("`policy.lora.targets`: the model has no projection `{lost}`");
         return Err(Error::new(ErrorKind::Script, message).hint(suggest(lost, names.iter().map(String::as_str))));
     }
     let _guard = tch::no_grad_guard();
@@ -259,7 +262,7 @@ pub(super) fn attach(parameters: &mut Parameters, config: &LoraConfig, seed: u64
     freeze(parameters, true)
 }
 
-/// Reads the adapter in `dir` into the projections it has tensors for.
+/// Loads the adapter in `dir` into its projections.
 pub(super) fn load(parameters: &mut Parameters, dir: &Path) -> Result<LoraConfig> {
     let config = LoraConfig::load(dir)?
         .ok_or_else(|| Error::new(ErrorKind::Model, format!("there is no {CONFIG}")).at_path(dir))?;
@@ -278,21 +281,21 @@ pub(super) fn load(parameters: &mut Parameters, dir: &Path) -> Result<LoraConfig
             let problems = other?;
             return Err(Error::new(ErrorKind::Model, format!("adapter and model disagree; {problems}"))
                 .at_path(&path)
-                .hint("an adapter goes with the model it was trained on"));
+                .hint("load the model that the adapter was trained on"));
         }
     }
     freeze(parameters, true)?;
     Ok(config)
 }
 
-/// Writes the adapter as PEFT reads it.
+/// Writes the adapter in PEFT's format.
 pub(super) fn save(parameters: &Parameters, config: &LoraConfig, dir: &Path) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|error| Error::io(ErrorKind::Store, "make the directory", dir, &error))?;
     weights::write_file(&dir.join(WEIGHTS), &named(parameters))?;
     weights::write_text(&dir.join(CONFIG), &format!("{:#}\n", config.to_json()))
 }
 
-/// Takes the adapter off, adding it to the weights before if `merged`.
+/// Removes the adapter, after merging it into the weights if `merged`.
 pub(super) fn detach(parameters: &mut Parameters, merged: bool) -> Result<()> {
     let _guard = tch::no_grad_guard();
     for (_, linear) in parameters.linears_mut() {
@@ -303,7 +306,7 @@ pub(super) fn detach(parameters: &mut Parameters, merged: bool) -> Result<()> {
     freeze(parameters, false)
 }
 
-/// The adapter's tensors under PEFT's keys.
+/// Tensors of the adapter with PEFT's keys.
 pub(super) fn named(parameters: &Parameters) -> Vec<(String, Tensor)> {
     let mut all = Vec::new();
     parameters.walk(&mut |name, part| {
@@ -316,7 +319,7 @@ pub(super) fn named(parameters: &Parameters) -> Vec<(String, Tensor)> {
     all
 }
 
-/// Whether the model's own weights are left out of learning.
+/// Freezes or unfreezes the base weights.
 fn freeze(parameters: &Parameters, frozen: bool) -> Result<()> {
     for (_, tensor) in parameters.named() {
         let _ = tensor.f_set_requires_grad(!frozen)?;
@@ -324,7 +327,7 @@ fn freeze(parameters: &Parameters, frozen: bool) -> Result<()> {
     Ok(())
 }
 
-/// What the projections of a layer are called, for a hint.
+/// Names of the projections of a layer, for a hint.
 fn projections(known: &[String]) -> Vec<String> {
     let mut ends: Vec<String> = known.iter().filter_map(|name| name.rsplit('.').next()).map(str::to_owned).collect();
     ends.sort_unstable();

@@ -1,11 +1,11 @@
-//! Memory of a model, computed before it is loaded.
+//! Memory of a model, checked before it is loaded.
 
 use tch::{Device, Kind};
 
 use crate::error::{self, Error, Result};
 use crate::native;
 
-/// What a device can still give to programs, bytes; `None` where it does not say. Of the CPU, what the system can.
+/// Free memory of a device (of the system for the CPU), bytes; `None` if unknown.
 pub fn available(device: Device) -> Option<u64> {
     match device {
         Device::Cuda(_) => native::device_free(device),
@@ -13,17 +13,17 @@ pub fn available(device: Device) -> Option<u64> {
     }
 }
 
-/// What this process holds now, bytes; `None` where the system does not say.
+/// Resident memory of this process, bytes; `None` if unknown.
 pub fn resident() -> Option<u64> {
     kibibytes("/proc/self/status", "VmRSS:")
 }
 
-/// The most it has held so far, bytes.
+/// Peak resident memory of this process, bytes.
 pub fn peak() -> Option<u64> {
     kibibytes("/proc/self/status", "VmHWM:")
 }
 
-/// A line of one of the system's tables, in bytes.
+/// Value of a line in a file of /proc, in bytes.
 fn kibibytes(path: &str, name: &str) -> Option<u64> {
     let text = std::fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -31,13 +31,13 @@ fn kibibytes(path: &str, name: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// Bytes of so many weights held in `kind`; `packed` if the native code computes with a copy in f32 of its own.
+/// Memory of `weights` of type `kind`, bytes; `packed` adds the f32 copy of the CPU kernels.
 pub(super) fn bytes(weights: u128, kind: Kind, packed: bool) -> u128 {
     let copy = if packed { Kind::Float.elt_size_in_bytes() } else { 0 };
     weights.saturating_mul((kind.elt_size_in_bytes() + copy) as u128)
 }
 
-/// Refuses a model that does not fit into `free` bytes, with the numbers. Errors are `Kind::Device`.
+/// Refuses a model that does not fit into `free` bytes. Errors are `Kind::Device`.
 pub(super) fn check(weights: u128, kind: Kind, packed: bool, free: u64) -> Result<()> {
     let wanted = bytes(weights, kind, packed);
     if wanted <= u128::from(free) {
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_refused_with_the_numbers() {
+    fn model_larger_than_memory_is_refused_with_its_size() {
         let (weights, gib) = (1_000_000_000, 1 << 30);
         assert_eq!(bytes(weights, Kind::Float, true), 8_000_000_000);
         assert_eq!(bytes(weights, Kind::Float, false), 4_000_000_000);
@@ -96,12 +96,12 @@ mod tests {
             "1000 million weights in bf16 take 1908 MiB, more than the 1024 MiB of memory that are free"
         );
         assert!(error.hint.is_some_and(|hint| hint.contains("smaller model")));
-        // As large as headers can claim.
+        // The largest size that a header can have.
         assert!(check(u128::MAX, Kind::Float, true, u64::MAX).is_err());
     }
 
     #[test]
-    fn the_system_says_what_is_free() {
+    fn free_and_resident_memory_are_known() {
         if std::path::Path::new("/proc/meminfo").exists() {
             assert!(available(Device::Cpu).unwrap() > 1 << 20);
             assert_eq!(available(Device::Cuda(7)), None);

@@ -1,11 +1,13 @@
-//! Transformers over libtorch: one decoder, described by each family's config, with weights and key-value cache.
+//! Transformers over libtorch: one decoder, described by each family's config, with weights and
+//! key-value cache.
 //!
-//! - [`Config`]: a Hugging Face `config.json`, checked: what would change the arithmetic and is not supported is refused
-//! - [`Architecture`]: the supported families, one a file
-//! - [`Model`]: load, make, save; [`Model::learn`] for learning, [`Model::forward`] for scoring, [`Model::step`] for generation
-//! - [`Packed`]: rows laid end to end, no padding; [`Span`]: a piece of one sequence for the cache
-//! - [`LoraConfig`]: a low-rank adapter in PEFT's files: [`Model::add_adapter`], load, save, merge
-//! - [`KvCache`]: keys and values of many sequences, one slot each
+//! - [`Config`]: a validated Hugging Face `config.json`; unsupported features are refused
+//! - [`Architecture`]: the supported families, one per file
+//! - [`Model`]: load, initialise, save; [`Model::learn`] for training, [`Model::forward`] for
+//!   scoring, [`Model::step`] for generation
+//! - [`Packed`]: packed rows without padding; [`Span`]: a chunk of one sequence for generation
+//! - [`LoraConfig`]: a low-rank adapter in PEFT's format: [`Model::add_adapter`], load, save, merge
+//! - [`KvCache`]: key-value cache, one slot per sequence
 
 mod batch;
 mod cache;

@@ -1,8 +1,10 @@
-//! A model and its weights: load, make, save; [`Model::forward`] for learning, [`Model::step`] for generation.
+//! A model and its weights: load, initialise, save; [`Model::forward`] for training,
+//! [`Model::step`] for generation.
 //!
-//! The same weights and layers serve both. On the CPU the CPU kernels (docs/cpu-kernels.md) compute the layers that Qwen2,
-//! Qwen3, Llama and similar models share: in f32 for both, in bf16 for generation. Libtorch's operations compute everything
-//! else (`decoder`), and all of it where the kernels are switched off.
+//! Both use the same weights and layers. The CPU kernels (docs/cpu-kernels.md) compute the layers
+//! that Qwen2, Qwen3, Llama and similar models share: in f32 for both, in bf16 for generation.
+//! libtorch operations (`decoder`) compute everything else, and everything if the kernels are
+//! disabled.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -19,7 +21,7 @@ use super::{Config, KvCache, LoraConfig, Packed, Span, lora, memory, weights};
 use crate::error::{self, Error, Result};
 use crate::native;
 
-/// A file of weights is not made larger than this, if it has more than one tensor.
+/// Maximum size of a weight file with more than one tensor.
 pub const SHARD_BYTES: u64 = 5_000_000_000;
 
 /// A model and its weights.
@@ -27,13 +29,13 @@ pub const SHARD_BYTES: u64 = 5_000_000_000;
 pub struct Model {
     pub config: Config,
     pub(super) parameters: Parameters,
-    /// Of each rope, within `max_position_embeddings`.
+    /// Frequencies of each rotary embedding within `max_position_embeddings`.
     pub(super) frequencies: Vec<Tensor>,
-    /// Computes in place of the plain operations, where it can; in bf16 for generation alone.
+    /// The CPU kernels, if they support this model; in bf16 for generation only.
     native: Option<native::Model>,
-    /// Attention takes sequences without padding.
+    /// Whether attention is variable-length.
     pub(super) varlen: bool,
-    /// Steps of one token a sequence are recorded where the device can.
+    /// Whether decode steps are recorded as CUDA graphs.
     pub(super) graphs: bool,
     adapter: Option<LoraConfig>,
     /// The adapter is disabled in [`without_adapter`](Self::without_adapter).
@@ -49,15 +51,16 @@ const HEAD: &str = "lm_head.weight";
 impl Model {
     /// Loads `config.json` and the safetensors (one file, or shards with an index) in `dir`.
     ///
-    /// Weights stored as f32, bf16 or f16 are converted to `kind`; every parameter wants a gradient. Errors are
-    /// `Kind::Model` and name the file, the field or the tensors; `Kind::Device` with the numbers, before anything is
-    /// loaded, if the machine's memory does not hold the weights (and the packed copy of the CPU kernels, in f32).
+    /// Weights stored as f32, bf16 or f16 are converted to `kind`; all parameters require
+    /// gradients. Errors are `Kind::Model` and name the file, the field or the tensors;
+    /// `Kind::Device`, before loading, if the weights (with the packed f32 copy of the CPU kernels)
+    /// do not fit into memory.
     pub fn load(dir: &Path, device: Device, kind: Kind) -> Result<Self> {
         Self::load_for(dir, device, kind, true)
     }
 
-    /// [`load`](Self::load), where an adapter is going to learn on the model or weights are only read: the native code
-    /// computes nothing with them, so that its copy needs no memory.
+    /// As [`load`](Self::load), without the memory check for the CPU kernels' copy, for models that
+    /// get an adapter or whose weights are only read.
     pub fn load_base(dir: &Path, device: Device, kind: Kind) -> Result<Self> {
         Self::load_for(dir, device, kind, false)
     }
@@ -65,12 +68,14 @@ impl Model {
     fn load_for(dir: &Path, device: Device, kind: Kind, computes: bool) -> Result<Self> {
         let config = Config::load(dir)?;
         let files = weights::files(dir)?;
-        // A config that lies must not make us ask for memory that the weights can't fill.
+        // The sizes in config.json are checked against the weights before allocation.
         let (wanted, held) = (Parameters::numbers(&config), weights::numbers(&files)?);
         if wanted > 2 * held + (1 << 20) {
             return Err(Error::new(
                 error::Kind::Model,
-                format!("weights and config.json disagree; config.json is of a model of {wanted} numbers, the weights hold {held}"),
+                format!(
+                    "weights and config.json disagree; config.json describes {wanted} weights, the files have {held}"
+                ),
             )
             .at_path(dir)
             .hint("config.json and the weights must come from the same model"));
@@ -81,7 +86,8 @@ impl Model {
         }
         let parameters = Parameters::empty(&config, device, kind)?;
         let tied = config.tie_word_embeddings;
-        // Old checkpoints hold the rotary frequencies and a copy of the tied head; both are known without them.
+        // Old checkpoints have the rotary frequencies and a copy of the tied head, which are not
+        // needed.
         weights::read(&files, &parameters.named(), |name| {
             name.ends_with("rotary_emb.inv_freq") || (tied && name == HEAD)
         })?;
@@ -94,8 +100,8 @@ impl Model {
         Self::new(config, parameters, device, kind)
     }
 
-    /// A model with fresh weights: normal with `initializer_range`, norms that change nothing, biases 0; the same for the
-    /// same seed on every machine.
+    /// A model with initial weights: normal with `initializer_range`, norms 1, biases 0;
+    /// deterministic for a seed on every machine.
     pub fn init(config: Config, device: Device, kind: Kind, seed: u64) -> Result<Self> {
         config.check()?;
         let parameters = Parameters::empty(&config, device, kind)?;
@@ -142,7 +148,7 @@ impl Model {
         })
     }
 
-    /// A model of its own with the same weights, and the same adapter if there is one.
+    /// A copy of the model, including its adapter.
     pub fn duplicate(&self) -> Result<Self> {
         let mut parameters = Parameters::empty(&self.config, self.device, self.kind)?;
         if let Some(adapter) = &self.adapter {
@@ -159,19 +165,20 @@ impl Model {
         Ok(Self { adapter: self.adapter.clone(), ..copy })
     }
 
-    /// Checkpoint keys (`model.layers.0.self_attn.q_proj.weight`, …) and shallow clones of the parameters; a tied head
-    /// is not repeated. An optimiser may change them in place, without gradient. With an adapter these do not want a
-    /// gradient, and the adapter's own tensors, which do, follow under PEFT's keys.
+    /// Checkpoint keys (`model.layers.0.self_attn.q_proj.weight`, …) and shallow clones of the
+    /// parameters; a tied head is not repeated. An optimiser may change them in place, in no-grad
+    /// mode. With an adapter, these do not require gradients; the adapter's tensors, which do,
+    /// follow with PEFT's keys.
     pub fn parameters(&self) -> Vec<(String, Tensor)> {
         let mut all = self.parameters.named();
         all.extend(lora::named(&self.parameters));
         all
     }
 
-    /// Puts a new adapter on the model, which changes nothing until it has learned; the same for the same seed.
+    /// Adds a new adapter, which has no effect before training; deterministic for a seed.
     ///
-    /// A cache made before is of no use afterwards, here and in the next three. Errors: the model has an adapter already,
-    /// a target names no projection.
+    /// This method and the next three invalidate existing caches. Errors: the model already has an
+    /// adapter, or a target matches no projection.
     pub fn add_adapter(&mut self, config: LoraConfig, seed: u64) -> Result<()> {
         self.refuse_adapter()?;
         lora::attach(&mut self.parameters, &config, seed)?;
@@ -179,7 +186,8 @@ impl Model {
         self.rebuild()
     }
 
-    /// Loads a PEFT LoRA adapter (`adapter_config.json`, `adapter_model.safetensors`) onto the model.
+    /// Loads a PEFT LoRA adapter (`adapter_config.json`, `adapter_model.safetensors`) onto the
+    /// model.
     ///
     /// Errors are `Kind::Model` and name the field or the tensors.
     pub fn load_adapter(&mut self, dir: &Path) -> Result<()> {
@@ -188,19 +196,19 @@ impl Model {
         self.rebuild()
     }
 
-    /// Names the model that the adapter is for, as its file will.
+    /// Sets the base model in the adapter's configuration.
     pub fn set_adapter_base(&mut self, name: &str, revision: Option<&str>) -> Result<()> {
         let none = || Error::new(error::Kind::Usage, "the model has no adapter");
         self.adapter.as_mut().ok_or_else(none)?.set_base(name, revision);
         Ok(())
     }
 
-    /// Writes the adapter, with PEFT's keys.
+    /// Writes the adapter in PEFT's format.
     pub fn save_adapter(&self, dir: &Path) -> Result<()> {
         lora::save(&self.parameters, self.adapter()?, dir)
     }
 
-    /// Adds the adapter to the weights, which want gradients again, and takes it off.
+    /// Merges the adapter into the weights, which require gradients again, and removes it.
     pub fn merge_adapter(&mut self) -> Result<()> {
         self.adapter()?;
         lora::detach(&mut self.parameters, true)?;
@@ -208,12 +216,12 @@ impl Model {
         self.rebuild()
     }
 
-    /// The adapter that is on the model.
+    /// Configuration of the adapter, if any.
     pub fn lora(&self) -> Option<&LoraConfig> {
         self.adapter.as_ref()
     }
 
-    /// Writes what has been trained: the adapter if there is one, else the model.
+    /// Writes the trained weights: the adapter if there is one, else the model.
     pub fn save_trained(&self, dir: &Path) -> Result<()> {
         if self.adapter.is_some() { self.save_adapter(dir) } else { self.save(dir) }
     }
@@ -226,7 +234,7 @@ impl Model {
         match self.adapter {
             None => Ok(()),
             Some(_) => Err(Error::new(error::Kind::Usage, "the model has an adapter")
-                .hint("merge it into the weights first, or save it by itself")),
+                .hint("merge it into the weights first, or save it separately")),
         }
     }
 
@@ -236,36 +244,36 @@ impl Model {
         Ok(())
     }
 
-    /// Memory of the weights, bytes, with the native code's copy of them.
+    /// Memory of the weights and the CPU kernels' copy, bytes.
     pub fn bytes(&self) -> u64 {
         let copied = self.native.is_some() && self.kind == Kind::Float;
         let all = self.parameters().iter().map(|(_, tensor)| tensor.numel() as u128).sum();
         u64::try_from(memory::bytes(all, self.kind, copied)).unwrap_or(u64::MAX)
     }
 
-    /// Where the weights are.
+    /// Device of the weights.
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// The type the weights are held and computed in.
+    /// Type of the weights and of the computation.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Writes `config.json` and the weights as transformers reads them, each file complete or not at all: one file of
-    /// weights, or shards and their index above [`SHARD_BYTES`].
+    /// Writes `config.json` and the weights in the format of transformers, each file atomically:
+    /// one weight file, or shards with an index above [`SHARD_BYTES`].
     pub fn save(&self, dir: &Path) -> Result<()> {
         self.save_sharded(dir, SHARD_BYTES)
     }
 
-    /// [`save`](Self::save) with shards of at most `most` bytes, but of one tensor at least.
+    /// [`save`](Self::save) with shards of at most `most` bytes and at least one tensor.
     pub fn save_sharded(&self, dir: &Path, most: u64) -> Result<()> {
         self.refuse_adapter()?;
         std::fs::create_dir_all(dir).map_err(|error| Error::io(error::Kind::Store, "write", dir, &error))?;
         weights::write(dir, &self.parameters.named(), most)?;
         let mut config = self.config.to_json();
-        // The newer name of the field below, which would contradict it.
+        // The newer name of the field below, which could have another value.
         if let Some(object) = config.as_object_mut() {
             object.shift_remove("dtype");
         }
@@ -278,7 +286,8 @@ impl Model {
         weights::write_text(&dir.join("config.json"), &format!("{config:#}\n"))
     }
 
-    /// Hidden states `[T, E]` after the final norm, for learning and scoring; rows never see each other.
+    /// Hidden states `[T, E]` after the final norm, for training and scoring. Rows do not attend to
+    /// each other.
     pub fn forward(&self, batch: &Packed) -> Result<Tensor> {
         match self.native_f32() {
             Some(native) => native.forward(&batch.ids, &batch.positions, &batch.lengths, self.checkpointing),
@@ -286,20 +295,20 @@ impl Model {
         }
     }
 
-    /// Whether [`learn`](Self::learn) keeps only the inputs of the layers until backward, which computes the rest again: a
-    /// third more arithmetic, and memory of one layer and not of all.
+    /// Enables activation checkpointing in [`learn`](Self::learn): a third more computation, with
+    /// the activations of one layer in memory.
     pub fn set_checkpointing(&mut self, on: bool) {
         self.checkpointing = on;
     }
 
-    /// Whether steps of one token a sequence are recorded as CUDA graphs, where there are such; they are unless said.
+    /// Enables recording of decode steps as CUDA graphs (default: on).
     pub fn set_graphs(&mut self, on: bool) {
         self.graphs = on;
     }
 
     /// Runs `body` with the adapter disabled.
     pub fn without_adapter<R>(&self, body: impl FnOnce() -> R) -> R {
-        /// Restores the switch when dropped, after a panic too.
+        /// Restores the switch when dropped, also after a panic.
         struct Restore<'a>(&'a Cell<bool>, bool);
         impl Drop for Restore<'_> {
             fn drop(&mut self) {
@@ -315,10 +324,12 @@ impl Model {
         Ok(hidden.f_linear(&self.parameters.lm_head, None::<&Tensor>)?)
     }
 
-    /// Log-probability of `targets` `[N]` i64 and entropy (nats) of the distribution at each of the hidden states `[N, E]`,
-    /// both `[N]` f32 (f64 for a model held in f64), at `temperature` > 0. Differentiable.
+    /// Log-probability of `targets` `[N]` i64 and entropy (nats) of the distribution at each of the
+    /// hidden states `[N, E]`, both `[N]` f32 (f64 for a model held in f64), at `temperature` > 0.
+    /// Differentiable.
     ///
-    /// `chunk` positions at a time, so that the logits `[N, V]` never exist whole; backward computes them again.
+    /// Computed for `chunk` positions at a time, so that the logits `[N, V]` are never
+    /// materialised; backward recomputes them.
     pub fn logprobs(
         &self,
         hidden: &Tensor,
@@ -329,10 +340,10 @@ impl Model {
         self.logprobs_among(hidden, targets, None, temperature, chunk)
     }
 
-    /// As [`logprobs`](Self::logprobs), where positions choose among some of the vocabulary only: `support` is their ids,
-    /// one position after the other, and where those of each end, both i64 on the CPU. Log-probabilities and entropies
-    /// are those of the distribution over these ids, and of the whole one at a position without any. A target that is not
-    /// in its support is an error.
+    /// As [`logprobs`](Self::logprobs), over a subset of the vocabulary per position: `support` has
+    /// the ids of all positions in order and the end offset of each, both i64 on the CPU.
+    /// Distributions are renormalised over these ids; a position without ids uses the whole
+    /// vocabulary. A target outside its support is an error.
     pub fn logprobs_among(
         &self,
         hidden: &Tensor,
@@ -349,22 +360,23 @@ impl Model {
         KvCache::new(&self.config, slots, capacity, self.layout(), self.device, self.cache_kind())
     }
 
-    /// The type of cached keys and values: the model's own, but f32 where the native code generates from bf16 weights.
+    /// Type of cached keys and values: the model's type, but f32 if the CPU kernels generate from
+    /// bf16 weights.
     pub fn cache_kind(&self) -> Kind {
         if self.native.is_some() { Kind::Float } else { self.kind }
     }
 
-    /// The type and the device of cached keys and values.
+    /// Type and device of cached keys and values.
     pub fn cache_options(&self) -> (Kind, Device) {
         (self.cache_kind(), self.device)
     }
 
-    /// The native network for learning and scoring, which it does in f32 alone.
+    /// The CPU kernels for training and scoring, which support f32 only.
     pub(super) fn native_f32(&self) -> Option<&native::Model> {
         self.native.as_ref().filter(|_| self.kind == Kind::Float)
     }
 
-    /// How a cache lies. What is recorded for a number of sequences needs a place to write for those that are missing.
+    /// Layout of a cache. Recorded steps need a spare slot for padding sequences.
     fn layout(&self) -> Layout {
         match self.native {
             Some(_) => Layout::Panels(native::panel()),
@@ -372,20 +384,23 @@ impl Model {
         }
     }
 
-    /// Runs the spans (prefill and decode mixed), writes their keys and values to the cache, and gives the f32 logits
-    /// [spans, V] of the last token of each. No gradient. The cache grows where a span needs it.
+    /// Runs the spans (prefill and decode mixed), writes their keys and values to the cache, and
+    /// returns the f32 logits [spans, V] of the last token of each span. No gradient. The cache
+    /// grows as needed.
     ///
-    /// Errors are `Kind::Internal`: an empty span, a slot out of range or given twice, an id out of the vocabulary.
+    /// Errors are `Kind::Internal`: an empty span, a slot out of range or given twice, an id out of
+    /// the vocabulary.
     ///
-    /// With "dynamic" rotary embeddings, a span that ends past `max_position_embeddings` turns by its own length while
-    /// the cache keeps what shorter lengths turned, so that a full forward pass differs there (it does in transformers too).
+    /// With "dynamic" rotary embeddings, a span past `max_position_embeddings` is rotated by its
+    /// current length while cached keys were rotated by shorter lengths, so that results differ
+    /// from a full forward pass, as in transformers.
     pub fn step(&self, cache: &mut KvCache, items: &[Span<'_>]) -> Result<Tensor> {
         let logits = self.step_until(cache, items, &|| false)?;
-        logits.ok_or_else(|| Error::new(error::Kind::Internal, "a step ended without being stopped"))
+        logits.ok_or_else(|| Error::new(error::Kind::Internal, "a step ended early without a stop"))
     }
 
-    /// [`step`](Self::step), unless `stop` (polled between the layers) says that the result is no longer needed: `None` then,
-    /// and the positions of the spans are to be computed again.
+    /// As [`step`](Self::step), but returns `None` if `stop`, polled between the layers, returns
+    /// true. The positions of the spans must then be recomputed.
     pub fn step_until(
         &self,
         cache: &mut KvCache,
@@ -395,11 +410,11 @@ impl Model {
         let _guard = tch::no_grad_guard();
         self.check_spans(cache, items)?;
         if cache.layout != self.layout() {
-            return Err(Error::new(error::Kind::Internal, "the cache was made before the model's adapter changed"));
+            return Err(Error::new(error::Kind::Internal, "the cache was created before the model's adapter changed"));
         }
         let longest = items.iter().map(|span| span.start + span.ids.len()).max().unwrap_or(0);
         cache.reserve(longest)?;
-        // Of a step that was stopped.
+        // Left over from a stopped step.
         cache.routes.iter_mut().for_each(|routes| routes.get_mut().clear());
         match &self.native {
             Some(native) => {
@@ -431,7 +446,7 @@ impl Model {
     }
 }
 
-/// Whether the native network knows what the config says of layers, on this device and in this type.
+/// Whether the CPU kernels support the layers of the config, this device and this type.
 fn serves(config: &Config, device: Device, kind: Kind) -> bool {
     let alike = (0..config.num_hidden_layers).all(|index| config.layer(index) == LayerKind::default());
     native::has_cpu_kernels()
@@ -445,12 +460,12 @@ fn serves(config: &Config, device: Device, kind: Kind) -> bool {
         && matches!(kind, Kind::Float | Kind::BFloat16)
 }
 
-/// Whether the native network will hold a copy of the weights: in f32, packed; in bf16 it reads them where they are.
+/// Whether the CPU kernels hold a packed copy of the weights: in f32 only.
 pub(super) fn packs(config: &Config, device: Device, kind: Kind) -> bool {
     kind == Kind::Float && serves(config, device, kind) && !config.biases.output && !config.biases.mlp
 }
 
-/// The native network, for f32 and bf16 on the CPU and the layers it knows.
+/// The CPU kernels' network, if they support the model.
 fn native_model(
     config: &Config,
     parameters: &Parameters,
@@ -476,7 +491,8 @@ fn native_model(
     native::Model::new(&shape, frequencies, &tensors).map(Some)
 }
 
-/// `count` draws of a normal distribution of mean 0 (Box-Muller, in f64, so that every machine rounds alike).
+/// `count` draws of a normal distribution with mean 0 (Box-Muller in f64, for the same rounding on
+/// every machine).
 fn normal(random: &mut ChaCha8Rng, count: usize, deviation: f64) -> Vec<f32> {
     let mut uniform = || (random.next_u64() >> 11) as f64 * (-53f64).exp2();
     let mut values = Vec::with_capacity(count + 1);

@@ -1,7 +1,7 @@
 //! A forward pass for training, and its backward pass.
 //!
-//! With activation checkpointing (arXiv:1604.06174) per layer: only the inputs of the layers are kept until backward, which
-//! computes each layer again. The gradients are the same.
+//! With activation checkpointing (arXiv:1604.06174), only the inputs of the layers are kept, and
+//! backward recomputes each layer. Gradients are bitwise equal.
 
 use tch::{Kind, Tensor, no_grad_guard};
 
@@ -9,31 +9,31 @@ use super::decoder::{Angles, Rows};
 use super::{Model, Packed};
 use crate::error::Result;
 
-/// Hidden states, and what backward needs in addition to the graph of the loss.
+/// Hidden states, and the state of backward.
 #[derive(Debug)]
 pub struct Pass<'a> {
     hidden: Tensor,
     again: Option<Again<'a>>,
 }
 
-/// What the layers are computed from again.
+/// Inputs for the recomputation of the layers.
 #[derive(Debug)]
 struct Again<'a> {
     model: &'a Model,
-    /// Of distinct tokens.
+    /// Ids of distinct tokens.
     ids: Tensor,
     rows: Rows,
     angles: Angles,
-    /// What each layer was given, `[D, E]` for D distinct tokens.
+    /// Input of each layer, `[D, E]` for D distinct tokens.
     inputs: Vec<Tensor>,
-    /// What the last gave: a leaf, where the graph of the loss ends.
+    /// Output of the last layer: a leaf of the graph of the loss.
     last: Tensor,
 }
 
 impl Model {
-    /// [`forward`](Self::forward) to learn from. Backward goes through the pass, not through the loss.
+    /// [`forward`](Self::forward) for training. Call backward on the pass, not on the loss.
     pub fn learn(&self, batch: &Packed) -> Result<Pass<'_>> {
-        // The native code does by itself what is done here.
+        // The CPU kernels have their own checkpointing.
         if !self.checkpointing || self.native_f32().is_some() {
             return Ok(Pass { hidden: self.forward(batch)?, again: None });
         }
@@ -62,7 +62,7 @@ impl Pass<'_> {
         &self.hidden
     }
 
-    /// Adds the gradients of a loss, a function of the hidden states, to those of the parameters.
+    /// Accumulates the gradients of a loss, a function of the hidden states, in the parameters.
     pub fn backward(self, loss: &Tensor) -> Result<()> {
         loss.f_backward()?;
         let Some(Again { model, ids, rows, angles, mut inputs, last }) = self.again else { return Ok(()) };
@@ -83,7 +83,7 @@ impl Pass<'_> {
     }
 }
 
-/// Backward from `output` with its gradient given: that of their product's sum.
+/// Backward from `output` with the given gradient.
 fn pull(output: &Tensor, gradient: &Tensor) -> Result<()> {
     let wide = if output.kind() == Kind::Double { Kind::Double } else { Kind::Float };
     Ok(output.f_mul(gradient)?.f_sum(wide)?.f_backward()?)

@@ -1,5 +1,5 @@
-//! The layers in plain libtorch operations: every device and type, differentiable, and the reference for the tests of
-//! the native code.
+//! Layers in plain libtorch operations: every device and type, differentiable; the reference for
+//! tests of the native code.
 
 use tch::{Kind, Tensor};
 
@@ -7,13 +7,14 @@ use super::config::Activation;
 use crate::error::Result;
 use crate::native;
 
-/// How products and activations of the layers are computed.
+/// Implementation of products and activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arithmetic {
-    /// By libtorch, differentiable. Its matrix products choose their order of summation by the number of rows, so that
-    /// the last bits of a row depend on how many rows are computed with it.
+    /// libtorch, differentiable. The summation order of its matrix products depends on the number
+    /// of rows, so that the last bits of a row depend on the batch size.
     Libtorch,
-    /// By the native kernels, in f32 on the CPU and without gradient. The bits of a row depend on that row alone.
+    /// CPU kernels, in f32 without gradient. A row's result does not depend on other rows
+    /// (bitwise).
     Rowwise,
 }
 
@@ -37,8 +38,9 @@ impl Arithmetic {
     }
 }
 
-/// RMSNorm (arXiv:1910.07467) over the last dimension, computed in f32 at least, as transformers does. With `offset` the
-/// weight is stored minus 1, and multiplies before the result is rounded.
+/// RMSNorm (arXiv:1910.07467) over the last dimension, computed in at least f32, as in
+/// transformers. With `offset`, the stored weight is the weight minus 1 and is applied before
+/// rounding.
 pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64, offset: bool) -> Result<Tensor> {
     let kind = x.kind();
     let wide_kind = if kind == Kind::Double { kind } else { Kind::Float };
@@ -60,7 +62,8 @@ pub(super) fn angles(half: &Tensor, magnitude: f64, kind: Kind) -> Result<(Tenso
     Ok((finish(whole.f_cos()?)?, finish(whole.f_sin()?)?))
 }
 
-/// Rotates x `[T, H, D]` by the angles whose cosines and sines are `[T, D]` (the half-split form of the checkpoints).
+/// Rotates x `[T, H, D]` by the angles whose cosines and sines are `[T, D]` (the half-split form of
+/// the checkpoints).
 pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     let halves = x.f_chunk(2, -1)?;
     let [low, high] = halves.as_slice() else { return Ok(x.shallow_clone()) };
@@ -68,17 +71,17 @@ pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     Ok((x.f_mul(&cos.f_unsqueeze(1)?)?).f_add(&turned.f_mul(&sin.f_unsqueeze(1)?)?)?)
 }
 
-/// How attention looks at scores.
+/// Scale and window of attention scores.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scores {
-    /// A query sees this many keys at most, its own included.
+    /// Maximum number of keys per query, including its own.
     pub window: Option<usize>,
     /// `D^-0.5` if `None`.
     pub scale: Option<f64>,
 }
 
-/// True where a query at position `last` (any shape) may look at each of the keys 0, 1, … `context`: shape of `last`, then
-/// `[context]`.
+/// Mask of the keys 0, 1, … `context` that queries at positions `last` (any shape) attend to: shape
+/// of `last`, then `[context]`.
 pub(super) fn visible(last: &Tensor, context: i64, window: Option<usize>) -> Result<Tensor> {
     let keys = Tensor::f_arange(context, (Kind::Int64, last.device()))?;
     let last = last.f_unsqueeze(-1)?;
@@ -87,10 +90,11 @@ pub(super) fn visible(last: &Tensor, context: i64, window: Option<usize>) -> Res
     Ok(visible.f_logical_and(&keys.f_gt_tensor(&last.f_sub_scalar(window as i64)?)?)?)
 }
 
-/// Causal attention within each row. q `[T, H, D]`, k and v `[T, Hkv, D]`, rows of `lengths` end to end; gives `[T, H, D]`.
+/// Causal attention within each row. q `[T, H, D]`, k and v `[T, Hkv, D]`, packed rows of
+/// `lengths`; returns `[T, H, D]`.
 ///
-/// Rows of similar length are padded to the longest of them inside attention only; the padding comes after the row, so
-/// the causal mask hides it.
+/// Rows of similar length are padded to the longest of them inside attention only; the padding
+/// comes after the row, so the causal mask hides it.
 pub(super) fn attend_rows(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64], scores: Scores) -> Result<Tensor> {
     let (device, shape) = (q.device(), q.size());
     let mut starts = Vec::with_capacity(lengths.len());
@@ -101,7 +105,7 @@ pub(super) fn attend_rows(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64], s
     }
     let mut order: Vec<usize> = (0..lengths.len()).filter(|&row| lengths[row] > 0).collect();
     order.sort_by_key(|&row| std::cmp::Reverse(lengths[row]));
-    // Where every token of the packed batch is found in the padded outputs, laid end to end.
+    // Index of each token of the packed batch in the concatenated padded outputs.
     let mut place = vec![0; total as usize];
     let (mut outputs, mut offset) = (Vec::new(), 0);
     let mut rest = order.as_slice();
@@ -126,7 +130,7 @@ pub(super) fn attend_rows(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64], s
             Ok(x.f_view([count as i64, longest, x.size()[1], x.size()[2]])?.f_transpose(1, 2)?)
         };
         let (k, v) = (repeat(&pad(k)?, shape[1])?, repeat(&pad(v)?, shape[1])?);
-        // The mask of a window that is never full is the causal one.
+        // A window of at least the length is the causal mask.
         let mask = match scores.window.filter(|&window| (window as i64) < longest) {
             Some(_) => Some(visible(&Tensor::f_arange(longest, (Kind::Int64, device))?, longest, scores.window)?),
             None => None,
@@ -142,7 +146,8 @@ pub(super) fn attend_rows(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64], s
     Ok(Tensor::f_cat(&outputs, 0)?.f_index_select(0, &place)?)
 }
 
-/// Attention of q `[B, H, L, D]` over cached k and v `[B, Hkv, C, D]`; `visible` [B, 1, L, C] is true where a query may look.
+/// Attention of q `[B, H, L, D]` over cached k and v `[B, Hkv, C, D]`; `visible` [B, 1, L, C] is
+/// the mask.
 pub(super) fn attend_cache(
     q: &Tensor,
     k: &Tensor,
@@ -155,7 +160,7 @@ pub(super) fn attend_cache(
     Ok(Tensor::f_scaled_dot_product_attention(q, &k, &v, visible, 0.0, false, scores.scale, false)?)
 }
 
-/// Gives every query head its own copy of its key or value head: `[B, Hkv, L, D]` to `[B, H, L, D]`.
+/// Repeats key or value heads for each query head: `[B, Hkv, L, D]` to `[B, H, L, D]`.
 fn repeat(x: &Tensor, heads: i64) -> Result<Tensor> {
     let own = x.size()[1];
     if own == heads { Ok(x.shallow_clone()) } else { Ok(x.f_repeat_interleave_self_int(heads / own, 1, None)?) }

@@ -1,7 +1,8 @@
-//! The experts that tokens go to: chosen by the router, recorded while a policy samples, or given by such a record
-//! (routing replay, arXiv:2510.11370).
+//! Expert routing: by the router, recorded during sampling, or replayed from a record (routing
+//! replay, arXiv:2510.11370).
 //!
-//! In a record a token has the experts of every sparse layer in turn, of each layer the likeliest first.
+//! A record has the experts of each token for all sparse layers in order, most likely first in each
+//! layer.
 
 use std::cell::RefCell;
 
@@ -10,18 +11,19 @@ use tch::{Kind, Tensor};
 use super::{KvCache, Model};
 use crate::error::{self, Error, Result};
 
-/// What is done about the router's choice in a layer.
+/// Use of the router's choice in a layer.
 pub(super) enum Routes<'a> {
-    /// It counts.
+    /// The router's choice is used.
     Free,
-    /// It counts, and is recorded: `[T, chosen]` of each sparse layer.
+    /// The router's choice is used and recorded: `[T, chosen]` per sparse layer.
     Recorded(&'a RefCell<Vec<Tensor>>),
-    /// `[T, chosen]`: the experts that count in its place; -1 where it does.
+    /// `[T, chosen]`: given experts; -1 uses the router's choice.
     Given(Tensor),
 }
 
 impl Routes<'_> {
-    /// The experts of tokens `[T, chosen]` with their shares, from the shares of all experts `[T, experts]`.
+    /// The experts of tokens `[T, chosen]` with their shares, from the shares of all experts `[T,
+    /// experts]`.
     pub(super) fn choose(&self, all: &Tensor, chosen: usize) -> Result<(Tensor, Tensor)> {
         let (shares, ids) = all.f_topk(chosen as i64, -1, true, true)?;
         match self {
@@ -37,7 +39,7 @@ impl Routes<'_> {
 }
 
 impl Model {
-    /// Experts that a record has of a token: sparse layers times experts that each of them chooses. 0 for a dense model.
+    /// Experts per token in a record: sparse layers times experts per token. 0 for a dense model.
     pub fn routing_width(&self) -> usize {
         let sparse = (0..self.config.num_hidden_layers).filter(|&index| self.config.layer(index).sparse).count();
         self.config.experts.map_or(0, |experts| sparse * experts.chosen)
@@ -49,11 +51,11 @@ impl Model {
         if found == own {
             return Ok(());
         }
-        let message = format!("the record of a token's routing has {found} experts, and the model chooses {own}");
+        let message = format!("the routing record has {found} experts per token, the model chooses {own}");
         Err(Error::new(error::Kind::Model, message).hint("the record is of another model"))
     }
 
-    /// What a record says of a layer.
+    /// The recorded experts of a layer.
     pub(super) fn given_routes(&self, routing: Option<&Tensor>, index: usize) -> Result<Routes<'static>> {
         let experts = self.config.experts.filter(|_| self.config.layer(index).sparse);
         let (Some(routing), Some(experts)) = (routing, experts) else { return Ok(Routes::Free) };
@@ -63,7 +65,7 @@ impl Model {
 }
 
 impl KvCache {
-    /// From now on steps record the experts of their tokens.
+    /// Enables recording of the experts of tokens in steps.
     pub fn record_routing(&mut self) {
         self.routes = Some(RefCell::default());
     }
@@ -72,11 +74,11 @@ impl KvCache {
         self.routes.as_ref().map_or(Routes::Free, Routes::Recorded)
     }
 
-    /// Takes the record of the last step: of each token of its spans, in order, the experts of every sparse layer. Empty
-    /// where nothing is recorded.
+    /// Takes the record of the last step: for each token of its spans, in order, the experts of all
+    /// sparse layers. Empty without recording.
     ///
     /// # Errors
-    /// `Kind::Model` for an expert whose number a record can't hold.
+    /// `Kind::Model` for an expert index above 65535.
     pub fn take_routing(&mut self) -> Result<Vec<u16>> {
         let layers = self.routes.as_mut().map(|routes| std::mem::take(routes.get_mut())).unwrap_or_default();
         if layers.is_empty() {

@@ -1,4 +1,5 @@
-//! Generation in plain libtorch operations: spans of sequences over the cache, every family, device and type.
+//! Generation in plain libtorch operations: spans of sequences over the cache, every family, device
+//! and type.
 
 use tch::{Device, Kind, Tensor};
 
@@ -9,7 +10,7 @@ use crate::error::Result;
 use crate::native;
 
 impl Model {
-    /// [`step`](Self::step) in plain libtorch operations, the spans checked and the room made.
+    /// [`step`](Self::step) in plain libtorch operations, after validation and growth of the cache.
     pub(super) fn step_plain(
         &self,
         cache: &mut KvCache,
@@ -76,15 +77,15 @@ impl Model {
         Ok(Some(arithmetic.linear(&hidden, &self.parameters.lm_head, None)?.f_to_kind(Kind::Float)?))
     }
 
-    /// In f32 on the CPU what is sampled must not depend on which sequences happen to be computed together: equal seeds
-    /// would give different samples.
+    /// In f32 on the CPU, results must not depend on the batch, so that equal seeds give equal
+    /// samples.
     fn generation_arithmetic(&self) -> Arithmetic {
         let rowwise = self.kind == Kind::Float && self.device == Device::Cpu && native::has_cpu_kernels();
         if rowwise { Arithmetic::Rowwise } else { Arithmetic::Libtorch }
     }
 
-    /// The angles at `positions` `[T]`, taken from tables of fixed size: libtorch's cosine of a number differs in the
-    /// last bit with its place in a tensor.
+    /// Angles at `positions` `[T]`, from tables of fixed size: the last bit of libtorch's cosine
+    /// depends on the index within the tensor.
     fn tabulated_angles(&self, positions: &Tensor, rows: &[(i64, i64)]) -> Result<Angles> {
         const TABLE: i64 = 256;
         let longest = rows.iter().map(|(_, length)| *length).max().unwrap_or(0);
@@ -106,16 +107,16 @@ impl Model {
     }
 }
 
-/// Spans of one length, attended together.
+/// Spans of equal length, for batched attention.
 struct SpanGroup {
     length: i64,
-    /// Longest context among them, the new tokens included.
+    /// Longest context, including the new tokens.
     context: i64,
     /// `[spans]`
     slots: Tensor,
-    /// [spans * length] places in the packed batch.
+    /// [spans * length] indices into the packed batch.
     tokens: Tensor,
-    /// [spans, 1, length, context], for every window that some layer has.
+    /// [spans, 1, length, context] masks, for each window of the layers.
     visible: Vec<(Option<usize>, Tensor)>,
 }
 

@@ -1,5 +1,6 @@
-//! Variable-length attention: sequences laid end to end, without padding (flash attention, arXiv:2205.14135,
-//! arXiv:2307.08691). On the GPU it is libtorch's kernel; on the CPU plain operations compute the same, for tests.
+//! Variable-length attention over packed sequences without padding (flash attention,
+//! arXiv:2205.14135, arXiv:2307.08691): libtorch's kernel on the GPU; plain operations on the CPU,
+//! for tests.
 
 use tch::{Device, Kind, Tensor};
 
@@ -8,25 +9,25 @@ use super::plain::{self, Scores};
 use crate::error::Result;
 use crate::native;
 
-/// The widest head of flash attention; widths are multiples of 8.
+/// Largest head size of flash attention; sizes are multiples of 8.
 const WIDEST: usize = 256;
 
-/// Where the queries and keys of B sequences lie, and how many: the queries of a sequence stand at its last keys.
+/// Offsets of the queries and keys of B sequences. The queries of a sequence are at its last keys.
 #[derive(Debug)]
 pub(super) struct Varlen {
-    /// [B + 1] i32: where the queries of each begin; their number in all at the end.
+    /// [B + 1] i32: offset of each sequence's queries; the last entry is the total.
     pub first_query: Tensor,
-    /// [B + 1] i32: where its keys begin.
+    /// [B + 1] i32: offset of each sequence's keys.
     pub first_key: Tensor,
-    /// `[B]` i32: how many keys it has; up to the next beginning if `None`.
+    /// `[B]` i32: number of keys; up to the next offset if `None`.
     pub keys: Option<Tensor>,
-    /// Of any sequence.
+    /// Maximum over the sequences.
     pub most_queries: i64,
     pub most_keys: i64,
 }
 
 impl Varlen {
-    /// Whether flash attention takes heads of this width, type and device.
+    /// Whether flash attention supports this head size, type and device.
     pub(super) fn fits(device: Device, kind: Kind, head_dim: usize) -> bool {
         device.is_cuda()
             && matches!(kind, Kind::BFloat16 | Kind::Half)
@@ -34,7 +35,7 @@ impl Varlen {
             && head_dim <= WIDEST
     }
 
-    /// Rows of so many tokens, each its own keys.
+    /// Rows of these lengths, with their own keys.
     pub(super) fn rows(lengths: &[i64], device: Device) -> Result<Self> {
         let first = numbers(&begins(lengths.iter().copied()), device)?;
         let most = lengths.iter().copied().max().unwrap_or(0);
@@ -42,7 +43,7 @@ impl Varlen {
         Ok(Self { first_key: first.shallow_clone(), first_query: first, keys: None, most_queries, most_keys })
     }
 
-    /// Spans over a cache of slots of `capacity` tokens, laid end to end.
+    /// Spans over a contiguous cache with slots of `capacity` tokens.
     pub(super) fn spans(items: &[Span<'_>], capacity: usize, device: Device) -> Result<Self> {
         let held = |span: &Span<'_>| span.start + span.ids.len();
         let mut first_key: Vec<i32> = items.iter().map(|span| (span.slot * capacity) as i32).collect();
@@ -60,14 +61,14 @@ impl Varlen {
     /// Causal attention. q `[T, H, D]`, k and v `[N, Hkv, D]`; gives `[T, H, D]`.
     pub(super) fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Result<Tensor> {
         if !q.device().is_cuda() {
-            return self.by_hand(q, k, v, scores);
+            return self.attend_plain(q, k, v, scores);
         }
         let (begins, most) = ([&self.first_query, &self.first_key], [self.most_queries, self.most_keys]);
         native::flash([q, k, v], begins, self.keys.as_ref(), most, scores.scale, scores.window)
     }
 
-    /// What the kernel computes, sequence by sequence.
-    fn by_hand(&self, q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Result<Tensor> {
+    /// Reference implementation of the kernel, sequence by sequence.
+    fn attend_plain(&self, q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Result<Tensor> {
         let list = |x: &Tensor| -> Result<Vec<i64>> { Ok(Vec::<i64>::try_from(x.f_to_kind(Kind::Int64)?)?) };
         let (queries, first_key) = (list(&self.first_query)?, list(&self.first_key)?);
         let counts = match &self.keys {
@@ -90,7 +91,7 @@ impl Varlen {
     }
 }
 
-/// Where each begins, and where the last ends.
+/// Start offset of each sequence, and the end of the last.
 fn begins(lengths: impl Iterator<Item = i64>) -> Vec<i32> {
     let mut all = vec![0];
     let mut end = 0;

@@ -1,4 +1,5 @@
-//! Checkpoints in safetensors: one file, or shards with an index. Handles names, shapes and files only.
+//! Checkpoints in safetensors: one file, or shards with an index. This module handles names, shapes
+//! and files only.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -14,10 +15,11 @@ use crate::error::{Error, Kind, Result, readable};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Fills every parameter from the files of a checkpoint, converting to the parameter's type and device.
+/// Fills every parameter from the files of a checkpoint, converting to the parameter's type and
+/// device.
 ///
-/// `ignored` says which names in the checkpoint may stay unread. Errors are `Kind::Model` and name the file and
-/// every missing, unexpected or misshapen tensor.
+/// Names in the checkpoint that match `ignored` can be unused. Errors are `Kind::Model` and name
+/// the file and every missing, unexpected or misshapen tensor.
 pub(super) fn read(files: &[PathBuf], parameters: &[(String, Tensor)], ignored: impl Fn(&str) -> bool) -> Result<()> {
     let problems = read_files(files, parameters, ignored)?;
     if problems.is_empty() {
@@ -31,11 +33,11 @@ pub(super) fn read(files: &[PathBuf], parameters: &[(String, Tensor)], ignored: 
     })
 }
 
-/// Most bytes of a JSON file beside the weights. The index of the largest public models takes 15 MB.
-const MOST_JSON: u64 = 64 << 20;
+/// Maximum size of a JSON file of a model, bytes. The index of the largest public models has 15 MB.
+const MAX_JSON: u64 = 64 << 20;
 
-/// Reads a JSON file whole; `what` it is, for the message. A file that is no file of its own, or one that no model has the
-/// size of, is refused before it is read.
+/// Reads a JSON file; `what` describes it in errors. Refuses special files and files above
+/// [`MAX_JSON`] before reading.
 pub(super) fn read_json(path: &Path, what: &str) -> Result<serde_json::Value> {
     let failed = |error: &std::io::Error| Error::io(Kind::Model, &format!("read {what}"), path, error);
     let bad = |why: String| Error::new(Kind::Model, format!("{what} {why}")).at_path(path);
@@ -43,14 +45,14 @@ pub(super) fn read_json(path: &Path, what: &str) -> Result<serde_json::Value> {
     if !found.is_file() {
         return Err(bad("is not a file".to_owned()));
     }
-    if found.len() > MOST_JSON {
-        return Err(bad(format!("has {} bytes; no model's has more than {MOST_JSON}", found.len())));
+    if found.len() > MAX_JSON {
+        return Err(bad(format!("has {} bytes; no model's has more than {MAX_JSON}", found.len())));
     }
     let bytes = std::fs::read(path).map_err(|error| failed(&error))?;
     serde_json::from_slice(&bytes).map_err(|error| bad(format!("is not JSON: {error}")))
 }
 
-/// Numbers in all tensors of the files: what a model may ask for.
+/// Number of weights in all tensors of the files.
 pub(super) fn numbers(files: &[PathBuf]) -> Result<u128> {
     let mut all = 0;
     for path in files {
@@ -63,8 +65,8 @@ pub(super) fn numbers(files: &[PathBuf]) -> Result<u128> {
     Ok(all)
 }
 
-/// The type that the model in `dir` is stored in: `f32`, `bf16`, `f16` or `f64`, by the first tensor; `None` where there are
-/// no weights, or those of another type.
+/// Type of the weights in `dir`, by the first tensor: `f32`, `bf16`, `f16` or `f64`; `None` without
+/// weights or for another type.
 pub fn stored_dtype(dir: &Path) -> Option<&'static str> {
     let first = files(dir).ok()?.into_iter().next()?;
     let dtype = with_tensors(&first, |tensors| Ok(tensors.iter().next().map(|(_, view)| view.dtype()))).ok()??;
@@ -77,12 +79,12 @@ pub fn stored_dtype(dir: &Path) -> Option<&'static str> {
     }
 }
 
-/// The names of the tensors in a file.
+/// Names of the tensors in a file.
 pub(super) fn names(path: &Path) -> Result<BTreeSet<String>> {
     with_tensors(path, |tensors| Ok(tensors.names().into_iter().map(ToString::to_string).collect()))
 }
 
-/// Whether two tensors of the files are different; false where one of them is not there.
+/// Whether two tensors of the files differ; false if one of them is missing.
 pub(super) fn differ(files: &[PathBuf], one: &str, other: &str) -> Result<bool> {
     let mut found = Vec::new();
     for path in files {
@@ -98,18 +100,18 @@ pub(super) fn differ(files: &[PathBuf], one: &str, other: &str) -> Result<bool> 
     Ok(matches!(found.as_slice(), [one, other] if one != other))
 }
 
-/// Maps a file and hands its tensors on.
+/// Maps a file and passes its tensors to `f`.
 fn with_tensors<T>(path: &Path, f: impl FnOnce(&SafeTensors<'_>) -> Result<T>) -> Result<T> {
     let file = readable(path).and_then(|()| File::open(path));
     let file = file.map_err(|error| Error::io(Kind::Model, "open the weights", path, &error))?;
-    // SAFETY: the map is read only while this call runs; a file cut short by another process in this moment would end
-    // the program, as it would for every reader of mapped checkpoints.
+    // SAFETY: the map is read only during this call. Truncation by another process in this time
+    // would end the program, as for every reader of mapped checkpoints.
     let map = unsafe { memmap2::Mmap::map(&file) }
         .map_err(|error| Error::io(Kind::Model, "read the weights", path, &error))?;
     f(&SafeTensors::deserialize(&map).map_err(|error| damaged(path, &error))?)
 }
 
-/// Fills every parameter from the files, and says which tensors are missing, unexpected or misshapen.
+/// Fills every parameter from the files; returns the missing, unexpected or misshapen tensors.
 pub(super) fn read_files(
     files: &[PathBuf],
     parameters: &[(String, Tensor)],
@@ -144,8 +146,8 @@ pub(super) fn read_files(
     Ok(problems.join("; "))
 }
 
-/// Writes the tensors to `dir`: one file, or where that would be larger than `most` bytes, shards of at most that (but of
-/// one tensor at least) and their index. Files of an earlier save that are not part of this one are removed at the end.
+/// Writes the tensors to `dir`: one file, or shards of at most `most` bytes (at least one tensor
+/// each) with an index. Other weight files of earlier saves are removed at the end.
 pub(super) fn write(dir: &Path, parameters: &[(String, Tensor)], most: u64) -> Result<()> {
     let mut shards: Vec<(u64, &[(String, Tensor)])> = Vec::new();
     let mut start = 0;
@@ -183,7 +185,7 @@ fn bytes(tensor: &Tensor) -> u64 {
     (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64
 }
 
-/// Removes weights and an index that a reader might take for those just written.
+/// Removes weights and indices that a reader could use instead of those just written.
 fn remove_others(dir: &Path, kept: &[String]) -> std::io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
@@ -196,7 +198,7 @@ fn remove_others(dir: &Path, kept: &[String]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Writes a text under a temporary name until complete.
+/// Writes a text file atomically.
 pub(super) fn write_text(path: &Path, text: &str) -> Result<()> {
     let part = path.with_added_extension("part");
     std::fs::write(&part, text)
@@ -204,10 +206,10 @@ pub(super) fn write_text(path: &Path, text: &str) -> Result<()> {
         .map_err(|error| Error::io(Kind::Store, "write", path, &error))
 }
 
-/// Writes the tensors to one safetensors file, under a temporary name until complete.
+/// Writes the tensors to one safetensors file, atomically.
 ///
 /// # Errors
-/// `Kind::Store` with the path and the system's reason.
+/// `Kind::Store` with the path.
 pub fn write_file(path: &Path, parameters: &[(String, Tensor)]) -> Result<()> {
     let views = parameters
         .iter()
@@ -215,7 +217,7 @@ pub fn write_file(path: &Path, parameters: &[(String, Tensor)]) -> Result<()> {
         .collect::<Result<Vec<_>>>()?;
     let part = path.with_added_extension("part");
     let failed = |error: &std::io::Error| Error::io(Kind::Store, "write the tensors", path, error);
-    // What transformers looks for before it reads the file.
+    // transformers requires this metadata.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     safetensors::serialize_to_file(views, Some(metadata), &part).map_err(|error| match error {
         safetensors::SafeTensorError::IoError(error) => failed(&error),
@@ -224,13 +226,13 @@ pub fn write_file(path: &Path, parameters: &[(String, Tensor)]) -> Result<()> {
     publish(&part, path).map_err(|error| failed(&error))
 }
 
-/// Makes `part` durable and gives it its name.
+/// Syncs `part` and renames it to `path`.
 fn publish(part: &Path, path: &Path) -> std::io::Result<()> {
     File::open(part)?.sync_all()?;
     std::fs::rename(part, path)
 }
 
-/// The checkpoint's files: the single one, or every shard the index names.
+/// Weight files of a checkpoint: the single file, or all shards of the index.
 pub(super) fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     let single = dir.join(SINGLE);
     if single.exists() {
@@ -247,7 +249,7 @@ pub(super) fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     let map = index["weight_map"].as_object().ok_or_else(|| bad("has no `weight_map`".to_owned()))?;
     let mut names = BTreeSet::new();
     for (tensor, file) in map {
-        // A name in this directory, no longer than file systems take.
+        // A file name in this directory, of at most 255 bytes.
         let name = file
             .as_str()
             .filter(|name| name.len() < 256 && Path::new(name).file_name().is_some_and(|last| last == *name));
@@ -266,7 +268,7 @@ fn damaged(path: &Path, error: &safetensors::SafeTensorError) -> Error {
         .hint("fetch or copy the file again")
 }
 
-/// What a file says, no longer than a message can bear.
+/// Truncates a value of a file for a message.
 pub(super) fn clipped(text: &str) -> String {
     match text.char_indices().nth(100) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -274,7 +276,7 @@ pub(super) fn clipped(text: &str) -> String {
     }
 }
 
-/// At most eight names, and how many more.
+/// At most eight names, and the number of further ones.
 fn shortened(mut names: Vec<String>) -> String {
     names.sort();
     let more = names.len().saturating_sub(8);
@@ -303,7 +305,7 @@ fn copy(name: &str, view: &TensorView<'_>, parameter: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// A parameter on its way to the file.
+/// A parameter to be written.
 struct Held {
     tensor: Tensor,
     dtype: Dtype,

@@ -1,4 +1,4 @@
-//! A script with what can be had of its model without fetching anything: for what works without one.
+//! A loaded script with a tokenizer that is available offline, for commands that need no model.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,19 +10,20 @@ use crate::telemetry::Reporter;
 use crate::text::Renderer;
 use crate::train::{self, Fetching, MODEL_NANO};
 
-/// A script at work.
+/// A script with its worker and tokenizer.
 pub struct Loaded {
     pub script: Script,
     pub worker: Worker,
     pub renderer: Arc<Renderer>,
-    /// Longest prompt plus reply, tokens; 0: as the settings say.
+    /// Maximum length of prompt plus response, tokens; 0: as in the settings.
     pub max_context: usize,
-    /// The embedded model's tokenizer stands in for the script's, which is not on this machine.
+    /// Whether the embedded model's tokenizer replaces the script's, which is not on this machine.
     pub stands_in: bool,
 }
 
 impl Loaded {
-    /// A script with its own tokenizer if that is on this machine, else with the embedded model's.
+    /// Loads a script with its own tokenizer if that is on this machine, else with the embedded
+    /// model's.
     pub fn new(script: Script, reporter: &Reporter) -> Result<Self> {
         let model = &script.settings.policy.model;
         let own = train::model_at_hand(model).filter(|dir| dir.join("tokenizer.json").is_file());
@@ -32,7 +33,7 @@ impl Loaded {
         };
         let mut style = script.style()?;
         if stands_in {
-            // Its template is not the one that they are for.
+            // These variables are for the template of the script's model.
             style.template_kwargs.clear();
         }
         let renderer = Arc::new(Renderer::load_styled(&dir, &style)?);
@@ -40,21 +41,21 @@ impl Loaded {
         Self::with(script, renderer, max_context, stands_in)
     }
 
-    /// A script with a tokenizer that is there.
+    /// Creates a script's worker with the given tokenizer.
     pub fn with(script: Script, renderer: Arc<Renderer>, max_context: usize, stands_in: bool) -> Result<Self> {
         let worker = Worker::new(&script, Some(Arc::clone(&renderer)))?;
         Ok(Self { script, worker, renderer, max_context, stands_in })
     }
 }
 
-/// What training with the model would take for the longest prompt plus reply.
+/// Maximum length of prompt plus response in training with the model of `dir`.
 fn context_of(dir: &Path, settings: &Settings) -> usize {
     let config = std::fs::read(dir.join("config.json")).ok();
     let config: Option<serde_json::Value> = config.and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let limit = config.and_then(|config| config["max_position_embeddings"].as_u64()).unwrap_or(0) as usize;
     match (settings.policy.max_context, limit) {
         (0, limit) => limit,
-        (own, 0) => own,
-        (own, limit) => own.min(limit),
+        (setting, 0) => setting,
+        (setting, limit) => setting.min(limit),
     }
 }

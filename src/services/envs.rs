@@ -1,4 +1,4 @@
-//! `env.*`: scripts and their trajectories for programs, on a thread of their own, where they wait beside each other.
+//! `env.*`: scripts and their trajectories for programs, as concurrent tasks of one thread.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::script::{Record, Script, Split, section_over, trajectory_table};
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
 
-/// What the thread is asked. `policy` replies in `env.run`.
+/// A call for the script thread. `policy` generates the responses of `env.run`.
 pub(super) struct Job {
     pub(super) function: String,
     pub(super) arguments: Json,
@@ -31,8 +31,7 @@ pub(super) struct Job {
 /// Starts the thread; it ends when the sender is dropped.
 pub(super) fn start(reporter: Reporter) -> Result<mpsc::UnboundedSender<Job>> {
     let (sender, mut jobs) = mpsc::unbounded_channel::<Job>();
-    let failed =
-        |error: std::io::Error| Error::new(Kind::Internal, format!("can't start the thread of scripts: {error}"));
+    let failed = |error: std::io::Error| Error::new(Kind::Internal, format!("can't start the script thread: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let body = move || {
         let local = tokio::task::LocalSet::new();
@@ -42,7 +41,7 @@ pub(super) fn start(reporter: Reporter) -> Result<mpsc::UnboundedSender<Job>> {
                 let envs = Rc::clone(&envs);
                 tokio::task::spawn_local(async move {
                     let Job { function, arguments, policy, reply } = job;
-                    // Nobody waits for the answer to a closing.
+                    // The caller of a close may not wait for the result.
                     let _ = reply.send(envs.call(&function, &arguments, policy).await);
                 });
             }
@@ -66,17 +65,17 @@ impl Default for Envs {
     }
 }
 
-/// A trajectory that a program holds.
+/// A trajectory that is open in a program.
 struct Slot {
     loaded: Rc<Loaded>,
-    /// `None` while it is being worked on.
+    /// `None` while a call uses it.
     attempt: Option<Attempt>,
 }
 
 #[derive(Deserialize)]
 struct Open {
     path: PathBuf,
-    /// Of the program, for paths that are not in the current directory.
+    /// Directory of the program, for paths that are not in the current directory.
     beside: PathBuf,
     #[serde(default)]
     overrides: Vec<String>,
@@ -85,17 +84,17 @@ struct Open {
     model: Option<PathBuf>,
 }
 
-/// Which row, or which task.
+/// A row of a dataset, or a task.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default)]
-struct Which {
+struct RowOrTask {
     split: Option<String>,
     row: u64,
     task: Option<Json>,
     seed: Option<Seed>,
 }
 
-impl Which {
+impl RowOrTask {
     fn split(&self) -> Split {
         if self.split.as_deref() == Some("eval") { Split::Eval } else { Split::Train }
     }
@@ -125,7 +124,7 @@ struct Reply {
     calls: Vec<ToolCall>,
     #[serde(default = "stop")]
     finish_reason: FinishReason,
-    /// The exact ids, where a model sampled them.
+    /// The exact ids, if a model sampled them.
     #[serde(default)]
     token_ids: Option<Vec<u32>>,
     #[serde(default)]
@@ -136,11 +135,11 @@ fn stop() -> FinishReason {
     FinishReason::Stop
 }
 
-/// Trajectories by a model: the rows, how often each, and where they branch.
+/// A rollout with a model: rows, samples per row, and the branching step.
 #[derive(Deserialize)]
 struct Run {
     script: u64,
-    tasks: Vec<Which>,
+    tasks: Vec<RowOrTask>,
     samples: u32,
     #[serde(default)]
     sampling: serde_json::Map<String, Json>,
@@ -162,15 +161,15 @@ impl Envs {
             "env.close" => Ok(json!(self.scripts.borrow_mut().remove(&id(arguments, "script")?).is_some())),
             "env.drop" => Ok(json!(self.attempts.borrow_mut().remove(&id(arguments, "attempt")?).is_some())),
             "env.rows" => {
-                let (loaded, which) = (self.script(arguments)?, read::<Which>(arguments)?);
+                let (loaded, which) = (self.script(arguments)?, read::<RowOrTask>(arguments)?);
                 Ok(json!(loaded.worker.rows(which.split())?.unwrap_or(0)))
             }
             "env.row" => {
-                let (loaded, which) = (self.script(arguments)?, read::<Which>(arguments)?);
+                let (loaded, which) = (self.script(arguments)?, read::<RowOrTask>(arguments)?);
                 loaded.worker.row(which.split(), which.row)
             }
             "env.reset" => {
-                let (loaded, which) = (self.script(arguments)?, read::<Which>(arguments)?);
+                let (loaded, which) = (self.script(arguments)?, read::<RowOrTask>(arguments)?);
                 let (task, spec) = (which.task(&loaded)?, which.spec(&loaded));
                 let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
                 let begun = Attempt::begin(stage, spec, task, &Record::live()).await;
@@ -196,10 +195,10 @@ impl Envs {
             }
             None => Loaded::new(script, &self.reporter)?,
         };
-        let told = json!({ "path": path, "tools": loaded.worker.tools(), "format": loaded.renderer.format().name() });
+        let about = json!({ "path": path, "tools": loaded.worker.tools(), "format": loaded.renderer.format().name() });
         let handle = self.number();
         self.scripts.borrow_mut().insert(handle, Rc::new(loaded));
-        Ok(json!({ "script": handle, "about": told }))
+        Ok(json!({ "script": handle, "about": about }))
     }
 
     fn number(&self) -> u64 {
@@ -217,17 +216,18 @@ impl Envs {
         handle
     }
 
-    /// Works on a trajectory, which nobody else does meanwhile.
+    /// Runs a function on a trajectory with exclusive access.
     async fn with_attempt(&self, function: &str, arguments: &Json) -> Result<Json> {
         let handle = id(arguments, "attempt")?;
         let (loaded, mut attempt) = {
             let mut attempts = self.attempts.borrow_mut();
-            let slot = attempts.get_mut(&handle).ok_or_else(|| Error::new(Kind::Internal, "the trajectory is gone"))?;
-            let busy = || Error::new(Kind::Script, "the trajectory is at work already");
+            let slot =
+                attempts.get_mut(&handle).ok_or_else(|| Error::new(Kind::Internal, "the trajectory is closed"))?;
+            let busy = || Error::new(Kind::Script, "another call is using the trajectory");
             (Rc::clone(&slot.loaded), slot.attempt.take().ok_or_else(busy)?)
         };
-        let told = self.work(function, arguments, &loaded, &mut attempt).await;
-        if let Err(Stop::Failed(failure)) = &told
+        let result = self.work(function, arguments, &loaded, &mut attempt).await;
+        if let Err(Stop::Failed(failure)) = &result
             && function != "env.reward"
         {
             attempt.fail(&loaded.worker, failure);
@@ -235,7 +235,7 @@ impl Envs {
         if let Some(slot) = self.attempts.borrow_mut().get_mut(&handle) {
             slot.attempt = Some(attempt);
         }
-        told.map(|told| with_log(&loaded, &told)).map_err(error)
+        result.map(|result| with_log(&loaded, &result)).map_err(error)
     }
 
     async fn work(
@@ -288,11 +288,11 @@ impl Envs {
                 }
                 Ok(shown(&last.into_trajectory(), None))
             }
-            other => Err(Error::new(Kind::Internal, format!("no service is called `{other}`")).into()),
+            other => Err(Error::new(Kind::Internal, format!("unknown service `{other}`")).into()),
         }
     }
 
-    /// Trajectories by a model, all at the same time.
+    /// Runs trajectories with a model, concurrently.
     async fn run(&self, run: Run, policy: &EngineClient) -> Result<Json> {
         let loaded = {
             let scripts = self.scripts.borrow();
@@ -318,7 +318,7 @@ impl Envs {
     }
 }
 
-/// One trajectory, or its continuations from a step on.
+/// Runs one trajectory, or its continuations from a step on.
 async fn one(
     loaded: &Loaded,
     policy: &dyn Policy,
@@ -376,7 +376,7 @@ fn is_over(attempt: &Attempt) -> Stop {
     Error::new(Kind::Script, format!("the trajectory is over: {status}{limit}")).into()
 }
 
-/// What a step came to.
+/// The result of the last step.
 fn stepped(attempt: &Attempt) -> Json {
     let status = attempt.over().map(crate::mdp::Status::name);
     match attempt.trajectory().steps.last() {
@@ -388,7 +388,7 @@ fn stepped(attempt: &Attempt) -> Json {
     }
 }
 
-/// A trajectory with its token ids; `branch` is the number of the continuation.
+/// A trajectory with its token ids as JSON; `branch` is the index of the continuation.
 fn shown(trajectory: &Trajectory, branch: Option<u32>) -> Json {
     let mut shown = trajectory_table(trajectory, true, false);
     if branch.is_some() {
@@ -397,11 +397,11 @@ fn shown(trajectory: &Trajectory, branch: Option<u32>) -> Json {
     shown
 }
 
-/// What the script logged meanwhile goes along.
-fn with_log(loaded: &Loaded, told: &Json) -> Json {
+/// Adds the lines that the script logged during the call.
+fn with_log(loaded: &Loaded, result: &Json) -> Json {
     let log: Vec<Json> =
         loaded.worker.take_log().into_iter().map(|line| json!({ "place": line.place, "text": line.text })).collect();
-    json!({ "told": told, "log": log })
+    json!({ "result": result, "log": log })
 }
 
 fn with_stop(renderer: &Renderer, sampling: &Sampling) -> Arc<Sampling> {
@@ -422,7 +422,7 @@ fn error(stop: Stop) -> Error {
 }
 
 fn id(arguments: &Json, name: &str) -> Result<u64> {
-    arguments[name].as_u64().ok_or_else(|| Error::new(Kind::Internal, format!("`{name}` is no handle")))
+    arguments[name].as_u64().ok_or_else(|| Error::new(Kind::Internal, format!("`{name}` is not a handle")))
 }
 
 fn read<T: DeserializeOwned>(value: &Json) -> Result<T> {

@@ -1,8 +1,8 @@
-//! Models and environments for programs: the thread that owns the tensors and the thread that runs scripts, asked in plain
-//! data ([`Services`]).
+//! Models and environments for programs: calls with plain data ([`Services`]) to the thread that
+//! owns the tensors and to the thread that runs scripts.
 //!
-//! The thread starts with the first question, so that a program without a model starts at once. Questions are
-//! answered in turn; replies that a model is asked for at the same time (`r1.join`) are written together.
+//! Threads start with the first call, so that a program without a model starts fast. Calls are
+//! processed in order; concurrent generate calls of one model (`r1.join`) are batched.
 
 mod at_hand;
 mod envs;
@@ -27,49 +27,50 @@ pub use at_hand::Loaded;
 use models::Models;
 use training::Trainings;
 
-/// What the thread is asked.
-struct Question {
+/// A call for the tensor thread.
+struct Call {
     function: String,
     arguments: Json,
     reply: oneshot::Sender<Result<Json>>,
-    /// Where trajectories ask the model for their replies, in `model.serve`.
+    /// Requests of trajectories, for `model.serve`.
     queue: Option<Queue>,
 }
 
-/// Models on a thread of their own; dropped, it ends.
+/// Models on a separate thread, which ends when this value is dropped.
 pub struct TensorThread {
     reporter: Reporter,
-    questions: Mutex<Option<mpsc::Sender<Question>>>,
+    calls: Mutex<Option<mpsc::Sender<Call>>>,
     envs: Mutex<Option<UnboundedSender<envs::Job>>>,
 }
 
 impl TensorThread {
-    /// A thread that tells `reporter` about fetches from the hub.
+    /// Creates the services; `reporter` shows downloads from the Hub.
     pub fn new(reporter: Reporter) -> Self {
-        Self { reporter, questions: Mutex::new(None), envs: Mutex::new(None) }
+        Self { reporter, calls: Mutex::new(None), envs: Mutex::new(None) }
     }
 
-    fn send(&self, question: Question) -> Result<()> {
-        let mut questions = self.questions.lock().unwrap_or_else(PoisonError::into_inner);
-        if questions.is_none() {
+    fn send(&self, call: Call) -> Result<()> {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        if calls.is_none() {
             let (sender, receiver) = mpsc::channel();
             let reporter = self.reporter.clone();
             std::thread::Builder::new()
                 .name("r1-tensors".to_owned())
                 .spawn(move || answer(&receiver, reporter))
                 .map_err(|error| Error::new(Kind::Internal, format!("can't start the tensor thread: {error}")))?;
-            *questions = Some(sender);
+            *calls = Some(sender);
         }
-        let gone = || Error::new(Kind::Internal, "the tensor thread has stopped");
-        questions.as_ref().ok_or_else(gone)?.send(question).map_err(|_| gone())
+        let stopped = || Error::new(Kind::Internal, "the tensor thread has stopped");
+        calls.as_ref().ok_or_else(stopped)?.send(call).map_err(|_| stopped())
     }
 }
 
 impl TensorThread {
-    /// Asks the tensor thread. Sent now, not when somebody waits: closing a model is asked without waiting.
-    fn ask(&self, function: &str, arguments: Json, queue: Option<Queue>) -> BoxFuture<'static, Result<Json>> {
+    /// Calls the tensor thread. The call is sent immediately, not when the future is polled,
+    /// because the close of a model is not awaited.
+    fn call_tensors(&self, function: &str, arguments: Json, queue: Option<Queue>) -> BoxFuture<'static, Result<Json>> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.send(Question { function: function.to_owned(), arguments, reply, queue });
+        let sent = self.send(Call { function: function.to_owned(), arguments, reply, queue });
         async move {
             sent?;
             answer.await.map_err(|_| Error::new(Kind::Internal, "the tensor thread has stopped"))?
@@ -77,27 +78,27 @@ impl TensorThread {
         .boxed()
     }
 
-    /// Asks the thread of scripts, which starts with the first question.
-    fn ask_env(
+    /// Calls the script thread, which starts with the first call.
+    fn call_scripts(
         &self,
         function: &str,
         arguments: Json,
         policy: Option<EngineClient>,
     ) -> BoxFuture<'static, Result<Json>> {
         let (reply, answer) = oneshot::channel();
-        let gone = || Error::new(Kind::Internal, "the thread of scripts has stopped");
+        let stopped = || Error::new(Kind::Internal, "the script thread has stopped");
         let sent = || {
             let mut envs = self.envs.lock().unwrap_or_else(PoisonError::into_inner);
             if envs.is_none() {
                 *envs = Some(envs::start(self.reporter.clone())?);
             }
             let job = envs::Job { function: function.to_owned(), arguments, policy, reply };
-            envs.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())
+            envs.as_ref().ok_or_else(stopped)?.send(job).map_err(|_| stopped())
         };
         let sent = sent();
         async move {
             sent?;
-            answer.await.map_err(|_| gone())?
+            answer.await.map_err(|_| stopped())?
         }
         .boxed()
     }
@@ -106,10 +107,10 @@ impl TensorThread {
 impl Services for TensorThread {
     fn call(&self, function: &str, arguments: Json) -> BoxFuture<'static, Result<Json>> {
         if function == "env.run" {
-            // The model answers on its thread what the trajectories ask on theirs.
+            // The tensor thread serves the requests of the trajectories on the script thread.
             let (client, queue) = engine::channel();
-            let served = self.ask("model.serve", arguments.clone(), Some(queue));
-            let run = self.ask_env(function, arguments, Some(client));
+            let served = self.call_tensors("model.serve", arguments.clone(), Some(queue));
+            let run = self.call_scripts(function, arguments, Some(client));
             return async move {
                 let run = run.await;
                 served.await?;
@@ -118,49 +119,48 @@ impl Services for TensorThread {
             .boxed();
         }
         if function.starts_with("env.") {
-            return self.ask_env(function, arguments, None);
+            return self.call_scripts(function, arguments, None);
         }
-        self.ask(function, arguments, None)
+        self.call_tensors(function, arguments, None)
     }
 }
 
 const GENERATE: &str = "model.generate";
 
-/// How long a model waits for others that want a reply too: functions of `r1.join` ask one right after the other.
-const OTHERS: Duration = Duration::from_millis(1);
+/// Time that a generate call waits for further ones: functions of `r1.join` call in quick
+/// succession.
+const BATCH_WINDOW: Duration = Duration::from_millis(1);
 
-/// The questions that follow for a reply of the same model. The first that is another one is put off.
-fn together(first: Question, questions: &mpsc::Receiver<Question>, put_off: &mut VecDeque<Question>) -> Vec<Question> {
+/// Collects the following generate calls of the same model. The first other call is deferred.
+fn collect_batch(first: Call, calls: &mpsc::Receiver<Call>, deferred: &mut VecDeque<Call>) -> Vec<Call> {
     let mut batch = vec![first];
-    while batch.len() < models::TOGETHER {
-        let Some(next) = put_off.pop_front().or_else(|| questions.recv_timeout(OTHERS).ok()) else { break };
+    while batch.len() < models::MAX_BATCH {
+        let Some(next) = deferred.pop_front().or_else(|| calls.recv_timeout(BATCH_WINDOW).ok()) else { break };
         if next.function == GENERATE && next.arguments["model"] == batch[0].arguments["model"] {
             batch.push(next);
         } else {
-            put_off.push_front(next);
+            deferred.push_front(next);
             break;
         }
     }
     batch
 }
 
-fn answer(questions: &mpsc::Receiver<Question>, reporter: Reporter) {
+fn answer(calls: &mpsc::Receiver<Call>, reporter: Reporter) {
     let mut models = Models::new(reporter);
     let mut trainings = Trainings::default();
-    let mut put_off = VecDeque::new();
-    while let Some(question) = put_off.pop_front().or_else(|| questions.recv().ok()) {
-        if question.function == GENERATE {
-            let (asked, replies): (Vec<Json>, Vec<_>) = together(question, questions, &mut put_off)
-                .into_iter()
-                .map(|question| (question.arguments, question.reply))
-                .unzip();
-            for (reply, answer) in replies.into_iter().zip(models.generate(&asked)) {
+    let mut deferred = VecDeque::new();
+    while let Some(call) = deferred.pop_front().or_else(|| calls.recv().ok()) {
+        if call.function == GENERATE {
+            let (arguments, replies): (Vec<Json>, Vec<_>) =
+                collect_batch(call, calls, &mut deferred).into_iter().map(|call| (call.arguments, call.reply)).unzip();
+            for (reply, answer) in replies.into_iter().zip(models.generate(&arguments)) {
                 let _ = reply.send(answer);
             }
             continue;
         }
-        let Question { function, arguments, reply, queue } = question;
-        // Nobody waits for the answer to a closing.
+        let Call { function, arguments, reply, queue } = call;
+        // The caller of a close may not wait for the result.
         let answer = if function.starts_with("rl.") {
             rl::call(&function, &arguments)
         } else if function.starts_with("training.") {
@@ -182,27 +182,27 @@ mod tests {
 
     use super::*;
 
-    fn question(function: &str, model: u64) -> Question {
+    fn call(function: &str, model: u64) -> Call {
         let (reply, _) = oneshot::channel();
-        Question { function: function.to_owned(), arguments: json!({ "model": model }), reply, queue: None }
+        Call { function: function.to_owned(), arguments: json!({ "model": model }), reply, queue: None }
     }
 
     #[test]
-    fn replies_of_one_model_are_asked_for_together() {
-        let (sender, questions) = mpsc::channel();
+    fn concurrent_generate_calls_of_one_model_are_batched() {
+        let (sender, calls) = mpsc::channel();
         for (function, model) in [(GENERATE, 1), (GENERATE, 1), (GENERATE, 2), ("model.close", 1), (GENERATE, 1)] {
-            sender.send(question(function, model)).unwrap();
+            sender.send(call(function, model)).unwrap();
         }
-        let mut put_off = VecDeque::new();
+        let mut deferred = VecDeque::new();
         let mut batches = Vec::new();
-        while let Some(next) = put_off.pop_front().or_else(|| questions.try_recv().ok()) {
+        while let Some(next) = deferred.pop_front().or_else(|| calls.try_recv().ok()) {
             if next.function == GENERATE {
-                batches.push((GENERATE, together(next, &questions, &mut put_off).len()));
+                batches.push((GENERATE, collect_batch(next, &calls, &mut deferred).len()));
             } else {
                 batches.push(("close", 1));
             }
         }
-        // In the order of the questions: a model is not used after it was closed.
+        // The order of the calls is kept: a model is not used after its close.
         assert_eq!(batches, [(GENERATE, 2), (GENERATE, 1), ("close", 1), (GENERATE, 1)]);
     }
 }

@@ -1,4 +1,5 @@
-//! `model.*`: opening, scoring, sampling; `text.dir`: where a model's tokenizer and template are.
+//! `model.*`: loading, scoring, sampling; `text.dir`: the directory of a model's tokenizer and
+//! template.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,16 +20,16 @@ use crate::text::{AUTO, FormatChoice, Renderer, Style};
 use crate::train::Fetching;
 use crate::{store, train};
 
-/// Positions whose logits exist at once.
+/// Number of positions whose logits are in memory at once.
 const CHUNK: usize = 256;
-/// Replies that a model writes at the same time.
-pub(super) const TOGETHER: usize = 16;
-/// Most numbers that `logits` gives back.
-const MOST_LOGITS: usize = 1 << 22;
+/// Maximum number of responses that a model generates at the same time.
+pub(super) const MAX_BATCH: usize = 16;
+/// Maximum number of values returned by `logits`.
+const MAX_LOGITS: usize = 1 << 22;
 
 /// The open models.
 pub(super) struct Models {
-    /// Told about fetches.
+    /// Shows downloads.
     reporter: Reporter,
     open: BTreeMap<u64, Opened>,
     next: u64,
@@ -36,9 +37,9 @@ pub(super) struct Models {
 
 struct Opened {
     model: Rc<Model>,
-    /// A directory without a tokenizer is used by ids.
+    /// `None` for a directory without a tokenizer, which takes token ids only.
     renderer: Option<Arc<Renderer>>,
-    /// The directory of its text files.
+    /// Directory of the tokenizer and the template.
     dir: PathBuf,
     engine: Engine,
     sampling: Sampling,
@@ -46,7 +47,7 @@ struct Opened {
     requests: u64,
 }
 
-/// The rest are the fields of `policy` in a recipe.
+/// Options of `model.open`. Other fields are those of `policy` in a recipe.
 #[derive(Deserialize)]
 struct OpenOptions {
     #[serde(default)]
@@ -55,10 +56,11 @@ struct OpenOptions {
     policy: Map<String, Json>,
 }
 
-/// What `generate` takes besides the fields of [`Sampling`], which go over the model's own.
+/// Options of `generate` in addition to the fields of [`Sampling`], which override the model's
+/// defaults.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Asked {
+struct GenerateOptions {
     stop_ids: Vec<u32>,
     ignore_eos: bool,
     seed: Seed,
@@ -95,28 +97,28 @@ impl Models {
             "model.logprobs" => opened.logprobs(&read::<Vec<u32>>(&arguments["ids"])?, &read(&arguments["options"])?),
             "model.score" => opened.score(arguments),
             "model.logits" => opened.logits(&read::<Vec<u32>>(&arguments["ids"])?),
-            other => Err(Error::new(Kind::Internal, format!("no service is called `{other}`"))),
+            other => Err(Error::new(Kind::Internal, format!("unknown service `{other}`"))),
         }
     }
 
-    /// Has a model write several replies at the same time. The answers are in the order of the questions, which are all for
-    /// the model of the first.
-    pub(super) fn generate(&mut self, asked: &[Json]) -> Vec<Result<Json>> {
-        let handle = asked.first().and_then(|first| first["model"].as_u64());
+    /// Generates a batch of responses, in the order of `calls`, which are all for the model of the
+    /// first.
+    pub(super) fn generate(&mut self, calls: &[Json]) -> Vec<Result<Json>> {
+        let handle = calls.first().and_then(|first| first["model"].as_u64());
         match handle.and_then(|handle| self.open.get_mut(&handle)) {
-            Some(opened) => opened.generate(asked),
-            None => asked.iter().map(|_| Err(Error::new(Kind::Internal, "the model is not open"))).collect(),
+            Some(opened) => opened.generate(calls),
+            None => calls.iter().map(|_| Err(Error::new(Kind::Internal, "the model is not open"))).collect(),
         }
     }
 
-    /// Answers what trajectories ask until the last of them is over.
+    /// Serves the requests of trajectories until the last one is complete.
     pub(super) fn serve(&mut self, arguments: &Json, queue: Queue) -> Result<Json> {
         let opened = arguments["model"].as_u64().and_then(|handle| self.open.get_mut(&handle));
         let opened = opened.ok_or_else(|| Error::new(Kind::Internal, "the model is not open"))?;
         opened.engine.serve(queue).map(|_| Json::Null)
     }
 
-    /// The directory of a tokenizer and a template: a run's newest checkpoint, or what a name stands for.
+    /// Directory of a tokenizer and a template: a run's newest checkpoint, or the model of a name.
     fn text_dir(&self, arguments: &Json) -> Result<Json> {
         let name: String = read(&arguments["name"])?;
         let path = Path::new(&name);
@@ -141,7 +143,7 @@ impl Models {
             Some(renderer) => renderer.tokenizer().token_bytes(),
             None => vec![Vec::new(); model.config.vocab_size],
         };
-        let sizes = EngineOptions::sized(&model.config, model.cache_options(), TOGETHER, policy.max_context);
+        let sizes = EngineOptions::sized(&model.config, model.cache_options(), MAX_BATCH, policy.max_context);
         let engine = Engine::new(Rc::clone(&model), Arc::new(TokenBytes::new(bytes)), sizes)?;
         let eos = match &renderer {
             Some(renderer) => renderer.stop_ids(),
@@ -193,15 +195,15 @@ impl Opened {
         self.model.forward(&Packed::from_rows(&[ids], self.model.device()))
     }
 
-    /// Of each id behind the first: its log-probability, and the likeliest ids at its place.
-    fn logprobs(&self, ids: &[u32], asked: &Scoring) -> Result<Json> {
-        let temperature = asked.temperature.unwrap_or(1.0);
+    /// For each id after the first: its log-probability, and the most likely ids at its position.
+    fn logprobs(&self, ids: &[u32], options: &Scoring) -> Result<Json> {
+        let temperature = options.temperature.unwrap_or(1.0);
         if !(temperature > 0.0 && temperature.is_finite()) {
             return Err(Error::new(Kind::Script, format!("`temperature` must be more than 0, got {temperature}")));
         }
-        if asked.top > self.model.config.vocab_size {
+        if options.top > self.model.config.vocab_size {
             let vocab = self.model.config.vocab_size;
-            return Err(Error::new(Kind::Script, format!("`top` is {} and the vocabulary has {vocab}", asked.top)));
+            return Err(Error::new(Kind::Script, format!("`top` is {} and the vocabulary has {vocab}", options.top)));
         }
         self.check(ids)?;
         if ids.len() < 2 {
@@ -216,14 +218,14 @@ impl Opened {
         let (logprobs, _) = self.model.logprobs(&before, &targets, temperature, CHUNK)?;
         let logprobs = numbers(&logprobs)?;
         let mut top = Vec::new();
-        if asked.top > 0 {
+        if options.top > 0 {
             for start in (0..count).step_by(CHUNK) {
                 let piece = before.f_narrow(0, start, (count - start).min(CHUNK as i64))?;
                 let logits = self.model.logits(&piece)?.f_to_kind(Type::Float)?.f_div_scalar(temperature)?;
                 let (values, places) =
-                    logits.f_log_softmax(-1, Type::Float)?.f_topk(asked.top as i64, -1, true, true)?;
+                    logits.f_log_softmax(-1, Type::Float)?.f_topk(options.top as i64, -1, true, true)?;
                 let places: Vec<i64> = places.f_view(-1)?.f_to_device(tch::Device::Cpu)?.try_into()?;
-                for (values, ids) in numbers(&values)?.chunks(asked.top).zip(places.chunks(asked.top)) {
+                for (values, ids) in numbers(&values)?.chunks(options.top).zip(places.chunks(options.top)) {
                     let row = ids.iter().zip(values).map(|(id, logprob)| json!({ "id": id, "logprob": logprob }));
                     top.push(Json::Array(row.collect()));
                 }
@@ -232,17 +234,17 @@ impl Opened {
         Ok(json!({ "logprobs": logprobs, "top": top }))
     }
 
-    /// The log-probabilities of a text behind a prompt.
+    /// Log-probabilities of a text after a prompt.
     fn score(&self, arguments: &Json) -> Result<Json> {
         let mut ids = self.prompt(&arguments["prompt"], &[])?;
         let from = ids.len();
         match &self.renderer {
             Some(renderer) => ids.extend(renderer.tokenizer().encode(arguments["text"].as_str().unwrap_or_default())?),
-            None => return Err(Error::new(Kind::Script, "the model has no tokenizer.json, so it scores no text")),
+            None => return Err(Error::new(Kind::Script, "the model has no tokenizer.json, so it cannot score text")),
         }
         let most = self.model.config.longest_context();
         if ids.len() > most {
-            let message = format!("prompt and text have {} tokens and the context holds {most}", ids.len());
+            let message = format!("prompt and text have {} tokens, more than the context of {most}", ids.len());
             return Err(Error::new(Kind::Env, message));
         }
         let temperature = arguments["temperature"].as_f64().unwrap_or(1.0);
@@ -250,11 +252,11 @@ impl Opened {
         Ok(json!({ "logprobs": scored.into_iter().map(f64::from).collect::<Vec<_>>() }))
     }
 
-    /// A list of V numbers for every id.
+    /// A list of V logits for each id.
     fn logits(&self, ids: &[u32]) -> Result<Json> {
         let vocab = self.model.config.vocab_size;
-        if ids.len() * vocab > MOST_LOGITS {
-            let message = format!("{} ids times {vocab} logits are more than {MOST_LOGITS} numbers", ids.len());
+        if ids.len() * vocab > MAX_LOGITS {
+            let message = format!("{} ids times {vocab} logits are more than {MAX_LOGITS} numbers", ids.len());
             return Err(Error::new(Kind::Script, message).hint("use :logprobs(ids, { top = k }), or fewer ids"));
         }
         if ids.is_empty() {
@@ -265,13 +267,13 @@ impl Opened {
         Ok(Json::Array(all.chunks(vocab).map(|row| json!(row)).collect()))
     }
 
-    /// Samples replies to ids, text or messages, all at the same time.
-    fn generate(&mut self, asked: &[Json]) -> Vec<Result<Json>> {
+    /// Generates responses to ids, text or messages as one batch.
+    fn generate(&mut self, calls: &[Json]) -> Vec<Result<Json>> {
         let (client, queue) = engine::channel();
-        let submitted: Vec<Result<_>> = asked
+        let submitted: Vec<Result<_>> = calls
             .iter()
-            .map(|asked| {
-                let request = self.request(&asked["prompt"], &asked["sampling"])?;
+            .map(|call| {
+                let request = self.request(&call["prompt"], &call["sampling"])?;
                 Ok((Arc::clone(&request.stop_ids), client.submit(request)))
             })
             .collect();
@@ -281,33 +283,33 @@ impl Opened {
         let all = submitted.into_iter().map(|submitted| {
             let (stop_ids, reply) = submitted?;
             let reply = reply.blocking_recv().map_err(|_| served.as_ref().err().cloned().unwrap_or_else(gone))??;
-            Ok(self.told(&reply, &stop_ids))
+            Ok(self.completion_json(&reply, &stop_ids))
         });
         all.collect()
     }
 
-    fn request(&mut self, prompt: &Json, asked: &Json) -> Result<Request> {
-        let fields = asked.as_object().cloned().unwrap_or_default();
+    fn request(&mut self, prompt: &Json, options: &Json) -> Result<Request> {
+        let fields = options.as_object().cloned().unwrap_or_default();
         let own = |name: &String| ["stop_ids", "ignore_eos", "seed", "tools"].contains(&name.as_str());
-        let (asked, sampling): (Map<_, _>, Map<_, _>) = fields.into_iter().partition(|(name, _)| own(name));
-        let asked: Asked = section("sampling", &Json::Object(asked))?;
+        let (options, sampling): (Map<_, _>, Map<_, _>) = fields.into_iter().partition(|(name, _)| own(name));
+        let options: GenerateOptions = section("sampling", &Json::Object(options))?;
         let sampling = section_over("sampling", &Json::Object(sampling), &self.sampling)?;
-        let prompt_ids = self.prompt(prompt, &asked.tools)?;
+        let prompt_ids = self.prompt(prompt, &options.tools)?;
         self.check(&prompt_ids)?;
-        self.check(&asked.stop_ids)?;
-        let mut stop_ids = if asked.ignore_eos { Vec::new() } else { self.eos.to_vec() };
-        stop_ids.extend(asked.stop_ids);
+        self.check(&options.stop_ids)?;
+        let mut stop_ids = if options.ignore_eos { Vec::new() } else { self.eos.to_vec() };
+        stop_ids.extend(options.stop_ids);
         self.requests += 1;
         Ok(Request {
             prompt_ids,
             sampling: Arc::new(sampling),
             stop_ids: Arc::new(stop_ids),
-            seed: StreamSeed { seed: asked.seed.0, trajectory: 0, step: 0 },
+            seed: StreamSeed { seed: options.seed.0, trajectory: 0, step: 0 },
             conversation: self.requests,
         })
     }
 
-    fn told(&self, reply: &Completion, stop_ids: &[u32]) -> Json {
+    fn completion_json(&self, reply: &Completion, stop_ids: &[u32]) -> Json {
         let own = match reply.token_ids.split_last() {
             Some((last, own)) if stop_ids.contains(last) => own,
             _ => &reply.token_ids,
@@ -345,12 +347,12 @@ impl Opened {
     }
 }
 
-/// The numbers of a tensor, as f32 holds them.
+/// Values of a tensor as f32.
 fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
     let flat = tensor.f_to_kind(Type::Float)?.f_contiguous()?.f_view(-1)?.f_to_device(tch::Device::Cpu)?;
     let values: Vec<f32> = flat.try_into()?;
     if values.iter().any(|value| value.is_nan()) {
-        return Err(Error::new(Kind::Numeric, "the model gives NaN").hint("are its weights damaged?"));
+        return Err(Error::new(Kind::Numeric, "the model returned NaN").hint("are its weights damaged?"));
     }
     Ok(values.into_iter().map(f64::from).collect())
 }
@@ -362,22 +364,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replies_that_are_written_together_are_those_written_alone() {
+    fn batched_generate_equals_separate_generate() {
         let mut models = Models::new(Reporter::silent());
         let nano = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/r1-nano");
         let model = models.call("model.open", &json!({ "model": nano, "options": {} })).unwrap();
-        let asked: Vec<Json> = (0..6)
+        let options: Vec<Json> = (0..6)
             .map(|seed| {
                 let sampling = json!({ "seed": seed, "temperature": 1, "max_new_tokens": 12 });
                 json!({ "model": model, "prompt": format!("What is {seed} + 3?"), "sampling": sampling })
             })
             .collect();
         let alone: Vec<Json> =
-            asked.iter().map(|one| models.generate(std::slice::from_ref(one)).remove(0).unwrap()).collect();
-        let mut mixed = asked.clone();
+            options.iter().map(|one| models.generate(std::slice::from_ref(one)).remove(0).unwrap()).collect();
+        let mut mixed = options.clone();
         mixed.insert(2, json!({ "model": model, "prompt": 5, "sampling": {} }));
         let mut together = models.generate(&mixed);
-        // One that is wrong fails alone.
+        // An invalid call fails alone.
         assert!(together.remove(2).is_err());
         assert_eq!(together.into_iter().map(Result::unwrap).collect::<Vec<_>>(), alone);
         let opened = models.open.values().next().unwrap();

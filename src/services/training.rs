@@ -1,4 +1,4 @@
-//! `training.*`: runs whose loops programs write, on the thread that owns the tensors.
+//! `training.*`: runs with a training loop in Lua, on the thread that owns the tensors.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,10 +24,10 @@ pub(super) struct Trainings {
 #[serde(deny_unknown_fields)]
 struct Open {
     path: PathBuf,
-    /// The settings of a recipe that stands in the program at `path`, as JSON.
+    /// Settings of a recipe defined in the program at `path`, as JSON.
     #[serde(default)]
     recipe: Option<String>,
-    /// Of the program, for paths that are not in the current directory.
+    /// Directory of the program, for paths that are not in the current directory.
     beside: PathBuf,
     #[serde(default)]
     overrides: Vec<String>,
@@ -57,7 +57,7 @@ impl Trainings {
                 no_reload: true,
                 ..RunOptions::default()
             };
-            // The program itself says what there is to say; warnings are the host's.
+            // Output is up to the program; only warnings are printed here.
             let run = Manual::open(&options, Reporter::new(true, false, false))?;
             let about = run.about();
             self.next += 1;
@@ -70,36 +70,35 @@ impl Trainings {
             return Ok(Json::Null);
         }
         let run = self.open.get_mut(&handle).ok_or_else(|| Error::new(Kind::Internal, "the training is not open"))?;
-        let told =
+        let result =
             answer(run, function, arguments).map_err(|error| match (error.subject.as_deref(), &error.place) {
-                // The place is to be the program's line.
+                // The place of the error is the line of the program, which the caller adds.
                 (Some(Subject::Trajectories { .. } | Subject::Example { .. }), Some(place)) => {
                     Error { message: format!("{place}: {}", error.message), place: None, ..error }
                 }
                 _ => error,
             })?;
-        Ok(json!({ "told": told, "about": run.about() }))
+        Ok(json!({ "result": result, "about": run.about() }))
     }
 }
 
-/// Refuses a recipe of a program that is another one when the file is loaded again, as script workers do.
+/// Refuses a recipe that differs when script workers load the program again.
 fn same(script: &Path, recipe: &str) -> Result<()> {
-    let (here, hint) = (script.display(), "put the recipe into a file of its own, and give its path");
+    let (here, hint) = (script.display(), "put the recipe into a separate file and pass its path");
     if !script.is_file() {
-        let message = "r1.training: a recipe as a table is for programs that are files: script workers load them again";
+        let message = "r1.training: a recipe as a table requires a program file, which script workers load again";
         return Err(Error::new(Kind::Usage, message).hint(hint));
     }
     let loaded = Script::load(script, &[]).map_err(|error| Error {
-        message: format!("the file is loaded again, up to r1.training, by each script worker: {}", error.message),
+        message: format!("each script worker loads the file again, up to r1.training: {}", error.message),
         ..error
     })?;
     if serde_json::from_str::<Json>(recipe).ok().as_ref() == Some(loaded.recipe_settings()) {
         return Ok(());
     }
-    let message =
-        format!("r1.training: {here} gives another recipe when it is loaded again, as each script worker does");
+    let message = format!("r1.training: {here} returns another recipe when a script worker loads it again");
     Err(Error::new(Kind::Script, message)
-        .hint("one recipe a file, which depends on no argument; what varies goes to the option `settings`"))
+        .hint("use one recipe per file that does not depend on arguments; pass what varies in the option `settings`"))
 }
 
 fn answer(run: &mut Manual, function: &str, arguments: &Json) -> Result<Json> {
@@ -133,11 +132,11 @@ fn answer(run: &mut Manual, function: &str, arguments: &Json) -> Result<Json> {
         }
         "training.next_step" => Json::Object(run.next_step()?),
         "training.save" => json!(run.save(arguments["out"].as_str().map(Path::new))?),
-        other => return Err(Error::new(Kind::Internal, format!("no service is called `{other}`"))),
+        other => return Err(Error::new(Kind::Internal, format!("unknown service `{other}`"))),
     })
 }
 
-/// Arguments as they are typed here; an empty Lua table is a list and an object.
+/// Deserialises arguments; an empty Lua table can be a list or an object.
 fn read<T: DeserializeOwned>(value: &Json) -> Result<T> {
     let value = integral(value);
     let other = match &value {
@@ -151,7 +150,7 @@ fn read<T: DeserializeOwned>(value: &Json) -> Result<T> {
         .map_err(|error| Error::new(Kind::Script, error.to_string()))
 }
 
-/// Whole numbers as integers.
+/// Converts whole numbers to integers.
 fn integral(value: &Json) -> Json {
     match value {
         Json::Number(number) => match number.as_f64() {

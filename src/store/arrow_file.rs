@@ -1,4 +1,4 @@
-//! Files in Arrow's IPC format, as files or as streams: what Python's `datasets` keeps and writes with `save_to_disk`.
+//! Arrow IPC files and streams, as Python's `datasets` writes them with `save_to_disk`.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
@@ -11,10 +11,10 @@ use serde_json::{Map, Value as Json};
 use super::table::fields;
 use crate::error::{Error, Kind, Result};
 
-/// How a file begins that is no stream.
+/// Magic bytes of the file format; streams have none.
 const MAGIC: &[u8] = b"ARROW1";
 
-/// An Arrow file, held in memory.
+/// An Arrow file, in memory.
 #[derive(Debug)]
 pub struct ArrowFile {
     path: PathBuf,
@@ -26,12 +26,12 @@ impl ArrowFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`Kind::Data`] for a file that is not there, not in this format, or damaged.
+    /// [`Kind::Data`] for a file that is missing, damaged, or not in this format.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |error: std::io::Error| Error::io(Kind::Data, "read the dataset", path, &error);
         let damaged = |error: arrow_schema::ArrowError| {
             let message = format!("the dataset is not an Arrow file: {error}");
-            Error::new(Kind::Data, message).at_path(path).hint("is it whole?")
+            Error::new(Kind::Data, message).at_path(path).hint("the file may be incomplete")
         };
         let mut file = File::open(path).map_err(failed)?;
         let mut start = Vec::new();
@@ -51,10 +51,10 @@ impl ArrowFile {
         self.rows
     }
 
-    /// One row, counted from 0; values as [`Table::row`](super::Table::row) gives them.
+    /// Row `index`, counted from 0, with values as in [`Table::row`](super::Table::row).
     ///
     /// # Errors
-    /// [`Kind::Data`] for a column of a type that JSON has no form for.
+    /// [`Kind::Data`] for a column type without a JSON form.
     pub fn row(&self, index: u64) -> Result<Map<String, Json>> {
         let mut within = usize::try_from(index).unwrap_or(usize::MAX);
         for batch in &self.batches {
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_and_streams_are_read() {
+    fn arrow_files_and_streams_are_read() {
         let schema = Arc::new(Schema::new(vec![
             Field::new("problem", DataType::Utf8, true),
             Field::new("n", DataType::Int64, false),

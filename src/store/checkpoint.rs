@@ -1,8 +1,10 @@
-//! Checkpoints: a model directory in Hugging Face layout, and what resuming the run needs in its folder `trainer_state/`.
+//! Checkpoints: a model directory in Hugging Face layout, with the state for resuming in its folder
+//! `trainer_state/`.
 //!
-//! Nothing but the model's own files lies at the top level, because vLLM and SGLang load every `*.safetensors` file that
-//! they find there. A checkpoint is written under a temporary name and renamed when every byte is on the disk, so one that can be
-//! seen is complete. `checkpoints/latest` names the newest for people; finding one trusts the directories.
+//! The top level has only the model's files, because vLLM and SGLang load every `*.safetensors`
+//! file there. A checkpoint is written under a temporary name, synced and renamed, so a visible
+//! checkpoint is complete. `checkpoints/latest` has the name of the newest one for people; the code
+//! lists the directories instead.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,56 +15,57 @@ use super::files::{self, failed};
 use super::{RunDir, manifest};
 use crate::error::{Error, Kind, Result};
 
-/// The folder of a checkpoint that holds everything but the model: the optimiser's state, averages of weights, the
-/// critic, and `state.json`.
+/// Folder of a checkpoint with everything but the model: optimiser state, weight averages, critic
+/// and `state.json`.
 pub(super) const TRAINER_STATE: &str = "trainer_state";
 
-/// Where a checkpoint keeps what resuming needs. Checkpoints of the first versions of r1 kept it at the top level, and
-/// are still read.
+/// Folder with the state for resuming. The first versions of r1 stored it at the top level; such
+/// checkpoints are still read.
 pub fn trainer_state(checkpoint: &Path) -> PathBuf {
     let folder = checkpoint.join(TRAINER_STATE);
     if folder.is_dir() { folder } else { checkpoint.to_owned() }
 }
 
-/// Where a run stands: `state.json` of a checkpoint. Every random stream is counter-based and rooted in the seed,
-/// so the counters here are all the generator state there is.
+/// Progress of a run: `state.json` of a checkpoint. Random streams are counter-based and derived
+/// from the seed, so these counters are the whole generator state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
-    /// Training steps done.
+    /// Completed training steps.
     pub step: u64,
-    /// Task rows handed out so far, over all epochs; the next row drawn is this one.
+    /// Number of task rows drawn so far, over all epochs; the index of the next row.
     pub data_position: u64,
-    /// Root of every random stream.
+    /// Seed of every random stream.
     pub seed: u64,
-    /// Optimiser steps done.
+    /// Completed optimiser steps.
     pub optimizer_step: u64,
-    /// Times the weights have changed since the run began.
+    /// Number of weight updates since the start of the run.
     pub policy_version: u64,
-    /// The KL coefficient, where it adapts.
+    /// The adaptive KL coefficient.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kl_coef: Option<f64>,
-    /// The running deviation of returns, where rewards are divided by it: discount, count, mean and variance.
+    /// Running statistics of returns for `trainer.shaping.running`: discount, count, mean and
+    /// variance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub returns: Option<[f64; 4]>,
-    /// The lowest held-out loss of supervised training.
+    /// The lowest evaluation loss of supervised fine-tuning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<Best>,
 }
 
-/// The lowest held-out loss so far.
+/// The lowest evaluation loss so far.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Best {
-    /// The step after which it was measured.
+    /// Step of the evaluation.
     pub step: u64,
-    /// Nats a token.
+    /// Nats per token.
     pub loss: f64,
     /// Evaluations since then.
     pub worse: u64,
 }
 
-/// The folder of a run directory with the model of the lowest held-out loss.
+/// Folder of a run directory with the model of the lowest evaluation loss.
 pub const BEST: &str = "best";
 
 impl State {
@@ -84,12 +87,14 @@ impl State {
 }
 
 impl RunDir {
-    /// Makes `checkpoints/step-STEP`: `fill(model, own)` writes the model into the temporary directory `model`, and the
-    /// rest into `own`, its folder `trainer_state`. The directory is synced and renamed; then all but the newest `keep`
-    /// checkpoints are removed (0 keeps all). Returns where it is.
+    /// Creates `checkpoints/step-STEP`: `fill(model, state)` writes the model into the temporary
+    /// directory `model`, and the rest into `state`, its folder `trainer_state`. The directory is
+    /// synced and renamed; then all but the newest `keep` checkpoints are removed (0 keeps all).
+    /// Returns its path.
     ///
     /// # Errors
-    /// Those of `fill`, and [`Kind::Store`]. Nothing is left behind then, and earlier checkpoints stay.
+    /// Those of `fill`, and [`Kind::Store`]. Incomplete files are then removed, and earlier
+    /// checkpoints stay.
     pub fn checkpoint(&self, step: u64, keep: usize, fill: impl FnOnce(&Path, &Path) -> Result<()>) -> Result<PathBuf> {
         let root = self.checkpoints();
         let name = format!("step-{step:06}");
@@ -112,14 +117,14 @@ impl RunDir {
 }
 
 impl RunDir {
-    /// Replaces the folder [`BEST`] of the run by a model that `fill` writes. Returns where it is.
+    /// Replaces the folder [`BEST`] of the run with a model that `fill` writes. Returns its path.
     pub fn best(&self, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
         publish(self.path(), BEST, fill)
     }
 }
 
-/// Makes the directory `root/name`: `fill` writes into a temporary one, which is synced and renamed, so the directory is
-/// complete or not there.
+/// Creates the directory `root/name`: `fill` writes into a temporary directory, which is synced and
+/// renamed, so that the directory is complete or absent.
 fn publish(root: &Path, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let path = root.join(name);
     let unfinished = files::unfinished(name, 0o777, |builder| builder.tempdir_in(root))
@@ -129,7 +134,8 @@ fn publish(root: &Path, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> R
     files::sync_tree(unfinished.path())?;
     let rename = |from: &Path, to: &Path| fs::rename(from, to).map_err(|e| failed("rename to", to, &e));
     if path.exists() {
-        // Written again after a resume: the old one steps aside first, since a rename can't replace it.
+        // After a resume the directory may exist: it is moved away first, because a rename can't
+        // replace it.
         let aside = root.join(format!(".{name}-old{}", files::UNFINISHED));
         if aside.exists() {
             files::remove(&aside)?;
@@ -140,19 +146,19 @@ fn publish(root: &Path, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> R
     } else {
         rename(unfinished.path(), &path)?;
     }
-    // It has moved, so there is nothing left to remove.
+    // The directory was renamed, so the guard must not remove it.
     let _ = unfinished.keep();
     files::sync_dir(root)?;
     Ok(path)
 }
 
-/// The newest checkpoint of a run and its step; `None` when there is none yet.
+/// Newest checkpoint of a run and its step; `None` if there is none.
 pub fn latest_checkpoint(run: &Path) -> Result<Option<(u64, PathBuf)>> {
     Ok(complete(run)?.pop())
 }
 
-/// The model directory that a person means by `path`: a run's newest checkpoint, what `checkpoints/latest` names,
-/// or `path` itself.
+/// Resolves `path` to a model directory: the newest checkpoint of a run, the checkpoint named in
+/// `checkpoints/latest`, or `path` itself.
 pub fn find_model(path: &Path) -> Result<PathBuf> {
     let root = path.join("checkpoints");
     if root.is_dir() {
@@ -168,7 +174,7 @@ pub fn find_model(path: &Path) -> Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// Every complete checkpoint of a run with its step, oldest first.
+/// Complete checkpoints of a run with their steps, oldest first.
 fn complete(run: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let mut found: Vec<(u64, PathBuf)> = files::list(&run.join("checkpoints"))?
         .into_iter()
@@ -193,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_are_kept_and_found() {
+    fn newest_checkpoints_are_kept_and_found() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
         assert_eq!(latest_checkpoint(run.path()).unwrap(), None);
@@ -211,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn one_written_again_replaces_the_old() {
+    fn checkpoint_of_the_same_step_is_replaced() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
         write(&run, 5, 0);
@@ -221,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_written_one_is_never_seen() {
+    fn incomplete_checkpoint_is_never_visible() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
         write(&run, 1, 0);
@@ -238,9 +244,9 @@ mod tests {
         assert_eq!(fs::read_to_string(run.checkpoints().join("latest")).unwrap(), "step-000001\n");
     }
 
-    /// Checkpoints of the first versions had everything in one directory.
+    /// Checkpoints of the first versions have all files in one directory.
     #[test]
-    fn the_first_layout_is_still_read() {
+    fn first_checkpoint_layout_is_still_read() {
         let dir = tempfile::tempdir().unwrap();
         let state = State { step: 7, seed: 3, ..State::default() };
         state.save(dir.path()).unwrap();
@@ -252,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_state_is_named() {
+    fn damaged_checkpoint_state_is_reported_with_its_path() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("state.json"), "{\"step\": 1").unwrap();
         let error = State::load(dir.path()).unwrap_err();

@@ -11,11 +11,11 @@ use serde_json::Value;
 use super::files::{self, failed};
 use crate::error::{Error, Kind, Result};
 
-/// What a run ran with from one of its steps on.
+/// The configuration of a run from one of its steps on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Configuration {
-    /// Training steps that were done when it came into effect: 0 at the start of a run, the step of the checkpoint when it
-    /// was resumed, the last step done when a changed script was reloaded.
+    /// Completed training steps when it took effect: 0 at the start of a run, the step of the
+    /// checkpoint after a resume, the last completed step after a reload of the script.
     #[serde(default)]
     pub from_step: u64,
     /// Version of r1.
@@ -23,67 +23,68 @@ pub struct Configuration {
     #[serde(default)]
     pub libtorch: String,
     pub script: ScriptVersion,
-    /// `key=value` of the command lines of this run so far; a later one for the same key has replaced an earlier one.
+    /// `key=value` overrides of this run's command lines; the last one per key.
     #[serde(default)]
     pub overrides: Vec<String>,
-    /// Root of every random stream. It never changes within a run.
+    /// Seed of every random stream; constant within a run.
     pub seed: u64,
     /// Name of the algorithm: one of [`ALGORITHMS`](crate::config::ALGORITHMS), or `sft`.
     #[serde(default)]
     pub algorithm: String,
-    /// Longest prompt plus reply, tokens; 0 where nothing is rolled out.
+    /// Maximum length of prompt plus response, tokens; 0 without rollouts.
     #[serde(default)]
     pub max_context: usize,
-    /// Where the model, the training data and the evaluation data came from.
+    /// Origins of the model and the datasets.
     #[serde(default)]
     pub origins: Origins,
-    /// The settings in effect, defaults included; `trainer.algorithm` is [`Configuration::algorithm`].
+    /// Settings in effect, including defaults; `trainer.algorithm` is [`Configuration::algorithm`].
     pub settings: Value,
 }
 
 /// A version of the script.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScriptVersion {
-    /// Where it was read.
+    /// Path of the script.
     pub path: PathBuf,
-    /// SHA-256 of the script, the modules it required and the resources it read, as every trajectory records it.
+    /// SHA-256 of the script, its modules and its resources, as recorded in every trajectory.
     pub hash: String,
-    /// The resources it read.
+    /// Resources that the script read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<FileVersion>,
 }
 
-/// A file of data as it was when it was read.
+/// Version of a data file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileVersion {
     pub path: PathBuf,
     pub bytes: u64,
-    /// Hex; of resources, which are read whole.
+    /// Hexadecimal; only of resources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
 }
 
-/// Where what a run used came from.
+/// Origins of the model and the datasets of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origins {
-    /// What the policy started from, which is also the reference policy. None where the run made a new model.
+    /// The initial model, which is also the reference policy. `None` if the run initialised a new
+    /// model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Origin>,
-    /// Datasets of the Hugging Face hub.
+    /// Training dataset from the Hugging Face Hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train: Option<Origin>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval: Option<Origin>,
-    /// The files of the other datasets.
+    /// Files of other datasets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileVersion>,
-    /// Datasets of the hub among several of a split, by `train.NAME` and `eval.NAME`.
+    /// Hub datasets of mixtures, by `train.NAME` and `eval.NAME`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parts: BTreeMap<String, Origin>,
 }
 
 impl Origins {
-    /// The dataset of the hub that was read as `train`, `eval`, `train.NAME` or `eval.NAME`.
+    /// The Hub dataset of `train`, `eval`, `train.NAME` or `eval.NAME`.
     pub fn dataset(&self, key: &str) -> Option<&Origin> {
         match key {
             "train" => self.train.as_ref(),
@@ -93,22 +94,22 @@ impl Origins {
     }
 }
 
-/// A model or dataset, found.
+/// A resolved model or dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// As the settings name it.
+    /// Name in the settings.
     pub name: String,
-    /// The directory it was read from.
+    /// Local directory.
     pub path: PathBuf,
-    /// Of a model: the type of its weights in the files, `f32`, `bf16` or `f16`.
+    /// Type of a model's weights in its files: `f32`, `bf16` or `f16`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dtype: Option<String>,
-    /// Of what the Hugging Face hub has: the commit.
+    /// Commit, for models and datasets from the Hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
 }
 
-/// The file.
+/// The file `config.json` of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct ConfigFile {
     #[serde(flatten)]
@@ -119,10 +120,10 @@ pub(super) struct ConfigFile {
 }
 
 impl ConfigFile {
-    /// What the run's `config.json` says; `None` before it is written.
+    /// Reads the run's `config.json`; `None` before it is written.
     ///
     /// # Errors
-    /// [`Kind::Store`] for a file that can't be read, or that is not one of a run.
+    /// [`Kind::Store`] for a file that can't be read or does not belong to a run.
     pub(super) fn read(run: &Path) -> Result<Option<Self>> {
         let path = run.join("config.json");
         let bytes = match fs::read(&path) {
@@ -132,7 +133,7 @@ impl ConfigFile {
         };
         let damaged = |e: serde_json::Error| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(&path);
         let value: Value = serde_json::from_slice(&bytes).map_err(damaged)?;
-        // A model directory has a config.json as well, without a script.
+        // A model directory also has a config.json, without a script.
         if !value["script"].is_object() {
             return Err(Error::new(Kind::Store, "not a run directory: its config.json names no script")
                 .at_path(run)
@@ -141,8 +142,8 @@ impl ConfigFile {
         serde_json::from_value(value).map(Some).map_err(damaged)
     }
 
-    /// Makes `now` the configuration in effect and keeps the one before in the history. Nothing is written if nothing but
-    /// the step differs.
+    /// Sets the configuration in effect and moves the previous one to the history. Nothing is
+    /// written if only the step differs.
     pub(super) fn update(run: &Path, now: Configuration) -> Result<()> {
         let mut history = Vec::new();
         if let Some(old) = Self::read(run)? {

@@ -6,19 +6,20 @@ use std::path::Path;
 
 use crate::error::{Error, Kind, Result};
 
-/// What unfinished files and directories end with; [`remove_unfinished`] clears them away.
+/// Suffix of incomplete files and directories, which [`remove_unfinished`] removes.
 pub(super) const UNFINISHED: &str = ".part";
 
 pub(super) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::io(Kind::Store, what, path, error)
 }
 
-/// Makes a directory and whatever is missing above it.
+/// Creates a directory and its parents.
 pub(super) fn make_dir(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(|e| failed("make the directory", path, &e))
 }
 
-/// A builder of hidden temporary names beside `name`, with the permissions that the user's umask gives.
+/// Creates a hidden temporary file or directory next to `name`, with the permissions of the user's
+/// umask.
 pub(super) fn unfinished<R>(name: &str, mode: u32, make: impl FnOnce(&tempfile::Builder<'_, '_>) -> R) -> R {
     let prefix = format!(".{name}-");
     let mut builder = tempfile::Builder::new();
@@ -33,7 +34,8 @@ pub(super) fn unfinished<R>(name: &str, mode: u32, make: impl FnOnce(&tempfile::
     make(&builder)
 }
 
-/// Writes a file through `fill`; until it is complete and on the disk, `path` keeps what it had.
+/// Writes a file through `fill`; `path` keeps its old content until the new content is complete and
+/// synced.
 pub fn write_atomic(path: &Path, fill: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>) -> Result<()> {
     let failed = |e: &io::Error| failed("write the file", path, e);
     let directory = path.parent().unwrap_or(Path::new("."));
@@ -47,14 +49,14 @@ pub fn write_atomic(path: &Path, fill: impl FnOnce(&mut (dyn Write + Send)) -> R
     sync_dir(directory)
 }
 
-/// Writes bytes as [`write_atomic`] does.
+/// Writes bytes with [`write_atomic`].
 pub(super) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
     write_atomic(path, |file| file.write_all(bytes).map_err(|e| failed("write the file", path, &e)))
 }
 
 /// Makes a rename in `path` durable.
 pub(super) fn sync_dir(path: &Path) -> Result<()> {
-    // Some network file systems can't sync a directory; there the rename itself is all there is.
+    // Some network file systems can't sync a directory; the rename is not durable there.
     match File::open(path).and_then(|dir| dir.sync_all()) {
         Err(e) if !matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
             Err(failed("sync the directory", path, &e))
@@ -75,7 +77,7 @@ pub(super) fn sync_tree(path: &Path) -> Result<()> {
     sync_dir(path)
 }
 
-/// The paths in a directory, sorted; empty when there is no such directory.
+/// Sorted paths in a directory; empty if it does not exist.
 pub(super) fn list(path: &Path) -> Result<Vec<std::path::PathBuf>> {
     let entries = match fs::read_dir(path) {
         Ok(entries) => entries,
@@ -93,7 +95,7 @@ pub(super) fn remove(path: &Path) -> Result<()> {
     removed.map_err(|e| failed("remove", path, &e))
 }
 
-/// Removes what a killed process left unfinished in `path`.
+/// Removes incomplete files of a killed process in `path`.
 pub(super) fn remove_unfinished(path: &Path) -> Result<()> {
     for entry in list(path)? {
         let name = entry.file_name().unwrap_or_default().to_string_lossy();
@@ -110,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_write_keeps_the_old_file_and_leaves_nothing_behind() {
+    fn failed_atomic_write_keeps_the_old_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.json");
         write_bytes(&path, b"old").unwrap();
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_cannot_be_made_is_named() {
+    fn directory_error_names_the_path() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         write_bytes(&file, b"").unwrap();
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn only_unfinished_names_are_cleared() {
+    fn only_incomplete_files_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         for name in [".a-1.part", "b.part", ".hidden"] {
             fs::write(dir.path().join(name), "x").unwrap();

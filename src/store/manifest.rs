@@ -17,14 +17,14 @@ const FILE: &str = "manifest.json";
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Manifest {
-    /// By the path within the checkpoint.
+    /// Checksums by path within the checkpoint.
     files: BTreeMap<String, Sum>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Sum {
     bytes: u64,
-    /// In hexadecimal.
+    /// Hexadecimal.
     crc32c: String,
 }
 
@@ -48,11 +48,11 @@ fn collect(root: &Path, folder: &Path, found: &mut BTreeMap<String, Sum>) -> Res
     Ok(())
 }
 
-/// Compares the files of a checkpoint with its manifest: all of them, or with `model_only` those of the model at the top
-/// level. A directory without a manifest is taken as it is.
+/// Compares the files of a checkpoint with its manifest: all files, or with `model_only` the
+/// model's files at the top level. A directory without a manifest is not checked.
 ///
 /// # Errors
-/// [`Kind::Store`] names a file that is missing or has changed.
+/// [`Kind::Store`] with the path of a missing or changed file.
 pub fn verify(checkpoint: &Path, model_only: bool) -> Result<()> {
     let path = checkpoint.join(TRAINER_STATE).join(FILE);
     let bytes = match fs::read(&path) {
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_flipped_byte_and_missing_file_is_named() {
+    fn manifest_detects_flipped_bytes_and_missing_files() {
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path().join(TRAINER_STATE);
         fs::create_dir(&own).unwrap();

@@ -1,21 +1,20 @@
-//! The run directory: what ran, trajectories in Parquet, checkpoints. The only module that uses Parquet.
+//! The run directory: configuration, trajectories in Parquet, checkpoints. The only module that
+//! uses Parquet.
 //!
 //! ```text
 //! runs/<name>/
-//!   recipe.lua                       the script as it ran last
-//!   config.json                      script, hash, resolved settings, versions: those in effect, and those before
-//!   scripts/3fa85f64c1d2/            each version of the script with the files it required, by its hash
-//!   trajectories/step-000123.parquet one file a training step, one row a step of a trajectory
-//!   checkpoints/step-000120/         a model in Hugging Face layout; trainer_state/ has what resuming needs
+//!   recipe.lua                       the current script
+//!   config.json                      script, hash, resolved settings, versions; with their history
+//!   scripts/3fa85f64c1d2/            each version of the script with its modules, by hash
+//!   trajectories/step-000123.parquet one file per training step, one row per trajectory step
+//!   checkpoints/step-000120/         a model in Hugging Face layout, with trainer_state/
 //!   checkpoints/latest               the name of the newest checkpoint, as text
 //!   metrics.jsonl, tb/               written by `telemetry`
 //! ```
 //!
-//! Whatever is written appears whole or not at all: it is made under a temporary name (`.….part`), synced to the
-//! disk, and renamed. Files that belong to one process of several carry its rank; rank 0 has the plain name
-//! (`step-000123.parquet`, `state.json`) and rank N adds `-rankN` before the extension.
+//! Writes are atomic: files are written under a temporary name (`.….part`), synced and renamed.
 //!
-//! Every failure here is [`Kind::Store`](crate::Kind::Store) and names the path.
+//! Errors are [`Kind::Store`](crate::Kind::Store) with the path.
 
 mod arrow_file;
 mod checkpoint;

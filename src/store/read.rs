@@ -1,4 +1,4 @@
-//! Reads trajectories from Parquet, exactly as they were written.
+//! Reads trajectories from Parquet.
 
 use std::fs::File;
 use std::io::Read;
@@ -20,7 +20,7 @@ use crate::mdp::{
     CallKind, ErrorRecord, FinishReason, Fork, Limit, Routing, Split, Status, Step, Support, ToolRecord, Trajectory,
 };
 
-/// Reads a file of trajectories. Files of another format version, without a column, or damaged are refused.
+/// Reads a file of trajectories. Refuses damaged files, missing columns and other format versions.
 pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
     let what = "read trajectories";
     let file = File::open(path).map_err(|e| failed(what, path, &e))?;
@@ -48,7 +48,7 @@ pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
 
 /// Compares the pages of a file with the checksum in its footer.
 fn check_sum(path: &Path, sum: &str) -> Result<()> {
-    let wrong = || damaged("its checksum is not that of what was written").at_path(path);
+    let wrong = || damaged("checksum mismatch").at_path(path);
     let (bytes, crc) = sum.split_once(':').ok_or_else(wrong)?;
     let bytes: u64 = bytes.parse().map_err(|_| wrong())?;
     let file = File::open(path).map_err(|e| failed("read trajectories", path, &e))?;
@@ -64,7 +64,8 @@ fn check_sum(path: &Path, sum: &str) -> Result<()> {
     if read == bytes && format!("{found:08x}") == crc { Ok(()) } else { Err(wrong()) }
 }
 
-/// Adds the rows of a batch; `last` is the place in the file of the trajectory that the next row may go on with.
+/// Appends the rows of a batch; `last` is the position of the trajectory that the next row may
+/// continue.
 fn append(batch: &RecordBatch, trajectories: &mut Vec<Trajectory>, last: &mut Option<u32>) -> Result<()> {
     let columns = Columns(batch);
     for row in 0..batch.num_rows() {
@@ -76,7 +77,7 @@ fn append(batch: &RecordBatch, trajectories: &mut Vec<Trajectory>, last: &mut Op
         if let (Some(trajectory), Some(_)) = (trajectories.last_mut(), columns.value::<UInt32Type>("step", row)?) {
             trajectory.steps.push(columns.step(row)?);
         }
-        // Files written before there was a record lack it.
+        // Older files have no record.
         if let (Some(trajectory), Some(_)) = (trajectories.last_mut(), batch.column_by_name("record")) {
             let tools = trajectory.steps.last().map_or(&[][..], |step| &step.tools);
             let exchanges = record::expand(columns.json("record", row)?, tools);
@@ -107,7 +108,7 @@ impl Columns<'_> {
                 .into_iter()
                 .find(|known| known.name() == status)
                 .ok_or_else(|| damaged(format!("unknown status `{status}`")))?,
-            // Files written before these columns lack them.
+            // Older files do not have these columns.
             truncated_by: match self.0.column_by_name("truncated_by") {
                 Some(_) => self.limit(row)?,
                 None => None,
@@ -125,7 +126,7 @@ impl Columns<'_> {
         })
     }
 
-    /// Files written before evaluations were stored have no column for it.
+    /// Split of the trajectory; older files have no column for it.
     fn split(&self, row: usize) -> Result<Split> {
         let Some(name) = self.text_if_there("split", row)? else { return Ok(Split::Train) };
         let known = Split::ALL.into_iter().find(|known| known.name() == name);
@@ -149,7 +150,7 @@ impl Columns<'_> {
         known.map(Some).ok_or_else(|| damaged(format!("unknown limit `{name}`")))
     }
 
-    /// Files written before there were forks have none.
+    /// Fork of the trajectory; older files have no column for it.
     fn fork(&self, row: usize) -> Result<Option<Fork>> {
         if self.0.column_by_name("parent").is_none() {
             return Ok(None);
@@ -164,7 +165,7 @@ impl Columns<'_> {
             prompt_ids: self.list::<UInt32Type>("prompt_ids", row)?,
             response_ids: self.list::<UInt32Type>("response_ids", row)?,
             logprobs: self.list::<Float32Type>("logprobs", row)?,
-            // Files written before cut distributions could be trained on lack it.
+            // Older files do not have this column.
             support: match self.0.column_by_name("support_ids") {
                 Some(_) => Support {
                     ids: self.list::<UInt32Type>("support_ids", row)?,
@@ -186,7 +187,7 @@ impl Columns<'_> {
             tools: tools.into_iter().map(ToolRecord::from).collect(),
             prefilled: self.required::<UInt32Type>("prefilled", row)?,
             new_row: self.flag("new_row", row)?,
-            // Files written before these could be recorded lack them.
+            // Older files do not have these columns.
             routing: match self.0.column_by_name("routing") {
                 Some(_) => Routing {
                     experts: self.list::<UInt16Type>("routing", row)?,
@@ -197,7 +198,7 @@ impl Columns<'_> {
             },
             privileged: self.text_if_there("privileged", row)?,
             next_privileged: self.text_if_there("next_privileged", row)?,
-            // Files written before there were critics lack it.
+            // Older files do not have this column.
             next_prompt_ids: match self.0.column_by_name("next_prompt_ids") {
                 Some(_) => self.list::<UInt32Type>("next_prompt_ids", row)?,
                 None => Vec::new(),
@@ -205,7 +206,7 @@ impl Columns<'_> {
         })
     }
 
-    /// A text that may be null, in a column that older files lack.
+    /// A nullable string in a column that older files do not have.
     fn text_if_there(&self, name: &str, row: usize) -> Result<Option<String>> {
         if self.0.column_by_name(name).is_none() {
             return Ok(None);
@@ -217,7 +218,7 @@ impl Columns<'_> {
         self.0.column_by_name(name).ok_or_else(|| damaged(format!("no column `{name}`")))
     }
 
-    /// A number, or `None` where it is null.
+    /// A number; `None` for null.
     fn value<T: ArrowPrimitiveType>(&self, name: &str, row: usize) -> Result<Option<T::Native>> {
         let column: &PrimitiveArray<T> = self.column(name)?.as_primitive_opt().ok_or_else(|| wrong_type(name))?;
         Ok(column.is_valid(row).then(|| column.value(row)))
@@ -256,7 +257,7 @@ impl Columns<'_> {
     }
 }
 
-/// A tool record as JSON has it: numbers that are not finite are null there.
+/// JSON form of a tool record; non-finite numbers are null.
 #[derive(Deserialize)]
 struct ToolRow {
     name: String,
@@ -457,7 +458,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
         #[test]
-        fn what_is_written_comes_back(trajectories in vec(trajectory(), 0..6)) {
+        fn stored_trajectories_round_trip(trajectories in vec(trajectory(), 0..6)) {
             let root = tempfile::tempdir().unwrap();
             let run = RunDir::create(root.path(), "demo").unwrap();
             let path = run.write_trajectories(3, 2, &trajectories, &[]).unwrap();
@@ -507,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn many_batches_equal_ids_and_no_steps_survive() {
+    fn trajectories_with_equal_ids_or_no_steps_round_trip() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
         let mut trajectories: Vec<Trajectory> = (0..120).map(|n| plain("same", n % 5)).collect();
@@ -519,9 +520,9 @@ mod tests {
         assert!(back.iter().zip(&trajectories).all(|(a, b)| a.steps == b.steps));
     }
 
-    /// Every byte of the pages counts: what their compression does not notice, the checksum does.
+    /// The checksum detects flipped bytes that the compression does not.
     #[test]
-    fn a_flipped_byte_is_found() {
+    fn trajectory_file_checksum_detects_a_flipped_byte() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
         let path = run.write_trajectories(1, 0, &[plain("a", 2), plain("b", 1)], &[]).unwrap();
@@ -537,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_and_foreign_files_are_refused_with_their_path() {
+    fn damaged_and_other_files_are_refused_with_their_path() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
         let path = run.write_trajectories(1, 0, &[plain("a", 2)], &[]).unwrap();

@@ -1,15 +1,15 @@
-//! The record of a trajectory as a column: each row holds the external calls of its step, the first row also those of
-//! `reset`, the last also those after it.
+//! The record column of trajectory files: each row has the external calls of its step, the first
+//! row also those of `reset`, the last row also those after it.
 //!
-//! A program that a tool ran is already in the column `tools`. Its exchange then names that entry (`{"tool": 0}`)
-//! instead of holding code and output a second time.
+//! A program run by a tool is already in the column `tools`. Its exchange refers to that entry
+//! (`{"tool": 0}`) instead of repeating code and output.
 
 use serde_json::{Value, json};
 
 use super::trajectories::Row;
 use crate::mdp::{Answer, Exchange, ToolRecord};
 
-/// What a row holds.
+/// Content of a row.
 pub(super) fn of_row(row: &Row<'_>) -> Vec<Value> {
     let last = row.trajectory.steps.len().saturating_sub(1) as u64;
     let (number, tools) = row.step.map_or((0, &[][..]), |(number, step)| (u64::from(number), &step.tools[..]));
@@ -38,7 +38,7 @@ fn compact(exchange: &Exchange, tools: &[ToolRecord]) -> Value {
     json!(exchange)
 }
 
-/// The exchanges of a row, whole again. `tools` are those of the row's step.
+/// Restores the exchanges of a row. `tools` are those of the row's step.
 pub(super) fn expand(row: Vec<Exchange>, tools: &[ToolRecord]) -> Result<Vec<Exchange>, String> {
     row.into_iter()
         .map(|mut exchange| {
@@ -54,7 +54,7 @@ pub(super) fn expand(row: Vec<Exchange>, tools: &[ToolRecord]) -> Result<Vec<Exc
         .collect()
 }
 
-/// The exchange that a call of an interpreter makes; what `tool` does not hold is taken from `exchange`.
+/// Exchange of an interpreter call, from `tool` and the remaining fields of `exchange`.
 fn program(tool: &ToolRecord, exchange: &Exchange) -> (Value, Value) {
     let mut request = json!({ "tool": tool.name, "arguments": tool.arguments });
     if let Some(prelude) = exchange.request.get("prelude") {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_and_its_output_are_kept_once() {
+    fn recorded_program_and_output_are_stored_once() {
         let tool = |output: &str| ToolRecord {
             name: "python".to_owned(),
             arguments: json!({ "code": "print(1)" }),
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(expand(row, &tools).unwrap(), std::slice::from_ref(&exchange));
         let row = vec![serde_json::from_value(kept).unwrap()];
         assert_eq!(expand(row, &tools[..1]).unwrap_err(), "there is no tool call 1");
-        // What the column `tools` lacks stays whole.
+        // Exchanges that are not in the column `tools` are stored whole.
         assert_eq!(compact(&exchange, &tools[..1]), json!(exchange));
     }
 }

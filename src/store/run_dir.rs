@@ -1,4 +1,4 @@
-//! The directory of a run: found or created, locked against a second writer, with its configuration.
+//! The directory of a run: creation, lock against a second writer, configuration.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -10,43 +10,42 @@ use crate::config::Settings;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Split;
 
-/// The directory of one run, open for writing. Other processes may read it meanwhile; a second writer is refused.
+/// A run directory, open for writing. Other processes can read it; a second writer is refused.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
-    /// An advisory lock on the directory itself, held as long as this lives.
+    /// Advisory lock on the directory, held for the lifetime of this value.
     _lock: Option<File>,
 }
 
-/// What runs: written to `recipe.lua` and `config.json`.
+/// The script and settings to write to `recipe.lua` and `config.json`.
 #[derive(Clone, Copy, Debug)]
 pub struct Recipe<'a> {
-    /// Where the script was read.
+    /// Path of the script.
     pub script: &'a Path,
     pub source: &'a str,
-    /// The files it required, by name.
+    /// Modules of the script, by name.
     pub modules: &'a [(&'a str, &'a str)],
-    /// The resources it read.
+    /// Resources that the script read.
     pub resources: &'a [FileVersion],
-    /// SHA-256 of the script, the modules it required and the resources it read, as every trajectory records it.
+    /// SHA-256 of the script, its modules and its resources, as recorded in every trajectory.
     pub hash: &'a str,
-    /// The settings in effect, defaults and command line included.
+    /// Settings in effect, including defaults and overrides.
     pub settings: &'a Settings,
-    /// `key=value` of the run's command lines.
+    /// `key=value` overrides of the run's command lines.
     pub overrides: &'a [String],
-    /// The algorithm's name.
+    /// Name of the algorithm.
     pub algorithm: &'a str,
-    /// Training steps that were done before.
+    /// Completed training steps.
     pub from_step: u64,
     pub origins: &'a Origins,
-    /// Longest prompt plus reply, tokens; 0 where nothing is rolled out.
+    /// Maximum length of prompt plus response, tokens; 0 without rollouts.
     pub max_context: usize,
     pub libtorch: &'a str,
 }
 
 impl RunDir {
-    /// Makes `root/name`. If that exists and is not empty, `root/name-2`, `root/name-3`… so that nothing is
-    /// overwritten.
+    /// Creates `root/name`, or `root/name-2`, `root/name-3`… if that exists and is not empty.
     pub fn create(root: &Path, name: &str) -> Result<Self> {
         if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '\0']) {
             return Err(Error::new(Kind::Usage, format!("`{name}` can't be the name of a run"))
@@ -64,7 +63,7 @@ impl RunDir {
                 }
                 Err(e) => return Err(failed("make the directory", &path, &e)),
             }
-            // Two runs may have found the same empty directory; the lock decides.
+            // Two runs may find the same empty directory; the lock decides.
             let Ok(lock) = lock(&path)? else { continue };
             let run = Self { path, _lock: lock };
             run.make_parts()?;
@@ -73,7 +72,7 @@ impl RunDir {
         Err(Error::new(Kind::Store, "no free name for the run").at_path(root))
     }
 
-    /// Opens an existing run to go on with it, and clears away what was left unfinished.
+    /// Opens an existing run for writing and removes incomplete files.
     pub fn open(path: &Path) -> Result<Self> {
         if ConfigFile::read(path)?.is_none() {
             return Err(Error::new(Kind::Store, "not a run directory: it has no config.json")
@@ -116,22 +115,23 @@ impl RunDir {
         folder(&self.path, Split::Eval)
     }
 
-    /// Where the trajectories of a training step, or of the evaluation after it, are kept.
+    /// Path of the trajectories of a training step, or of the evaluation after it.
     pub fn trajectories_path(&self, split: Split, step: u64) -> PathBuf {
         file_of(&self.path, split, step)
     }
 
-    /// The configuration in effect.
+    /// Configuration in effect.
     ///
     /// # Errors
-    /// [`Kind::Store`] for a file that is damaged or missing.
+    /// [`Kind::Store`] for a damaged or missing file.
     pub fn configuration(&self) -> Result<Configuration> {
         let missing = || Error::new(Kind::Store, "the run has no config.json").at_path(&self.path);
         ConfigFile::read(&self.path)?.map(|file| file.current).ok_or_else(missing)
     }
 
-    /// Writes `recipe.lua`, `config.json` and the whole script ([`RunDir::write_script`]). Where the configuration differs
-    /// from the last one, that one goes to the history in `config.json`; earlier scripts stay in `scripts/`.
+    /// Writes `recipe.lua`, `config.json` and the whole script ([`RunDir::write_script`]). If the
+    /// configuration differs from the last one, the last one is moved to the history in
+    /// `config.json`; earlier scripts stay in `scripts/`.
     pub fn write_recipe(&self, recipe: &Recipe<'_>) -> Result<()> {
         self.write_script(recipe.hash, recipe.script, recipe.source, recipe.modules)?;
         let mut settings = serde_json::to_value(recipe.settings)
@@ -162,19 +162,19 @@ impl RunDir {
         )
     }
 
-    /// Writes a version of the script with every file it required to `scripts/HASH/`, so that its trajectories can be
-    /// replayed when the files it came from have changed. Trajectories name it by its hash.
+    /// Writes a version of the script and its modules to `scripts/HASH/`, so that its trajectories
+    /// can be replayed after changes of the files. Trajectories refer to it by its hash.
     pub fn write_script(&self, hash: &str, script: &Path, source: &str, modules: &[(&str, &str)]) -> Result<()> {
         self.scripts().write(hash, script, source, modules)
     }
 
-    /// Where versions of the script are kept, for a thread of its own.
+    /// The folder of script versions, for use on another thread.
     pub fn scripts(&self) -> ScriptsDir {
         ScriptsDir(self.path.join("scripts"))
     }
 }
 
-/// The versions of a run's script.
+/// Folder of the script versions of a run.
 #[derive(Clone, Debug)]
 pub struct ScriptsDir(PathBuf);
 
@@ -200,7 +200,7 @@ impl ScriptsDir {
         let part = part.keep();
         match fs::rename(&part, &folder) {
             Ok(()) => files::sync_dir(parent),
-            // The same version was written meanwhile.
+            // Another thread wrote the same version.
             Err(_) if folder.exists() => {
                 fs::remove_dir_all(&part).map_err(|e| failed("clear away the directory", &part, &e))
             }
@@ -209,7 +209,7 @@ impl ScriptsDir {
     }
 }
 
-/// The folder of a run that keeps the trajectories of a split.
+/// Folder of a run with the trajectories of a split.
 pub(super) fn folder(run: &Path, split: Split) -> PathBuf {
     run.join(match split {
         Split::Train => "trajectories",
@@ -217,17 +217,17 @@ pub(super) fn folder(run: &Path, split: Split) -> PathBuf {
     })
 }
 
-/// The file of a step in that folder.
+/// File of a step in that folder.
 pub(super) fn file_of(run: &Path, split: Split, step: u64) -> PathBuf {
     folder(run, split).join(format!("step-{step:06}.parquet"))
 }
 
-/// The first letters of a hash, by which files are named.
+/// Short form of a hash, for file names.
 pub(super) fn short(hash: &str) -> String {
     hash.chars().take(12).collect()
 }
 
-/// The newest run called `name` below `root` (`name`, `name-2`, …) that has begun; `None` when there is none.
+/// Newest started run with the name `name` in `root` (`name`, `name-2`, …).
 pub fn newest_run(root: &Path, name: &str) -> Result<Option<PathBuf>> {
     let number = |path: &Path| -> Option<u64> {
         match path.file_name()?.to_str()?.strip_prefix(name)? {
@@ -239,8 +239,8 @@ pub fn newest_run(root: &Path, name: &str) -> Result<Option<PathBuf>> {
     Ok(runs.filter_map(|path| Some((number(&path)?, path))).max().map(|(_, path)| path))
 }
 
-/// Takes the lock of a directory; the inner error means that another process has it. File systems without locks
-/// give none.
+/// Locks a directory; the inner error means that another process has the lock. `None` on file
+/// systems without locks.
 fn lock(path: &Path) -> Result<std::result::Result<Option<File>, ()>> {
     let directory = File::open(path).map_err(|e| failed("open the directory", path, &e))?;
     Ok(match directory.try_lock() {
@@ -277,22 +277,22 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_overwritten() {
+    fn existing_run_directories_are_not_overwritten() {
         let root = tempfile::tempdir().unwrap();
         let first = RunDir::create(root.path(), "demo").unwrap();
         let second = RunDir::create(root.path(), "demo").unwrap();
         assert_eq!(first.path(), root.path().join("demo"));
         assert_eq!(second.path(), root.path().join("demo-2"));
-        // An empty directory that the user made is taken.
+        // An existing empty directory is used.
         fs::create_dir(root.path().join("mine")).unwrap();
         assert_eq!(RunDir::create(root.path(), "mine").unwrap().path(), root.path().join("mine"));
-        // A file in the way is not.
+        // An existing file is not.
         fs::write(root.path().join("x"), "").unwrap();
         assert_eq!(RunDir::create(root.path(), "x").unwrap().path(), root.path().join("x-2"));
     }
 
     #[test]
-    fn names_that_leave_the_root_are_refused() {
+    fn run_names_with_paths_are_refused() {
         let root = tempfile::tempdir().unwrap();
         for name in ["", "..", "a/b", ".hidden"] {
             assert_eq!(RunDir::create(root.path(), name).unwrap_err().kind, Kind::Usage);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_writer_is_refused_and_leftovers_go() {
+    fn run_directory_refuses_a_second_writer_and_removes_incomplete_files() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
         let path = run.path().to_owned();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_run_of_a_name_is_found() {
+    fn newest_run_of_a_name_is_found() {
         let root = tempfile::tempdir().unwrap();
         let newest = |name| newest_run(root.path(), name).unwrap();
         assert_eq!(newest("demo"), None);
@@ -325,7 +325,7 @@ mod tests {
             let run = RunDir::create(root.path(), name).unwrap();
             run.write_recipe(&recipe("return 1", "aa", &Settings::default())).unwrap();
         }
-        // Killed before it began.
+        // Killed before it started.
         fs::create_dir(root.path().join("demo-11")).unwrap();
         assert_eq!(newest("demo"), Some(root.path().join("demo-10")));
         assert_eq!(newest("other"), None);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn every_configuration_is_kept_with_the_step_it_began_at() {
+    fn run_config_keeps_its_history_by_step() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
         let settings = Settings { seed: 7, ..Settings::default() };
@@ -343,10 +343,10 @@ mod tests {
         assert_eq!((config.seed, config.algorithm.as_str(), config.from_step), (7, "gspo", 0));
         assert_eq!(config.settings["trainer"]["algorithm"], "gspo");
         let before = fs::read(run.path().join("config.json")).unwrap();
-        // The same configuration from a later step on is the same configuration.
+        // An equal configuration from a later step on is not a new one.
         run.write_recipe(&Recipe { from_step: 2, ..first }).unwrap();
         assert_eq!(fs::read(run.path().join("config.json")).unwrap(), before);
-        // Another one twice under the same script.
+        // Another configuration, twice, with the same script.
         let overrides = ["trainer.lr=1".to_owned()];
         run.write_recipe(&Recipe { from_step: 3, overrides: &overrides, ..first }).unwrap();
         run.write_recipe(&Recipe { from_step: 5, source: "return 2", hash: "bbbb", ..first }).unwrap();
@@ -358,9 +358,9 @@ mod tests {
         assert_eq!(fs::read_to_string(run.path().join("scripts/aaaaaaaaaaaa/a.lua")).unwrap(), "return 1");
     }
 
-    /// As the first versions of r1 wrote it.
+    /// The format of the first versions of r1.
     #[test]
-    fn a_config_without_history_is_read() {
+    fn run_config_without_history_is_read() {
         let root = tempfile::tempdir().unwrap();
         let text = r#"{"r1": "0.1.0", "libtorch": "2.11.0", "script": {"path": "a.lua", "hash": "aa"}, "overrides": ["seed=3"],
             "seed": 3, "max_context": 9, "settings": {}}"#;

@@ -1,4 +1,4 @@
-//! A stored run, for reading: its trajectories by step, and the script version of each.
+//! Read access to a stored run: its trajectories by step, and their script versions.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,29 +13,29 @@ use super::run_dir::{file_of, folder, short};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{Split, Trajectory};
 
-/// A run directory. Reading one takes no lock: the run may be going on.
+/// A run directory, open for reading. It is not locked, so the run can be active.
 #[derive(Clone, Debug)]
 pub struct StoredRun {
     path: PathBuf,
     config: ConfigFile,
 }
 
-/// A version of a run's script, with what was set on the command line.
+/// A version of a run's script, with its overrides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sources {
-    /// Where the script was when it ran; messages name it so.
+    /// Original path of the script, for messages.
     pub path: PathBuf,
     pub source: String,
-    /// The files it required, by name.
+    /// Modules of the script, by name.
     pub modules: BTreeMap<String, String>,
-    /// The resources it read.
+    /// Resources that the script read.
     pub resources: Vec<FileVersion>,
     /// `key=value` as typed.
     pub overrides: Vec<String>,
 }
 
 impl StoredRun {
-    /// Opens a run: a directory, or the name of one below `root`.
+    /// Opens a run: a directory, or the name of a run in `root`.
     pub fn open(given: &Path, root: &Path) -> Result<Self> {
         let below = root.join(given);
         let path = if given.join("config.json").is_file() || !below.is_dir() { given.to_owned() } else { below };
@@ -50,7 +50,7 @@ impl StoredRun {
             .collect();
         let error = Error::new(Kind::Store, format!("there is no run `{}`", given.display()));
         Err(if names.is_empty() {
-            error.hint(format!("{} holds no runs; `r1 run SCRIPT` makes one", root.display()))
+            error.hint(format!("{} has no runs; `r1 run SCRIPT` creates one", root.display()))
         } else {
             error.hint(suggest(&given.display().to_string(), names.iter().map(String::as_str)))
         })
@@ -60,39 +60,39 @@ impl StoredRun {
         &self.path
     }
 
-    /// The run's name.
+    /// Name of the run.
     pub fn name(&self) -> String {
         self.path
             .file_name()
             .map_or_else(|| self.path.display().to_string(), |name| name.to_string_lossy().into_owned())
     }
 
-    /// Longest prompt plus reply of its rollouts, tokens.
+    /// Maximum length of prompt plus response in its rollouts, tokens.
     pub fn max_context(&self) -> usize {
         self.config.current.max_context
     }
 
-    /// The training steps that have trajectories of this split, in order.
+    /// Training steps with trajectories of this split, in order.
     pub fn steps(&self, split: Split) -> Result<Vec<u64>> {
         let number =
             |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix("step-")?.strip_suffix(".parquet")?.parse().ok();
         Ok(files::list(&folder(&self.path, split))?.iter().filter_map(number).collect())
     }
 
-    /// The trajectories of a step, or of the evaluation after it.
+    /// Trajectories of a step, or of the evaluation after it.
     pub fn trajectories(&self, split: Split, step: u64) -> Result<Vec<Trajectory>> {
         read_trajectories(&file_of(&self.path, split, step))
     }
 
-    /// The script that a trajectory names by its hash.
+    /// Script version of a trajectory, by its hash.
     pub fn sources(&self, hash: &str) -> Result<Sources> {
         let folder = self.path.join("scripts").join(short(hash));
         let path = self.config.current.script.path.clone();
         let main = path.file_name().map(PathBuf::from).unwrap_or_default();
         if !folder.join(&main).is_file() {
-            return Err(Error::new(Kind::Store, format!("the run keeps no script with the hash {}", short(hash)))
+            return Err(Error::new(Kind::Store, format!("the run has no script with the hash {}", short(hash)))
                 .at_path(&folder)
-                .hint("runs keep their scripts since r1 0.1; run it again to have one that can be replayed"));
+                .hint("r1 stores the scripts of runs since 0.1; start a new run to replay it"));
         }
         let mut modules = BTreeMap::new();
         collect(&folder, &folder, &mut modules)?;
@@ -103,12 +103,13 @@ impl StoredRun {
         Ok(Sources { path, source, modules, resources, overrides: self.overrides(hash)? })
     }
 
-    /// What was set on the command line of the run that loaded this version of the script; the last one counts.
+    /// Overrides of the run that loaded this version of the script; the last ones if there are
+    /// several.
     fn overrides(&self, hash: &str) -> Result<Vec<String>> {
         if let Some(found) = self.config.all().rfind(|one| one.script.hash == hash) {
             return Ok(found.overrides.clone());
         }
-        // The first versions of r1 kept earlier configurations in files of their own.
+        // The first versions of r1 stored earlier configurations in separate files.
         let kept = self.path.join(format!("config-{}.json", short(hash)));
         if !kept.is_file() {
             return Ok(self.config.current.overrides.clone());
@@ -121,7 +122,7 @@ impl StoredRun {
     }
 }
 
-/// The Lua files below `folder`, by their path without the ending.
+/// Lua files in `folder`, by path without extension.
 fn collect(root: &Path, folder: &Path, found: &mut BTreeMap<String, String>) -> Result<()> {
     for path in files::list(folder)? {
         if path.is_dir() {
@@ -142,7 +143,7 @@ mod tests {
     use crate::store::{Origins, Recipe, RunDir};
 
     #[test]
-    fn scripts_come_back_as_they_were_with_their_modules_and_overrides() {
+    fn stored_scripts_have_their_modules_and_overrides() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
         let settings = Settings::default();

@@ -1,7 +1,7 @@
-//! Parquet files as rows of JSON: datasets written by pandas, Spark or the Hugging Face hub.
+//! Parquet datasets as JSON rows, written by pandas, Spark or the Hugging Face Hub.
 //!
-//! A row group is decoded when one of its rows is first read. The latest are kept as Arrow data, which is close to their
-//! size in the file.
+//! A row group is decoded on the first access to one of its rows. The most recent row groups are
+//! cached as Arrow data.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -18,10 +18,10 @@ use serde_json::{Map, Value as Json};
 
 use crate::error::{Error, Kind, Result};
 
-/// Bytes of decoded row groups that are kept; one is kept whatever its size.
+/// Cache size of decoded row groups, bytes; at least one is cached.
 const KEPT: usize = 256 << 20;
 
-/// A Parquet file that is read row by row, from any thread.
+/// A Parquet file with access by row, from any thread.
 #[derive(Debug)]
 pub struct Table {
     path: PathBuf,
@@ -37,11 +37,11 @@ impl Table {
     /// Reads the file's footer.
     ///
     /// # Errors
-    /// [`Kind::Data`] for a file that is not there, no Parquet, or damaged.
+    /// [`Kind::Data`] for a file that is missing, damaged, or not Parquet.
     pub fn open(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(|error| Error::io(Kind::Data, "read the dataset", path, &error))?;
         let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())
-            .map_err(|error| damaged(path, &error).hint("is it a Parquet file, and whole?"))?;
+            .map_err(|error| damaged(path, &error).hint("the file may be incomplete, or not be a Parquet file"))?;
         let mut rows = 0;
         let groups = metadata.metadata().row_groups().iter().map(|group| {
             let first = rows;
@@ -57,10 +57,11 @@ impl Table {
         self.rows
     }
 
-    /// One row, counted from 0. Binary columns come as lists of bytes, times as ISO 8601, what has no value is left out.
+    /// Row `index`, counted from 0. Binary values are lists of bytes, times are ISO 8601, nulls are
+    /// omitted.
     ///
     /// # Errors
-    /// [`Kind::Data`] for a damaged file or a column of a type that JSON has no form for.
+    /// [`Kind::Data`] for a damaged file or a column type without a JSON form.
     pub fn row(&self, index: u64) -> Result<Map<String, Json>> {
         let group = self.groups.partition_point(|(first, _)| *first <= index).saturating_sub(1);
         let Some((first, _)) = self.groups.get(group).filter(|_| index < self.rows) else {
@@ -75,11 +76,11 @@ impl Table {
             }
             within -= batch.num_rows();
         }
-        Err(Error::new(Kind::Data, "the Parquet file is damaged: a row group is short").at_path(&self.path))
+        Err(Error::new(Kind::Data, "the Parquet file is damaged: a row group has too few rows").at_path(&self.path))
     }
 
     fn group(&self, index: usize) -> Result<Arc<Vec<RecordBatch>>> {
-        // Held while a group is decoded: another worker that wants it waits instead of decoding it too.
+        // Held while a group is decoded, so that other workers wait instead of decoding it again.
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = kept.iter().position(|(own, _)| *own == index)
             && let Some(found) = kept.remove(place)
@@ -121,7 +122,7 @@ fn damaged(path: &Path, error: &dyn std::fmt::Display) -> Error {
     Error::new(Kind::Data, format!("can't read the Parquet file: {error}")).at_path(path)
 }
 
-/// One value of a column; null where it has none.
+/// One value of a column.
 fn value(column: &ArrayRef, row: usize) -> Result<Json, String> {
     if column.is_null(row) {
         return Ok(Json::Null);
@@ -205,7 +206,7 @@ fn value(column: &ArrayRef, row: usize) -> Result<Json, String> {
             };
             time.map_or(Json::Null, |time| Json::from(time.to_string().replace(' ', "T")))
         }
-        other => return Err(format!("{other} is no type that r1 reads")),
+        other => return Err(format!("the type {other} is not supported")),
     })
 }
 
@@ -222,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// A file of `columns`, with so many rows a group.
+    /// Writes a file of `columns` with `group` rows per row group.
     fn write(path: &Path, columns: Vec<(&str, ArrayRef)>, group: usize, compression: Compression) {
         let batch = RecordBatch::try_from_iter(columns).unwrap();
         let properties =
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_column_becomes_plain_data() {
+    fn parquet_columns_become_plain_data() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.parquet");
         let mut lists = ListBuilder::new(StringBuilder::new());
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_found_across_groups_in_any_order() {
+    fn parquet_rows_are_found_across_row_groups() {
         let dir = tempfile::tempdir().unwrap();
         for (name, compression) in [
             ("plain", Compression::UNCOMPRESSED),
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_parquet_is_refused() {
+    fn files_that_are_not_parquet_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.parquet");
         assert_eq!(Table::open(&path).unwrap_err().kind, Kind::Data);

@@ -1,8 +1,10 @@
-//! Writes trajectories to Parquet: one file per training step or evaluation, one row per step of a trajectory.
+//! Writes trajectories to Parquet: one file per training step or evaluation, one row per step of a
+//! trajectory.
 //!
-//! What belongs to the whole trajectory is repeated on each of its rows (Parquet keeps it once, by dictionary). A
-//! trajectory that failed before its first step has one row whose step columns are null. Structured values (task,
-//! messages, tools, reward parts) are JSON text, so that pandas, DuckDB and Polars read everything without help.
+//! Values of a whole trajectory are repeated in each of its rows (dictionary encoding stores them
+//! once). A trajectory that failed before its first step has one row with null step columns.
+//! Structured values (task, messages, tools, reward parts) are JSON text, which pandas, DuckDB and
+//! Polars can read.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -24,21 +26,22 @@ use super::{RunDir, record};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{ErrorRecord, Limit, Split, Step, Trajectory};
 
-/// Version of the columns, in the file's metadata; it grows when a column changes its meaning.
+/// Format version in the file's metadata; it increases when the meaning of a column changes.
 pub(super) const FORMAT: &str = "1";
 pub(super) const FORMAT_KEY: &str = "r1.format";
-/// In the file's metadata: how many bytes come before the footer, and their CRC-32C in hexadecimal (`81920:1a2b3c4d`).
+/// Metadata key of the number of bytes before the footer and their CRC-32C in hexadecimal
+/// (`81920:1a2b3c4d`).
 pub(super) const SUM_KEY: &str = "r1.crc32c";
 
-/// Rows turned into columns at once. Small, because the text of a batch must stay under 2 GiB.
+/// Rows per batch. The text of a batch must stay below 2 GiB.
 const BATCH: usize = 128;
 /// Encoded bytes after which a row group is closed.
 const ROW_GROUP_BYTES: usize = 64 << 20;
 
 impl RunDir {
-    /// Writes `trajectories/step-STEP.parquet` and returns where it is. `advantages` has a list for each trajectory,
-    /// with one value a step, `None` for those left out of the statistics, or is empty; `policy_version` counts the
-    /// changes of the weights that sampled them.
+    /// Writes `trajectories/step-STEP.parquet` and returns its path. `advantages` is empty or has
+    /// one list per trajectory with one value per step, `None` for excluded trajectories.
+    /// `policy_version` is the number of weight updates before the rollout.
     pub fn write_trajectories(
         &self,
         step: u64,
@@ -55,8 +58,8 @@ impl RunDir {
         Ok(path)
     }
 
-    /// Writes `evaluations/step-STEP.parquet`: trajectories of the evaluation after so many training steps. An earlier
-    /// file of this step is replaced.
+    /// Writes `evaluations/step-STEP.parquet`: trajectories of the evaluation after training step
+    /// STEP. An earlier file of this step is replaced.
     pub fn write_evaluation(&self, step: u64, policy_version: u64, trajectories: &[Trajectory]) -> Result<PathBuf> {
         let path = self.trajectories_path(Split::Eval, step);
         files::make_dir(&self.evaluations())?;
@@ -65,7 +68,7 @@ impl RunDir {
     }
 }
 
-/// Writes a file of trajectories, whole or not at all; the rest as [`RunDir::write_trajectories`].
+/// Writes a file of trajectories atomically, as [`RunDir::write_trajectories`].
 pub fn write_trajectories(
     path: &Path,
     policy_version: u64,
@@ -78,7 +81,7 @@ pub fn write_trajectories(
 /// One row of the file.
 #[derive(Clone, Copy)]
 pub(super) struct Row<'a> {
-    /// Place of the trajectory in the file.
+    /// Index of the trajectory in the file.
     position: u32,
     pub(super) trajectory: &'a Trajectory,
     advantage: Option<f64>,
@@ -110,7 +113,8 @@ fn encode(
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_created_by(format!("r1 {}", env!("CARGO_PKG_VERSION")))
-        // Indices of pages would lie behind the pages, where the checksum does not reach; nothing reads them.
+        // Page indices are disabled: they follow the pages, outside the checksum, and are never
+        // read.
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_offset_index_disabled(true)
         .set_key_value_metadata(Some(vec![KeyValue::new(FORMAT_KEY.to_owned(), FORMAT.to_owned())]))
@@ -125,7 +129,7 @@ fn encode(
             writer.flush().map_err(store)?;
         }
     }
-    // All pages are in the file then; what follows is the footer.
+    // All pages are written; the footer follows.
     writer.flush().map_err(store)?;
     writer.sync().map_err(|e| failed("write trajectories", path, &e))?;
     let Summed { bytes, crc, .. } = writer.inner();
@@ -135,7 +139,7 @@ fn encode(
     Ok(())
 }
 
-/// A file, and the checksum of what was written to it.
+/// A writer that computes the checksum of its data.
 struct Summed<'a> {
     file: &'a mut (dyn Write + Send),
     bytes: u64,
@@ -155,7 +159,7 @@ impl Write for Summed<'_> {
     }
 }
 
-/// The columns of the file, in order.
+/// Columns of the file, in order.
 fn columns(rows: &[Row<'_>], policy_version: u64) -> Result<RecordBatch> {
     let text = |f: fn(&Trajectory) -> &str| -> ArrayRef {
         Arc::new(StringArray::from_iter_values(rows.iter().map(|row| f(row.trajectory))))
@@ -238,12 +242,12 @@ fn columns(rows: &[Row<'_>], policy_version: u64) -> Result<RecordBatch> {
         .map_err(|e| Error::new(Kind::Internal, format!("can't make a table of trajectories: {e}")))
 }
 
-/// The id of the trajectory that one was forked from.
+/// Id of the trajectory that a row's trajectory was forked from.
 fn parent<'a>(row: &Row<'a>) -> Option<&'a str> {
     row.trajectory.fork.as_ref().map(|fork| fork.parent.as_str())
 }
 
-/// A JSON column of whole trajectories; each value is made once and repeated over the trajectory's rows.
+/// A JSON column of per-trajectory values, each serialised once and repeated over the rows.
 fn json_column(rows: &[Row<'_>], of: impl Fn(&Trajectory) -> Result<String>) -> Result<ArrayRef> {
     let mut last: Option<(u32, String)> = None;
     let mut values = Vec::with_capacity(rows.len());
@@ -268,7 +272,7 @@ fn json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(|e| Error::new(Kind::Internal, format!("can't write JSON: {e}")))
 }
 
-/// Parquet's error as ours; an I/O error inside (a full disk) keeps its own words and hint.
+/// Converts a Parquet error; an inner I/O error (a full disk) keeps its message and hint.
 pub(super) fn parquet_failed(what: &str, path: &Path, error: &ParquetError) -> Error {
     if let ParquetError::External(inner) = error
         && let Some(io) = inner.downcast_ref::<io::Error>()
@@ -286,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_column_is_documented() {
+    fn every_trajectory_column_is_documented() {
         use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.parquet");
@@ -297,12 +301,12 @@ mod tests {
         let rows: String = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
         for field in metadata.schema().fields() {
             let name = format!("`{}`", field.name());
-            assert!(rows.contains(&name), "docs/outputs.md does not say what the column {name} is");
+            assert!(rows.contains(&name), "docs/outputs.md does not document the column {name}");
         }
     }
 
     #[test]
-    fn a_full_disk_is_named() {
+    fn full_disk_is_reported() {
         let Ok(mut full) = File::options().write(true).open("/dev/full") else { return };
         let error = encode(&mut full, 0, &[], &[], Path::new("runs/x/step.parquet")).unwrap_err();
         assert_eq!(error.kind, Kind::Store);
@@ -312,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn advantages_must_match() {
+    fn advantages_must_match_the_trajectories() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
         assert_eq!(run.write_trajectories(1, 0, &[], &[None]).unwrap_err().kind, Kind::Internal);

@@ -165,7 +165,7 @@ fn a_recipe_inside_a_program_equals_a_recipe_file() {
     let varies = table.replace("seed = 3", "seed = tonumber(arg[1]) or 0");
     refused(&program(&format!("local t = r1.training({varies})")), "gives another recipe when it is loaded again");
     let reads = format!("local text = io.open('words.lua'):read('a')\nlocal t = r1.training({table})");
-    refused(&program(&reads), "the file is loaded again, up to r1.training, by each script worker");
+    refused(&program(&reads), "each script worker loads the file again, up to r1.training");
     refused("r1.training { trainr = 3 }", "unknown field `trainr`");
     refused("r1.training(3)", "takes a table, got");
     refused("r1.training()", "takes a recipe, or the path of one");

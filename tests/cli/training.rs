@@ -44,7 +44,7 @@ fn an_unknown_target_of_an_adapter_is_refused_at_its_line() {
     let dir = directory(&[("a.lua", &recipe)], true);
     let printed = shown(dir.path(), &r1(dir.path(), &["run", "a.lua"]).output().unwrap());
     assert!(printed.starts_with("exit: 3"), "{printed}");
-    assert!(printed.contains("`policy.lora.targets`: no projection of the model is called `q_prj`"), "{printed}");
+    assert!(printed.contains("`policy.lora.targets`: the model has no projection `q_prj`"), "{printed}");
     assert!(printed.contains(&format!("--> a.lua:{line}")) && printed.contains("did you mean `q_proj`"), "{printed}");
 }
 

@@ -1,11 +1,11 @@
-//! The fields of a `config.json`, read one by one. Fields that are not read must be known to have no effect.
+//! Reads the fields of a `config.json`. Fields that are not read must be known to have no effect.
 
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Kind, Result};
 use crate::model::weights::clipped;
 
-/// Fields that change nothing a forward pass computes: generation defaults, training of the past, bookkeeping.
+/// Fields without effect on a forward pass: generation defaults, past training, bookkeeping.
 /// Token ids (`…_token_id`) and names that start with `_` are not listed.
 const INERT: &[&str] = &[
     "architectures",
@@ -78,17 +78,17 @@ impl Fields {
         Self(object)
     }
 
-    /// A field that is there and not null.
+    /// Takes a field that is present and not null.
     pub(in crate::model) fn take(&mut self, name: &str) -> Option<Value> {
         self.0.shift_remove(name).filter(|value| !value.is_null())
     }
 
-    /// A field that is present and has the required type.
+    /// Takes a field and checks its type.
     pub(in crate::model) fn take_if(&mut self, name: &str, fits: impl Fn(&Value) -> bool) -> Option<Value> {
         if self.0.get(name).is_some_and(fits) { self.take(name) } else { None }
     }
 
-    /// Whether the field is there and not read yet, be it null.
+    /// Whether an unread field is present, even if null.
     pub(in crate::model) fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
@@ -102,7 +102,7 @@ impl Fields {
         Error::new(Kind::Model, format!("`{name}` is missing in config.json"))
     }
 
-    /// A whole number; an error where it is missing and has no default.
+    /// A whole number; an error if it is missing without a default.
     pub(in crate::model) fn size(&mut self, name: &str, default: Option<usize>) -> Result<usize> {
         match self.optional_size(name)? {
             Some(size) => Ok(size),
@@ -139,7 +139,7 @@ impl Fields {
         }
     }
 
-    /// One entry for each layer, where the field is given.
+    /// A list with one entry per layer, if present.
     pub(in crate::model) fn per_layer(&mut self, name: &str, layers: usize) -> Result<Option<Vec<Value>>> {
         match self.take(name) {
             None => Ok(None),
@@ -150,7 +150,7 @@ impl Fields {
         }
     }
 
-    /// Fails on the first field that was not read and is not known to have no effect.
+    /// Fails on the first unread field that is not known to have no effect.
     pub(super) fn finish(self) -> Result<()> {
         let inert = |name: &str| {
             INERT.contains(&name)
@@ -161,11 +161,11 @@ impl Fields {
             None => Ok(()),
             Some((name, value)) if name == "quantization_config" => {
                 Err(Self::wrong(name, value, "quantised weights are not read")
-                    .hint("fetch the model in f32, bf16 or f16; policy.dtype says what it is computed in"))
+                    .hint("download the model in f32, bf16 or f16; policy.dtype sets the type of the computation"))
             }
             Some((name, value)) => {
                 Err(Self::wrong(name, value, "this field is not known here and may change what the model computes")
-                    .hint("if it changes nothing in a forward pass, take it out of config.json"))
+                    .hint("if it does not affect the forward pass, remove it from config.json"))
             }
         }
     }

@@ -1,8 +1,8 @@
-//! What a model computes, read from a Hugging Face `config.json`.
+//! Model configuration, read from a Hugging Face `config.json`.
 //!
-//! The layers of every supported family are one decoder with different parts; [`Config`] says which. Each family reads
-//! its own file into it (`families`). A field that would change the arithmetic in an unsupported way, or that is
-//! unknown, is an error that names it. The rest of the file is kept and written back.
+//! All supported families are one decoder with different parts, described by [`Config`]. Each
+//! family has its own reader (`families`). Unsupported and unknown fields are errors. The other
+//! fields of the file are kept and written back.
 
 mod fields;
 mod rope;
@@ -18,10 +18,10 @@ use crate::error::{Error, Kind, Result};
 pub(super) use fields::Fields;
 pub use rope::{Rope, Scaling};
 
-/// Largest rope base, scale or epsilon: beyond, their powers are no finite numbers in f32.
+/// Largest RoPE base, scale or epsilon, so that their powers are finite in f32.
 const LARGEST: f64 = 1e18;
 
-/// Tokens of the longest context that a scaling may ask for.
+/// Longest context with RoPE scaling, tokens.
 const LARGEST_CONTEXT: f64 = (1_u64 << 30) as f64;
 
 /// Shape, constants and parts of a decoder-only transformer.
@@ -41,33 +41,33 @@ pub struct Config {
     pub num_key_value_heads: usize,
     /// D: even; `hidden_size / num_attention_heads` unless given.
     pub head_dim: usize,
-    /// Longest sequence the model was trained for. Callers that build prompts enforce it; the model does not.
+    /// Longest sequence the model was trained for. The model does not enforce it.
     pub max_position_embeddings: usize,
     pub rms_norm_eps: f64,
-    /// The output projection is the embedding.
+    /// Whether the output projection is the embedding.
     pub tie_word_embeddings: bool,
-    /// Standard deviation of fresh weights.
+    /// Standard deviation of initial weights.
     pub initializer_range: f64,
     pub biases: Biases,
     pub norms: Norms,
-    /// Every head of queries and keys has an RMSNorm before it turns.
+    /// Whether query and key heads have an RMSNorm before the rotary embedding.
     pub head_norms: bool,
     pub activation: Activation,
     /// Embeddings are multiplied by this.
     pub embedding_scale: f64,
     /// Attention scores are multiplied by this; `head_dim^-0.5` unless given.
     pub attention_scale: Option<f64>,
-    /// Rotary embeddings, of which each layer picks one.
+    /// Rotary embeddings; each layer uses one of them.
     pub ropes: Vec<Rope>,
-    /// Of sparse layers.
+    /// Experts of sparse layers.
     pub experts: Option<Experts>,
-    /// One for each layer, or none where all are [`LayerKind::default`].
+    /// One per layer; empty if all are [`LayerKind::default`].
     pub layers: Vec<LayerKind>,
-    /// The file as it was read, which is written back with the sizes above.
+    /// The content of the file, which is written back with the sizes above.
     pub source: Map<String, Value>,
 }
 
-/// Which projections have a bias.
+/// Projections with a bias.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Biases {
     /// Queries, keys and values.
@@ -78,20 +78,20 @@ pub struct Biases {
     pub mlp: bool,
 }
 
-/// Where the RMSNorms are (arXiv:1910.07467).
+/// Positions of the RMSNorms (arXiv:1910.07467).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Norms {
     /// Before attention and before the feed-forward block.
     Before,
-    /// Before and after each; what is stored is the weight minus 1.
+    /// Before and after each; the stored values are the weights minus 1.
     Around,
 }
 
-/// What the gate of a feed-forward block goes through.
+/// Activation function of the gate of a feed-forward block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     Silu,
-    /// GELU by its tanh approximation.
+    /// GELU, tanh approximation.
     GeluTanh,
 }
 
@@ -99,22 +99,23 @@ pub enum Activation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Experts {
     pub count: usize,
-    /// Experts a token goes through.
+    /// Experts per token.
     pub chosen: usize,
-    /// Inner size of one.
+    /// Inner size of one expert.
     pub intermediate_size: usize,
-    /// The weights of the chosen ones sum to 1.
+    /// Whether the weights of the chosen experts are normalised to sum 1.
     pub normalised: bool,
 }
 
-/// In what a layer differs from the others.
+/// Per-layer settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerKind {
-    /// A token sees itself and the `window - 1` before it; everything before it if `None`.
+    /// Sliding window: a token attends to itself and the `window - 1` tokens before it; `None` is
+    /// full attention.
     pub window: Option<usize>,
-    /// Which of the ropes; queries and keys do not turn if `None`.
+    /// Index into `ropes`; `None` for a layer without rotary embedding.
     pub rope: Option<usize>,
-    /// The feed-forward block is a mixture of experts.
+    /// Whether the feed-forward block is a mixture of experts.
     pub sparse: bool,
 }
 
@@ -157,7 +158,8 @@ impl Default for Config {
 impl Config {
     /// Reads `config.json` in `dir`.
     ///
-    /// Errors: `Kind::Model` with the path, for a missing file, bad JSON, an unsupported architecture or field.
+    /// Errors: `Kind::Model` with the path, for a missing file, bad JSON, an unsupported
+    /// architecture or field.
     pub fn load(dir: &Path) -> Result<Self> {
         let path = dir.join("config.json");
         if !path.exists() {
@@ -169,7 +171,7 @@ impl Config {
         Self::from_json(&value).map_err(|error| error.at_path(&path))
     }
 
-    /// Reads and checks the parsed file.
+    /// Reads and validates the parsed file.
     pub fn from_json(value: &Value) -> Result<Self> {
         let Value::Object(object) = value else {
             return Err(Error::new(Kind::Model, "config.json is not a JSON object"));
@@ -183,8 +185,8 @@ impl Config {
         Ok(config)
     }
 
-    /// The file's content. Rotary embeddings are in the classic form where it can tell them, because every version of
-    /// transformers reads it.
+    /// Content of the file. Rotary embeddings are written in the classic form if possible, which
+    /// every version of transformers reads.
     pub fn to_json(&self) -> Value {
         let mut object = self.source.clone();
         object.insert("architectures".to_owned(), json!([self.architecture.class()]));
@@ -197,7 +199,7 @@ impl Config {
         }
         object.insert("tie_word_embeddings".to_owned(), json!(self.tie_word_embeddings));
         if let Some(experts) = self.experts {
-            // Newer files call it `num_local_experts`, which older readers do not know.
+            // Newer files have `num_local_experts`, which older readers do not support.
             object.insert("num_experts".to_owned(), json!(experts.count));
         }
         if let (Some(Value::Object(parameters)), [rope]) = (object.get("rope_parameters").cloned(), &self.ropes[..]) {
@@ -214,25 +216,25 @@ impl Config {
         Value::Object(object)
     }
 
-    /// Longest sequence that the arithmetic is meant for: `max_position_embeddings`, and with dynamic rotary embeddings
-    /// `factor` times as many tokens.
+    /// Longest supported sequence: `max_position_embeddings`, times `factor` with dynamic rotary
+    /// embeddings.
     pub fn longest_context(&self) -> usize {
         let factor = self.ropes.iter().filter_map(Rope::dynamic_factor).fold(1.0, f64::max);
         (self.max_position_embeddings as f64 * factor).min(LARGEST_CONTEXT) as usize
     }
 
-    /// Whether a sequence of so many tokens turns every token by its own length, so that what a cache holds of it differs
-    /// from a pass over the whole.
+    /// Whether the rotary angles of a sequence of `tokens` depend on its length (dynamic scaling),
+    /// so that cached keys differ from those of a full pass.
     pub fn turns_by_length(&self, tokens: usize) -> bool {
         tokens > self.max_position_embeddings && self.ropes.iter().any(Rope::is_dynamic)
     }
 
-    /// What is special about a layer.
+    /// Settings of a layer.
     pub fn layer(&self, index: usize) -> LayerKind {
         self.layers.get(index).copied().unwrap_or_default()
     }
 
-    /// Sizes by their name in the file.
+    /// Sizes by field name.
     fn sizes(&self) -> [(&'static str, usize); 8] {
         [
             ("vocab_size", self.vocab_size),
@@ -246,7 +248,7 @@ impl Config {
         ]
     }
 
-    /// Checks that the shape can be computed at all.
+    /// Validates the sizes.
     pub fn check(&self) -> Result<()> {
         let bad = |field: &str, why: String| Err(Error::new(Kind::Model, format!("`{field}` {why}")));
         let experts = self.experts.map(|experts| {
@@ -278,7 +280,7 @@ impl Config {
         let ropes = self.ropes.iter().map(|rope| ("rope_theta", rope.theta));
         let scale = self.attention_scale.map(|scale| ("query_pre_attn_scalar", scale));
         for (field, value) in ropes.chain(scale).chain([("rms_norm_eps", self.rms_norm_eps)]) {
-            // Larger ones, and what is computed of them in f32, are beyond all numbers.
+            // Larger values overflow in f32.
             if !(value > 0.0 && value <= LARGEST) {
                 return bad(field, format!("is {value}; it must be above 0 and at most {LARGEST:e}"));
             }

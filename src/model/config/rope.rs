@@ -1,8 +1,8 @@
-//! Rotary position embeddings (arXiv:2104.09864) and the ways to stretch them over longer contexts.
+//! Rotary position embeddings (arXiv:2104.09864) and their scaling to longer contexts.
 //!
-//! A head of D numbers is D / 2 pairs; pair i turns by `position * frequency[i]`. The stretches differ in the
-//! frequencies. Both forms of a `config.json` are read: the classic one (`rope_theta`, `rope_scaling`) and the one of
-//! transformers 5 (`rope_parameters`).
+//! A head of D numbers is D / 2 pairs; pair i is rotated by `position * frequency[i]`. Scaling
+//! methods differ in the frequencies. Both forms of a `config.json` are read: the classic one
+//! (`rope_theta`, `rope_scaling`) and the one of transformers 5 (`rope_parameters`).
 
 use std::f64::consts::TAU;
 
@@ -12,7 +12,7 @@ use tch::{Device, Kind, Tensor};
 use super::fields::Fields;
 use crate::error::Result;
 
-/// How one kind of layer turns its queries and keys.
+/// Rotary embedding of one kind of layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rope {
     /// Wavelengths run from 2π to 2π · theta tokens.
@@ -20,7 +20,7 @@ pub struct Rope {
     pub scaling: Scaling,
 }
 
-/// A stretch over contexts longer than those first trained on.
+/// Scaling to contexts longer than those of pretraining.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scaling {
     None,
@@ -28,24 +28,26 @@ pub enum Scaling {
     Linear {
         factor: f64,
     },
-    /// Sequences longer than `max_position_embeddings` get a larger theta, by their own length ("NTK-aware").
+    /// Sequences longer than `max_position_embeddings` get a larger theta that depends on their
+    /// length ("NTK-aware").
     Dynamic {
         factor: f64,
     },
-    /// Low frequencies divided, high ones kept, a ramp between (arXiv:2309.00071).
+    /// YaRN: low frequencies divided by `factor`, high ones unchanged, a ramp between
+    /// (arXiv:2309.00071).
     Yarn {
         factor: f64,
         /// Tokens of the original context.
         original: usize,
         /// Cosines and sines are multiplied by this.
         magnitude: f64,
-        /// Turns over the original context, at which the ramp ends and begins.
+        /// Rotations over the original context at which the ramp ends and begins.
         beta_fast: f64,
         beta_slow: f64,
-        /// The ramp begins and ends at whole pairs.
+        /// Whether the ramp begins and ends at whole pairs.
         truncate: bool,
     },
-    /// The smooth step of Llama 3.1, by wavelength.
+    /// Llama 3.1: smooth interpolation by wavelength.
     Llama3 {
         factor: f64,
         low: f64,
@@ -61,7 +63,7 @@ impl Default for Rope {
 }
 
 impl Rope {
-    /// Reads the fields of a model whose layers turn alike.
+    /// Reads the fields of a model with one rotary embedding for all layers.
     pub(in crate::model) fn read(fields: &mut Fields, theta: f64, max_position: usize) -> Result<Self> {
         let outer = fields.number("rope_theta")?.unwrap_or(theta);
         fields.only("partial_rotary_factor", 1.0)?;
@@ -71,7 +73,7 @@ impl Rope {
             let Some(value) = fields.take(name) else { continue };
             let rope = Self::from_value(name, &value, outer, original)?;
             if found.is_some_and(|other| other != rope) {
-                return Err(Fields::wrong(name, &value, "`rope_scaling` says something else"));
+                return Err(Fields::wrong(name, &value, "`rope_scaling` has another value"));
             }
             found = Some(rope);
         }
@@ -94,7 +96,7 @@ impl Rope {
             [] => "default",
             [kind] => kind.as_str().unwrap_or_default(),
             [kind, other] if kind == other => kind.as_str().unwrap_or_default(),
-            [_, other, ..] => return Err(inner.wrong("type", other, "`rope_type` says something else")),
+            [_, other, ..] => return Err(inner.wrong("type", other, "`rope_type` has another value")),
         };
         let scaling = match kind {
             "default" => Scaling::None,
@@ -119,7 +121,7 @@ impl Rope {
         Ok(Self { theta, scaling })
     }
 
-    /// What cosines and sines are multiplied by.
+    /// Factor of cosines and sines.
     pub(in crate::model) fn magnitude(&self) -> f64 {
         match self.scaling {
             Scaling::Yarn { magnitude, .. } => magnitude,
@@ -127,7 +129,8 @@ impl Rope {
         }
     }
 
-    /// By how much sequences may be longer than `max_position_embeddings`, where frequencies depend on their length.
+    /// Factor by which sequences can exceed `max_position_embeddings`, if frequencies depend on
+    /// their length.
     pub(in crate::model) fn dynamic_factor(&self) -> Option<f64> {
         match self.scaling {
             Scaling::Dynamic { factor } => Some(factor),
@@ -140,8 +143,8 @@ impl Rope {
         self.dynamic_factor().is_some()
     }
 
-    /// Frequencies `[D / 2]` for a sequence of `length` tokens, f32 or f64. The operations are those of transformers, in
-    /// their order, so that angles are equal to the last bit.
+    /// Frequencies `[D / 2]` for a sequence of `length` tokens, f32 or f64. Operations and their
+    /// order are those of transformers, so that angles are bitwise equal.
     pub(in crate::model) fn frequencies(
         &self,
         head_dim: usize,
@@ -200,7 +203,7 @@ impl Rope {
     }
 }
 
-/// The fields of one object of rope parameters that are not read yet.
+/// Unread fields of one object of RoPE parameters.
 struct Inner<'a> {
     place: &'a str,
     rest: Map<String, Value>,

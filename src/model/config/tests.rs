@@ -1,6 +1,5 @@
-//! Config files of every family: what is read, what is refused.
+//! Tests of `config.json` files of every family.
 
-// Configs are written where they are used.
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
 use super::*;
@@ -46,7 +45,7 @@ fn windows(config: &Config) -> Vec<Option<usize>> {
 }
 
 #[test]
-fn both_forms_mean_the_same() {
+fn classic_and_new_rope_config_are_equivalent() {
     let new = without(qwen2(), &["rope_theta", "rope_scaling"]);
     let new = with(
         new,
@@ -72,7 +71,7 @@ fn both_forms_mean_the_same() {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn model_config_round_trips() {
     let config = Config::from_json(&qwen2()).unwrap();
     let written = config.to_json();
     assert_eq!(written["eos_token_id"], 2);
@@ -84,7 +83,7 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
-fn unsupported_fields_are_named() {
+fn unsupported_config_fields_are_refused_by_name() {
     for (name, value) in [
         ("architectures", json!(["GPT2LMHeadModel"])),
         ("architectures", json!(["Qwen2ForCausalLM", "LlamaForCausalLM"])),
@@ -147,7 +146,7 @@ fn rope_fields_are_checked_by_type() {
 }
 
 #[test]
-fn windows_follow_each_family() {
+fn sliding_windows_follow_each_family() {
     let window = json!({"use_sliding_window": true, "sliding_window": 128, "max_window_layers": 1});
     assert_eq!(windows(&read(with(qwen2(), window.clone()))), [None, Some(128), Some(128)]);
     assert_eq!(windows(&read(with(qwen2(), with(window.clone(), json!({"use_sliding_window": false}))))), [None; 3]);
@@ -174,7 +173,7 @@ fn biases_and_norms_follow_each_family() {
 }
 
 #[test]
-fn sparse_layers_are_those_of_the_steps() {
+fn sparse_moe_layers_follow_decoder_sparse_step() {
     let moe = with(
         base("Qwen3MoeForCausalLM", "qwen3_moe"),
         json!({
@@ -228,7 +227,7 @@ fn gemma_alternates_windows_and_ropes() {
 }
 
 #[test]
-fn layers_of_smollm3_turn_or_not() {
+fn smollm3_layers_without_rope() {
     let config = read(with(base("SmolLM3ForCausalLM", "smollm3"), json!({"num_hidden_layers": 5})));
     let ropes: Vec<Option<usize>> = config.layers.iter().map(|layer| layer.rope).collect();
     assert_eq!(ropes, [Some(0), Some(0), Some(0), None, Some(0)]);
@@ -248,8 +247,9 @@ fn a_rope_base_beyond_f32_is_refused() {
     assert!(message.contains("`rope_theta` is 1"), "{message}");
 }
 
-/// As transformers 5.17 reads the files: `_sliding_window_pattern` is a note beside `layer_types`, and a scaling by the old
-/// key `type` is lost in the defaults of Gemma 3. Elsewhere `type` is `rope_type`.
+/// As in transformers 5.17: `_sliding_window_pattern` is ignored if there are `layer_types`, and
+/// RoPE scaling with the old key `type` is overridden by the defaults of Gemma 3. In other families
+/// `type` is `rope_type`.
 #[test]
 fn old_keys_of_gemma_are_read_as_transformers_reads_them() {
     let fields = json!({

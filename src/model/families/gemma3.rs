@@ -1,6 +1,6 @@
-//! Gemma 3 text models (arXiv:2503.19786): RMSNorms around each block and on every head of queries and keys, weights of
-//! norms stored minus 1, scaled embeddings, GeGLU. Most layers have a sliding window and a rotary embedding of their
-//! own; every sixth sees everything.
+//! Gemma 3 text models (arXiv:2503.19786): RMSNorms around each block and on every head of queries
+//! and keys, weights of norms stored minus 1, scaled embeddings, GeGLU. Most layers have a sliding
+//! window and a separate rotary embedding; every sixth layer has full attention.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     config.embedding_scale = (config.hidden_size as f64).sqrt();
     config.attention_scale = Some(fields.number("query_pre_attn_scalar")?.unwrap_or(256.0).powf(-0.5));
     let window = fields.size("sliding_window", Some(4096))?;
-    // `_sliding_window_pattern` is a note that transformers writes beside `layer_types`, and does not read.
+    // transformers writes `_sliding_window_pattern` next to `layer_types` and does not read it.
     let pattern = fields.optional_size("sliding_window_pattern")?.unwrap_or(6);
     if pattern == 0 {
         return Err(Fields::wrong("sliding_window_pattern", &json!(0), "it must be 1 or more"));
@@ -44,7 +44,8 @@ fn ropes(fields: &mut Fields, theta: f64, max_position: usize) -> Result<Vec<Rop
     let nested = |value: &Value| value.get("full_attention").is_some() || value.get("sliding_attention").is_some();
     let local = fields.number("rope_local_base_freq")?.unwrap_or(10_000.0);
     let Some(value) = fields.take_if("rope_parameters", nested) else {
-        // transformers puts `rope_scaling` on top of `rope_type = "default"` here, so that its old key `type` says nothing.
+        // transformers merges `rope_scaling` into `rope_type = "default"`, so the old key `type`
+        // has no effect.
         let untyped = |value: &Value| value.is_object() && value.get("rope_type").is_none_or(Value::is_null);
         fields.take_if("rope_scaling", untyped);
         let full = Rope::read(fields, theta, max_position)?;

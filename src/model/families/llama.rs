@@ -1,5 +1,6 @@
-//! Llama 2 and 3 (arXiv:2307.09288, arXiv:2407.21783), and models of their shape such as SmolLM and SmolLM2: grouped-query
-//! attention, rotary embeddings (stretched from 3.1 on), RMSNorm before each block, SwiGLU, biases only where asked for.
+//! Llama 2 and 3 (arXiv:2307.09288, arXiv:2407.21783), and models of their shape such as SmolLM and
+//! SmolLM2: grouped-query attention, rotary embeddings (scaled from 3.1 on), RMSNorm before each
+//! block, SwiGLU, optional biases.
 
 use super::{Architecture, Biases, Config, Defaults, Fields, Result, uniform, windows};
 
@@ -8,7 +9,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     let biased = fields.flag("attention_bias", false)?;
     config.biases = Biases { qkv: biased, output: biased, mlp: fields.flag("mlp_bias", false)? };
     windows(fields, &mut config, None, |_| false)?;
-    // Written into copies of SmolLM for other runtimes.
+    // Present in copies of SmolLM for other runtimes.
     fields.only("rope_interleaved", false)?;
     fields.only("is_llama_config", true)?;
     Ok(config)

@@ -1,11 +1,13 @@
-//! Mistral 7B and similar models (arXiv:2310.06825): Llama's layers, each with the same sliding window if there is one.
+//! Mistral 7B and similar models (arXiv:2310.06825): Llama's layers, each with the same sliding
+//! window if there is one.
 
 use super::{Architecture, Config, Defaults, Fields, Result, uniform, windows};
 
 pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     let mut config =
         uniform(Architecture::Mistral, fields, &Defaults { max_position: 131_072, ..Defaults::default() })?;
-    // Later releases say null: no window. A file that does not mention it has that of the first.
+    // Later releases have null: no window. A file without the field has the window of the first
+    // release.
     let default = if fields.has("sliding_window") { None } else { Some(4096) };
     let window = fields.optional_size("sliding_window")?.or(default);
     windows(fields, &mut config, window, |_| window.is_some())?;

@@ -1,4 +1,4 @@
-//! One file per architecture: how its `config.json` describes the layers.
+//! One file per architecture, which reads its `config.json`.
 //!
 //! Common code is here. A missing field has the default of transformers.
 
@@ -27,7 +27,7 @@ pub enum Architecture {
     SmolLm3,
 }
 
-/// Architecture, its class in transformers, its `model_type`.
+/// Architecture, class in transformers, `model_type`.
 const ALL: &[(Architecture, &str, &str)] = &[
     (Architecture::Qwen2, "Qwen2ForCausalLM", "qwen2"),
     (Architecture::Qwen3, "Qwen3ForCausalLM", "qwen3"),
@@ -43,7 +43,7 @@ impl Architecture {
         ALL.iter().find(|(own, ..)| *own == self).map_or(("", ""), |(_, class, name)| (class, name))
     }
 
-    /// The class in transformers, as in `architectures`.
+    /// Class in transformers, as in `architectures`.
     pub fn class(self) -> &'static str {
         self.entry().0
     }
@@ -53,7 +53,8 @@ impl Architecture {
         self.entry().1
     }
 
-    /// The one that `architectures` and `model_type` name, as far as they are given.
+    /// Architecture by the fields `architectures` and `model_type`, at least one of which must be
+    /// present.
     pub(super) fn of(object: &Map<String, Value>) -> Result<Self> {
         let unsupported = |name: &str, value: &Value| {
             let classes: Vec<&str> = ALL.iter().map(|(_, class, _)| *class).collect();
@@ -93,7 +94,7 @@ pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Co
     }
 }
 
-/// What a family takes for fields that its file leaves out.
+/// Defaults of a family for missing fields.
 struct Defaults {
     theta: f64,
     max_position: usize,
@@ -157,13 +158,14 @@ fn common(
     })
 }
 
-/// [`common`] for families whose layers all turn alike.
+/// [`common`] for families with one rotary embedding for all layers.
 fn uniform(architecture: Architecture, fields: &mut Fields, defaults: &Defaults) -> Result<Config> {
     fields.only("hidden_act", "silu")?;
     common(architecture, fields, defaults, |fields, theta, max| Ok(vec![Rope::read(fields, theta, max)?]))
 }
 
-/// Windows of the layers, by `layer_types` or else by `sliding`, which is asked for each layer.
+/// Sets the windows of the layers by `layer_types`, or else by the function `sliding` of the layer
+/// index.
 fn windows(
     fields: &mut Fields,
     config: &mut Config,
@@ -179,7 +181,7 @@ fn windows(
             Some(kind) if kind == "full_attention" => false,
             Some(kind) if kind == "sliding_attention" && window.is_some() => true,
             Some(kind) if kind == "sliding_attention" => {
-                return Err(Fields::wrong("layer_types", kind, "but no `sliding_window` is in use"));
+                return Err(Fields::wrong("layer_types", kind, "but `sliding_window` is not used"));
             }
             Some(kind) => {
                 let accepted = "full_attention and sliding_attention are supported";

@@ -1,5 +1,6 @@
-//! Qwen2 and Qwen2.5 text models (arXiv:2407.10671, arXiv:2412.15115): grouped-query attention with biases on q, k and
-//! v, rotary embeddings, RMSNorm before each block, SwiGLU. Upper layers may have a sliding window.
+//! Qwen2 and Qwen2.5 text models (arXiv:2407.10671, arXiv:2412.15115): grouped-query attention with
+//! biases on q, k and v, rotary embeddings, RMSNorm before each block, SwiGLU. Upper layers can
+//! have a sliding window.
 
 use super::{Architecture, Biases, Config, Defaults, Fields, Result, optional_window, uniform, windows};
 

@@ -1,5 +1,5 @@
-//! Qwen3 dense models (arXiv:2505.09388): as Qwen2, with RMSNorm on every head of queries and keys in place of the biases
-//! and heads of a size of their own.
+//! Qwen3 dense models (arXiv:2505.09388): as Qwen2, with RMSNorm on every query and key head
+//! instead of biases, and an independent head size.
 
 use super::{Architecture, Biases, Config, Defaults, Fields, Result, optional_window, uniform, windows};
 

@@ -1,5 +1,5 @@
-//! Qwen3 mixtures of experts (arXiv:2505.09388): the attention of Qwen3; the feed-forward block of a sparse layer is the
-//! weighted sum of the experts that a router picks for each token.
+//! Qwen3 mixtures of experts (arXiv:2505.09388): the attention of Qwen3; the feed-forward block of
+//! a sparse layer is the weighted sum of the experts that a router selects for each token.
 
 use serde_json::json;
 
@@ -12,14 +12,14 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     let biased = fields.flag("attention_bias", false)?;
     config.biases = Biases { qkv: biased, output: biased, mlp: false };
     let window = optional_window(fields, Some(4096))?;
-    // Unlike in the dense models, every layer has the window; `max_window_layers` is not looked at.
+    // Unlike in the dense models, every layer has the window; `max_window_layers` is ignored.
     fields.take("max_window_layers");
     windows(fields, &mut config, window, |_| true)?;
 
     let local = fields.optional_size("num_local_experts")?;
     let count = fields.size("num_experts", Some(local.unwrap_or(128)))?;
     if let Some(local) = local.filter(|&local| local != count) {
-        return Err(Fields::wrong("num_local_experts", &json!(local), "`num_experts` says something else"));
+        return Err(Fields::wrong("num_local_experts", &json!(local), "`num_experts` has another value"));
     }
     config.experts = Some(Experts {
         count,

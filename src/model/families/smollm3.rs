@@ -1,5 +1,5 @@
-//! SmolLM3 (huggingface.co/blog/smollm3): Llama's layers, of which some do not turn queries and keys at all (NoPE,
-//! arXiv:2501.18795); these may have a sliding window.
+//! SmolLM3 (huggingface.co/blog/smollm3): Llama's layers, some without rotary embeddings (NoPE,
+//! arXiv:2501.18795); these can have a sliding window.
 
 use serde_json::{Value, json};
 
@@ -15,12 +15,12 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     let every = fields.size("no_rope_layer_interval", Some(4))?;
     let turns: Vec<bool> = match fields.per_layer("no_rope_layers", layers)? {
         Some(given) => given.iter().map(turning).collect::<Option<_>>().ok_or_else(|| {
-            Fields::wrong("no_rope_layers", &json!(given), "its entries must be 0 (does not turn) or 1")
+            Fields::wrong("no_rope_layers", &json!(given), "its entries must be 0 (no rotary embedding) or 1")
         })?,
         None if every == 0 => return Err(Fields::wrong("no_rope_layer_interval", &json!(0), "it must be 1 or more")),
         None => (1..=layers).map(|layer| !layer.is_multiple_of(every)).collect(),
     };
-    // Written by the class this one was made from.
+    // Inherited from the parent class in transformers.
     fields.take("max_window_layers");
     let window = optional_window(fields, None)?;
     windows(fields, &mut config, window, |layer| window.is_some() && !turns.get(layer).copied().unwrap_or(true))?;

@@ -1,4 +1,4 @@
-//! Activation checkpointing: the gradients of a pass that keeps everything, to the bit.
+//! Activation checkpointing: gradients are bitwise equal to those without it.
 
 use tch::{Kind, Tensor};
 
@@ -32,13 +32,13 @@ fn same_either_way(mut model: Model, rows: &[Vec<u32>], what: &str) {
 }
 
 #[test]
-fn gradients_are_the_same_to_the_bit() {
+fn gradient_checkpointing_gives_bitwise_equal_gradients() {
     for kind in [Kind::Float, Kind::Double] {
         for tied in [true, false] {
             same_either_way(tiny(tied, kind), &rows(&[5, 1, 17, 9], 53), &format!("{kind:?} {tied}"));
         }
     }
-    // Rows that begin alike are one tree; some more, so that there are several chunks.
+    // Rows with a common prefix are one tree; further rows make several chunks.
     let prompt = rows(&[700], 53).remove(0);
     let mut many: Vec<Vec<u32>> = rows(&[900, 40, 800, 850, 3], 53);
     many.extend((0..4).map(|tail| [prompt.as_slice(), &[tail, 7, 2 * tail]].concat()));
@@ -46,14 +46,14 @@ fn gradients_are_the_same_to_the_bit() {
 }
 
 #[test]
-fn every_family_learns_the_same() {
+fn gradient_checkpointing_works_for_every_family() {
     for case in cases("golden") {
         same_either_way(case.model(), &case.rows(), &case.name);
     }
 }
 
 #[test]
-fn adapters_and_frozen_weights_learn_the_same() {
+fn gradient_checkpointing_works_with_lora_and_frozen_weights() {
     let mut model = tiny(true, Kind::Float);
     model.add_adapter(LoraConfig::new(2, 4.0, &["q_proj", "down_proj"]), 3).unwrap();
     tch::no_grad(|| {
@@ -72,13 +72,14 @@ fn adapters_and_frozen_weights_learn_the_same() {
 }
 
 #[test]
-fn less_is_kept() {
-    // What the native code keeps can't be seen from here; the plain operations keep the inputs of the layers.
+fn gradient_checkpointing_keeps_fewer_activations() {
+    // The activations of the CPU kernels can't be measured here; the plain operations keep the
+    // inputs of the layers.
     let mut model = tiny(true, Kind::Double);
     model.set_checkpointing(true);
     let pass = model.learn(&pack(&rows(&[5, 9], 53))).unwrap();
     assert!(pass.hidden().requires_grad());
-    // Without the way back through the pass the layers have no gradient.
+    // Without backward through the pass the layers have no gradient.
     pass.hidden().sum(Kind::Double).backward();
     let of = |name: &str| model.parameters().into_iter().find(|(own, _)| own == name).unwrap().1.grad().defined();
     assert!(of("model.norm.weight") && !of("model.layers.0.mlp.up_proj.weight"));

@@ -1,4 +1,4 @@
-//! The critic.
+//! Tests of the critic.
 
 use tch::{Device, Kind, Tensor};
 
@@ -10,7 +10,7 @@ fn batch() -> (Packed, Tensor) {
 }
 
 #[test]
-fn it_starts_at_zero_and_learns_what_it_is_shown() {
+fn critic_starts_at_zero_and_fits_its_targets() {
     for own in [true, false] {
         let policy = tiny(true, Kind::Float);
         let critic = Critic::new(&policy, own.then(|| tiny(true, Kind::Float))).unwrap();
@@ -35,7 +35,7 @@ fn it_starts_at_zero_and_learns_what_it_is_shown() {
 }
 
 #[test]
-fn it_is_saved_and_loaded() {
+fn critic_is_saved_and_loaded() {
     let policy = tiny(true, Kind::Float);
     let critic = Critic::new(&policy, Some(tiny(true, Kind::Float))).unwrap();
     tch::no_grad(|| {
@@ -52,7 +52,7 @@ fn it_is_saved_and_loaded() {
     let (batch, at) = batch();
     let values = |critic: &Critic| critic.values(&critic.trunk().unwrap().forward(&batch).unwrap(), &at).unwrap();
     assert_eq!(values(&critic), values(&loaded));
-    // A head of another width is refused by name.
+    // A value head of another width is refused.
     Tensor::write_safetensors(
         &[("score.weight", Tensor::zeros([1, 3], (Kind::Float, Device::Cpu)))],
         dir.path().join("value_head.safetensors"),

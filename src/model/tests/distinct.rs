@@ -1,5 +1,5 @@
-//! Rows that begin alike are computed once in plain operations too, and nothing else changes: every family, type and way of
-//! attention, adapters, checkpointing.
+//! Shared prefixes are computed once in the plain operations without a change of results: every
+//! family, type and kind of attention, adapters, checkpointing.
 
 use tch::{Kind, Tensor};
 
@@ -9,7 +9,8 @@ use crate::model::distinct::PrefixDedup;
 use crate::model::{LoraConfig, Model};
 use crate::native;
 
-/// Two groups: replies to one prompt, some of which go on from the middle of another, and a row of its own.
+/// Two groups of responses to one prompt, some of which branch from the middle of another, and a
+/// separate row.
 fn alike(vocab: u64) -> Vec<Vec<u32>> {
     let prompts = rows(&[9, 6], vocab);
     let mut all: Vec<Vec<u32>> = (0..4).map(|n| [prompts[0].clone(), ids(20 + n, 3, vocab)].concat()).collect();
@@ -60,7 +61,7 @@ fn same(model: &Model, rows: &[Vec<u32>], plain: bool, tolerance: f64, what: &st
 }
 
 #[test]
-fn distinct_tokens_are_those_behind_the_same_tokens() {
+fn distinct_tokens_have_distinct_prefixes() {
     let found = |rows: &[&[u32]]| {
         let rows: Vec<Vec<u32>> = rows.iter().map(|row| row.to_vec()).collect();
         let distinct = PrefixDedup::find(&pack(&rows)).unwrap()?;
@@ -69,18 +70,18 @@ fn distinct_tokens_are_those_behind_the_same_tokens() {
         let back = distinct.spread(&first).unwrap();
         Some((Vec::<i64>::try_from(first).unwrap(), Vec::<i64>::try_from(back).unwrap()))
     };
-    // The 3 of the second row stands behind another token; the last row is the first one again.
+    // The 3 of the second row follows another token; the last row equals the first.
     let (first, back) = found(&[&[1, 2, 3], &[1, 4, 3], &[1, 2, 3]]).unwrap();
     assert_eq!(first, [0, 1, 2, 4, 5]);
     assert_eq!(back, [0, 1, 2, 0, 4, 5, 0, 1, 2]);
     assert!(found(&[&[1, 2, 3]]).is_none() && found(&[&[1, 2], &[2, 1]]).is_none());
-    // A fifth is not worth it, a quarter is.
+    // Saving a fifth is below the threshold, saving a quarter is not.
     assert!(found(&[&[1, 2, 3, 4, 5], &[1, 2, 6, 7, 8]]).is_none());
     assert!(found(&[&[1, 2, 3, 4], &[1, 2, 5, 6]]).is_some());
 }
 
 #[test]
-fn in_double_precision_they_are_the_same() {
+fn prefix_dedup_in_f64_gives_equal_results() {
     let rows = alike(53);
     assert!(PrefixDedup::find(&pack(&rows)).unwrap().is_some());
     for tied in [true, false] {
@@ -94,7 +95,7 @@ fn in_double_precision_they_are_the_same() {
 }
 
 #[test]
-fn every_family_computes_them_once() {
+fn prefix_dedup_works_for_every_family() {
     native::set_threads(1);
     for case in cases("golden") {
         let model = case.model();
@@ -104,7 +105,7 @@ fn every_family_computes_them_once() {
 }
 
 #[test]
-fn so_do_adapters_and_half_precision() {
+fn prefix_dedup_works_with_lora_and_bf16() {
     let rows = alike(53);
     for (kind, tolerance) in [(Kind::Double, 1e-12), (Kind::Float, 1e-4)] {
         let mut model = tiny(true, kind);

@@ -1,4 +1,5 @@
-//! r1's part in tests/golden/models/exchange.py: checkpoints that transformers and PEFT wrote, read here and written again.
+//! r1's part in tests/golden/models/exchange.py: reads checkpoints of transformers and PEFT and
+//! writes them again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,8 @@ use tch::{Device, Kind, Tensor};
 use super::pack;
 use crate::model::{LoraConfig, Model, write_tensors};
 
-/// Of every directory of `from`: what `exchange.json` in it asks for, written to `to` under the same name.
+/// For every directory of `from`: writes the files requested in its `exchange.json` to `to`, under
+/// the same name.
 #[test]
 #[ignore = "a part of tests/golden/models/exchange.py, which `just parity` runs"]
 fn exchange() {
@@ -35,9 +37,9 @@ fn pass_on(from: &Path, to: &Path) {
         other => panic!("{other}"),
     };
     let shard = asked["shard"].as_u64().unwrap_or(u64::MAX);
-    // In the type that the file has, and back.
+    // In the type of the file.
     Model::load(from, Device::Cpu, kind).unwrap().save_sharded(to, shard).unwrap();
-    // In f32, whatever the file has.
+    // In f32, whatever the type of the file.
     let mut wide = Model::load(from, Device::Cpu, Kind::Float).unwrap();
     let logits = |model: &Model| -> Tensor {
         let _guard = tch::no_grad_guard();

@@ -1,4 +1,5 @@
-//! Every family and rope variant against numbers of transformers, and against itself: cache, packing, padding, batching.
+//! Every family and RoPE variant compared with transformers, and with itself: cache, packing,
+//! padding, batching.
 
 use std::path::Path;
 
@@ -9,16 +10,16 @@ use super::{distance, gradients, pack, padded, predicting};
 use crate::model::{Config, Model, Norms, Span};
 use crate::native;
 
-/// Largest difference of a logit from the one of transformers.
+/// Tolerance of logits compared with transformers.
 pub(super) const LOGITS: f64 = 1e-4;
-/// Largest difference of a logit between two ways to compute it here: 1e-5 where docs/parity.md was measured, and room for
-/// processors that sum in another order.
+/// Tolerance between two computations in r1: 1e-5 where docs/parity.md was measured, with a margin
+/// for processors that sum in another order.
 pub(super) const WAYS: f64 = 2e-5;
 
 pub(super) struct Case {
     pub name: String,
     pub record: Value,
-    /// Logits at `positions` of the rows, one after another.
+    /// Logits at `positions` of the rows, concatenated.
     pub logits: Tensor,
 }
 
@@ -31,7 +32,7 @@ impl Case {
         self.get("rows")
     }
 
-    /// The places in the packed rows that `logits` are of.
+    /// Indices of `logits` in the packed rows.
     pub(super) fn places(&self) -> Tensor {
         let positions: Vec<Vec<i64>> = self.get("positions");
         let starts = self.rows().into_iter().scan(0, |next, row| {
@@ -82,7 +83,7 @@ pub(super) fn uniform(name: &str, count: usize) -> Vec<f64> {
     (1..=count as u64).map(draw).collect()
 }
 
-/// Gives the model the weights of make.py; matrices have the standard deviation, where it is given.
+/// Sets the weights of make.py, with this standard deviation of matrices, if given.
 fn fill(model: &Model, deviation: Option<f64>) {
     let _guard = tch::no_grad_guard();
     let norm = if model.config.norms == Norms::Around { 0.0 } else { 1.0 };
@@ -101,12 +102,12 @@ fn fill(model: &Model, deviation: Option<f64>) {
     }
 }
 
-/// What was measured, the worst difference, the most that is allowed.
+/// Name of a measurement, its largest difference, the tolerance.
 pub(super) type Measure = (&'static str, f64, f64);
 
-/// Runs the check over every case and fails with all that went wrong.
+/// Runs the check for every case and fails with all differences.
 fn check(measure: impl Fn(&Case) -> Vec<Measure>) {
-    // Threads cost more than they help models this small, most of all beside other tests.
+    // One thread is faster for models of this size, especially next to other tests.
     native::set_threads(1);
     let mut wrong = Vec::new();
     for case in cases("golden") {
@@ -121,7 +122,7 @@ fn check(measure: impl Fn(&Case) -> Vec<Measure>) {
 }
 
 #[test]
-fn names_and_shapes_are_those_of_the_checkpoint() {
+fn weight_names_and_shapes_match_the_checkpoint() {
     for case in cases("golden") {
         let found: serde_json::Map<String, Value> =
             case.model().parameters().into_iter().map(|(name, tensor)| (name, tensor.size().into())).collect();
@@ -131,7 +132,8 @@ fn names_and_shapes_are_those_of_the_checkpoint() {
     }
 }
 
-/// Against transformers: the packed rows forward, each row forward and backward; by native code and by plain operations.
+/// Comparison with transformers: packed rows forward, each row forward and backward; with the CPU
+/// kernels and plain operations.
 pub(super) fn forward_and_backward(case: &Case) -> Vec<Measure> {
     let model = case.model();
     let rows = case.rows();
@@ -159,11 +161,11 @@ pub(super) fn forward_and_backward(case: &Case) -> Vec<Measure> {
 }
 
 #[test]
-fn logits_and_gradients_are_those_of_transformers() {
+fn logits_and_gradients_match_transformers() {
     check(forward_and_backward);
 }
 
-/// Tokens of 64 greedy ones that are not those of transformers.
+/// Number of differing tokens in 64 greedy tokens, compared with transformers.
 pub(super) fn greedy(case: &Case) -> Vec<Measure> {
     let (prompt, expected): (Vec<u32>, Vec<u32>) = (case.get("prompt"), case.get("greedy"));
     let model = case.model();
@@ -179,16 +181,16 @@ pub(super) fn greedy(case: &Case) -> Vec<Measure> {
 }
 
 #[test]
-fn greedy_replies_are_those_of_transformers() {
+fn greedy_responses_match_transformers() {
     check(greedy);
 }
 
-/// Against itself: the cache, packing, padding, batching.
+/// Comparison with itself: cache, packing, padding, batching.
 pub(super) fn ways(case: &Case) -> Vec<Measure> {
     let model = case.model();
     let mut rows = case.rows();
     if model.config.ropes.iter().any(crate::model::Rope::is_dynamic) {
-        // Past the limit each length turns its own way; see `Model::step`.
+        // Past the limit, angles depend on the length; see `Model::step`.
         for row in &mut rows {
             row.truncate(model.config.max_position_embeddings);
         }
@@ -211,7 +213,7 @@ pub(super) fn ways(case: &Case) -> Vec<Measure> {
         worst
     });
 
-    // One row after the other: a prefill in two pieces, then token by token.
+    // Row by row: a prefill in two chunks, then token by token.
     let mut cache = model.new_cache(3, 8).unwrap();
     let mut steps = Vec::new();
     let mut decode = 0f64;
@@ -226,7 +228,7 @@ pub(super) fn ways(case: &Case) -> Vec<Measure> {
             start = end;
         }
     }
-    // Both rows in one call, to the same ends.
+    // Both rows in one call.
     let mut batching = 0f64;
     let [short, long] = rows.as_slice() else { panic!("two rows") };
     let mut starts = [0, 0];
@@ -248,7 +250,7 @@ pub(super) fn ways(case: &Case) -> Vec<Measure> {
 }
 
 #[test]
-fn the_cache_gives_the_logits_of_a_full_forward() {
+fn cached_logits_equal_a_full_forward() {
     check(ways);
 }
 

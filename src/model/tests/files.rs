@@ -1,4 +1,4 @@
-//! Checkpoints on disk: round trips, shards, and files that lie.
+//! Checkpoints on disk: round trips, shards, inconsistent files.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn message(dir: &Path) -> String {
 }
 
 #[test]
-fn what_is_saved_is_loaded() {
+fn saved_model_is_loaded() {
     for tied in [true, false] {
         let dir = tempfile::tempdir().unwrap();
         let model = tiny(tied, Kind::Float);
@@ -56,7 +56,7 @@ fn bf16_is_saved_as_bf16_and_computed_in_either() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_weights() {
+fn initial_weights_are_deterministic_for_a_seed() {
     let [a, b, c] = [1, 1, 2].map(|seed| {
         let model = Model::init(tiny(true, Kind::Float).config, Device::Cpu, Kind::Float, seed).unwrap();
         model.parameters().remove(2).1
@@ -66,7 +66,7 @@ fn the_same_seed_gives_the_same_weights() {
 }
 
 #[test]
-fn shards_are_read_through_their_index() {
+fn safetensors_shards_are_read_through_their_index() {
     let dir = tempfile::tempdir().unwrap();
     let model = tiny(false, Kind::Float);
     model.save(dir.path()).unwrap();
@@ -94,7 +94,7 @@ fn shards_are_read_through_their_index() {
 }
 
 #[test]
-fn every_disagreement_with_the_config_is_named() {
+fn weights_that_do_not_match_the_config_are_named() {
     let dir = tempfile::tempdir().unwrap();
     tiny(true, Kind::Float).save(dir.path()).unwrap();
     let path = dir.path().join("model.safetensors");
@@ -106,7 +106,7 @@ fn every_disagreement_with_the_config_is_named() {
         }
     }
     let extra = |name: &str| (name.to_owned(), Tensor::zeros([1], (Kind::Float, Device::Cpu)));
-    // The first two are known leftovers of older checkpoints.
+    // The first two are tensors of older checkpoints that are ignored.
     tensors.extend(["lm_head.weight", "model.layers.0.self_attn.rotary_emb.inv_freq", "model.surprise"].map(extra));
     Tensor::write_safetensors(&tensors, &path).unwrap();
     let message = message(dir.path());
@@ -116,7 +116,7 @@ fn every_disagreement_with_the_config_is_named() {
 }
 
 #[test]
-fn a_tied_head_may_be_a_copy_and_nothing_else() {
+fn tied_output_head_must_equal_the_embedding() {
     let dir = tempfile::tempdir().unwrap();
     tiny(true, Kind::Float).save(dir.path()).unwrap();
     let path = dir.path().join("model.safetensors");
@@ -138,7 +138,7 @@ fn a_tied_head_may_be_a_copy_and_nothing_else() {
 }
 
 #[test]
-fn damaged_files_are_one_clear_error() {
+fn damaged_weight_files_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     assert!(message(dir.path()).contains("config.json"));
     tiny(true, Kind::Float).save(dir.path()).unwrap();

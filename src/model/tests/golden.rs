@@ -1,4 +1,4 @@
-//! Against numbers that transformers computed.
+//! Comparison with numbers of transformers.
 
 use std::path::Path;
 
@@ -45,12 +45,13 @@ fn random_model(name: &str) {
     for hidden in [model.forward(&pack(&rows)).unwrap(), model.forward_plain(&pack(&rows)).unwrap()] {
         let logits = model.logits(&hidden).unwrap();
         let whole = expected("logits");
-        // The second row is padded on the left there.
+        // In the reference the second row is padded on the left.
         worst = worst
             .max(distance(&logits.narrow(0, 0, first), &whole.get(0)))
             .max(distance(&logits.narrow(0, first, second), &whole.get(1).narrow(0, 7, second)));
     }
-    // The loss there is that of the padded rows; the last padding before the second predicts its first token.
+    // The reference loss is of the padded rows; the last padding token before the second row
+    // predicts its first token.
     let numbers = |name: &str| -> Vec<Vec<i64>> { serde_json::from_value(golden[name].clone()).unwrap() };
     let (ids, mask, positions) = (numbers("input_ids"), numbers("attention_mask"), numbers("position_ids"));
     let (mut hidden, mut targets) = (Vec::new(), Vec::new());
@@ -86,26 +87,26 @@ fn greedy(model: &Model, prompt: &[u32], count: usize) -> Vec<u32> {
 
 #[test]
 #[ignore = "needs the reference data: just test-data"]
-fn qwen2_is_that_of_transformers() {
+fn qwen2_matches_transformers() {
     random_model("qwen2-tied");
 }
 
 #[test]
 #[ignore = "needs the reference data: just test-data"]
-fn qwen3_is_that_of_transformers() {
+fn qwen3_matches_transformers() {
     random_model("qwen3-tied");
 }
 
 #[test]
 #[ignore = "needs the reference data: just test-data"]
-fn llama3_is_that_of_transformers() {
+fn llama3_matches_transformers() {
     random_model("llama3-ropescaled");
 }
 
 /// A trained Llama of 260 thousand parameters.
 #[test]
 #[ignore = "needs the reference data: just test-data"]
-fn a_trained_llama_is_that_of_transformers() {
+fn trained_llama_matches_transformers() {
     let dir = reference_data("stories260k");
     let model = Model::load(&dir.join("hf"), Device::Cpu, Kind::Float).unwrap();
     for line in std::fs::read_to_string(dir.join("forward_goldens.jsonl")).unwrap().lines() {
@@ -122,7 +123,7 @@ fn a_trained_llama_is_that_of_transformers() {
 }
 
 #[test]
-fn log_probabilities_and_gradients_are_those_of_transformers() {
+fn logprobs_and_gradients_match_transformers() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/qwen2_tiny");
     let golden: Value = serde_json::from_str(&std::fs::read_to_string(dir.join("golden.json")).unwrap()).unwrap();
     let rows: Vec<Vec<u32>> = serde_json::from_value(golden["rows"].clone()).unwrap();
@@ -150,7 +151,7 @@ fn billions(name: &str) -> f64 {
 
 #[test]
 #[ignore = "needs the reference data: just test-data"]
-fn configs_of_the_hub_are_read_or_refused_by_name() {
+fn hub_model_configs_are_read_or_refused_by_name() {
     let dir = reference_data("tokenizers-configs/configs");
     let mut read = 0;
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -159,7 +160,7 @@ fn configs_of_the_hub_are_read_or_refused_by_name() {
         match Config::load(&path) {
             Ok(config) => {
                 assert!(!name.contains("VL"), "{name} is read as {:?}", config.architecture);
-                // Names count without the embeddings, or round.
+                // Names exclude the embeddings or are rounded.
                 let found = Parameters::numbers(&config) as f64 / 1e9;
                 assert!((found / billions(name) - 1.0).abs() < 0.3, "{name} has {found}B parameters");
                 read += 1;

@@ -1,4 +1,4 @@
-//! Generation by the native code from weights in bf16, against the same weights in f32.
+//! Generation of the CPU kernels from bf16 weights, compared with the same weights in f32.
 
 use tch::{Device, Kind, Tensor};
 
@@ -7,7 +7,8 @@ use crate::model::cache::Layout;
 use crate::model::{Config, KvCache, LoraConfig, Model, Span};
 use crate::native;
 
-/// A model in bf16 whose widths are odd, one of them so long that sums are taken in several spans, and its f32 twin.
+/// A bf16 model with odd widths, one of them long enough for sums in several parts, and the same
+/// model in f32.
 fn twins(tied: bool) -> (Model, Model) {
     twins_of(tied, 53)
 }
@@ -37,7 +38,7 @@ fn copy(from: &Model, to: &Model) {
     }
 }
 
-/// Spans of some slots: prefill, decode of many, a mixture, one alone.
+/// Spans of several slots: prefill, batched decode, a mixture, a single sequence.
 fn spans(round: usize) -> Vec<(usize, Vec<u32>)> {
     (0..12)
         .filter(|slot| round < 3 || slot % 7 == round)
@@ -50,7 +51,7 @@ fn items<'a>(spans: &'a [(usize, Vec<u32>)], lengths: &[usize]) -> Vec<Span<'a>>
 }
 
 #[test]
-fn steps_are_those_of_the_same_weights_in_f32() {
+fn bf16_steps_match_the_same_weights_in_f32() {
     for tied in [true, false] {
         let (half, whole) = twins(tied);
         let (mut native, mut exact) = (half.new_cache(12, 8).unwrap(), whole.new_cache(12, 8).unwrap());
@@ -64,7 +65,8 @@ fn steps_are_those_of_the_same_weights_in_f32() {
             let rounded =
                 tch::no_grad(|| half.step_plain(&mut plain, &items(&spans, &lengths), &|| false)).unwrap().unwrap();
             let own = distance(&found, &expected);
-            // Where the processor multiplies bf16, activations are rounded to it, as all are in libtorch's operations.
+            // On processors with bf16 products, activations are rounded to bf16, as in libtorch's
+            // operations.
             let most = match native::kernels() {
                 "avx512bf16" => distance(&rounded, &expected),
                 _ => 2e-5 * expected.abs().max().double_value(&[]),
@@ -78,13 +80,13 @@ fn steps_are_those_of_the_same_weights_in_f32() {
 }
 
 #[test]
-fn a_sequence_does_not_depend_on_the_others_to_the_bit() {
+fn bf16_generation_is_batch_invariant() {
     independent(&twins(true).0);
 }
 
-/// Of a large model a few tokens go another way through the layers than many.
+/// Large models have another code path for few tokens.
 #[test]
-fn nor_does_it_in_a_large_model() {
+fn bf16_generation_is_batch_invariant_in_a_large_model() {
     independent(&twins_of(true, 240_000).0);
 }
 
@@ -95,7 +97,7 @@ fn independent(half: &Model) {
         let spans = spans(round);
         let found = half.step(&mut together, &items(&spans, &lengths)).unwrap();
         for (index, (slot, ids)) in (0..).zip(&spans) {
-            // A prompt in two pieces, where it is long enough.
+            // A prompt in two chunks, if it is long enough.
             let cut = ids.len() / 2;
             let mut start = lengths[*slot];
             for piece in [&ids[..cut], &ids[cut..]] {
@@ -114,7 +116,7 @@ fn independent(half: &Model) {
 }
 
 #[test]
-fn changed_weights_are_seen() {
+fn bf16_kernels_use_changed_weights() {
     let (half, _) = twins(false);
     let other = Model::init(half.config.clone(), Device::Cpu, Kind::BFloat16, 4).unwrap();
     let prompt = ids(3, 9, 53);
@@ -123,7 +125,7 @@ fn changed_weights_are_seen() {
     };
     let mut before = logits(&half);
     for (name, parameter) in half.parameters() {
-        // Not by a common factor: that of a norm's weight changes nothing in what another norm follows.
+        // Not by a common factor, which has no effect on norm weights followed by another norm.
         let ramp = Tensor::arange(parameter.numel() as i64, (Kind::Float, Device::Cpu)).sin().view_as(&parameter);
         tch::no_grad(|| parameter.shallow_clone().copy_(&(&parameter + ramp)));
         copy(&half, &other);
@@ -135,13 +137,13 @@ fn changed_weights_are_seen() {
 }
 
 #[test]
-fn learning_stays_with_the_plain_operations() {
+fn bf16_training_uses_the_plain_operations() {
     let (mut half, _) = twins(true);
     let batch = pack(&rows(&[5, 1, 17], 53));
     assert_eq!(half.forward(&batch).unwrap(), half.forward_plain(&batch).unwrap());
     let (logp, _) = half.logprobs(&half.forward(&batch).unwrap(), &batch.ids, 1.0, 8).unwrap();
     assert_eq!(logp.kind(), Kind::Float);
-    // So does generation with an adapter, and the cache with it.
+    // Generation with an adapter, and its cache, too.
     assert_eq!(half.cache_kind(), Kind::Float);
     half.add_adapter(LoraConfig::new(2, 4.0, &["q_proj"]), 1).unwrap();
     assert_eq!(half.cache_kind(), Kind::BFloat16);

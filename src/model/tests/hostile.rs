@@ -1,5 +1,5 @@
-//! Files made to hurt: mutations of real headers and configs. None may panic, hang, or ask for more memory than the files
-//! account for. `R1_FUZZ_SECONDS` is how long each test looks (2 where it is not set).
+//! Hostile files: mutations of real headers and configs. None may panic, hang, or allocate more
+//! memory than the files justify. `R1_FUZZ_SECONDS` is the time of each test (default 2).
 
 use std::fs;
 use std::path::Path;
@@ -17,11 +17,11 @@ use super::tiny;
 use crate::error;
 use crate::model::{Config, LoraConfig, Model};
 
-/// Time that this thread has computed for: that of a busy machine's other work is not in it.
+/// CPU time of this thread.
 fn computed() -> Duration {
     static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
     let begin = *BEGIN;
-    // Linux's count of nanoseconds; the clock where there is none.
+    // Nanoseconds of Linux's schedstat, otherwise wall time.
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let count = text.split(' ').next().and_then(|count| count.parse().ok());
     count.map_or_else(|| begin.elapsed(), Duration::from_nanos)
@@ -37,7 +37,7 @@ fn draw<T: std::fmt::Debug>(strategy: &impl Strategy<Value = T>, mut check: impl
     }
 }
 
-/// Loads; what is wrong must be said as a fault of the model, in time.
+/// Loads a model; failures must be `Kind::Model` errors within the time limit.
 fn load(dir: &Path, what: &dyn std::fmt::Debug) {
     let started = computed();
     if let Err(error) = Model::load(dir, Device::Cpu, Kind::Float) {
@@ -102,14 +102,14 @@ fn hostile_configs_are_refused_or_read() {
                 refused += 1;
             }
             Ok(read_config) => {
-                // What is read is what is written.
+                // Accepted configs round-trip.
                 let again = Config::from_json(&read_config.to_json()).unwrap();
                 let bare = |config: Config| Config { source: serde_json::Map::new(), ..config };
                 assert_eq!(bare(again), bare(read_config), "{config}");
                 read += 1;
             }
         }
-        // Beside the weights of another model, whatever the sizes.
+        // With the weights of another model, whatever the sizes.
         fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
         load(dir.path(), &config);
     });
@@ -117,7 +117,7 @@ fn hostile_configs_are_refused_or_read() {
 }
 
 #[test]
-fn headers_that_lie_are_refused() {
+fn inconsistent_safetensors_headers_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let model = tiny(true, Kind::Float);
     model.save(dir.path()).unwrap();
@@ -192,7 +192,7 @@ fn hostile_adapters_and_indexes_are_refused() {
 }
 
 #[test]
-fn json_is_bounded() {
+fn model_json_files_have_a_size_limit() {
     let dir = tempfile::tempdir().unwrap();
     tiny(true, Kind::Float).save(dir.path()).unwrap();
     let path = dir.path().join("config.json");
@@ -208,13 +208,13 @@ fn json_is_bounded() {
 }
 
 #[test]
-fn a_model_that_memory_does_not_hold_is_not_loaded() {
+fn model_larger_than_memory_is_not_loaded() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = tiny(true, Kind::Float).config.to_json();
     config["vocab_size"] = json!(1u64 << 30);
     config["hidden_size"] = json!(1008);
     fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
-    // A file of two terabytes that holds nothing.
+    // A sparse file of two terabytes.
     let bytes = (1u64 << 30) * 1008 * 2;
     let tensor = json!({"dtype": "BF16", "shape": [1u64 << 30, 1008], "data_offsets": [0, bytes]});
     let header = json!({"model.embed_tokens.weight": tensor}).to_string();

@@ -1,4 +1,5 @@
-//! Batch invariance of generation in f32 on the CPU: a token's logits have the same bits whatever is computed beside it.
+//! Batch invariance of generation in f32 on the CPU: a token's logits are bitwise independent of
+//! the batch.
 
 use tch::{Kind, Tensor};
 
@@ -12,14 +13,16 @@ fn others(model: &Model, count: usize) -> Vec<Vec<u32>> {
     (0..count).map(|index| (0..=3 * index as u32).map(|at| (7 * at + index as u32) % vocab).collect()).collect()
 }
 
-/// Logits after the last token of `row`, which is computed in pieces that end at `ends`, beside `beside` sequences.
+/// Logits after the last token of `row`, computed in chunks that end at `ends`, in a batch with
+/// `beside` other sequences.
 fn last_logits(model: &Model, row: &[u32], ends: &[usize], beside: &[Vec<u32>]) -> Tensor {
     let mut cache: KvCache = model.new_cache(1 + beside.len(), 8).unwrap();
     let (mut start, mut last) = (0, None);
     for (step, &end) in ends.iter().enumerate() {
         let mut spans: Vec<Span<'_>> = Vec::new();
         for (index, other) in beside.iter().enumerate() {
-            // Some of the others begin with each step; they lie before and after the sequence under test.
+            // Some of the other sequences start at each step, in slots before and after the tested
+            // sequence.
             if index % ends.len() == step {
                 spans.push(Span { slot: index + 1, start: 0, ids: other });
             }
@@ -37,10 +40,10 @@ fn bits(logits: &Tensor) -> Vec<u32> {
 }
 
 fn check(name: &str, model: &Model, row: &[u32]) {
-    // Threads cost more than they help models this small; the wide model below is computed by two.
+    // One thread is faster for models of this size; the wide model below uses two.
     native::set_threads(1);
     let mut row = row.to_vec();
-    // A rotary embedding by length is another function of the tokens beyond the model's limit.
+    // Dynamic rotary embeddings depend on the length beyond the model's limit.
     row.truncate(model.config.max_position_embeddings);
     let alone = bits(&last_logits(model, &row, &[row.len()], &[]));
     let all: Vec<usize> = (1..=row.len()).collect();
@@ -77,7 +80,7 @@ fn with_adapter(case: &Case) -> Model {
     let mut model = case.model();
     model.add_adapter(LoraConfig::new(4, 8.0, &["q_proj", "v_proj", "down_proj"]), 3).unwrap();
     let _guard = tch::no_grad_guard();
-    // A new adapter adds nothing; this one does.
+    // A new adapter has no effect, so its weights are changed.
     for (name, mut tensor) in model.parameters() {
         if name.contains("lora_B") {
             let count = tensor.numel() as i64;
@@ -89,8 +92,8 @@ fn with_adapter(case: &Case) -> Model {
 }
 
 #[test]
-fn wide_models_use_more_than_one_piece_of_everything() {
-    // Wider than a piece of the products and than a table of angles.
+fn logits_do_not_depend_on_the_batch_in_wide_models() {
+    // Wider than a block of the products and longer than a table of angles.
     let config = serde_json::json!({
         "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "hidden_size": 160,
         "intermediate_size": 224, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,

@@ -1,4 +1,4 @@
-//! Adapters: against numbers of PEFT, in learning, on disk.
+//! LoRA adapters: comparison with PEFT, training, files.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::families::{Case, Measure, cases, uniform};
 use super::{distance, pack, predicting, rows, tiny};
 use crate::model::{LoraConfig, Model, Span};
 
-/// Writes the adapter of a case as PEFT does, with the weights of make.py.
+/// Writes the adapter of a case in PEFT's format, with the weights of make.py.
 fn write(case: &Case, dir: &Path) {
     let shapes: std::collections::BTreeMap<String, Vec<i64>> = case.get("adapter");
     let tensors: Vec<(String, Tensor)> = shapes
@@ -32,7 +32,7 @@ fn logits(model: &Model, rows: &[Vec<u32>]) -> Tensor {
     model.logits(&model.forward(&pack(rows)).unwrap()).unwrap()
 }
 
-/// Loaded, learning, saved, merged.
+/// Measures the loaded, trained, saved and merged adapter.
 pub(super) fn measure(case: &Case) -> Vec<Measure> {
     let dir = tempfile::tempdir().unwrap();
     write(case, dir.path());
@@ -42,7 +42,7 @@ pub(super) fn measure(case: &Case) -> Vec<Measure> {
     let found = logits(&model, &rows);
     let worst = distance(&found, &case.logits);
 
-    // Only the adapter learns, and under its own names.
+    // Only the adapter is trained, under its own names.
     let (places, targets) = predicting(&rows);
     let hidden = model.forward(&pack(&rows)).unwrap().index_select(0, &places);
     let loss = -model.logprobs(&hidden, &targets, 1.0, 64).unwrap().0.mean(None);
@@ -57,7 +57,7 @@ pub(super) fn measure(case: &Case) -> Vec<Measure> {
         slopes = slopes.max((norm - norms[name]).abs() / norms[name].max(1e-2));
     }
 
-    // Saved and loaded, PEFT's fields and keys are what they were.
+    // PEFT's fields and keys survive saving and loading.
     let other = tempfile::tempdir().unwrap();
     model.save_adapter(other.path()).unwrap();
     let read = |dir: &Path| -> Value {
@@ -77,7 +77,7 @@ pub(super) fn measure(case: &Case) -> Vec<Measure> {
     again.load_adapter(other.path()).unwrap();
     assert!(logits(&again, &rows).equal(&found));
 
-    // Merged, the model is an ordinary one.
+    // The merged model is an ordinary model.
     model.merge_adapter().unwrap();
     let merged = distance(&logits(&model, &rows), &found);
     assert!(model.parameters().iter().all(|(name, tensor)| tensor.requires_grad() && !name.contains("lora")));
@@ -86,7 +86,7 @@ pub(super) fn measure(case: &Case) -> Vec<Measure> {
 }
 
 #[test]
-fn adapters_are_those_of_peft() {
+fn lora_adapters_match_peft() {
     for case in cases("golden_lora") {
         for (what, worst, most) in measure(&case) {
             assert!(worst < most, "{}: {what} {worst:e}", case.name);
@@ -95,7 +95,7 @@ fn adapters_are_those_of_peft() {
 }
 
 #[test]
-fn a_new_adapter_changes_nothing_until_it_learns() {
+fn new_lora_adapter_has_no_effect_before_training() {
     let mut model = tiny(true, Kind::Float);
     let rows = rows(&[9, 5], 53);
     let before = logits(&model, &rows);
@@ -109,7 +109,7 @@ fn a_new_adapter_changes_nothing_until_it_learns() {
     tch::no_grad(|| adapter.iter().for_each(|(_, tensor)| drop(tensor.shallow_clone().g_add_scalar_(0.1))));
     assert!(distance(&logits(&model, &rows), &before) > 0.1);
 
-    // libtorch's operations do not read a cache of the CPU kernels.
+    // libtorch's operations can't use a cache of the CPU kernels.
     let mut cache = cache;
     let spans = [Span { slot: 0, start: 0, ids: &[1] }];
     if crate::native::has_cpu_kernels() {
@@ -136,7 +136,7 @@ fn a_new_adapter_changes_nothing_until_it_learns() {
 }
 
 #[test]
-fn adapters_that_do_not_fit_are_refused_by_name() {
+fn lora_adapters_of_other_models_are_refused() {
     let case = cases("golden_lora").swap_remove(0);
     let dir = tempfile::tempdir().unwrap();
     let refusal = || {
@@ -186,7 +186,7 @@ fn adapters_that_do_not_fit_are_refused_by_name() {
 }
 
 #[test]
-fn without_its_adapter_a_policy_is_its_base() {
+fn policy_with_disabled_lora_equals_the_base_model() {
     let rows = rows(&[4, 7], 53);
     for kind in [Kind::Float, Kind::Double] {
         let mut model = tiny(true, kind);
@@ -204,9 +204,10 @@ fn without_its_adapter_a_policy_is_its_base() {
     }
 }
 
-/// PEFT keeps the revision of a model on the hub in a field of its own; the first versions of r1 wrote it into the name.
+/// PEFT has a separate field for the revision of a Hub model; the first versions of r1 wrote it
+/// into the name.
 #[test]
-fn the_base_model_has_its_revision() {
+fn lora_base_model_has_its_revision() {
     let dir = tempfile::tempdir().unwrap();
     let load = |fields: &str| {
         let text = format!("{{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": 4, {fields}}}");

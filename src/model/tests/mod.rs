@@ -1,4 +1,4 @@
-//! Tests of the whole model: against numbers of transformers, the cache against the packed batch, files.
+//! Tests of whole models: comparison with transformers, cache, files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::float_cmp, clippy::print_stdout)]
 
 mod checkpointing;
@@ -26,7 +26,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::{Config, Model, Packed};
 
-/// A model small enough to compute in a moment, with every feature: grouped queries, odd sizes.
+/// A tiny model with grouped queries and odd sizes.
 fn tiny(tied: bool, kind: Kind) -> Model {
     let config = Config {
         vocab_size: 53,
@@ -41,7 +41,7 @@ fn tiny(tied: bool, kind: Kind) -> Model {
         ..Config::default()
     };
     let model = Model::init(config, Device::Cpu, kind, 7).unwrap();
-    // Fresh biases and norms are constants, which would hide mistakes in them.
+    // Initial biases and norms are constants, which would hide errors.
     tch::no_grad(|| {
         for (index, (name, mut tensor)) in model.parameters().into_iter().enumerate() {
             if tensor.dim() == 1 {
@@ -54,7 +54,7 @@ fn tiny(tied: bool, kind: Kind) -> Model {
     model
 }
 
-/// Ids that look random.
+/// Pseudo-random ids.
 fn ids(seed: u64, count: usize, vocab: u64) -> Vec<u32> {
     (0..count as u64).map(|at| ((seed * 7919 + at * 104_729 + at * at * 31) % vocab) as u32).collect()
 }
@@ -67,7 +67,7 @@ fn pack(rows: &[Vec<u32>]) -> Packed {
     Packed::from_rows(rows, Device::Cpu)
 }
 
-/// Places in the packed batch whose next token is known, and these tokens.
+/// Positions in the packed batch with a next token, and these tokens.
 fn predicting(rows: &[Vec<u32>]) -> (Tensor, Tensor) {
     let (mut places, mut targets, mut start) = (Vec::new(), Vec::new(), 0);
     for row in rows {
@@ -84,7 +84,7 @@ fn gradients(model: &Model, loss: &Tensor) -> Vec<(String, Tensor)> {
     names.into_iter().zip(Tensor::run_backward(&[loss], &leaves, true, false)).collect()
 }
 
-/// Largest absolute difference. Not a number on either side is infinitely far, which no comparison can lose.
+/// Largest absolute difference; infinite if either side has NaN.
 fn distance(a: &Tensor, b: &Tensor) -> f64 {
     assert_eq!(a.size(), b.size());
     let worst = (a.to_kind(Kind::Double) - b.to_kind(Kind::Double)).abs().max().double_value(&[]);

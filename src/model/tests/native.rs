@@ -1,4 +1,5 @@
-//! The native code against the plain operations, and the plain operations' gradients against differences.
+//! Comparison of the CPU kernels with the plain operations, and of the plain operations' gradients
+//! with finite differences.
 
 use tch::{Kind, Tensor};
 
@@ -8,7 +9,7 @@ use crate::model::{KvCache, Model, Span};
 use crate::native;
 use crate::rl::adamw::{AdamW, Options};
 
-/// Log-probabilities and entropies mixed into one number, by chunks of `chunk`.
+/// A scalar of log-probabilities and entropies, computed in chunks of `chunk`.
 fn loss(model: &Model, hidden: &Tensor, rows: &[Vec<u32>], chunk: usize) -> Tensor {
     let (places, targets) = predicting(rows);
     let hidden = hidden.index_select(0, &places);
@@ -17,7 +18,7 @@ fn loss(model: &Model, hidden: &Tensor, rows: &[Vec<u32>], chunk: usize) -> Tens
     (logp * &weights).mean(None) + (entropy * weights.square()).mean(None) * 0.3
 }
 
-/// Log-probabilities and entropies in plain operations, whole.
+/// The same scalar with plain operations, without chunks.
 fn plain_loss(model: &Model, hidden: &Tensor, rows: &[Vec<u32>]) -> Tensor {
     let (places, targets) = predicting(rows);
     let log_all = (model.logits(&hidden.index_select(0, &places)).unwrap() / 0.8).log_softmax(-1, None);
@@ -28,13 +29,14 @@ fn plain_loss(model: &Model, hidden: &Tensor, rows: &[Vec<u32>]) -> Tensor {
 }
 
 #[test]
-fn positions_choose_among_their_support() {
+fn native_logprobs_over_a_support_match_plain() {
     for (kind, close) in [(Kind::Double, 1e-12), (Kind::Float, 2e-5)] {
         let model = tiny(false, kind);
         let rows = rows(&[9, 30, 64], 53);
         let (places, targets) = predicting(&rows);
         let hidden = || model.forward(&pack(&rows)).unwrap().index_select(0, &places);
-        // A third of the positions choose among all, one among its target alone, the others among some.
+        // A third of the positions use the whole vocabulary, one its target only, the others a
+        // subset.
         let (mut ids, mut ends, mut away) = (Vec::new(), Vec::new(), Vec::new());
         for (place, target) in (0_i64..).zip(Vec::<i64>::try_from(&targets).unwrap()) {
             let kept = |id: i64| place % 3 == 0 || id == target || (place != 1 && (id * 7 + place) % 5 < place % 4);
@@ -78,8 +80,8 @@ fn relative(a: &Tensor, b: &Tensor) -> f64 {
 }
 
 #[test]
-fn forward_and_gradients_are_those_of_the_plain_operations() {
-    // The last takes several chunks of rows, of different sizes.
+fn native_forward_and_gradients_match_the_plain_operations() {
+    // The last case has several chunks of rows of different sizes.
     let many: Vec<usize> = (0..60).map(|row| 20 + row * 37 % 90).chain([1, 900, 2]).collect();
     for (tied, lengths) in [(true, vec![5, 1, 17, 33]), (false, vec![130, 2, 64]), (true, many)] {
         let model = tiny(tied, Kind::Float);
@@ -96,8 +98,8 @@ fn forward_and_gradients_are_those_of_the_plain_operations() {
     }
 }
 
-/// Groups of rows with a common prompt, some of which go on alike for a while; a row that ends where others go on, rows
-/// that are equal, and one that is alone.
+/// Groups of rows with a common prompt, some with longer common prefixes; a row that is a prefix of
+/// others, equal rows, and a separate row.
 fn family() -> Vec<Vec<u32>> {
     let mut rows = vec![ids(99, 30, 53)];
     for group in 0..3 {
@@ -112,7 +114,7 @@ fn family() -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn rows_that_begin_alike_are_computed_as_if_alone() {
+fn native_prefix_dedup_equals_separate_rows() {
     let rows = family();
     for (kind, batch) in [
         ("rows", pack(&rows)),
@@ -144,14 +146,14 @@ fn rows_that_begin_alike_are_computed_as_if_alone() {
 }
 
 #[test]
-fn gradients_are_the_slope_of_the_loss() {
+fn gradients_match_finite_differences() {
     let model = tiny(false, Kind::Double);
     let rows = rows(&[4, 9, 1, 6], 53);
     let at = || loss(&model, &model.forward(&pack(&rows)).unwrap(), &rows, 5);
     let found = gradients(&model, &at());
     let step = 1e-5;
     for (index, (name, parameter)) in model.parameters().into_iter().enumerate() {
-        // Along one direction for each parameter, which no two share.
+        // Along one random direction per parameter.
         let ramp = Tensor::arange(parameter.numel() as i64, (Kind::Double, tch::Device::Cpu));
         let direction = (ramp * 1.3 + index as f64).sin().view_as(&parameter);
         let shifted = |by: f64| {
@@ -170,13 +172,14 @@ fn gradients_are_the_slope_of_the_loss() {
 }
 
 #[test]
-fn steps_are_those_of_the_plain_operations() {
+fn native_steps_match_the_plain_operations() {
     let model = tiny(true, Kind::Float);
     let mut native = model.new_cache(40, 8).unwrap();
     let mut plain =
         KvCache::new(&model.config, 40, 8, Layout::Tokens { spare: 0 }, model.device(), model.kind()).unwrap();
     let mut lengths = [0; 40];
-    // Prefill, decode of many at once (each thread its own sequences), a mixture, a lone sequence.
+    // Prefill, batched decode (each thread computes its own sequences), a mixture, a single
+    // sequence.
     for round in 0..6 {
         let spans: Vec<(usize, Vec<u32>)> = (0..40)
             .filter(|slot| round < 4 || slot % 7 == round)
@@ -195,7 +198,7 @@ fn steps_are_those_of_the_plain_operations() {
 }
 
 #[test]
-fn changed_weights_are_seen() {
+fn native_kernels_use_changed_weights() {
     let model = tiny(true, Kind::Float);
     let rows = rows(&[9, 4], 53);
     for (_, parameter) in model.parameters() {
@@ -211,8 +214,8 @@ fn changed_weights_are_seen() {
     assert!(error.contains("weights changed between forward and backward"), "{error}");
 }
 
-/// The packed copy of the weights is known to be old by libtorch's version counters: one number changed anywhere counts,
-/// and so does a step of the optimiser.
+/// The packed copy of the weights is invalidated by libtorch's version counters, after any change
+/// of a weight and after an optimiser step.
 #[test]
 fn the_optimiser_raises_the_version_of_the_weights() {
     let model = tiny(true, Kind::Float);
@@ -234,7 +237,7 @@ fn the_optimiser_raises_the_version_of_the_weights() {
 }
 
 #[test]
-fn bad_batches_are_errors() {
+fn invalid_native_batches_are_refused() {
     let model = tiny(true, Kind::Float);
     let mut batch = pack(&rows(&[4, 3], 53));
     batch.lengths = vec![4, 4];
@@ -248,6 +251,6 @@ fn bad_batches_are_errors() {
 }
 
 #[test]
-fn an_instruction_set_is_picked() {
+fn an_instruction_set_is_selected() {
     assert!(["base", "avx2", "avx512", "avx512bf16"].contains(&native::kernels()));
 }

@@ -1,6 +1,6 @@
-//! The network as others compute it: rows padded to a rectangle, attention in the open, a mask that hides the padding.
+//! Reference network with padding: rows padded to a rectangle, eager attention, a padding mask.
 //!
-//! What is here never pads; a padded row must give the same numbers all the same.
+//! The model itself never pads; a padded row must give the same result.
 
 use tch::{Kind, Tensor};
 
@@ -8,9 +8,9 @@ use crate::model::Model;
 use crate::model::plain::Arithmetic;
 use crate::model::routes::Routes;
 
-/// Hidden states `[T, E]` of one row of ids `[T]`, of which those with `mask` 0 are padding.
+/// Hidden states `[T, E]` of one row of ids `[T]`, with padding where `mask` is 0.
 ///
-/// A query that may look at nothing (padding on the left) looks at everything alike, as in the eager attention of
+/// A fully masked query (padding on the left) has uniform attention, as in the eager attention of
 /// transformers.
 pub(super) fn forward(model: &Model, ids: &[i64], mask: &[i64], positions: &[i64]) -> Tensor {
     let tokens = ids.len() as i64;

@@ -1,4 +1,4 @@
-//! The ways to compute the same thing agree.
+//! Agreement of packed, batched and cached computation.
 
 use tch::{Kind, Tensor};
 
@@ -8,7 +8,7 @@ use crate::model::{Model, Span};
 const LENGTHS: [usize; 6] = [5, 1, 17, 16, 33, 5];
 
 #[test]
-fn packed_rows_are_computed_as_if_alone() {
+fn packed_rows_equal_separate_rows() {
     let model = tiny(true, Kind::Float);
     let rows = rows(&LENGTHS, 53);
     let all = model.forward(&pack(&rows)).unwrap();
@@ -17,7 +17,7 @@ fn packed_rows_are_computed_as_if_alone() {
 }
 
 #[test]
-fn the_same_input_gives_the_same_bits() {
+fn forward_is_deterministic() {
     let model = tiny(false, Kind::Float);
     let rows = rows(&[70, 3, 40, 65, 9], 53);
     let run = || {
@@ -48,12 +48,13 @@ fn last_logits(model: &Model, rows: &[Vec<u32>]) -> Tensor {
 }
 
 #[test]
-fn cached_steps_give_the_logits_of_the_whole_row() {
+fn cached_steps_equal_a_full_forward() {
     for tied in [true, false] {
         let model = tiny(tied, Kind::Float);
         let rows = rows(&LENGTHS, 53);
         let mut cache = model.new_cache(8, 4).unwrap();
-        // Prefill a part of every row, then the rest in pieces of different sizes, prefill and decode in one call.
+        // Prefills a part of every row, then the rest in chunks of different sizes, with prefill
+        // and decode in one call.
         let slot = |row: usize| (row * 5 + 1) % 8;
         let mut done = vec![0; rows.len()];
         let mut round = 0;
@@ -87,7 +88,7 @@ fn cached_steps_give_the_logits_of_the_whole_row() {
 }
 
 #[test]
-fn a_copied_prefix_goes_on_as_the_original() {
+fn copied_cache_prefix_continues_as_the_original() {
     let model = tiny(true, Kind::Float);
     let prompt = ids(3, 20, 53);
     let mut cache = model.new_cache(3, 32).unwrap();
@@ -101,7 +102,7 @@ fn a_copied_prefix_goes_on_as_the_original() {
 }
 
 #[test]
-fn wrong_spans_are_refused() {
+fn invalid_spans_are_refused() {
     let model = tiny(true, Kind::Float);
     let mut cache = model.new_cache(2, 8).unwrap();
     let one = Span { slot: 0, start: 0, ids: &[1] };
@@ -116,7 +117,7 @@ fn wrong_spans_are_refused() {
 }
 
 #[test]
-fn logprobs_and_entropy_are_those_of_the_logits() {
+fn logprobs_and_entropy_match_the_logits() {
     let model = tiny(false, Kind::Double);
     let hidden = model.forward(&pack(&rows(&[9, 4], 53))).unwrap();
     let targets = Tensor::from_slice(&[5i64, 1, 0, 52, 7, 7, 3, 9, 30, 2, 2, 51, 11]);

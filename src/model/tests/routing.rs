@@ -1,4 +1,5 @@
-//! Routing replay: a record of experts computes what the router chose, and what it says after the router has changed.
+//! Routing replay: recorded experts give the same result, and are used after a change of the
+//! router.
 
 use tch::{Device, Kind, Tensor};
 
@@ -13,7 +14,7 @@ fn mixtures() -> Vec<Model> {
     all
 }
 
-/// The experts of rows as a step over them records them, `[T, width]`.
+/// Experts of rows as recorded by a step, `[T, width]`.
 fn recorded(model: &Model, rows: &[Vec<u32>]) -> Tensor {
     let mut cache = model.new_cache(rows.len(), 64).unwrap();
     cache.record_routing();
@@ -40,7 +41,7 @@ fn learned(model: &Model, rows: &[Vec<u32>], routing: Option<&Tensor>) -> (Tenso
 }
 
 #[test]
-fn replaying_what_was_chosen_changes_nothing() {
+fn routing_replay_of_the_same_experts_changes_nothing() {
     for mut model in mixtures() {
         let rows = rows(&[7, 5, 9], model.config.vocab_size as u64);
         let routing = recorded(&model, &rows);
@@ -58,7 +59,7 @@ fn replaying_what_was_chosen_changes_nothing() {
                     .iter()
                     .any(|(name, it)| name.ends_with("mlp.gate.weight") && it.abs().max().double_value(&[]) > 0.0)
             );
-            // -1 leaves the choice to the router.
+            // -1 uses the router's choice.
             let (left, _) = learned(&model, &rows, Some(&routing.full_like(-1)));
             assert!(distance(&left, &free) < 1e-6);
         }
@@ -66,7 +67,7 @@ fn replaying_what_was_chosen_changes_nothing() {
 }
 
 #[test]
-fn after_the_router_has_changed_the_recorded_experts_are_used() {
+fn routing_replay_uses_recorded_experts_after_a_router_change() {
     for model in mixtures() {
         let rows = vec![super::ids(3, 6, model.config.vocab_size as u64)];
         let routing = recorded(&model, &rows);
@@ -84,13 +85,13 @@ fn after_the_router_has_changed_the_recorded_experts_are_used() {
         let (free, _) = learned(&model, &rows, None);
         let (replayed, gradients) = learned(&model, &rows, Some(&routing));
         assert!(distance(&free, &replayed) > 1e-4 && distance(&before, &replayed) > 1e-6);
-        // The experts that learn are those of the record.
+        // The recorded experts get gradients.
         let (chosen, experts) = (model.config.experts.unwrap().chosen, model.config.experts.unwrap().count);
         let sparse: Vec<usize> =
             (0..model.config.num_hidden_layers).filter(|&index| model.config.layer(index).sparse).collect();
         for (ordinal, index) in sparse.iter().enumerate() {
             let of_layer = routing.narrow(1, (ordinal * chosen) as i64, chosen as i64).flatten(0, 1);
-            // The last token predicts nothing, but in layers before the last others attend to nothing behind it either.
+            // The last token predicts nothing, and no other token attends to it.
             let used = Vec::<i64>::try_from(of_layer.narrow(0, 0, (rows[0].len() - 1) as i64 * chosen as i64)).unwrap();
             for expert in 0..experts {
                 let name = format!("model.layers.{index}.mlp.experts.{expert}.down_proj.weight");
@@ -102,7 +103,7 @@ fn after_the_router_has_changed_the_recorded_experts_are_used() {
 }
 
 #[test]
-fn a_record_of_another_model_is_refused() {
+fn routing_record_of_another_model_is_refused() {
     let model = mixtures().remove(0);
     let routing = Some(Tensor::zeros([4, model.routing_width() as i64 + 1], (Kind::Int64, Device::Cpu)));
     let batch = Packed { routing, ..pack(&rows(&[4], 20)) };

@@ -1,4 +1,4 @@
-//! docs/parity.md: what the parity tests measure, written by `just parity`.
+//! docs/parity.md: the differences measured by the parity tests, written by `just parity`.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ difference is held to 1e-4, or to 4 times the distance of transformers from f64 
 
 ";
 
-/// The heading of what exchange.py writes.
+/// Heading of the section written by exchange.py.
 const EXCHANGE: &str = "## Checkpoints, both ways";
 
 fn path() -> PathBuf {
@@ -65,8 +65,8 @@ fn table(out: &mut String, first: &str, rows: &[(String, Vec<Measure>)]) {
     writeln!(out, "| **worst** | {} |\n", shown.join(" | ")).unwrap();
 }
 
-/// The shape of Qwen2.5-0.5B: some of the logits, greedy decoding, the cache; and what both sides lose by computing in f32.
-/// Large logits lose more.
+/// The shape of Qwen2.5-0.5B: some logits, greedy decoding, the cache, and the f32 rounding errors
+/// of both sides, which are larger for large logits.
 fn large(case: &Case) -> Vec<Measure> {
     let _guard = tch::no_grad_guard();
     let model = case.model();
@@ -129,7 +129,7 @@ fn parity_table() {
     out.push_str(LARGE);
     table(&mut out, "shape", &shapes);
     writeln!(out, "Kernels of the machine: {}; libtorch {}.", native::kernels(), native::libtorch_version()).unwrap();
-    // What tests/golden/models/exchange.py has written stays.
+    // Keeps the section written by tests/golden/models/exchange.py.
     let before = std::fs::read_to_string(path()).unwrap();
     if let Some(at) = before.find(EXCHANGE) {
         write!(out, "\n{}", &before[at..]).unwrap();
@@ -143,7 +143,7 @@ fn parity_table() {
 }
 
 #[test]
-fn the_table_has_every_case() {
+fn parity_table_has_every_case() {
     let text = std::fs::read_to_string(path()).unwrap();
     for case in ["golden", "golden_lora", "golden_large"].into_iter().flat_map(cases) {
         assert!(

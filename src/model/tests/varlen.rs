@@ -1,5 +1,5 @@
-//! Attention without padding, as a GPU computes it, against the padded one: all but the kernel itself, whose arithmetic is
-//! done by hand here.
+//! Comparison of variable-length attention with padded attention. Plain operations replace the GPU
+//! kernel.
 
 use tch::{Kind, Tensor};
 
@@ -12,7 +12,7 @@ use crate::native;
 type Step = fn(&Model, &mut KvCache, &[Span<'_>], &dyn Fn() -> bool) -> crate::error::Result<Option<Tensor>>;
 
 #[test]
-fn rows_and_gradients_are_those_of_padded_attention() {
+fn varlen_rows_and_gradients_match_padded_attention() {
     native::set_threads(1);
     for case in cases("golden") {
         let mut model = case.model();
@@ -32,9 +32,10 @@ fn rows_and_gradients_are_those_of_padded_attention() {
     }
 }
 
-/// Prefill, one token of many (more than were recorded for and fewer), a mixture; sequences that grow past the room there is.
+/// Prefill, decode of more and fewer sequences than recorded, a mixture; sequences that grow past
+/// the capacity.
 #[test]
-fn steps_over_the_cache_are_those_of_padded_attention() {
+fn varlen_steps_over_the_cache_match_padded_attention() {
     native::set_threads(1);
     for case in cases("golden") {
         let model = case.model();
@@ -74,7 +75,7 @@ fn steps_over_the_cache_are_those_of_padded_attention() {
 }
 
 #[test]
-fn a_cache_in_tokens_grows_and_copies() {
+fn varlen_cache_grows_and_copies() {
     let case = &cases("golden")[0];
     let model = case.model();
     let prompt = ids(3, 20, model.config.vocab_size as u64);

@@ -74,7 +74,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                     serde_json::from_str(text).map_err(|error| fail(&lua, NAME, format!("the loss: {error}")))?;
             }
             let told = model::ask(&lua, &services, &format!("training.{function}"), asked).await?;
-            Ok((from_json(&lua, &told["told"])?, from_json(&lua, &told["about"])?))
+            Ok((from_json(&lua, &told["result"])?, from_json(&lua, &told["about"])?))
         })?;
     let trace = lua.create_function(|lua, (function, options): (Function, Value)| {
         let options = if options.is_nil() { Json::Null } else { plain(lua, &options)? };

@@ -45,12 +45,12 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             }
             let told = model::ask(&lua, &services, &function, asked).await?;
             // What a script said meanwhile comes along with the answer.
-            let logged = told.get("log").and_then(Json::as_array).filter(|_| told.get("told").is_some());
+            let logged = told.get("log").and_then(Json::as_array).filter(|_| told.get("result").is_some());
             for line in logged.into_iter().flatten() {
                 let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
                 host.log(text("place"), text("text"));
             }
-            let told = if logged.is_some() { &told["told"] } else { &told };
+            let told = if logged.is_some() { &told["result"] } else { &told };
             let close = match function.as_str() {
                 "env.open" => Some(("env.close", "script")),
                 "env.reset" | "env.fork" => Some(("env.drop", "attempt")),
