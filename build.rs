@@ -1,10 +1,10 @@
-//! Compiles the C++ in src/native against the libtorch that `LIBTORCH` names, and writes into the binary where the loader
-//! finds libtorch: in `../lib/r1` beside the binary's own folder (`just install`), else where it was at build time.
+//! Compiles the C++ in src/native against the libtorch in `LIBTORCH` and sets the library path of
+//! the binary: `../lib/r1` relative to its folder (`just install`), then the build-time path.
 
 use std::path::Path;
 
 fn main() {
-    // The embedded model is made by this program itself: the first build has none.
+    // The embedded model is trained by this program: the first build has none.
     println!("cargo:rustc-check-cfg=cfg(nano)");
     println!("cargo:rerun-if-changed=models/r1-nano");
     if Path::new("models/r1-nano/model.safetensors").is_file() {
@@ -22,7 +22,8 @@ fn main() {
         println!("cargo:rustc-link-arg=-Wl,-rpath,$ORIGIN/../lib/r1");
     }
     println!("cargo:rustc-link-arg=-Wl,-rpath,{libtorch}/lib");
-    // Link arguments do not reach crates that depend on r1. Their build scripts read this as `DEP_R1_LIBTORCH`.
+    // Link arguments do not apply to crates that depend on r1. Their build scripts read this as
+    // `DEP_R1_LIBTORCH`.
     println!("cargo:libtorch={libtorch}");
     let source = |name: &str| {
         let path = format!("src/native/{name}.cpp");
@@ -31,26 +32,26 @@ fn main() {
     };
     let build = || {
         let mut build = cc::Build::new();
-        // The inner loops want the optimiser in every profile.
+        // The inner loops are optimised in every profile.
         build.cpp(true).std("c++17").opt_level(3).debug(false).flag("-fno-math-errno");
         build
     };
     let kernels = std::env::var_os("CARGO_FEATURE_CPU_KERNELS").is_some();
-    // One small library for each instruction set; the program picks when it starts.
+    // One small library per instruction set; the program selects one at start.
     let mut sets: Vec<(&str, &[&str])> = vec![("base", &[])];
     if target("ARCH") == "x86_64" {
         sets.push(("avx2", &["-mavx2", "-mfma"]));
         sets.push(("avx512", &["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma"]));
         sets.push((
             "avx512bf16",
-            // The last: GCC 12 warns of its own header.
+            // The last flag: GCC 12 warns about its own header.
             &["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mavx512bf16", "-mfma", "-Wno-uninitialized"],
         ));
     }
     for (set, flags) in sets.into_iter().filter(|_| kernels) {
         build().flags(flags).file(source(&format!("cpu/kernels_{set}"))).compile(&format!("r1_kernels_{set}"));
     }
-    // By name: the Rust files beside them are cargo's own business.
+    // Only the C++ files: cargo tracks the Rust files.
     for header in [
         "memory",
         "arena",
@@ -87,7 +88,7 @@ fn main() {
             native.file(source(&format!("cpu/{part}")));
         }
     }
-    // libtorch's headers are not ours to warn about.
+    // No warnings about libtorch's headers.
     for include in ["include", "include/torch/csrc/api/include"] {
         native.flag("-isystem").flag(format!("{libtorch}/{include}"));
     }
@@ -98,8 +99,9 @@ fn main() {
     }
 }
 
-/// The library for CUDA graphs, which the program carries and loads beside a CUDA torch. It needs CUDA's headers and none of
-/// its libraries; `setup/libtorch.sh` puts them beside libtorch, and without them there is no such library.
+/// The library for CUDA graphs, embedded in the program and loaded with a CUDA torch. It needs
+/// CUDA's headers, which `setup/libtorch.sh` installs next to libtorch, and none of its libraries.
+/// Without the headers it is not built.
 fn cuda(build: &cc::Build, source: &str, libtorch: &Path) {
     let beside = libtorch.join("../nvidia/cu13/include");
     let own = libtorch.join("include/c10/cuda/CUDAStream.h");
@@ -119,12 +121,12 @@ fn cuda(build: &cc::Build, source: &str, libtorch: &Path) {
     }
 }
 
-/// What libtorch calls itself: in `version.py` of a Python package, in `build-version` of a download.
+/// Version of libtorch: from `version.py` of a Python package or `build-version` of a download.
 fn version(libtorch: &Path) -> String {
     let read = |file: &str| std::fs::read_to_string(libtorch.join(file)).unwrap_or_default();
     let package = read("version.py");
     let quoted = package.lines().find_map(|line| line.strip_prefix("__version__ = '")?.strip_suffix('\''));
     let own = quoted.map_or_else(|| read("build-version").trim().to_owned(), str::to_owned);
-    // `2.11.0+cu130` names the wheel it came in, not what is linked.
+    // The suffix of `2.11.0+cu130` is of the wheel, not of the linked libraries.
     own.split('+').next().filter(|version| !version.is_empty()).unwrap_or("unknown").to_owned()
 }

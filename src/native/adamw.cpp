@@ -1,4 +1,4 @@
-// libtorch's AdamW over many tensors at once: each number is read and written once, on the GPU in a few launches.
+// libtorch's fused AdamW over many tensors: one pass over memory, a few launches on the GPU.
 #include "adamw.h"
 
 #include <ATen/core/grad_mode.h>
@@ -13,7 +13,7 @@ void adamw(std::vector<at::Tensor>& weights, std::vector<at::Tensor>& gradients,
   const at::NoGradGuard guard;
   const auto options = at::TensorOptions().dtype(at::kFloat).device(weights[0].device());
   const std::vector<at::Tensor> steps(weights.size(), at::full({}, static_cast<double>(settings.step), options));
-  // libtorch divides by what a loss was scaled up by, which it takes in f32.
+  // libtorch divides gradients by a loss scale, in f32.
   std::optional<at::Tensor> scale;
   if (weights[0].scalar_type() == at::kDouble)
     for (at::Tensor& gradient : gradients) gradient = gradient.mul(settings.scale);
@@ -22,7 +22,7 @@ void adamw(std::vector<at::Tensor>& weights, std::vector<at::Tensor>& gradients,
   at::_fused_adamw_(weights, gradients, averages, squares, {}, steps, settings.lr, settings.beta1, settings.beta2,
                     settings.weight_decay, settings.eps, /*amsgrad=*/false, /*maximize=*/false, scale,
                     /*found_inf=*/std::nullopt);
-  // The CPU kernels keep a packed copy of the weights; the counter tells them that it is old.
+  // Raises the version counters, which invalidate the CPU kernels' packed copy of the weights.
   for (const at::Tensor& weight : weights) weight.unsafeGetTensorImpl()->bump_version();
 }
 

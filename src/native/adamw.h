@@ -13,7 +13,7 @@ struct AdamW {
   int64_t step;  // this update's number, from 1
 };
 
-// One update of `weights` in place, and of their moments; gradients are multiplied by the scale where they are.
+// One in-place update of `weights` and their moments; gradients are scaled in place.
 void adamw(std::vector<at::Tensor>& weights, std::vector<at::Tensor>& gradients, std::vector<at::Tensor>& averages,
            std::vector<at::Tensor>& squares, const AdamW& settings);
 

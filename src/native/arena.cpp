@@ -9,7 +9,7 @@
 namespace r1 {
 
 at::Tensor Arena::take(at::IntArrayRef shape, at::ScalarType kind) {
-  // Whole lines of the processor's cache.
+  // Whole cache lines.
   constexpr int64_t line = 64;
   int64_t bytes = static_cast<int64_t>(c10::elementSize(kind));
   for (const int64_t size : shape)

@@ -1,4 +1,4 @@
-// Tensors on the CPU side by side in blocks of large pages.
+// CPU tensors in contiguous blocks of large pages.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -6,8 +6,8 @@
 
 namespace r1 {
 
-// Hands out memory that goes back to the system a block at a time, with the last tensor in it. A step reads all weights
-// once: where each lies in memory of its own, its ends are in pages of 4 KiB, which take longer to look up.
+// Allocator of blocks, each returned to the system with its last tensor. A step reads all weights
+// once; large pages avoid the TLB misses of separate allocations with 4 KiB pages.
 class Arena {
  public:
   at::Tensor take(at::IntArrayRef shape, at::ScalarType kind);

@@ -1,4 +1,4 @@
-//! Memory for tensors that a step reads as a whole: weights, keys and values.
+//! Memory for weights, keys and values.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -8,8 +8,9 @@ use tch::{Device, Kind, Tensor};
 use super::{checked, owned, pointer, r1_arena, r1_arena_free, r1_arena_take};
 use crate::error::Result;
 
-/// Uninitialised tensors that on the CPU lie side by side in pages of 2 MiB, where the system has them: looking up pages of
-/// 4 KiB takes a tenth of a step. Memory goes back in blocks of 64 MiB or a tensor's size, with the last tensor in them.
+/// Allocates uninitialised tensors, on the CPU in contiguous pages of 2 MiB if available: TLB
+/// misses of 4 KiB pages take a tenth of a step. Memory is returned in blocks of 64 MiB or a
+/// tensor's size, with their last tensor.
 #[derive(Debug)]
 pub(crate) struct Arena {
     handle: *mut c_void,
@@ -21,7 +22,7 @@ impl Arena {
         Self { handle: unsafe { r1_arena() } }
     }
 
-    /// A tensor of its own, which may outlive the arena.
+    /// Allocates a tensor, which can outlive the arena.
     pub(crate) fn take(&self, shape: &[i64], (kind, device): (Kind, Device)) -> Result<Tensor> {
         if device != Device::Cpu {
             return Ok(Tensor::f_empty(shape, (kind, device))?);
@@ -38,7 +39,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: made by r1_arena, freed once; tensors own the blocks that they lie in.
+        // SAFETY: created by r1_arena, freed once; tensors own their blocks.
         unsafe { r1_arena_free(self.handle) }
     }
 }
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tensors_outlive_the_arena_and_do_not_overlap() -> Result<()> {
+    fn arena_tensors_outlive_the_arena_and_do_not_overlap() -> Result<()> {
         let arena = Arena::new();
         let shapes: [&[i64]; 5] = [&[3], &[5, 7], &[0], &[1 << 12, 1 << 13], &[2, 2, 2]];
         let kinds = [Kind::Float, Kind::BFloat16, Kind::Float, Kind::BFloat16, Kind::Double];
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn an_impossible_shape_is_an_error() {
+    fn arena_refuses_an_impossible_shape() {
         assert!(Arena::new().take(&[i64::MAX / 8], (Kind::Float, Device::Cpu)).is_err());
         assert!(Arena::new().take(&[-1], (Kind::Float, Device::Cpu)).is_err());
     }

@@ -1,4 +1,4 @@
-// The only file that includes libtorch's autograd, which takes long to compile.
+// The only file that includes libtorch's autograd, which is slow to compile.
 #include "autograd.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Something of ours that lives as long as the graph.
+// An object with the lifetime of the graph.
 template <class T>
 struct Held : torch::CustomClassHolder {
   T value;
@@ -26,7 +26,8 @@ const T& held(AutogradContext* context) {
   return static_cast<Held<T>*>(context->saved_data["held"].toCapsule().get())->value;
 }
 
-// Takes a share of the object whose address came through apply(), which passes tensors and plain values only.
+// Adds a reference to the object whose address was passed through apply(), which takes tensors and
+// plain values only.
 template <class T>
 const T& keep(AutogradContext* context, int64_t address) {
   auto object = c10::intrusive_ptr<Held<T>>::reclaim_copy(reinterpret_cast<Held<T>*>(address));
@@ -61,7 +62,7 @@ struct Forward : torch::autograd::Function<Forward> {
 };
 #endif
 
-// What positions choose among is in the vocabulary, and holds what was chosen.
+// The support of each position is in the vocabulary and contains its target.
 void check_support(const Question& question, const at::Tensor& targets, int64_t vocab) {
   if (!question.ends.defined()) return;
   for (const at::Tensor& list : {question.support, question.ends})
@@ -112,7 +113,7 @@ at::Tensor differentiable_forward(const std::shared_ptr<Model>& model, const Bat
   auto pass = std::make_shared<Pass>(model, batch, keep);
   if (!learning) return run(*pass);
   const auto object = c10::make_intrusive<Held<PassPtr>>(std::move(pass));
-  // Named as a list: a vector would not be looked into for tensors.
+  // A variable_list, because apply() does not search vectors for tensors.
   return Forward::apply(at::TensorList(parameters), address(object));
 }
 #endif

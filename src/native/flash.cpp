@@ -1,5 +1,5 @@
-// Flash attention over sequences of any lengths, which tch does not bind. Its kernel is in libtorch_cuda, for f16 and bf16;
-// query heads may be a multiple of key heads.
+// Variable-length flash attention, which tch does not bind. Its kernel is in libtorch_cuda, for f16
+// and bf16; query heads can be a multiple of key heads.
 #include "flash.h"
 
 #include <ATen/ops/_flash_attention_forward.h>
@@ -12,8 +12,8 @@ at::Tensor flash(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, 
                  int64_t window) {
   std::optional<double> factor;
   if (scale > 0) factor = scale;
-  // A query sees as many keys before its own as the window holds besides; without a window nothing is said, so that the
-  // kernel may take the path for steps of one token.
+  // The kernel's window counts the keys before the query's own. Without a window it is unset, so
+  // that the kernel can use its decode path.
   std::optional<int64_t> left, right;
   if (window > 0) {
     left = window - 1;

@@ -4,14 +4,15 @@
 
 namespace r1 {
 
-// Where sequences lie in the queries and in the keys: [B + 1] i32 each; `keys`, if defined, is how many each has, [B] i32.
+// Offsets of sequences in the queries and in the keys, [B + 1] i32 each; `keys`, if defined, is the
+// number of keys of each, [B] i32.
 struct Sequences {
   at::Tensor first_query, first_key, keys;
   int64_t most_queries, most_keys;
 };
 
-// Causal attention of q [T, H, D] over k and v [N, Hkv, D], the last query of a sequence at its last key; `scale` 0 for
-// D^-0.5, `window` 0 for none. Differentiable where `keys` is not given.
+// Causal attention of q [T, H, D] over k and v [N, Hkv, D], the last query of a sequence at its
+// last key; `scale` 0 for D^-0.5, `window` 0 for none. Differentiable without `keys`.
 at::Tensor flash(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Sequences& sequences, double scale,
                  int64_t window);
 

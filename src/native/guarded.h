@@ -1,4 +1,4 @@
-// No exception gets out to Rust: a message for r1_free_message instead, or null.
+// Converts exceptions to messages for r1_free_message; null without an error.
 #pragma once
 #include <c10/util/Exception.h>
 

@@ -1,5 +1,5 @@
-// What Rust calls. Tensors are pointers to at::Tensor, as tch holds them. A function that can fail returns null, or a
-// message for r1_free_message; no exception gets out.
+// C interface for Rust. Tensors are pointers to at::Tensor, as in tch. Functions that can fail
+// return null or a message for r1_free_message; no exception escapes.
 #include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
@@ -35,11 +35,11 @@ char* r1_arena_take(void* arena, const int64_t* shape, int64_t dimensions, const
   });
 }
 
-// `support` and `ends` are null, or what positions choose among; see logprobs.h.
+// `support` and `ends` can be null; see logprobs.h.
 char* r1_logprobs(void* model, const void* hidden, const void* head, const void* targets, const void* support,
                   const void* ends, double temperature, int64_t chunk, void** out) {
   return guarded([&] {
-    // Of the CPU kernels; null where libtorch computes.
+    // Model of the CPU kernels; null for libtorch's operations.
     const auto* own = static_cast<std::shared_ptr<r1::Model>*>(model);
     r1::Question question{own ? *own : nullptr, temperature, std::max<int64_t>(chunk, 1), {}, {}};
     if (support && ends) question.support = tensor(support), question.ends = tensor(ends);
@@ -49,7 +49,7 @@ char* r1_logprobs(void* model, const void* hidden, const void* head, const void*
   });
 }
 
-// Whether libtorch has found the CUDA torch. What it finds when first asked, here or elsewhere, it keeps.
+// Whether libtorch has CUDA. libtorch caches the result of its first query.
 bool r1_cuda_loaded() { return at::detail::getCUDAHooks().hasCUDART(); }
 
 int64_t r1_device_peak(int64_t index) {
@@ -68,7 +68,7 @@ int64_t r1_device_free(int64_t index) {
     auto* allocator = c10::getDeviceAllocator(c10::kCUDA);
     const auto device = static_cast<c10::DeviceIndex>(index);
     const auto stats = allocator->getDeviceStats(device);
-    // What it keeps for later and nobody uses can be had as well.
+    // Includes the unused part of libtorch's allocator cache.
     const int64_t kept = stats.reserved_bytes[0].current - stats.allocated_bytes[0].current;
     free_bytes = static_cast<int64_t>(allocator->getMemoryInfo(device).first) + kept;
   }));

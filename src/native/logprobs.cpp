@@ -1,5 +1,5 @@
-// Log-probabilities and entropies of chosen tokens without ever holding the logits [N, V] whole, neither forward nor
-// backward: a chunk of positions at a time, computed again in the backward pass.
+// Log-probabilities and entropies of tokens without materialising the logits [N, V]: one chunk of
+// positions at a time, recomputed in the backward pass.
 #include "logprobs.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace r1 {
 
-// The ids that a position chooses among, and how many; none if all.
+// The support of a position and its size; null for the whole vocabulary.
 std::pair<const int64_t*, int64_t> among(const Question& question, int64_t position) {
   if (!question.ends.defined()) return {nullptr, 0};
   const int64_t* ends = question.ends.const_data_ptr<int64_t>();
@@ -26,7 +26,7 @@ namespace {
 
 at::ScalarType wide(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
-// Makes the logits [count, V] of positions from `start` on nothing where a position does not choose among them.
+// Masks the logits [count, V] of positions from `start` on outside their support.
 void cut(const Question& question, int64_t start, at::Tensor& logits) {
   std::vector<int64_t> rows, places;
   for (int64_t i = 0; i < logits.size(0); i++) {
@@ -39,11 +39,11 @@ void cut(const Question& question, int64_t start, at::Tensor& logits) {
   at::Tensor away = at::zeros(logits.sizes(), logits.options().dtype(at::kBool));
   away.index_fill_(0, there(rows), true);
   away.view({-1}).index_fill_(0, there(places), false);
-  // Not infinite: its exponential is 0 and their product too.
+  // A finite value: its exponential is 0, and so is their product.
   logits.masked_fill_(away, -1e30);
 }
 
-// Logits of a chunk in libtorch's operations, divided by the temperature.
+// Logits of a chunk with libtorch's operations, divided by the temperature.
 at::Tensor chunk_logits(const Question& question, const at::Tensor& hidden, const at::Tensor& head, int64_t start,
                         int64_t count) {
   at::Tensor logits = at::linear(hidden.narrow(0, start, count), head).to(wide(hidden)).div_(question.temperature);

@@ -1,4 +1,4 @@
-// Aligned memory in large pages, a pool, and memory of each thread; see memory.h.
+// Aligned memory in large pages, a pool, and per-thread buffers; see memory.h.
 #include "memory.h"
 
 #include <cstdlib>
@@ -27,7 +27,7 @@ float* allocate(int64_t count) {
   return static_cast<float*>(memory);
 }
 
-// Memory given back, by size. What was not used for a while makes room for what is.
+// Freed memory by size. Blocks that were not used for a while are released.
 struct Pool {
   std::mutex mutex;
   std::multimap<int64_t, float*> free;
@@ -53,7 +53,7 @@ Floats pooled(int64_t count) {
       std::tie(size, memory) = *found;
       pool.free.erase(found);
     } else {
-      // Sizes have moved on; what is kept no longer fits.
+      // The sizes have changed, so the pooled blocks no longer fit.
       for (auto& [_, old] : pool.free) std::free(old);
       pool.free.clear();
     }

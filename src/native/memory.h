@@ -9,16 +9,16 @@
 
 namespace r1 {
 
-// Floats that are aligned to a page of the processor's cache and not initialised.
+// Uninitialised, aligned floats.
 using Floats = std::shared_ptr<float>;
 Floats floats(int64_t count);
-// The same from a pool: fresh memory costs a page fault every 4 KiB, so a step's memory is kept for the next step.
+// The same from a pool: new memory costs a page fault per 4 KiB, so memory is reused across steps.
 Floats pooled(int64_t count);
-// The calling thread's own memory for `slot`, at least `count` floats, kept between calls.
+// A thread-local buffer for `slot` of at least `count` floats, kept between calls.
 float* scratch(int slot, int64_t count);
 
-// Distance between rows of n floats: whole vectors, and never a multiple of 1 KiB, at which rows would compete for the
-// same few places of the cache.
+// Row stride for n floats: a multiple of the vector width, but not of 1 KiB, to avoid cache set
+// conflicts.
 inline int64_t stride(int64_t n) {
   const int64_t whole = (n + 15) / 16 * 16;
   return whole % 256 == 0 ? whole + 16 : whole;
@@ -26,7 +26,7 @@ inline int64_t stride(int64_t n) {
 
 inline int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
-// Runs f(0), … f(count - 1), each on some thread; here, in order, when already inside a parallel region.
+// Runs f(0), … f(count - 1) in parallel; in order on this thread inside a parallel region.
 template <class F>
 void tasks(int64_t count, F f) {
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), count);

@@ -1,10 +1,12 @@
-//! C++ over libtorch: operations that tch does not bind, and the CPU kernels (`cpu`, docs/cpu-kernels.md).
+//! C++ over libtorch: operations that tch does not bind, and the CPU kernels (`cpu`,
+//! docs/cpu-kernels.md).
 //!
-//! Chunked log-probabilities, fused AdamW and flash attention are libtorch's operations on every device. Tensors cross
-//! the border as the pointers that tch holds. A failure in C++ comes back as an error with libtorch's message.
+//! Chunked log-probabilities, fused AdamW and flash attention use libtorch's operations on every
+//! device. Tensors are passed as tch's pointers. C++ exceptions become errors with libtorch's
+//! message.
 
 mod arena;
-// The CPU kernels, or what stands for them in a build without.
+// The CPU kernels, or their replacement in a build without them.
 #[cfg_attr(not(feature = "cpu-kernels"), path = "cpu/absent.rs")]
 mod cpu;
 mod cuda;
@@ -34,9 +36,9 @@ pub(crate) struct AdamW {
     pub beta2: f64,
     pub eps: f64,
     pub weight_decay: f64,
-    /// What gradients are multiplied by.
+    /// Factor of the gradients.
     pub scale: f64,
-    /// The number of this update, from 1.
+    /// Index of this update, from 1.
     pub step: i64,
 }
 
@@ -82,7 +84,7 @@ fn checked(message: *mut c_char) -> Result<()> {
     if message.is_null() {
         return Ok(());
     }
-    // SAFETY: a message is a C string that the C++ allocated for us to give back once.
+    // SAFETY: a message is a C string allocated by C++, freed once here.
     let text = unsafe {
         let text = CStr::from_ptr(message).to_string_lossy().into_owned();
         r1_free_message(message);
@@ -100,7 +102,7 @@ fn pointers(tensors: &[Tensor]) -> Vec<*const c_void> {
     tensors.iter().map(pointer).collect()
 }
 
-/// Takes over a tensor that C++ made with `new`.
+/// Takes ownership of a tensor created in C++ with `new`.
 fn owned(tensor: *mut c_void) -> Tensor {
     // SAFETY: called once on each pointer a successful call wrote; tch frees tensors with `delete`.
     unsafe { Tensor::from_ptr(tensor.cast()) }
@@ -111,10 +113,11 @@ pub fn libtorch_version() -> &'static str {
     env!("R1_LIBTORCH_VERSION")
 }
 
-/// Log-probabilities of `targets` `[N]` i64 and entropies, both `[N]`, at hidden states `[N, E]` under the output projection
-/// `head` `[V, E]`; `chunk` positions at a time in both directions. `model` is the one that `head` belongs to, if it is
-/// computed by the CPU kernels (f32 only). `support`: ids and, for each position, where its own end in them, both i64 on the CPU; the
-/// distribution is that of these ids alone, and of the whole vocabulary at a position without any.
+/// Log-probabilities of `targets` `[N]` i64 and entropies, both `[N]`, at hidden states `[N, E]`
+/// with the output projection `head` `[V, E]`; `chunk` positions at a time, forward and backward.
+/// `model` is the model of `head`, if the CPU kernels compute it (f32 only). `support`: ids and
+/// their end offset per position, both i64 on the CPU; the distribution is over these ids only, or
+/// over the whole vocabulary for a position without ids.
 pub(crate) fn logprobs(
     model: Option<&Model>,
     hidden: &Tensor,
@@ -142,22 +145,22 @@ pub(crate) fn logprobs(
     Ok((owned(out[0]), owned(out[1])))
 }
 
-/// The most that tensors have held on a GPU so far, bytes; `None` for the CPU.
+/// Peak memory of tensors on a GPU, bytes; `None` for the CPU.
 pub fn device_peak(device: tch::Device) -> Option<u64> {
     let tch::Device::Cuda(index) = device else { return None };
-    // SAFETY: no pointers; the C++ answers -1 where there is no such device.
+    // SAFETY: no pointers; C++ returns -1 for a missing device.
     u64::try_from(unsafe { r1_device_peak(index as i64) }).ok()
 }
 
-/// What a GPU can still give to tensors, bytes; `None` for the CPU, and where there is no such device.
+/// Free memory of a GPU, bytes; `None` for the CPU and for a missing device.
 pub fn device_free(device: tch::Device) -> Option<u64> {
     let tch::Device::Cuda(index) = device else { return None };
     // SAFETY: as above.
     u64::try_from(unsafe { r1_device_free(index as i64) }).ok()
 }
 
-/// One update in place of weights with their gradients, first and second moments; the four of a weight have one type and
-/// shape. Gradients are scaled where they are.
+/// One in-place update of weights, with gradients, first and second moments of the same type and
+/// shape. Gradients are scaled in place.
 pub(crate) fn adamw(weights: &[[&Tensor; 4]], settings: &AdamW) -> Result<()> {
     // All weights, then all gradients, and so on.
     let tensors: Vec<_> = (0..4).flat_map(|part| weights.iter().map(move |all| pointer(all[part]))).collect();
@@ -165,18 +168,19 @@ pub(crate) fn adamw(weights: &[[&Tensor; 4]], settings: &AdamW) -> Result<()> {
     checked(unsafe { r1_adamw(tensors.as_ptr(), weights.len() as i64, settings) })
 }
 
-/// Leaves weights without gradients, and their memory to others.
+/// Clears the gradients of weights and frees their memory.
 pub(crate) fn forget_gradients<'a>(weights: impl Iterator<Item = &'a Tensor>) -> Result<()> {
     let tensors: Vec<_> = weights.map(pointer).collect();
     // SAFETY: as above.
     checked(unsafe { r1_forget_gradients(tensors.as_ptr(), tensors.len() as i64) })
 }
 
-/// Causal flash attention (arXiv:2307.08691) over sequences laid end to end, in f16 or bf16 on the GPU: q `[T, H, D]`, k and v
-/// `[N, Hkv, D]`, H a multiple of Hkv, D of 8 and at most 256; gives `[T, H, D]`. `begins` are where queries and keys of each
-/// sequence begin, [B + 1] i32; `keys` `[B]` i32 is how many keys each has, up to the next beginning if `None`. The last
-/// query of a sequence stands at its last key. `most`: queries and keys of any sequence. `scale` is D^-0.5 if `None`.
-/// Differentiable without `keys`.
+/// Causal flash attention (arXiv:2307.08691) over packed sequences, in f16 or bf16 on the GPU: q
+/// `[T, H, D]`, k and v `[N, Hkv, D]`, H a multiple of Hkv, D a multiple of 8 and at most 256;
+/// returns `[T, H, D]`. `begins` are the offsets of queries and keys of each sequence, [B + 1] i32;
+/// `keys` `[B]` i32 is the number of keys of each, up to the next offset if `None`. The last query
+/// of a sequence is at its last key. `most`: maximum queries and keys per sequence. `scale` is
+/// D^-0.5 if `None`. Differentiable without `keys`.
 pub(crate) fn flash(
     qkv: [&Tensor; 3],
     begins: [&Tensor; 2],
@@ -188,14 +192,14 @@ pub(crate) fn flash(
     let mut out = null_mut();
     let sequences = [pointer(begins[0]), pointer(begins[1]), keys.map_or(null(), pointer)];
     let (scale, window) = (scale.unwrap_or(0.0), window.map_or(0, |window| window as i64));
-    // SAFETY: the pointers are live for the call; a null one stands for nothing.
+    // SAFETY: the pointers are live for the call; null is allowed.
     checked(unsafe {
         r1_flash(qkv.map(pointer).as_ptr(), sequences.as_ptr(), most[0], most[1], scale, window, &raw mut out)
     })?;
     Ok(owned(out))
 }
 
-/// Whether the CPU kernels compute: they are part of the build and not switched off by `R1_KERNELS=off`. Read once.
+/// Whether the CPU kernels are built and not disabled by `R1_KERNELS=off`. Read once.
 pub fn has_cpu_kernels() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();
     *ON.get_or_init(|| cfg!(feature = "cpu-kernels") && std::env::var_os("R1_KERNELS").is_none_or(|wish| wish != "off"))

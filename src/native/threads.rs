@@ -3,27 +3,28 @@
 use std::collections::HashSet;
 use std::fs;
 
-/// Sets the number of threads of every tensor computation; 0 is one for each physical core this process may use.
+/// Sets the number of threads of every tensor computation; 0 is one for each physical core this
+/// process may use.
 ///
-/// A second thread on the same core shares its arithmetic units, so it only costs.
+/// A second thread on the same core shares its arithmetic units and gives no speedup.
 pub fn set_threads(count: usize) {
     let count = if count == 0 { physical_cores() } else { count };
     tch::set_num_threads(i32::try_from(count).unwrap_or(i32::MAX));
 }
 
-/// Gives freed tensors back to the system at once.
+/// Returns the memory of freed tensors to the system immediately.
 ///
-/// The C library learns to keep blocks of up to 32 MiB for later, and tensors of ever different sizes leave gaps among
-/// them: training by libtorch's own operations held a third more memory than was in use.
+/// glibc raises its threshold for keeping freed blocks up to 32 MiB, and tensors of varying sizes
+/// fragment them: training with libtorch's operations held a third more memory than was in use.
 pub fn return_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: sets a number of the allocator; called before there are other threads.
+    // SAFETY: sets an allocator parameter; called before other threads start.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
     }
 }
 
-/// Physical cores, no more than the processors that affinity and cgroup leave to this process.
+/// Number of physical cores, limited by affinity and cgroup.
 fn physical_cores() -> usize {
     let allowed = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut cores = HashSet::new();
@@ -42,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_a_core_and_not_more_than_allowed() {
+    fn physical_cores_are_limited_by_affinity() {
         let cores = physical_cores();
         assert!(cores >= 1);
         assert!(cores <= std::thread::available_parallelism().map_or(1, std::num::NonZero::get));

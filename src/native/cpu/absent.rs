@@ -1,5 +1,5 @@
-//! What stands for the CPU kernels in a build without the feature `cpu-kernels`: there is no network to compute with, so
-//! that every caller takes libtorch's operations.
+//! Replaces the CPU kernels in a build without the feature `cpu-kernels`: callers use libtorch's
+//! operations.
 
 use std::ffi::c_void;
 
@@ -9,7 +9,7 @@ use crate::error::{Error, Kind, Result};
 
 /// Shape and constants of the network.
 #[derive(Clone, Copy, Debug)]
-#[allow(dead_code)] // read by the kernels alone
+#[allow(dead_code)] // read by the kernels only
 pub(crate) struct Shape {
     pub vocab: i64,
     pub hidden: i64,
@@ -22,7 +22,7 @@ pub(crate) struct Shape {
     pub magnitude: f64,
 }
 
-/// A network of the kernels: never made.
+/// A network of the kernels, which can't be created.
 #[derive(Debug)]
 pub(crate) enum Model {}
 
@@ -55,32 +55,32 @@ fn absent() -> Error {
     Error::new(Kind::Internal, "this build has no CPU kernels")
 }
 
-/// `off`: there are none.
+/// Always `off`.
 pub fn kernels() -> &'static str {
     "off"
 }
 
-/// Caches have no panels then.
+/// Unused without kernels.
 pub(crate) fn panel() -> usize {
     1
 }
 
-/// Of the kernels alone.
+/// Unused without kernels.
 pub(crate) fn linear_rows(_: &Tensor, _: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {
     Err(absent())
 }
 
-/// Of the kernels alone.
+/// Unused without kernels.
 pub(crate) fn gated_rows(_: &Tensor, _: &Tensor, _: bool) -> Result<Tensor> {
     Err(absent())
 }
 
-/// Of the kernels alone.
+/// Unused without kernels.
 pub(crate) fn attend_rows(_: [&Tensor; 3], _: &Tensor, _: &Tensor, _: f64, _: Option<usize>) -> Result<Tensor> {
     Err(absent())
 }
 
-/// Turns logits into the probabilities of softmax(logits * scale), in place; all NaN if a logit is NaN or +infinite.
+/// Replaces logits with softmax(logits * scale); all NaN if a logit is NaN or +infinite.
 pub fn softmax(row: &mut [f32], scale: f32) {
     let fine = row.iter().all(|logit| *logit < f32::INFINITY);
     let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -1,5 +1,5 @@
-// Causal attention of one key/value head of one sequence, and its gradient. Scores of a block of queries are kept
-// whole; nothing of size [L, L] ever is.
+// Causal attention of one key/value head of one sequence, and its gradient. Only the scores of a
+// block of queries are materialised, never [L, L].
 #include <cmath>
 
 #include "common.h"
@@ -8,12 +8,13 @@ namespace r1 {
 
 namespace {
 
-// Queries at once. More would compute more of the scores that the causal mask throws away.
+// Block size of queries. Larger blocks compute more scores that the causal mask discards.
 constexpr int64_t QUERIES = 24;
 
 int64_t whole_vectors(int64_t n) { return (n + kernels().width - 1) / kernels().width * kernels().width; }
 
-// out[m, keys] = x[m, D] times the panels; columns past `keys` up to a whole vector are written too.
+// out[m, keys] = x[m, D] times the panels; columns past `keys` up to a whole vector are written
+// too.
 void scores(int64_t m, int64_t keys, int64_t head_dim, const float* x, int64_t row, const float* panels, float* out,
             int64_t out_row) {
   const Kernels& kernel = kernels();

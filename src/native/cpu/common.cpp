@@ -43,7 +43,7 @@ void Panels::pack_transposed(int64_t depth, const std::vector<const float*>& row
   });
 }
 
-// Rows of a panel used at once: 192 KiB at most, which a core's second cache holds beside the other operands.
+// Rows of a panel per block: at most 192 KiB, which fit in the L2 cache with the other operands.
 constexpr int64_t DEPTH = 768;
 
 void multiply(int64_t m, const float* a, int64_t a_row, const Panels& b, float* c, int64_t c_row, const float* init,
@@ -57,7 +57,7 @@ void multiply(int64_t m, const float* a, int64_t a_row, const Panels& b, float* 
                      c + column, c_row, start, k > 0 ? c_row : init_row);
     }
   };
-  // Below this a thread would start later than the work is done.
+  // Minimum work per thread; starting a thread for less costs more than it saves.
   if (m * b.n * b.k < (1 << 18)) {
     for (int64_t p = 0; p < b.count(); p++) panel(p);
   } else {
@@ -115,7 +115,7 @@ uint64_t Model::weights_version() const {
     mix(tensor._version());
     mix(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()));
   }
-  return hash | 1;  // 0 stands for weights that are not packed
+  return hash | 1;  // 0 means that the weights are not packed
 }
 
 bool Model::refresh(const Stop& stop) {
@@ -168,7 +168,7 @@ void Model::refresh_biases(int64_t layer) {
 void Model::reserve_positions(int64_t count) {
   if (count <= positions) return;
   positions = std::max<int64_t>(2 * positions, (count + 255) / 256 * 256);
-  // The same operations, in f32, as in the plain path and in transformers, so that angles are equal to the last bit.
+  // The f32 operations of the plain path and of transformers, so that angles are bitwise equal.
   const auto options = at::TensorOptions().dtype(at::kFloat);
   const at::Tensor angles = at::outer(at::arange(0, positions, options), frequencies);
   cosines = angles.cos().contiguous();

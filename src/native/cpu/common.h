@@ -1,4 +1,4 @@
-// What the CPU kernels share: matrix products, and a model with its weights.
+// Shared parts of the CPU kernels: matrix products, and a model with its weights.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -11,17 +11,17 @@
 
 namespace r1 {
 
-// Tokens a thread takes through the layers at once: enough to use a weight well, few enough to stay in its cache.
+// Tokens per block of a thread: enough to reuse weights, few enough for the cache.
 constexpr int64_t BLOCK = 96;
 
-// Polled between the layers: whether the result is no longer needed.
+// Polled between the layers; true cancels the computation.
 struct Stop {
   bool (*asked)(const void* context) = nullptr;
   const void* context = nullptr;
   bool operator()() const { return asked && asked(context); }
 };
 
-// A matrix [k, n] kept as panels of the kernels.
+// A matrix [k, n] packed in panels.
 struct Panels {
   int64_t k = 0, n = 0;
   Floats data;
@@ -31,18 +31,19 @@ struct Panels {
   void pack_transposed(int64_t k, const std::vector<const float*>& rows);
 };
 
-// Rows of a weight held in bf16, one after the other, which give so many columns of a product.
+// Contiguous rows of a bf16 weight, which give `count` columns of a product.
 struct Rows {
   const uint16_t* data;
   int64_t count;
 };
 
-// c[m, n] = init + a[m, k] w^T, where w are the rows of all parts, n in all.
+// c[m, n] = init + a[m, k] w^T, where w are the rows of all parts, n in total.
 void multiply(int64_t m, int64_t k, const float* a, int64_t a_row, std::initializer_list<Rows> parts, float* c,
               int64_t c_row, const float* init, int64_t init_row);
-// y[m, count] = silu(a gate^T) * (a up^T) for as many rows of both weights and packed activations; on this thread.
+// y[m, count] = silu(a gate^T) * (a up^T) for equally many rows of both weights and packed
+// activations; on this thread.
 void gated(int64_t m, int64_t k, Rows gate, Rows up, const float* packed, int64_t row, float* y, int64_t y_row);
-// c[m, n] = init + a[m, k] b. With few rows the panels are shared out among the threads.
+// c[m, n] = init + a[m, k] b. With few rows the panels are distributed over the threads.
 void multiply(int64_t m, const float* a, int64_t a_row, const Panels& b, float* c, int64_t c_row, const float* init,
               int64_t init_row);
 // c[m, n] = a[m, k] b, where b is k rows of n floats anywhere; on this thread.
@@ -69,8 +70,8 @@ struct Shape {
   int64_t qkv() const { return queries() + 2 * keys(); }
 };
 
-// Places of a layer's parameters, after the embedding; then follow the final norm and, if not tied, the head. Biases
-// and the norms of query and key heads are undefined in models without them.
+// Indices of a layer's parameters, after the embedding; the final norm and, if not tied, the head
+// follow. Biases and the norms of query and key heads are undefined in models without them.
 enum Slot { INPUT_NORM, Q, Q_BIAS, K, K_BIAS, V, V_BIAS, Q_NORM, K_NORM, O, GATE, UP, DOWN, POST_NORM, LAYER_SLOTS };
 
 // The products of a layer.
@@ -78,7 +79,7 @@ enum class Projection { QKV, OUT, GATE_UP, DOWN };
 
 struct Model {
   Shape shape;
-  std::vector<at::Tensor> parameters;  // all f32, or all bf16, which serves generation alone
+  std::vector<at::Tensor> parameters;  // all f32, or all bf16 (generation only)
   at::Tensor frequencies;  // [D / 2], of the rotary embedding
 
   bool half() const { return parameters.front().scalar_type() == at::kBFloat16; }
@@ -101,12 +102,12 @@ struct Model {
   // Logits [m, V] of hidden states.
   void project_head(int64_t m, const float* a, int64_t a_row, float* c, int64_t c_row) const;
 
-  // To be called before anything is computed: packs the weights again if they changed since the last call. Those in
-  // bf16 are used where they are; their vectors are converted every time. False if it was stopped: nothing may be
-  // computed then.
+  // Must be called before any computation: packs the weights again if they changed since the last
+  // call. bf16 matrices are not packed; their vectors are converted on every call. Returns false if
+  // stopped; nothing may be computed then.
   bool refresh(const Stop& stop = {});
-  // Differs whenever the weights differ: made of their addresses and of libtorch's version counters, which every in-place
-  // operation raises (those of the loader included) and the optimiser raises itself.
+  // Version of the weights: a hash of their addresses and libtorch's version counters, which every
+  // in-place operation increments (including the loader), and the optimiser explicitly.
   uint64_t weights_version() const;
   struct LayerPanels {
     Panels qkv, o, gate_up, down;
@@ -114,7 +115,7 @@ struct Model {
   };
   std::vector<LayerPanels> panels;
   Panels head_panels;
-  // Gives back the memory of the packed head, which with a large vocabulary is most of a model, until it is needed again.
+  // Frees the packed head, which with a large vocabulary is most of a model, until its next use.
   void release_head();
 
   // Cosines and sines [P, D / 2] for positions below `count`.
@@ -133,22 +134,25 @@ struct Model {
   void refresh_vectors();
   void refresh_biases(int64_t layer);
 
-  std::vector<std::vector<float>> vectors;  // f32 copies, in the places of the parameters, of a model in bf16
+  std::vector<std::vector<float>> vectors;  // f32 copies of the vectors of a bf16 model, by parameter index
   uint64_t packed = 0;
   int64_t positions = 0;
   at::Tensor cosines, sines;
 };
 
-// The part of a layer before attention, for some tokens: qkv [tokens, stride(qkv)] of x [tokens, stride(E)]. Queries and
-// keys before their norms are kept in `raw` [tokens, stride(queries + keys)] where given.
+// The part of a layer before attention, for some tokens: qkv [tokens, stride(qkv)] of x [tokens,
+// stride(E)]. Queries and keys before their norms are saved in `raw` [tokens, stride(queries +
+// keys)], if given.
 void before_attention(const Model& model, int64_t layer, int64_t tokens, const int64_t* positions, const float* x,
                       float* qkv, float* raw);
-// The part after it: x1 = x + o's projection, next = x1 + the feed-forward block. `gate_up` [tokens, stride(2 * inner)]
-// is kept where given; x, x1 and next may be the same. Without `next` the block is left after gate and up.
+// The part after it: x1 = x + o's projection, next = x1 + the feed-forward block. `gate_up`
+// [tokens, stride(2 * inner)] is saved if given; x, x1 and next may be the same. Without `next` the
+// block ends after gate and up.
 void after_attention(const Model& model, int64_t layer, int64_t tokens, const float* x, const float* o, float* x1,
                      float* gate_up, float* next);
 
-// One key/value head of one sequence: its query heads, D apart, look at keys 0..first+i for query i.
+// One key/value head of one sequence: its query heads, D apart, attend to keys 0..first+i for query
+// i.
 struct Attention {
   int64_t head_dim, heads, queries, first;
   const float* q;
@@ -160,8 +164,8 @@ struct Attention {
 void attend(const Attention& a, float* out, int64_t out_row, float* lse, int64_t lse_row);
 // Keys (rows of D floats, `row` apart) into the panels of a sequence, from position `start` on.
 void pack_keys(int64_t start, int64_t count, int64_t head_dim, const float* k, int64_t row, float* panels);
-// The gradients of attend. `keys` are rows of D floats; all keys and values are given from the first. dq is written;
-// dk and dv (rows of D floats) are added to, summed over the query heads.
+// Gradients of attend. `keys` are rows of D floats; keys and values start at the first one. dq is
+// overwritten; dk and dv (rows of D floats) are accumulated over the query heads.
 void attend_backward(const Attention& a, const float* keys, const float* value_panels, const float* out,
                      const float* d_out, int64_t out_row, const float* lse, int64_t lse_row, float* dq, int64_t dq_row,
                      float* dk, float* dv);

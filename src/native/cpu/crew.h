@@ -1,7 +1,9 @@
-// Threads that go through a step side by side: each product is shared out among them, and they meet behind it.
+// Threads that compute a step together: each product is distributed over them, followed by a
+// barrier.
 //
-// A parallel region for every product would wake threads a hundred times a step. Here they stay awake, and who waits for the
-// others fetches the weights it will need next, so that the memory is never idle.
+// A parallel region per product would wake threads a hundred times per step. These threads spin at
+// the barrier, and waiting threads prefetch their next weights, so that the memory bus is always
+// busy.
 #pragma once
 #include <array>
 #include <atomic>
@@ -12,7 +14,7 @@
 
 namespace r1 {
 
-// Memory that is read soon.
+// Memory to prefetch.
 struct Soon {
   const char* data = nullptr;
   int64_t bytes = 0;
@@ -25,11 +27,12 @@ class Crew {
 
   const int64_t threads;
 
-  // Where the share of a thread in `count` pieces of work begins.
+  // Start of a thread's share of `count` pieces of work.
   int64_t begin(int64_t thread, int64_t count) const { return count * thread / threads; }
 
-  // f(i) for every i below `count`, each on one of the threads; all call this with the same arguments. A thread takes its own
-  // share in order, so that it reads memory in order, and then helps the others.
+  // Runs f(i) for every i below `count`, each on one of the threads; all threads call this with the
+  // same arguments. A thread processes its own share in order, for sequential reads, and then helps
+  // the others.
   template <class F>
   void share(int64_t product, int64_t thread, int64_t count, F f) {
     for (int64_t other = 0; other < threads; other++) {
@@ -42,10 +45,10 @@ class Crew {
     }
   }
 
-  // Waits for all threads.
+  // Barrier.
   void meet(const Next& next) {
     int64_t part = 0, at = 0;
-    // A line at a time; false when there is nothing left.
+    // Prefetches one cache line; false when there is nothing left.
     const auto fetch = [&] {
       while (part < 2 && at >= next[part].bytes) part++, at = 0;
       if (part == 2) return false;
@@ -63,13 +66,13 @@ class Crew {
     }
     for (int64_t turns = 0; rounds.load(std::memory_order_acquire) == round; turns++) {
       if (fetch()) continue;
-      // On a busy machine the others may need this processor.
+      // On a busy machine other threads may need this core.
       if (turns > PATIENCE) std::this_thread::yield();
     }
   }
 
  private:
-  // Lines that the last to arrive fetches, who need not wait.
+  // Cache lines that the last thread to arrive prefetches.
   static constexpr int64_t FIRST = 64;
   static constexpr int64_t PATIENCE = 1 << 16;
   struct alignas(64) Cursor {

@@ -1,7 +1,8 @@
-// A step of a few tokens in bf16: reading the weights is all that takes time, so nothing may keep the memory waiting.
+// A decode step of a few tokens in bf16, which is bound by the memory bandwidth of reading the
+// weights.
 //
-// All threads go through the layers side by side (crew.h). What is small, such as norms, each computes for itself rather than
-// wait for another. The sums are those of the long way in step.cpp, to the bit.
+// All threads compute the layers together (crew.h). Each thread computes small operations such as
+// norms itself instead of waiting. Sums are bitwise equal to those of step.cpp.
 #include <algorithm>
 #if defined(_OPENMP)
 #include <omp.h>
@@ -14,22 +15,22 @@ namespace r1 {
 
 namespace {
 
-// A product of a layer, cut into pieces of some rows of weights.
+// A product of a layer, split into pieces of several weight rows.
 struct Product {
   int64_t index;  // among the products of a step
   int64_t k;
   std::array<Rows, 3> parts;
-  // The first two parts are taken side by side: a piece is some rows of each.
+  // The first two parts are interleaved: a piece has rows of each.
   bool paired = false;
 
-  // About 64 KiB: a thread that is late by one is late by microseconds.
+  // About 64 KiB: an imbalance of one piece costs microseconds.
   int64_t size() const { return std::max<int64_t>((int64_t{1} << 15) / k / 8 * 8, 8); }
   int64_t count() const {
     int64_t total = 0;
     for (const Rows& part : parts) total += r1::parts(part.count, size());
     return paired ? r1::parts(parts[0].count, size()) : total;
   }
-  // f(rows of weights, how many, their first column in the result) for each part that piece `at` is of.
+  // Calls f(weight rows, count, first column in the result) for each part of piece `at`.
   template <class F>
   void piece(int64_t at, F f) const {
     int64_t column = 0;
@@ -57,7 +58,7 @@ struct Walk {
   const int64_t x_row = stride(shape.hidden), qkv_row = stride(shape.qkv()), o_row = stride(shape.queries());
   const int64_t inner_row = stride(shape.inner);
 
-  // The product behind the last layer is the head's.
+  // The product after the last layer is that of the head.
   Product product(int64_t layer, Projection projection) const {
     const int64_t index = OF_A_LAYER * layer + static_cast<int64_t>(projection);
     if (layer == shape.layers) return {index, shape.hidden, {model.head_rows()}};
@@ -70,7 +71,7 @@ struct Walk {
     }
   }
 
-  // Waits for the others; `soon` is the next product.
+  // Barrier; `soon` is the next product, to prefetch.
   void meet(int64_t thread, const Product& soon) const {
     Next next;
     size_t place = 0;
@@ -80,7 +81,7 @@ struct Walk {
     crew.meet(next);
   }
 
-  // Rows of activations as the kernels take them, in this thread's own memory.
+  // Activations packed for the kernels, in this thread's memory.
   const float* packed(int64_t m, int64_t k, const float* a, int64_t a_row, int64_t row) const {
     float* out = scratch(0, m * row);
     kernel.pack_inputs(m, k, a, a_row, out, row);
@@ -99,7 +100,7 @@ struct Walk {
     });
   }
 
-  // Norms and positions of the query heads of a key head and of itself, then attention.
+  // Norms and rotary embeddings of a key head and its query heads, then attention.
   void attention(int64_t layer, int64_t index, int64_t head) const {
     const int64_t d = shape.head_dim, group = shape.heads / shape.kv_heads;
     for (int64_t t = step.starts[index]; t < step.starts[index + 1]; t++) {
@@ -116,7 +117,7 @@ struct Walk {
     step.attend_head(layer, index, head);
   }
 
-  // The activations of this thread's share of the gated block, from the normed x.
+  // This thread's share of the gated activations, from the normed x.
   void gate_up(int64_t thread, const Product& product, const float* h) const {
     const int64_t k = product.k, row = stride((k + 31) / 32 * 32);
     const float* x = packed(tokens, k, h, x_row, row);
@@ -140,7 +141,7 @@ struct Walk {
       multiply(thread, product(l, Projection::QKV), tokens, h, x_row, step.qkv, qkv_row,
                bias.empty() ? nullptr : bias.data(), 0);
       meet(thread, product(l, Projection::OUT));
-      // What attention shares is counted behind all products.
+      // Work counters of attention follow those of all products.
       crew.share(OF_A_LAYER * (shape.layers + 1) + l, thread, count * shape.kv_heads,
                  [&](int64_t task) { attention(l, task / shape.kv_heads, task % shape.kv_heads); });
       meet(thread, product(l, Projection::OUT));
@@ -175,7 +176,7 @@ bool Step::together() const {
   std::unique_ptr<Crew> crew;
 #pragma omp parallel num_threads(at::get_num_threads())
   {
-    // As many as there really are, which wait for each other.
+    // The actual number of threads, which wait for each other.
 #pragma omp single
     crew = std::make_unique<Crew>(omp_get_num_threads(), products);
     walk(omp_get_thread_num(), *crew);

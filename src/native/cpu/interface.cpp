@@ -1,4 +1,4 @@
-// What Rust calls of the CPU kernels; the rules are those of ../interface.cpp.
+// C interface of the CPU kernels, with the rules of ../interface.cpp.
 #include "../autograd.h"
 #include "../guarded.h"
 #include "rowwise.h"
@@ -37,7 +37,7 @@ char* r1_model(const r1::Shape* shape, const void* frequencies, const void* cons
     model->shape = *shape;
     model->frequencies = tensor(frequencies);
     TORCH_CHECK(model->frequencies.scalar_type() == at::kFloat && model->frequencies.numel() * 2 == shape->head_dim,
-                "the rotary frequencies are not those of a head");
+                "the rotary frequencies do not match the head size");
     for (int64_t i = 0; i < count; i++) {
       if (!parameters[i]) {
         model->parameters.emplace_back();
@@ -59,7 +59,7 @@ void r1_model_free(void* model) { delete static_cast<Handle*>(model); }
 char* r1_forward(void* model, const void* ids, const void* positions, const int64_t* lengths, int64_t rows,
                  bool inputs_only, void** out) {
   return guarded([&] {
-    TORCH_CHECK(!(*static_cast<Handle*>(model))->half(), "a model in bf16 serves generation alone");
+    TORCH_CHECK(!(*static_cast<Handle*>(model))->half(), "a bf16 model supports generation only");
     r1::Batch batch{numbers(tensor(ids)), numbers(tensor(positions)), {0}};
     for (int64_t row = 0; row < rows; row++) {
       TORCH_CHECK(lengths[row] >= 0, "a row has a negative length");
@@ -67,7 +67,7 @@ char* r1_forward(void* model, const void* ids, const void* positions, const int6
     }
     const int64_t tokens = batch.starts.back();
     TORCH_CHECK(static_cast<int64_t>(batch.ids.size()) == tokens && static_cast<int64_t>(batch.positions.size()) == tokens,
-                "ids, positions and lengths disagree about the number of tokens");
+                "ids, positions and lengths have different numbers of tokens");
     *out = new at::Tensor(r1::differentiable_forward(*static_cast<Handle*>(model), batch, inputs_only));
   });
 }
@@ -101,7 +101,7 @@ char* r1_step(void* model, const void* const* keys, const void* const* values, i
   });
 }
 
-// `bias` is null where there is none.
+// `bias` can be null.
 char* r1_linear_rows(const void* x, const void* weight, const void* bias, void** out) {
   return guarded([&] {
     const at::Tensor none;

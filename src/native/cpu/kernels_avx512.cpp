@@ -1,5 +1,5 @@
-// AVX-512; compiled with -mavx512f -mavx512vl -mavx512bw -mavx512dq -mfma. MKL keeps to AVX2 on processors not made by
-// Intel, where these loops are twice as fast as its products.
+// AVX-512; compiled with -mavx512f -mavx512vl -mavx512bw -mavx512dq -mfma. MKL uses AVX2 on
+// non-Intel processors, where these loops are twice as fast.
 #if defined(__x86_64__)
 #define R1_NAME "avx512"
 #define R1_TABLE kernels_avx512

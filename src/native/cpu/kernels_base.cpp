@@ -1,4 +1,4 @@
-// The instructions every processor of the target has: SSE2 on x86-64, NEON on aarch64.
+// The baseline instructions of the target: SSE2 on x86-64, NEON on aarch64.
 #define R1_NAME "base"
 #define R1_TABLE kernels_base
 #define R1_WIDTH 4

@@ -1,10 +1,10 @@
 // Forward and backward of the whole network over packed rows, as one autograd function.
 //
-// What rows have in common is computed once (prefix.h). Rows otherwise never see each other, so they are taken in chunks
-// small enough for the processor's last cache; within a chunk, blocks of tokens and the heads of rows are shared out
-// among the threads. What backward needs of a layer is kept (2 E + qkv + H D + 2 I + H floats a token, and queries and
-// keys before their norms where they have norms), or E floats of it and the rest computed again layer by layer; norms and
-// the activation are computed again in either case.
+// Shared prefixes are computed once (prefix.h). Rows are otherwise independent, so they are
+// processed in chunks that fit in the last-level cache; within a chunk, blocks of tokens and heads
+// of rows are distributed over the threads. A layer keeps its activations for backward (2 E + qkv +
+// H D + 2 I + H floats per token, and queries and keys before their norms), or only its input (E
+// floats) and recomputes the rest; norms and the activation function are recomputed in both cases.
 #include "learn.h"
 
 #include <ATen/ops/empty_like.h>
@@ -13,7 +13,7 @@
 
 namespace r1 {
 
-// Tokens of a chunk: what the last cache holds of a layer's activations.
+// Tokens of a chunk: the activations of a layer fit in the last-level cache.
 int64_t chunk_tokens() { return 768 * at::get_num_threads(); }
 
 Pass::Pass(std::shared_ptr<Model> owner, const Batch& batch, Keep what)
@@ -37,7 +37,7 @@ Pass::Pass(std::shared_ptr<Model> owner, const Batch& batch, Keep what)
                                        model->has(Q_NORM) ? stride(shape.queries() + shape.keys()) : 0};
   const int64_t rest = std::accumulate(widths.begin() + 1, widths.end() - (keep == Keep::Nothing ? 2 : 0), int64_t{0});
   const int64_t inputs = keep == Keep::Nothing ? 1 : shape.layers, rests = keep == Keep::All ? shape.layers : 1;
-  // Each part of a token's row begins at a whole vector.
+  // Each part of a token's row is aligned to vectors.
   memory = pooled((inputs * widths[0] + rests * rest + stride(shape.hidden)) * (tokens + 16) + 16);
   float* at = memory.get();
   const auto take = [&](int64_t width) {
@@ -73,7 +73,7 @@ void Pass::check(const Batch& batch) const {
   model->reserve_positions(furthest + 1);
 }
 
-// Blocks of a chunk's tokens: f(first token of the batch, tokens).
+// Calls f(first token of the batch, tokens) for blocks of a chunk.
 template <class F>
 void Pass::blocks(const Chunk& chunk, F f) {
   tasks(parts(chunk.tokens, BLOCK), [&](int64_t block) {
@@ -84,8 +84,9 @@ void Pass::blocks(const Chunk& chunk, F f) {
 
 namespace {
 
-// What one thread holds of the rows it walks through: keys and values of one head from the beginning of the rows to
-// the end of the current segment. Segments come in depth-first order, so a segment finds what is before it in place.
+// Buffers of one thread: keys and values of one head from the start of the rows to the end of the
+// current segment. Segments are in depth-first order, so the prefix of a segment is already in
+// place.
 struct Path {
   int64_t d, width;
   float *keys, *values;  // panels, rows
@@ -153,7 +154,7 @@ void Pass::queries_and_keys(int64_t layer, int64_t start, int64_t tokens) const 
                    kept.raw ? kept.raw + start * stride(shape.queries() + shape.keys()) : nullptr);
 }
 
-// Computes from a layer's input what the layers after it have written over.
+// Recomputes the activations of a layer from its input, after later layers have overwritten them.
 void Pass::again(int64_t layer) const {
   const Shape& shape = model->shape;
   const int64_t x_row = stride(shape.hidden), o_row = stride(shape.queries()), gate_up_row = stride(2 * shape.inner);
@@ -197,7 +198,7 @@ void Pass::attention_backward(const Kept& kept, const Chunk& chunk, const float*
     Path path(forest, forest.trees[tree], forest.trees[tree + 1], d);
     float* value_panels = scratch(5, path.width * d);
     float* key_rows = scratch(10, path.width * d);
-    // Gradients of the keys and values on the path; later segments add to those before them.
+    // Gradients of the keys and values on the path; later segments accumulate into earlier ones.
     float* dk = scratch(11, 2 * path.width * d);
     float* dv = dk + path.width * d;
     std::vector<int64_t> open;
@@ -230,7 +231,8 @@ void Pass::attention_backward(const Kept& kept, const Chunk& chunk, const float*
   });
 }
 
-// Through the norms of query and key heads: d [tokens, stride(qkv)] in place, the norms' own gradients to q_norm, k_norm.
+// Backward of the norms of query and key heads: d [tokens, stride(qkv)] in place, weight gradients
+// in q_norm, k_norm.
 void Pass::heads_backward(const Kept& kept, int64_t layer, int64_t start, int64_t tokens, float* d, float* q_norm,
                           float* k_norm) const {
   const Kernels& kernel = kernels();
@@ -271,7 +273,7 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
     most_blocks = std::max(most_blocks, parts(chunk.tokens, BLOCK));
   }
   const int64_t tokens_all = forest.tokens();
-  // d x of the whole batch; the rest for one chunk.
+  // dx of the whole batch; other buffers are for one chunk.
   const Floats memory = pooled(tokens_all * x_row + most * (4 * x_row + o_row + qkv_row + gate_up_row + inner_row) +
                                2 * most_blocks * x_row + 2 * most_blocks * head_row + x_row);
   float* at = memory.get();
@@ -285,7 +287,8 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
   float* d_qkv = take(most * qkv_row);
   float* d_gate_up = take(most * gate_up_row);
   float* inner = take(most * inner_row);
-  // The gradients of the norms' weights are summed per block, then block after block, whatever thread did which.
+  // Gradients of the norm weights are summed per block, then in block order, independent of the
+  // threads.
   float* d_norm = take(most_blocks * x_row);
   float* d_norm1 = take(most_blocks * x_row);
   float* d_q_norm = take(most_blocks * head_row);
@@ -368,7 +371,7 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
         multiply_rows(tokens, hidden, shape.qkv(), d, qkv_row, qkv_rows.data(), d_h, x_row);
         float* partial = d_norm + own / BLOCK * x_row;
         std::fill_n(partial, x_row, 0.0f);
-        // dx of the layer's output is still needed for the weights.
+        // dx of the layer's output is needed for the weight gradients.
         std::copy_n(dx + start * x_row, tokens * x_row, d_before + own * x_row);
         kernel.rms_norm_backward(tokens, hidden, shape.eps, x, x_row, model->weight(l, INPUT_NORM), d_h, x_row,
                                  d_x1 + own * x_row, x_row, dx + start * x_row, x_row, partial);
@@ -401,7 +404,7 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
     }
   }
 
-  // Each thread has its own columns of the embedding, so that a token's sum has the same order on every run.
+  // Each thread has its own columns of the embedding, so that sums have a fixed order.
   float* d_embed = gradient(0);
   constexpr int64_t columns = 64;
   tasks(parts(hidden, columns), [&](int64_t part) {
@@ -410,7 +413,7 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
     for (int64_t t = 0; t < tokens_all; t++)
       kernel.add(width, dx + t * x_row + column, d_embed + forest.ids[t] * hidden + column);
   });
-  // The head of an untied model is not used here.
+  // The head of an untied model has no gradient here.
   for (size_t place = model->norm_place() + 1; place < all.size(); place++) all[place] = at::Tensor();
   std::vector<at::Tensor> own;
   for (size_t place = 0; place < all.size(); place++)

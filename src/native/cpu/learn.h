@@ -5,29 +5,29 @@
 
 namespace r1 {
 
-// What a pass keeps of the layers: nothing, so that there is no backward; all that backward needs; or the inputs of the
-// layers alone, of which backward computes the rest again, to the same bits.
+// Activations that a pass keeps: none (no backward), all, or only the inputs of the layers, from
+// which backward recomputes the rest with bitwise equal results.
 enum class Keep { Nothing, All, Inputs };
 
-// One forward pass: the batch and what backward needs.
+// One forward pass: the batch and the state of backward.
 class Pass {
  public:
   // Throws for ids and positions out of range.
   Pass(std::shared_ptr<Model> model, const Batch& batch, Keep keep);
-  // T: of the batch, those that several rows share counted in each.
+  // T: tokens of the batch, including copies of shared prefixes.
   int64_t tokens() const { return static_cast<int64_t>(forest.place.size()); }
   int64_t width() const { return model->shape.hidden; }
   // Hidden states [T, E] after the final norm.
   void run(float* hidden);
-  // Gradients of all parameters that the model has, in their order; undefined for an untied head.
+  // Gradients of all parameters of the model, in order; undefined for an untied head.
   std::vector<at::Tensor> gradients(const at::Tensor& d_hidden) const;
 
  private:
-  // Rows of one layer's activations, all distinct tokens of the batch.
+  // Activations of one layer, one row per distinct token of the batch.
   struct Kept {
     float *x, *qkv, *o, *lse, *x1, *gate_up, *raw;
   };
-  // Whole trees of rows that are taken through the layers together.
+  // Prefix trees that are processed together.
   struct Chunk {
     int64_t tree, trees, start, tokens;
   };
@@ -37,7 +37,7 @@ class Pass {
   Forest forest;
   std::vector<Chunk> chunks;
   std::vector<Kept> layers;
-  float* last = nullptr;  // what the final norm is given
+  float* last = nullptr;  // input of the final norm
   Floats memory;
   uint64_t weights = 0;
 

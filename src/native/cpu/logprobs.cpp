@@ -1,4 +1,4 @@
-// Log-probabilities and entropies by the CPU kernels: the part of ../logprobs.cpp for f32 models of the kernels.
+// Log-probabilities and entropies with the CPU kernels: the part of ../logprobs.cpp for f32 models.
 #include "../logprobs.h"
 
 #include <ATen/ops/empty.h>
@@ -13,7 +13,7 @@ namespace r1 {
 
 namespace {
 
-// Logits [count, V] of a chunk by the model's own products, one row `row` floats apart.
+// Logits [count, V] of a chunk with the packed products; rows are `row` floats apart.
 void native_logits(const Model& model, const float* hidden, int64_t count, float* logits, int64_t row) {
   const Shape& shape = model.shape;
   if (count >= 4 * BLOCK && shape.vocab * shape.hidden <= (1 << 20)) {
@@ -30,7 +30,7 @@ void native_logits(const Model& model, const float* hidden, int64_t count, float
 
 Answer native_forward(const Question& question, const at::Tensor& hidden, const at::Tensor& targets) {
   Model& model = *question.model;
-  TORCH_CHECK(!model.half(), "a model in bf16 serves generation alone");
+  TORCH_CHECK(!model.half(), "a bf16 model supports generation only");
   model.refresh();
   const int64_t n = hidden.size(0), chunk = question.chunk, vocab = model.shape.vocab, row = stride(vocab);
   Answer answer{at::empty({n}, at::kFloat), at::empty({n}, at::kFloat), at::empty({n}, at::kFloat)};
@@ -80,7 +80,7 @@ std::pair<at::Tensor, at::Tensor> native_backward(const Question& question, cons
   for (int64_t start = 0; start < n; start += chunk) {
     const int64_t count = std::min(chunk, n - start);
     native_logits(model, h + start * width, count, logits.get(), row);
-    // Blocks of one size, as many as the threads can share evenly.
+    // Blocks of equal size, a multiple of the number of threads.
     const int64_t threads = at::get_num_threads(), share = parts(count, threads * parts(count, threads * BLOCK));
     tasks(parts(count, share), [&](int64_t block) {
       const int64_t at = block * share, m = std::min(share, count - at);
@@ -104,7 +104,8 @@ std::pair<at::Tensor, at::Tensor> native_backward(const Question& question, cons
     accumulate(count, {{vocab, width, logits.get(), row, h + start * width, width, d_head.data_ptr<float>()}},
                start == 0);
   }
-  // The trunk's backward pass, which follows, makes the embedding's gradient, of the same size. A frozen model makes none.
+  // The following backward pass of the trunk allocates the embedding's gradient, of the same size,
+  // unless the model is frozen.
   if (model.head().requires_grad()) model.release_head();
   return {d_hidden, d_head};
 }

@@ -1,8 +1,9 @@
-//! r1's own CPU kernels: matrix products, attention, and a backward pass over whole networks of the Llama kind (Qwen2,
-//! Llama, Qwen3 …). docs/cpu-kernels.md says what they are for and how they are measured and tested.
+//! r1's CPU kernels: matrix products, attention, and a backward pass over whole Llama-like networks
+//! (Qwen2, Llama, Qwen3 …). See docs/cpu-kernels.md for their purpose, measurements and tests.
 //!
-//! In f32 they train, score and generate over packed rows; in bf16 they generate, with activations in f32. The cargo
-//! feature `cpu-kernels` builds them, and `R1_KERNELS=off` switches them off in a program: libtorch computes then.
+//! They support training, scoring and generation in f32, and generation in bf16 with f32
+//! activations. The cargo feature `cpu-kernels` builds them; `R1_KERNELS=off` disables them at run
+//! time in favour of libtorch.
 
 mod rowwise;
 
@@ -28,7 +29,7 @@ pub(crate) struct Shape {
     pub kv_heads: i64,
     pub head_dim: i64,
     pub eps: f64,
-    /// What cosines and sines of the rotary embedding are multiplied by.
+    /// Factor of cosines and sines of the rotary embedding.
     pub magnitude: f64,
 }
 
@@ -90,7 +91,8 @@ unsafe extern "C" {
     fn r1_softmax(row: *mut f32, count: i64, scale: f32);
 }
 
-/// The instruction set of the kernels: `base`, `avx2`, `avx512` or `avx512bf16`; `off` where they are not used.
+/// Instruction set of the kernels: `base`, `avx2`, `avx512` or `avx512bf16`; `off` if they are not
+/// used.
 pub fn kernels() -> &'static str {
     if !super::has_cpu_kernels() {
         return "off";
@@ -105,17 +107,17 @@ pub(crate) fn panel() -> usize {
     unsafe { r1_panel() as usize }
 }
 
-/// The network over its parameters, which it shares with their owner.
+/// A network that shares its parameters with their owner.
 #[derive(Debug)]
 pub(crate) struct Model {
     handle: *mut c_void,
 }
 
 impl Model {
-    /// `parameters` are contiguous on the CPU, all f32 or all bf16, in the order of `common.h`: embedding, layers, norm,
-    /// head unless tied; `None` for a bias or a head's norm that the model does not have. They may change in place at any
-    /// time but between a forward pass and its backward pass. `frequencies` `[D / 2]` f32 are those of the rotary
-    /// embedding.
+    /// `parameters` are contiguous on the CPU, all f32 or all bf16, in the order of `common.h`:
+    /// embedding, layers, norm, head unless tied; `None` for a bias or a head's norm that the model
+    /// does not have. They may change in place, except between a forward pass and its backward
+    /// pass. `frequencies` `[D / 2]` f32 are the rotary frequencies.
     pub(crate) fn new(shape: &Shape, frequencies: &Tensor, parameters: &[Option<Tensor>]) -> Result<Self> {
         let mut handle = null_mut();
         let parameters: Vec<_> = parameters.iter().map(|tensor| tensor.as_ref().map_or(null(), pointer)).collect();
@@ -126,8 +128,8 @@ impl Model {
         Ok(Self { handle })
     }
 
-    /// Hidden states `[T, E]` of rows laid end to end; differentiable. Refused in bf16. `inputs_only`: until backward only
-    /// the inputs of the layers are kept, and the rest is computed again, to the same bits.
+    /// Hidden states `[T, E]` of packed rows; differentiable. Refused in bf16. `inputs_only`: keeps
+    /// only the inputs of the layers, and backward recomputes the rest with bitwise equal results.
     pub(crate) fn forward(
         &self,
         ids: &Tensor,
@@ -136,7 +138,7 @@ impl Model {
         inputs_only: bool,
     ) -> Result<Tensor> {
         let mut out = null_mut();
-        // SAFETY: the handle lives as long as self, the rest for the call.
+        // SAFETY: the handle is valid for the lifetime of self, the other pointers for the call.
         checked(unsafe {
             r1_forward(
                 self.handle,
@@ -151,9 +153,9 @@ impl Model {
         Ok(owned(out))
     }
 
-    /// Logits [spans, V] after each span `(slot, start, ids)`. Keys are [slots, Hkv, capacity / panel, D, panel] and
-    /// values `[slots, Hkv, capacity, D]`, one of each a layer, in f32; a slot appears once. `stop` is polled between the
-    /// layers: true ends it there, with `None`.
+    /// Logits [spans, V] after each span `(slot, start, ids)`. Keys are [slots, Hkv, capacity /
+    /// panel, D, panel] and values `[slots, Hkv, capacity, D]`, one of each per layer, in f32; each
+    /// slot appears once. If `stop`, polled between the layers, returns true, the result is `None`.
     pub(crate) fn step<'a>(
         &self,
         keys: &[Tensor],
@@ -162,9 +164,10 @@ impl Model {
         spans: impl Iterator<Item = (usize, usize, &'a [u32])>,
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<Tensor>> {
-        /// Calls the closure behind the pointer that `step` hands to C++.
+        /// Calls the closure whose pointer `step` passes to C++.
         extern "C" fn polled(stop: *const c_void) -> bool {
-            // SAFETY: `context` below, which outlives the call that gives it back here, on the calling thread.
+            // SAFETY: `context` below outlives the C++ call, which passes it back on the same
+            // thread.
             let stop = unsafe { *stop.cast::<&dyn Fn() -> bool>() };
             stop()
         }
@@ -179,7 +182,8 @@ impl Model {
                 ids: ids.as_ptr(),
             })
             .collect();
-        // SAFETY: as above; the C++ checks slots, positions and ids against the cache and the vocabulary.
+        // SAFETY: as above; the C++ checks slots, positions and ids against the cache and the
+        // vocabulary.
         checked(unsafe {
             r1_step(
                 self.handle,
@@ -205,19 +209,19 @@ impl Model {
 
 impl Drop for Model {
     fn drop(&mut self) {
-        // SAFETY: made by r1_model, freed once.
+        // SAFETY: created by r1_model, freed once.
         unsafe { r1_model_free(self.handle) }
     }
 }
 
-/// Turns logits into the probabilities of softmax(logits * scale), in place; all NaN if a logit is NaN or +infinite.
+/// Replaces logits with softmax(logits * scale); all NaN if a logit is NaN or +infinite.
 pub fn softmax(row: &mut [f32], scale: f32) {
-    // In pieces without a way out, which the compiler turns into vectors.
+    // Chunks without an early exit, which the compiler vectorises.
     let fine = |piece: &[f32]| piece.iter().filter(|logit| **logit < f32::INFINITY).count() == piece.len();
     if !row.chunks(1 << 12).all(fine) {
         row.fill(f32::NAN);
         return;
     }
-    // SAFETY: the row is ours for the call, which keeps within it.
+    // SAFETY: the row is borrowed for the call, which stays in bounds.
     unsafe { r1_softmax(row.as_mut_ptr(), row.len() as i64, scale) }
 }

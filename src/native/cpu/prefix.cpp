@@ -1,8 +1,9 @@
-// Rows that begin alike, computed once.
+// Deduplication of shared prefixes of rows.
 //
-// The completions of a group share their prompt, and the rows of a conversation may share more. What a token becomes
-// depends on the tokens before it in its row alone, so a beginning shared by several rows is computed for all of them,
-// forward and backward (where the gradients of its copies are summed). The rows form a tree of segments.
+// The responses of a group share their prompt, and rows of a conversation can share more. The
+// hidden state of a token depends only on the previous tokens of its row, so a prefix shared by
+// several rows is computed once, forward and backward (with summed gradients of its copies). The
+// rows form a tree of segments.
 #include "prefix.h"
 
 #include <algorithm>
@@ -12,14 +13,14 @@ namespace r1 {
 
 namespace {
 
-// Tokens that sharing must save to be worth a segment of its own.
+// Minimum number of saved tokens for a separate segment.
 constexpr int64_t WORTH = 8;
 
 struct Builder {
   const Batch& batch;
   Forest& forest;
   int64_t tokens, heads, threads;
-  std::vector<int64_t> order;  // rows, so that those that begin alike are neighbours
+  std::vector<int64_t> order;  // rows, sorted so that common prefixes are adjacent
 
   int64_t length(int64_t row) const { return batch.starts[row + 1] - batch.starts[row]; }
   bool same(int64_t a, int64_t b, int64_t depth) const {
@@ -47,7 +48,7 @@ struct Builder {
     return index;
   }
 
-  // The row is covered by the segment and those before it.
+  // Ends a row, which consists of the segment and its ancestors.
   void finish(int64_t row, int64_t segment) {
     for (; segment >= 0; segment = forest.segments[segment].parent) {
       const Segment& s = forest.segments[segment];
@@ -61,7 +62,8 @@ struct Builder {
     finish(row, rest > 0 ? add(parent, row, depth, rest) : parent);
   }
 
-  // Rows order[low..high) have `depth` tokens in common, which `parent` and those before it hold.
+  // Rows order[low..high) share their first `depth` tokens, which `parent` and its ancestors
+  // contain.
   void grow(int64_t low, int64_t high, int64_t depth, int64_t parent) {
     if (high - low == 1) return leaf(order[low], depth, parent);
     const int64_t shortest = std::min(length(order[low]), length(order[high - 1]));

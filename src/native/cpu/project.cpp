@@ -1,4 +1,4 @@
-// The products of a model's weights, packed in f32 or in bf16 where they are.
+// Products of a model's weights, with packed f32 weights or bf16 weights in place.
 #include "common.h"
 
 #include <algorithm>
@@ -30,10 +30,10 @@ void multiply(int64_t m, int64_t k, const float* a, int64_t a_row, std::initiali
   int64_t n = 0;
   for (const Rows& part : parts) n += part.count;
   const bool small = m * n * k < (1 << 18);
-  // Some pieces for each thread, so that none waits long for the last one.
+  // Several pieces per thread, for load balance.
   const int64_t pieces = small ? 1 : 8 * at::get_num_threads();
   const int64_t size = std::clamp<int64_t>(n / pieces / 8 * 8, 8, 64);
-  // A piece lies within one part.
+  // A piece is within one part.
   int64_t total = 0;
   for (const Rows& part : parts) total += r1::parts(part.count, size);
   const auto piece = [&](int64_t index) {
@@ -71,7 +71,7 @@ void Model::project_gated(int64_t layer, int64_t m, const float* a, int64_t a_ro
   float* packed = scratch(0, m * row);
   kernels().pack_inputs(m, k, a, a_row, packed, row);
   const Rows gate = rows(layer, GATE), up = rows(layer, UP);
-  // Some rows at once: what they give is still near when it is read again.
+  // Blocks of rows: their results are still in the cache when they are read.
   constexpr int64_t size = 32;
   tasks(parts(shape.inner, size), [&](int64_t piece) {
     const int64_t first = piece * size, count = std::min(size, shape.inner - first);

@@ -21,7 +21,7 @@ at::Tensor linear_rows(const at::Tensor& input, const at::Tensor& weight, const 
   const at::Tensor x = input.contiguous();
   check(x, "the input");
   check(weight, "the weight");
-  TORCH_CHECK(x.dim() == 2 && weight.dim() == 2 && x.size(1) == weight.size(1), "the shapes do not fit a product");
+  TORCH_CHECK(x.dim() == 2 && weight.dim() == 2 && x.size(1) == weight.size(1), "the shapes do not match for a product");
   const int64_t m = x.size(0), k = x.size(1), n = weight.size(0);
   at::Tensor out = at::empty({m, n}, x.options());
   const float* added = nullptr;
@@ -35,8 +35,8 @@ at::Tensor linear_rows(const at::Tensor& input, const at::Tensor& weight, const 
   const float* from = x.const_data_ptr<float>();
   const float* w = weight.const_data_ptr<float>();
   float* to = out.mutable_data_ptr<float>();
-  // Tokens lie in the lanes of the vectors, whole vectors always, so that the weights are read in order as they are
-  // and every sum has the same order.
+  // Tokens are the lanes of whole vectors, so that the weights are read sequentially in place and
+  // every sum has the same order.
   constexpr int64_t PIECE = 48;
   std::vector<const float*> rows;
   for (int64_t first = 0; first < m; first += panel) {

@@ -1,5 +1,5 @@
-//! Batch-invariant operations for generation: the bits of a row do not depend on the other rows.
-//! In f32 on the CPU, without gradient.
+//! Batch-invariant operations for generation: a row's result does not depend on the other rows
+//! (bitwise). In f32 on the CPU, without gradient.
 
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -12,12 +12,13 @@ use crate::error::Result;
 /// x `[T, in]` times the weight `[out, in]` transposed, plus the bias `[out]`: `[T, out]`.
 pub(crate) fn linear_rows(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let mut out = null_mut();
-    // SAFETY: the pointers are live for the call, and the C++ checks types, shapes and devices; so below.
+    // SAFETY: the pointers are live for the call, and the C++ checks types, shapes and devices; so
+    // below.
     checked(unsafe { r1_linear_rows(pointer(x), pointer(weight), bias.map_or(null(), pointer), &raw mut out) })?;
     Ok(owned(out))
 }
 
-/// `silu(gate) * up`, or with `gelu` the tanh approximation of GELU in its place; all `[T, n]`.
+/// `silu(gate) * up`, or with `gelu` the tanh approximation of GELU; all `[T, n]`.
 pub(crate) fn gated_rows(gate: &Tensor, up: &Tensor, gelu: bool) -> Result<Tensor> {
     let mut out = null_mut();
     // SAFETY: as above.
@@ -25,9 +26,10 @@ pub(crate) fn gated_rows(gate: &Tensor, up: &Tensor, gelu: bool) -> Result<Tenso
     Ok(owned(out))
 }
 
-/// Causal attention of queries `[T, H, D]` over cached keys and values `[slots, capacity, Hkv, D]`, H a multiple of Hkv.
-/// Query t belongs to sequence `slots[t]` and stands at `positions[t]`, both `[T]` i64. It sees its own key and those
-/// before it, `window` in all where that is given. Gives `[T, H, D]`.
+/// Causal attention of queries `[T, H, D]` over cached keys and values `[slots, capacity, Hkv, D]`,
+/// H a multiple of Hkv. Query t belongs to sequence `slots[t]` and has position `positions[t]`,
+/// both `[T]` i64. It attends to its own and earlier keys, `window` in total if given. Returns `[T,
+/// H, D]`.
 pub(crate) fn attend_rows(
     qkv: [&Tensor; 3],
     slots: &Tensor,

@@ -1,4 +1,5 @@
-// Generation: prefill and decode of many sequences in one call, keys and values in slots of a cache.
+// Generation: prefill and decode of many sequences in one call, keys and values in slots of a
+// cache.
 #include "step.h"
 
 #include <ATen/ops/empty.h>
@@ -18,7 +19,7 @@ void Step::attend_head(int64_t layer, int64_t index, int64_t head) const {
   pack_keys(piece.start, piece.count, d, k, row, keys);
   for (int64_t t = 0; t < piece.count; t++)
     std::copy_n(k + t * row + shape.keys(), d, values + (piece.start + t) * d);
-  // Of the last layer nothing but the last token is read.
+  // In the last layer only the last token is needed.
   const int64_t skipped = layer + 1 < shape.layers ? 0 : piece.count - 1, own = starts[index] + skipped;
   attend({d, group, piece.count - skipped, piece.start + skipped, qkv + own * row + head * group * d, row, keys, values, d},
          o + own * o_row + head * group * d, o_row, nullptr, 0);
@@ -30,7 +31,7 @@ bool Step::run(int64_t first, int64_t end) const {
   const int64_t x_row = stride(shape.hidden), qkv_row = stride(shape.qkv()), o_row = stride(shape.queries());
   const int64_t start = starts[first], tokens = starts[end] - start;
   const bool alone = !at::in_parallel_region();
-  // f(at, count) for blocks of one size, as many as the threads can share evenly.
+  // Calls f(at, count) for blocks of equal size, a multiple of the number of threads.
   const auto blocks = [&](int64_t tokens, auto f) {
     const int64_t sharing = !alone || tokens <= BLOCK ? 1 : at::get_num_threads();
     const int64_t size = parts(tokens, sharing * parts(tokens, sharing * BLOCK));
@@ -50,7 +51,7 @@ bool Step::run(int64_t first, int64_t end) const {
           [&](int64_t task) { attend_head(l, first + task / shape.kv_heads, task % shape.kv_heads); });
   }
   if (alone && stop()) return false;
-  // Logits are those of the last tokens, and so is the rest of the last layer.
+  // Logits and the rest of the last layer are computed for the last tokens only.
   const int64_t count = end - first;
   const Floats memory = floats(count * (2 * x_row + o_row));
   float *lasts = memory.get(), *h = lasts + count * x_row, *heads = h + count * x_row;
@@ -97,8 +98,8 @@ at::Tensor step(Model& model, const Cache& cache, const std::vector<Piece>& piec
   const Step step{model, cache,           pieces, std::move(starts), std::move(positions), x, qkv, qkv + widths[1] * tokens,
                   logits.data_ptr<float>(), stop};
 
-  // Each thread takes some sequences through all layers without waiting for the others, if it has enough tokens to use
-  // the weights well and the weights fit the processor's cache; otherwise the threads share every product.
+  // If each thread has enough tokens to reuse the weights and the weights fit in the cache, each
+  // thread computes its sequences through all layers; otherwise the threads share every product.
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), count);
   const int64_t weights = shape.layers * shape.hidden * (shape.qkv() + shape.queries() + 3 * shape.inner) +
                           shape.vocab * shape.hidden;

@@ -10,7 +10,8 @@ struct Piece {
   const uint32_t* ids;
 };
 
-// Keys [slots, Hkv, capacity / panel, D, panel] and values [slots, Hkv, capacity, D] of every layer.
+// Keys [slots, Hkv, capacity / panel, D, panel] and values [slots, Hkv, capacity, D] of every
+// layer.
 struct Cache {
   std::vector<float*> key_layers, value_layers;
   int64_t capacity;
@@ -22,31 +23,32 @@ struct Cache {
   }
 };
 
-// Logits [pieces, V] of each piece's last token; undefined if it was stopped.
+// Logits [pieces, V] of each piece's last token; undefined if stopped.
 at::Tensor step(Model& model, const Cache& cache, const std::vector<Piece>& pieces, const Stop& stop);
 
-// Tokens that the threads take through the layers side by side.
+// Maximum number of tokens for the shared decode step (decode.cpp).
 constexpr int64_t FEW = 32;
 
-// A step under way.
+// State of a step.
 struct Step {
   Model& model;
   const Cache& cache;
   const std::vector<Piece>& pieces;
-  std::vector<int64_t> starts, positions;  // of the pieces' tokens, the end included; of every token
+  std::vector<int64_t> starts, positions;  // token offsets of the pieces, with the end; position of every token
   // [tokens, stride(E)], [tokens, stride(qkv)], [tokens, stride(queries)], [pieces, V].
   float *x, *qkv, *o, *logits;
   const Stop& stop;
 
-  // Pieces first..end through the whole network; shared out among the threads when called outside a parallel region,
-  // where alone it can be stopped: false, then.
+  // Computes pieces first..end through the whole network, in parallel when called outside a
+  // parallel region. Only there it can be stopped and then returns false.
   bool run(int64_t first, int64_t end) const;
-  // All pieces, a few tokens in all, through a large network in bf16, by threads that stay side by side; decode.cpp.
+  // Computes all pieces, a few tokens, through a large bf16 network with shared products;
+  // decode.cpp.
   bool together() const;
 
   // x of tokens start..start + count.
   void embed(int64_t start, int64_t count) const;
-  // Attention of a piece to one head, whose keys and values are written first.
+  // Attention of a piece for one head, after writing its keys and values.
   void attend_head(int64_t layer, int64_t index, int64_t head) const;
 };
 

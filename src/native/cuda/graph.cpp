@@ -1,6 +1,6 @@
-// CUDA graphs of libtorch for Rust: what a stream was asked to do, recorded once and launched as a whole afterwards. A
-// library of its own, because it needs libtorch_cuda, which r1 loads when it runs (mod.rs); its symbols come from there.
-// A function that can fail returns null, or a message for r1_free_message.
+// CUDA graphs of libtorch for Rust: the operations of a stream, recorded once and launched as one.
+// A separate library, because it needs the symbols of libtorch_cuda, which r1 loads at run time
+// (mod.rs). Functions that can fail return null or a message for r1_free_message.
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
@@ -15,7 +15,7 @@ using r1::guarded;
 
 struct Graph {
   at::cuda::CUDAGraph graph;
-  // Recording is not possible on the stream that everybody uses.
+  // Recording is not possible on the default stream.
   c10::cuda::CUDAStream own, usual;
   bool recording = false;
 };
@@ -24,7 +24,7 @@ struct Graph {
 
 extern "C" {
 
-// Moves this thread to a stream of the graph's own, after what is under way.
+// Switches this thread to the graph's stream, after the queued work.
 char* r1_graph_new(int64_t device, void** out) {
   return guarded([&] {
     const auto index = static_cast<c10::DeviceIndex>(device);
@@ -35,20 +35,20 @@ char* r1_graph_new(int64_t device, void** out) {
   });
 }
 
-// From here on nothing is carried out: what this thread asks for is recorded. Graphs that share the memory of `other`, if
-// there is one, must not need what theirs holds at the same time.
+// Starts recording: operations of this thread are recorded instead of executed. A graph that shares
+// the memory of `other` must not be in use at the same time.
 char* r1_graph_record(void* handle, void* other) {
   return guarded([&] {
     auto* graph = static_cast<Graph*>(handle);
     graph->own.synchronize();
     const auto pool = other ? static_cast<Graph*>(other)->graph.pool() : at::cuda::MempoolId_t{0, 0};
-    // Of this thread alone: another may be at work on the same device.
+    // Only operations of this thread: other threads may use the same device.
     graph->graph.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
     graph->recording = true;
   });
 }
 
-// Ends what r1_graph_new and r1_graph_record began; to be called whatever happened in between.
+// Ends recording and restores the stream; must be called also after errors.
 char* r1_graph_end(void* handle) {
   auto* graph = static_cast<Graph*>(handle);
   char* message = guarded([&] {

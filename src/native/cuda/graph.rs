@@ -1,13 +1,13 @@
-//! CUDA graphs: the operations of a step, recorded once and launched as a whole.
+//! CUDA graphs: the operations of a step, recorded once and launched as one.
 //!
-//! libtorch keeps them in `libtorch_cuda`, which r1 is not linked against. The code that needs it (graph.cpp) is a small
-//! library of its own that the program carries, and loads once a CUDA torch is there.
+//! They are in `libtorch_cuda`, which r1 is not linked against. graph.cpp is a small separate
+//! library, embedded in the program and loaded after a CUDA torch.
 
 use tch::{Device, Tensor};
 
 use crate::error::Result;
 
-/// Recorded work, and the memory that its results lie in.
+/// A recorded graph, and the memory of its results.
 #[derive(Debug)]
 pub(crate) struct Graph {
     #[cfg(cuda_graphs)]
@@ -16,7 +16,7 @@ pub(crate) struct Graph {
 
 #[cfg(not(cuda_graphs))]
 impl Graph {
-    /// Built without the headers of CUDA.
+    /// Always false: built without CUDA headers.
     pub(crate) fn available(_device: Device) -> bool {
         false
     }
@@ -42,15 +42,15 @@ fn missing() -> crate::error::Error {
 
 #[cfg(cuda_graphs)]
 impl Graph {
-    /// Whether they can be recorded on this device.
+    /// Whether graphs can be recorded on this device.
     pub(crate) fn available(device: Device) -> bool {
         device.is_cuda() && loaded::library().is_some()
     }
 
-    /// Records the operations of `body` on the device, which may neither wait for it nor bring numbers to it; runs it once before,
-    /// as libraries set themselves up in their first call. Gives the tensor that `body` does, whose numbers are there after
-    /// each [`launch`](Self::launch). `share`: a graph whose memory serves this one too; the results of one are gone when the
-    /// other is launched.
+    /// Records the operations of `body` on the device, which must not synchronise or copy from the
+    /// host. Runs `body` once before, because libraries initialise in their first call. Returns the
+    /// tensor of `body`, which is valid after each [`launch`](Self::launch). `share`: a graph whose
+    /// memory is reused; a launch of one overwrites the results of the other.
     pub(crate) fn record(
         device: Device,
         share: Option<&Self>,
@@ -68,7 +68,7 @@ impl Graph {
         Ok((Self { own: graph }, result))
     }
 
-    /// Launches it, after all operations queued so far.
+    /// Launches the graph, after all queued operations.
     pub(crate) fn launch(&self) -> Result<()> {
         self.own.replay()
     }
@@ -76,7 +76,7 @@ impl Graph {
 
 #[cfg(cuda_graphs)]
 mod loaded {
-    //! The library, and a graph of it.
+    //! The loaded library, and its graphs.
 
     use std::ffi::{c_char, c_void};
     use std::fs::File;
@@ -103,15 +103,16 @@ mod loaded {
         free: unsafe extern "C" fn(*mut c_void),
     }
 
-    /// The library, loaded on first use; `None` if it does not load. A CUDA torch must be loaded before.
+    /// The library, loaded on first use; `None` if it does not load. A CUDA torch must be loaded
+    /// before.
     pub(super) fn library() -> Option<&'static Api> {
         static LIBRARY: OnceLock<Option<Api>> = OnceLock::new();
         LIBRARY.get_or_init(load).as_ref()
     }
 
     fn load() -> Option<Api> {
-        // A file without a name: nothing is left behind, and no other process can replace it.
-        // SAFETY: the name is a C string; the descriptor that comes back is ours.
+        // An anonymous file, which leaves nothing behind and can't be replaced by other processes.
+        // SAFETY: the name is a C string; the returned descriptor is owned here.
         let mut file = unsafe {
             let descriptor = libc::memfd_create(c"r1_cuda".as_ptr(), libc::MFD_CLOEXEC);
             if descriptor < 0 {
@@ -121,7 +122,8 @@ mod loaded {
         };
         file.write_all(CODE).ok()?;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        // SAFETY: our own code, whose symbols come from the CUDA torch. It is never unloaded. The types are those of graph.cpp.
+        // SAFETY: our own code, whose symbols come from the CUDA torch. It is never unloaded. The
+        // types match graph.cpp.
         unsafe {
             let library = Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL).ok()?;
             let api = Api {
@@ -174,7 +176,7 @@ mod loaded {
     impl Drop for Handle {
         fn drop(&mut self) {
             if let Some(api) = library() {
-                // SAFETY: made by r1_graph_new, freed once.
+                // SAFETY: created by r1_graph_new, freed once.
                 unsafe { (api.free)(self.pointer()) }
             }
         }
@@ -194,11 +196,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_library_has_what_is_asked_of_it_and_needs_a_gpu() {
+    fn cuda_graph_library_has_its_functions_and_needs_a_gpu() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("libr1_cuda.so");
         std::fs::write(&path, loaded::CODE).unwrap();
-        // SAFETY: its functions are looked up and not called; what they call in turn need not be there.
+        // SAFETY: its functions are looked up but not called, so their dependencies can be missing.
         let library = unsafe {
             use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
             Library::open(Some(&path), RTLD_LAZY | RTLD_LOCAL).unwrap()
@@ -208,7 +210,7 @@ mod tests {
             let found = unsafe { library.get::<unsafe extern "C" fn()>(format!("r1_graph_{name}\0").as_bytes()) };
             assert!(found.is_ok(), "{name}");
         }
-        // It must not bring a CUDA of its own.
+        // It must not depend on a CUDA library.
         if let Ok(output) = Command::new("readelf").arg("-d").arg(&path).output() {
             assert!(!String::from_utf8_lossy(&output.stdout).contains("cuda.so"));
         }

@@ -1,7 +1,7 @@
-//! The device: CPU, or CUDA from a torch that is found when the program runs.
+//! The device: CPU, or CUDA from a torch found at run time.
 //!
-//! The program is linked against `libtorch_cpu` alone. Loading `libtorch_cuda.so` of a CUDA torch of the same version
-//! registers its kernels, so that one binary serves both kinds of machine.
+//! The program is linked against `libtorch_cpu` only. Loading `libtorch_cuda.so` of a CUDA torch of
+//! the same version registers its kernels, so that one binary supports both.
 
 mod graph;
 
@@ -17,7 +17,7 @@ use crate::error::{Error, Kind, Result};
 pub(crate) use graph::Graph;
 
 const LIBRARY: &str = "libtorch_cuda.so";
-/// What tch binds; other versions have other symbols.
+/// The version that tch binds; other versions have other symbols.
 const VERSION: &str = "2.11.";
 
 unsafe extern "C" {
@@ -26,26 +26,26 @@ unsafe extern "C" {
 
 /// The device that a recipe selects.
 ///
-/// `auto` is CUDA where a driver and a CUDA torch are found, else the CPU. Errors are `Kind::Device`: CUDA is asked for
-/// and there is no driver, no CUDA torch, or it does not load.
+/// `auto` is CUDA if a driver and a CUDA torch are found, else the CPU. Errors are `Kind::Device`:
+/// CUDA is selected without a driver or a CUDA torch that loads.
 pub fn device(choice: DeviceChoice) -> Result<Device> {
     match choice {
         DeviceChoice::Cpu => Ok(Device::Cpu),
-        // libtorch is asked nothing of CUDA before: its answer would stand for the rest of the process.
+        // libtorch must not be queried for CUDA before: it caches the result for the process.
         _ => Machine::this().device(choice),
     }
 }
 
-/// What this machine has for CUDA.
+/// CUDA driver and libraries of this machine.
 struct Machine {
     driver: bool,
-    /// Directories that may hold the library, most wanted first.
+    /// Directories to search for the library, in order.
     places: Vec<PathBuf>,
 }
 
 impl Machine {
     fn this() -> Self {
-        // SAFETY: the driver's library has no initialisers beyond its own bookkeeping; it is closed again.
+        // SAFETY: initialisers of the driver's library are harmless; it is closed again.
         let loads = || unsafe { libloading::Library::new("libcuda.so.1") }.is_ok();
         Self { driver: Path::new("/dev/nvidiactl").exists() || loads(), places: places(|name| env::var_os(name)) }
     }
@@ -55,24 +55,28 @@ impl Machine {
         let hint = "policy.device=cpu runs without a GPU";
         if !self.driver {
             if cuda {
-                return Err(
-                    Error::new(Kind::Device, "CUDA is asked for, and this machine has no NVIDIA driver").hint(hint)
-                );
+                return Err(Error::new(
+                    Kind::Device,
+                    "policy.device=cuda needs an NVIDIA driver, and this machine has none",
+                )
+                .hint(hint));
             }
             return Ok(Device::Cpu);
         }
         let Some(library) = self.places.iter().map(|place| place.join(LIBRARY)).find(|path| path.exists()) else {
             if cuda {
-                return Err(Error::new(Kind::Device, "CUDA is asked for, and no CUDA build of torch is found").hint(
-                    "activate a Python environment with torch 2.11, or set R1_CUDA_TORCH to its `torch` directory",
-                ));
+                return Err(Error::new(
+                    Kind::Device,
+                    "policy.device=cuda needs a CUDA build of torch, and none is found",
+                )
+                .hint("activate a Python environment with torch 2.11, or set R1_CUDA_TORCH to its `torch` directory"));
             }
             return Ok(Device::Cpu);
         };
         load(&library).map_err(|error| error.at_path(&library).hint(hint))?;
         // SAFETY: no pointers.
         if !unsafe { r1_cuda_loaded() } {
-            return Err(Error::new(Kind::Internal, "libtorch was asked of CUDA before the CUDA torch was loaded")
+            return Err(Error::new(Kind::Internal, "libtorch was queried for CUDA before the CUDA torch was loaded")
                 .at_path(&library)
                 .hint(hint));
         }
@@ -86,7 +90,8 @@ impl Machine {
     }
 }
 
-/// Where a CUDA torch may be: what the user names, the Python environment, the loader's path, our own libtorch.
+/// Directories to search for a CUDA torch: R1_CUDA_TORCH, the Python environment, the loader's
+/// path, the linked libtorch.
 fn places(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Vec<PathBuf> {
     let mut places = Vec::new();
     for name in ["R1_CUDA_TORCH", "LIBTORCH_CUDA"] {
@@ -107,7 +112,7 @@ fn places(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Vec<PathBuf>
     if let Some(path) = variable("LD_LIBRARY_PATH") {
         places.extend(env::split_paths(&path).filter(|place| !place.as_os_str().is_empty()));
     }
-    // Where the libtorch_cpu of this process came from.
+    // Directory of the libtorch_cpu of this process.
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let own = maps.lines().filter_map(|line| line.split_once('/').map(|(_, path)| format!("/{path}")));
     places.extend(
@@ -118,7 +123,7 @@ fn places(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Vec<PathBuf>
     places
 }
 
-/// Loads the library for the rest of the process, after a look at the version it says it has.
+/// Checks the version of the library and loads it for the rest of the process.
 fn load(library: &Path) -> Result<()> {
     let said = library.parent().and_then(Path::parent).map(|torch| torch.join("version.py"));
     let said = said.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
@@ -134,7 +139,8 @@ fn load(library: &Path) -> Result<()> {
     #[cfg(unix)]
     {
         use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
-        // SAFETY: its initialisers register kernels with the dispatcher, as they do under Python. It is never unloaded.
+        // SAFETY: its initialisers register kernels with the dispatcher, as they do under Python.
+        // It is never unloaded.
         let loaded = unsafe { Library::open(Some(library), RTLD_NOW | RTLD_GLOBAL) };
         let loaded =
             loaded.map_err(|error| Error::new(Kind::Device, format!("the CUDA torch found does not load: {error}")))?;
@@ -150,20 +156,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cpu_is_always_there_and_auto_falls_back_to_it() {
+    fn auto_device_falls_back_to_the_cpu() {
         assert_eq!(device(DeviceChoice::Cpu).unwrap(), Device::Cpu);
         for driver in [false, true] {
             let machine = Machine { driver, places: vec![PathBuf::from("/nowhere")] };
             assert_eq!(machine.device(DeviceChoice::Auto).unwrap(), Device::Cpu);
             let error = machine.device(DeviceChoice::Cuda).unwrap_err();
             assert_eq!(error.kind, Kind::Device);
-            assert!(error.message.contains(if driver { "no CUDA build of torch" } else { "no NVIDIA driver" }));
+            assert!(error.message.contains(if driver { "a CUDA build of torch" } else { "an NVIDIA driver" }));
             assert!(error.hint.is_some());
         }
     }
 
     #[test]
-    fn a_torch_of_another_version_or_a_broken_one_is_refused() {
+    fn cuda_torch_of_another_version_or_a_broken_one_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let lib = dir.path().join("lib");
         fs::create_dir(&lib).unwrap();
@@ -177,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_named_torch_comes_first_and_ours_last() {
+    fn cuda_torch_search_order() {
         let found = places(|name| match name {
             "R1_CUDA_TORCH" => Some("/opt/torch".into()),
             "LD_LIBRARY_PATH" => Some("/a::/b".into()),
