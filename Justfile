@@ -2,21 +2,21 @@
 
 set shell := ["bash", "-euo", "pipefail", "-c"]
 
-# The libtorch to build against: LIBTORCH if it is set, else the one `just setup` keeps in the cache.
+# The libtorch to build against: LIBTORCH if set, otherwise the one of `just setup` in the cache.
 torch := "LIBTORCH=$(setup/libtorch.sh) && export LIBTORCH"
 bin := "target/release/r1"
 
-# Tests that need data which is too large for the repository.
+# Tests that need data outside the repository.
 data_tests := 'qwen2_matches_transformers|qwen3_matches_transformers|llama3_matches_transformers|trained_llama_matches_transformers|hub_model_configs_are_read_or_refused_by_name|loss_masks_agree_with_generation_tags|native_tool_calls_extend_in_real_templates|every_real_template_appends_or_rewrites|real_tokenizers_agree_with_recorded_ids|chat_templates_select_their_tool_call_format|recorded_replies_agree|recorded_reasoning_agrees|huggingface_js_template_cases_agree|real_templates_render_as_recorded|gradients_and_ten_updates_are_pytorchs'
 
 _list:
     @just --list --unsorted
 
-# Fetch, build, and watch the embedded model learn to use a tool (2-3 minutes on two cores)
+# Build, and train the embedded model to use a tool (2-3 minutes on two cores)
 demo *args: build
     {{bin}} run scripts/retool.lua {{args}}
 
-# Set up whatever is missing and run every test
+# Set up missing tools and run every test
 test: setup lint test-rust test-doc
 
 # Everything CI does
@@ -31,7 +31,7 @@ setup:
 build:
     @{{torch}} && cargo build --release --bin r1
 
-# Install r1 and its libtorch below PREFIX (default ~/.cargo): PREFIX/bin/r1 and PREFIX/lib/r1, which can be moved together
+# Install r1 and its libtorch below PREFIX (default ~/.cargo): PREFIX/bin/r1 and PREFIX/lib/r1
 install prefix="": build
     @{{torch}} && setup/install.sh {{bin}} {{prefix}}
 
@@ -39,11 +39,11 @@ install prefix="": build
 test-rust *args:
     @{{torch}} && cargo nextest run --release --no-fail-fast {{args}}
 
-# Tests that need the reference data (R1_SHARED, or ../shared/data); CI runs them where it is there
+# Tests that need the reference data (R1_SHARED, or ../shared/data); CI runs them if it is available
 test-data *args:
     @{{torch}} && cargo nextest run --release --no-fail-fast --run-ignored only -E 'test(/({{data_tests}})$/)' {{args}}
 
-# A crate that depends on r1, built and run as README's "As a library" says (minutes, where r1 has changed)
+# Build and run a crate that depends on r1, as in README's "As a library" (takes minutes)
 test-dependent:
     @{{torch}} && cp Cargo.lock tests/dependent/ && CARGO_TARGET_DIR=target cargo run --release --manifest-path tests/dependent/Cargo.toml -- .
 
@@ -51,7 +51,7 @@ test-dependent:
 test-doc:
     @{{torch}} && cargo test --release --doc
 
-# Make what is made from the declarations of host functions: types for editors, the reference in docs/lua.md
+# Regenerate files from declarations: editor types, docs/{lua,settings,coming-from}.md
 docs:
     @{{torch}} && R1_UPDATE_DOCS=1 cargo nextest run --release -E 'test(files_made_from_the_declarations)'
 
@@ -69,47 +69,47 @@ lint:
 deny:
     cargo deny --log-level error check
 
-# Make the embedded model from nothing: tokenizer, then supervised training (about ten minutes on two cores)
+# Train the embedded model from scratch: tokenizer, then SFT (about ten minutes on two cores)
 nano *args: build
     {{bin}} sft scripts/nano.lua --out models/r1-nano {{args}}
 
-# Measure parity with transformers and write docs/parity.md (needs 6 GB of memory, and transformers, which it installs)
+# Measure parity with transformers and write docs/parity.md (6 GB of memory; installs transformers)
 parity:
     @{{torch}} && cargo nextest run --release --run-ignored only -E 'test(parity_table)'
     @{{torch}} && tests/golden/models/exchange.sh
 
-# Train with seven algorithms and three seeds each, and draw docs/learning.svg (about 15 minutes)
+# Train with seven algorithms and three seeds each, and plot docs/learning.svg (about 15 minutes)
 curves *args: build
     @{{torch}} && python3 benches/curves.py {{args}}
 
-# Train every template of `r1 new` with three seeds; writes the section Templates of docs/learning.md (about 20 minutes)
+# Train every template of `r1 new` with three seeds, for docs/learning.md (about 20 minutes)
 templates *args: build
     @{{torch}} && python3 benches/templates.py {{args}}
 
-# Train a game with and without branches; writes the section Trees of docs/learning.md
+# Train a game with and without tree sampling, for docs/learning.md
 trees *args: build
     @{{torch}} && python3 benches/trees.py {{args}}
 
-# Write docs/rl-parity.md: the worst differences from reference implementations
+# Write docs/rl-parity.md: the largest differences from reference implementations
 rl-parity:
     @{{torch}} && R1_UPDATE=1 cargo nextest run --release the_page_of_differences
 
-# Measure against the peers, which are installed into .venv (needs a few GB)
+# Compare with transformers and TRL, which are installed in the cache (about 6 GB)
 bench *args: build
     benches/run.sh {{args}}
 
-# What scripts cost: environment steps beside gymnasium, waits, reloads, limits
+# Overhead of scripts: environment steps compared with gymnasium, waits, reloads, limits
 bench-scripts *args: build
     benches/run.sh scripts {{args}}
 
-# Build and pack what a CUDA machine with torch 2.11 needs; check and time it where there is a GPU
+# Build and pack r1 for a CUDA machine with torch 2.11; check and time it if there is a GPU
 gpu-check *args: build
     benches/gpu-check.sh {{args}}
 
-# Decode and prefill of a model of a real shape, beside transformers, llama.cpp and the machine's limits
+# Decode and prefill of a model of a real shape, compared with transformers and llama.cpp
 bench-decode *args: build
     benches/run.sh decode {{args}}
 
-# Policy updates of that model beside transformers: time, memory, rows merged over the steps of a trajectory
+# Policy updates of that model compared with transformers: time, memory, merged rows
 bench-update *args: build
     benches/run.sh update {{args}}

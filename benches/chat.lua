@@ -1,4 +1,5 @@
---- A conversation without tools, for the cost of the host: every step adds two messages, the eighth ends it.
+--- A conversation without tools that measures host overhead: each step adds two messages; eight
+--- steps.
 
 local env = r1.env {
   max_steps = 8,

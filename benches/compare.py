@@ -24,7 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benches/results"
-# name: (what is measured, target ratio)
+# name: (description, target ratio)
 COMPARED = {
     "sample_equal": ("sampling, 64 at once, 64-token prompts, 64 new tokens each", 3),
     "sample_ragged": ("sampling, 64 at once, 64-token prompts, ragged replies", 5),
@@ -62,7 +62,7 @@ def workload():
 
 
 class Side:
-    """A process that measures what it is asked."""
+    """A process that runs requested measurements."""
 
     def __init__(self, command, threads):
         env = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
@@ -97,7 +97,7 @@ def summary(samples):
 
 
 def in_turns(name, sides, repetitions):
-    """The first answer of each side is its warm-up."""
+    """The first measurement of each side is a warm-up."""
     samples = [[] for _ in sides]
     for _ in range(repetitions + 1):
         for side, own in zip(sides, samples, strict=True):
@@ -195,10 +195,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", required=True, help="the r1 binary")
     parser.add_argument("--bench", required=True, help="the binary of benches/r1.rs")
-    parser.add_argument("--model", type=Path, default=ROOT / "models/r1-nano", help="what both sides load")
+    parser.add_argument("--model", type=Path, default=ROOT / "models/r1-nano", help="model of both sides")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repetitions", type=int, default=7)
-    parser.add_argument("--only", default="", help="measure what has this in its name, and write no results")
+    parser.add_argument("--only", default="", help="run only measurements with this in their name; writes no results")
     args = parser.parse_args()
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as dir:

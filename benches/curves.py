@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains scripts/retool.lua with several algorithms and seeds, and draws what they learn as one picture.
+"""Trains scripts/retool.lua with several algorithms and seeds, and plots their learning curves.
 
     python3 benches/curves.py [--steps 40] [--seeds 0,1,2] [--runs DIR] [--draw-only]
 
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Name -> what is said on the command line. Every one sees 128 trajectories a step, and steps as far as the others.
+# Name -> overrides. All runs have 128 trajectories per step and the same step size.
 ALGORITHMS = {
     "GRPO": ["trainer.algorithm=grpo"],
     "PPO (step GAE)": ["trainer.algorithm=ppo", "trainer.group_size=1", "trainer.groups_per_step=128",
@@ -35,7 +35,7 @@ COLOURS = ["#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#9
 
 
 def train(runs, name, settings, steps, seed):
-    """The run's directory, trained unless it is there already."""
+    """Trains a run if it does not exist; returns its directory."""
     slug = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")
     run = runs / f"{slug}-{seed}"
     if (run / "done").exists():
@@ -52,7 +52,7 @@ def train(runs, name, settings, steps, seed):
 
 
 def read(run):
-    """Metric -> value by step, and the last evaluation's."""
+    """Metric -> values by step, and the last evaluation."""
     series, held_out = {}, {}
     for line in (run / "metrics.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -94,7 +94,7 @@ def panel(left, title, curves, steps):
 
 
 def draw(found, steps, file):
-    """The picture of all panels and a legend below."""
+    """SVG of all panels with a legend below."""
     parts = ['<svg xmlns="http://www.w3.org/2000/svg" width="1140" height="330" viewBox="0 0 1140 330" '
              'font-family="system-ui, sans-serif" font-size="12" fill="#777">']
     for i, (metric, title) in enumerate(PANELS):
@@ -108,7 +108,7 @@ def draw(found, steps, file):
 
 
 def table(found, steps, seeds):
-    """What the picture says in numbers."""
+    """The page with the numbers of the plot."""
     lines = [
         "# What learns",
         "",
@@ -143,7 +143,7 @@ def main():
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "curves")
-    parser.add_argument("--draw-only", action="store_true", help="only runs that are there already")
+    parser.add_argument("--draw-only", action="store_true", help="use existing runs only")
     args = parser.parse_args()
     args.runs.mkdir(parents=True, exist_ok=True)
     found = {}
@@ -157,7 +157,7 @@ def main():
     draw(found, args.steps, ROOT / "docs/learning.svg")
     text = table(found, args.steps, args.seeds)
     page = ROOT / "docs/learning.md"
-    # What stands behind is made by templates.py and trees.py.
+    # The following sections are written by templates.py and trees.py.
     _, others, after = page.read_text().partition("\n## Templates")
     page.write_text(text + others + after)
     print(text)

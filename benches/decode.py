@@ -45,7 +45,7 @@ def make(kind):
 
 
 def gguf(kind):
-    """The same weights as llama.cpp reads them; made with llama.cpp's own package `gguf`."""
+    """The same weights in GGUF, written with llama.cpp's package `gguf`."""
     import gguf
     import torch
     from safetensors.torch import load_file
@@ -86,9 +86,9 @@ def gguf(kind):
 
 
 def peer(name, kind):
-    """One peer's process: questions of benches/decode.rs on stdin, seconds on stdout."""
+    """Process of a peer: requests as in benches/decode.rs on stdin, seconds on stdout."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print goes to stderr
+    os.dup2(2, 1)  # output of libraries goes to stderr
     threads = int(os.environ["OMP_NUM_THREADS"])
     if name == "transformers":
         import torch
@@ -109,7 +109,7 @@ def peer(name, kind):
     else:
         import llama_cpp
 
-        # It tells of every tensor.
+        # It logs every tensor.
         quiet = llama_cpp.llama_log_callback(lambda level, text, user_data: None)
         llama_cpp.llama_log_set(quiet, None)
         llama_cpp.llama_backend_init()
@@ -123,7 +123,7 @@ def peer(name, kind):
         batch_of = llama_cpp.llama_batch_init(2048, 0, 1)
 
         def decode(rows):
-            """Rows of (sequence, position, id, whether its logits are wanted)."""
+            """Rows of (sequence, position, id, whether to return logits)."""
             batch_of.n_tokens = len(rows)
             for place, (sequence, position, id, wanted) in enumerate(rows):
                 batch_of.token[place], batch_of.pos[place] = id, position
@@ -162,7 +162,7 @@ def measure(args, kind):
     head = SHAPE["vocab_size"] * SHAPE["hidden_size"]
 
     def shortest(limits):
-        """Seconds of a step and of a prefill at these limits, the better of which count."""
+        """Lower bounds of the seconds of a step and of a prefill at these limits."""
         bytes = (inner + head) * (4 if kind == "f32" else 2)
         return (bytes / max(limit["bytes_per_second"] for limit in limits),
                 2 * (inner * LONG + head) / max(limit["flops"] for limit in limits))
@@ -177,7 +177,7 @@ def measure(args, kind):
                 asked = json.dumps(dict(zip(("batch", "prompt", "new"), question, strict=True)))
                 times[question] = side.measure(asked)["seconds"]
                 best[name, question] = min(times[question], best.get((name, question), float("inf")))
-            # The first warms up.
+            # The first repetition is a warm-up.
             if name != "r1" or repetition == 0:
                 continue
             around = [*before, side.measure("{}")]

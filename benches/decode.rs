@@ -1,8 +1,10 @@
-//! r1's side of `decode.py`: decode and prefill of a model of a real shape, and the machine's limits.
+//! r1's side of `decode.py`: decode and prefill of a model of a real shape, and the machine's
+//! limits.
 //!
-//! `decode DIR f32|bf16 [cuda [eager]]` (without CUDA graphs) answers JSON lines: `{"batch": B, "prompt": P, "new": N}` with the seconds that it took to
-//! sample N tokens greedily behind P for B sequences; `{}` with the bandwidth of reading memory
-//! (bytes/s) and the rate of libtorch's matrix product on the model's largest layer (multiply-adds/s, times 2).
+//! `decode DIR f32|bf16 [cuda [eager]]` (eager: without CUDA graphs) replies to JSON lines:
+//! `{"batch": B, "prompt": P, "new": N}` with the seconds to sample N tokens greedily after P
+//! prompt tokens for B sequences; `{}` with the memory bandwidth (bytes/s) and the rate of
+//! libtorch's matrix product on the model's largest layer (multiply-adds/s, times 2).
 
 #![allow(clippy::print_stdout)]
 
@@ -22,9 +24,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tch::{Device, Kind as Type, Tensor};
 
-/// Sequences at once, at most; each has a slot of the cache.
+/// Maximum number of sequences; each has a slot of the cache.
 const SLOTS: usize = 32;
-/// Tokens of a sequence, at most.
+/// Maximum tokens per sequence.
 const CONTEXT: usize = 1088;
 
 #[derive(Deserialize)]
@@ -88,7 +90,7 @@ fn generate(engine: &mut Engine, vocab: u32, batch: u64, prompt: u32, new: usize
     Ok(json!({ "seconds": seconds, "model": stats.model_seconds }))
 }
 
-/// The best of several tries: a limit is what the machine can do, not what it did while it was busy with other things.
+/// Best of several repetitions, to exclude other load on the machine.
 fn limits(model: &Model, kind: Type) -> Result<Value> {
     let best = |work: &dyn Fn() -> Result<Tensor, tch::TchError>| -> Result<f64> {
         let mut best = f64::INFINITY;

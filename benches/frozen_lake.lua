@@ -1,4 +1,5 @@
---- FrozenLake-v1 of gymnasium, slippery, 4 x 4: an action goes its way or one of the two beside it, a third each.
+--- FrozenLake-v1 of gymnasium, slippery, 4 x 4: an action moves in its direction or a perpendicular
+--- one, each with probability 1/3.
 
 local LAKE = "SFFFFHFHFFFHHFFG"
 -- left, down, right, up, as gymnasium numbers them

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds r1, packs what a CUDA machine with torch 2.11 needs (it needs no Rust), and checks and times it there.
+# Builds r1 and packs it for a CUDA machine with torch 2.11 (without Rust), with checks and timings.
 #
-#   benches/gpu-check.sh           build and pack; run the checks if this machine has a GPU, else say that they were skipped
-#   target/gpu-check/run.sh OUT    on the other machine, in the unpacked folder: checks, then speed, written to OUT
+#   benches/gpu-check.sh           build and pack; run the checks if this machine has a GPU
+#   target/gpu-check/run.sh OUT    on the GPU machine, in the unpacked folder: checks and timings, written to OUT
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -64,7 +64,8 @@ git describe --always --dirty > "$pack/commit"
 
 cat > "$pack/run.sh" <<'RUN'
 #!/usr/bin/env bash
-# Checks and times r1 on this machine's GPU with the torch 2.11 of its python3; writes OUT/DATE-GPU.md.
+# Checks and times r1 on this machine's GPU with the torch 2.11 of its python3; writes
+# OUT/DATE-GPU.md.
 set -euo pipefail
 cd "$(dirname "$0")"
 out=${1:?usage: run.sh OUT [MODEL ...]}; shift
@@ -81,7 +82,7 @@ name="$(date +%F)-$(echo "$gpu" | tr 'A-Z' 'a-z' | tr -cs 'a-z0-9' '-' | sed 's/
   echo "$(date +%F), $gpu, torch $(python3 -c 'import torch; print(torch.__version__)'), r1 $(cat commit)."
   echo
 } > "$out/$name.md"
-# A real shape with random weights: as large as is trained on one GPU.
+# A real shape with random weights, of a size that is trained on one GPU.
 python3 shape.py qwen2.5-1.5b
 set -- r1-nano qwen2.5-1.5b "$@"
 status=0
@@ -124,11 +125,11 @@ for model in "$@"; do
   python3 - "$model" "$gpu" >> "$out/$name.md" <<'PY' || status=1
 import json, subprocess, sys
 model, gpu = sys.argv[1:]
-# Dense bf16, operations/s, by the makers' data sheets.
+# Dense bf16 operations/s, from the data sheets.
 peaks = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}
 peak = next((rate for name, rate in sorted(peaks.items(), key=lambda it: -len(it[0])) if name in gpu), None)
 for tokens in (4096, 32768):
-    # Rows of 1024 tokens, or as many as the model takes, half of them sampled.
+    # Rows of 1024 tokens, or the model's limit, half of them sampled.
     longest = min(1024, json.load(open(f"{model}/config.json"))["max_position_embeddings"])
     question = {"dir": model, "device": "cuda", "trajectories": [[longest // 2, longest // 2]] * (tokens // longest),
                 "tokens_per_batch": 16384, "repetitions": 5}
@@ -138,7 +139,7 @@ for tokens in (4096, 32768):
     answer = json.loads(done.stdout)
     seconds = min(answer["seconds"])
     rate = answer["tokens"] / seconds
-    # 6 operations a parameter and token: forward and backward, attention's scores not counted.
+    # 6 operations per parameter and token: forward and backward, without attention scores.
     share = f"{6 * answer['parameters'] * rate / peak:.0%}" if peak else "unknown"
     print(f"| {model} | {answer['tokens']:,} | {seconds * 1e3:.0f} ms | {rate:,.0f} | {share} | {answer['peak'] / 2**30:.1f} GiB |")
 PY

@@ -1,7 +1,7 @@
--- What `just gpu-check` checks on a CUDA machine: the engine and the networks there against the CPU's.
--- In bf16 two ways to compute the same round differently, a token here and there by a lot: their means are what says
--- whether they are the same.
--- Usage: r1 lua gpu_check.lua MODEL ...   (every line is one check; the program fails if one does)
+-- The checks of `just gpu-check` on a CUDA machine: engine and networks compared with the CPU. In
+-- bf16, equivalent computations round differently, for single tokens by much, so means are
+-- compared. Usage: r1 lua gpu_check.lua MODEL ...   (every line is one check; the program fails if
+-- one does)
 local failed = 0
 
 local function check(what, value, limit)
@@ -10,7 +10,7 @@ local function check(what, value, limit)
   print(string.format("| %s | %.2e | %.0e | %s |", what, value, limit, ok and "ok" or "FAILED"))
 end
 
--- Ids that every vocabulary has, the same on each run.
+-- Ids in every vocabulary, deterministic.
 local function ids(count, seed)
   local list = {}
   for i = 1, count do
@@ -67,7 +67,7 @@ for _, dir in ipairs(arg) do
     check(name .. ": sampled against scored, " .. what .. ", mean difference", mean(reply.logprobs, own), pair[3])
     check(name .. ": sampled against scored, " .. what .. ", largest difference", worst(reply.logprobs, own), pair[4])
   end
-  -- Many at once, of different lengths: steps as recorded for a number of sequences, fewer of them as some end.
+  -- A batch of different lengths: recorded decode steps, with fewer sequences as some end.
   local jobs, replies = {}, {}
   for place = 1, 13 do
     jobs[place] = function()

@@ -1,4 +1,4 @@
---- Loops, calls and table accesses, and nothing of the host.
+--- Loops, calls and table accesses, without host functions.
 local function work(n)
   local list, sum = {}, 0
   for k = 1, 1000 do list[k] = k end

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 answers = os.fdopen(os.dup(1), "w", buffering=1)
-os.dup2(2, 1)  # what libraries print goes to stderr
+os.dup2(2, 1)  # output of libraries goes to stderr
 os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 import datasets
@@ -24,9 +24,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 DIR = Path(sys.argv[1])
 VOCAB = json.loads((DIR / "model/config.json").read_text())["vocab_size"]
-EOS = VOCAB  # an id that the model can't sample: lengths are given
+EOS = VOCAB  # an id that the model can't sample: lengths are fixed
 PAD = 0
-GROUP = 8  # trajectories that try the same task
+GROUP = 8  # trajectories per task
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 torch.manual_seed(0)
@@ -58,7 +58,7 @@ class Lengths(StoppingCriteria):
 
 
 class Model(Qwen2ForCausalLM):
-    """`lengths`, when set, holds for the next `generate`."""
+    """`lengths`, if set, applies to the next `generate`."""
 
     lengths = None
 
@@ -86,7 +86,7 @@ def generate(model, prompts, lengths):
 
 
 def generate_batch(model, prompts, lengths):
-    """Continuous batching, which takes one length for all requests of a call: one request after the other is added."""
+    """Continuous batching has one length per call, so requests are added one by one."""
     from transformers import ContinuousBatchingConfig
     config = GenerationConfig(do_sample=True, temperature=1.0, top_k=0, top_p=1.0, eos_token_id=EOS, pad_token_id=PAD,
                               max_new_tokens=max(lengths))
@@ -137,7 +137,7 @@ def sample(name):
 # GRPO
 
 def tokenizer():
-    """Token i is the word `ti`: what TRL encodes and decodes is exactly the workload's ids."""
+    """Token i is the word `ti`: TRL encodes and decodes exactly the workload's ids."""
     words = {f"t{i}": i for i in range(VOCAB)} | {"<eos>": EOS}
     core = Tokenizer(models.WordLevel(words, unk_token="t1"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -145,8 +145,8 @@ def tokenizer():
 
 
 def multi_turn(plans):
-    """What TRL's own tool loop does, with the given lengths in place of parsed tool calls: while some trajectories
-    go on, generate for them from the whole conversation so far (padded, nothing cached), append, mask."""
+    """TRL's tool loop with fixed lengths instead of parsed tool calls: while trajectories continue, generate
+    from the whole conversation (padded, without a cache), append, mask."""
     by_prompt = {}
     for row in plans:
         by_prompt.setdefault(tuple(row["prompt"]), []).append(row["turns"])
@@ -175,7 +175,7 @@ def multi_turn(plans):
 
 
 class Pace(transformers.TrainerCallback):
-    """Times a step from the end of the last one, answers, and waits to be asked for the next."""
+    """Times each step from the end of the previous one, reports it, and waits for the next request."""
 
     def __init__(self, name, tokens):
         self.name, self.tokens, self.begin, self.command = name, tokens, time.perf_counter(), None
@@ -191,7 +191,7 @@ class Pace(transformers.TrainerCallback):
 
 
 class Trainer(GRPOTrainer):
-    """Tells how much of a step is sampling, rewards and advantages; the rest is the update."""
+    """Measures sampling, rewards and advantages of a step; the rest is the update."""
 
     pace = None
 

@@ -1,7 +1,9 @@
-//! r1's side of the measurements in `compare.py`: a name on a line of stdin, a JSON object on a line of stdout.
+//! r1's side of the measurements in `compare.py`: a name on a line of stdin, a JSON object on a
+//! line of stdout.
 //!
-//! `just bench` runs it. `DIR/NAME.jsonl` says what to sample: a trajectory a row, with a prompt and the length of each
-//! reply, so that both sides do the same work whatever they sample. `DIR/model` is what both sides load.
+//! `just bench` runs it. `DIR/NAME.jsonl` is the workload: one trajectory per row, with a prompt
+//! and the length of each response, so that both sides do the same work. `DIR/model` is the model
+//! of both sides.
 
 #![allow(clippy::print_stdout)]
 
@@ -26,7 +28,7 @@ use r1::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Trajectories that try the same task.
+/// Trajectories per task.
 const GROUP: usize = 8;
 
 /// One trajectory of `NAME.jsonl`.
@@ -36,13 +38,13 @@ struct Row {
     turns: Vec<Turn>,
 }
 
-/// A reply of so many tokens, then what the environment adds.
+/// A response length, then the ids that the environment adds.
 #[derive(Clone, Deserialize)]
 struct Turn {
     reply: usize,
 }
 
-/// A policy whose replies have given lengths, by trajectory and step.
+/// A policy with fixed response lengths, by trajectory and step.
 struct Cut {
     policy: EngineClient,
     rows: Arc<Vec<Row>>,
@@ -64,12 +66,12 @@ impl Policy for Cut {
 /// Prompt tokens of a rollout.
 #[derive(Serialize)]
 struct Prompts {
-    /// Of all prompts.
+    /// Tokens of all prompts.
     shown: u64,
-    /// Those that no earlier step of the trajectory had: the first prompt, what the environment added, and the last token
-    /// of each reply, which was sampled and not read.
+    /// Tokens that are new in each step: the first prompt, the environment's tokens, and the last
+    /// token of each response, which was sampled but not computed.
     new: u64,
-    /// Those that went through the model; fewer than the new ones where a group shares its prompt.
+    /// Computed tokens; fewer than the new ones if a group shares its prompt.
     computed: u64,
 }
 
@@ -97,7 +99,7 @@ struct Bench {
     renderer: Arc<Renderer>,
     engine: Engine,
     optimizer: AdamW,
-    /// Counts measurements, so that each draws other tokens.
+    /// Number of measurements, so that each samples other tokens.
     round: u64,
 }
 
@@ -120,7 +122,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A measurement with what it needs loaded.
+/// A measurement with its loaded state.
 enum Case {
     Sample(Arc<Vec<Row>>),
     Grpo(Arc<Vec<Row>>, Pool),
@@ -171,7 +173,7 @@ impl Bench {
         }
     }
 
-    /// Replies to all prompts at once, straight from the engine.
+    /// Responses to all prompts at once, directly from the engine.
     fn sample(&mut self, rows: &[Row]) -> Result<Value> {
         let begin = Instant::now();
         let (client, queue) = channel();
@@ -242,7 +244,7 @@ impl Bench {
         Ok(json!({ "seconds": seconds, "tokens": tokens, "parts": parts, "prompt": prompt }))
     }
 
-    /// Trajectories through the worker pool with a policy that costs nothing: seconds a step.
+    /// Trajectories through the worker pool with a free policy: seconds per step.
     fn trajectories(&mut self, pool: &Pool) -> Result<Value> {
         let reply = self.renderer.tokenizer().encode("I would say that seventeen of them are left.")?;
         let policy: Arc<dyn Policy> = Arc::new(Scripted::new(move |_| reply.clone()));
@@ -271,7 +273,7 @@ impl Bench {
     }
 }
 
-/// Steps of `chat.lua` without policy and tokenizer: seconds a step, and parts of it.
+/// Steps of `chat.lua` without policy and tokenizer: seconds per step, and its parts.
 async fn env_steps(worker: &Worker) -> Result<Value> {
     let action = Action {
         text: "I would say that seventeen of them are left.".to_owned(),

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Measures r1 beside transformers and TRL, and prints ratios. Peers are installed once, into the cache (about 6 GB:
-# the torch wheel brings its CUDA libraries).
+# Compares r1 with transformers and TRL, and prints ratios. Peers are installed once, in the cache
+# (about 6 GB: the torch wheel includes CUDA libraries).
 #
 #   benches/run.sh [--repetitions N] [--threads N] [--only NAME] [--model DIR]
 #   benches/run.sh decode [--repetitions N] [--threads N] [--kind f32|bf16]
-#       a model of Qwen2.5-0.5B's shape beside transformers and llama.cpp (which is built once, 10 to 20 minutes)
+#       a model of Qwen2.5-0.5B's shape, with transformers and llama.cpp (built once, 10 to 20 minutes)
 #   benches/run.sh update [--repetitions N] [--threads N]
-#       updates of that model beside transformers: time, memory, rows merged over steps
+#       updates of that model, with transformers: time, memory, rows merged over steps
 #   benches/run.sh scripts [--repetitions N]
-#       environment steps beside gymnasium, waits, reloads, limits
+#       environment steps with gymnasium, waits, reloads, limits
 #   R1_PEERS_VENV=/dir     use this virtual environment instead, and install nothing
 set -euo pipefail
 cd "$(dirname "$0")/.."

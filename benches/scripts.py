@@ -1,4 +1,4 @@
-"""What scripts cost: environment steps beside gymnasium, waits, reloads, limits. `just bench-scripts` runs it.
+"""Overhead of scripts: environment steps compared with gymnasium, waits, reloads, limits (`just bench-scripts`).
 
 All on one core. Sides take turns; the smallest time of each is compared, as other work on the machine only ever adds.
 """
@@ -51,7 +51,7 @@ def main():
             for name, samples in names.items():
                 print(f"measuring {name}", file=sys.stderr)
                 sample = (peer if name.startswith("gymnasium") else r1).measure(name)
-                if turn > 0:  # the first answer is a warm-up
+                if turn > 0:  # the first measurement is a warm-up
                     samples.append(sample)
         r1.close()
         peer.close()

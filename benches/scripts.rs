@@ -1,6 +1,7 @@
-//! r1's side of `scripts.py`: what scripts cost. A name on a line of stdin, a JSON object on a line of stdout.
+//! r1's side of `scripts.py`: overhead of scripts. A name per line of stdin, a JSON object per line
+//! of stdout.
 //!
-//! `scripts DIR`: DIR is for files that are changed.
+//! `scripts DIR`: DIR is a folder for modified files.
 
 #![allow(clippy::print_stdout)]
 
@@ -48,7 +49,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The way of a policy that knows nothing: a linear congruential generator, as in the peer.
+/// A random policy: a linear congruential generator, as in the peer.
 struct Dice(u64);
 
 impl Dice {
@@ -58,8 +59,8 @@ impl Dice {
     }
 }
 
-/// Trajectories of FrozenLake on this thread: states, seeds, observations, step records and rewards, as the driver of a run
-/// keeps them, without tokens.
+/// Trajectories of FrozenLake on this thread: states, seeds, observations, step records and rewards
+/// as in a run, without tokens.
 fn frozen_lake() -> Result<Value> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| internal(&error))?;
@@ -145,7 +146,7 @@ async fn episode(worker: &Worker, seed: u64) -> Result<Trajectory> {
     Ok(trajectory)
 }
 
-/// The same through a worker thread of a run, with prompts and replies as tokens.
+/// The same through a worker thread, with prompts and responses as tokens.
 fn rollout(renderer: &Arc<Renderer>) -> Result<Value> {
     let script = Script::load(&root().join("benches/frozen_lake.lua"), &[])?;
     let pool = pool(&script, renderer, 128)?;
@@ -185,7 +186,7 @@ fn waiting(renderer: &Arc<Renderer>) -> Result<Value> {
 /// Reloads so far.
 static TIMES: AtomicU64 = AtomicU64::new(0);
 
-/// From writing a file until a trajectory has run on what it says, where groups begin all the time.
+/// Time from writing a file until a trajectory uses it, while groups start continuously.
 fn reload(dir: &Path, renderer: &Arc<Renderer>) -> Result<Value> {
     let path = dir.join("frozen_lake.lua");
     let text = std::fs::read_to_string(root().join("benches/frozen_lake.lua")).map_err(|error| internal(&error))?;
@@ -209,7 +210,7 @@ fn reload(dir: &Path, renderer: &Arc<Renderer>) -> Result<Value> {
     })?;
     let reply = renderer.tokenizer().encode("0")?;
     let policy: Arc<dyn Policy> = Arc::new(Scripted::new(move |_| reply.clone()));
-    // Long enough for the watcher to have begun, and each time at another place between two of its looks.
+    // Long enough for the watcher to start, with a varying offset to its polls.
     std::thread::sleep(Duration::from_millis(500 + TIMES.fetch_add(1, Ordering::Relaxed) * 17 % 50));
     let begin = Instant::now();
     write(1)?;
@@ -238,7 +239,7 @@ fn limited() -> Result<Value> {
     Ok(json!({ "seconds": begin.elapsed().as_secs_f64(), "sum": row["sum"] }))
 }
 
-/// The loop in a virtual machine without any.
+/// The loop in a virtual machine without limits.
 fn free() -> Result<Value> {
     let source = std::fs::read_to_string(root().join("benches/loop.lua")).map_err(|error| internal(&error))?;
     let lua = mlua::Lua::new();

@@ -1,4 +1,4 @@
-"""The peer of `scripts.py`: gymnasium's FrozenLake-v1 as a program drives it, with and without its wrappers. A line of stdin names one."""
+"""The peer of `scripts.py`: gymnasium's FrozenLake-v1, with and without its wrappers, by name on stdin."""
 
 import json
 import sys

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains every template of `r1 new` as it is written, with several seeds, and tabulates what it learns in which time.
+"""Trains every template of `r1 new` with several seeds and tabulates accuracy and time.
 
     python3 benches/templates.py [--r1 target/release/r1] [--seeds 0,1,2] [--jobs 1] [--only env,game]
 
@@ -43,8 +43,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--r1", type=Path, default=ROOT / "target/release/r1")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at once")
-    parser.add_argument("--only", default=",".join(TEMPLATES), help="templates to train; the page is left alone")
+    parser.add_argument("--jobs", type=int, default=1, help="concurrent runs")
+    parser.add_argument("--only", default=",".join(TEMPLATES), help="templates to train; the page is not changed")
     options = parser.parse_args()
     r1, seeds = options.r1.resolve(), [int(seed) for seed in options.seeds.split(",")]
     templates = options.only.split(",")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Trains the vault (benches/trees) with and without branches and compares what the same number of sampled tokens teaches.
+"""Trains the vault (benches/trees) with and without branches and compares accuracy per sampled token.
 
-    python3 benches/trees.py [--r1 target/release/r1] [--steps 60] [--seeds 0,1,2] [--runs DIR] [--tell-only]
+    python3 benches/trees.py [--r1 target/release/r1] [--steps 60] [--seeds 0,1,2] [--runs DIR] [--report-only]
 
 Writes the section "Trees" of docs/learning.md. Runs that are there already are not repeated. Needs a built r1 and nothing
 but Python.
@@ -16,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RANDOM = ["trainer.branch.roots=2"]
 ENTROPY = ["trainer.branch.roots=2", "trainer.branch.at=entropy"]
-# Name -> what is said on the command line. All see 8 groups of 8 a step, but for the controls, which sample about as much a step
-# as the branches do.
+# Name -> overrides. All have 8 groups of 8 per step, except the controls, which sample about as
+# many tokens per step as the branches.
 ARMS = {
     "GRPO": ["trainer.estimator=grpo"],
     "GRPO, 5 groups": ["trainer.estimator=grpo", "trainer.groups_per_step=5"],
@@ -29,7 +29,7 @@ ARMS = {
     "GiGPO, 5 groups": ["trainer.estimator=gigpo", "trainer.groups_per_step=5"],
     "GiGPO, branches": ["trainer.estimator=gigpo", *RANDOM],
 }
-# At the learning rate of the others, plain groups fall apart here too.
+# At the learning rate of the others, plain groups diverge here too.
 SLOW = ["trainer.lr=3e-4"]
 LATE = {
     "GRPO": ["trainer.estimator=grpo", *SLOW],
@@ -40,7 +40,7 @@ LATE = {
     "tree, 3 branches of a state, at entropy": ["trainer.estimator=tree", *ENTROPY, "trainer.branch.width=3", *SLOW],
     "tree, branches at {7}": ["trainer.estimator=tree", "trainer.branch.roots=2", "trainer.branch.at=[7]", *SLOW],
 }
-# Game -> what it is, and who plays it.
+# Game -> title, and the model that plays it.
 GAMES = {
     "whole": ("All rooms are gone through", "demos", ARMS),
     "ends": ("The first wrong door is the end", "demos", ARMS),
@@ -62,7 +62,7 @@ def call(command):
 
 
 def train(r1, runs, game, player, name, settings, steps, seed):
-    """The run's directory, trained unless it is there already."""
+    """Trains a run if it does not exist; returns its directory."""
     slug = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")
     run = runs / f"{game}-{slug}-{seed}"
     if not (run / "done").exists():
@@ -75,7 +75,7 @@ def train(r1, runs, game, player, name, settings, steps, seed):
 
 
 def read(run):
-    """[(tokens sampled so far, held out)], and the mean share of tokens that branches had from their roots."""
+    """[(sampled tokens, evaluation accuracy)], and the mean fraction of tokens shared with roots."""
     tokens, points, shared, sampled = 0, [], [], []
     for line in (run / "metrics.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -91,7 +91,7 @@ def read(run):
 
 
 def at(points, budget):
-    """Held out when so many tokens had been sampled, on the line between the evaluations before and after."""
+    """Evaluation accuracy after this number of sampled tokens, by linear interpolation."""
     for (x, y), (x2, y2) in zip(points, points[1:]):
         if x <= budget <= x2 and x2 > x:
             return y + (y2 - y) * (budget - x) / (x2 - x)
@@ -99,7 +99,7 @@ def at(points, budget):
 
 
 def reached(points, goal):
-    """Tokens until the held-out share first was `goal`, on the same line."""
+    """Tokens until the evaluation accuracy first reached `goal`, by linear interpolation."""
     for (x, y), (x2, y2) in zip(points, points[1:]):
         if y < goal <= y2:
             return x + (x2 - x) * (goal - y) / (y2 - y)
@@ -126,17 +126,17 @@ def main():
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "trees")
-    parser.add_argument("--tell-only", action="store_true", help="only runs that are there already")
+    parser.add_argument("--report-only", action="store_true", help="use existing runs only")
     args = parser.parse_args()
     args.runs.mkdir(parents=True, exist_ok=True)
     text = []
     for game, (title, demos, arms) in GAMES.items():
         found = {}
-        player = None if args.tell_only else model(args.r1, args.runs, demos)
+        player = None if args.report_only else model(args.r1, args.runs, demos)
         for seed in args.seeds.split(","):
             for name, settings in arms.items():
                 slug = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")
-                if args.tell_only and not (args.runs / f"{game}-{slug}-{seed}" / "done").exists():
+                if args.report_only and not (args.runs / f"{game}-{slug}-{seed}" / "done").exists():
                     continue
                 run = train(args.r1, args.runs, game, player, name, settings, args.steps, seed)
                 found.setdefault(name, []).append(read(run))

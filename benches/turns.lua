@@ -1,5 +1,5 @@
---- An environment without text: a row is a prompt (ids) and turns, each a reply of given length and what comes after it.
---- The bench gives the data and cuts the replies.
+--- An environment without text: a row is a prompt (ids) and turns, each a response of fixed length
+--- and the ids after it. The benchmark provides the data and truncates the responses.
 
 local function append(list, more)
   table.move(more, 1, #more, #list + 1, list)

@@ -42,7 +42,7 @@ def memory(name):
 
 
 def peer(question):
-    """transformers and torch.optim.AdamW: the whole batch at once, and whole logits."""
+    """transformers and torch.optim.AdamW: the whole batch at once, with full logits."""
     import torch
     import transformers
 

@@ -1,7 +1,8 @@
-//! r1's side of `update.py`: policy updates of given rows, with the time and the memory they take.
+//! r1's side of `update.py`: time and memory of policy updates.
 //!
-//! `update '{"dir": DIR, "rows": [[prompt, sampled], …], …}'` makes an update `repetitions` times and prints a JSON object:
-//! seconds of each, tokens computed, the most memory held, and what is held between updates.
+//! `update '{"dir": DIR, "rows": [[prompt, sampled], …], …}'` runs an update `repetitions` times
+//! and prints a JSON object: seconds of each, computed tokens, peak memory, and memory between
+//! updates.
 
 #![allow(clippy::print_stdout)]
 
@@ -26,15 +27,15 @@ struct Question {
     /// In f32 on the CPU, in bf16 on a GPU.
     #[serde(default = "cpu")]
     device: DeviceChoice,
-    /// Trajectories: the lengths of what the environment wrote and what was sampled, by turns.
+    /// Trajectories: alternating numbers of environment tokens and sampled tokens.
     trajectories: Vec<Vec<usize>>,
-    /// Every step a row of its own, not one row a trajectory.
+    /// One row per step instead of one row per trajectory.
     #[serde(default)]
     separate: bool,
     tokens_per_batch: usize,
     #[serde(default)]
     checkpointing: bool,
-    /// One forward and backward pass whose logits are all held at once, in place of an update.
+    /// One forward and backward pass with full logits, instead of an update.
     #[serde(default)]
     whole_logits: bool,
     repetitions: usize,
@@ -92,7 +93,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The rows of a trajectory of so many tokens by turns, the environment's first.
+/// Rows of a trajectory with alternating numbers of tokens, the environment's first.
 fn rows(turns: &[usize], trajectory: usize, vocab: u32, separate: bool) -> Vec<Row> {
     let mut all = Vec::new();
     let mut row = Row {

@@ -1,4 +1,4 @@
---- One step that waits a tenth of a second for a tool.
+--- One step that waits 0.1 s for a tool.
 
 local slow = r1.tool {
   name = "slow",

@@ -3,8 +3,8 @@
 #
 #   setup/install.sh BINARY [PREFIX]     PREFIX/bin/r1, PREFIX/lib/r1/*.so and PREFIX/share/man; PREFIX is ~/.cargo by default
 #
-# The installed program needs neither the repository nor the build cache. PREFIX can be copied as a whole, also to another
-# user or machine. LIBTORCH is the libtorch that the binary was built with.
+# The installed program needs neither the repository nor the build cache. PREFIX can be copied as a
+# whole, also to another user or machine. LIBTORCH is the libtorch that the binary was built with.
 set -euo pipefail
 
 binary=${1:?usage: install.sh BINARY [PREFIX]}
@@ -12,7 +12,7 @@ prefix=${2:-${CARGO_HOME:-$HOME/.cargo}}
 mkdir -p "$prefix/bin"
 if [ "$(uname -s)" = Linux ]; then
   mkdir -p "$prefix/lib/r1"
-  # Only what the binary loads, found by the loader itself.
+  # Only the libraries that the loader resolves for the binary.
   LD_LIBRARY_PATH="$LIBTORCH/lib" ldd "$binary" | awk '$2 == "=>" { print $3 }' | while read -r library; do
     case "$library" in "$LIBTORCH/lib/"*)
       target="$prefix/lib/r1/$(basename "$library")"
@@ -20,7 +20,7 @@ if [ "$(uname -s)" = Linux ]; then
     esac
   done
 fi
-# A running r1 keeps its file: the new one takes the name.
+# A running r1 keeps its open file; the new file replaces the name.
 install -m 755 "$binary" "$prefix/bin/r1.part"
 mv "$prefix/bin/r1.part" "$prefix/bin/r1"
 "$prefix/bin/r1" man --dir "$prefix/share/man/man1"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Puts a CPU-only libtorch 2.11.0 where the build finds it, and prints its path.
+# Installs a CPU-only libtorch 2.11.0 for the build and prints its path.
 #
-# The PyPI wheel is the one package of this libtorch that every machine with pip can fetch. It is built for
-# CUDA, so the CUDA libraries are set aside and `libtorch.so`, which needs them, is replaced by an empty
-# shared object that needs only `libtorch_cpu.so`. A CUDA torch found at run time is loaded next to it
-# (src/native/cuda.rs), so the same binary serves both.
+# The PyPI wheel is available on every machine with pip. It is built for CUDA, so the CUDA libraries
+# are removed and `libtorch.so`, which needs them, is replaced by an empty shared object that needs
+# only `libtorch_cpu.so`. A CUDA torch found at run time is loaded next to it
+# (src/native/cuda/mod.rs), so the same binary supports both.
 #
 #   setup/libtorch.sh          fetch if missing, print the directory
-#   LIBTORCH=/dir              use that one (libtorch 2.11), fetch nothing
+#   LIBTORCH=/dir              use this libtorch (2.11), without a download
 set -euo pipefail
 
 version=2.11.0
@@ -22,13 +22,13 @@ if [ -n "${LIBTORCH:-}" ]; then
 fi
 
 root="${R1_LIBTORCH_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/r1}/libtorch-$version"
-# Headers that the code for CUDA graphs is compiled with. Without them r1 is built without it, which costs speed on a GPU.
+# Headers for CUDA graphs. Without them r1 is built without CUDA graphs, which is slower on a GPU.
 headers() {
   [ "$(uname -s)" = Linux ] && [ ! -d "$1/nvidia/cu13/include/crt" ] || return 0
   "${python:-python3}" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all: --target "$1/.crt" \
     nvidia-cuda-crt==13.0.88 > /dev/null 2>&1 && mkdir -p "$1/nvidia/cu13/include" &&
     cp -r "$1/.crt/nvidia/cu13/include/crt" "$1/nvidia/cu13/include/" ||
-    say "pip could not fetch nvidia-cuda-crt, so this build goes without CUDA graphs; setup tries again next time"
+    say "pip could not fetch nvidia-cuda-crt: this build has no CUDA graphs; run setup again to retry"
   rm -rf "$1/.crt"
 }
 if [ -e "$root/.complete" ]; then
@@ -45,7 +45,7 @@ cc=$(command -v "${CC:-cc}" || command -v gcc || command -v clang || true)
 [ -n "$cc" ] || fail "no C compiler found" "install one (Debian: apt-get install g++; macOS: xcode-select --install)"
 mkdir -p "$root"
 free_mb=$(df -Pm "$root" | awk 'NR==2 {print $4}')
-[ "$free_mb" -ge 3000 ] || fail "$root has ${free_mb} MB free and unpacking libtorch takes 3000" "free some space, or set R1_LIBTORCH_DIR to a roomier directory"
+[ "$free_mb" -ge 3000 ] || fail "$root has ${free_mb} MB free and unpacking libtorch takes 3000" "free some space, or set R1_LIBTORCH_DIR to a directory with more space"
 
 system=$(uname -s) machine=$(uname -m)
 packages=(torch==$version)
@@ -72,12 +72,12 @@ for platform in "${platforms[@]}"; do flags+=(--platform "$platform"); done
 
 lib="$part/torch/lib"
 if [ "$system" = Linux ]; then
-  # What nothing here loads; 1.5 GB less to keep.
+  # Unused libraries, 1.5 GB.
   rm -f "$lib"/libtorch_cuda*.so "$lib"/libtorch_nvshmem.so "$lib"/libc10_cuda.so "$lib"/libtorch_python.so "$lib"/libcaffe2_nvrtc.so
   rm -f "$lib/libtorch.so"
   "$cc" -shared -o "$lib/libtorch.so" -Wl,--no-as-needed -L"$lib" -ltorch_cpu -lc10 -Wl,-rpath,'$ORIGIN' ||
     fail "the C compiler could not link $lib/libtorch.so" "see its message above"
-  # libtorch_cpu.so looks for these through an rpath into site-packages; keep them beside it.
+  # libtorch_cpu.so finds these through an rpath into site-packages; copy them next to it.
   find "$part/nvidia" -name 'libcudart.so*' -o -name 'libcupti.so*' | while read -r file; do cp -n "$file" "$lib/"; done
 fi
 # Python sources are not used: keep lib/, include/ and the licence files.

@@ -1,2 +1,3 @@
---- Makes the model that trees are measured with: it plays the vault as somebody does who is right three times in four.
+--- Trains the model of the tree benchmarks on demonstrations of the vault that are right with
+--- probability 3/4.
 return require("./vault").demos(false)

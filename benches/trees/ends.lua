@@ -1,2 +1,2 @@
---- The vault: the first wrong door is the end.
+--- The vault; the first wrong door ends the game.
 return require("./vault").recipe(true)

@@ -1,2 +1,2 @@
---- The vault, for a model that is sure of every door but the last.
+--- The vault, for a model that is certain of every door but the last.
 return require("./vault").recipe(false)

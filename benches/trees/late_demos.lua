@@ -1,2 +1,2 @@
---- Makes a model that is sure of every door but the last.
+--- Trains a model that is certain of every door but the last.
 return require("./vault").demos(true)

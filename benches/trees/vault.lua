@@ -1,5 +1,5 @@
---- A game for tree sampling: rooms in a row, each with a sign; its colour says behind which door the way goes on. The vault
---- at the end is open only if every door was right, and nothing else is ever rewarded.
+--- A game for tree sampling: a sequence of rooms, each with a sign whose colour determines the
+--- right door. The only reward is for the vault at the end, which is open if every door was right.
 
 local ROOMS = 8
 local COLOURS = { "red", "blue", "green", "black", "white", "yellow" }
@@ -22,7 +22,8 @@ function vault.row()
   return { signs = signs }
 end
 
---- Somebody who takes the right door three times in four; with `last_only` it is the last door that is a guess, and no other.
+--- A player that takes the right door with probability 3/4; with `last_only` only the last door is
+--- a guess.
 local function demonstration(last_only)
   local task = vault.row()
   local messages = {}
@@ -37,7 +38,7 @@ local function demonstration(last_only)
   return { messages = messages, format = "retool" }
 end
 
---- Makes a model that plays like them.
+--- Trains a model on demonstrations of this player.
 function vault.demos(last_only)
   local function row() return demonstration(last_only) end
   return r1.recipe {
@@ -59,7 +60,7 @@ function vault.demos(last_only)
   }
 end
 
---- The recipe; with `ends` the first wrong door is the end, else all rooms are gone through.
+--- The recipe; with `ends` the first wrong door ends the game, otherwise all rooms are played.
 function vault.recipe(ends)
   local env = r1.env {
     format = "retool",

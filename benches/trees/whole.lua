@@ -1,2 +1,2 @@
---- The vault: all rooms are gone through, whatever was done in them.
+--- The vault; all rooms are played.
 return require("./vault").recipe(false)
