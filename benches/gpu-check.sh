@@ -99,7 +99,7 @@ import json, subprocess, sys
 model, kind, *eager = sys.argv[1:]
 side = subprocess.Popen(["./decode", model, kind, "cuda", *eager], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 kind += ", no graphs" if eager or kind == "f32" else ", graphs"
-def ask(question):
+def measure(question):
     print(json.dumps(question), file=side.stdin, flush=True)
     line = side.stdout.readline()
     if not line:
@@ -109,7 +109,7 @@ side.stdout.readline()
 for batch in (1, 8, 32):
     times = {}
     for new in (1, 65) * 4:
-        seconds = ask({"batch": batch, "prompt": 32, "new": new})["seconds"]
+        seconds = measure({"batch": batch, "prompt": 32, "new": new})["seconds"]
         times[new] = min(seconds, times.get(new, seconds))
     step = (times[65] - times[1]) / 64
     print(f"| {model} | {kind} | {batch} | {step * 1e3:.2f} ms | {batch / step:,.0f} |")

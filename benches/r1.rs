@@ -234,7 +234,7 @@ impl Bench {
         let wanted = |row: &Row| -> Vec<usize> { row.turns.iter().map(|turn| turn.reply).collect() };
         if !trajectories.iter().zip(rows.iter()).all(|(trajectory, row)| lengths(trajectory) == wanted(row)) {
             let error = trajectories.iter().find_map(|trajectory| trajectory.error.clone());
-            return Err(internal(&format!("replies have other lengths than asked for; {error:?}")));
+            return Err(internal(&format!("responses have other lengths than requested; {error:?}")));
         }
         let tokens: usize = trajectories.iter().map(Trajectory::response_tokens).sum();
         let parts = json!({

@@ -81,7 +81,7 @@ def peer(question):
     return {"seconds": seconds[1:], "tokens": count * (prompt + reply), "peak": memory("VmHWM"), "held": held}
 
 
-def ask(command, question, threads):
+def measure(command, question, threads):
     env = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     out = subprocess.run([*command, json.dumps(question)], env=env, stdout=subprocess.PIPE, text=True)
     if out.returncode != 0:
@@ -104,10 +104,10 @@ def main():
 
     def both(question):
         question = {"repetitions": args.repetitions, **question}
-        return {name: ask(command, question, args.threads) for name, command in sides.items()}
+        return {name: measure(command, question, args.threads) for name, command in sides.items()}
 
     def r1(question):
-        return ask(sides["r1"], {"repetitions": args.repetitions, **question}, args.threads)
+        return measure(sides["r1"], {"repetitions": args.repetitions, **question}, args.threads)
 
     half = str(make("f32"))
     two = str(made("two-layers-152k-f32", SHAPE | {"num_hidden_layers": 2}))

@@ -151,15 +151,15 @@ fn completion_has_top_logprobs_and_support() {
 
 #[test]
 fn seeded_response_does_not_depend_on_the_batch_or_the_slot() {
-    let asked = request(&prompt(3, 20), 42, sampled(24));
-    let (alone, _) = replies(&mut engine(1), vec![asked.clone()]);
+    let submitted = request(&prompt(3, 20), 42, sampled(24));
+    let (alone, _) = replies(&mut engine(1), vec![submitted.clone()]);
     let others = |range: std::ops::Range<u32>| {
         range.map(|n| request(&prompt(n % 5, 10 + n), u64::from(n), sampled(5 + n as usize)))
     };
     for (slots, prefill_tokens) in [(16, 2048), (4, 2048), (16, 7)] {
         let options = EngineOptions { prefill_tokens, ..options(slots) };
         let mut engine = Engine::new(model(), vocab(), options).unwrap();
-        let requests = others(0..6).chain([asked.clone()]).chain(others(6..12)).collect();
+        let requests = others(0..6).chain([submitted.clone()]).chain(others(6..12)).collect();
         let (crowd, stats) = replies(&mut engine, requests);
         assert_eq!(crowd[6].token_ids, alone[0].token_ids);
         assert_same(&crowd[6].logprobs, &alone[0].logprobs);
@@ -228,12 +228,12 @@ fn multi_step_trajectories_prefill_new_tokens_only() {
         let mut contexts = vec![first.clone(); 4];
         let (mut computed, mut shown) = (0, 0);
         for step in 0..5 {
-            let asked = (0..).zip(&contexts).map(|(trajectory, context)| {
-                let mut asked = request(context, trajectory, sampled(4 + trajectory as usize));
-                asked.seed.step = step;
-                asked
+            let submitted = (0..).zip(&contexts).map(|(trajectory, context)| {
+                let mut submitted = request(context, trajectory, sampled(4 + trajectory as usize));
+                submitted.seed.step = step;
+                submitted
             });
-            let (completions, stats) = replies(&mut engine, asked.collect());
+            let (completions, stats) = replies(&mut engine, submitted.collect());
             computed += stats.prefilled_tokens;
             for (trajectory, (context, completion)) in contexts.iter_mut().zip(completions).enumerate() {
                 let expected = match (step, trajectory) {
@@ -267,8 +267,8 @@ fn more_requests_than_slots_are_all_answered_in_order() {
     let requests: Vec<Request> = (0..9).map(|n| request(&prompt(n, 6 + n), u64::from(n), greedy(5))).collect();
     let (completions, stats) = replies(&mut engine, requests.clone());
     assert_eq!((stats.requests, stats.finished, stats.max_batch), (9, 9, 2));
-    for (asked, completion) in requests.into_iter().zip(completions) {
-        let (alone, _) = replies(&mut self::engine(1), vec![asked]);
+    for (submitted, completion) in requests.into_iter().zip(completions) {
+        let (alone, _) = replies(&mut self::engine(1), vec![submitted]);
         assert_eq!(completion.token_ids, alone[0].token_ids);
     }
 }
@@ -347,9 +347,9 @@ fn trajectories_come_and_go_while_the_engine_serves() {
     let talk = |client: EngineClient, n: u32| {
         let mut ids = prompt(n, 8);
         for step in 0..4 {
-            let mut asked = request(&ids, u64::from(n), sampled(5));
-            asked.seed.step = step;
-            let completion = client.submit(asked).blocking_recv().unwrap().unwrap();
+            let mut submitted = request(&ids, u64::from(n), sampled(5));
+            submitted.seed.step = step;
+            let completion = client.submit(submitted).blocking_recv().unwrap().unwrap();
             ids.extend(completion.token_ids);
             ids.push(1);
         }
@@ -375,12 +375,12 @@ fn trajectories_come_and_go_while_the_engine_serves() {
 
 #[test]
 fn stop_id_ends_the_response_and_is_kept() {
-    let mut asked = request(&prompt(3, 9), 1, greedy(20));
-    let (free, _) = replies(&mut engine(1), vec![asked.clone()]);
+    let mut submitted = request(&prompt(3, 9), 1, greedy(20));
+    let (free, _) = replies(&mut engine(1), vec![submitted.clone()]);
     let stop = free[0].token_ids[4];
     let end = free[0].token_ids.iter().position(|&id| id == stop).unwrap();
-    asked.stop_ids = Arc::new(vec![VOCAB as u32 + 3, stop]);
-    let (stopped, _) = replies(&mut engine(1), vec![asked]);
+    submitted.stop_ids = Arc::new(vec![VOCAB as u32 + 3, stop]);
+    let (stopped, _) = replies(&mut engine(1), vec![submitted]);
     assert_eq!(stopped[0].finish_reason, FinishReason::Stop);
     assert_eq!(stopped[0].token_ids, free[0].token_ids[..=end]);
     assert_eq!(free[0].finish_reason, FinishReason::Length);
@@ -388,8 +388,8 @@ fn stop_id_ends_the_response_and_is_kept() {
 
 #[test]
 fn stop_string_ends_the_response_with_the_token_that_completes_it() {
-    let asked = request(&prompt(3, 9), 1, sampled(40));
-    let (free, _) = replies(&mut engine(1), vec![asked]);
+    let submitted = request(&prompt(3, 9), 1, sampled(40));
+    let (free, _) = replies(&mut engine(1), vec![submitted]);
     let ids = &free[0].token_ids;
     let bytes: Vec<u8> = ids.iter().flat_map(|&id| vocab().get(id).to_vec()).collect();
     // Every token is one byte: a split character, and letters, both spanning tokens.
@@ -472,12 +472,12 @@ fn nan_logits_for_every_request_end_the_serve() {
 #[test]
 fn generate_streams_tokens_and_can_be_stopped() {
     let mut engine = engine(2);
-    let asked = request(&prompt(4, 10), 1, greedy(12));
+    let submitted = request(&prompt(4, 10), 1, greedy(12));
     let mut seen = Vec::new();
-    let whole = engine.generate(asked.clone(), &|| false, &mut |id| seen.push(id)).unwrap();
+    let whole = engine.generate(submitted.clone(), &|| false, &mut |id| seen.push(id)).unwrap();
     assert_eq!(whole.token_ids, seen);
     let left = Cell::new(3);
-    let cut = engine.generate(asked, &|| left.get() == 0, &mut |_| left.set(left.get() - 1)).unwrap();
+    let cut = engine.generate(submitted, &|| left.get() == 0, &mut |_| left.set(left.get() - 1)).unwrap();
     assert_eq!((cut.finish_reason, &cut.token_ids[..]), (FinishReason::Length, &seen[..3]));
     let empty = engine.generate(request(&[], 1, greedy(1)), &|| false, &mut |_| ());
     assert_eq!(empty.unwrap_err().kind, error::Kind::Env);
@@ -487,8 +487,8 @@ fn generate_streams_tokens_and_can_be_stopped() {
 /// results are correct.
 #[test]
 fn prefill_can_be_stopped_between_layers() {
-    let asked = request(&prompt(4, 80), 1, greedy(6));
-    let expected = engine(1).generate(asked.clone(), &|| false, &mut |_| ()).unwrap();
+    let submitted = request(&prompt(4, 80), 1, greedy(6));
+    let expected = engine(1).generate(submitted.clone(), &|| false, &mut |_| ()).unwrap();
     // 80 tokens take three model calls. Each polls before the call, at both layers and at the end;
     // the first also polls while it packs the weights.
     for patience in [0, 1, 3, 6, 9, 13] {
@@ -498,9 +498,9 @@ fn prefill_can_be_stopped_between_layers() {
             left.set(left.get() - 1);
             left.get() < 0
         };
-        let cut = engine.generate(asked.clone(), &stop, &mut |_| ()).unwrap();
+        let cut = engine.generate(submitted.clone(), &stop, &mut |_| ()).unwrap();
         assert_eq!((cut.finish_reason, cut.token_ids.len()), (FinishReason::Length, 0), "{patience}");
-        let whole = engine.generate(asked.clone(), &|| false, &mut |_| ()).unwrap();
+        let whole = engine.generate(submitted.clone(), &|| false, &mut |_| ()).unwrap();
         assert_eq!(whole.token_ids, expected.token_ids, "{patience}");
         assert_same(&whole.logprobs, &expected.logprobs);
         assert_eq!(whole.prefilled + cut.prefilled, 80, "{patience}");
@@ -544,9 +544,9 @@ fn deadlines_end_responses() {
     // A slow machine may not reach the first token within the shortest of these limits.
     let cut = [0.05, 2.0, 60.0].into_iter().find_map(|limit| {
         let mut outlast = Some(std::time::Duration::from_secs_f64(limit));
-        let asked = request(&prompt(6, 10), 3, Sampling { max_seconds: limit, ..sampled(100) });
+        let submitted = request(&prompt(6, 10), 3, Sampling { max_seconds: limit, ..sampled(100) });
         // The first token takes the whole limit.
-        let reply = engine.generate(asked, &|| false, &mut |_| outlast.take().into_iter().for_each(std::thread::sleep));
+        let reply = engine.generate(submitted, &|| false, &mut |_| outlast.take().into_iter().for_each(std::thread::sleep));
         let reply = reply.unwrap();
         assert_eq!(reply.finish_reason, FinishReason::Deadline);
         (!reply.token_ids.is_empty()).then_some(reply)
@@ -559,12 +559,12 @@ fn deadlines_end_responses() {
 fn repetition_penalty_equals_that_of_penalised_logits() {
     let mut engine = engine(3);
     let penalty = Sampling { repetition_penalty: 3.0, logit_bias: [(7, 0.5), (8, -100.0)].into(), ..greedy(20) };
-    let asked = request(&prompt(4, 10), 1, Sampling { top_logprobs: 2, ..penalty });
-    let (completions, _) = replies(&mut engine, vec![request(&prompt(5, 9), 2, sampled(30)), asked.clone()]);
+    let submitted = request(&prompt(4, 10), 1, Sampling { top_logprobs: 2, ..penalty });
+    let (completions, _) = replies(&mut engine, vec![request(&prompt(5, 9), 2, sampled(30)), submitted.clone()]);
     let reply = &completions[1];
     let model = model();
     let _guard = tch::no_grad_guard();
-    let mut ids = asked.prompt_ids.clone();
+    let mut ids = submitted.prompt_ids.clone();
     for (place, &id) in reply.token_ids.iter().enumerate() {
         let hidden = model.forward(&Packed::from_rows(&[&ids[..]], Device::Cpu)).unwrap();
         let logits = model.logits(&hidden.narrow(0, ids.len() as i64 - 1, 1)).unwrap();
@@ -642,12 +642,12 @@ fn expert_routing_is_recorded_with_prefix_reuse() {
     };
     let alone = |request: Request| engine().generate(request, &|| false, &mut |_| ()).unwrap();
     let shared = prompt(1, 20);
-    let ask = |last: u32, trajectory: u64| request(&[shared.as_slice(), &[last]].concat(), trajectory, sampled(6));
+    let with_last = |last: u32, trajectory: u64| request(&[shared.as_slice(), &[last]].concat(), trajectory, sampled(6));
     let mut busy = engine();
-    let (first, _) = serve(&mut busy, (0..5).map(|at| ask(at, u64::from(at))).collect());
+    let (first, _) = serve(&mut busy, (0..5).map(|at| with_last(at, u64::from(at))).collect());
     for (at, completion) in (0..).zip(&first) {
         let completion = completion.as_ref().unwrap();
-        assert_eq!(*completion, Completion { prefilled: completion.prefilled, ..alone(ask(at, u64::from(at))) });
+        assert_eq!(*completion, Completion { prefilled: completion.prefilled, ..alone(with_last(at, u64::from(at))) });
         // Prompt and response without the last token.
         assert_eq!((completion.routing.width, completion.routing.tokens()), (4, 21 + 6 - 1));
         assert!(completion.routing.experts.iter().all(|expert| *expert < 4));

@@ -178,7 +178,7 @@ impl Envs {
             }
             "env.run" => match policy {
                 Some(policy) => self.run(read(arguments)?, &policy).await,
-                None => Err(Error::new(Kind::Internal, "nobody replies")),
+                None => Err(Error::new(Kind::Internal, "no policy serves the requests")),
             },
             _ => self.with_attempt(function, arguments).await,
         }

@@ -28,15 +28,15 @@ fn exchange() {
 }
 
 fn pass_on(from: &Path, to: &Path) {
-    let asked: Value = serde_json::from_str(&fs::read_to_string(from.join("exchange.json")).unwrap()).unwrap();
-    let row: Vec<u32> = serde_json::from_value(asked["row"].clone()).unwrap();
-    let kind = match asked["kind"].as_str().unwrap() {
+    let spec: Value = serde_json::from_str(&fs::read_to_string(from.join("exchange.json")).unwrap()).unwrap();
+    let row: Vec<u32> = serde_json::from_value(spec["row"].clone()).unwrap();
+    let kind = match spec["kind"].as_str().unwrap() {
         "bfloat16" => Kind::BFloat16,
         "float16" => Kind::Half,
         "float32" => Kind::Float,
         other => panic!("{other}"),
     };
-    let shard = asked["shard"].as_u64().unwrap_or(u64::MAX);
+    let shard = spec["shard"].as_u64().unwrap_or(u64::MAX);
     // In the type of the file.
     Model::load(from, Device::Cpu, kind).unwrap().save_sharded(to, shard).unwrap();
     // In f32, whatever the type of the file.
@@ -48,7 +48,7 @@ fn pass_on(from: &Path, to: &Path) {
     let mut found = vec![("whole".to_owned(), logits(&wide))];
     let adapter = from.join("adapter");
     if adapter.exists() {
-        let targets: Vec<String> = serde_json::from_value(asked["new"].clone()).unwrap();
+        let targets: Vec<String> = serde_json::from_value(spec["new"].clone()).unwrap();
         let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
         let mut fresh = Model::load(from, Device::Cpu, Kind::Float).unwrap();
         fresh.add_adapter(LoraConfig::new(2, 6.0, &targets), 3).unwrap();
