@@ -126,7 +126,7 @@ fn rope_fields_are_checked_by_type() {
         (json!({"type": "default", "factor": 2.0}), "rope_scaling.factor", "not a field of rope type"),
         (json!({"type": "dynamic", "factor": 2.0, "beta_fast": 3}), "rope_scaling.beta_fast", "not a field"),
         (json!({"rope_type": "llama3", "factor": 8.0}), "rope_scaling.low_freq_factor", "missing"),
-        (json!({"rope_type": "yarn", "type": "linear", "factor": 8.0}), "rope_scaling.type", "something else"),
+        (json!({"rope_type": "yarn", "type": "linear", "factor": 8.0}), "rope_scaling.type", "another value"),
         (json!({"rope_type": "yarn", "factor": 8.0, "truncate": 1}), "rope_scaling.truncate", "true or false"),
         (json!({"rope_type": "default", "partial_rotary_factor": 0.5}), "partial_rotary_factor", "1.0"),
         (json!("yarn"), "rope_scaling", "an object"),
