@@ -546,7 +546,8 @@ fn deadlines_end_responses() {
         let mut outlast = Some(std::time::Duration::from_secs_f64(limit));
         let submitted = request(&prompt(6, 10), 3, Sampling { max_seconds: limit, ..sampled(100) });
         // The first token takes the whole limit.
-        let reply = engine.generate(submitted, &|| false, &mut |_| outlast.take().into_iter().for_each(std::thread::sleep));
+        let reply =
+            engine.generate(submitted, &|| false, &mut |_| outlast.take().into_iter().for_each(std::thread::sleep));
         let reply = reply.unwrap();
         assert_eq!(reply.finish_reason, FinishReason::Deadline);
         (!reply.token_ids.is_empty()).then_some(reply)
@@ -642,7 +643,8 @@ fn expert_routing_is_recorded_with_prefix_reuse() {
     };
     let alone = |request: Request| engine().generate(request, &|| false, &mut |_| ()).unwrap();
     let shared = prompt(1, 20);
-    let with_last = |last: u32, trajectory: u64| request(&[shared.as_slice(), &[last]].concat(), trajectory, sampled(6));
+    let with_last =
+        |last: u32, trajectory: u64| request(&[shared.as_slice(), &[last]].concat(), trajectory, sampled(6));
     let mut busy = engine();
     let (first, _) = serve(&mut busy, (0..5).map(|at| with_last(at, u64::from(at))).collect());
     for (at, completion) in (0..).zip(&first) {

@@ -163,7 +163,10 @@ fn a_recipe_inside_a_program_equals_a_recipe_file() {
         assert!(error.contains(words) && error.contains("b.lua"), "{text}: {error}");
     };
     let varies = table.replace("seed = 3", "seed = tonumber(arg[1]) or 0");
-    refused(&program(&format!("local t = r1.training({varies})")), "returns another recipe when a script worker loads it again");
+    refused(
+        &program(&format!("local t = r1.training({varies})")),
+        "returns another recipe when a script worker loads it again",
+    );
     let reads = format!("local text = io.open('words.lua'):read('a')\nlocal t = r1.training({table})");
     refused(&program(&reads), "each script worker loads the file again, up to r1.training");
     refused("r1.training { trainr = 3 }", "unknown field `trainr`");
