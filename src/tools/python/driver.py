@@ -1,8 +1,8 @@
 # The server interpreter and the children it forks. Runs inside the confinement of src/tools/sandbox.
 #
-# The server knows no programs: it takes 13-byte orders (op, id, argument) on its control socket, forks, signals and
-# reaps. A child confines itself further, then runs programs that come through its command pipe. Everything after
-# the first program byte counts as hostile, so a child that forks off keeps its three pipes and nothing else.
+# The server never receives programs: it reads 13-byte orders (op, id, argument) from its control socket, forks,
+# signals and reaps. A child confines itself further, then runs programs from its command pipe. Everything after the
+# first program byte counts as hostile, so a forked child keeps only its three pipes.
 # Python 3.8 or later.
 
 import __future__, ast, ctypes, gc, io, json, linecache, os, random, resource, select, signal, socket, stat, struct, sys
@@ -35,7 +35,7 @@ def server(config):
     os.set_blocking(wake_write, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    # Collected once and set aside, so that children don't touch (and copy) every page in their first collection.
+    # Collected and frozen once, so that children don't copy every page in their first collection.
     gc.collect()
     gc.freeze()
 
@@ -123,7 +123,7 @@ def server(config):
 
 
 def enter_process_namespace(libc):
-    """Goes on as the first process of the new namespace, whose end is the end of all others in it."""
+    """Continues as the first process of the new namespace; all others in it end with it."""
     process = os.fork()
     if process == 0:
         if libc.prctl(1, signal.SIGKILL, 0, 0, 0) < 0:
@@ -135,7 +135,7 @@ def enter_process_namespace(libc):
 
 
 def can_have_own_users(libc):
-    """Whether each child can have a user namespace, which has a count of threads of its own since Linux 5.14."""
+    """Whether each child can have a user namespace, which counts threads separately since Linux 5.14."""
     release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
     if release < (5, 14):
         return False
@@ -149,8 +149,8 @@ CLONE_NEWUSER = 0x10000000
 
 
 class Rooms:
-    """Scratch directories of children. With namespaces there is a fixed number, each a file system of its own, which
-    is emptied and used again; without, each child gets a new directory."""
+    """Scratch directories of children. With namespaces there is a fixed number, each a separate file system, which
+    is emptied and reused; without, each child gets a new directory."""
 
     def __init__(self, config):
         self.base, self.count, self.writable = config["scratch"], config["rooms"], config["disk"] > 0
@@ -162,7 +162,7 @@ class Rooms:
         return os.path.join(self.base, str(self.used[number]))
 
     def take(self, number):
-        """The directory for a child; None while all are in use."""
+        """A free directory for a child; None if all are in use."""
         if not self.writable:
             return self.base
         if not self.count:
@@ -185,15 +185,15 @@ class Rooms:
             else:
                 os.rmdir(path)
         except OSError:
-            # Never used again. The host starts a new server when this one ends, and removes the directories.
+            # It is not reused. The host starts a new server when this one ends, and removes the directories.
             self.lost += 1
             if self.lost >= min(LOST, self.count or LOST):
                 os._exit(SETUP_FAILED)
 
 
 def clear(path):
-    """Empties a scratch directory, whatever a program made of it: deep trees are pulled apart, not descended. Its program
-    is dead by now."""
+    """Empties a scratch directory with any content: deep trees are flattened, not descended. Its program has
+    ended."""
     number = 0
     while True:
         found = os.listdir(path)
@@ -224,7 +224,7 @@ def is_directory(path):
 
 
 def is_full(path, limit):
-    """Whether a scratch directory holds more than it may; what can't be counted is too much."""
+    """Whether a scratch directory exceeds its limit, or can't be counted."""
     size = count = 0
     directories = [path]
     while directories:
@@ -246,7 +246,7 @@ def is_full(path, limit):
 
 
 def child(config, libc, parent, scratch, out, report, command, _exit=os._exit):
-    """Never returns, and never raises into the server's loop, whatever a program does to the interpreter."""
+    """Never returns or raises into the server's loop, even if a program damages the interpreter."""
     try:
         os.dup2(out, 1)
         os.dup2(out, 2)
@@ -272,11 +272,11 @@ def confine(config, libc, parent, scratch):
             raise OSError(ctypes.get_errno(), what)
         return result
 
-    # A session of its own is a scheduling group of its own where the kernel groups by session: many threads get no
-    # more of the processors than one.
+    # A separate session is a separate scheduling group if the kernel groups by session: many threads then get no
+    # more processor time than one.
     os.setsid()
     if config["own_users"]:
-        # A user namespace of its own has a count of threads of its own. It gives privileges within it, all given up.
+        # A separate user namespace counts threads separately. Its privileges are all dropped.
         check(libc.unshare(CLONE_NEWUSER), "unshare")
         header = struct.pack("=Ii", 0x20080522, 0)
         check(libc.capset(header, bytes(24)), "capset")
@@ -287,8 +287,8 @@ def confine(config, libc, parent, scratch):
         os._exit(SETUP_FAILED)
     os.chdir(scratch)
     os.environ.update(HOME=scratch, TMPDIR=scratch)
-    # From here on no files of other children: a second landlock layer that knows only this scratch directory.
-    # Reads are allowed generously, because the server's layer is still in force.
+    # Denies files of other children: a second landlock layer that allows only this scratch directory.
+    # It allows many reads, because the server's layer is still in force.
     landlock = config["landlock"]
     if landlock:
         attribute = struct.pack("=Q", landlock["handled"])
@@ -333,7 +333,7 @@ def receive(size, _read=os.read, _exit=os._exit):
 
 def serve(config):
     """Runs programs until the host closes the command pipe; the first one in a new `__main__`."""
-    # A program may break every module it can reach. What is used after it ran is kept here.
+    # A program may change any module. Functions used after it are saved here.
     exit_, join, enumerate_, current = os._exit, threading.Thread.join, threading.enumerate, threading.current_thread
     sys.argv = [""]
     sys.path_importer_cache.clear()
@@ -343,7 +343,7 @@ def serve(config):
     stdout, stderr = sys.stdout, sys.stderr
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)
-    # The first program of a process pays for copying the pages that it touches. This one does, while nobody waits.
+    # The first program of a process copies the pages that it touches. This one does so before any call waits.
     quietly("def f(x):\n  return [x]\nfor i in range(2): print(f(i), str(i))\n{i}", {}, config)
     module = types.ModuleType("__main__")
     module.__builtins__ = __builtins__
@@ -374,14 +374,14 @@ def serve(config):
             except BaseException:
                 pass
         try:
-            # The nonce stays in the pipe while the program runs: no object of the interpreter holds it.
+            # The nonce stays in the pipe while the program runs: no object of the interpreter contains it.
             send(kind, text, receive(NONCE))
         except BaseException:
             exit_(SETUP_FAILED)
 
 
 def writer(fd):
-    # Line by line, so that what was printed before a time-out or a crash is not lost.
+    # Line by line, so that output before a time-out or a crash is not lost.
     raw = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
     return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
@@ -404,7 +404,7 @@ def quietly(prelude, namespace, config):
 
 
 def run(code, name, namespace, config):
-    """Runs a program; b"D" and the last expression's value, or b"E" and the error."""
+    """Runs a program; returns b"D" and the last expression's value, or b"E" and the error."""
     # For tracebacks.
     linecache.cache[name] = (len(code), None, code.splitlines(True), name)
     at_end = False
@@ -426,7 +426,7 @@ def run(code, name, namespace, config):
     except SystemExit as error:
         if error.code is not None and error.code != 0:
             return b"E", "SystemExit: %s" % (error.code,)
-        # What stands behind an early exit, such as tests, has not run.
+        # Code after an early exit, such as tests, has not run.
         return (b"D", "") if at_end else (b"E", "SystemExit: the program exited before its last statement")
     except BaseException as error:
         return b"E", describe(error, name, config)

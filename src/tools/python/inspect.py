@@ -1,5 +1,5 @@
-# Describes an interpreter to the host: where it really is and which files it needs. Runs unconfined, before any
-# program does, and imports every extension module to learn which shared libraries they pull in.
+# Describes an interpreter to the host: its real path and the files it needs. Runs unconfined, before any program,
+# and imports every extension module to find the shared libraries that it loads.
 
 import sys
 
@@ -9,7 +9,7 @@ import ctypes, importlib, json, os, sysconfig
 executable = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 library = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
 library.add(os.path.dirname(os.path.realpath(os.__file__)))
-# The library without the packages that are installed inside it.
+# The library without packages installed inside it.
 read = {os.path.join(path, name) for path in library for name in os.listdir(path) if not name.endswith("-packages")}
 read.update(os.path.realpath(path) for path in sys.path if os.path.realpath(path) not in library)
 zones = sysconfig.get_config_var("TZPATH") or "/usr/share/zoneinfo"
@@ -45,7 +45,7 @@ with open("/proc/self/maps") as maps:
         if path and path[0].startswith("/"):
             file = path[0].rstrip("\n")
             read.add(file)
-            # What packages bring along may need any of the system's libraries.
+            # Packages may need any of the system's libraries.
             if packages and ".so" in os.path.basename(file):
                 read.add(os.path.dirname(file))
 
