@@ -133,10 +133,10 @@ fn failures_of_the_network_are_expected() {
     assert_eq!(get("/fine", "nil"), r#"["fine","http://HOST/fine"]"#);
     assert_eq!(get("/moved", "nil"), r#"["fine","http://HOST/fine"]"#);
     assert_eq!(get("/missing", "nil"), r#"["no","http://HOST/missing"]"#);
-    assert_eq!(get("/large", "{ max_bytes = 4000 }"), r#"["none","the answer has more than 4000 bytes"]"#);
+    assert_eq!(get("/large", "{ max_bytes = 4000 }"), r#"["none","the response has more than 4000 bytes"]"#);
     assert_eq!(get("/loop", "nil"), r#"["none","too many redirects"]"#);
     assert_eq!(get("/away", "nil"), r#"["none","127.0.0.2 is not a public address"]"#);
-    assert_eq!(get("/slow", "{ timeout = '200ms' }"), r#"["none","no answer after 0.2 s"]"#);
+    assert_eq!(get("/slow", "{ timeout = '200ms' }"), r#"["none","no response after 0.2 s"]"#);
 }
 
 #[test]
