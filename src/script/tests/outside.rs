@@ -650,7 +650,7 @@ fn a_server_that_is_no_public_host_must_be_declared() {
             let options = format!("{{ model = {{ url = 'http://{name}:{port}/v1', name = 'judge' }} }}");
             let told = asked(&asking("{ 'http' }", &body.replace("OPTIONS", &options)), &Record::live()).unwrap_err();
             let why = format!(
-                "r1.generate: {name} leads to a host that the recipe does not declare: 127.0.0.1 is no public address"
+                "r1.generate: {name} leads to a host that the recipe does not declare: 127.0.0.1 is not a public address"
             );
             let hint = format!("hint: add needs = {{ \"http:{name}\" }} to r1.recipe, or \"http:{name}:{port}\"");
             assert!(told.contains(&why) && told.contains(&hint) && told.contains("--> x.lua:2"), "{body}: {told}");
