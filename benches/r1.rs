@@ -14,16 +14,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use r1::config::{Learner, Normalize};
+use r1::config::Learner;
 use r1::engine::{Engine, EngineClient, EngineOptions, PendingReply, Policy, Scripted, TokenBytes, channel};
 use r1::mdp::{Action, FinishReason, Request, Sampling, StreamSeed, Trajectory};
 use r1::model::Model;
 use r1::rl::adamw::{self, AdamW};
-use r1::rl::{advantages, pack};
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
 use r1::script::{Script, Split, Worker};
 use r1::text::Renderer;
-use r1::train::{Lesson, Objective, Update};
+use r1::train::{AdvantageConfig, Objective, Steps, Update, UpdateBatch, compute_advantages, training_rows};
 use r1::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -199,40 +198,36 @@ impl Bench {
         Ok(json!({ "seconds": seconds, "tokens": tokens, "parts": { "model": stats.model_seconds } }))
     }
 
-    /// One step as in `train/grpo.rs`: roll out through the script, advantages, rows, update.
-    fn grpo(&mut self, rows: &Arc<Vec<Row>>, pool: &Pool) -> Result<Value> {
+    /// One step as in `train/policy_loop.rs`, with the same functions: rollout through the script, rows, advantages, update.
+    fn grpo(&mut self, prompts: &Arc<Vec<Row>>, pool: &Pool) -> Result<Value> {
         let begin = Instant::now();
         let (client, queue) = channel();
-        let policy: Arc<dyn Policy> = Arc::new(Cut { policy: client, rows: Arc::clone(rows) });
-        let specs = (0..rows.len()).map(|index| self.spec(index, index / GROUP)).collect();
+        let policy: Arc<dyn Policy> = Arc::new(Cut { policy: client, rows: Arc::clone(prompts) });
+        let specs = (0..prompts.len()).map(|index| self.spec(index, index / GROUP)).collect();
         let pending = pool.start(&policy, specs, &no_progress())?;
         drop(policy);
         let stats = self.engine.serve(queue)?;
         let trajectories = pending.finish()?;
         let sampled = begin.elapsed().as_secs_f64();
 
-        let advantages = advantages::excluding_failures(&trajectories, |returns, groups| {
-            advantages::grpo(returns, groups, Normalize::Std)
-        })?;
-        let weights: Vec<f64> = advantages.iter().map(|advantage| advantage.unwrap_or(0.0)).collect();
-        let mut merged = Vec::new();
-        for (index, trajectory) in trajectories.iter().enumerate() {
-            merged.extend(pack::merge(trajectory, index)?);
-        }
         let learner = Learner::default();
         let objective = Objective::new(&learner, &Sampling::default(), false)?;
-        let advantages = merged.iter().map(|row| vec![weights[row.trajectory]; row.len()]).collect();
-        let lesson = Lesson { rows: merged, advantages, ..Lesson::default() };
+        let estimator = objective.estimator.as_ref().ok_or_else(|| internal(&"the recipe has no estimator"))?;
+        let mut rows = training_rows(&learner, &trajectories, |_| false)?;
+        let mut returns = None;
+        let config = AdvantageConfig::new(estimator, objective.shaping.clone(), &mut returns);
+        compute_advantages(Steps::of(&trajectories, |_| false), config, &trajectories)?.write_into(&mut rows);
+        let batch = UpdateBatch { rows, ..UpdateBatch::default() };
         let (objective, learner) = (&objective, &learner);
         let update = Update { model: &self.model, objective, learner, temperature: 1.0, kl_coef: 0.0, lr: 1e-6 };
-        update.step(&mut self.optimizer, &lesson)?;
+        update.step(&mut self.optimizer, &batch)?;
         let seconds = begin.elapsed().as_secs_f64();
 
         let lengths = |trajectory: &Trajectory| -> Vec<usize> {
             trajectory.steps.iter().map(|step| step.response_ids.len()).collect()
         };
         let wanted = |row: &Row| -> Vec<usize> { row.turns.iter().map(|turn| turn.reply).collect() };
-        if !trajectories.iter().zip(rows.iter()).all(|(trajectory, row)| lengths(trajectory) == wanted(row)) {
+        if !trajectories.iter().zip(prompts.iter()).all(|(trajectory, row)| lengths(trajectory) == wanted(row)) {
             let error = trajectories.iter().find_map(|trajectory| trajectory.error.clone());
             return Err(internal(&format!("responses have other lengths than requested; {error:?}")));
         }

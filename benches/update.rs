@@ -14,7 +14,7 @@ use r1::mdp::Sampling;
 use r1::model::{Model, Packed, peak_memory, resident_memory};
 use r1::rl::adamw::{self, AdamW};
 use r1::rl::pack::Row;
-use r1::train::{Lesson, Objective, Update};
+use r1::train::{Objective, Update, UpdateBatch};
 use r1::{Error, Kind, Result, native};
 use serde::Deserialize;
 use serde_json::json;
@@ -56,14 +56,16 @@ fn main() -> Result<()> {
     let mut model = Model::load(&question.dir, device, kind)?;
     model.set_checkpointing(question.checkpointing);
     let vocab = model.config.vocab_size as u32;
-    let rows: Vec<Row> = question
+    let mut rows: Vec<Row> = question
         .trajectories
         .iter()
         .enumerate()
         .flat_map(|(number, turns)| rows(turns, number, vocab, question.separate))
         .collect();
-    let advantages = rows.iter().map(|row| vec![if row.trajectory.is_multiple_of(2) { 1.0 } else { -1.0 }; row.len()]);
-    let lesson = Lesson { advantages: advantages.collect(), rows, ..Lesson::default() };
+    for row in &mut rows {
+        row.advantages = vec![if row.trajectory.is_multiple_of(2) { 1.0 } else { -1.0 }; row.len()];
+    }
+    let batch = UpdateBatch { rows, ..UpdateBatch::default() };
     let learner = Learner { tokens_per_batch: question.tokens_per_batch, ..Learner::default() };
     let objective = Objective::new(&learner, &Sampling::default(), false)?;
     let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default())?;
@@ -72,12 +74,12 @@ fn main() -> Result<()> {
         let begin = Instant::now();
         if question.whole_logits {
             optimizer.zero_grad();
-            whole(&model, &lesson)?;
+            whole(&model, &batch)?;
             optimizer.step(1e-6, 1.0)?;
         } else {
             let (objective, learner) = (&objective, &learner);
             let update = Update { model: &model, objective, learner, temperature: 1.0, kl_coef: 0.0, lr: 1e-6 };
-            tokens = update.step(&mut optimizer, &lesson)?.tokens;
+            tokens = update.step(&mut optimizer, &batch)?.tokens;
         }
         seconds.push(begin.elapsed().as_secs_f64());
         optimizer.zero_grad();
@@ -87,7 +89,7 @@ fn main() -> Result<()> {
     let parameters: usize = model.parameters().iter().map(|(_, tensor)| tensor.numel()).sum();
     let answer = json!({
         "seconds": &seconds[1..], "tokens": tokens, "peak": peak, "held": held, "parameters": parameters,
-        "sampled": lesson.rows.iter().map(Row::sampled).sum::<usize>(),
+        "sampled": batch.rows.iter().map(Row::sampled).sum::<usize>(),
     });
     println!("{answer}");
     Ok(())
@@ -96,15 +98,7 @@ fn main() -> Result<()> {
 /// Rows of a trajectory with alternating numbers of tokens, the environment's first.
 fn rows(turns: &[usize], trajectory: usize, vocab: u32, separate: bool) -> Vec<Row> {
     let mut all = Vec::new();
-    let mut row = Row {
-        ids: vec![],
-        loss_mask: vec![],
-        logprobs: vec![],
-        steps: vec![],
-        support: r1::mdp::Support::default(),
-        routing: r1::mdp::Routing::default(),
-        trajectory,
-    };
+    let mut row = Row { ids: vec![], loss_mask: vec![], logprobs: vec![], steps: vec![], trajectory, ..Row::default() };
     for (turn, &count) in turns.iter().enumerate() {
         let (sampled, step) = (turn % 2 == 1, (turn / 2) as u32);
         for _ in 0..count {
@@ -127,10 +121,10 @@ fn rows(turns: &[usize], trajectory: usize, vocab: u32, separate: bool) -> Vec<R
 }
 
 /// A pass over all rows at once, with one chunk of log-probabilities.
-fn whole(model: &Model, lesson: &Lesson) -> Result<()> {
-    let ids: Vec<&[u32]> = lesson.rows.iter().map(|row| row.ids.as_slice()).collect();
+fn whole(model: &Model, batch: &UpdateBatch) -> Result<()> {
+    let ids: Vec<&[u32]> = batch.rows.iter().map(|row| row.ids.as_slice()).collect();
     let (mut places, mut targets, mut start) = (Vec::new(), Vec::new(), 0);
-    for row in &lesson.rows {
+    for row in &batch.rows {
         for at in (1..row.len()).filter(|&at| row.loss_mask[at]) {
             places.push((start + at - 1) as i64);
             targets.push(i64::from(row.ids[at]));

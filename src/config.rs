@@ -22,7 +22,7 @@ pub use data::{
 };
 pub use env::{CallRewards, EnvSettings, ExcessCalls, OnOverflow, ToolChoice};
 pub use learner::{
-    ALGORITHMS, Algorithm, Choice, CriticSettings, Decay, Filter, Kl, KlPlace, Learner, MiniBatchBy, OnNan,
+    ALGORITHMS, Algorithm, CUSTOM, Choice, CriticSettings, Decay, Filter, Kl, KlPlace, Learner, MiniBatchBy, OnNan,
     RoutingReplay, WeightGroup,
 };
 pub use loss_graph::{Binary, Input, LossGraph, Node, Op, Operand, Over, Shape, Unary};
@@ -256,13 +256,6 @@ impl Trainer {
             Self::Sft(sft) => sft.gradient_checkpointing,
         }
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Normalize {
-    Std,
-    None,
 }
 
 /// Aggregation of token losses to a scalar. `seq` is a trajectory.

@@ -16,7 +16,7 @@ use crate::rollout::check::{self, Finding, Level, Options, Report};
 use crate::script::Script;
 use crate::services::Loaded;
 use crate::telemetry::{Reporter, ctrl_c, signed};
-use crate::train::{self, Checked, RunOptions, ShownTrajectory};
+use crate::train::{self, RunOptions, ShownTrajectory, ValidatedTrainer};
 
 /// Seconds after which no further trajectory starts.
 const SECONDS: f64 = 20.0;
@@ -95,9 +95,9 @@ type Words = Option<(String, Value)>;
 /// The recipe's objective, and unused settings.
 fn objective(script: &Script) -> Result<(Words, Vec<Error>)> {
     if matches!(script.settings.trainer, Trainer::Sft(_)) {
-        return Ok((None, train::idle_settings(script)?));
+        return Ok((None, train::unused_settings(script)?));
     }
-    let Checked { learner, objective, critic, warnings } = train::checked(script)?;
+    let ValidatedTrainer { learner, objective, critic, warnings } = train::validate(script)?;
     let yes = |truth: bool, what: &'static str| if truth { what } else { "" };
     let words = format!(
         "estimator {}, loss {}{}{}{}",

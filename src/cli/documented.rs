@@ -154,7 +154,7 @@ fn documented_settings_are_accepted_by_their_recipes() {
             if matches!(script.settings.trainer, Trainer::Sft(_)) {
                 Ok(())
             } else {
-                train::checked(&script).map(|_| ())
+                train::validate(&script).map(|_| ())
             }
         });
         match loaded {

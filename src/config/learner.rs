@@ -149,12 +149,8 @@ impl Default for WeightGroup {
     }
 }
 
-impl Learner {
-    /// Whether the estimator needs the values of a critic.
-    pub fn wants_values(&self) -> bool {
-        self.estimator.name.starts_with("gae")
-    }
-}
+/// The name of an estimator or a loss that a recipe writes in Lua.
+pub const CUSTOM: &str = "custom";
 
 /// A choice by name with options: `"grpo"`, or `{ name = "grpo", normalize = "none" }`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -188,6 +184,11 @@ impl From<ChoiceForm> for Choice {
 impl Choice {
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), options: Map::new() }
+    }
+
+    /// Whether it is the recipe's own function.
+    pub fn is_custom(&self) -> bool {
+        self.name == CUSTOM
     }
 
     fn with(name: &str, option: &str, value: Value) -> Self {
@@ -409,7 +410,7 @@ impl Algorithm {
             },
             _ => return None,
         };
-        Some(Self { critic: settings.wants_values(), settings })
+        Some(Self { critic: matches!(name, "ppo" | "pspo" | "capo"), settings })
     }
 }
 

@@ -40,7 +40,7 @@ pub struct Engine {
     pub(super) reference: Option<ReferenceScorer>,
     vocab: Arc<TokenBytes>,
     options: EngineOptions,
-    cache: KvCache,
+    pub(super) cache: KvCache,
     slots: Slots,
     sampler: Sampler,
     /// Logits of the last model call on the host, `[N, V]`.
@@ -91,11 +91,6 @@ impl Engine {
     /// Maximum length of prompt plus response, tokens.
     pub fn capacity(&self) -> usize {
         self.options.capacity
-    }
-
-    /// Current memory of the cache, bytes; its maximum is [`EngineOptions::bytes`].
-    pub fn cache_bytes(&self) -> usize {
-        self.cache.bytes()
     }
 
     /// Counters of the current or last serve, readable from other threads.

@@ -26,15 +26,9 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// Default size for a model with this type
-    /// ([`Model::cache_kind`](crate::model::Model::cache_kind)) and device of the cache: 128 slots
-    /// of the whole context, or as many as fit into half of the free memory.
-    pub fn for_model(config: &Config, cache: (Kind, Device)) -> Self {
-        Self::sized(config, cache, 128, 0)
-    }
-
-    /// As [`for_model`](Self::for_model), for `concurrency` requests of `max_context` tokens each
-    /// (0: the model's limit). The number of slots is reduced to fit the memory;
+    /// Options for `concurrency` requests of `max_context` tokens each (0: the model's limit), for
+    /// a model with this type ([`Model::cache_kind`](crate::model::Model::cache_kind)) and device
+    /// of the cache. The number of slots is reduced to fit into half of the free memory;
     /// [`Engine::new`](super::Engine::new) fails if not even one fits.
     pub fn sized(config: &Config, cache: (Kind, Device), concurrency: usize, max_context: usize) -> Self {
         let (kind, device) = cache;

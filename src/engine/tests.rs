@@ -47,7 +47,7 @@ fn vocab() -> Arc<TokenBytes> {
 }
 
 fn options(slots: usize) -> EngineOptions {
-    EngineOptions { slots, ..EngineOptions::for_model(&config(), (Kind::Float, Device::Cpu)) }
+    EngineOptions { slots, ..EngineOptions::sized(&config(), (Kind::Float, Device::Cpu), 128, 0) }
 }
 
 fn engine(slots: usize) -> Engine {
@@ -606,13 +606,13 @@ fn key_value_cache_grows_to_its_predicted_size() {
     let config = Config { max_position_embeddings: 700, ..config() };
     let model = Rc::new(Model::init(config.clone(), Device::Cpu, Kind::Float, 1).unwrap());
     let options =
-        EngineOptions { slots: 2, capacity: 600, ..EngineOptions::for_model(&config, (Kind::Float, Device::Cpu)) };
+        EngineOptions { slots: 2, capacity: 600, ..EngineOptions::sized(&config, (Kind::Float, Device::Cpu), 128, 0) };
     let largest = options.bytes(&config, Kind::Float) as usize;
     let mut engine = Engine::new(model, vocab(), options).unwrap();
-    assert!(engine.cache_bytes() < largest);
+    assert!(engine.cache.bytes() < largest);
     let (completions, _) = replies(&mut engine, vec![request(&prompt(1, 598), 1, greedy(9))]);
     assert_eq!(completions[0].token_ids.len(), 2);
-    assert_eq!(engine.cache_bytes(), largest);
+    assert_eq!(engine.cache.bytes(), largest);
     assert_eq!(engine.progress().in_flight.load(Relaxed), 0);
 }
 
@@ -634,7 +634,7 @@ fn expert_routing_is_recorded_with_prefix_reuse() {
     let options = EngineOptions {
         slots: 3,
         prefill_tokens: 7,
-        ..EngineOptions::for_model(&model.config, (Kind::Float, Device::Cpu))
+        ..EngineOptions::sized(&model.config, (Kind::Float, Device::Cpu), 128, 0)
     };
     let engine = || {
         let mut engine = Engine::new(Rc::clone(&model), vocab(), options.clone()).unwrap();

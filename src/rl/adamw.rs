@@ -1,7 +1,8 @@
 //! AdamW (arXiv:1711.05101) over named tensors, in place, with global-norm clipping.
 //!
-//! Moments are f32 (f64 for f64 weights); weights in bf16 or f16 have an f32 master copy, so that updates smaller than
-//! their last bit add up. The arithmetic is libtorch's own, fused. The same gradients give the same bits.
+//! Moments are f32 (f64 for f64 weights); weights in bf16 or f16 have an f32 master copy, so that
+//! updates smaller than their last bit add up. The arithmetic is libtorch's own, fused. The same
+//! gradients give the same bits.
 
 use std::collections::HashMap;
 
@@ -101,22 +102,25 @@ impl AdamW {
         }
     }
 
-    /// One update from the accumulated gradients, which are first scaled down together to a norm of `max_norm` at most
-    /// (0 is off). Returns the norm before that. What the gradients are afterwards is not defined: forget them.
+    /// One update from the accumulated gradients, which are first scaled down together to a norm of
+    /// `max_norm` at most (0 is off). Returns the norm before that. What the gradients are
+    /// afterwards is not defined: forget them.
     ///
-    /// A tensor that no gradient has reached counts as one whose gradient is 0, so it still decays and follows its momentum:
-    /// an update must not depend on whether there was a gradient before the last resume.
+    /// A tensor that no gradient has reached counts as one whose gradient is 0, so it still decays
+    /// and follows its momentum: an update must not depend on whether there was a gradient before
+    /// the last resume.
     ///
     /// # Errors
-    /// [`Kind::Numeric`] names the first tensor whose gradient holds NaN or infinity. Nothing has changed then: forget the
-    /// gradients and go on, or stop.
+    /// [`Kind::Numeric`] names the first tensor whose gradient holds NaN or infinity. Nothing has
+    /// changed then: forget the gradients and continue, or stop.
     pub fn step(&mut self, lr: f64, max_norm: f64) -> Result<f64> {
         let _guard = no_grad_guard();
         let norm = self.grad_norm()?;
         // As in torch.nn.utils.clip_grad_norm_.
         let scale = if max_norm > 0.0 { (max_norm / (norm + 1e-6)).min(1.0) } else { 1.0 };
         self.step += 1;
-        // Tensors with the same settings are updated together, as many as make a copy of their gradients worth while.
+        // Tensors with the same settings are updated together, as many as make a copy of their
+        // gradients worth while.
         let mut rest = self.slots.as_slice();
         while let Some(first) = rest.first() {
             let alike = |slot: &Slot| slot.settings() == first.settings();
@@ -186,8 +190,9 @@ impl AdamW {
         Ok(norms.iter().map(|norm| norm * norm).sum::<f64>().sqrt())
     }
 
-    /// Everything but the weights, as tensors to be saved: `step` and, for each weight, `NAME.exp_avg`, `NAME.exp_avg_sq`
-    /// and, where it has low precision, `NAME.master`. Shallow copies: write them before the next step.
+    /// Everything but the weights, as tensors to be saved: `step` and, for each weight,
+    /// `NAME.exp_avg`, `NAME.exp_avg_sq` and, where it has low precision, `NAME.master`. Shallow
+    /// copies: write them before the next step.
     pub fn state(&self) -> Vec<(String, Tensor)> {
         let mut state = vec![(STEP.to_owned(), Tensor::from_slice(&[self.step]))];
         for slot in &self.slots {
@@ -203,7 +208,8 @@ impl AdamW {
     /// Takes over a saved [`AdamW::state`]; going on is then going on, to the bit.
     ///
     /// # Errors
-    /// [`Kind::Store`] names a tensor that is missing, too many, or has another shape or type. Nothing has changed then.
+    /// [`Kind::Store`] names a tensor that is missing, too many, or has another shape or type.
+    /// Nothing has changed then.
     pub fn load_state(&mut self, mut state: HashMap<String, Tensor>) -> Result<()> {
         let _guard = no_grad_guard();
         let step = take(&mut state, STEP, &Tensor::from_slice(&[self.step]))?.f_int64_value(&[0])?;
@@ -450,7 +456,8 @@ mod tests {
 
     #[test]
     fn no_gradient_is_a_gradient_of_zero() {
-        // A mini-batch without a signal, in a run that goes on and in one that was resumed right before it.
+        // A mini-batch without a signal, in an unbroken run and in one that was resumed right
+        // before it.
         let straight = parameters(Dtype::Float);
         let mut first = optimizer(&straight);
         run(&mut first, &straight, 0..3);

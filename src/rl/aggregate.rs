@@ -1,7 +1,8 @@
 //! From token losses to one number.
 //!
-//! Every denominator is that of the whole mini-batch, computed from its rows before anything is split: a micro-batch adds
-//! its share, so gradient accumulation never changes the result (beyond the order of additions).
+//! Every denominator is that of the whole mini-batch, computed from its rows before anything is
+//! split: a micro-batch adds its share, so gradient accumulation never changes the result (beyond
+//! the order of additions).
 
 use tch::Tensor;
 
@@ -9,7 +10,8 @@ use super::pack::Row;
 use crate::config::LossAgg;
 use crate::error::Result;
 
-/// What a mini-batch divides by. A sequence is a trajectory, however many rows and steps it has, or a step.
+/// What a mini-batch divides by. A sequence is a trajectory, however many rows and steps it has, or
+/// a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Denominators {
     /// Sampled tokens in the mini-batch.
@@ -18,7 +20,8 @@ pub struct Denominators {
     pub sequences: usize,
     /// What seq-mean-token-sum-norm divides by.
     pub horizon: f64,
-    /// Sampled tokens of each sequence, by its number; 0 for numbers that the mini-batch does not have.
+    /// Sampled tokens of each sequence, by its number; 0 for numbers that the mini-batch does not
+    /// have.
     pub(super) lengths: Vec<f64>,
 }
 
@@ -70,8 +73,8 @@ impl Denominators {
         }
     }
 
-    /// With another horizon than the longest sequence of the mini-batch. Dr. GRPO wants one that stays the same over a
-    /// run: the most tokens a sequence may have.
+    /// With another horizon than the longest sequence of the mini-batch. Dr. GRPO needs one that
+    /// stays the same over a run: the most tokens a sequence may have.
     #[must_use]
     pub fn with_horizon(mut self, horizon: Option<f64>) -> Self {
         self.horizon = horizon.unwrap_or(self.horizon);
@@ -79,7 +82,8 @@ impl Denominators {
     }
 }
 
-/// The number of each trajectory's first step when the steps of all are numbered one after the other.
+/// The number of each trajectory's first step when the steps of all are numbered one after the
+/// other.
 pub(super) fn first_steps<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<usize> {
     let mut counts: Vec<usize> = Vec::new();
     for row in rows {
@@ -98,12 +102,13 @@ pub(super) fn first_steps<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<us
 
 /// This micro-batch's share of the mini-batch's loss, a scalar; shares add up to the loss.
 ///
-/// - `token_loss` `[N]`, `sequence` `[N]` i64: a loss and a sequence per sampled token: the trajectory or the step of
-///   [`super::pack::MicroBatch`], whichever `denominators` counts
+/// - `token_loss` `[N]`, `sequence` `[N]` i64: a loss and a sequence per sampled token: the
+///   trajectory or the step of [`super::pack::MicroBatch`], whichever `denominators` counts
 /// - `token-mean`: sum over tokens / tokens (DAPO, arXiv:2503.14476)
 /// - `seq-mean-token-sum`: sum over tokens / sequences
 /// - `seq-mean-token-sum-norm`: that divided by the horizon (Dr. GRPO, arXiv:2503.20783)
-/// - `seq-mean-token-mean`: mean over a sequence's tokens, then over sequences (GRPO, arXiv:2402.03300)
+/// - `seq-mean-token-mean`: mean over a sequence's tokens, then over sequences (GRPO,
+///   arXiv:2402.03300)
 pub fn aggregate(
     token_loss: &Tensor,
     sequence: &Tensor,
@@ -138,7 +143,8 @@ mod tests {
 
     #[test]
     fn each_kind_is_its_closed_form() {
-        // Trajectory 0 has two rows and three tokens, trajectory 2 one token; number 1 is not in the mini-batch.
+        // Trajectory 0 has two rows and three tokens, trajectory 2 one token; number 1 is not in
+        // the mini-batch.
         let mut rows = merge(&trajectory(vec![step(&[1], &[2, 3]), step(&[7], &[8])]), 0).unwrap();
         rows.extend(merge(&trajectory(vec![step(&[1], &[2])]), 2).unwrap());
         let denominators = Denominators::of(&rows);

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// Spearman's rank correlation, ties at the mean of their ranks; `None` where one side has no order (fewer than two
-/// values, or all the same).
+/// Spearman's rank correlation, ties at the mean of their ranks; `None` where one side has no order
+/// (fewer than two values, or all the same).
 pub fn spearman(a: &[f64], b: &[f64]) -> Option<f64> {
     let (a, b) = (ranks(a), ranks(b));
     let mean = f64::midpoint(a.len() as f64, 1.0);
@@ -25,7 +25,8 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// Rewards less the mean of their group: what group-relative estimators are made of, and the sign of what they give.
+/// Rewards less the mean of their group: what group-relative estimators are made of, and the sign
+/// of what they give.
 pub fn against_group(rewards: &[f64], groups: &[u64]) -> Vec<f64> {
     let mut sums: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
     for (reward, group) in rewards.iter().zip(groups) {

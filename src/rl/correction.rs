@@ -1,8 +1,9 @@
 //! Off-policy corrections, for rollouts whose sampler and learner differ in weights or arithmetic.
 //!
-//! The log ratio is always `logp_old - logp_rollout`: the learner's log-probability at the start of the update less that of
-//! the sampler, at every sampled token. Weights multiply token losses and have no gradient. They are known before the first
-//! update, so they are computed once for the whole mini-batch: a sequence is a trajectory or a step, as the caller numbers it.
+//! The log ratio is always `logp_old - logp_rollout`: the learner's log-probability at the start of
+//! the update less that of the sampler, at every sampled token. Weights multiply token losses and
+//! have no gradient. They are known before the first update, so they are computed once for the
+//! whole mini-batch: a sequence is a trajectory or a step, as the caller numbers it.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor, no_grad_guard};
@@ -72,7 +73,8 @@ pub enum Estimate {
 pub struct Rejection {
     pub measure: Measure,
     pub estimate: Estimate,
-    /// Upper bound of the measure. For k1 it is a ratio, as is `lower`: the measure stays within their logarithms.
+    /// Upper bound of the measure. For k1 it is a ratio, as is `lower`: the measure stays within
+    /// their logarithms.
     pub upper: f64,
     /// Of k1 only; without it `1 / upper`.
     pub lower: Option<f64>,
@@ -98,7 +100,8 @@ impl Importance {
         Err(Error::new(ErrorKind::Usage, message))
     }
 
-    /// Weights `[N]` from the log ratios `[N]` and the sequence `[N]` i64 of each token. As in verl's rollout correction.
+    /// Weights `[N]` from the log ratios `[N]` and the sequence `[N]` i64 of each token. As in
+    /// verl's rollout correction.
     ///
     /// # Errors
     /// Those of [`Importance::check`].
@@ -138,7 +141,8 @@ impl Rejection {
     /// Refuses bounds that can't be.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] for bounds that are not positive or in the wrong order, and a lower bound for other than k1.
+    /// [`ErrorKind::Usage`] for bounds that are not positive or in the wrong order, and a lower
+    /// bound for other than k1.
     pub fn check(&self) -> Result<()> {
         let lower = self.lower();
         let fits =
@@ -154,8 +158,8 @@ impl Rejection {
         self.lower.unwrap_or(1.0 / self.upper)
     }
 
-    /// 1 on tokens that are kept, 0 on the others, `[N]`. Rejected tokens stay in the denominators of the loss, so that the
-    /// weight of those kept does not depend on how many were not.
+    /// 1 on tokens that are kept, 0 on the others, `[N]`. Rejected tokens stay in the denominators
+    /// of the loss, so that the weight of those kept does not depend on how many were not.
     ///
     /// # Errors
     /// Those of [`Rejection::check`].

@@ -1,8 +1,9 @@
-//! A recipe's own policy loss: the evaluation of a [`LossGraph`] over the sampled tokens of a micro-batch.
+//! A recipe's own policy loss: the evaluation of a [`LossGraph`] over the sampled tokens of a
+//! micro-batch.
 //!
-//! Every denominator is that of the whole mini-batch, as in [`super::aggregate`], so the shares of micro-batches add up to the
-//! loss of the mini-batch. The operations are those of the losses in [`super::loss`] and [`super::losses`]: the same formula
-//! has the same bits.
+//! Every denominator is that of the whole mini-batch, as in [`super::aggregate`], so the shares of
+//! micro-batches add up to the loss of the mini-batch. The operations are those of the losses in
+//! [`super::loss`] and [`super::losses`]: the same formula has the same bits.
 
 use tch::{Device, Kind as Dtype, Tensor, no_grad_guard};
 
@@ -62,7 +63,8 @@ pub struct Tokens<'a> {
     pub rewards: Option<&'a Tensor>,
 }
 
-/// A logged value in a micro-batch: what adds up, and over how many tokens it is a mean (0: it is a sum).
+/// A logged value in a micro-batch: what adds up, and over how many tokens it is a mean (0: it is a
+/// sum).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Logged {
     pub sum: f64,
@@ -82,13 +84,13 @@ impl Logged {
     }
 }
 
-/// This micro-batch's share of the loss that `graph` describes, and its logged values in the order of
-/// [`LossGraph::logged`]. A graph whose result is a loss per token is weighted and aggregated as `objective` says; the KL and
-/// entropy terms of `objective` are added either way.
+/// This micro-batch's share of the loss that `graph` describes, and its logged values in the order
+/// of [`LossGraph::logged`]. A graph whose result is a loss per token is weighted and aggregated as
+/// `objective` says; the KL and entropy terms of `objective` are added either way.
 ///
 /// # Errors
-/// [`Kind::Usage`] for an input that is not there; [`Kind::Numeric`] names the line of the Lua function whose result is the
-/// first that is NaN or infinite.
+/// [`Kind::Usage`] for an input that is not there; [`Kind::Numeric`] names the line of the Lua
+/// function whose result is the first that is NaN or infinite.
 pub fn compute(
     graph: &LossGraph,
     objective: &Objective,

@@ -33,8 +33,8 @@ impl Ema {
         Ok(Self { decay, updates: 0, slots: parameters.iter().map(slot).collect::<Result<_>>()? })
     }
 
-    /// `average = d average + (1 - d) weight` with `d = min(decay, (1 + n) / (10 + n))` at update n, counted from 1: the
-    /// first weights, which are the worst, are soon forgotten.
+    /// `average = d average + (1 - d) weight` with `d = min(decay, (1 + n) / (10 + n))` at update
+    /// n, counted from 1: the first weights, which are the worst, are soon forgotten.
     ///
     /// # Errors
     /// [`Kind::Internal`] if these are not the parameters it was made with.
@@ -51,7 +51,8 @@ impl Ema {
         Ok(())
     }
 
-    /// Puts the average into the weights, say to evaluate it, and returns what they were, for [`Ema::give_back`].
+    /// Puts the average into the weights, for example to evaluate it, and returns the former
+    /// weights, for [`Ema::give_back`].
     ///
     /// # Errors
     /// [`Kind::Internal`] if these are not the parameters it was made with.
@@ -75,7 +76,8 @@ impl Ema {
         Ok(())
     }
 
-    /// The average and the number of updates, to be saved. Shallow copies: write them before the next update.
+    /// The average and the number of updates, to be saved. Shallow copies: write them before the
+    /// next update.
     pub fn state(&self) -> Vec<(String, Tensor)> {
         let count = (UPDATES.to_owned(), Tensor::from_slice(&[self.updates as i64]));
         let average = self.slots.iter().map(|(name, average)| (name.clone(), average.shallow_clone()));
@@ -85,7 +87,8 @@ impl Ema {
     /// Takes over a saved [`Ema::state`].
     ///
     /// # Errors
-    /// [`Kind::Store`] names a tensor that is missing or has another shape. Nothing has changed then.
+    /// [`Kind::Store`] names a tensor that is missing or has another shape. Nothing has changed
+    /// then.
     pub fn load_state(&mut self, state: &std::collections::HashMap<String, Tensor>) -> Result<()> {
         let _guard = no_grad_guard();
         let find = |name: &str, size: &[i64]| {

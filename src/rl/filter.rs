@@ -1,15 +1,15 @@
 //! Filters of groups before training.
 //!
-//! `returns` and `groups` have one entry per trajectory. A filter returns the numbers of the groups it keeps, in order;
-//! the caller decides whether the others are sampled again.
+//! `returns` and `groups` have one entry per trajectory. A filter returns the numbers of the groups
+//! it keeps, in order; the caller decides whether the others are sampled again.
 
 use std::collections::BTreeMap;
 
 use super::advantages::mean_std;
 use crate::error::{Error, Kind, Result};
 
-/// Dynamic sampling of DAPO (arXiv:2503.14476, section 3.2): groups whose returns differ. A group of one has nothing to
-/// differ from and is kept.
+/// Dynamic sampling of DAPO (arXiv:2503.14476, section 3.2): groups whose returns differ. A group
+/// of one has nothing to differ from and is kept.
 pub fn dynamic_sampling(returns: &[f64], groups: &[u64]) -> Vec<u64> {
     let differ = |own: &Vec<f64>| own.len() == 1 || own.iter().any(|s| (s - own[0]).abs() > 0.0);
     by_group(returns, groups).into_iter().filter(|(_, own)| differ(own)).map(|(group, _)| group).collect()
@@ -24,8 +24,9 @@ pub enum Keep {
     Smallest,
 }
 
-/// The filter of StarPO-S (RAGEN, arXiv:2504.20073): the `fraction` of groups (rounded down, at least one) with the
-/// largest unbiased standard deviation of returns; a group of one has 0. Ties go to the smaller number.
+/// The filter of StarPO-S (RAGEN, arXiv:2504.20073): the `fraction` of groups (rounded down, at
+/// least one) with the largest unbiased standard deviation of returns; a group of one has 0. Ties
+/// go to the smaller number.
 ///
 /// # Errors
 /// [`Kind::Usage`] for a fraction that is not above 0 and at most 1.

@@ -170,7 +170,8 @@ impl Formula {
         Ok(())
     }
 
-    /// Whether it also moves tokens whose advantage is 0, once the policy has left the one that sampled.
+    /// Whether it also moves tokens whose advantage is 0, once the policy has left the one that
+    /// sampled.
     pub fn pulls_without_advantage(&self) -> bool {
         matches!(self, Self::KlCov(_) | Self::Dro(_))
     }

@@ -15,7 +15,8 @@ pub enum KlKind {
     K1,
     /// |d|.
     Abs,
-    /// d^2 / 2: biased, little noise; its gradient is an unbiased one of the KL on samples of the policy.
+    /// d^2 / 2: biased, little noise; its gradient is an unbiased one of the KL on samples of the
+    /// policy.
     K2,
     /// exp(-d) + d - 1: unbiased, never negative, less noise than k1.
     K3,
@@ -28,8 +29,9 @@ const K3_LIMIT: f64 = 10.0;
 
 /// KL per token `[N]`, with the gradient of the formula into `logp`.
 ///
-/// `logp`, `logp_ref` `[N]`: log-probabilities of the sampled tokens under the policy and the reference. k3 bounds its
-/// exponent to ±20 and its value to ±10, as verl does; beyond a bound the gradient is 0.
+/// `logp`, `logp_ref` `[N]`: log-probabilities of the sampled tokens under the policy and the
+/// reference. k3 bounds its exponent to ±20 and its value to ±10, as verl does; beyond a bound the
+/// gradient is 0.
 pub fn kl(logp: &Tensor, logp_ref: &Tensor, kind: KlKind) -> Result<Tensor> {
     let d = logp.f_sub(logp_ref)?;
     Ok(match kind {
@@ -43,7 +45,8 @@ pub fn kl(logp: &Tensor, logp_ref: &Tensor, kind: KlKind) -> Result<Tensor> {
     })
 }
 
-/// One token's KL from its d = `logp` - `logp_ref`: [`kl`] without tensors, for penalties in the reward.
+/// One token's KL from its d = `logp` - `logp_ref`: [`kl`] without tensors, for penalties in the
+/// reward.
 pub fn kl_value(d: f64, kind: KlKind) -> f64 {
     match kind {
         KlKind::K1 => d,
@@ -56,8 +59,8 @@ pub fn kl_value(d: f64, kind: KlKind) -> f64 {
     }
 }
 
-/// The value of `kind` with the gradient of k2: the estimate for reading, an unbiased gradient for learning
-/// (straight-through; verl's `k1+`, `k3+`).
+/// The value of `kind` with the gradient of k2: the estimate for reading, an unbiased gradient for
+/// learning (straight-through; verl's `k1+`, `k3+`).
 pub fn kl_straight_through(logp: &Tensor, logp_ref: &Tensor, kind: KlKind) -> Result<Tensor> {
     let value = kl(logp, logp_ref, kind)?.f_detach()?;
     let gradient = kl(logp, logp_ref, KlKind::K2)?;
@@ -86,7 +89,8 @@ impl KlController {
         }
     }
 
-    /// Takes in the mean KL of `trajectories` trajectories: `coef *= 1 + clip(kl / target - 1, -0.2, 0.2) n / horizon`.
+    /// Takes in the mean KL of `trajectories` trajectories: `coef *= 1 + clip(kl / target - 1,
+    /// -0.2, 0.2) n / horizon`.
     pub fn update(&mut self, kl: f64, trajectories: usize) {
         if let Self::Adaptive { coef, target, horizon } = self {
             let error = (kl / *target - 1.0).clamp(-0.2, 0.2);

@@ -1,9 +1,11 @@
 //! Policy losses over sampled tokens.
 //!
-//! A loss takes log-probabilities gathered at the N sampled tokens and gives a loss for each; [`super::aggregate`] makes one
-//! number of them. Tokens that were not sampled never get here, so their gradient is exactly zero. Works in f32 and f64.
+//! A loss takes log-probabilities gathered at the N sampled tokens and gives a loss for each;
+//! [`super::aggregate`] makes one number of them. Tokens that were not sampled never get here, so
+//! their gradient is exactly zero. Works in f32 and f64.
 //!
-//! Here is PPO and what every loss reports; [`super::losses`] has the others, [`super::objective`] chooses one by name.
+//! Here is PPO and what every loss reports; [`super::losses`] has the others, [`super::objective`]
+//! chooses one by name.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor, no_grad_guard};
@@ -19,8 +21,8 @@ pub struct Clip {
     /// The ratio is clipped to `[1 - low, 1 + high]`; `high > low` is DAPO's clip-higher.
     pub low: f64,
     pub high: f64,
-    /// Bounds the loss of tokens with a negative advantage by `-A c` (arXiv:1912.09729). `None` is the plain PPO loss;
-    /// verl's default is 3.
+    /// Bounds the loss of tokens with a negative advantage by `-A c` (arXiv:1912.09729). `None` is
+    /// the plain PPO loss; verl's default is 3.
     pub dual: Option<f64>,
 }
 
@@ -54,7 +56,8 @@ impl Default for RatioStats {
 }
 
 impl RatioStats {
-    /// Tokens with a negative advantage count as clipped under `1 - low`, those with a positive one over `1 + high`.
+    /// Tokens with a negative advantage count as clipped under `1 - low`, those with a positive one
+    /// over `1 + high`.
     pub(super) fn of(log_ratio: &Tensor, ratio: &Tensor, advantages: &Tensor, clip: Clip) -> Result<Self> {
         let _guard = no_grad_guard();
         let (loses, wins) = (advantages.f_lt(0.0)?, advantages.f_gt(0.0)?);
@@ -138,7 +141,8 @@ impl RatioStats {
         self.mean(self.clipped_dual)
     }
 
-    /// KL(old || new) by `logp_old - logp`: unbiased, noisy, may be negative (k1 of <http://joschu.net/blog/kl-approx.html>).
+    /// KL(old || new) by `logp_old - logp`: unbiased, noisy, may be negative (k1 of
+    /// <http://joschu.net/blog/kl-approx.html>).
     pub fn approx_kl_k1(&self) -> f64 {
         self.mean(self.k1)
     }
@@ -153,14 +157,16 @@ impl RatioStats {
     }
 }
 
-/// The clipped surrogate of PPO (arXiv:1707.06347), `max(-A rho, -A clip(rho, 1 - low, 1 + high))` with the token ratio
-/// `rho = exp(logp - logp_old)`, and what the ratios looked like.
+/// The clipped surrogate of PPO (arXiv:1707.06347), `max(-A rho, -A clip(rho, 1 - low, 1 + high))`
+/// with the token ratio `rho = exp(logp - logp_old)`, and what the ratios looked like.
 ///
-/// - `logp` `[N]`: log-probabilities of the sampled tokens under the current weights; the gradient flows into it
+/// - `logp` `[N]`: log-probabilities of the sampled tokens under the current weights; the gradient
+///   flows into it
 /// - `logp_old` `[N]`: under the behaviour policy
 /// - `advantages` `[N]`
 ///
-/// Returns the loss per token `[N]`. A tie of both branches (at rho = 1, every first update) has the gradient of either.
+/// Returns the loss per token `[N]`. A tie of both branches (at rho = 1, every first update) has
+/// the gradient of either.
 pub fn ppo_clip(logp: &Tensor, logp_old: &Tensor, advantages: &Tensor, clip: Clip) -> Result<(Tensor, RatioStats)> {
     let log_ratio = logp.f_sub(logp_old)?.f_clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)?;
     let ratio = log_ratio.f_exp()?;
@@ -222,7 +228,8 @@ mod tests {
 
     #[test]
     fn the_first_update_has_the_policy_gradient() {
-        // At ratio 1 both branches tie; the gradient must be that of REINFORCE, -A, not a half of it.
+        // At ratio 1 both branches tie; the gradient must be that of REINFORCE, -A, not a half of
+        // it.
         let (_, gradient, stats) = at(&[(0.0, 1.5), (0.0, -0.5)], CLIP);
         assert_eq!(gradient, [-1.5, 0.5]);
         assert_eq!((stats.ratio_min, stats.ratio_max, stats.approx_kl_k3()), (1.0, 1.0, 0.0));
@@ -230,7 +237,8 @@ mod tests {
 
     #[test]
     fn statistics_are_those_of_all_micro_batches() {
-        // One low clip, two high, one dual, and four that are none (two of them because of the sign).
+        // One low clip, two high, one dual, and four that are none (two of them because of the
+        // sign).
         let tokens =
             [(-0.5, -1.0), (0.5, 1.0), (0.5, 2.0), (1.5, -1.0), (-0.5, 1.0), (0.5, -1.0), (0.0, 1.0), (0.2, 1.0)];
         let (_, _, whole) = at(&tokens, CLIP);

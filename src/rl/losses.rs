@@ -1,7 +1,8 @@
-//! Policy losses other than PPO's: by sequence, with soft clips, with detached weights, by covariance.
+//! Policy losses other than PPO's: by sequence, with soft clips, with detached weights, by
+//! covariance.
 //!
-//! Each takes [`Tokens`] and gives a loss per token `[N]` and what the ratios looked like; rho is `exp(logp - logp_old)`, A
-//! the advantage. Gradients flow into `logp` alone.
+//! Each takes [`Tokens`] and gives a loss per token `[N]` and what the ratios looked like; rho is
+//! `exp(logp - logp_old)`, A the advantage. Gradients flow into `logp` alone.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor, no_grad_guard};
@@ -33,7 +34,8 @@ impl Tokens<'_> {
 const OPEN: Clip = Clip { low: f64::INFINITY, high: f64::INFINITY, dual: None };
 
 /// GSPO (arXiv:2507.18071, eq. 5 and the token form of eq. 14): the PPO clip on the sequence ratio
-/// `s = exp(mean of logp - logp_old)`, straight-through to tokens: `sg(s) pi / sg(pi)`. Aggregate by seq-mean-token-mean.
+/// `s = exp(mean of logp - logp_old)`, straight-through to tokens: `sg(s) pi / sg(pi)`. Aggregate
+/// by seq-mean-token-mean.
 pub fn gspo(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioStats)> {
     let log_ratio = tokens.logp.f_sub(tokens.logp_old)?;
     let segments = Segments::new(tokens.sequence)?;
@@ -46,9 +48,10 @@ pub fn gspo(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioSt
     Ok((loss, stats))
 }
 
-/// GMPO (arXiv:2507.20673, eq. 4): `-A` times the geometric mean of the token ratios, each clipped in log space to
-/// `[-low, high]` on the side that its advantage pushes to. The whole sequence's loss stands at each of its tokens, so
-/// aggregate by seq-mean-token-mean. A is the mean over the sequence.
+/// GMPO (arXiv:2507.20673, eq. 4): `-A` times the geometric mean of the token ratios, each clipped
+/// in log space to `[-low, high]` on the side that its advantage pushes to. The whole sequence's
+/// loss stands at each of its tokens, so aggregate by seq-mean-token-mean. A is the mean over the
+/// sequence.
 pub fn geo_mean(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioStats)> {
     let log_ratio = tokens.logp.f_sub(tokens.logp_old)?;
     let sign = tokens.advantages.f_sign()?;
@@ -69,8 +72,9 @@ pub fn geo_mean(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, Rat
     Ok((segments.spread(&loss)?, stats))
 }
 
-/// CISPO (arXiv:2506.13585, eq. 4): `-sg(clip(rho, 1 - low, 1 + high)) A logp`: every token keeps a gradient, with a
-/// bounded weight. `low = 1` is no lower bound; TRL's `epsilon_high` is `1 + high`.
+/// CISPO (arXiv:2506.13585, eq. 4): `-sg(clip(rho, 1 - low, 1 + high)) A logp`: every token keeps a
+/// gradient, with a bounded weight. `low = 1` is no lower bound; TRL's `epsilon_high` is `1 +
+/// high`.
 pub fn cispo(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioStats)> {
     let log_ratio = tokens.log_ratio()?;
     let ratio = log_ratio.f_detach()?.f_exp()?;
@@ -80,8 +84,8 @@ pub fn cispo(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioS
     Ok((loss, stats))
 }
 
-/// SAPO (arXiv:2511.20347): a soft gate instead of a clip, `-A sigmoid(tau (rho - 1)) 4 / tau`, tau by the sign of A.
-/// Aggregate by seq-mean-token-mean.
+/// SAPO (arXiv:2511.20347): a soft gate instead of a clip, `-A sigmoid(tau (rho - 1)) 4 / tau`, tau
+/// by the sign of A. Aggregate by seq-mean-token-mean.
 pub fn sapo(tokens: &Tokens<'_>, tau_pos: f64, tau_neg: f64) -> Result<(Tensor, RatioStats)> {
     let log_ratio = tokens.log_ratio()?;
     let ratio = log_ratio.f_exp()?;
@@ -99,10 +103,12 @@ pub fn reinforce(tokens: &Tokens<'_>) -> Result<(Tensor, RatioStats)> {
     Ok((tokens.advantages.f_neg()?.f_mul(tokens.logp)?, stats))
 }
 
-/// The weight of a sequence in VESPO by its ratio w, `phi(w) = e^lambda w^k e^(-lambda w)`, which is 1 at w = 1.
+/// The weight of a sequence in VESPO by its ratio w, `phi(w) = e^lambda w^k e^(-lambda w)`, which
+/// is 1 at w = 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VespoOptions {
-    /// Exponent for tokens whose advantage is at least 0: how fast sequences that have become unlikely lose weight.
+    /// Exponent for tokens whose advantage is at least 0: how fast sequences that have become
+    /// unlikely lose weight.
     pub k_pos: f64,
     /// Decay for the same: how fast sequences that have become likely lose weight.
     pub lambda_pos: f64,
@@ -111,8 +117,9 @@ pub struct VespoOptions {
     pub lambda_neg: f64,
 }
 
-/// VESPO (arXiv:2602.10693): `-sg(phi(w)) A logp`, with w the ratio of the whole sequence, the product of its token ratios
-/// (and of its off-policy `weights` `[N]`), its logarithm kept in [ln 1e-8, 20].
+/// VESPO (arXiv:2602.10693): `-sg(phi(w)) A logp`, with w the ratio of the whole sequence, the
+/// product of its token ratios (and of its off-policy `weights` `[N]`), its logarithm kept in [ln
+/// 1e-8, 20].
 pub fn vespo(tokens: &Tokens<'_>, weights: Option<&Tensor>, options: VespoOptions) -> Result<(Tensor, RatioStats)> {
     const LEAST: f64 = 1e-8;
     let log_ratio = tokens.log_ratio()?;
@@ -136,8 +143,9 @@ pub fn vespo(tokens: &Tokens<'_>, weights: Option<&Tensor>, options: VespoOption
     Ok((phi.f_mul(tokens.advantages)?.f_neg()?.f_mul(tokens.logp)?, stats))
 }
 
-/// DRO (direct reward optimisation, arXiv:2405.19107) in verl's form: `-(A logp - beta / 2 (logp - logp_old)^2)`. The square
-/// holds the policy near the one that sampled, also where the advantage is 0.
+/// DRO (direct reward optimisation, arXiv:2405.19107) in verl's form: `-(A logp - beta / 2 (logp -
+/// logp_old)^2)`. The square holds the policy near the one that sampled, also where the advantage
+/// is 0.
 pub fn dro(tokens: &Tokens<'_>, beta: f64) -> Result<(Tensor, RatioStats)> {
     let log_ratio = tokens.logp.f_sub(tokens.logp_old)?;
     let penalty = log_ratio.f_square()?.f_mul_scalar(0.5 * beta)?;
@@ -156,8 +164,9 @@ pub enum Divergence {
     Kl,
 }
 
-/// DPPO (arXiv:2602.04879): `-A sg(min(rho, truncate)) logp` on tokens inside the trust region, 0 on tokens that A pushes
-/// further out of it: those whose probability has risen by a divergence over `high` (A > 0), or fallen by one over `low`.
+/// DPPO (arXiv:2602.04879): `-A sg(min(rho, truncate)) logp` on tokens inside the trust region, 0
+/// on tokens that A pushes further out of it: those whose probability has risen by a divergence
+/// over `high` (A > 0), or fallen by one over `low`.
 pub fn dppo(
     tokens: &Tokens<'_>,
     divergence: Divergence,
@@ -195,7 +204,8 @@ pub fn dppo(
     Ok((weight.f_mul(tokens.logp)?, stats))
 }
 
-/// `(A - mean A)(logp - mean logp)` at every token: how much it drives the entropy down (arXiv:2505.22617).
+/// `(A - mean A)(logp - mean logp)` at every token: how much it drives the entropy down
+/// (arXiv:2505.22617).
 fn covariance(advantages: &Tensor, logp: &Tensor) -> Result<Vec<f64>> {
     let _guard = no_grad_guard();
     let centred = |values: &Tensor| -> Result<Tensor> {
@@ -213,9 +223,9 @@ fn as_mask(chosen: &[usize], like: &Tensor) -> Result<Tensor> {
     Ok(Tensor::f_from_slice(&mask)?.f_to_device(like.device())?)
 }
 
-/// The tokens that Clip-Cov takes out (arXiv:2505.22617, section 4.2), `[N]` bool: `max(1, share N)` of those that the
-/// PPO clip leaves alone and whose covariance lies between the bounds, drawn by `seed`. A statistic of the **whole**
-/// mini-batch: with micro-batches choose once, and cut.
+/// The tokens that Clip-Cov takes out (arXiv:2505.22617, section 4.2), `[N]` bool: `max(1, share
+/// N)` of those that the PPO clip leaves alone and whose covariance lies between the bounds, drawn
+/// by `seed`. A statistic of the **whole** mini-batch: with micro-batches choose once, and cut.
 pub fn clip_cov_selection(
     tokens: &Tokens<'_>,
     clip: Clip,
@@ -238,8 +248,8 @@ pub fn clip_cov_selection(
     as_mask(&candidates, tokens.logp)
 }
 
-/// The tokens that KL-Cov holds back, `[N]` bool: the `max(1, share N)` with the largest covariance, of the **whole**
-/// mini-batch.
+/// The tokens that KL-Cov holds back, `[N]` bool: the `max(1, share N)` with the largest
+/// covariance, of the **whole** mini-batch.
 pub fn kl_cov_selection(tokens: &Tokens<'_>, share: f64) -> Result<Tensor> {
     let covariances = covariance(tokens.advantages, tokens.logp)?;
     let mut order: Vec<usize> = (0..covariances.len()).collect();
@@ -272,11 +282,12 @@ fn scramble(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The critic's loss at M positions, `0.5 max((V - R)^2, (clip(V, V_old ± clip) - R)^2)` (as in PPO's reference code,
-/// arXiv:2005.12729; without a clip the plain half square), and the share of positions where the clip decides.
+/// The critic's loss at M positions, `0.5 max((V - R)^2, (clip(V, V_old ± clip) - R)^2)` (as in
+/// PPO's reference code, arXiv:2005.12729; without a clip the plain half square), and the share of
+/// positions where the clip decides.
 ///
-/// `values` `[M]` has the gradient, `values_old` `[M]` is what the critic said in the rollout, `returns` `[M]` its targets.
-/// Divide its sum by the positions of the whole mini-batch.
+/// `values` `[M]` has the gradient, `values_old` `[M]` are the values of the rollout, `returns`
+/// `[M]` its targets. Divide its sum by the positions of the whole mini-batch.
 pub fn value_loss(values: &Tensor, values_old: &Tensor, returns: &Tensor, clip: Option<f64>) -> Result<(Tensor, f64)> {
     let square = |values: &Tensor| -> Result<Tensor> { Ok(values.f_sub(returns)?.f_square()?) };
     let plain = square(values)?;
@@ -288,7 +299,8 @@ pub fn value_loss(values: &Tensor, values_old: &Tensor, returns: &Tensor, clip: 
     Ok((plain.f_maximum(&clipped)?.f_mul_scalar(0.5)?, share))
 }
 
-/// How much of the spread of the returns the values explain: `1 - Var(R - V) / Var(R)`; NaN when the returns are all equal.
+/// How much of the spread of the returns the values explain: `1 - Var(R - V) / Var(R)`; NaN when
+/// the returns are all equal.
 pub fn explained_variance(values: &[f64], returns: &[f64]) -> f64 {
     let variance = |list: &[f64]| {
         let mean = list.iter().sum::<f64>() / list.len() as f64;

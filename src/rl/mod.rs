@@ -1,19 +1,22 @@
-//! Pure tensor maths of reinforcement learning: from trajectories to a loss, and from gradients to new weights.
+//! Pure tensor maths of reinforcement learning: from trajectories to a loss, and from gradients to
+//! new weights.
 //!
 //! The order of use in a training step:
 //!
 //! 1. [`filter`]: which groups are kept
-//! 2. [`rewards`] and [`advantages`]: one number per trajectory, step or token, from the [`rows`] of a batch
-//! 3. [`pack`]: steps merged into rows, rows into micro-batches, and the tensors a forward pass wants
-//! 4. [`objective`]: a loss by name, from [`loss`] (PPO), [`losses`] (the others), [`kl`] and [`correction`]; [`custom`] is
-//!    the loss that a recipe writes in Lua
+//! 2. [`rewards`] and [`advantages`]: one number per trajectory, step or token, from the [`rows`]
+//!    of a batch
+//! 3. [`pack`]: steps merged into rows, rows into micro-batches, and the tensors of a forward pass
+//! 4. [`objective`]: a loss by name, from [`loss`] (PPO), [`losses`] (the others), [`kl`] and
+//!    [`correction`]; [`custom`] is the loss that a recipe writes in Lua
 //! 5. [`aggregate`]: token losses into one number, with the denominators of the whole mini-batch
 //! 6. [`adamw`] with a [`schedule`], and [`ema`]: the update
 //!
-//! [`compare`] sets two rewards beside each other. [`registry`] says what goes together; [`plain`] is the same over tables of numbers, for scripts.
+//! [`compare`] compares two rewards. [`registry`] holds the valid combinations; [`plain`] computes
+//! the same over tables of numbers, for scripts.
 //!
-//! Nothing here knows a model, text or files. A *sampled* token is one the policy wrote; everything else in a row is
-//! context, and no loss or gradient ever touches its log-probability.
+//! Nothing here knows a model, text or files. A *sampled* token is one the policy wrote; everything
+//! else in a row is context, and no loss or gradient ever touches its log-probability.
 
 pub mod adamw;
 pub mod advantages;

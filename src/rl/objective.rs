@@ -1,4 +1,4 @@
-//! The policy objective by name: a loss, how it is aggregated, and the KL and entropy terms beside it.
+//! The policy objective by name: a loss, how it is aggregated, and its KL and entropy terms.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -17,7 +17,7 @@ use super::losses::{
 };
 use super::options::{names, refuse_rest, table, take_from, unknown, within};
 use super::segments::Segments;
-use crate::config::LossAgg;
+use crate::config::{CUSTOM, LossAgg};
 use crate::error::{Error, Kind, Result};
 
 /// What a sequence is, for ratios and means over sequences.
@@ -28,7 +28,7 @@ pub enum Unit {
     Step,
 }
 
-/// What every loss may have beside its own options.
+/// Options that every loss has, besides its own.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Terms {
     pub loss_agg: LossAgg,
@@ -60,7 +60,7 @@ pub struct Objective {
 /// N sampled tokens of a micro-batch, all `[N]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
-    /// Under the current weights; the gradient flows into it.
+    /// Log-probabilities under the current weights, with gradient.
     pub logp: &'a Tensor,
     /// Under the behaviour policy.
     pub logp_old: &'a Tensor,
@@ -73,9 +73,11 @@ pub struct Inputs<'a> {
     pub trajectory: &'a Tensor,
     /// i64: the step of each token, as in [`Denominators::of_steps`].
     pub step: &'a Tensor,
-    /// Off-policy weights: [`super::correction::Importance`] times [`super::correction::Rejection`].
+    /// Off-policy weights: [`super::correction::Importance`] times
+    /// [`super::correction::Rejection`].
     pub weights: Option<&'a Tensor>,
-    /// bool: the choice of `clip_cov` or `kl_cov` in the whole mini-batch; without it these tokens are the whole.
+    /// bool: the choice of `clip_cov` or `kl_cov` in the whole mini-batch; without it these tokens
+    /// are the whole.
     pub selected: Option<&'a Tensor>,
 }
 
@@ -91,7 +93,7 @@ impl<'a> Inputs<'a> {
 /// A micro-batch's share of the objective: scalars that add up over micro-batches.
 #[derive(Debug)]
 pub struct Computed {
-    /// What is minimised, with gradient: `policy + kl_coef * kl - entropy_coef * entropy`.
+    /// The minimised loss, with gradient: `policy + kl_coef * kl - entropy_coef * entropy`.
     pub loss: Tensor,
     /// Its parts, without gradient and without their coefficients.
     pub policy: Tensor,
@@ -99,9 +101,6 @@ pub struct Computed {
     pub entropy: Option<Tensor>,
     pub ratios: RatioStats,
 }
-
-/// The name of a loss that the recipe writes in Lua.
-pub const CUSTOM: &str = "custom";
 
 const fn clip(clip_low: f64, clip_high: f64, dual_clip: Option<f64>) -> Formula {
     Formula::Ppo(ClipOptions { clip_low, clip_high, dual_clip })
@@ -111,85 +110,77 @@ const fn band(clip_low: f64, clip_high: f64) -> BandOptions {
     BandOptions { clip_low, clip_high }
 }
 
+/// The terms of most losses.
+const TERMS: Terms = Terms {
+    loss_agg: LossAgg::TokenMean,
+    seq: Unit::Trajectory,
+    ratio_over: Unit::Step,
+    horizon: None,
+    kl_coef: 0.0,
+    kl: KlKind::K3,
+    kl_straight_through: false,
+    kl_times_ratio: false,
+    entropy_coef: 0.0,
+};
+
+const DPPO: DppoOptions = DppoOptions { clip_low: 0.2, clip_high: 0.2, truncate: 20.0 };
+const CLIP_COV: ClipCovOptions =
+    ClipCovOptions { clip_low: 0.2, clip_high: 0.2, share: 2e-4, cov_low: 1.0, cov_high: 5.0, seed: 0 };
+const VESPO: VespoOptions = VespoOptions { k_pos: 2.0, lambda_pos: 3.0, k_neg: 3.0, lambda_neg: 2.0 };
+const SEQUENCE_MEAN: Terms = Terms { loss_agg: LossAgg::SeqMeanTokenMean, ..TERMS };
+
+/// Every loss: its name, its formula with the published options, and its terms. A loss is a line
+/// here; one with a formula of its own is also a variant of [`Formula`].
+const LOSSES: [(&str, Formula, Terms); 18] = [
+    ("ppo", clip(0.2, 0.2, Some(3.0)), TERMS),
+    ("gspo", Formula::Gspo(band(3e-4, 4e-4)), SEQUENCE_MEAN),
+    ("pspo", Formula::Gspo(band(3e-4, 4e-4)), Terms { seq: Unit::Step, kl_coef: 1e-3, ..SEQUENCE_MEAN }),
+    ("cispo", Formula::Cispo(band(0.2, 0.2)), TERMS),
+    ("sapo", Formula::Sapo(SapoOptions { tau_pos: 1.0, tau_neg: 1.05 }), SEQUENCE_MEAN),
+    // A step is one term of the mean: its ratio and its advantage belong together.
+    ("geo_mean", Formula::GeoMean(band(0.4, 0.4)), Terms { seq: Unit::Step, ..SEQUENCE_MEAN }),
+    ("dr_grpo", clip(0.2, 0.2, None), Terms { loss_agg: LossAgg::SeqMeanTokenSumNorm, ..TERMS }),
+    ("dapo", clip(0.2, 0.28, None), TERMS),
+    ("bnpo", clip(0.2, 0.2, None), TERMS),
+    ("clip_cov", Formula::ClipCov(CLIP_COV), TERMS),
+    ("kl_cov", Formula::KlCov(KlCovOptions { share: 2e-4, cov_coef: 1.0 }), TERMS),
+    ("dppo_tv", Formula::Dppo(Divergence::Tv, DPPO), TERMS),
+    ("dppo_kl", Formula::Dppo(Divergence::Kl, DPPO), TERMS),
+    ("gpg", Formula::Reinforce(NoOptions {}), TERMS),
+    ("reinforce", Formula::Reinforce(NoOptions {}), TERMS),
+    // GSPO with every sequence weighted by its length (arXiv:2602.05261).
+    ("luspo", Formula::Gspo(band(3e-4, 4e-4)), Terms { loss_agg: LossAgg::SeqMeanTokenSum, ..TERMS }),
+    ("vespo", Formula::Vespo(VESPO), TERMS),
+    ("dro", Formula::Dro(DroOptions { beta: 0.1 }), TERMS),
+];
+
 impl Objective {
     /// Every name.
-    pub const NAMES: [&'static str; 18] = [
-        "ppo",
-        "gspo",
-        "pspo",
-        "cispo",
-        "sapo",
-        "geo_mean",
-        "dr_grpo",
-        "dapo",
-        "bnpo",
-        "clip_cov",
-        "kl_cov",
-        "dppo_tv",
-        "dppo_kl",
-        "gpg",
-        "reinforce",
-        "luspo",
-        "vespo",
-        "dro",
-    ];
+    pub const NAMES: [&'static str; LOSSES.len()] = {
+        let mut names = [""; LOSSES.len()];
+        let mut i = 0;
+        while i < names.len() {
+            names[i] = LOSSES[i].0;
+            i += 1;
+        }
+        names
+    };
 
-    /// A loss by name with its published defaults.
+    /// A loss by name with its published options.
     ///
     /// # Errors
-    /// [`Kind::Usage`] names those that resemble an unknown name.
+    /// [`Kind::Usage`] names the nearest names of an unknown one.
     pub fn named(name: &str) -> Result<Self> {
-        let dppo = DppoOptions { clip_low: 0.2, clip_high: 0.2, truncate: 20.0 };
-        let cov = ClipCovOptions { clip_low: 0.2, clip_high: 0.2, share: 2e-4, cov_low: 1.0, cov_high: 5.0, seed: 0 };
-        let formula = match name {
-            "ppo" => clip(0.2, 0.2, Some(3.0)),
-            "dr_grpo" | "bnpo" => clip(0.2, 0.2, None),
-            "dapo" => clip(0.2, 0.28, None),
-            "gspo" | "pspo" | "luspo" => Formula::Gspo(band(3e-4, 4e-4)),
-            "vespo" => Formula::Vespo(VespoOptions { k_pos: 2.0, lambda_pos: 3.0, k_neg: 3.0, lambda_neg: 2.0 }),
-            "dro" => Formula::Dro(DroOptions { beta: 0.1 }),
-            "cispo" => Formula::Cispo(band(0.2, 0.2)),
-            "sapo" => Formula::Sapo(SapoOptions { tau_pos: 1.0, tau_neg: 1.05 }),
-            "geo_mean" => Formula::GeoMean(band(0.4, 0.4)),
-            "clip_cov" => Formula::ClipCov(cov),
-            "kl_cov" => Formula::KlCov(KlCovOptions { share: 2e-4, cov_coef: 1.0 }),
-            "dppo_tv" => Formula::Dppo(Divergence::Tv, dppo),
-            "dppo_kl" => Formula::Dppo(Divergence::Kl, dppo),
-            "gpg" | "reinforce" => Formula::Reinforce(NoOptions {}),
-            _ => return Err(unknown("loss", name, &Self::NAMES)),
-        };
-        let mut terms = Terms {
-            loss_agg: LossAgg::TokenMean,
-            seq: Unit::Trajectory,
-            ratio_over: Unit::Step,
-            horizon: None,
-            kl_coef: 0.0,
-            kl: KlKind::K3,
-            kl_straight_through: false,
-            kl_times_ratio: false,
-            entropy_coef: 0.0,
-        };
-        match name {
-            "gspo" | "sapo" => terms.loss_agg = LossAgg::SeqMeanTokenMean,
-            "dr_grpo" => terms.loss_agg = LossAgg::SeqMeanTokenSumNorm,
-            // GSPO with every sequence weighed by its length (arXiv:2602.05261).
-            "luspo" => terms.loss_agg = LossAgg::SeqMeanTokenSum,
-            // One term of the mean is a step: its ratio and its advantage belong together.
-            "geo_mean" => (terms.loss_agg, terms.seq) = (LossAgg::SeqMeanTokenMean, Unit::Step),
-            "pspo" => {
-                (terms.loss_agg, terms.seq, terms.kl_coef) = (LossAgg::SeqMeanTokenMean, Unit::Step, 1e-3);
-            }
-            _ => {}
-        }
-        let name = Self::NAMES.into_iter().find(|known| *known == name).unwrap_or("ppo");
+        let found = LOSSES.into_iter().find(|(known, ..)| *known == name);
+        let (name, formula, terms) = found.ok_or_else(|| unknown("loss", name, &Self::NAMES))?;
         Ok(Self { name, formula, terms })
     }
 
     /// A loss by name with the options of a table, its own and those of [`Terms`].
     ///
     /// # Errors
-    /// [`Kind::Usage`] for a name or an option that does not exist (with those that resemble it), a value of the wrong type
-    /// or out of its range.
+    /// [`Kind::Usage`] for a name or an option that does not exist (with those that resemble it), a
+    /// value of the wrong type or out of its range.
     pub fn new(name: &str, options: &Value) -> Result<Self> {
         let mut rest = table(name, options)?;
         let objective = Self::read(name, &mut rest)?;
@@ -206,19 +197,9 @@ impl Objective {
         Ok(objective)
     }
 
-    /// The terms around a loss of the recipe's own, which [`super::custom::compute`] computes.
+    /// The terms of a custom loss, which [`super::custom::compute`] computes.
     pub fn custom(loss_agg: LossAgg, entropy_coef: f64) -> Self {
-        let terms = Terms {
-            loss_agg,
-            seq: Unit::Trajectory,
-            ratio_over: Unit::Step,
-            horizon: None,
-            kl_coef: 0.0,
-            kl: KlKind::K3,
-            kl_straight_through: false,
-            kl_times_ratio: false,
-            entropy_coef,
-        };
+        let terms = Terms { loss_agg, entropy_coef, ..TERMS };
         Self { name: CUSTOM, formula: Formula::Custom, terms }
     }
 
@@ -241,7 +222,7 @@ impl Objective {
         within(self.name, "entropy_coef", self.terms.entropy_coef, f64::MIN, f64::MAX)
     }
 
-    /// What the host must have for it.
+    /// What the host must provide.
     pub fn needs(&self) -> Vec<Need> {
         let mut needs = Vec::new();
         if self.terms.kl_coef > 0.0 {
@@ -253,7 +234,8 @@ impl Objective {
         needs
     }
 
-    /// The choice of `clip_cov` or `kl_cov` among the tokens of a whole mini-batch, `[N]` bool; `None` for other losses.
+    /// The choice of `clip_cov` or `kl_cov` among the tokens of a whole mini-batch, `[N]` bool;
+    /// `None` for other losses.
     pub fn select(&self, tokens: &Tokens<'_>) -> Result<Option<Tensor>> {
         Ok(match self.formula {
             Formula::ClipCov(own) => {
@@ -287,14 +269,14 @@ impl Objective {
                 clip_cov(tokens, clip, selected)
             }
             (Formula::KlCov(own), Some(selected)) => kl_cov(tokens, own.cov_coef, selected),
-            (Formula::Custom, _) => Err(Error::new(Kind::Internal, "the recipe's own loss is computed by its graph")),
+            (Formula::Custom, _) => Err(Error::new(Kind::Internal, "a custom loss is computed by its graph")),
             (Formula::ClipCov(_) | Formula::KlCov(_), None) => {
                 Err(Error::new(Kind::Internal, format!("`{}` has no selection", self.name)))
             }
         }
     }
 
-    /// What the whole mini-batch divides by, for [`Objective::compute`].
+    /// The denominators of the whole mini-batch, for [`Objective::compute`].
     pub fn denominators<'r>(&self, rows: impl IntoIterator<Item = &'r super::pack::Row>) -> Denominators {
         let counted = match self.terms.seq {
             Unit::Trajectory => Denominators::of(rows),
@@ -303,8 +285,8 @@ impl Objective {
         counted.with_horizon(self.terms.horizon)
     }
 
-    /// This micro-batch's share of the objective. `denominators` are those of the whole mini-batch, counted in the unit of
-    /// [`Terms::seq`].
+    /// This micro-batch's share of the objective. `denominators` are those of the whole mini-batch,
+    /// counted in the unit of [`Terms::seq`].
     ///
     /// # Errors
     /// [`Kind::Usage`] for a KL term without `logp_ref`, or an entropy bonus without `entropy`.
@@ -324,7 +306,8 @@ impl Objective {
         self.of_tokens(token_loss, ratios, inputs, denominators)
     }
 
-    /// The objective of a loss per token `[N]`: weighted and aggregated, with the KL and entropy terms.
+    /// The objective of a loss per token `[N]`: weighted and aggregated, with the KL and entropy
+    /// terms.
     pub(super) fn of_tokens(
         &self,
         mut token_loss: Tensor,
@@ -387,6 +370,6 @@ impl Objective {
     }
 
     fn misses(&self, what: &str, because: &str) -> Error {
-        Error::new(Kind::Usage, format!("`{}` with `{because}` wants `{what}` for every sampled token", self.name))
+        Error::new(Kind::Usage, format!("`{}` with `{because}` needs `{what}` for every sampled token", self.name))
     }
 }

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use crate::config::counterparts;
 use crate::error::{Error, Kind, Result, nearest};
 
-/// A table of options of `what`. Nothing and an empty list (how an empty Lua table may arrive) are an empty table.
+/// A table of options of `what`. Nothing and an empty list (how an empty Lua table may arrive) are
+/// an empty table.
 pub(super) fn table(what: &str, options: &Value) -> Result<Map<String, Value>> {
     match options {
         Value::Null => Ok(Map::new()),
@@ -94,4 +95,14 @@ pub(super) fn within(what: &str, name: &str, value: f64, low: f64, high: f64) ->
     }
     let range = if high.is_finite() { format!("from {low} to {high}") } else { format!("at least {low}") };
     Err(Error::new(Kind::Usage, format!("option `{name}` of `{what}` is {range}, not {value}")))
+}
+
+/// Refuses a number that is not from 0 to 1.
+pub(super) fn from_zero_to_one(what: &str, name: &str, value: f64) -> Result<()> {
+    within(what, name, value, 0.0, 1.0)
+}
+
+/// Refuses a negative number.
+pub(super) fn at_least_zero(what: &str, name: &str, value: f64) -> Result<()> {
+    within(what, name, value, 0.0, f64::INFINITY)
 }

@@ -1,47 +1,66 @@
-//! Packing: the steps of a trajectory merged into rows, rows put into micro-batches, and the tensors of one.
+//! Packing: the steps of a trajectory merged into rows, rows put into micro-batches, and the
+//! tensors of one.
 //!
-//! Consecutive steps whose prompts extend each other token by token become one row, so that an append-only environment
-//! costs O(T) and not O(T^2); a rewritten context starts a new row. No padding and no tokenising: the ids are those that
-//! the policy saw and sampled.
+//! Consecutive steps whose prompts extend each other token by token become one row, so that an
+//! append-only environment costs O(T) and not O(T^2); a rewritten context starts a new row. No
+//! padding and no tokenising: the ids are those that the policy saw and sampled.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 
 use tch::{Device, Tensor};
 
+use super::advantages::Advantages;
 use super::aggregate::first_steps;
 use super::rows::StepRow;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Routing, Step, Support, Trajectory};
 
-/// One training sequence. All vectors have one entry per token.
-#[derive(Clone, Debug, PartialEq)]
+/// One training sequence: a table with a line per token. Each field that is a list is a column with
+/// one entry per token. The columns from `advantages` on are those of an update
+/// (docs/decisions/0005-one-table-of-tokens.md). They are 0 on tokens that the policy did not
+/// sample, and empty where nothing computed them.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
     pub ids: Vec<u32>,
-    /// True on sampled tokens, but for those of a fork's shared steps.
+    /// True on sampled tokens, except those of a fork's shared steps.
     pub loss_mask: Vec<bool>,
-    /// Behaviour log-probability of each sampled token; 0 elsewhere.
+    /// Log-probability of each sampled token under the sampler; 0 elsewhere.
     pub logprobs: Vec<f32>,
     /// The step that sampled the token, or whose prompt showed it first.
     pub steps: Vec<u32>,
-    /// What sampled tokens were drawn from, where that is not everything.
+    /// The ids that sampled tokens were drawn from, where sampling was restricted.
     pub support: Support,
-    /// The experts that its tokens were routed to, where that is recorded and the learner is to do the same.
+    /// The experts that its tokens were routed to, where they are recorded and replayed.
     pub routing: Routing,
     /// The caller's number of the trajectory.
     pub trajectory: usize,
+    pub advantages: Vec<f64>,
+    /// Log-probability under the learner before the update, where it replaces that of the sampler.
+    pub logp_old: Vec<f32>,
+    /// Log-probability under the reference policy.
+    pub logp_ref: Vec<f32>,
+    /// Off-policy weights.
+    pub weights: Vec<f32>,
+    /// Sum of squared probabilities over the vocabulary.
+    pub sum_pi_squared: Vec<f32>,
+    /// Total reward of the trajectory.
+    pub rewards: Vec<f32>,
+    /// The critic's value before the update.
+    pub values: Vec<f32>,
+    /// The critic's training targets, where `targets` is true.
+    pub returns: Vec<f64>,
+    pub targets: Vec<bool>,
 }
 
 impl Row {
     fn new(trajectory: usize) -> Self {
-        Self {
-            ids: Vec::new(),
-            loss_mask: Vec::new(),
-            logprobs: Vec::new(),
-            steps: Vec::new(),
-            support: Support::default(),
-            routing: Routing::default(),
-            trajectory,
-        }
+        Self { trajectory, ..Self::default() }
+    }
+
+    /// Whether a token has an advantage that is not 0.
+    pub fn has_gradient(&self) -> bool {
+        self.advantages.iter().any(|advantage| *advantage != 0.0)
     }
 
     pub fn len(&self) -> usize {
@@ -69,13 +88,13 @@ impl Row {
     }
 }
 
-/// The rows of one trajectory: a step whose prompt starts with all of the current row goes on in it, any other step
-/// starts a new one. The steps that a fork shares with its parent are no more than context: its parent's rows have their
-/// sampled tokens. Rows without a sampled token are left out.
+/// The rows of one trajectory: a step whose prompt starts with all of the current row extends it;
+/// any other step starts a new row. The steps that a fork shares with its parent are only context:
+/// the rows of the parent have their sampled tokens. Rows without a sampled token are left out.
 ///
 /// # Errors
-/// [`Kind::Internal`] if a step has no prompt (its first token could not be predicted), or a different number of ids and
-/// log-probabilities.
+/// [`Kind::Internal`] if a step has no prompt (its first token could not be predicted), or a
+/// different number of ids and log-probabilities.
 pub fn merge(trajectory: &Trajectory, index: usize) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     let mut row = Row::new(index);
@@ -89,8 +108,8 @@ pub fn merge(trajectory: &Trajectory, index: usize) -> Result<Vec<Row>> {
         } else if transition.prompt_ids.is_empty() {
             Some("a step has an empty prompt".to_owned())
         } else {
-            let told = |id| format!("a step sampled token {id}, which is not among those it was drawn from");
-            outside(transition).map(told)
+            let not_in_support = |id| format!("a step sampled token {id}, which is not among those it was drawn from");
+            outside(transition).map(not_in_support)
         };
         if let Some(problem) = problem {
             return Err(Error::new(Kind::Internal, problem).at(format!("trajectory {} step {step}", trajectory.id)));
@@ -103,7 +122,7 @@ pub fn merge(trajectory: &Trajectory, index: usize) -> Result<Vec<Row>> {
         };
         row.push(new, None, &Support::default(), step);
         row.routing.extend(&transition.routing);
-        // What a fork shares with its parent is learned from there, once.
+        // Shared steps are trained in the rows of the parent, once.
         if step < trajectory.shared_steps() {
             row.push(&transition.response_ids, None, &Support::default(), step);
         } else {
@@ -115,48 +134,57 @@ pub fn merge(trajectory: &Trajectory, index: usize) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Tokens that a trajectory's own steps would be, each a row with its whole prompt: what [`merge`] is compared with.
+/// The number of tokens if each of a trajectory's own steps was a row with its whole prompt, to
+/// compare with [`merge`].
 pub fn separate_tokens(trajectory: &Trajectory) -> usize {
     let own = trajectory.own_steps().iter().filter(|step| !step.response_ids.is_empty());
     own.map(|step| step.prompt_ids.len() + step.response_ids.len()).sum()
 }
 
-/// A token of the reply that is not in what it was drawn from.
+/// A sampled token that is not in the support it was drawn from.
 fn outside(step: &Step) -> Option<u32> {
     let of = |place: usize| step.support.of(place);
     let odd = |(place, id): &(usize, &u32)| !of(*place).is_empty() && !of(*place).contains(id);
     step.response_ids.iter().enumerate().find(odd).map(|(_, id)| *id)
 }
 
-/// Advantages of step rows brought to packed rows: for every row a number per token, 0 where nothing was sampled.
-/// `advantages` and `steps` are a batch's [`super::advantages::Advantages::advantages`] and rows; a step that is not among
-/// them has 0. Tokens of a step are matched in order of sampling.
-pub fn spread(rows: &[Row], steps: &[StepRow], advantages: &[Vec<f64>]) -> Vec<Vec<f64>> {
+/// Writes the advantages of steps into the rows that hold their tokens; for rows with a critic's
+/// values also its targets. `found` are the advantages of `steps`; a step that is not among them
+/// has 0. The tokens of a step are matched in the order of sampling.
+pub fn put_advantages(rows: &mut [Row], steps: &[StepRow], found: &Advantages) {
     let key = |row: &StepRow| (row.trajectory as usize, row.step as u32);
     let places: HashMap<(usize, u32), usize> = steps.iter().enumerate().map(|(i, row)| (key(row), i)).collect();
-    let of_row = |row: &Row| {
-        let (mut values, mut seen) = (vec![0.0; row.len()], (u32::MAX, 0));
+    for row in rows {
+        row.advantages = vec![0.0; row.len()];
+        let critic = !row.values.is_empty();
+        if critic {
+            (row.returns, row.targets) = (vec![0.0; row.len()], vec![false; row.len()]);
+        }
+        let mut seen = (u32::MAX, 0);
         for i in (0..row.len()).filter(|&i| row.loss_mask[i]) {
             seen = if seen.0 == row.steps[i] { (seen.0, seen.1 + 1) } else { (row.steps[i], 0) };
-            let found = places.get(&(row.trajectory, row.steps[i])).and_then(|&place| {
-                let sampled = advantages[place].iter().zip(&steps[place].mask).filter(|(_, sampled)| **sampled);
-                sampled.map(|(value, _)| *value).nth(seen.1)
-            });
-            values[i] = found.unwrap_or(0.0);
+            let Some(&place) = places.get(&(row.trajectory, row.steps[i])) else { continue };
+            let mut sampled = (0..steps[place].mask.len()).filter(|&k| steps[place].mask[k]);
+            let Some(token) = sampled.nth(seen.1) else { continue };
+            row.advantages[i] = found.advantages[place][token];
+            if critic {
+                row.returns[i] = found.returns[place][token];
+                row.targets[i] = found.targets[place][token];
+            }
         }
-        values
-    };
-    rows.iter().map(of_row).collect()
+    }
 }
 
-/// Splits rows into micro-batches of at most `tokens` tokens (a longer row is alone), as few as that needs and about
-/// equally full. Rows that begin alike, as the replies to one prompt and the branches of a trajectory do, stay together as
-/// far as they fit: a model computes their beginning once. Each micro-batch lists places in `rows`, in ascending order. The
-/// same rows always give the same split.
-pub fn micro_batches(rows: &[Row], tokens: usize) -> Vec<Vec<usize>> {
-    let bundles = bundles(rows, tokens);
+/// Splits rows into micro-batches of at most `tokens` tokens (a longer row is alone), as few as
+/// that needs and about equally full. Rows that begin alike, as the replies to one prompt and the
+/// branches of a trajectory do, stay together as far as they fit: a model computes their beginning
+/// once. Each micro-batch lists places in `rows`, in ascending order. The same rows always give the
+/// same split.
+pub fn micro_batches<R: Borrow<Row>>(rows: &[R], tokens: usize) -> Vec<Vec<usize>> {
+    let rows: Vec<&Row> = rows.iter().map(Borrow::borrow).collect();
+    let bundles = bundles(&rows, tokens);
     let size = |bundle: &Vec<usize>| bundle.iter().map(|&i| rows[i].len()).sum::<usize>();
-    let total: usize = rows.iter().map(Row::len).sum();
+    let total: usize = rows.iter().map(|row| row.len()).sum();
     let fewest = total.div_ceil(tokens.max(1)).clamp(1, bundles.len().max(1));
     let mut loads = vec![0; fewest];
     let mut batches = vec![Vec::new(); fewest];
@@ -181,9 +209,9 @@ pub fn micro_batches(rows: &[Row], tokens: usize) -> Vec<Vec<usize>> {
     batches
 }
 
-/// Rows in bundles of at most `tokens` tokens, in each of which neighbours in alphabetical order have at least a quarter of
-/// the shorter one in common.
-fn bundles(rows: &[Row], tokens: usize) -> Vec<Vec<usize>> {
+/// Rows in bundles of at most `tokens` tokens, in each of which neighbours in alphabetical order
+/// have at least a quarter of the shorter one in common.
+fn bundles(rows: &[&Row], tokens: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
     order.sort_by(|&a, &b| rows[a].ids.cmp(&rows[b].ids).then(a.cmp(&b)));
     let alike = |a: &Row, b: &Row| {
@@ -195,7 +223,7 @@ fn bundles(rows: &[Row], tokens: usize) -> Vec<Vec<usize>> {
     for i in order {
         load += rows[i].len();
         match bundles.last_mut() {
-            Some(bundle) if load <= tokens && bundle.last().is_some_and(|&last| alike(&rows[last], &rows[i])) => {
+            Some(bundle) if load <= tokens && bundle.last().is_some_and(|&last| alike(rows[last], rows[i])) => {
                 bundle.push(i);
             }
             _ => {
@@ -216,13 +244,16 @@ pub struct MicroBatch {
     pub positions: Tensor,
     /// Row lengths; they add up to T.
     pub lengths: Vec<i64>,
-    /// `[N]` i64: where in T the hidden state is that predicts each sampled token (the token before it).
+    /// `[N]` i64: where in T the hidden state is that predicts each sampled token (the token before
+    /// it).
     pub predict: Tensor,
     /// `[N]` i64: the sampled tokens.
     pub targets: Tensor,
-    /// What they were drawn from, if not all from everything: ids, and `[N]` where those of each token end, i64 on the CPU.
+    /// The support that they were drawn from, where sampling was restricted: ids, and `[N]` where
+    /// those of each token end, i64 on the CPU.
     pub support: Option<(Tensor, Tensor)>,
-    /// `[T, width]` i64: the experts that tokens were routed to, -1 where that is not recorded; none without a record.
+    /// `[T, width]` i64: the experts that tokens were routed to, -1 where that is not recorded;
+    /// none without a record.
     pub routing: Option<Tensor>,
     /// `[N]` f32: their behaviour log-probabilities.
     pub logp_old: Tensor,
@@ -230,36 +261,16 @@ pub struct MicroBatch {
     pub advantages: Tensor,
     /// `[N]` i64: the trajectory of each.
     pub sequence: Tensor,
-    /// `[N]` i64: the step of each, the steps of all trajectories of the mini-batch numbered one after the other.
+    /// `[N]` i64: the step of each, the steps of all trajectories of the mini-batch numbered one
+    /// after the other.
     pub step: Tensor,
     /// Row and place in it of each sampled token.
     pub tokens: Vec<(usize, usize)>,
 }
 
 impl MicroBatch {
-    /// Packs `rows[members]`. `advantage` gives the advantage of a sampled token from its row and its place in it:
-    /// `|row, _| per_trajectory[row.trajectory]`, or by step `|row, i| per_step[row.trajectory][row.steps[i] as usize]`.
-    pub fn new(
-        rows: &[Row],
-        members: &[usize],
-        advantage: impl Fn(&Row, usize) -> f64,
-        device: Device,
-    ) -> Result<Self> {
-        let one = |row: usize| -> Vec<f64> { (0..rows[row].len()).map(|i| advantage(&rows[row], i)).collect() };
-        Self::build(rows, members, one, device)
-    }
-
-    /// Packs `rows[members]` with an advantage for every token of every row, as [`spread`] gives them.
-    pub fn with_advantages(rows: &[Row], members: &[usize], advantages: &[Vec<f64>], device: Device) -> Result<Self> {
-        Self::build(rows, members, |row| advantages[row].clone(), device)
-    }
-
-    fn build(
-        rows: &[Row],
-        members: &[usize],
-        advantages_of: impl Fn(usize) -> Vec<f64>,
-        device: Device,
-    ) -> Result<Self> {
+    /// Packs `rows[members]`.
+    pub fn new(rows: &[Row], members: &[usize], device: Device) -> Result<Self> {
         let first_step = first_steps(rows);
         let total: usize = members.iter().map(|&i| rows[i].len()).sum();
         let (mut ids, mut positions) = (Vec::with_capacity(total), Vec::with_capacity(total));
@@ -270,7 +281,7 @@ impl MicroBatch {
         let mut tokens = Vec::new();
         let (mut support, mut ends) = (Vec::new(), Vec::new());
         for &member in members {
-            let (row, of_row) = (&rows[member], advantages_of(member));
+            let row = &rows[member];
             let start = ids.len() as i64;
             ids.extend(row.ids.iter().map(|&id| i64::from(id)));
             positions.extend(0..row.len() as i64);
@@ -282,7 +293,7 @@ impl MicroBatch {
                 ends.push(support.len() as i64);
                 sequence.push(row.trajectory as i64);
                 logp_old.push(row.logprobs[i]);
-                advantages.push(of_row[i] as f32);
+                advantages.push(row.advantages.get(i).copied().unwrap_or(0.0) as f32);
                 tokens.push((member, i));
                 step.push((first_step[row.trajectory] + row.steps[i] as usize) as i64);
             }
@@ -310,10 +321,14 @@ impl MicroBatch {
         })
     }
 
-    /// `[N]` f32: a number for each sampled token, from lists with one for every token of every row.
-    pub fn column(&self, lists: &[Vec<f32>]) -> Result<Tensor> {
-        let values: Vec<f32> = self.tokens.iter().map(|&(row, place)| lists[row][place]).collect();
-        Ok(Tensor::f_from_slice(&values)?.f_to_device(self.targets.device())?)
+    /// `[N]` f32: a column of the rows that the micro-batch was packed from, at its sampled tokens;
+    /// `None` where the rows do not have the column.
+    pub fn column(&self, rows: &[Row], column: impl Fn(&Row) -> &Vec<f32>) -> Result<Option<Tensor>> {
+        if rows.iter().all(|row| column(row).is_empty()) {
+            return Ok(None);
+        }
+        let values: Vec<f32> = self.tokens.iter().map(|&(row, place)| column(&rows[row])[place]).collect();
+        Ok(Some(Tensor::f_from_slice(&values)?.f_to_device(self.targets.device())?))
     }
 
     /// N, the number of sampled tokens.
@@ -366,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tokens_were_drawn_from_goes_with_them() {
+    fn the_sampling_support_of_a_token_moves_with_it() {
         let among = |sets: &[&[u32]]| {
             let mut support = Support::default();
             for ids in sets {
@@ -381,7 +396,7 @@ mod tests {
         let sets: Vec<&[u32]> = (0..rows[0].len()).map(|place| rows[0].support.of(place)).collect();
         assert_eq!(rows[0].ids, [1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(sets, [&[][..], &[], &[], &[], &[2, 5, 9], &[6], &[]]);
-        let batch = MicroBatch::new(&rows, &[0], |_, _| 0.0, Device::Cpu).unwrap();
+        let batch = MicroBatch::new(&rows, &[0], Device::Cpu).unwrap();
         let (ids, ends) = batch.support.unwrap();
         assert_eq!(Vec::<i64>::try_from(&ids).unwrap(), [2, 5, 9, 6]);
         assert_eq!(Vec::<i64>::try_from(&ends).unwrap(), [0, 3, 4, 4]);
@@ -389,7 +404,7 @@ mod tests {
         let error = merge(&all, 0).unwrap_err();
         assert_eq!(error.message, "a step sampled token 6, which is not among those it was drawn from");
         let whole = merge(&trajectory(vec![step(&[1], &[2])]), 0).unwrap();
-        assert!(MicroBatch::new(&whole, &[0], |_, _| 0.0, Device::Cpu).unwrap().support.is_none());
+        assert!(MicroBatch::new(&whole, &[0], Device::Cpu).unwrap().support.is_none());
     }
 
     #[test]
@@ -399,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_samples_vanish_and_bad_steps_are_named() {
+    fn rows_without_samples_are_left_out_and_bad_steps_are_errors() {
         assert!(merge(&trajectory(vec![step(&[1, 2], &[])]), 0).unwrap().is_empty());
         assert!(merge(&trajectory(vec![]), 0).unwrap().is_empty());
         let mut bad = trajectory(vec![step(&[1], &[2])]);
@@ -413,10 +428,15 @@ mod tests {
     }
 
     #[test]
-    fn gather_indices_point_at_the_token_before() {
-        let rows =
+    fn predict_points_at_the_token_before_each_sampled_one() {
+        let mut rows =
             merge(&trajectory(vec![step(&[1, 2], &[3]), step(&[1, 2, 3, 5], &[6]), step(&[8], &[9])]), 2).unwrap();
-        let batch = MicroBatch::new(&rows, &[0, 1], |row, i| f64::from(row.steps[i]), Device::Cpu).unwrap();
+        rows[0].logp_ref = vec![0.0, 0.0, 1.0, 0.0, 2.0];
+        rows[1].logp_ref = vec![0.0, 3.0];
+        for row in &mut rows {
+            row.advantages = row.steps.iter().map(|&step| f64::from(step)).collect();
+        }
+        let batch = MicroBatch::new(&rows, &[0, 1], Device::Cpu).unwrap();
         let integers = |tensor: &Tensor| Vec::<i64>::try_from(tensor).unwrap();
         assert_eq!(integers(&batch.ids), [1, 2, 3, 5, 6, 8, 9]);
         assert_eq!(integers(&batch.positions), [0, 1, 2, 3, 4, 0, 1]);
@@ -429,19 +449,32 @@ mod tests {
         assert_eq!(integers(&batch.step), [0, 1, 2]);
         assert_eq!(batch.sampled(), 3);
         assert_eq!(batch.tokens, [(0, 2), (0, 4), (1, 1)]);
-        let lists = [vec![0.0, 0.0, 1.0, 0.0, 2.0], vec![0.0, 3.0]];
-        assert_eq!(Vec::<f32>::try_from(&batch.column(&lists).unwrap()).unwrap(), [1.0, 2.0, 3.0]);
+        let column = batch.column(&rows, |row| &row.logp_ref).unwrap().unwrap();
+        assert_eq!(Vec::<f32>::try_from(&column).unwrap(), [1.0, 2.0, 3.0]);
+        assert!(batch.column(&rows, |row| &row.values).unwrap().is_none());
     }
 
     #[test]
     fn advantages_of_steps_reach_their_tokens() {
         let trajectory = trajectory(vec![step(&[1], &[2, 3]), step(&[1, 2, 3, 5], &[6]), step(&[8], &[9])]);
-        let rows = merge(&trajectory, 4).unwrap();
+        let mut rows = merge(&trajectory, 4).unwrap();
         let steps = StepRow::of(&trajectory, 4);
-        let spread = spread(&rows, &steps[..2], &[vec![1.0, 2.0], vec![3.0]]);
-        assert_eq!(spread, [vec![0.0, 1.0, 2.0, 0.0, 3.0], vec![0.0, 0.0]]);
-        let batch = MicroBatch::with_advantages(&rows, &[0, 1], &spread, Device::Cpu).unwrap();
+        let found = Advantages {
+            advantages: vec![vec![1.0, 2.0], vec![3.0]],
+            returns: vec![vec![4.0, 0.0], vec![5.0]],
+            targets: vec![vec![true, false], vec![true]],
+            counted: vec![true; 2],
+        };
+        put_advantages(&mut rows, &steps[..2], &found);
+        assert_eq!(rows[0].advantages, [0.0, 1.0, 2.0, 0.0, 3.0]);
+        assert_eq!((rows[1].advantages.clone(), rows[1].returns.len()), (vec![0.0, 0.0], 0));
+        assert!(rows[0].has_gradient() && !rows[1].has_gradient());
+        let batch = MicroBatch::new(&rows, &[0, 1], Device::Cpu).unwrap();
         assert_eq!(Vec::<f32>::try_from(&batch.advantages).unwrap(), [1.0, 2.0, 3.0, 0.0]);
+        rows[0].values = vec![0.5; 5];
+        put_advantages(&mut rows, &steps[..2], &found);
+        assert_eq!(rows[0].returns, [0.0, 4.0, 0.0, 0.0, 5.0]);
+        assert_eq!(rows[0].targets, [false, true, false, false, true]);
     }
 
     /// A row of one id.
@@ -453,7 +486,8 @@ mod tests {
 
     #[test]
     fn rows_that_begin_alike_stay_together_as_far_as_they_fit() {
-        // Three groups of four, dealt in turn; the second has so much that it takes two micro-batches.
+        // Three groups of four, dealt in turn; the second has so much that it takes two
+        // micro-batches.
         let row = |i: u32| {
             let (group, own) = (i % 3, i / 3);
             let mut row = row_of(100 + group, if group == 1 { 8 } else { 4 });
@@ -480,7 +514,7 @@ mod tests {
         let rows: Vec<Row> = (0..).zip(lengths).map(|(id, length)| row_of(id, length)).collect();
         assert_eq!(micro_batches(&rows, 12), [vec![4], vec![0, 3], vec![1, 5], vec![2]]);
         assert_eq!(micro_batches(&rows, 1000), [vec![0, 1, 2, 3, 4, 5]]);
-        assert!(micro_batches(&[], 12).is_empty());
+        assert!(micro_batches::<Row>(&[], 12).is_empty());
     }
 
     proptest! {

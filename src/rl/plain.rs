@@ -1,6 +1,6 @@
-//! Estimators and losses over plain data: what a script calls, and what a recipe's settings become.
+//! Estimators and losses over plain data, for scripts.
 //!
-//! Rows, options and results are tables of numbers; [`StepRow`] says what a row may have.
+//! Rows, options and results are tables of numbers; [`StepRow`] has the fields of a row.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use super::aggregate::Denominators;
 use super::correction::{Importance, Mismatch, Rejection};
 use super::custom;
 use super::losses::Tokens;
-use super::objective::{CUSTOM, Inputs, Objective, Unit};
+use super::objective::{Inputs, Objective, Unit};
 use super::options::{names, refuse_rest, table, take};
 use super::rewards::{KlPenalty, Overlong, Shaping, shape};
 use super::rows::{Batch, StepRow};
-use crate::config::{Input, LossAgg, LossGraph};
+use crate::config::{CUSTOM, Input, LossAgg, LossGraph};
 use crate::error::{Error, Kind, Result, suggest};
 
-/// Options of every estimator beside its own.
+/// Options of every estimator, besides its own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Beside {
     /// Failed trajectories count like others.
@@ -34,16 +34,16 @@ struct Beside {
     overlong: Option<Overlong>,
 }
 
-/// Options of every loss beside its own and [`super::objective::Terms`].
+/// Options of every loss, besides its own and [`super::objective::Terms`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Corrections {
     importance: Option<Importance>,
     rejection: Option<Rejection>,
-    /// What a sequence is for both.
+    /// The sequence of both.
     correction_over: Option<Unit>,
 }
 
-/// Options of a custom loss beside [`Corrections`].
+/// Options of a custom loss, besides [`Corrections`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Own {
     loss_agg: Option<LossAgg>,
@@ -115,7 +115,8 @@ fn misfit(fields: &serde_json::Map<String, Value>, error: &serde_json::Error) ->
     Error::new(Kind::Usage, format!("`{name}` must be {wanted}, got {value}"))
 }
 
-/// Whole numbers as integers (a script may have floats only), and empty tables inside as empty lists.
+/// Whole numbers as integers (a script may have floats only), and empty tables inside as empty
+/// lists.
 fn integral(value: &Value) -> Value {
     match value {
         Value::Number(number) => match number.as_f64() {
@@ -134,9 +135,9 @@ fn integral(value: &Value) -> Value {
     }
 }
 
-/// Advantages (and a critic's targets) of `rows` by the estimator `name`. `options` are those of the estimator, and
-/// `include_failures`, `prime`, `reward_grouping` with `reward_method`, `reward_scale`, `kl_penalty = { coef, kind }`,
-/// `overlong = { longest, buffer, factor }`.
+/// Advantages (and a critic's targets) of `rows` by the estimator `name`. `options` are those of
+/// the estimator, and `include_failures`, `prime`, `reward_grouping` with `reward_method`,
+/// `reward_scale`, `kl_penalty = { coef, kind }`, `overlong = { longest, buffer, factor }`.
 ///
 /// # Errors
 /// Those of [`Estimator::new`], [`Estimator::estimate`] and [`Advantages::finite`].
@@ -171,13 +172,15 @@ pub fn advantages(name: &str, rows: &[StepRow], options: &Value) -> Result<Advan
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     pub loss: f64,
-    /// Its gradient with respect to `logp`, shaped like the rows; exactly 0 where nothing was sampled.
+    /// Its gradient with respect to `logp`, shaped like the rows; exactly 0 where nothing was
+    /// sampled.
     pub gradient: Vec<Vec<f64>>,
     pub metrics: BTreeMap<String, f64>,
 }
 
-/// The loss of a recipe's or program's own function over `rows`, as [`loss`] gives it. `loss_agg` in `options` says how a loss
-/// for each token becomes one number; `importance`, `rejection` and `correction_over` are those of [`loss`].
+/// The loss of a Lua function over `rows`, as [`loss`] gives it. `loss_agg` in `options` says how a
+/// loss for each token becomes one number; `importance`, `rejection` and `correction_over` are
+/// those of [`loss`].
 ///
 /// # Errors
 /// As [`loss`], and those of [`custom::compute`].
@@ -189,13 +192,13 @@ pub fn custom_loss(graph: &LossGraph, rows: &[StepRow], options: &Value) -> Resu
     report(&Objective::custom(loss_agg.unwrap_or(LossAgg::TokenMean), 0.0), Some(graph), rows, corrections)
 }
 
-/// The loss `name` of `rows`, which have `logp`, `logp_old` and `advantages`. All rows together are one mini-batch; failed
-/// trajectories stay out. `options` are those of [`Objective::new`], and `importance`, `rejection` (over rows with
-/// `logp_rollout`) with `correction_over`.
+/// The loss `name` of `rows`, which have `logp`, `logp_old` and `advantages`. All rows together are
+/// one mini-batch; failed trajectories stay out. `options` are those of [`Objective::new`], and
+/// `importance`, `rejection` (over rows with `logp_rollout`) with `correction_over`.
 ///
 /// # Errors
-/// Those of [`Objective::new`] and [`Objective::compute`]; [`Kind::Usage`] where a row misses what the loss needs;
-/// [`Kind::Numeric`] for a loss or a gradient that is NaN or infinite.
+/// Those of [`Objective::new`] and [`Objective::compute`]; [`Kind::Usage`] where a row misses what
+/// the loss needs; [`Kind::Numeric`] for a loss or a gradient that is NaN or infinite.
 pub fn loss(name: &str, rows: &[StepRow], options: &Value) -> Result<Report> {
     let mut rest = table(name, &integral(options))?;
     let corrections: Corrections = take(name, &mut rest)?;
@@ -326,11 +329,12 @@ pub struct ValueReport {
     pub clip_frac: f64,
 }
 
-/// The critic's loss: `values` now, `values_old` before the update, `returns` its targets; `options.clip` keeps a value
-/// within that distance of the old one, and is off without it.
+/// The critic's loss: `values` now, `values_old` before the update, `returns` its targets;
+/// `options.clip` keeps a value within that distance of the old one, and is off without it.
 ///
 /// # Errors
-/// [`Kind::Usage`] for lists of different length and for options that do not exist; [`Kind::Numeric`] for NaN and infinity.
+/// [`Kind::Usage`] for lists of different length and for options that do not exist;
+/// [`Kind::Numeric`] for NaN and infinity.
 pub fn value_loss(values: &[f64], values_old: &[f64], returns: &[f64], options: &Value) -> Result<ValueReport> {
     let mut rest = table("value_loss", &integral(options))?;
     let ValueOptions { clip } = take("value_loss", &mut rest)?;
@@ -360,7 +364,8 @@ pub fn value_loss(values: &[f64], values_old: &[f64], returns: &[f64], options: 
 /// The entropy, nats, of the distribution that each list of logits gives at `temperature`.
 ///
 /// # Errors
-/// [`Kind::Usage`] for an empty list or a temperature that is not above 0; [`Kind::Numeric`] for NaN and infinity.
+/// [`Kind::Usage`] for an empty list or a temperature that is not above 0; [`Kind::Numeric`] for
+/// NaN and infinity.
 pub fn entropy(logits: &[Vec<f64>], temperature: f64) -> Result<Vec<f64>> {
     if !(temperature > 0.0 && temperature.is_finite()) {
         return Err(Error::new(Kind::Usage, format!("`temperature` is a number above 0, not {temperature}")));
@@ -436,7 +441,7 @@ impl Flat {
             let own = list(row);
             let value = if own.len() == 1 { own.first() } else { own.get(k) };
             values.push(*value.ok_or_else(|| {
-                Error::new(Kind::Usage, format!("the loss wants `{what}` for every token"))
+                Error::new(Kind::Usage, format!("the loss needs `{what}` for every token"))
                     .in_step(row.trajectory, row.step)
             })?);
         }

@@ -9,7 +9,8 @@ use crate::error::{Error, Kind, Result};
 pub struct Host<'a> {
     /// Trajectories per task.
     pub group_size: usize,
-    /// Which of [`Need::Critic`], [`Need::Reference`], [`Need::Greedy`] and [`Need::Anchors`] there are.
+    /// Which of [`Need::Critic`], [`Need::Reference`], [`Need::Greedy`] and [`Need::Anchors`] there
+    /// are.
     pub has: &'a [Need],
     /// Whether trajectories share steps, which then have the mean of their advantages.
     pub branches: bool,
@@ -33,8 +34,8 @@ pub fn check(estimator: &Estimator, objective: &Objective, host: &Host<'_>) -> R
             Need::Groups => ("groups of at least two trajectories", "raise `group_size`"),
             Need::Greedy => ("a greedy baseline rollout for every group", "turn on greedy baseline rollouts"),
             Need::Anchors => ("the observation of every step", "keep the prompts as anchors"),
-            // Every host has the log-probabilities of the rollout and can score its tokens again; what parts a reward has
-            // is known with the first trajectories.
+            // Every host has the log-probabilities of the rollout and can score its tokens again;
+            // what parts a reward has is known with the first trajectories.
             Need::Logp | Need::WholeBatch | Need::Squares | Need::Parts => continue,
         };
         let there = if need == Need::Groups { host.group_size > 1 } else { host.has.contains(&need) };
@@ -53,7 +54,7 @@ pub fn check(estimator: &Estimator, objective: &Objective, host: &Host<'_>) -> R
             "choose an estimator by step or trajectory, such as `gae` or `grpo`, or a token loss such as `ppo`",
         );
     }
-    if objective.name == "pspo" && !matches!(estimator, Estimator::Gae(_)) {
+    if objective.name == "pspo" && estimator.name() != "gae" {
         return refuse(
             format!("`pspo` is defined with step-level `gae`, not with `{}`", estimator.name()),
             "`gspo` is the same loss for other estimators",

@@ -7,8 +7,9 @@ use super::kl::{KlKind, kl_value};
 use super::rows::{Batch, Path, StepRow, on_sampled};
 use crate::error::{Error, Kind, Result};
 
-/// The factor of PRIME's normalisation (arXiv:2502.01456): `1 / (max |sum of the rewards from a token on| + 1e-6)`, one
-/// number for the whole batch, so that no return is larger than 1. `rewards` has a list of tokens per trajectory.
+/// The factor of PRIME's normalisation (arXiv:2502.01456): `1 / (max |sum of the rewards from a
+/// token on| + 1e-6)`, one number for the whole batch, so that no return is larger than 1.
+/// `rewards` has a list of tokens per trajectory.
 pub fn prime_factor(rewards: &[Vec<f64>]) -> f64 {
     let mut largest = 0.0_f64;
     for own in rewards {
@@ -21,9 +22,9 @@ pub fn prime_factor(rewards: &[Vec<f64>]) -> f64 {
     1.0 / (largest + 1e-6)
 }
 
-/// The running deviation of the forward-discounted return `R_t = gamma R_{t-1} + r_t`, by which rewards are divided so that
-/// their scale stays the same over a run (Engstrom et al., arXiv:2005.12729). Mean and variance by Welford's method in the
-/// form for batches of Chan et al.
+/// The running deviation of the forward-discounted return `R_t = gamma R_{t-1} + r_t`, by which
+/// rewards are divided so that their scale stays the same over a run (Engstrom et al.,
+/// arXiv:2005.12729). Mean and variance by Welford's method in the form for batches of Chan et al.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReturnScale {
     pub gamma: f64,
@@ -91,8 +92,8 @@ pub enum Method {
     AsymClip,
 }
 
-/// Returns normalised as in RAGEN (arXiv:2504.20073); `keys` says what is normalised together. One alone becomes 0, except
-/// by [`Method::Identity`].
+/// Returns normalised as in RAGEN (arXiv:2504.20073); rewards with the same key are normalised
+/// together. One alone becomes 0, except by [`Method::Identity`].
 pub fn normalize(returns: &[f64], keys: &[u64], method: Method) -> Vec<f64> {
     per_group(returns, keys, |members| match method {
         Method::Identity => members.to_vec(),
@@ -109,8 +110,8 @@ pub fn normalize(returns: &[f64], keys: &[u64], method: Method) -> Vec<f64> {
     })
 }
 
-/// The penalty for long replies of DAPO (arXiv:2503.14476, eq. 13): 0 up to `longest - buffer` tokens, then falling on a
-/// line to `-factor` at `longest`, and further beyond it.
+/// The penalty for long replies of DAPO (arXiv:2503.14476, eq. 13): 0 up to `longest - buffer`
+/// tokens, then falling on a line to `-factor` at `longest`, and further beyond it.
 pub fn overlong_penalty(tokens: usize, longest: usize, buffer: usize, factor: f64) -> f64 {
     let over = tokens as f64 - (longest as f64 - buffer as f64);
     (-over / buffer.max(1) as f64 * factor).min(0.0)
@@ -123,7 +124,8 @@ pub struct KlPenalty {
     pub kind: KlKind,
 }
 
-/// A penalty for long replies, see [`overlong_penalty`]; the length is that of all sampled tokens of a trajectory.
+/// A penalty for long replies, see [`overlong_penalty`]; the length is that of all sampled tokens
+/// of a trajectory.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Overlong {
     pub longest: usize,
@@ -131,8 +133,9 @@ pub struct Overlong {
     pub factor: f64,
 }
 
-/// What is done to the rewards of a batch, in this order: the penalty for length on the outcome, outcome rewards
-/// normalised, process rewards normalised, both added, divided by a running deviation, the KL penalty subtracted.
+/// What is done to the rewards of a batch, in this order: the penalty for length on the outcome,
+/// outcome rewards normalised, process rewards normalised, both added, divided by a running
+/// deviation, the KL penalty subtracted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Shaping {
@@ -140,11 +143,13 @@ pub struct Shaping {
     pub overlong: Option<Overlong>,
     /// Process rewards are scaled by [`prime_factor`].
     pub prime: bool,
-    /// The returns of trajectories (process rewards not counted) are normalised and put on the last sampled token.
+    /// The returns of trajectories (process rewards not counted) are normalised and put on the last
+    /// sampled token.
     pub normalize: Option<(Grouping, Method)>,
-    /// Everything is multiplied by this, say by [`ReturnScale::factor`].
+    /// All rewards are multiplied by this, for example by [`ReturnScale::factor`].
     pub scale: Option<f64>,
-    /// The discount of a [`ReturnScale`] that lives as long as the run; who keeps it hands its factor on as `scale`.
+    /// The discount of a [`ReturnScale`] that lives as long as the run; who keeps it hands its
+    /// factor on as `scale`.
     pub running: Option<f64>,
     /// `coef * KL(logp_old || logp_ref)` is subtracted at every sampled token.
     pub kl: Option<KlPenalty>,
@@ -236,7 +241,7 @@ pub fn shape(rows: &[StepRow], shaping: &Shaping, include_failures: bool) -> Res
         if let Some(KlPenalty { coef, kind }) = shaping.kl {
             let tokens = row.mask.len();
             if row.logp_old.len() != tokens || row.logp_ref.len() != tokens {
-                return Err(Error::new(Kind::Usage, "a KL penalty wants `logp_old` and `logp_ref` for every token")
+                return Err(Error::new(Kind::Usage, "a KL penalty needs `logp_old` and `logp_ref` for every token")
                     .in_step(row.trajectory, row.step));
             }
             let places = (0..tokens).filter(|&k| row.mask[k]);

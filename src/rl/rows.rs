@@ -1,7 +1,8 @@
 //! The input of estimators and losses: the steps of trajectories as plain numbers.
 //!
-//! A [`StepRow`] is one step with a number per token of its reply, so that a script can write one as a table and a training
-//! loop can make one from what it stored. [`Batch`] groups the rows by trajectory and validates them.
+//! A [`StepRow`] is one step with a number per token of its response. A script writes one as a
+//! table, a training loop makes one from a stored trajectory. [`Batch`] groups the rows by
+//! trajectory and validates them.
 
 use std::collections::BTreeMap;
 
@@ -11,27 +12,32 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Status, Trajectory};
 
-/// One step. Lists have one entry per token of the step's reply (T of them); those that are not needed may be empty.
+/// One step. Lists have one entry for each of the T tokens of its response. Lists that are not
+/// needed may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StepRow {
-    /// Trajectories with the same number try the same task.
+    /// Trajectories with the same number are samples of the same task.
     pub group: u64,
     pub trajectory: u64,
     /// Place in the trajectory. Numbers may have gaps.
     pub step: u64,
-    /// True (or 1) on sampled tokens. Others have advantage 0 and no estimator counts them as a decision.
+    /// True (or 1) on sampled tokens. Others have advantage 0 and no estimator counts them as a
+    /// decision.
     #[serde(deserialize_with = "flags")]
     pub mask: Vec<bool>,
     /// `[T]`, or one number for the whole step, which then sits on its last sampled token.
     pub rewards: Vec<f64>,
-    /// Process rewards, apart from `rewards` so that they can be normalised alone. Shaped like them; empty is none.
+    /// Process rewards, apart from `rewards` so that they can be normalised alone. Shaped like
+    /// them; empty is none.
     pub process: Vec<f64>,
-    /// The critic's value of the state before each token `[T]`, or one number: the value before the step.
+    /// The critic's value of the state before each token `[T]`, or one number: the value before the
+    /// step.
     pub values: Vec<f64>,
     /// The critic's value of the observation after a truncated trajectory's last step.
     pub next_value: Option<f64>,
-    /// Log-probability of each token under the current, the behaviour and the reference policy `[T]`.
+    /// Log-probability of each token under the current, the behaviour and the reference policy
+    /// `[T]`.
     pub logp: Vec<f64>,
     pub logp_old: Vec<f64>,
     pub logp_ref: Vec<f64>,
@@ -39,7 +45,8 @@ pub struct StepRow {
     pub logp_rollout: Vec<f64>,
     /// Entropy at each token `[T]`, nats.
     pub entropy: Vec<f64>,
-    /// The sum of squared probabilities over the vocabulary at each token `[T]`, under the behaviour policy.
+    /// The sum of squared probabilities over the vocabulary at each token `[T]`, under the
+    /// behaviour policy.
     pub sum_pi_squared: Vec<f64>,
     /// Named parts of the reward that this step earned; those of a trajectory's steps are added up.
     pub parts: BTreeMap<String, f64>,
@@ -49,15 +56,15 @@ pub struct StepRow {
     pub terminated: bool,
     /// A limit cut the task after this step.
     pub truncated: bool,
-    /// How the trajectory ended. A failure says nothing about the policy and stays out of all statistics; without one the
-    /// trajectory did not fail.
+    /// How the trajectory ended. A failure is not caused by the policy and is left out of all
+    /// statistics. `None`: it did not fail.
     pub status: Option<Status>,
-    /// A step of the greedy baseline of its group: a baseline, never trained on.
+    /// A step of the greedy baseline rollout of its group, which is not trained on.
     pub greedy: bool,
-    /// What the policy was shown, for estimators that compare steps with the same observation.
+    /// The observation, for estimators that compare steps with the same one.
     pub anchor: Option<String>,
-    /// The trajectory that took this step, where a fork shares it: the step of the same number there. It is one decision,
-    /// learned from once.
+    /// The trajectory that sampled this step, where a fork shares it: the step with the same number
+    /// there. It is one decision, trained once.
     pub shared: Option<u64>,
     /// Kind of task, for normalisation across groups of one kind.
     pub tag: u64,
@@ -81,7 +88,7 @@ impl StepRow {
         trajectory.steps.iter().enumerate().map(row).collect()
     }
 
-    /// What tells it from other decisions: the trajectory that took it and its place there.
+    /// The identity of the decision: the trajectory that sampled it and its place there.
     pub(super) fn decision(&self) -> (u64, u64) {
         (self.shared.unwrap_or(self.trajectory), self.step)
     }
@@ -96,9 +103,10 @@ impl StepRow {
         self.mask.iter().filter(|sampled| **sampled).count()
     }
 
-    /// The reward of every sampled token. One that sits on another token moves to the sampled one before it, or else to
-    /// the first: no reward is lost. A step without sampled tokens has no place for one; estimators over tokens add its
-    /// reward to the step before it ([`Batch::token_rewards`]).
+    /// The reward of every sampled token. One that sits on another token moves to the sampled one
+    /// before it, or else to the first: no reward is lost. A step without sampled tokens has no
+    /// place for one; estimators over tokens add its reward to the step before it
+    /// ([`Batch::token_rewards`]).
     pub fn token_rewards(&self) -> Vec<f64> {
         on_sampled(&self.rewards, &self.mask)
     }
@@ -143,7 +151,8 @@ impl StepRow {
                 let message = format!("`{name}` has {} entries for {tokens} tokens", list.len());
                 return Err(Error::new(Kind::Usage, message).in_step(self.trajectory, self.step));
             }
-            // Where no token was sampled a log-probability or a value may be anything; a reward counts everywhere.
+            // Where no token was sampled a log-probability or a value may be anything; a reward
+            // counts everywhere.
             let counts = |i: usize| list.len() != tokens || self.mask[i] || matches!(name, "rewards" | "process");
             if let Some((_, bad)) = list.iter().enumerate().find(|&(i, x)| !x.is_finite() && counts(i)) {
                 return Err(Error::new(Kind::Numeric, format!("`{name}` holds {bad}"))
@@ -181,8 +190,8 @@ fn flags<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<bool>, D::Err
     Vec::<Flag>::deserialize(deserializer)?.into_iter().map(truth).collect()
 }
 
-/// The entries of `values` at sampled tokens. A single number stands at the first one's place only when there is one
-/// token; otherwise it is not a list per token, and nothing is returned.
+/// The entries of `values` at sampled tokens. A single number stands at the first one's place only
+/// when there is one token; otherwise it is not a list per token, and nothing is returned.
 fn sampled(values: &[f64], mask: &[bool]) -> Vec<f64> {
     if values.len() != mask.len() {
         return Vec::new();
@@ -225,7 +234,8 @@ pub struct Path {
     pub greedy: bool,
     /// Whether it failed and failures are left out.
     pub failed: bool,
-    /// Whether it is the only one of a group of several that did not fail: there is nothing left to compare it with.
+    /// Whether it is the only one of a group of several that did not fail: there is nothing left to
+    /// compare it with.
     pub lone_survivor: bool,
 }
 
@@ -238,11 +248,13 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Sorts rows into trajectories. With `include_failures` a failed trajectory counts like any other.
+    /// Sorts rows into trajectories. With `include_failures` a failed trajectory counts like any
+    /// other.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for lists of the wrong length, a step given twice, one trajectory in two groups, an ending before the
-    /// last step, or a shared step without a row of its own; [`Kind::Numeric`] for NaN or infinity. Both name the trajectory and the step.
+    /// [`Kind::Usage`] for lists of the wrong length, a step given twice, one trajectory in two
+    /// groups, an ending before the last step, or a shared step without a row of its own;
+    /// [`Kind::Numeric`] for NaN or infinity. Both name the trajectory and the step.
     pub fn new(rows: &'a [StepRow], include_failures: bool) -> Result<Self> {
         let mut by_number: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
         for (i, row) in rows.iter().enumerate() {
@@ -290,9 +302,9 @@ impl<'a> Batch<'a> {
         self.paths.iter().filter(|path| path.counted)
     }
 
-    /// The reward of every sampled token of a trajectory, its steps joined. The reward of a step without sampled tokens
-    /// is added to the last sampled token before it, or to the first one of the trajectory. Empty for a trajectory
-    /// without sampled tokens.
+    /// The reward of every sampled token of a trajectory, its steps joined. The reward of a step
+    /// without sampled tokens is added to the last sampled token before it, or to the first one of
+    /// the trajectory. Empty for a trajectory without sampled tokens.
     pub fn token_rewards(&self, path: &Path) -> Vec<f64> {
         let mut rewards: Vec<f64> = Vec::with_capacity(path.tokens);
         let mut pending = 0.0;
@@ -331,7 +343,8 @@ fn mark_lone_survivors(paths: &mut [Path]) {
     }
 }
 
-/// Refuses forks that can't be: shared steps come first, and are steps of another trajectory of the group.
+/// Refuses invalid forks: shared steps come first, and are steps of another trajectory of the
+/// group.
 fn forks(rows: &[StepRow], paths: &[Path]) -> Result<()> {
     if rows.iter().all(|row| row.shared.is_none()) {
         return Ok(());

@@ -12,7 +12,8 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// `index` `[N]` i64: the number of each token's sequence, from 0; numbers without a token are allowed.
+    /// `index` `[N]` i64: the number of each token's sequence, from 0; numbers without a token are
+    /// allowed.
     pub(super) fn new(index: &Tensor) -> Result<Self> {
         let count = if index.numel() == 0 { 0 } else { i64::try_from(index.f_max()?)? + 1 };
         Ok(Self { index: index.shallow_clone(), count })

@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::Spec;
-use super::prompt::{Last, Prompt};
+use super::prompt::{Prompt, Turn};
 use super::reply;
 use crate::config::OnOverflow;
 use crate::error::{Error, Kind, Result};
@@ -54,7 +54,7 @@ pub struct Attempt {
     max_steps: usize,
     trajectory: Trajectory,
     /// The last step; of a flow also the last steps of its other conversations, the latest last.
-    last: Vec<Last>,
+    last: Vec<Turn>,
     /// The prompt of the next step; `None` until [`Attempt::look`].
     shown: Option<Prompt>,
     over: Option<Status>,
@@ -260,7 +260,7 @@ impl Attempt {
         } else if let Some(continued) = prompt.continues {
             self.last.remove(continued);
         }
-        self.last.push(Last { shown, tools, ids: prompt.ids, response, text: action.text });
+        self.last.push(Turn { shown, tools, ids: prompt.ids, response, text: action.text });
         if result.truncated {
             self.truncate(Limit::of_reply(reason));
         } else if self.tokens_left() == Some(0) {

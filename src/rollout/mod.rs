@@ -54,7 +54,7 @@ mod write;
 pub use attempt::{Attempt, Stage, Stop};
 pub use drive::{Reached, branch, drive, go_on, go_to, never_begun};
 pub use pool::{Pending, Pool, PoolOptions, Progress, Replacer, no_progress};
-pub use prompt::Prompt;
+pub use prompt::{Prompt, Turn, prompt_ids};
 pub use replay::{Mismatch, Replayed, completion, first_difference, replay};
 pub use spec::Spec;
 pub use survey::{Search, Survey, survey};

@@ -8,20 +8,42 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::attempt::{Stop, stop_of};
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, Observation, Status};
 use crate::script::Failure;
 use crate::text::{Extension, Renderer};
 
-/// What a step showed and got, from which a later prompt is continued.
-#[derive(Clone)]
-pub(super) struct Last {
-    pub(super) shown: Option<Vec<Message>>,
-    /// Schemas that were shown; a conversation goes on with the same ones.
-    pub(super) tools: Arc<[Value]>,
-    pub(super) ids: Vec<u32>,
-    pub(super) response: Vec<u32>,
-    pub(super) text: String,
+/// A prompt and its response, which a later prompt may continue.
+#[derive(Clone, Debug)]
+pub struct Turn {
+    /// The messages of the prompt, if it was rendered from messages.
+    pub shown: Option<Vec<Message>>,
+    /// The tool schemas of the prompt. Only a prompt with the same ones continues it.
+    pub tools: Arc<[Value]>,
+    pub ids: Vec<u32>,
+    pub response: Vec<u32>,
+    /// The text of the response.
+    pub text: String,
+}
+
+/// The ids of a prompt of messages. Where the messages exactly continue one of the earlier `turns` (the latest first), the
+/// ids are those of its prompt and response and of the added text, and the place of the turn is returned; sampled ids
+/// are not encoded again. Otherwise the messages are rendered as a whole.
+pub fn prompt_ids(
+    renderer: &Renderer,
+    tools: &[Value],
+    messages: &[Message],
+    turns: &[Turn],
+) -> Result<(Vec<u32>, Option<usize>)> {
+    for (place, turn) in turns.iter().enumerate().rev() {
+        if let Some(shown) = &turn.shown
+            && (std::ptr::eq(&raw const *turn.tools, tools) || *turn.tools == *tools)
+            && let Extension::Appends(added) = renderer.extend(shown, &turn.response, &turn.text, messages, tools)?
+        {
+            return Ok(([turn.ids.as_slice(), &turn.response, &added].concat(), Some(place)));
+        }
+    }
+    Ok((renderer.prompt(messages, tools)?, None))
 }
 
 /// What the policy is shown at a step.
@@ -38,12 +60,12 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// The ids of an observation. `last`: the last steps of the conversations that it may continue, the latest last.
+    /// The ids of an observation. `last`: the last turns of the conversations that it may continue, the latest last.
     pub(super) fn of(
         renderer: &Renderer,
         tools: &[Value],
         observation: Observation,
-        last: &[Last],
+        last: &[Turn],
     ) -> Result<Self, Stop> {
         let count = last.len();
         let messages = match &observation {
@@ -66,18 +88,8 @@ impl Prompt {
             return Err(Stop::Failed(Failure::new(Status::EnvError, error)));
         }
         let prefixed = renderer.prefixes(messages, tools).map_err(stop_of)?;
-        for (place, last) in last.iter().enumerate().rev() {
-            if let Some(shown) = &last.shown
-                && (std::ptr::eq(&raw const *last.tools, tools) || *last.tools == *tools)
-                && let Extension::Appends(added) =
-                    renderer.extend(shown, &last.response, &last.text, messages, tools).map_err(stop_of)?
-            {
-                let ids = [last.ids.as_slice(), &last.response, &added].concat();
-                return Ok(Self::new(observation, ids, Some(place), count, prefixed));
-            }
-        }
-        let ids = renderer.prompt(messages, tools).map_err(stop_of)?;
-        Ok(Self::new(observation, ids, None, count, prefixed))
+        let (ids, continues) = prompt_ids(renderer, tools, messages, last).map_err(stop_of)?;
+        Ok(Self::new(observation, ids, continues, count, prefixed))
     }
 
     /// A row goes on only with the step right before it.
@@ -86,7 +98,7 @@ impl Prompt {
         Self { observation, ids, new_row, continues, prefixed }
     }
 
-    fn raw(observation: Observation, ids: Vec<u32>, last: &[Last]) -> Self {
+    fn raw(observation: Observation, ids: Vec<u32>, last: &[Turn]) -> Self {
         let continues = last.iter().rposition(|last| {
             let (prompt, response) = (&last.ids, &last.response);
             ids.len() >= prompt.len() + response.len()

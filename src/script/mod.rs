@@ -26,7 +26,7 @@ pub use api::store::trajectory_table;
 pub use debug::{Breakpoint, Candidate, Console, Halt, OnHalt, Resume, is_open};
 pub use program::suite::{Suite, Verdict};
 pub use program::{End, Program};
-pub use recipe::advantage::{Estimated, GroupMember};
+pub use recipe::advantage::{Estimated, GroupInput, GroupMember};
 pub use recipe::load::Script;
 pub use recipe::reload::{Reload, Take, Watcher, Watching};
 pub use recipe::rows::{DataPart, OfTask, Split};

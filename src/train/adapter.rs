@@ -14,8 +14,8 @@ use crate::model::{LoraConfig, Model};
 use crate::script::Script;
 use crate::store::verify;
 
-/// Loads what `dir` holds, a model or an adapter with the model it names; and the directory of tokenizer and settings, which
-/// may be with either.
+/// Loads what `dir` holds, a model or an adapter with the model it names; and the directory of
+/// tokenizer and settings, which may be with either.
 pub(super) fn load(dir: &Path, policy: &PolicySettings, fetching: Fetching<'_>) -> Result<(Model, PathBuf)> {
     load_with(dir, policy, Model::load, fetching)
 }
@@ -53,7 +53,8 @@ pub(super) fn load_with(
     Ok((model, text))
 }
 
-/// The directory of the model that the adapter in `dir` is for: `policy.base`, or the one that its file names.
+/// The directory of the model that the adapter in `dir` is for: `policy.base`, or the one that its
+/// file names.
 ///
 /// # Errors
 /// `Kind::Model` if no model is named, or it is not to be had, or is an adapter itself.
@@ -86,7 +87,7 @@ pub(super) fn base_dir(
     Ok(base)
 }
 
-/// [`load`], with the adapter that the recipe asks for. `merging` is whether the recipe wants it merged at the end.
+/// [`load`], with the adapter of the recipe. `merging` says whether it is merged at the end.
 pub(super) fn load_for_training(
     dir: &Path,
     policy: &PolicySettings,
@@ -118,8 +119,8 @@ pub(super) fn load_for_training(
     Ok((model, text))
 }
 
-/// How an adapter's file names the model `name`, which was found in `dir`: a model from the Hub with its commit, a directory
-/// by the path that is valid from anywhere.
+/// How an adapter's file names the model `name`, which was found in `dir`: a model from the Hub
+/// with its commit, a directory by the path that is valid from anywhere.
 fn base_of(name: &str, dir: &Path) -> (String, Option<String>) {
     if Path::new(name).exists() {
         let path = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
@@ -131,7 +132,7 @@ fn base_of(name: &str, dir: &Path) -> (String, Option<String>) {
     }
 }
 
-/// An error about the adapter at the line of the recipe that asks for it.
+/// An error about the adapter, at its line in the recipe.
 pub(super) fn placed(error: Error, script: &Script) -> Error {
     if error.kind != Kind::Script || error.place.is_some() {
         return error;
@@ -142,7 +143,7 @@ pub(super) fn placed(error: Error, script: &Script) -> Error {
     }
 }
 
-/// A new adapter as the recipe asks for it.
+/// A new adapter with the settings of the recipe.
 pub(super) fn new(wanted: &LoraSettings) -> LoraConfig {
     let targets: Vec<&str> = wanted.targets.iter().map(String::as_str).collect();
     let mut config = LoraConfig::new(wanted.rank, wanted.alpha, &targets);
@@ -155,7 +156,7 @@ pub(super) fn is_new(policy: &PolicySettings, fetching: Fetching<'_>) -> Result<
     Ok(policy.lora.is_some() && LoraConfig::load(&model_dir(&policy.model, fetching)?)?.is_none())
 }
 
-/// Refuses an adapter that is not what the recipe asks for.
+/// Refuses an adapter that differs from the settings of the recipe.
 fn same(wanted: &LoraSettings, found: &LoraConfig) -> Result<()> {
     let refuse = |name: &str, wanted: &str, found: &str| {
         Err(Error::new(Kind::Script, format!("policy.lora.{name} is {wanted}, but the policy's adapter has {found}"))

@@ -1,5 +1,5 @@
-//! Settings of reinforcement learning that can't be, whatever is learned: numbers out of their range, trees without room,
-//! sampling that training can't score.
+//! Refusals of invalid settings of reinforcement learning: numbers out of their range, trees
+//! without room, sampling that training can't score.
 
 use crate::config::{Branch, BranchAt, Learner, MiniBatchBy, Settings, Trainer, check_ranges};
 use crate::error::{Error, Kind, Result};
@@ -50,7 +50,7 @@ pub(super) fn numbers(learner: &Learner) -> Result<()> {
     Ok(())
 }
 
-/// Trees that can't be.
+/// Refuses invalid trees.
 pub(super) fn branches(learner: &Learner) -> Result<()> {
     let refuse =
         |key: &str, message: String, hint: &str| Err(refusal(&format!("trainer.branch.{key}"), message).hint(hint));
@@ -89,7 +89,7 @@ pub(super) fn room_to_branch(settings: &Settings, learner: &Learner) -> Result<(
     Err(refusal("trainer.branch.roots", message).hint("raise env.max_steps, or set trainer.branch.roots = 0"))
 }
 
-/// What is sampled must be what is scored.
+/// Refuses sampling settings that training can't score.
 pub(super) fn sampled(sampling: &Sampling) -> Result<()> {
     let refuse = |key: &str, message: &str, hint: &str| Err(refusal(key, message).hint(hint));
     if sampling.penalises() || !sampling.logit_bias.is_empty() {

@@ -12,13 +12,14 @@ use crate::rl::adamw::AdamW;
 use crate::rl::ema::Ema;
 use crate::store::{RunDir, State, trainer_state};
 
-/// In the folder `trainer_state` of a checkpoint: moments and master weights of the policy's optimiser.
+/// In the folder `trainer_state` of a checkpoint: moments and master weights of the policy's
+/// optimiser.
 const OPTIMIZER: &str = "optimizer.safetensors";
 /// Beside it: the average of the weights, where the run keeps one.
 const EMA: &str = "ema.safetensors";
 
-/// What every checkpoint holds. It is a pure function of the state of training: a resumed run writes the same bytes as one
-/// that was never interrupted.
+/// What every checkpoint holds. It is a pure function of the state of training: a resumed run
+/// writes the same bytes as one that was never interrupted.
 pub(super) struct Contents<'a> {
     pub(super) model: &'a Model,
     pub(super) files: &'a ModelFiles,
@@ -28,11 +29,12 @@ pub(super) struct Contents<'a> {
 }
 
 impl Contents<'_> {
-    /// Writes the checkpoint of `state.step`; `more` adds to its folder `trainer_state`. The newest `keep` stay (0: all).
+    /// Writes the checkpoint of `state.step`; `more` adds to its folder `trainer_state`. The newest
+    /// `keep` stay (0: all).
     ///
     /// # Errors
-    /// `Kind::Numeric` names a weight that is not finite, `Kind::Store` the path that can't be written. No checkpoint is
-    /// written then, and earlier ones stay.
+    /// `Kind::Numeric` names a weight that is not finite, `Kind::Store` the path that can't be
+    /// written. No checkpoint is written then, and earlier ones stay.
     pub(super) fn write(&self, run: &RunDir, keep: usize, more: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
         let Self { model, files, optimizer, ema, state } = self;
         require_finite(&trained(model), "the weight")?;
@@ -61,7 +63,7 @@ pub(super) fn with_kept(error: Error, step: u64, saved: Result<PathBuf>) -> Erro
     Error { hint: Some(hint), ..error }
 }
 
-/// Refuses tensors that hold NaN or infinity: nobody could go on from them.
+/// Refuses tensors that hold NaN or infinity: a run cannot resume from them.
 pub(super) fn require_finite(tensors: &[(String, Tensor)], what: &str) -> Result<()> {
     for (name, tensor) in tensors.iter().filter(|(_, tensor)| tensor.is_floating_point()) {
         if tensor.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {

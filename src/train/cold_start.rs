@@ -1,15 +1,16 @@
 //! A cold start: supervised training before reinforcement learning, in one run.
 //!
-//! `cold_start` of a recipe is a recipe with `r1.sft`. `r1 run` first trains `policy.model` as it says, as a run of its own
-//! in the folder `sft` of the run directory, with its own checkpoints, metrics and configuration. Its result (the model with
-//! the lowest held-out loss, or the last one) is the policy and the reference policy that reinforcement learning starts
-//! from. A run that is interrupted during the cold start goes on there when it is resumed.
+//! `cold_start` of a recipe is a recipe with `r1.sft`. `r1 run` first trains `policy.model` with
+//! it, as a run of its own in the folder `sft` of the run directory, with its own checkpoints,
+//! metrics and configuration. Its result (the model with the lowest held-out loss, or the last one)
+//! is the policy and the reference policy that reinforcement learning starts from. A run that is
+//! interrupted during the cold start resumes there.
 
 use std::path::{Path, PathBuf};
 
-use super::checked::checked;
-use super::idle::idle_settings;
 use super::resume::{Opened, Resumed, record};
+use super::unused::unused_settings;
+use super::validate::validate;
 use super::{RunOptions, Summary, files, sft};
 use crate::config::Trainer;
 use crate::error::{Error, Result};
@@ -30,12 +31,13 @@ pub(super) enum Started {
 /// Runs the recipe's cold start, if it has one that this run has not finished.
 ///
 /// # Errors
-/// Those of `r1 sft`; those of [`checked`], so that a contradiction is found before the cold start.
+/// Those of `r1 sft`; those of [`validate`], so that a contradiction is found before the cold
+/// start.
 pub(super) fn run(mut opened: Opened, reporter: &Reporter) -> Result<Started> {
     if opened.script.settings.cold_start.is_none() {
         return Ok(Started::Ready(Box::new(opened)));
     }
-    checked(&opened.script)?;
+    validate(&opened.script)?;
     let (script, options) = (&opened.script, &opened.options);
     let resumed = if let Some(resumed) = opened.resumed.take() {
         resumed
@@ -57,7 +59,7 @@ pub(super) fn run(mut opened: Opened, reporter: &Reporter) -> Result<Started> {
             resume: folder.join("config.json").is_file().then_some(folder),
             out: None,
             cold_start: true,
-            // The run's, whatever the script says by now.
+            // The settings of the run, even if the script has changed.
             overrides: [options.overrides.as_slice(), &[format!("seed={}", script.settings.seed)]].concat(),
             ..options.clone()
         };
@@ -74,7 +76,8 @@ pub(super) fn run(mut opened: Opened, reporter: &Reporter) -> Result<Started> {
     Ok(Started::Ready(Box::new(opened)))
 }
 
-/// Looks at the settings of a recipe's cold start before anything runs; gives what there is to warn of.
+/// Looks at the settings of a recipe's cold start before anything runs; gives what there is to warn
+/// of.
 ///
 /// # Errors
 /// `Kind::Script` or `Kind::Usage` names a setting that contradicts another or can't be.
@@ -84,7 +87,7 @@ pub fn check(script: &Script) -> Result<Vec<Error>> {
     if let Trainer::Sft(sft) = &own.settings.trainer {
         sft::check(sft).map_err(|error| of_cold_start(own.placed(error)))?;
     }
-    let warnings = idle_settings(&own).map_err(of_cold_start)?;
+    let warnings = unused_settings(&own).map_err(of_cold_start)?;
     Ok(warnings.into_iter().map(of_cold_start).collect())
 }
 

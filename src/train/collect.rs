@@ -1,5 +1,5 @@
-//! The trajectories of one step: groups of tries at tasks in the order of the data, with refills for groups that teach
-//! nothing.
+//! The trajectories of one step: a group of samples for each task, in the order of the data, with
+//! refills for groups without variance.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::script::Split;
 use crate::store::State;
 use crate::telemetry::Reporter;
 
-/// What else a trajectory must bring.
+/// What a rollout samples besides the trajectories that are trained on.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wants {
-    /// A greedy companion for every group.
+pub(super) struct RolloutExtras {
+    /// A greedy baseline rollout for every group.
     pub(super) greedy: bool,
-    /// What would have come after a cut.
+    /// The prompt of the next observation, where a limit cuts a trajectory.
     pub(super) next_prompt: bool,
 }
 
@@ -36,8 +36,8 @@ pub(super) struct Draw<'a> {
 /// A step's trajectories.
 pub(super) struct Collected {
     pub(super) trajectories: Vec<Trajectory>,
-    /// Those before this place are learned from; the rest are greedy companions.
-    pub(super) companions_from: usize,
+    /// Trajectories from this place on are greedy baselines, which are not trained on.
+    pub(super) baselines_from: usize,
     /// Groups sampled, and how many of them were dropped.
     pub(super) groups: usize,
     pub(super) dropped: usize,
@@ -45,40 +45,41 @@ pub(super) struct Collected {
 }
 
 impl Collected {
-    pub(super) fn is_companion(&self, index: usize) -> bool {
-        index >= self.companions_from
+    pub(super) fn is_baseline(&self, index: usize) -> bool {
+        index >= self.baselines_from
     }
 }
 
-/// Rolls out `groups_per_step` tasks with `group_size` tries each; groups that the recipe's filter drops are replaced by
-/// the next tasks. The data position is the caller's to move on, by [`Collected::groups`].
+/// Rolls out `groups_per_step` tasks with `group_size` samples each. Groups that the filter of the
+/// recipe drops are replaced by the next tasks. The caller advances the data position by
+/// [`Collected::groups`].
 pub(super) fn collect(
     session: &mut Session,
     learner: &Learner,
     state: &State,
-    wants: Wants,
+    extras: RolloutExtras,
     draw: Draw<'_>,
     reporter: &Reporter,
 ) -> Result<Collected> {
     let mut collected =
-        Collected { trajectories: Vec::new(), companions_from: 0, groups: 0, dropped: 0, stats: Stats::default() };
+        Collected { trajectories: Vec::new(), baselines_from: 0, groups: 0, dropped: 0, stats: Stats::default() };
     session.log.at(state.step + 1);
-    let mut companions = Vec::new();
+    let mut baselines = Vec::new();
     let mut kept = 0;
     for round in 0..=learner.filter.refills {
         let missing = learner.groups_per_step - kept;
         let label = if round == 0 { "sampling" } else { "refilling" };
         let from = draw.first + collected.groups;
-        let trees = trees(session, learner, state, from..from + missing, wants, draw);
+        let trees = trees(session, learner, state, from..from + missing, extras, draw);
         let (found, stats) = session.rollout(trees, reporter, label)?;
         collected.groups += missing;
         collected.stats.add(&stats);
-        let tries = |trajectory: &Trajectory| (trajectory.sample as usize) < learner.group_size;
-        let (own, greedy): (Vec<_>, Vec<_>) = found.into_iter().partition(tries);
+        let is_sample = |trajectory: &Trajectory| (trajectory.sample as usize) < learner.group_size;
+        let (own, greedy): (Vec<_>, Vec<_>) = found.into_iter().partition(is_sample);
         let varied = learner.filter.uniform.then(|| {
             let (returns, groups) = returns(&own);
             let alone = |group: &u64| groups.iter().filter(|own| *own == group).count() == 1;
-            // A trajectory whose group failed but for it has nothing to be compared with.
+            // The only trajectory of a group that did not fail cannot be compared.
             let mut varied = filter::dynamic_sampling(&returns, &groups);
             varied.retain(|group| !alone(group));
             varied
@@ -86,11 +87,11 @@ pub(super) fn collect(
         let new = varied.as_ref().map_or(missing, Vec::len);
         kept += new;
         let keeps = |trajectory: &Trajectory| varied.as_ref().is_none_or(|varied| varied.contains(&trajectory.group));
-        // When no refill is left, what teaches nothing still belongs to the records of the step.
+        // After the last refill, groups without variance stay in the records of the step.
         let last = round == learner.filter.refills;
         collected.dropped += if last { 0 } else { missing - new };
         collected.trajectories.extend(own.into_iter().filter(|t| last || keeps(t)));
-        companions.extend(greedy.into_iter().filter(|t| last || keeps(t)));
+        baselines.extend(greedy.into_iter().filter(|t| last || keeps(t)));
         if kept == learner.groups_per_step {
             break;
         }
@@ -101,10 +102,10 @@ pub(super) fn collect(
         let all = collected.trajectories.iter().map(|t| t.group).collect::<BTreeSet<_>>().len();
         collected.dropped += all - best.len();
         collected.trajectories.retain(|trajectory| best.contains(&trajectory.group));
-        companions.retain(|trajectory| best.contains(&trajectory.group));
+        baselines.retain(|trajectory| best.contains(&trajectory.group));
     }
-    collected.companions_from = collected.trajectories.len();
-    collected.trajectories.append(&mut companions);
+    collected.baselines_from = collected.trajectories.len();
+    collected.trajectories.append(&mut baselines);
     Ok(collected)
 }
 
@@ -114,14 +115,15 @@ fn returns(trajectories: &[Trajectory]) -> (Vec<f64>, Vec<u64>) {
     counted.map(|trajectory| (trajectory.total_reward(), trajectory.group)).unzip()
 }
 
-/// What to try for the groups `numbers` of a step. Tasks are drawn without repetition within an epoch, in an order the
-/// seed decides. With branches the first tries of a group are roots, and the others are dealt to them in turn.
+/// The rollouts of the groups `numbers` of a step. Tasks are drawn without repetition within an
+/// epoch, in an order that depends on the seed. With branches the first samples of a group are
+/// roots, and the others are assigned to them in turn.
 fn trees(
     session: &Session,
     learner: &Learner,
     state: &State,
     numbers: std::ops::Range<usize>,
-    wants: Wants,
+    extras: RolloutExtras,
     draw: Draw<'_>,
 ) -> Vec<Tree> {
     let sampling = session.with_stop(session.settings.sampling.clone());
@@ -135,7 +137,7 @@ fn trees(
         let next = || session.rows.train.as_ref().map_or(0, |order| order.at(position, state.seed));
         let task_index = given.copied().unwrap_or_else(next);
         let spec = |sample: usize| {
-            let companion = sample == learner.group_size;
+            let is_baseline = sample == learner.group_size;
             Spec {
                 id: format!("{}-{group}-{sample}", state.step + 1),
                 split: Split::Train,
@@ -145,18 +147,18 @@ fn trees(
                 env_seed: environment_seed(state.seed ^ position.wrapping_mul(0x9E37_79B9_7F4A_7C15)),
                 seed: StreamSeed {
                     seed: state.seed,
-                    // No other trajectory has the number of a companion.
-                    trajectory: if companion {
+                    // No other trajectory has the number of a greedy baseline.
+                    trajectory: if is_baseline {
                         !position
                     } else {
                         position * learner.group_size as u64 + sample as u64
                     },
                     step: 0,
                 },
-                sampling: Arc::clone(if companion { &greedy } else { &sampling }),
+                sampling: Arc::clone(if is_baseline { &greedy } else { &sampling }),
                 max_steps: None,
                 max_context: session.max_context,
-                next_prompt: wants.next_prompt,
+                next_prompt: extras.next_prompt,
             }
         };
         trees.extend((0..roots).map(|root| Tree {
@@ -166,7 +168,7 @@ fn trees(
             width: *width,
             rounds: *rounds,
         }));
-        if wants.greedy {
+        if extras.greedy {
             trees.push(spec(learner.group_size).into());
         }
     }

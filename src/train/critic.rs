@@ -5,10 +5,10 @@ use std::path::Path;
 use tch::Tensor;
 
 use super::checkpoint::require_finite;
-use super::lesson::Lesson;
 use super::privileged;
 use super::setup::load_alone;
 use super::update::{Update, UpdateStats};
+use super::update_batch::UpdateBatch;
 use super::value::{self, CriticStats, Values, update_critic};
 use super::{RunOptions, files};
 use crate::config::{Learner, PolicySettings};
@@ -33,7 +33,8 @@ pub(super) struct Learning {
 }
 
 impl Learning {
-    /// A new critic started from the model that `base` names, or that of the checkpoint the run goes on from.
+    /// A new critic started from the model that `base` names, or from the checkpoint that the run
+    /// resumes from.
     pub(super) fn open(
         policy: &Model,
         learner: &Learner,
@@ -71,14 +72,14 @@ impl Learning {
         Ok(Self { critic, optimizer })
     }
 
-    /// Values of the states of `rows` under the current weights.
+    /// Sets the values of `rows` under the current weights.
     ///
     /// # Errors
     /// `Kind::Data` where what the critic alone reads is missing or too long.
     pub(super) fn values(
         &self,
         policy: &Model,
-        rows: &[Row],
+        rows: &mut [Row],
         trajectories: &[Trajectory],
         tokenizer: &Tokenizer,
         learner: &Learner,
@@ -92,30 +93,29 @@ impl Learning {
         &mut self,
         policy: Option<(&Update<'_>, &mut AdamW)>,
         model: &Model,
-        lesson: &Lesson,
+        data: &UpdateBatch,
         learner: &Learner,
     ) -> Result<(Option<UpdateStats>, CriticStats)> {
         let settings = &learner.critic;
         let Some((update, optimizer)) = policy else {
-            return Ok((None, update_critic(&self.critic, model, &mut self.optimizer, lesson, learner)?));
+            return Ok((None, update_critic(&self.critic, model, &mut self.optimizer, data, learner)?));
         };
-        let of_trunk = lesson.targets.as_ref().filter(|targets| self.critic.trunk().is_none() && targets.count() > 0);
-        let Some(targets) = of_trunk else {
-            let of_critic = update_critic(&self.critic, model, &mut self.optimizer, lesson, learner)?;
-            return Ok((Some(update.step(optimizer, lesson)?), of_critic));
-        };
+        let count = data.target_count();
+        if self.critic.trunk().is_some() || count == 0 {
+            let of_critic = update_critic(&self.critic, model, &mut self.optimizer, data, learner)?;
+            return Ok((Some(update.step(optimizer, data)?), of_critic));
+        }
         // One forward and backward pass for both losses; the head has its own learning rate.
-        let count = targets.count();
         let mut stats = CriticStats::default();
         let mut value_loss = |hidden: &Tensor, batch: &MicroBatch| {
             let values = self.critic.values(hidden, &batch.predict)?;
-            let (loss, clipped) = value::share(&values, batch, targets, count, settings)?;
+            let (loss, clipped) = value::share(&values, batch, &data.rows, count, settings)?;
             stats.loss += value::finite(f64::try_from(&loss)?)?;
             stats.clip_frac += clipped / count.max(1) as f64;
             Ok(loss.f_mul_scalar(settings.weight)?)
         };
         self.optimizer.zero_grad();
-        let own = update.step_shared(optimizer, lesson, Some(&mut value_loss))?;
+        let own = update.step_shared(optimizer, data, Some(&mut value_loss))?;
         if own.stepped {
             stats.grad_norm = self.optimizer.step(settings.lr, learner.max_grad_norm)?;
             stats.stepped = true;

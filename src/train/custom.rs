@@ -6,62 +6,106 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
 use crate::rl::advantages::Advantages;
 use crate::rl::rows::{Batch, Path, StepRow};
-use crate::script::{Estimated, GroupMember, Worker};
+use crate::script::{Estimated, GroupInput, GroupMember, Script, Worker};
 
-/// Advantages (and a critic's targets) by the recipe's function. The numbers of trajectories in `steps` are places in
-/// `trajectories`.
+/// The recipe's function `advantage` in a virtual machine that stays for the whole run. A changed
+/// script gets a new one.
 ///
-/// # Errors
-/// `Kind::Script` with the place in the script where it fails or returns something else than it must; `Kind::Numeric`
-/// names the trajectory for which it returns NaN or infinity.
-pub(super) fn advantages(
-    worker: &Worker,
-    steps: &[StepRow],
-    trajectories: &[Trajectory],
+/// The function may not keep state that changes its results: a resumed run starts with a new
+/// virtual machine, and would come to other weights. Therefore the first group is estimated again
+/// after every batch, and a different result is an error.
+pub struct ScriptEstimator {
+    worker: Worker,
     critic: bool,
-) -> Result<Advantages> {
-    let batch = Batch::new(steps, false)?;
-    let mut groups: BTreeMap<u64, Vec<&Path>> = BTreeMap::new();
-    let mut failed: BTreeMap<u64, usize> = BTreeMap::new();
-    for path in batch.paths.iter().filter(|path| !path.greedy) {
-        if path.counted {
-            groups.entry(path.group).or_default().push(path);
-        } else {
-            *failed.entry(path.group).or_default() += 1;
-        }
+    probe: Option<Probe>,
+}
+
+/// A group with its result, to see whether the function gives it again.
+#[derive(Debug)]
+struct Probe {
+    group: GroupInput,
+    result: Estimated,
+}
+
+impl ScriptEstimator {
+    /// The function of `script`; `critic` says whether it must return the critic's targets too.
+    pub(super) fn new(script: &Script, critic: bool) -> Result<Self> {
+        Ok(Self { worker: Worker::new(script, None)?, critic, probe: None })
     }
-    let mut found = Advantages::none(steps);
-    for (group, paths) in &groups {
-        let members: Vec<GroupMember<'_>> = paths
-            .iter()
-            .filter_map(|path| {
-                let trajectory = trajectories.get(number(&batch, path) as usize)?;
-                Some(member(&batch, path, paths, trajectory))
-            })
-            .collect();
-        let Estimated { advantages, returns } = worker.advantage(&members, failed.get(group).copied().unwrap_or(0))?;
-        if critic && returns.is_none() {
-            return Err(worker.broken_advantage(
-                "advantage must return a second list, of returns by step: what the critic should have predicted",
-            ));
-        }
-        for (place, path) in paths.iter().enumerate() {
-            for (step, &row) in path.rows.iter().enumerate() {
-                found.counted[row] = true;
-                let advantage = finite(worker, "an advantage", advantages[place][step], &steps[row])?;
-                for (own, _) in found.advantages[row].iter_mut().zip(&steps[row].mask).filter(|(_, mask)| **mask) {
-                    *own = advantage;
-                }
-                let first = steps[row].mask.iter().position(|sampled| *sampled);
-                if let (Some(returns), Some(first)) = (&returns, first) {
-                    found.returns[row][first] = finite(worker, "a return", returns[place][step], &steps[row])?;
-                    found.targets[row][first] = true;
-                }
+
+    /// Whether the virtual machine holds so much memory that a new one should replace it.
+    pub(super) fn is_worn(&self) -> bool {
+        self.worker.is_worn()
+    }
+
+    /// Advantages (and a critic's targets). The numbers of trajectories in `steps` are places in
+    /// `trajectories`.
+    ///
+    /// # Errors
+    /// `Kind::Script` with the place in the script where the function fails, returns something that
+    /// is not allowed, or gives different numbers for the same group; `Kind::Numeric` names the
+    /// trajectory whose number is NaN or infinite.
+    pub(super) fn estimate(&mut self, steps: &[StepRow], trajectories: &[Trajectory]) -> Result<Advantages> {
+        let batch = Batch::new(steps, false)?;
+        let mut groups: BTreeMap<u64, Vec<&Path>> = BTreeMap::new();
+        let mut failed: BTreeMap<u64, usize> = BTreeMap::new();
+        for path in batch.paths.iter().filter(|path| !path.greedy) {
+            if path.counted {
+                groups.entry(path.group).or_default().push(path);
+            } else {
+                *failed.entry(path.group).or_default() += 1;
             }
         }
+        let worker = &self.worker;
+        let mut found = Advantages::none(steps);
+        for (group, paths) in &groups {
+            let members: Vec<GroupMember<'_>> = paths
+                .iter()
+                .filter_map(|path| {
+                    let trajectory = trajectories.get(number(&batch, path) as usize)?;
+                    Some(member(&batch, path, paths, trajectory))
+                })
+                .collect();
+            let input = GroupInput::new(&members, failed.get(group).copied().unwrap_or(0));
+            let result = worker.advantage(&input)?;
+            let Estimated { advantages, returns } = &result;
+            if self.critic && returns.is_none() {
+                return Err(worker.broken_advantage(
+                    "advantage must return a second list, of returns by step: what the critic should have predicted",
+                ));
+            }
+            for (place, path) in paths.iter().enumerate() {
+                for (step, &row) in path.rows.iter().enumerate() {
+                    found.counted[row] = true;
+                    let advantage = finite(worker, "an advantage", advantages[place][step], &steps[row])?;
+                    for (own, _) in found.advantages[row].iter_mut().zip(&steps[row].mask).filter(|(_, mask)| **mask) {
+                        *own = advantage;
+                    }
+                    let first = steps[row].mask.iter().position(|sampled| *sampled);
+                    if let (Some(returns), Some(first)) = (&returns, first) {
+                        found.returns[row][first] = finite(worker, "a return", returns[place][step], &steps[row])?;
+                        found.targets[row][first] = true;
+                    }
+                }
+            }
+            self.probe.get_or_insert(Probe { group: input, result });
+        }
+        self.check_repeatable()?;
+        found.share(steps);
+        Ok(found)
     }
-    found.share(steps);
-    Ok(found)
+
+    /// Refuses a function whose result depends on earlier calls.
+    fn check_repeatable(&self) -> Result<()> {
+        let Some(Probe { group, result }) = &self.probe else { return Ok(()) };
+        if self.worker.advantage(group)?.is_same(result) {
+            return Ok(());
+        }
+        let message = "advantage returned other numbers for a group that it was called with before";
+        Err(self.worker.broken_advantage(message).hint(
+            "it may not keep state between calls, because a resumed run does not have it (docs/your-own-algorithm.md)",
+        ))
+    }
 }
 
 fn number(batch: &Batch<'_>, path: &Path) -> u64 {
@@ -78,7 +122,7 @@ fn finite(worker: &Worker, what: &str, value: f64, row: &StepRow) -> Result<f64>
         .hint(format!("the function `advantage` of {function} returned it: look for divisions by zero")))
 }
 
-/// A trajectory as the function sees it.
+/// The argument that describes a trajectory.
 fn member<'a>(batch: &Batch<'_>, path: &Path, group: &[&Path], trajectory: &'a Trajectory) -> GroupMember<'a> {
     let steps: Vec<&StepRow> = batch.steps(path).collect();
     let last = steps.last();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::config::{Overlong, Sft};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Demonstration, Support};
+use crate::mdp::Demonstration;
 use crate::rl::pack::Row;
 use crate::script::{Split, Worker};
 use crate::text::Renderer;
@@ -65,7 +65,8 @@ impl<'a> Samples<'a> {
     /// Row `index` of the split as tokens; `None` if it is left out because it is too long.
     ///
     /// # Errors
-    /// `Kind::Data` names the file and line of a row that is no conversation, or that is too long where that is an error.
+    /// `Kind::Data` names the file and line of a row that is no conversation, or that is too long
+    /// where that is an error.
     pub(super) fn row(&mut self, split: Split, index: u64) -> Result<Option<Row>> {
         let demonstration = read(self.worker, split, index)?;
         let renderer = self.renderer(demonstration.format.as_deref())?;
@@ -108,8 +109,6 @@ pub(super) fn row(demonstration: &Demonstration, renderer: &Renderer) -> Result<
         steps: vec![0; made.ids.len()],
         ids: made.ids,
         loss_mask: made.mask,
-        support: Support::default(),
-        routing: crate::mdp::Routing::default(),
-        trajectory: 0,
+        ..Row::default()
     })
 }

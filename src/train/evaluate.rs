@@ -9,7 +9,7 @@ use crate::mdp::{Split, StreamSeed, Trajectory};
 use crate::rollout::Spec;
 use crate::telemetry::Reporter;
 
-/// What the held-out tasks came to.
+/// The results on the held-out tasks.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Evaluation {
     pub tasks: usize,
@@ -90,7 +90,8 @@ pub(super) fn solved(trajectory: &Trajectory, accuracy: &str) -> f64 {
     }
 }
 
-/// Places of the trajectories that are stored of an evaluation: `most` of `count`, spread evenly, the same ones every time.
+/// Places of the trajectories that are stored of an evaluation: `most` of `count`, spread evenly,
+/// the same ones every time.
 pub(super) fn stored(count: usize, most: usize) -> impl Iterator<Item = usize> {
     let shown = count.min(most);
     (0..shown).map(move |place| place * count / shown)
@@ -116,7 +117,7 @@ pub(super) fn evaluate(
             group: index,
             sample: 0,
             env_seed: index,
-            // A stream of its own, so that evaluating more often changes nothing in training.
+            // A separate random stream, so that more evaluations do not change training.
             seed: StreamSeed { seed: !settings.seed, trajectory: index, step: 0 },
             sampling: std::sync::Arc::clone(&sampling),
             max_steps: settings.eval.max_steps,

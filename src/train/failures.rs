@@ -1,5 +1,5 @@
-//! What is told of failed trajectories: each cause once, with its line, its frames and the command that repeats it; how often
-//! it came; and the end of a run in which most fail.
+//! Reports of failed trajectories: each cause once, with its line, its frames and the command that
+//! repeats it; how often it came; and the end of a run in which most fail.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,8 @@ use crate::telemetry::{Mode, Reporter, counted};
 /// Causes told one by one; more are counted together.
 const CAUSES: usize = 20;
 
-/// What failures of one cause have in common: the status, the kind of the error, and its place or message.
+/// What failures of one cause have in common: the status, the kind of the error, and its place or
+/// message.
 type Key = (Status, Option<(Kind, String)>);
 
 /// The causes of a run so far, and how often each came.
@@ -34,7 +35,8 @@ struct Cause {
 }
 
 impl Failures {
-    /// Counts the failures among `trajectories`, and tells causes that are new. `again` gives the command that repeats one.
+    /// Counts the failures among `trajectories`, and tells causes that are new. `again` gives the
+    /// command that repeats one.
     pub(super) fn tell(
         &mut self,
         reporter: &Reporter,
@@ -109,8 +111,9 @@ impl Failures {
 }
 
 impl Training {
-    /// Tells what failed in the step; stops the run when most did, since what is left says nothing about the policy. The
-    /// trajectories of such a step are stored all the same, for whoever looks for the reason.
+    /// Tells what failed in the step; stops the run when most did, since what is left says nothing
+    /// about the policy. The trajectories of such a step are stored all the same, for whoever looks
+    /// for the reason.
     pub(super) fn look_at_failures(&mut self, trajectories: &[Trajectory], reporter: &Reporter) -> Result<()> {
         let (script, run) = (self.script.path.clone(), self.run.path().to_owned());
         let again = |trajectory: &Trajectory| Some(replay_command(&script, &run, trajectory));

@@ -1,4 +1,5 @@
-//! Files of a training run that need tensors or belong to the model: optimiser state, tokenizer files, exports.
+//! Files of a training run that need tensors or belong to the model: optimiser state, tokenizer
+//! files, exports.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -14,7 +15,7 @@ use crate::script::Script;
 use crate::store::Origin;
 use crate::text::{CHATML_TEMPLATE, Renderer};
 
-/// Files beside the weights that make a directory a whole model.
+/// Files that a model directory has besides the weights.
 const MODEL_FILES: [&str; 9] = [
     TOKENIZER,
     "tokenizer_config.json",
@@ -28,9 +29,10 @@ const MODEL_FILES: [&str; 9] = [
 ];
 const TOKENIZER: &str = "tokenizer.json";
 
-/// The files beside a model's weights (tokenizer, chat template, generation settings), byte for byte as they were when the
-/// model was opened. They are held in memory because the directory they came from may be gone when a checkpoint is written:
-/// a resumed run removes the checkpoint it started from as soon as `checkpoint.keep` newer ones exist.
+/// The files of a model besides its weights (tokenizer, chat template, generation settings), byte
+/// for byte as they were when the model was opened. They are held in memory because the directory
+/// they came from may be gone when a checkpoint is written: a resumed run removes the checkpoint it
+/// started from as soon as `checkpoint.keep` newer ones exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ModelFiles(BTreeMap<&'static str, Vec<u8>>);
 
@@ -38,7 +40,8 @@ impl ModelFiles {
     /// Reads the files in `dir`.
     ///
     /// # Errors
-    /// `Kind::Model` with the path of a file that can't be read, or if there is no `tokenizer.json`.
+    /// `Kind::Model` with the path of a file that can't be read, or if there is no
+    /// `tokenizer.json`.
     pub(super) fn read(dir: &Path) -> Result<Self> {
         let mut files = BTreeMap::new();
         for name in MODEL_FILES {
@@ -57,7 +60,7 @@ impl ModelFiles {
             .hint("copy it from the model that this one was trained from"))
     }
 
-    /// Adds the chat template that the run trains with, where the model has none of its own.
+    /// Adds the chat template that the run trains with, where the model has none.
     pub(super) fn with_template_of(mut self, renderer: &Renderer) -> Self {
         if renderer.template().is_default() {
             self.0.insert("chat_template.jinja", CHATML_TEMPLATE.as_bytes().to_vec());
@@ -78,7 +81,7 @@ impl ModelFiles {
     }
 }
 
-/// The run's name: as typed, as the recipe says, or the script's stem.
+/// The name of the run: from the command line, the recipe, or the file name of the script.
 pub(super) fn run_name(options: &RunOptions, script: &Script) -> String {
     let stem =
         || options.script.file_stem().map_or_else(|| "run".to_owned(), |stem| stem.to_string_lossy().into_owned());
@@ -98,8 +101,8 @@ pub(super) fn read_tensors(path: &Path) -> Result<HashMap<String, Tensor>> {
     Ok(tensors.into_iter().collect())
 }
 
-/// Writes a checkpoint's model or adapter, without optimiser and counters, to a directory of its own. `computed` is the type
-/// the run computed in, `origin` what it began from.
+/// Writes a checkpoint's model or adapter, without optimiser and counters, to a directory of its
+/// own. `computed` is the type the run computed in, `origin` what it began from.
 pub(super) fn export(
     checkpoint: &Path,
     out: &Path,

@@ -1,4 +1,4 @@
-//! How a model itself wants to be sampled: its `generation_config.json`.
+//! The sampling settings that a model comes with: its `generation_config.json`.
 
 use std::path::Path;
 
@@ -10,7 +10,8 @@ use crate::telemetry::Reporter;
 
 const FILE: &str = "generation_config.json";
 
-/// Fields that would change what is sampled and are not followed here, with the values at which they do nothing.
+/// Fields that would change what is sampled and are not followed here, with the values at which
+/// they do nothing.
 const NOT_FOLLOWED: &[(&str, &[f64])] = &[
     ("num_beams", &[1.0]),
     ("num_beam_groups", &[1.0]),
@@ -34,8 +35,8 @@ const NOT_FOLLOWED: &[(&str, &[f64])] = &[
     ("exponential_decay_length_penalty", &[]),
 ];
 
-/// The sampling settings of the model in `dir`, `most` new tokens unless it says how many, and the plain distribution where
-/// it says nothing. Fields that are not followed are warned of.
+/// The sampling settings of the model in `dir`, `most` new tokens unless the file sets their
+/// number, and the plain distribution where it sets nothing. Unsupported fields cause a warning.
 ///
 /// # Errors
 /// `Kind::Model` for a file that can't be read, and for a field of the wrong type, by its name.

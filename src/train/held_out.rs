@@ -53,7 +53,7 @@ impl HeldOut {
         Ok(loss)
     }
 
-    /// Logs a loss, and says it.
+    /// Logs a loss and prints it.
     pub(super) fn report(&self, step: u64, loss: f64, seconds: f64, values: &mut Metrics, reporter: &Reporter) {
         values.set("eval/loss", loss);
         values.set("eval/tokens", self.tokens as f64);
@@ -74,7 +74,8 @@ pub(super) fn is_best(state: &mut State, loss: f64) -> bool {
     earlier.is_none()
 }
 
-/// Whether the run ends before its last step: `patience` evaluations in a row were no better than the best one.
+/// Whether the run ends before its last step: `patience` evaluations in a row were no better than
+/// the best one.
 pub(super) fn stops_early(sft: &Sft, state: &State) -> bool {
     sft.patience > 0 && state.best.is_some_and(|best| best.worse >= sft.patience as u64)
 }

@@ -1,6 +1,6 @@
-//! Training by single calls, for loops that programs write (`r1.training`): sampling, advantages, updates, supervised steps,
-//! evaluation and checkpoints. Each call is what `r1 run` does at its place, over the same run directory. What changes
-//! weights or reads them is in `update`.
+//! Training by single calls, for loops that programs write (`r1.training`): sampling, advantages,
+//! updates, supervised steps, evaluation and checkpoints. Each call is what `r1 run` does at its
+//! place, over the same run directory. What changes weights or reads them is in `update`.
 
 mod update;
 
@@ -12,9 +12,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::cold_start::Started;
-use super::collect::{Draw, Wants, collect};
+use super::collect::{Draw, RolloutExtras, collect};
 use super::evaluate::{Evaluation, solved};
-use super::learn::Given;
+use super::given::Given;
 use super::resume::Opened;
 use super::setup::Training;
 use super::update::UpdateStats;
@@ -27,19 +27,19 @@ use crate::rl::advantages::Need;
 use crate::store::read_trajectories;
 use crate::telemetry::{Metrics, Reporter};
 
-/// A run of reinforcement learning whose loop somebody else writes.
+/// A run of reinforcement learning whose loop is written by a program.
 pub struct Manual {
-    it: Training,
+    training: Training,
     options: RunOptions,
     reporter: Reporter,
-    /// What was sampled since the last step ended, and what baselines came with it.
+    /// The trajectories that were sampled since the last step, and their greedy baselines.
     sampled: Vec<Trajectory>,
-    companions: Vec<Trajectory>,
+    baselines: Vec<Trajectory>,
     /// Groups drawn from the data since then.
     groups: usize,
     dropped: usize,
     stats: Stats,
-    /// The advantages that were learned from since then, by step, by id.
+    /// The advantages of the updates since then, by id: a number per step.
     advantages: BTreeMap<String, Vec<f64>>,
     updates: Vec<UpdateStats>,
     /// Whether the weights have changed since then.
@@ -50,7 +50,7 @@ pub struct Manual {
     began: Instant,
 }
 
-/// Which tasks to try, and how often.
+/// Which tasks to sample, and how often.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rollout {
@@ -62,7 +62,7 @@ pub struct Rollout {
     pub rows: Option<Vec<u64>>,
 }
 
-/// How to learn; what is left out is as the recipe says.
+/// Settings of an update; the recipe gives the others.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UpdateOptions {
@@ -70,11 +70,11 @@ pub struct UpdateOptions {
     pub advantages: Option<Vec<Given>>,
     pub estimator: Option<Choice>,
     pub loss: Option<Choice>,
-    /// A loss of the program's own.
+    /// A custom loss.
     pub graph: Option<LossGraph>,
     /// The same of returns, for the critic to predict.
     pub returns: Option<Vec<Given>>,
-    /// Whether the policy learns (it does unless said), or the critic alone.
+    /// Whether the policy is updated (default), or only the critic.
     pub policy: Option<bool>,
     /// For each trajectory the number of the group that it is compared in.
     pub groups: Option<Vec<u64>>,
@@ -102,13 +102,13 @@ impl Manual {
             Started::Ready(opened) => *opened,
             Started::Interrupted(_) => return Err(Error::new(Kind::Interrupted, "stopped during the cold start")),
         };
-        let it = Training::open(opened, &reporter)?;
+        let training = Training::open(opened, &reporter)?;
         Ok(Self {
-            it,
+            training,
             options,
             reporter,
             sampled: Vec::new(),
-            companions: Vec::new(),
+            baselines: Vec::new(),
             groups: 0,
             dropped: 0,
             stats: Stats::default(),
@@ -125,19 +125,20 @@ impl Manual {
     /// Where the run is: `{ step, steps, run_dir, rows, settings }`.
     pub fn about(&self) -> Value {
         json!({
-            "step": self.it.state.step, "steps": self.it.learner.steps, "run_dir": self.it.run.path(), "rows": self.it.session.pool.rows(Split::Train),
-            "settings": self.it.session.settings, "critic": self.it.critic.is_some(),
+            "step": self.training.state.step, "steps": self.training.learner.steps, "run_dir": self.training.run.path(), "rows": self.training.session.pool.rows(Split::Train),
+            "settings": self.training.session.settings, "critic": self.training.critic.is_some(),
         })
     }
 
-    /// Samples the next tasks, `group_size` trajectories each, with the current weights; gives the new trajectories.
+    /// Samples the next tasks, `group_size` trajectories each, with the current weights; gives the
+    /// new trajectories.
     pub fn rollout(&mut self, asked: &Rollout) -> Result<&[Trajectory]> {
         let started = Instant::now();
-        let mut learner = self.it.learner.clone();
+        let mut learner = self.training.learner.clone();
         learner.group_size = asked.samples.unwrap_or(learner.group_size);
         learner.groups_per_step = asked.groups.unwrap_or(learner.groups_per_step);
         if let Some(rows) = &asked.rows {
-            let count = self.it.session.pool.rows(Split::Train).unwrap_or(0);
+            let count = self.training.session.pool.rows(Split::Train).unwrap_or(0);
             if let Some(row) = rows.iter().find(|row| **row >= count) {
                 let message = format!("there is no row {row}: the training data has {count}");
                 return Err(Error::new(Kind::Usage, message).hint("rows are counted from 0"));
@@ -148,19 +149,23 @@ impl Manual {
         if learner.group_size == 0 || learner.groups_per_step == 0 {
             return Err(Error::new(Kind::Usage, "a rollout has at least one task and one sample of each"));
         }
-        let wants = Wants { greedy: self.it.objective.needs(Need::Greedy), next_prompt: self.it.critic.is_some() };
+        let extras = RolloutExtras {
+            greedy: self.training.objective.needs(Need::Greedy),
+            next_prompt: self.training.critic.is_some(),
+        };
         let draw = Draw { first: self.groups, rows: asked.rows.as_deref() };
-        self.it.session.engine.clear_cache();
-        let mut collected = collect(&mut self.it.session, &learner, &self.it.state, wants, draw, &self.reporter)
-            .map_err(|error| report::in_step(error, self.it.state.step + 1))?;
-        self.it.look_at_failures(&collected.trajectories, &self.reporter)?;
-        let companions = collected.trajectories.split_off(collected.companions_from);
+        self.training.session.engine.clear_cache();
+        let mut collected =
+            collect(&mut self.training.session, &learner, &self.training.state, extras, draw, &self.reporter)
+                .map_err(|error| report::in_step(error, self.training.state.step + 1))?;
+        self.training.look_at_failures(&collected.trajectories, &self.reporter)?;
+        let baselines = collected.trajectories.split_off(collected.baselines_from);
         self.groups += collected.groups;
         self.dropped += collected.dropped;
         self.stats.add(&collected.stats);
         let first = self.sampled.len();
         self.sampled.append(&mut collected.trajectories);
-        self.companions.extend(companions);
+        self.baselines.extend(baselines);
         self.sampling_seconds += started.elapsed().as_secs_f64();
         Ok(&self.sampled[first..])
     }
@@ -178,7 +183,7 @@ impl Manual {
                     Error::new(Kind::Usage, format!("this run has no trajectory `{id}`")).hint(suggest(id, known))
                 };
                 let (split, step) = Split::of_id(id).ok_or_else(missing)?;
-                let path = self.it.run.trajectories_path(split, step);
+                let path = self.training.run.trajectories_path(split, step);
                 if let std::collections::btree_map::Entry::Vacant(place) = earlier.entry((split, step)) {
                     place.insert(if path.is_file() { read_trajectories(&path)? } else { Vec::new() });
                 }
@@ -189,7 +194,7 @@ impl Manual {
 
     /// Evaluates on the held-out tasks and logs it; `None` without any.
     pub fn evaluate(&mut self) -> Result<Option<Evaluation>> {
-        self.it.evaluate(&self.reporter, "held out", false)
+        self.training.evaluate(&self.reporter, "held out", false)
     }
 
     /// Metrics for the line of this step.
@@ -199,37 +204,37 @@ impl Manual {
         }
     }
 
-    /// Ends a step: what was sampled is stored with the advantages it was learned from, the metrics are written, and the
-    /// counters move on.
+    /// Ends a step: stores the trajectories with the advantages of their updates, writes the
+    /// metrics and advances the counters.
     pub fn next_step(&mut self) -> Result<Map<String, Value>> {
         let mut all = std::mem::take(&mut self.sampled);
-        let tries = all.len();
-        all.append(&mut self.companions);
+        let sampled = all.len();
+        all.append(&mut self.baselines);
         let advantages = std::mem::take(&mut self.advantages);
         let known: Vec<Option<Vec<f64>>> = all.iter().map(|own| advantages.get(&own.id).cloned()).collect();
-        let it = &mut self.it;
+        let training = &mut self.training;
         if all.is_empty() {
-            it.advance(0, self.changed);
+            training.advance(0, self.changed);
         } else {
-            it.record(&all, &known, self.groups, self.changed)?;
+            training.record(&all, &known, self.groups, self.changed)?;
         }
         self.changed = false;
         let mut values = Metrics::new();
         if !all.is_empty() {
-            let accuracy = &it.session.settings.eval.accuracy;
-            metrics::rollout(&mut values, &all[..tries], |trajectory| solved(trajectory, accuracy));
+            let accuracy = &training.session.settings.eval.accuracy;
+            metrics::rollout(&mut values, &all[..sampled], |trajectory| solved(trajectory, accuracy));
             metrics::drawn(&mut values, self.groups, self.dropped);
-            metrics::branches(&mut values, &all[..tries], &it.learner);
+            metrics::branches(&mut values, &all[..sampled], &training.learner);
             metrics::time(&mut values, &self.stats, &self.updates, self.sampling_seconds, self.training_seconds);
         }
-        metrics::memory(&mut values, it.session.model.device());
+        metrics::memory(&mut values, training.session.model.device());
         values.set("time/step", self.began.elapsed().as_secs_f64());
         for (name, value) in std::mem::take(&mut self.values).iter() {
             values.set(name, value);
         }
-        it.log.log(it.state.step, &values)?;
-        tensorboard::step(&mut it.log, it.state.step, it.learner.steps, &all[..tries], None)?;
-        self.reporter.step(it.state.step, it.learner.steps as u64, &values);
+        training.log.log(training.state.step, &values)?;
+        tensorboard::step(&mut training.log, training.state.step, training.learner.steps, &all[..sampled], None)?;
+        self.reporter.step(training.state.step, training.learner.steps as u64, &values);
         self.groups = 0;
         self.dropped = 0;
         self.stats = Stats::default();
@@ -238,7 +243,8 @@ impl Manual {
         Ok(values.to_json())
     }
 
-    /// Writes a checkpoint of the steps that have ended; with `out` also the model alone, in the layout of Hugging Face.
+    /// Writes a checkpoint of the steps that have ended; with `out` also the model alone, in the
+    /// layout of Hugging Face.
     ///
     /// # Errors
     /// [`Kind::Usage`] within a step: a resumed run would sample what is not stored again.
@@ -247,10 +253,10 @@ impl Manual {
             let message = "a checkpoint is written between steps, and this one has begun";
             return Err(Error::new(Kind::Usage, message).hint("call t:next_step() before t:save()"));
         }
-        let checkpoint = self.it.save()?;
+        let checkpoint = self.training.save()?;
         if let Some(out) = out {
-            let kind = self.it.session.model.kind();
-            let (settings, origin) = (&self.it.script.settings.checkpoint, self.it.origins.model.as_ref());
+            let kind = self.training.session.model.kind();
+            let (settings, origin) = (&self.training.script.settings.checkpoint, self.training.origins.model.as_ref());
             files::export(&checkpoint, out, settings, kind, origin, self.options.fetching(&self.reporter))?;
         }
         Ok(checkpoint)

@@ -1,21 +1,23 @@
-//! What training would make of a recipe's first group: its tokens, their masks and advantages, for people to look at.
+//! The first group of a recipe as training reads it: its tokens, their loss masks and advantages,
+//! for `r1 check`.
 
-use super::checked::{Checked, checked};
-use super::collect::{Draw, Wants, collect};
-use super::credit::{Credit, Ways};
-use super::custom;
-use super::lesson;
+use super::advantages::{AdvantageConfig, AdvantageSource};
+use super::collect::{Draw, RolloutExtras, collect};
+use super::custom::ScriptEstimator;
+use super::generated::with_generated_steps;
+use super::policy_loop::compute_advantages;
 use super::score::sum_pi_squared;
 use super::session::Session;
 use super::source::model_dir;
 use super::steps::Steps;
-use super::written::Learned;
+use super::update_batch::{set_column, training_rows};
+use super::validate::{ValidatedTrainer, validate};
 use super::{RunOptions, report};
 use crate::config::{Filter, Learner, OnNan};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{ErrorRecord, Fork};
 use crate::rl::advantages::Need;
-use crate::script::{Script, Worker};
+use crate::script::Script;
 use crate::store::State;
 use crate::telemetry::Reporter;
 
@@ -23,9 +25,9 @@ use crate::telemetry::Reporter;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShownToken {
     pub text: String,
-    /// Trained on: the policy wrote it.
+    /// Sampled by the policy, and trained on.
     pub sampled: bool,
-    /// One that text never becomes, such as the end of a turn.
+    /// A special token, such as the end of a turn.
     pub special: bool,
     pub advantage: f64,
 }
@@ -45,10 +47,11 @@ pub struct ShownTrajectory {
     pub rows: Vec<Vec<ShownToken>>,
 }
 
-/// Rolls out the first task's group and gives every token its advantage. A critic says 0, as it does in the first step.
+/// Rolls out the group of the first task and computes the advantage of every token. The values of a
+/// critic are 0, as in the first step.
 pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTrajectory>> {
     let mut script = Script::load(&options.script, &options.overrides)?;
-    let Checked { learner, objective, critic, warnings } = checked(&script)?;
+    let ValidatedTrainer { learner, objective, critic, warnings } = validate(&script)?;
     report::warn(reporter, &warnings);
     let learner = Learner { groups_per_step: 1, filter: Filter::default(), ..learner };
     let dir = model_dir(&script.settings.policy.model, options.fetching(reporter))?;
@@ -57,43 +60,52 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
         return Err(Error::new(Kind::Data, "the recipe has no training data").at_path(&options.script));
     }
     let state = State { seed: script.settings.seed, ..State::default() };
-    let wants = Wants { greedy: objective.needs(Need::Greedy), next_prompt: false };
-    let collected = collect(&mut session, &learner, &state, wants, Draw::default(), reporter)?;
+    let extras = RolloutExtras { greedy: objective.needs(Need::Greedy), next_prompt: false };
+    let collected = collect(&mut session, &learner, &state, extras, Draw::default(), reporter)?;
     let trajectories = &collected.trajectories;
-    let learned = Learned::of(trajectories);
-    let taught = learned.trajectories();
-    let rows = lesson::rows(taught, |index| collected.is_companion(index))?;
-    let mut steps = Steps::of(taught, |index| collected.is_companion(index));
-    if objective.needs(Need::Anchors) {
-        steps.anchor(taught, &session.renderer);
-    }
-    if objective.needs(Need::Parts) {
-        steps.parts(taught);
-    }
+    let trainable = with_generated_steps(trajectories);
+    let all = trainable.trajectories();
+    let mut rows = training_rows(&learner, all, |index| collected.is_baseline(index))?;
     if objective.needs(Need::Squares) {
         let (temperature, budget) = (script.settings.sampling.temperature, learner.tokens_per_batch);
         let squares = sum_pi_squared(&session.model, &rows, temperature, budget)?;
-        steps.fill(&rows, &squares, |row| &mut row.sum_pi_squared);
+        set_column(&mut rows, squares, |row| &mut row.sum_pi_squared);
     }
-    let zeros: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
+    for row in &mut rows {
+        if critic {
+            row.values = vec![0.0; row.len()];
+        }
+        if objective.shaping.kl.is_some() {
+            // Before the first update the policy is its reference.
+            row.logp_ref.clone_from(&row.logprobs);
+        }
+    }
+    let mut steps = Steps::of(all, |index| collected.is_baseline(index));
+    if objective.needs(Need::Anchors) {
+        steps.set_anchors(all, &session.renderer);
+    }
+    if objective.needs(Need::Parts) {
+        steps.set_reward_parts(all);
+    }
+    steps.read_columns(&rows);
     if critic {
-        steps.fill(&rows, &zeros, |row| &mut row.values);
         for row in steps.rows.iter_mut().filter(|row| row.truncated) {
             row.next_value = Some(0.0);
         }
     }
-    if objective.shaping.kl.is_some() {
-        // Before the first update the policy is its reference.
-        let own: Vec<Vec<f32>> = rows.iter().map(|row| row.logprobs.clone()).collect();
-        steps.fill(&rows, &own, |row| &mut row.logp_ref);
-    }
-    let estimate = |steps: &[_]| match &objective.estimator {
-        Some(estimator) => estimator.estimate(steps, false),
-        None => custom::advantages(&Worker::new(&script, None)?, steps, taught, critic),
+    let mut custom = None;
+    let source = match &objective.estimator {
+        Some(estimator) => AdvantageSource::Estimator(estimator),
+        None => AdvantageSource::Script(custom.insert(ScriptEstimator::new(&script, critic)?)),
     };
-    let ways = Ways { shaping: &objective.shaping, returns: &mut None, on_nan: OnNan::Stop };
-    let credit = Credit::assign(steps, ways, estimate, taught)?;
-    let advantages = credit.advantages(&rows);
+    let config = AdvantageConfig {
+        source,
+        shaping: objective.shaping.clone(),
+        returns: &mut None,
+        given_returns: None,
+        on_nan: OnNan::Stop,
+    };
+    compute_advantages(steps, config, all)?.write_into(&mut rows);
     let tokenizer = session.renderer.tokenizer();
     let mut shown: Vec<ShownTrajectory> = trajectories
         .iter()
@@ -107,12 +119,12 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
             rows: Vec::new(),
         })
         .collect();
-    for (row, advantages) in rows.iter().zip(&advantages) {
+    for row in &rows {
         let token = |(place, id): (usize, &u32)| ShownToken {
             text: tokenizer.decode(&[*id], false),
             sampled: row.loss_mask[place],
             special: tokenizer.decode(&[*id], true).is_empty(),
-            advantage: advantages[place],
+            advantage: row.advantages[place],
         };
         shown[row.trajectory].rows.push(row.ids.iter().enumerate().map(token).collect());
     }

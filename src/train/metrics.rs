@@ -1,15 +1,16 @@
-//! What a step's numbers are computed from. The names and their meaning: telemetry/names.rs, docs/metrics.md.
+//! What a step's numbers are computed from. The names and their meaning: telemetry/names.rs,
+//! docs/metrics.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tch::Device;
 
+use super::advantages::AdvantageBatch;
 use super::collect::Collected;
-use super::credit::Credit;
 use super::evaluate::{Evaluation, by_source};
-use super::lesson::Lesson;
 use super::sft::SupervisedStats;
 use super::update::UpdateStats;
+use super::update_batch::UpdateBatch;
 use super::value::CriticStats;
 use crate::config::Learner;
 use crate::engine::Stats;
@@ -135,15 +136,15 @@ fn group_deviation(counted: &[&Trajectory]) -> f64 {
     groups.values().map(deviation).sum::<f64>() / groups.len().max(1) as f64
 }
 
-/// Share of groups whose members all have the same reward: they teach nothing.
+/// Share of groups whose members all have the same reward, and so no gradient.
 fn uniform_groups(counted: &[&Trajectory]) -> f64 {
     let groups = by_group(counted);
     let uniform = groups.values().filter(|rewards| rewards.windows(2).all(|pair| (pair[0] - pair[1]).abs() < 1e-12));
     uniform.count() as f64 / groups.len().max(1) as f64
 }
 
-/// Loss, clipping, KL, entropy and mismatch of a step's updates. What an optimiser step measures is absent where none was
-/// taken.
+/// Loss, clipping, KL, entropy and mismatch of a step's updates. What an optimiser step measures is
+/// absent where none was taken.
 pub(super) fn update(metrics: &mut Metrics, updates: &[UpdateStats], lr: f64, version: u64) {
     metrics.set("policy/lr", lr);
     metrics.set("policy/version", version as f64);
@@ -161,7 +162,7 @@ pub(super) fn update(metrics: &mut Metrics, updates: &[UpdateStats], lr: f64, ve
     metrics.set("policy/grad_norm", mean(&|u| u.grad_norm));
     metrics.set("policy/approx_kl", mean(&|u| u.ratios.approx_kl_k3()));
     metrics.set("policy/approx_kl_k1", mean(&|u| u.ratios.approx_kl_k1()));
-    // What a loss of the recipe's own clips only the recipe can say.
+    // What a custom loss clips is only known to the recipe.
     if updates.first().is_none_or(|first| !first.custom) {
         metrics.set("policy/clip_frac", mean(&|u| u.ratios.clipfrac_low() + u.ratios.clipfrac_high()));
         metrics.set("policy/clip_frac_low", mean(&|u| u.ratios.clipfrac_low()));
@@ -204,10 +205,10 @@ pub(super) fn drawn(metrics: &mut Metrics, groups: usize, dropped: usize) {
 }
 
 /// Advantages of sampled tokens, if there are any.
-pub(super) fn advantages(metrics: &mut Metrics, credit: &Credit) {
+pub(super) fn advantages(metrics: &mut Metrics, batch: &AdvantageBatch) {
     let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
     let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
-    for advantage in credit.all() {
+    for advantage in batch.all() {
         count += 1.0;
         sum += advantage;
         squares += advantage * advantage;
@@ -231,7 +232,7 @@ pub(super) fn mean_kl(updates: &[UpdateStats]) -> Option<f64> {
 }
 
 /// The KL to the reference policy and its coefficient, where there is one.
-pub(super) fn leash(metrics: &mut Metrics, controller: &KlController, kl: Option<f64>, has_reference: bool) {
+pub(super) fn kl_penalty(metrics: &mut Metrics, controller: &KlController, kl: Option<f64>, has_reference: bool) {
     if has_reference {
         metrics.set("kl/coef", controller.coef());
         if let Some(kl) = kl {
@@ -241,7 +242,7 @@ pub(super) fn leash(metrics: &mut Metrics, controller: &KlController, kl: Option
 }
 
 /// The critic's updates, and how good it was before them.
-pub(super) fn critic(metrics: &mut Metrics, updates: &[CriticStats], lesson: &Lesson) {
+pub(super) fn critic(metrics: &mut Metrics, updates: &[CriticStats], data: &UpdateBatch) {
     metrics.set("critic/skipped", updates.iter().filter(|u| u.skipped.is_some()).count() as f64);
     let updates: Vec<&CriticStats> = updates.iter().filter(|u| u.stepped).collect();
     if !updates.is_empty() {
@@ -250,9 +251,9 @@ pub(super) fn critic(metrics: &mut Metrics, updates: &[CriticStats], lesson: &Le
         metrics.set("critic/clip_frac", mean(&|u| u.clip_frac));
         metrics.set("critic/grad_norm", mean(&|u| u.grad_norm));
     }
-    if let Some(targets) = lesson.targets.as_ref().filter(|targets| targets.count() > 0) {
-        metrics.set("critic/value", targets.mean_value());
-        metrics.set("critic/explained_variance", targets.explained_variance());
+    if data.target_count() > 0 {
+        metrics.set("critic/value", data.mean_value());
+        metrics.set("critic/explained_variance", data.explained_variance());
     }
 }
 

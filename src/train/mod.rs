@@ -1,25 +1,25 @@
-//! The training loops, read top to bottom: `policy_loop` and [`sft`]; [`evaluate`] is shared by them.
+//! The training loops, read top to bottom: `policy_loop` and [`sft`]; [`evaluate`] is shared by
+//! them.
 //!
-//! No trainer base class and no callbacks: a loop that needs something different says so in its own file.
+//! No trainer base class and no callbacks: a loop with different needs has its own file.
 
 mod adapter;
+mod advantages;
 mod bounds;
-mod checked;
 mod checkpoint;
 mod cold_start;
 mod collect;
-mod credit;
 mod critic;
 mod custom;
 mod demonstrations;
 pub mod evaluate;
 mod failures;
 mod files;
+mod generated;
 mod generation;
+mod given;
 mod held_out;
-mod idle;
 mod learn;
-mod lesson;
 mod manual;
 mod masks;
 mod metrics;
@@ -46,11 +46,13 @@ mod source;
 mod standing;
 mod steps;
 mod tensorboard;
+mod unused;
 mod update;
+mod update_batch;
+mod validate;
 mod value;
 mod watch;
 mod weights;
-mod written;
 
 use std::path::{Path, PathBuf};
 
@@ -61,22 +63,25 @@ use crate::telemetry::{Interrupt, Reporter};
 use cold_start::Started;
 use resume::Opened;
 
-pub use checked::{Checked, checked};
+pub use advantages::{AdvantageBatch, AdvantageConfig, AdvantageSource};
 pub use cold_start::check as check_cold_start;
 pub use generation::model_sampling;
-pub use idle::idle_settings;
-pub use lesson::{Lesson, Targets};
 pub use manual::{Manual, Rollout, SupervisedOptions, UpdateOptions};
 pub use masks::{ShownToken, ShownTrajectory, masks};
 pub use objective::Objective;
 pub use plan::{Plan, plan};
+pub use policy_loop::compute_advantages;
 pub use report::far_files_in_words;
 pub use script_log::in_words as log_in_words;
 pub use session::{beyond, load_model, load_policy, load_renderer};
 pub use source::{Fetching, MODEL_NANO, from_hub, model_at_hand, model_dir, text_dir};
+pub use steps::Steps;
+pub use unused::unused_settings;
 pub use update::{Update, UpdateStats};
+pub use update_batch::{UpdateBatch, training_rows};
+pub use validate::{ValidatedTrainer, validate};
 
-/// What a training command was asked to do.
+/// Options of a training command.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
     pub script: PathBuf,
@@ -85,9 +90,9 @@ pub struct RunOptions {
     /// Where run directories are made.
     pub runs_dir: PathBuf,
     pub name: Option<String>,
-    /// The run directory to go on with.
+    /// The run directory to resume.
     pub resume: Option<PathBuf>,
-    /// CPU threads, where they were given; for the command that goes on with the run.
+    /// CPU threads, where they were given; part of the command that resumes the run.
     pub threads: Option<u16>,
     /// Also write the final model, or its adapter, here (HF layout, PEFT's).
     pub out: Option<PathBuf>,
@@ -97,7 +102,8 @@ pub struct RunOptions {
     pub no_reload: bool,
     /// This supervised run is the cold start of another run, which says what comes next.
     pub cold_start: bool,
-    /// Counts Ctrl-C and its like: the first ends the loop after its step, the second at once (docs/resume.md).
+    /// Counts Ctrl-C and its like: the first ends the loop after its step, the second at once
+    /// (docs/resume.md).
     pub interrupt: Option<Interrupt>,
 }
 
@@ -106,7 +112,8 @@ impl RunOptions {
         Fetching { reporter, interrupt: self.interrupt }
     }
 
-    /// The command line that goes on with the run `run`. Its settings are not part of it, because the run keeps them.
+    /// The command line that resumes the run `run`. Its settings are not part of it, because the
+    /// run keeps them.
     fn resume_command(&self, verb: &str, run: &Path) -> String {
         let quoted = |path: &Path| report::quoted(&path.display().to_string());
         let mut command = format!("r1 {verb} {} --resume {}", quoted(&self.script), quoted(run));
@@ -154,7 +161,8 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     }
 }
 
-/// Whether something done every so many steps (0: never) is due after `step`; the last step has its own.
+/// Whether something done every so many steps (0: never) is due after `step`; the last step has its
+/// own.
 fn due(step: u64, every: usize, total: usize) -> bool {
     every > 0 && step.is_multiple_of(every as u64) && step < total as u64
 }

@@ -1,4 +1,5 @@
-//! A recipe's way to learn, checked before anything runs: every name and option known, nothing that contradicts itself.
+//! The objective of a recipe, validated before anything runs: known names and options, and no
+//! contradictions.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -17,14 +18,14 @@ use crate::rl::registry::{self, Host};
 use crate::rl::rewards::{KlPenalty, Shaping};
 use crate::script::Script;
 
-/// What is learned, in the terms of [`crate::rl`].
+/// Estimator, reward shaping and loss of a recipe.
 #[derive(Clone, Debug)]
 pub struct Objective {
-    /// `None` for the recipe's own function.
+    /// `None` for the recipe's function `advantage`.
     pub estimator: Option<Estimator>,
     pub shaping: Shaping,
     pub policy: policy::Objective,
-    /// The recipe's own policy loss, which takes the place of the formula of `policy`.
+    /// The custom policy loss, in place of the formula of `policy`.
     pub custom: Option<Arc<LossGraph>>,
     pub importance: Option<Importance>,
     pub rejection: Option<Rejection>,
@@ -36,16 +37,16 @@ impl Objective {
     /// The objective of a script; `critic` says whether its loop trains one.
     ///
     /// # Errors
-    /// As [`Objective::new`]; `Kind::Script` for a loss of the recipe's own that its settings contradict.
+    /// As [`Objective::new`]; `Kind::Script` for a custom loss that its settings contradict.
     pub fn of(script: &Script, learner: &Learner, critic: bool) -> Result<Self> {
-        let custom = script.loss.clone().filter(|_| learner.loss.name == policy::CUSTOM);
+        let custom = script.loss.clone().filter(|_| learner.loss.is_custom());
         Self::new(learner, &script.settings.sampling, critic)?.with_loss(custom)
     }
 
-    /// With a policy loss of the recipe's own.
+    /// With a custom policy loss.
     ///
     /// # Errors
-    /// `Kind::Script` where settings say something that the loss does not follow.
+    /// `Kind::Script` for settings that the loss does not use.
     pub fn with_loss(mut self, custom: Option<Arc<LossGraph>>) -> Result<Self> {
         if let Some(graph) = &custom {
             let total = graph.nodes.get(graph.result).is_some_and(|node| node.shape == Shape::Total);
@@ -64,24 +65,25 @@ impl Objective {
     /// The objective of `learner`; `critic` says whether its loop trains one.
     ///
     /// # Errors
-    /// `Kind::Script` names the setting and says why it can't be.
+    /// `Kind::Script` names the setting and the reason.
     pub fn new(learner: &Learner, sampling: &Sampling, critic: bool) -> Result<Self> {
         bounds::numbers(learner)?;
         bounds::branches(learner)?;
         bounds::sampled(sampling)?;
         let name = &learner.estimator.name;
         let options = Value::Object(learner.estimator.options.clone());
-        let estimator = match name.as_str() {
-            "custom" if learner.estimator.options.is_empty() => None,
-            _ => Some(Estimator::new(name, &options).map_err(|error| at("estimator", error))?),
+        let estimator = if learner.estimator.is_custom() && learner.estimator.options.is_empty() {
+            None
+        } else {
+            Some(Estimator::new(name, &options).map_err(|error| at("estimator", error))?)
         };
         let values = estimator.as_ref().is_some_and(|estimator| estimator.needs().contains(&Need::Critic));
         if critic && estimator.is_some() && !values {
-            let message = format!("trainer.estimator is {name}, which has no use for the critic that r1.ppo trains");
+            let message = format!("trainer.estimator is {name}, which does not use the critic that r1.ppo trains");
             return Err(refusal("trainer.estimator", message).hint("use r1.grpo, or estimator = \"gae\""));
         }
         if values && !critic {
-            let message = format!("trainer.estimator is {name}, which wants the values of a critic");
+            let message = format!("trainer.estimator is {name}, which needs the values of a critic");
             return Err(refusal("trainer.estimator", message).hint("use r1.ppo"));
         }
         if critic && learner.mini_batch_by == MiniBatchBy::Step {
@@ -98,9 +100,8 @@ impl Objective {
         let mut policy = policy_objective(learner).map_err(|error| at("loss", error))?;
         let mut shaping: Shaping = read("shaping", &learner.shaping)?;
         shaping.check().map_err(|error| at("shaping", error))?;
-        if let Some(Estimator::Gdpo(_)) = &estimator
-            && (shaping != Shaping::default() || (learner.kl.place == KlPlace::Reward && learner.kl.coef > 0.0))
-        {
+        let parts = estimator.as_ref().is_some_and(|estimator| estimator.needs().contains(&Need::Parts));
+        if parts && (shaping != Shaping::default() || (learner.kl.place == KlPlace::Reward && learner.kl.coef > 0.0)) {
             let message = "trainer.estimator is gdpo, which reads the parts of the reward: trainer.shaping and a KL in \
                            the reward act on their sum, and do nothing";
             return Err(refusal("trainer.estimator", message).hint("leave them out, or put the KL into the loss"));
@@ -151,7 +152,7 @@ impl Objective {
         Ok(Self { estimator, shaping, policy, custom: None, importance, rejection, kl_coef })
     }
 
-    /// Whether estimator or loss wants this.
+    /// Whether the estimator or the loss needs this.
     pub fn needs(&self, need: Need) -> bool {
         self.estimator.as_ref().is_some_and(|estimator| estimator.needs().contains(&need))
             || self.policy.needs().contains(&need)
@@ -162,7 +163,7 @@ impl Objective {
         self.kl_coef.coef() > 0.0 || self.reads(Input::LogpRef)
     }
 
-    /// Whether the recipe's own loss reads this.
+    /// Whether the custom loss reads this.
     pub(super) fn reads(&self, input: Input) -> bool {
         self.custom.as_ref().is_some_and(|graph| graph.reads(input))
     }
@@ -176,7 +177,8 @@ impl Objective {
         }
     }
 
-    /// The coefficient of the KL in the loss, where that of the leash is `coef` now: a leash in the reward is another KL.
+    /// The current coefficient of the KL in the loss, where that of `trainer.kl` is `coef`: a
+    /// penalty in the reward is another KL.
     pub(super) fn loss_kl(&self, coef: f64) -> f64 {
         if self.shaping.kl.is_some() { self.policy.terms.kl_coef } else { coef }
     }
@@ -225,9 +227,9 @@ fn kl_kind(name: &str) -> Result<KlKind> {
     })
 }
 
-/// The loss with what the recipe says of it outside of its options.
+/// The loss with the settings that the recipe has outside of its options.
 fn policy_objective(learner: &Learner) -> Result<policy::Objective> {
-    if learner.loss.name == policy::CUSTOM {
+    if learner.loss.is_custom() {
         return Ok(policy::Objective::custom(learner.loss_agg.unwrap_or(LossAgg::TokenMean), learner.entropy));
     }
     let mut options = learner.loss.options.clone();
@@ -238,7 +240,7 @@ fn policy_objective(learner: &Learner) -> Result<policy::Objective> {
         }
         Ok(())
     };
-    // Whether a clip may be left aside is for `idle` to say.
+    // `unused` reports a clip that the loss does not have.
     let clips = policy::Objective::named(&learner.loss.name)?.has_option("clip_low");
     if let Some((low, high)) = learner.clip.filter(|_| clips) {
         put("clip_low", low.into())?;
@@ -281,7 +283,7 @@ mod tests {
             for loss in policy::Objective::NAMES {
                 let choice = |name: &str| Choice { name: name.to_owned(), options: Map::new() };
                 let learner = Learner { estimator: choice(estimator), loss: choice(loss), ..Learner::default() };
-                let critic = learner.wants_values();
+                let critic = Estimator::new(estimator, &Value::Null).unwrap().needs().contains(&Need::Critic);
                 match Objective::new(&learner, &Sampling::default(), critic) {
                     Ok(objective) => assert_eq!(objective.policy.name, loss),
                     Err(error) => assert!(error.hint.is_some() && error.message.contains('`'), "{error}"),
@@ -360,21 +362,21 @@ mod tests {
     }
 
     #[test]
-    fn the_leash_is_as_the_recipe_has_it() {
-        let leash = |place: KlPlace, straight_through: bool| {
+    fn the_kl_penalty_has_the_settings_of_the_recipe() {
+        let penalty = |place: KlPlace, straight_through: bool| {
             let kl = Kl { coef: 0.25, kind: "k2".to_owned(), straight_through, place, ..Kl::default() };
             Objective::new(&Learner { kl, ..Learner::default() }, &Sampling::default(), false).unwrap()
         };
         for straight_through in [false, true] {
-            let terms = leash(KlPlace::Loss, straight_through).policy.terms;
+            let terms = penalty(KlPlace::Loss, straight_through).policy.terms;
             assert_eq!((terms.kl, terms.kl_straight_through), (KlKind::K2, straight_through));
             assert!((terms.kl_coef - 0.25).abs() < 1e-15);
         }
-        let objective = leash(KlPlace::Reward, false);
+        let objective = penalty(KlPlace::Reward, false);
         assert_eq!(objective.shaping.kl, Some(KlPenalty { coef: 0.25, kind: KlKind::K2 }));
         assert!(objective.policy.terms.kl_coef == 0.0 && objective.has_reference());
-        assert_eq!((objective.loss_kl(0.25), leash(KlPlace::Loss, false).loss_kl(0.5)), (0.0, 0.5));
-        // A loss with a KL of its own keeps its coefficient beside a leash in the reward.
+        assert_eq!((objective.loss_kl(0.25), penalty(KlPlace::Loss, false).loss_kl(0.5)), (0.0, 0.5));
+        // A loss with its own KL keeps its coefficient next to a penalty in the reward.
         let pspo = Learner {
             kl: Kl { coef: 0.25, place: KlPlace::Reward, ..Kl::default() },
             ..Algorithm::named("pspo").unwrap().settings

@@ -1,5 +1,5 @@
-//! The order in which dataset rows are drawn: a fresh permutation every epoch, computed without storing it; and how several
-//! datasets take turns.
+//! The order in which dataset rows are drawn: a new permutation in every epoch, computed without
+//! storing it; and how several datasets are mixed.
 
 use std::cell::RefCell;
 
@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 use crate::error::{Error, Kind, Result};
 use crate::script::DataPart;
 
-/// Which row comes at which position of a run. A position's row depends on the datasets, their weights and the seed alone, so
-/// a resumed run draws what an unbroken one would have.
+/// Which row comes at which position of a run. A position's row depends on the datasets, their
+/// weights and the seed alone, so a resumed run draws the same rows as an unbroken one.
 pub(super) struct Order {
     parts: Vec<Part>,
     /// A position, and how many rows of each dataset come before it.
@@ -21,7 +21,7 @@ struct Part {
     rows: Rows,
     /// Share of the positions.
     share: f64,
-    /// Sets its order apart from the others'.
+    /// Salt of its order.
     salt: u64,
 }
 
@@ -100,14 +100,16 @@ impl Order {
         part.rows.get(shuffled(position, part.rows.len(), seed))
     }
 
-    /// The first rows of each dataset in their own order, at most `most` of each; all if `most` is 0.
+    /// The first rows of each dataset in their own order, at most `most` of each; all if `most` is
+    /// 0.
     pub(super) fn first(&self, most: u64) -> Vec<u64> {
         let of = |part: &Part| if most == 0 { part.rows.len() } else { part.rows.len().min(most) };
         self.parts.iter().flat_map(|part| (0..of(part)).map(|index| part.rows.get(index))).collect()
     }
 
-    /// Which dataset has its turn at a position, and how many of its rows came before. The one that is furthest behind its
-    /// share is next, so every stretch of the run has the shares that the whole has, up to one row.
+    /// The dataset of a position, and how many of its rows came before. The one that
+    /// is furthest behind its share is next, so every stretch of the run has the shares that the
+    /// whole has, up to one row.
     fn turn(&self, position: u64) -> (usize, u64) {
         let mut drawn = self.drawn.borrow_mut();
         if drawn.0 > position {
@@ -127,19 +129,21 @@ impl Order {
     }
 }
 
-/// Sets apart the random streams of datasets.
+/// The salt of a dataset's random stream.
 fn named(name: &str) -> u64 {
     let digest = Sha256::digest(name);
     digest.iter().take(8).fold(0, |all, byte| all << 8 | u64::from(*byte))
 }
 
-/// Row number `position` of the endless stream of epochs over `rows` rows. Within an epoch every row comes once; the
-/// order depends on the seed and the epoch alone, so a resumed run draws what the first one would have.
+/// Row number `position` of the endless stream of epochs over `rows` rows. Within an epoch every
+/// row comes once; the order depends on the seed and the epoch alone, so a resumed run draws what
+/// the first one would have.
 pub(super) fn shuffled(position: u64, rows: u64, seed: u64) -> u64 {
     let rows = rows.max(1);
     let (epoch, mut index) = (position / rows, position % rows);
     let bits = (64 - (rows - 1).leading_zeros()).max(2).next_multiple_of(2);
-    // A Feistel network permutes [0, 2^bits); walking its cycle until it lands inside permutes [0, rows).
+    // A Feistel network permutes [0, 2^bits); walking its cycle until it lands inside permutes [0,
+    // rows).
     loop {
         index = feistel(index, bits / 2, seed, epoch);
         if index < rows {

@@ -1,47 +1,48 @@
-//! The mini-batches of a pass over a lesson: whole trajectories, or the steps of one number, the last ones first.
+//! The mini-batches of an epoch: whole trajectories, or the steps of one number, the last ones
+//! first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::lesson::Lesson;
 use super::score::score;
 use super::update::Update;
+use super::update_batch::UpdateBatch;
 use crate::config::{Learner, MiniBatchBy, Over};
 use crate::error::Result;
 
-/// What is left of a pass.
+/// The remaining mini-batches of an epoch.
 pub(super) struct Parts<'a> {
-    lesson: &'a Lesson,
+    batch: &'a UpdateBatch,
     waiting: Waiting,
     /// Bound of `factors`: they stay within `1 ± clip`.
     clip: f64,
-    /// How much likelier the later steps of a trajectory have become by their updates; its earlier steps' advantages are
-    /// multiplied by it.
+    /// How much likelier the later steps of a trajectory have become by their updates; its earlier
+    /// steps' advantages are multiplied by it.
     factors: BTreeMap<usize, f64>,
 }
 
 enum Waiting {
-    Whole(std::vec::IntoIter<Lesson>),
+    Whole(std::vec::IntoIter<UpdateBatch>),
     /// Numbers of steps, the next one last.
     Steps(Vec<u32>),
 }
 
 impl<'a> Parts<'a> {
-    /// A pass over `lesson`, whose units `together` stay in one mini-batch.
-    pub(super) fn of(lesson: &'a Lesson, learner: &Learner, together: Over) -> Self {
+    /// An epoch over `batch`; the rows of a unit `together` stay in one mini-batch.
+    pub(super) fn of(batch: &'a UpdateBatch, learner: &Learner, together: Over) -> Self {
         let waiting = match learner.mini_batch_by {
-            MiniBatchBy::Trajectory => Waiting::Whole(lesson.split(learner.mini_batches, together).into_iter()),
+            MiniBatchBy::Trajectory => Waiting::Whole(batch.split(learner.mini_batches, together).into_iter()),
             MiniBatchBy::Step => {
-                let sampled = lesson.rows.iter().flat_map(|row| {
+                let sampled = batch.rows.iter().flat_map(|row| {
                     row.steps.iter().zip(&row.loss_mask).filter(|(_, sampled)| **sampled).map(|(step, _)| *step)
                 });
                 Waiting::Steps(sampled.collect::<BTreeSet<u32>>().into_iter().collect())
             }
         };
-        Self { lesson, waiting, clip: learner.step_ratio_clip, factors: BTreeMap::new() }
+        Self { batch, waiting, clip: learner.step_ratio_clip, factors: BTreeMap::new() }
     }
 
     /// The next mini-batch.
-    pub(super) fn take(&mut self) -> Option<Lesson> {
+    pub(super) fn take(&mut self) -> Option<UpdateBatch> {
         match &mut self.waiting {
             Waiting::Whole(parts) => parts.next(),
             Waiting::Steps(steps) => {
@@ -52,28 +53,29 @@ impl<'a> Parts<'a> {
     }
 
     /// The rows that sampled in a step, up to its end, where nothing else is trained.
-    fn of_step(&self, step: u32) -> Lesson {
-        let rows = &self.lesson.rows;
+    fn of_step(&self, step: u32) -> UpdateBatch {
+        let rows = &self.batch.rows;
         let here = |row: usize, place: usize| rows[row].loss_mask[place] && rows[row].steps[place] == step;
         let places: Vec<usize> = (0..rows.len()).filter(|&row| (0..rows[row].len()).any(|i| here(row, i))).collect();
-        let mut part = self.lesson.take(&places);
-        for ((row, advantages), &from) in part.rows.iter_mut().zip(&mut part.advantages).zip(&places) {
+        let mut part = self.batch.take(&places);
+        for (row, &from) in part.rows.iter_mut().zip(&places) {
             let end = (0..row.len()).rfind(|&place| here(from, place)).map_or(0, |last| last + 1);
             row.ids.truncate(end);
             row.steps.truncate(end);
             row.logprobs.truncate(end);
             row.loss_mask = (0..end).map(|place| here(from, place)).collect();
             let factor = self.factors.get(&row.trajectory).copied().unwrap_or(1.0);
-            for (place, advantage) in advantages.iter_mut().enumerate() {
+            for (place, advantage) in row.advantages.iter_mut().enumerate() {
                 *advantage *= if place < end && row.loss_mask[place] { factor } else { 0.0 };
             }
         }
         part
     }
 
-    /// Takes in that the policy has learned from `part`: how much likelier its steps have become, as the geometric mean over
-    /// their tokens (arXiv:2602.06554; the ratios of turns that were updated before weigh the advantages of the others).
-    pub(super) fn updated(&mut self, part: &Lesson, update: &Update<'_>) -> Result<()> {
+    /// Measures the effect of the update on `part`: how much likelier its steps have become, as the
+    /// geometric mean over their tokens (arXiv:2602.06554; the ratios of turns that were updated
+    /// before weigh the advantages of the others).
+    pub(super) fn updated(&mut self, part: &UpdateBatch, update: &Update<'_>) -> Result<()> {
         match &self.waiting {
             Waiting::Steps(steps) if !steps.is_empty() => {}
             _ => return Ok(()),
@@ -81,7 +83,7 @@ impl<'a> Parts<'a> {
         let now = score(update.model, &part.rows, update.temperature, update.learner.tokens_per_batch)?;
         let mut sums: BTreeMap<usize, (f64, f64)> = BTreeMap::new();
         for (number, row) in part.rows.iter().enumerate() {
-            let before = part.old.as_ref().map_or(&row.logprobs, |old| &old[number]);
+            let before = if row.logp_old.is_empty() { &row.logprobs } else { &row.logp_old };
             let (sum, count) = sums.entry(row.trajectory).or_default();
             for place in (0..row.len()).filter(|&place| row.loss_mask[place]) {
                 *sum += f64::from(now[number][place] - before[place]);
@@ -103,7 +105,6 @@ mod tests {
     #![allow(clippy::float_cmp)]
 
     use super::*;
-    use crate::mdp::Support;
     use crate::rl::pack::Row;
 
     #[test]
@@ -113,32 +114,33 @@ mod tests {
             loss_mask: mask.to_vec(),
             logprobs: vec![-1.0; steps.len()],
             steps: steps.to_vec(),
-            support: Support::default(),
-            routing: crate::mdp::Routing::default(),
             trajectory,
+            ..Row::default()
         };
         let (yes, no) = (true, false);
         // A merged row of two steps, and a trajectory of one step.
-        let rows = vec![row(0, &[0, 0, 1, 1, 1], &[no, yes, no, yes, yes]), row(1, &[0, 0], &[no, yes])];
-        let advantages = vec![vec![0.0, 2.0, 0.0, 3.0, 3.0], vec![0.0, -1.0]];
-        let lesson = Lesson { rows, advantages, ..Lesson::default() };
+        let mut rows = vec![row(0, &[0, 0, 1, 1, 1], &[no, yes, no, yes, yes]), row(1, &[0, 0], &[no, yes])];
+        rows[0].advantages = vec![0.0, 2.0, 0.0, 3.0, 3.0];
+        rows[1].advantages = vec![0.0, -1.0];
+        let batch = UpdateBatch { rows, ..UpdateBatch::default() };
         let learner = Learner { mini_batch_by: MiniBatchBy::Step, ..Learner::default() };
-        let mut parts = Parts::of(&lesson, &learner, Over::Step);
+        let mut parts = Parts::of(&batch, &learner, Over::Step);
         let last = parts.take().into_iter().next();
         let last = last.as_ref();
         assert_eq!(last.map(|part| part.rows.len()), Some(1));
         assert_eq!(last.map(|part| part.rows[0].loss_mask.clone()), Some(vec![no, no, no, yes, yes]));
-        // The first steps come last, without what follows them, and with what their later steps have done.
+        // The first steps come last, without what follows them, and with what their later steps
+        // have done.
         parts.factors.insert(0, 1.2);
         let first = parts.take();
         let first = first.as_ref();
         assert_eq!(first.map(|part| part.rows[0].ids.clone()), Some(vec![0, 1]));
         assert_eq!(first.map(|part| part.rows[0].loss_mask.clone()), Some(vec![no, yes]));
-        assert_eq!(first.map(|part| part.advantages[0][1]), Some(2.4));
-        assert_eq!(first.map(|part| part.advantages[1][1]), Some(-1.0));
+        assert_eq!(first.map(|part| part.rows[0].advantages[1]), Some(2.4));
+        assert_eq!(first.map(|part| part.rows[1].advantages[1]), Some(-1.0));
         assert!(parts.take().is_none());
         // By trajectory it is all of it at once.
-        let mut whole = Parts::of(&lesson, &Learner::default(), Over::Step);
+        let mut whole = Parts::of(&batch, &Learner::default(), Over::Step);
         assert!(whole.take().is_some_and(|part| part.rows.len() == 2) && whole.take().is_none());
     }
 }

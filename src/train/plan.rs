@@ -1,16 +1,17 @@
 //! `r1 run --plan`: the memory that a run takes at most, from shapes alone. No weights are read.
 //!
-//! At most: every context is as long as allowed, every slot of the cache in use, every micro-batch full.
+//! The maximum: every context has the allowed length, every slot of the cache is in use, every
+//! micro-batch is full.
 
 use serde_json::{Value, json};
 use tch::{Device, Kind as Dtype};
 
-use super::checked::{Checked, checked};
-use super::idle::idle_settings;
 use super::resume::supervised;
 use super::session::{compute_kind, context, context_of_rollouts};
 use super::source::model_dir;
+use super::unused::unused_settings;
 use super::update::logprobs_at_once;
+use super::validate::{ValidatedTrainer, validate};
 use super::{RunOptions, adapter, cold_start, report};
 use crate::config::{Learner, Settings, Trainer};
 use crate::engine::EngineOptions;
@@ -23,22 +24,22 @@ use crate::telemetry::Reporter;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     pub what: &'static str,
-    /// What its size comes from.
+    /// What its size depends on.
     pub why: String,
     pub bytes: u64,
 }
 
-/// What a run takes.
+/// The memory of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub device: String,
-    /// There from the beginning to the end.
+    /// Held from the beginning to the end.
     pub held: Vec<Share>,
-    /// While trajectories are sampled.
+    /// Held while trajectories are sampled.
     pub sampling: Vec<Share>,
-    /// While the policy learns.
+    /// Held during an update.
     pub learning: Vec<Share>,
-    /// What there is: memory that is free, on the CPU.
+    /// The free memory, on the CPU.
     pub available: Option<u64>,
     /// The recipe's cold start, which is over when the rest begins.
     pub cold_start: Option<Box<Plan>>,
@@ -100,7 +101,7 @@ impl Plan {
     }
 }
 
-/// Predicts the memory of what `options` ask for; of supervised training where that is what runs.
+/// Predicts the memory of the run of `options`, or of its supervised training.
 ///
 /// # Errors
 /// As for a run: script, settings, the model's `config.json`.
@@ -143,12 +144,12 @@ fn plan_of(script: &Script, options: &RunOptions, reporter: &Reporter) -> Result
     let shape = Footprint { config: &config, device, kind, adapter: of_policy.as_ref(), checkpointing, threads };
     let reference = match &settings.trainer {
         Trainer::Grpo(_) | Trainer::Ppo(_) => {
-            let Checked { objective, warnings, .. } = checked(script)?;
+            let ValidatedTrainer { objective, warnings, .. } = validate(script)?;
             report::warn(reporter, &warnings);
             objective.has_reference() && !adapter::is_new(policy, fetching)?
         }
         Trainer::Sft(_) => {
-            report::warn(reporter, &idle_settings(script)?);
+            report::warn(reporter, &unused_settings(script)?);
             false
         }
     };
@@ -261,7 +262,8 @@ fn several(learner: &Learner, context: usize) -> bool {
     rows * context > learner.tokens_per_batch
 }
 
-/// What `tokens` tokens take at once; `several` micro-batches have gradients of their own beside the sum.
+/// The memory of `tokens` tokens at once; `several` micro-batches have gradients of their own
+/// beside the sum.
 fn learning(shape: &Footprint<'_>, tokens: u64, several: bool) -> Vec<Share> {
     let chunk = (logprobs_at_once(shape.config.vocab_size, shape.device) as u64).min(tokens);
     let how = if shape.checkpointing { ", one layer's at a time" } else { "" };
@@ -273,7 +275,8 @@ fn learning(shape: &Footprint<'_>, tokens: u64, several: bool) -> Vec<Share> {
         let element = shape.kind.elt_size_in_bytes() as u64;
         let native = shape.packed() > 0;
         let (bytes, why) = if native {
-            // Of one micro-batch they have the place of the packed head, which has been given back by then.
+            // Of one micro-batch they have the place of the packed head, which has been given back
+            // by then.
             (if several { element * shape.numbers() } else { 0 }, "of a micro-batch, until they are added")
         } else {
             // Added up in f32; an embedding that is the head adds its own gradient.

@@ -1,133 +1,176 @@
-//! The loop of reinforcement learning over multi-step trajectories: GRPO and its relatives, and PPO with a critic.
+//! The training loop of reinforcement learning over multi-step trajectories: GRPO and related
+//! algorithms, and PPO with a critic.
 //!
-//! Where the defaults differ from the GRPO of arXiv:2402.03300:
-//! 1. A trajectory has steps, each with its own prompt; steps that extend each other train as one row (token in, token
-//!    out). Advantages compare trajectories of a group, never rows.
-//! 2. The loss is PPO-clip with a mean over the sampled tokens of the batch (`trainer.loss_agg` chooses another).
-//! 3. There is no KL term unless `trainer.kl.coef` asks for one.
-//! 4. Behaviour log-probabilities are the sampler's own. Sampler and learner share weights and arithmetic; what
-//!    difference is left is measured on every step (`mismatch/max_abs`).
-//! 5. Failed trajectories (a tool or script that broke, not a wrong answer) are left out of statistics and loss.
+//! Differences from the GRPO of arXiv:2402.03300:
+//! 1. A trajectory has steps, each with its own prompt. Steps that extend each other are trained as
+//!    one row (token in, token out). Advantages compare trajectories of a group, never rows.
+//! 2. The loss is PPO-clip with a mean over the sampled tokens of the batch (`trainer.loss_agg`
+//!    sets another).
+//! 3. There is no KL term unless `trainer.kl.coef` is above 0.
+//! 4. Behaviour log-probabilities are those of the sampler. Sampler and learner share weights and
+//!    arithmetic; their remaining difference is measured at every step (`mismatch/max_abs`).
+//! 5. Failed trajectories (a tool or script that broke, not a wrong answer) are left out of
+//!    statistics and loss.
 //!
 //! With a critic (PPO, arXiv:1707.06347):
-//! 1. A model with a value head, started from the policy's weights, or a head on the policy itself, predicts the value of
-//!    states. By default a step is one decision: its value is that of the prompt's last token.
-//! 2. Advantages are those of generalised advantage estimation. A trajectory that a limit cut bootstraps from the value of
-//!    what would have come next; one that the environment ended does not.
-//! 3. Every mini-batch makes one optimiser step of the policy and one of the critic; in the first `critic.warmup` steps
-//!    only the critic learns.
+//! 1. A model with a value head, initialised from the policy's weights, or a head on the policy
+//!    itself, predicts the value of states. By default a step is one decision: its value is that of
+//!    the prompt's last token.
+//! 2. Advantages are those of generalised advantage estimation. A trajectory that a limit cut
+//!    bootstraps from the value of its next observation; one that the environment ended does not.
+//! 3. Every mini-batch makes one optimiser step of the policy and one of the critic. In the first
+//!    `critic.warmup` steps only the critic is updated.
 
 use std::time::Instant;
 
-use super::collect::{Draw, Wants, collect};
+use super::advantages::{AdvantageBatch, AdvantageConfig, AdvantageSource};
+use super::collect::{Draw, RolloutExtras, collect};
 use super::evaluate::solved;
-use super::learn::{How, Learnt, learn};
+use super::given;
+use super::learn::{TrainingData, UpdateSettings, advantage_config, update_weights};
 use super::reload::Reloads;
 use super::resume::Opened;
 use super::setup::Training;
+use super::steps::Steps;
 use super::{Summary, due, metrics, report, tensorboard};
 use crate::error::{Kind, Result};
+use crate::mdp::Trajectory;
 use crate::rl::advantages::Need;
 use crate::telemetry::{Metrics, Reporter};
 
-/// Trains the recipe's policy; returns what it came to.
+/// Trains the recipe's policy and returns a summary of the run.
 pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
     let started = Instant::now();
     let options = &opened.options.clone();
-    let mut it = Training::open(opened, reporter)?;
-    let mut summary = Summary { run_dir: it.run.path().to_owned(), ..Summary::default() };
-    if it.session.settings.eval.before {
-        summary.before = it.evaluate(reporter, "before", true)?;
+    let mut training = Training::open(opened, reporter)?;
+    let mut summary = Summary { run_dir: training.run.path().to_owned(), ..Summary::default() };
+    if training.session.settings.eval.before {
+        summary.before = training.evaluate(reporter, "before", true)?;
     }
 
-    let mut reloads = Reloads::start(&it, options, reporter)?;
+    let mut reloads = Reloads::start(&training, options, reporter)?;
     let mut curves = report::Curves::default();
-    while it.state.step < it.learner.steps as u64 {
-        if it.is_stopping() {
+    while training.state.step < training.learner.steps as u64 {
+        if training.is_stopping() {
             summary.interrupted = true;
             break;
         }
         let step_started = Instant::now();
         let mut values = Metrics::new();
 
-        // 0. What has changed in the script.
-        reloads.apply(&mut it, options)?;
-        let (learner, objective) = (&it.learner.clone(), it.objective.clone());
-        let wants = Wants { greedy: objective.needs(Need::Greedy), next_prompt: it.critic.is_some() };
+        // 0. A changed script.
+        reloads.apply(&mut training, options)?;
+        let (learner, objective) = (&training.learner.clone(), training.objective.clone());
+        let lr = training.schedule.at(training.state.step as usize);
+        let settings = UpdateSettings::new(learner, &objective, lr);
 
-        // 1. Roll out: `groups_per_step` tasks, `group_size` tries each, with the current weights.
-        it.session.engine.clear_cache();
-        let collected = match collect(&mut it.session, learner, &it.state, wants, Draw::default(), reporter) {
-            Ok(collected) => collected,
-            Err(error) if error.kind == Kind::Interrupted => {
-                summary.interrupted = true;
-                break;
-            }
-            Err(error) => return Err(it.save_before(report::in_step(error, it.state.step + 1))),
-        };
+        // 1. Rollout: `group_size` trajectories of each of `groups_per_step` tasks, with the
+        //    current weights.
+        training.session.engine.clear_cache();
+        let extras = RolloutExtras { greedy: objective.needs(Need::Greedy), next_prompt: training.critic.is_some() };
+        let collected =
+            match collect(&mut training.session, learner, &training.state, extras, Draw::default(), reporter) {
+                Ok(collected) => collected,
+                Err(error) if error.kind == Kind::Interrupted => {
+                    summary.interrupted = true;
+                    break;
+                }
+                Err(error) => return Err(training.save_before(report::in_step(error, training.state.step + 1))),
+            };
         let trajectories = &collected.trajectories;
-        it.look_at_failures(trajectories, reporter).map_err(|error| it.save_before(error))?;
-        it.look_for_sharing(trajectories, reporter);
+        training.look_at_failures(trajectories, reporter).map_err(|error| training.save_before(error))?;
+        training.look_for_sharing(trajectories, reporter);
         let sampling_seconds = step_started.elapsed().as_secs_f64();
 
-        // 2. Learn: rows, what reference and learner think of them, advantages, and `epochs` passes over them.
+        // 2. Rows of tokens, with log-probabilities under learner and reference and the critic's
+        //    values.
         let update_started = Instant::now();
-        let lr = it.schedule.at(it.state.step as usize);
-        let how = How::new(learner, &objective, lr);
-        let companion = |index| collected.is_companion(index);
-        let learnt = match learn(&mut it, trajectories, &companion, how, reporter) {
-            Ok(learnt) => learnt,
+        let mut data = TrainingData::compute(&training, trajectories, |index| collected.is_baseline(index), settings)
+            .map_err(|error| training.keep(error, trajectories))?;
+
+        // 3. Advantages: one number for each sampled token. GRPO compares the return R of a
+        //    trajectory with its group, A = (R - mean(R)) / (std(R) + 1e-6), without failed
+        //    trajectories (rl/advantages/grpo.rs).
+        let steps = data.steps(&objective, &training.session.renderer);
+        let advantages = advantage_config(&mut training, settings, &data.trainable)
+            .and_then(|config| compute_advantages(steps, config, data.trajectories()))
+            .map_err(|error| training.keep(error, trajectories))?;
+
+        // 4. Optimiser steps: `epochs` passes in `mini_batches` each.
+        let outcome = match update_weights(&mut training, &mut data, &advantages, settings, reporter) {
+            Ok(outcome) => outcome,
             Err(error) if error.kind == Kind::Interrupted => {
                 summary.interrupted = true;
                 break;
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(training.keep(error, trajectories)),
         };
-        let Learnt { learned, lesson, scores, credit, updates, critic_updates, kl } = learnt;
-        let taught = learned.trajectories();
         let training_seconds = update_started.elapsed().as_secs_f64();
 
-        // 3. Records: first what was sampled, then the counters that say it is done.
-        let changed = updates.iter().any(|update| update.stepped);
-        it.record(trajectories, &learned.own(credit.by_step(taught)), collected.groups, changed)?;
-        let accuracy = &it.session.settings.eval.accuracy;
-        let tries = &trajectories[..collected.companions_from];
-        metrics::rollout(&mut values, tries, |trajectory| solved(trajectory, accuracy));
+        // 5. Records: the sampled trajectories first, then the counters that mark the step as done.
+        let changed = outcome.updates.iter().any(|update| update.stepped);
+        let by_step = data.trainable.without_generated(advantages.by_step(data.trajectories()));
+        training.record(trajectories, &by_step, collected.groups, changed)?;
+        let accuracy = &training.session.settings.eval.accuracy;
+        let sampled = &trajectories[..collected.baselines_from];
+        metrics::rollout(&mut values, sampled, |trajectory| solved(trajectory, accuracy));
         metrics::groups(&mut values, &collected);
-        metrics::branches(&mut values, tries, learner);
-        metrics::advantages(&mut values, &credit);
-        metrics::update(&mut values, &updates, lr, it.state.policy_version);
-        metrics::packing(&mut values, taught, &lesson.rows);
-        if credit.skipped.is_some() {
-            values.set("policy/skipped", (learner.epochs * learner.mini_batches) as f64);
-        }
-        metrics::leash(&mut values, &it.kl, kl, objective.kl_coef.coef() > 0.0);
-        if it.critic.is_some() {
-            metrics::critic(&mut values, &critic_updates, &lesson);
-        }
-        scores.log(&mut values, &lesson.rows, &updates);
-        reloads.log(&mut values, &it.session);
-        metrics::time(&mut values, &collected.stats, &updates, sampling_seconds, training_seconds);
-        metrics::memory(&mut values, it.session.model.device());
+        metrics::branches(&mut values, sampled, learner);
+        let version = training.state.policy_version;
+        outcome.log(&mut values, &training, &data, &advantages, settings, version);
+        reloads.log(&mut values, &training.session);
+        metrics::time(&mut values, &collected.stats, &outcome.updates, sampling_seconds, training_seconds);
+        metrics::memory(&mut values, training.session.model.device());
         values.set("time/step", step_started.elapsed().as_secs_f64());
-        it.log.log(it.state.step, &values)?;
-        tensorboard::step(&mut it.log, it.state.step, learner.steps, tries, Some(&credit))?;
-        curves.push(it.state.step, &values);
-        reporter.step(it.state.step, learner.steps as u64, &values);
-        it.watch.look(reporter, it.state.step, &values);
-        it.look_at_signal(reporter, &values)?;
-        it.look_at_rows(reporter);
+        training.log.log(training.state.step, &values)?;
+        tensorboard::step(&mut training.log, training.state.step, learner.steps, sampled, Some(&advantages))?;
+        curves.push(training.state.step, &values);
+        reporter.step(training.state.step, learner.steps as u64, &values);
+        training.watch.look(reporter, training.state.step, &values);
+        training.look_at_signal(reporter, &values)?;
+        training.look_at_rows(reporter);
 
-        if due(it.state.step, it.session.settings.checkpoint.every, learner.steps) {
-            it.save()?;
+        if due(training.state.step, training.session.settings.checkpoint.every, learner.steps) {
+            training.save()?;
         }
-        if due(it.state.step, it.session.settings.eval.every, learner.steps) {
-            it.evaluate(reporter, "held out", false)?;
+        if due(training.state.step, training.session.settings.eval.every, learner.steps) {
+            training.evaluate(reporter, "held out", false)?;
         }
     }
 
-    let checkpoint = it.save()?;
-    it.session.failures.sum_up(reporter);
+    let checkpoint = training.save()?;
+    training.session.failures.sum_up(reporter);
     summary.seconds = started.elapsed().as_secs_f64();
-    it.close(summary, checkpoint, &curves, options, reporter)
+    training.close(summary, checkpoint, &curves, options, reporter)
+}
+
+/// Shapes the rewards of a step's trajectories and computes the advantages of their tokens. Failed
+/// trajectories have none.
+///
+/// # Errors
+/// `Kind::Numeric` names the trajectory whose rewards, values or advantages are NaN or infinite;
+/// with `on_nan = "skip"` no trajectory has an advantage instead.
+pub fn compute_advantages(
+    mut steps: Steps,
+    config: AdvantageConfig<'_>,
+    trajectories: &[Trajectory],
+) -> Result<AdvantageBatch> {
+    let AdvantageConfig { source, shaping, returns, given_returns, on_nan } = config;
+    let returns_before = *returns;
+    let found = steps.shape_rewards(&shaping, returns, trajectories).and_then(|()| {
+        let mut found = match source {
+            AdvantageSource::Estimator(estimator) => estimator.estimate(&steps.rows, false)?,
+            AdvantageSource::Script(function) => function.estimate(&steps.rows, trajectories)?,
+            AdvantageSource::Given(given, trainable) => given::advantages(&steps.rows, trainable, given)?,
+        };
+        if let Some((given, trainable)) = given_returns {
+            given::put_returns(&mut found, &steps.rows, trainable, given)?;
+        }
+        Ok(found)
+    });
+    let batch = AdvantageBatch::new(steps, found, on_nan, trajectories);
+    if batch.is_err() {
+        *returns = returns_before;
+    }
+    batch
 }

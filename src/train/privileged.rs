@@ -1,19 +1,20 @@
-//! The asymmetric critic: what the critic alone is shown of a task, such as its answer, stands before its rows. The policy never
-//! sees it, so a value may depend on it and an action may not (Pinto et al., arXiv:1710.06542).
+//! The asymmetric critic: text that only the critic reads, such as the answer of a task, is placed
+//! before its rows. The policy never reads it, so a value may depend on it and an action may not
+//! (Pinto et al., arXiv:1710.06542).
 
 use serde_json::Value;
 
-use super::lesson::Targets;
 use crate::config::CriticSettings;
 use crate::error::{Error, Kind, Result, suggest};
-use crate::mdp::{Support, Trajectory};
+use crate::mdp::Trajectory;
 use crate::rl::pack::Row;
 use crate::text::Tokenizer;
 
-/// What the critic alone reads before the steps of trajectories, as token ids.
+/// Text that only the critic reads before the steps of trajectories, as token ids.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prefixes {
-    /// By trajectory: one for all of its steps, or one for each step and one for what would have come next. Empty: none.
+    /// By trajectory: one for all of its steps, or one for each step and one for what would have
+    /// come next. Empty: none.
     of: Vec<Vec<Vec<u32>>>,
 }
 
@@ -24,8 +25,9 @@ impl Prefixes {
     }
 }
 
-/// What the critic alone reads: `trainer.critic.privileged` filled with columns of the tasks, or the text that the
-/// recipe's function `privileged` gave for each step, which the steps have recorded. Empty where there is neither.
+/// What the critic alone reads: `trainer.critic.privileged` filled with columns of the tasks, or
+/// the text that the recipe's function `privileged` gave for each step, which the steps have
+/// recorded. Empty where there is neither.
 ///
 /// # Errors
 /// `Kind::Data` names the training row that lacks a column, or whose text is too long.
@@ -62,8 +64,8 @@ pub(super) fn prefixes(
     Ok(Prefixes { of: trajectories.iter().map(of).collect::<Result<_>>()? })
 }
 
-/// The recorded text of each step, and that of what would have come next. A step that was written for the script has the
-/// text of the step that it was written for.
+/// The recorded text of each step, and that of what would have come next. A step that was written
+/// for the script has the text of the step that it was written for.
 fn texts(trajectory: &Trajectory) -> Vec<&str> {
     let steps = &trajectory.steps;
     let own = |place: usize| steps[place..].iter().find_map(|step| step.privileged.as_deref()).unwrap_or_default();
@@ -72,7 +74,8 @@ fn texts(trajectory: &Trajectory) -> Vec<&str> {
     all
 }
 
-/// `template` with `{column}` replaced by that column of the row: text as it is, anything else as JSON.
+/// `template` with `{column}` replaced by that column of the row: text as it is, anything else as
+/// JSON.
 fn fill(template: &str, row: &Value) -> Result<String> {
     let mut filled = String::with_capacity(template.len());
     let mut rest = template;
@@ -116,8 +119,8 @@ impl Shown {
     }
 }
 
-/// Rows as the critic reads them, at most `longest` tokens each. A row whose steps have different prefixes is read once for
-/// each prefix, up to the last token that was sampled behind it.
+/// Rows as the critic reads them, at most `longest` tokens each. A row whose steps have different
+/// prefixes is read once for each prefix, up to the last token that was sampled behind it.
 ///
 /// # Errors
 /// `Kind::Data` for a row that the prefix makes too long.
@@ -168,38 +171,28 @@ fn behind(row: &Row, prefix: &[u32], own: std::ops::Range<usize>, longest: usize
             .in_trajectories(vec![row.trajectory as u64], None)
             .hint("lower policy.max_context, or show the critic less"));
     }
+    fn shifted<T: Clone>(column: &[T], fill: T, more: usize, end: usize) -> Vec<T> {
+        if column.is_empty() {
+            return Vec::new();
+        }
+        [vec![fill; more].as_slice(), &column[..end]].concat()
+    }
     let counts = |place: usize| own.contains(&place) && row.loss_mask[place];
+    let mut targets = shifted(&row.targets, false, more, end);
+    let loss_mask: Vec<bool> = std::iter::repeat_n(false, more).chain((0..end).map(counts)).collect();
+    targets.iter_mut().zip(&loss_mask).for_each(|(target, counts)| *target &= *counts);
+    // Values are of states: what a token was drawn from does not matter.
     Ok(Row {
         ids: [prefix, &row.ids[..end]].concat(),
-        loss_mask: std::iter::repeat_n(false, more).chain((0..end).map(counts)).collect(),
-        logprobs: [&vec![0.0; more], &row.logprobs[..end]].concat(),
-        steps: [&vec![first; more], &row.steps[..end]].concat(),
-        // Values are of states: what a token was drawn from does not matter.
-        support: Support::default(),
-        routing: crate::mdp::Routing::default(),
+        loss_mask,
+        logprobs: shifted(&row.logprobs, 0.0, more, end),
+        steps: shifted(&row.steps, first, more, end),
         trajectory: row.trajectory,
+        values: shifted(&row.values, 0.0, more, end),
+        returns: shifted(&row.returns, 0.0, more, end),
+        targets,
+        ..Row::default()
     })
-}
-
-/// Targets of rows, moved to where [`shown`] puts their tokens.
-pub(super) fn moved(targets: &Targets, shown: &Shown) -> Targets {
-    fn list<T: Clone>(all: &[Vec<T>], fill: &T, shown: &Shown) -> Vec<Vec<T>> {
-        let one = |(row, &(of, more)): (&Row, &(usize, usize))| {
-            let own = &all[of][..row.len() - more];
-            [vec![fill.clone(); more].as_slice(), own].concat()
-        };
-        shown.rows.iter().zip(&shown.origins).map(one).collect()
-    }
-    let mut asked = list(&targets.asked, &false, shown);
-    for (asked, row) in asked.iter_mut().zip(&shown.rows) {
-        asked.iter_mut().zip(&row.loss_mask).for_each(|(asked, counts)| *asked &= *counts);
-    }
-    Targets {
-        returns: list(&targets.returns, &0.0, shown),
-        asked,
-        values: list(&targets.values, &0.0, shown),
-        prefixes: targets.prefixes.clone(),
-    }
 }
 
 #[cfg(test)]
@@ -208,6 +201,7 @@ mod tests {
 
     use serde_json::json;
 
+    use super::super::update_batch::target_count;
     use super::*;
 
     #[test]
@@ -226,18 +220,11 @@ mod tests {
             loss_mask: vec![false, true, true],
             logprobs: vec![0.0, -1.0, -2.0],
             steps: vec![4, 4, 5],
-            support: Support::default(),
-            routing: crate::mdp::Routing::default(),
             trajectory,
-        }
-    }
-
-    fn targets(prefixes: &Prefixes) -> Targets {
-        Targets {
-            returns: vec![vec![0.0, 3.0, 5.0]; 2],
-            asked: vec![vec![false, true, true]; 2],
-            values: vec![vec![0.0, 0.5, 0.25]; 2],
-            prefixes: prefixes.clone(),
+            returns: vec![0.0, 3.0, 5.0],
+            targets: vec![false, true, true],
+            values: vec![0.0, 0.5, 0.25],
+            ..Row::default()
         }
     }
 
@@ -249,9 +236,9 @@ mod tests {
         assert_eq!((own.rows[0].ids.clone(), own.rows[1].ids.clone()), (vec![1, 2, 7, 8, 9], vec![7, 8, 9]));
         assert_eq!(own.rows[0].loss_mask, [false, false, false, true, true]);
         assert_eq!((own.rows[0].steps.clone(), own.rows[0].len()), (vec![4, 4, 4, 4, 5], own.rows[0].logprobs.len()));
-        let moved = moved(&targets(&prefixes), &own);
-        assert_eq!((moved.returns[0][3], moved.returns[1][1], moved.count()), (3.0, 3.0, 4));
-        assert!(moved.asked[0][3] && !moved.asked[0][1]);
+        assert_eq!((own.rows[0].returns[3], own.rows[1].returns[1], target_count(&own.rows)), (3.0, 3.0, 4));
+        assert!(own.rows[0].targets[3] && !own.rows[0].targets[1]);
+        assert_eq!(own.rows[0].values, [0.0, 0.0, 0.0, 0.5, 0.25]);
         assert!(shown(&rows, &prefixes, 4).unwrap_err().message.contains("2 tokens"));
     }
 
@@ -269,8 +256,7 @@ mod tests {
         assert_eq!(own.rows[0].loss_mask, [false, false, false, true]);
         assert_eq!(own.rows[1].loss_mask, [false, false, false, true]);
         assert_eq!((own.place(0, 3), own.place(1, 3)), ((0, 1), (0, 2)));
-        let moved = moved(&targets(&prefixes), &own);
-        assert_eq!((moved.returns[0][3], moved.returns[1][3], moved.count()), (3.0, 5.0, 2));
+        assert_eq!((own.rows[0].returns[3], own.rows[1].returns[3], target_count(&own.rows)), (3.0, 5.0, 2));
         // Equal texts are one reading, as those of a template are.
         let same = shown(&rows, &steps(&[&[6][..]; 6]), 5).unwrap();
         assert_eq!(same.rows, shown(&rows, &steps(&[&[6][..]]), 5).unwrap().rows);

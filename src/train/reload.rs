@@ -1,14 +1,15 @@
-//! Hot reload in a run: versions of the script that work are taken in, functions at the next group, settings at the next step.
+//! Hot reload in a run: versions of the script that work are taken in, functions at the next group,
+//! settings at the next step.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
 
-use super::checked::{Checked, checked};
 use super::objective::Objective;
 use super::resume::record;
 use super::setup::{Training, schedule_of};
+use super::validate::{ValidatedTrainer, validate};
 use super::{RunOptions, report, session};
 use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
@@ -25,21 +26,21 @@ pub(super) struct Reloads {
 }
 
 impl Reloads {
-    /// Starts to watch the script, unless the user wants none of it.
-    pub(super) fn start(it: &Training, options: &RunOptions, reporter: &Reporter) -> Result<Self> {
+    /// Starts to watch the script, unless the user has turned that off.
+    pub(super) fn start(training: &Training, options: &RunOptions, reporter: &Reporter) -> Result<Self> {
         let inbox: Arc<Mutex<Vec<Reload>>> = Arc::default();
         if options.no_reload {
             return Ok(Self { inbox, taken: 0, _watcher: None });
         }
-        let (pool, scripts, found) = (it.session.pool.replacer(), it.run.scripts(), Arc::clone(&inbox));
+        let (pool, scripts, found) = (training.session.pool.replacer(), training.run.scripts(), Arc::clone(&inbox));
         let told = reporter.clone();
-        let reference = it.reference.is_some();
+        let reference = training.reference.is_some();
         // Once for each setting and value.
         let mut waiting: Vec<Change> = Vec::new();
-        let mut warned: Vec<String> = it.warned.clone();
+        let mut warned: Vec<String> = training.warned.clone();
         let take = move |reload: &Reload| {
             let script = &reload.script;
-            let Checked { objective, warnings, .. } = checked(script)?;
+            let ValidatedTrainer { objective, warnings, .. } = validate(script)?;
             if objective.has_reference() && !reference {
                 let message = "the loss now reads b.logp_ref, and the run began without a reference policy";
                 let place = objective.custom.as_ref().map(|graph| graph.place.clone()).unwrap_or_default();
@@ -57,12 +58,13 @@ impl Reloads {
             waiting.extend(new);
             Ok(())
         };
-        let (told, again, path) = (reporter.clone(), reporter.clone(), it.script.path.clone());
-        let spec = Spec { max_context: it.session.max_context, ..Spec::new(Split::Train, 0, &it.script.settings) };
+        let (told, again, path) = (reporter.clone(), reporter.clone(), training.script.path.clone());
+        let spec =
+            Spec { max_context: training.session.max_context, ..Spec::new(Split::Train, 0, &training.script.settings) };
         let watcher = Watcher::start(Watching {
-            script: it.script.clone(),
+            script: training.script.clone(),
             overrides: options.overrides.clone(),
-            renderer: Arc::clone(&it.session.renderer),
+            renderer: Arc::clone(&training.session.renderer),
             budget: spec.budget(),
             take: Box::new(take),
             refused: Box::new(move |error| refused(&told, &path, error)),
@@ -71,25 +73,33 @@ impl Reloads {
         Ok(Self { inbox, taken: 0, _watcher: Some(watcher) })
     }
 
-    /// Takes in the settings of the versions that came since the last step.
-    pub(super) fn apply(&mut self, it: &mut Training, options: &RunOptions) -> Result<()> {
+    /// Applies the newest version since the last step: its settings, and its function `advantage`.
+    pub(super) fn apply(&mut self, training: &mut Training, options: &RunOptions) -> Result<()> {
         let found = std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
         self.taken += found.len();
         let Some(Reload { script, .. }) = found.into_iter().next_back() else { return Ok(()) };
         let settings = script.settings.clone();
         if let Trainer::Grpo(learner) | Trainer::Ppo(learner) = &settings.trainer {
-            it.objective = Objective::of(&script, learner, it.critic.is_some())?;
-            if learner.kl != it.learner.kl {
-                it.kl = it.objective.kl_coef;
+            training.objective = Objective::of(&script, learner, training.critic.is_some())?;
+            if learner.kl != training.learner.kl {
+                training.kl = training.objective.kl_coef;
             }
-            it.schedule = schedule_of(learner);
-            it.learner = learner.clone();
+            training.schedule = schedule_of(learner);
+            training.learner = learner.clone();
         }
-        it.session.pool.set_retries(settings.rollout.retries);
-        it.session.settings = settings;
-        record(&it.run, &script, &options.overrides, &it.origins, it.session.max_context, it.state.step)?;
-        script.logged.iter().for_each(|line| it.session.log.line(line));
-        it.script = script;
+        training.session.pool.set_retries(settings.rollout.retries);
+        training.session.settings = settings;
+        record(
+            &training.run,
+            &script,
+            &options.overrides,
+            &training.origins,
+            training.session.max_context,
+            training.state.step,
+        )?;
+        script.logged.iter().for_each(|line| training.session.log.line(line));
+        training.script = script;
+        training.custom_estimator = None;
         Ok(())
     }
 

@@ -1,12 +1,11 @@
-//! What a run tells a person: its opening, evaluations, example trajectories, the closing words. And the two checks
-//! that stop a run which can't be going well.
+//! What a run prints: its opening, evaluations, example trajectories and the closing lines. And the
+//! two checks that stop a run which can't be going well.
 
 use std::fs::File;
 use std::io::Write;
 
 use serde_json::json;
 
-use super::credit::named;
 use super::evaluate::Evaluation;
 use super::session::Session;
 use super::{RunOptions, Summary, metrics};
@@ -83,7 +82,8 @@ pub(super) fn far_files(reporter: &Reporter, script: &Script, origins: &Origins)
     }
 }
 
-/// Files of data that lie neither below the script's directory nor below the current one, as a list.
+/// Files of data that lie neither below the script's directory nor below the current one, as a
+/// list.
 pub fn far_files_in_words(script: &Script, files: &[FileVersion]) -> Option<String> {
     const SHOWN: usize = 3;
     let far: Vec<String> =
@@ -135,7 +135,7 @@ pub(super) fn evaluation(
         ]
     };
     let mut table = vec![titles.map(str::to_owned).to_vec(), row(label.to_owned(), evaluation)];
-    // One source says what the whole says.
+    // One source has the same result as the whole.
     if evaluation.sources.len() > 1 {
         table.extend(evaluation.sources.iter().map(|(name, of)| row(format!("{label}: {name}"), of)));
     }
@@ -329,10 +329,9 @@ pub(super) fn in_step(error: Error, step: u64) -> Error {
     }
 }
 
-/// Says that an optimiser step was left out, and why.
-pub(super) fn skipped(reporter: &Reporter, step: u64, why: Option<&Error>, trajectories: &[Trajectory]) {
+/// Warns that an optimiser step was left out, with the reason.
+pub(super) fn skipped(reporter: &Reporter, step: u64, why: Option<&Error>) {
     if let Some(why) = why {
-        let why = named(why.clone(), trajectories);
         let place = why.place.as_deref().unwrap_or("an unknown place");
         reporter.warn(&format!("step {step}: an optimiser step is left out: {} ({place})", why.message));
     }

@@ -1,8 +1,9 @@
 //! How a run begins: anew, or from the newest checkpoint of an earlier one.
 //!
-//! A resumed run is the run that was interrupted. It has the script as it is now, with the `key=value` settings of all its
-//! command lines, the last one for a key in effect, and the seed that it began with. What differs from the run's last
-//! configuration is listed before anything is trained. docs/resume.md has the rules.
+//! A resumed run is the run that was interrupted. It has the script as it is now, with the
+//! `key=value` settings of all its command lines, the last one for a key in effect, and the seed
+//! that it began with. What differs from the run's last configuration is listed before anything is
+//! trained. docs/resume.md has the rules.
 
 use std::path::{Path, PathBuf};
 
@@ -21,12 +22,12 @@ pub(super) struct Opened {
     pub(super) script: Script,
     /// As typed, with the overrides in effect.
     pub(super) options: RunOptions,
-    /// The run to go on with; none for a new one.
+    /// The run to resume; `None` for a new one.
     pub(super) resumed: Option<Resumed>,
     pub(super) standing: Standing,
 }
 
-/// A run to go on with.
+/// A run to resume.
 pub(super) struct Resumed {
     /// Locked against other processes.
     pub(super) run: RunDir,
@@ -40,13 +41,14 @@ impl Opened {
     /// Loads the script, and takes the run that `options` name.
     ///
     /// # Errors
-    /// `Kind::Store` if the run can't be read or another process writes to it, `Kind::Usage` for a seed or an algorithm that
-    /// is not the run's; those of [`Script::load`].
+    /// `Kind::Store` if the run can't be read or another process writes to it, `Kind::Usage` for a
+    /// seed or an algorithm that is not the run's; those of [`Script::load`].
     pub(super) fn new(options: &RunOptions, reporter: &Reporter) -> Result<Self> {
         Self::load(options, reporter, Ok)
     }
 
-    /// As [`new`](Self::new), for supervised training: of a recipe for reinforcement learning its cold start.
+    /// As [`new`](Self::new), for supervised training: of a recipe for reinforcement learning its
+    /// cold start.
     pub(super) fn supervised(options: &RunOptions, reporter: &Reporter) -> Result<Self> {
         Self::load(options, reporter, supervised)
     }
@@ -98,8 +100,8 @@ impl Opened {
         Ok(Self { script, options, resumed: Some(resumed), standing })
     }
 
-    /// The policy's settings with the model that the run started from: for a resumed run the one that it started from then,
-    /// whatever the name means now.
+    /// The policy's settings with the model that the run started from: for a resumed run the one
+    /// that it started from then, whatever the name means now.
     pub(super) fn base(&self) -> PolicySettings {
         let mut policy = self.script.settings.policy.clone();
         if self.script.settings.cold_start.is_some()
@@ -121,7 +123,7 @@ impl Opened {
         (origin.name == self.script.settings.policy.model).then_some(origin)
     }
 
-    /// Where a resumed run goes on from.
+    /// The checkpoint that a resumed run continues from.
     pub(super) fn checkpoint(&self) -> Option<&Path> {
         let (path, _) = self.resumed.as_ref()?.checkpoint.as_ref()?;
         Some(path)
@@ -135,7 +137,7 @@ impl Opened {
 }
 
 impl Resumed {
-    /// Says where the run goes on, and what differs from before.
+    /// Prints where the run continues, and what has changed.
     fn say(&self, script: &Script, reporter: &Reporter) {
         let (run, stored) = (self.run.path().display(), &self.stored);
         let step = self.checkpoint.as_ref().map_or(0, |(_, state)| state.step);
@@ -182,7 +184,8 @@ impl Resumed {
             old["trainer"]["algorithm"] = json!("");
         }
         let mut found = changes(&old, &new);
-        // What this version of r1 has and the stored one had not is no change while it has its default.
+        // What this version of r1 has and the stored one had not is no change while it has its
+        // default.
         let default = |key: &str| defaults.pointer(&format!("/{}", key.replace('.', "/"))).cloned();
         found.retain(|change| !(change.old.is_null() && default(&change.key).as_ref() == Some(&change.new)));
         found
@@ -195,7 +198,8 @@ fn changed_resources(recorded: &[FileVersion], script: &Script) -> Vec<PathBuf> 
     script.resources().into_iter().filter(differs).map(|now| now.path).collect()
 }
 
-/// Warns of files of datasets that are not as long as they were: the order of the rows is drawn from their number.
+/// Warns of files of datasets that are not as long as they were: the order of the rows is drawn
+/// from their number.
 pub(super) fn warn_of_data(recorded: &Origins, now: &Origins, reporter: &Reporter) {
     for file in &now.files {
         let old = recorded.files.iter().find(|old| old.path == file.path && old.bytes != file.bytes);
@@ -240,7 +244,8 @@ pub(super) fn record(
     })
 }
 
-/// The stored overrides with new ones on top: a new one replaces those of its key and of the keys below it.
+/// The stored overrides with new ones on top: a new one replaces those of its key and of the keys
+/// below it.
 fn in_effect(stored: &[String], new: &[String]) -> Vec<String> {
     let replaced = |old: &String| {
         new.iter().any(|new| {

@@ -1,6 +1,6 @@
-//! Reads every row of the datasets in files once, so that a run finds one that can't be read at its start and not when it is
-//! drawn, hours later. Reinforcement learning looks at the first rows itself as it selects them (selection.rs), and leaves the
-//! rest to this.
+//! Reads every row of the datasets in files once, so that a run finds one that can't be read at its
+//! start and not when it is drawn, hours later. Reinforcement learning looks at the first rows
+//! itself as it selects them (selection.rs), and leaves the rest to this.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,8 @@ use crate::error::{Error, Kind, Result};
 use crate::script::{Script, Split, Worker};
 use crate::telemetry::Reporter;
 
-/// How long a run waits for the rows before its first step; larger datasets are read beside it.
+/// How long a run waits for the rows before its first step; larger datasets are read during
+/// training.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Rows being read on a thread.
@@ -22,8 +23,8 @@ pub(super) struct RowCheck {
 }
 
 impl RowCheck {
-    /// Starts to read the rows that the run may draw, without the first `known` of each dataset. Rows that a function makes
-    /// are made when they are drawn.
+    /// Starts to read the rows that the run may draw, without the first `known` of each dataset.
+    /// Rows that a function makes are made when they are drawn.
     ///
     /// # Errors
     /// `Kind::Internal` if there is no thread to be had.

@@ -1,4 +1,5 @@
-//! Log-probabilities of rows under a model, without learning: the reference policy's, and the learner's own.
+//! Log-probabilities of rows under a model, without learning: the reference policy's, and the
+//! learner's own.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -17,12 +18,13 @@ use crate::model::{Model, Packed};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::telemetry::Reporter;
 
-/// The log-probability of each sampled token of each row at `temperature`, among what it was drawn from; 0 elsewhere.
+/// The log-probability of each sampled token of each row at `temperature`, among what it was drawn
+/// from; 0 elsewhere.
 pub(super) fn score(model: &Model, rows: &[Row], temperature: f64, tokens_per_batch: usize) -> Result<Vec<Vec<f32>>> {
     let _guard = no_grad_guard();
     let mut scores: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
     for members in micro_batches(rows, tokens_per_batch) {
-        let batch = MicroBatch::new(rows, &members, |_, _| 0.0, model.device())?;
+        let batch = MicroBatch::new(rows, &members, model.device())?;
         let (ids, positions, lengths, routing) = (batch.ids, batch.positions, batch.lengths, batch.routing);
         let packed = Packed { ids, positions, lengths, routing };
         let hidden = model.forward(&packed)?.f_index_select(0, &batch.predict)?;
@@ -36,7 +38,8 @@ pub(super) fn score(model: &Model, rows: &[Row], temperature: f64, tokens_per_ba
     Ok(scores)
 }
 
-/// The sum of squared probabilities at each sampled token of each row, over what it was drawn from; 0 elsewhere.
+/// The sum of squared probabilities at each sampled token of each row, over what it was drawn from;
+/// 0 elsewhere.
 pub(super) fn sum_pi_squared(
     model: &Model,
     rows: &[Row],
@@ -46,7 +49,7 @@ pub(super) fn sum_pi_squared(
     let _guard = no_grad_guard();
     let mut found: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
     for members in micro_batches(rows, tokens_per_batch) {
-        let batch = MicroBatch::new(rows, &members, |_, _| 0.0, model.device())?;
+        let batch = MicroBatch::new(rows, &members, model.device())?;
         let (ids, positions, lengths, routing) = (batch.ids, batch.positions, batch.lengths, batch.routing);
         let packed = Packed { ids, positions, lengths, routing };
         let hidden = model.forward(&packed)?.f_index_select(0, &batch.predict)?;
@@ -104,7 +107,8 @@ impl Reference {
         Ok(Self::new(load_alone(base, options, reporter)?))
     }
 
-    /// A reference policy that a checkpoint holds: a model, or an adapter for the model that it names.
+    /// A reference policy that a checkpoint holds: a model, or an adapter for the model that it
+    /// names.
     pub(super) fn saved(dir: &Path, base: &PolicySettings, fetching: Fetching<'_>) -> Result<Self> {
         Ok(Self::new(adapter::load(dir, base, fetching)?.0))
     }
@@ -134,7 +138,7 @@ impl Reference {
     }
 
     pub(super) fn score(&self, rows: &[Row], temperature: f64, tokens_per_batch: usize) -> Result<Vec<Vec<f32>>> {
-        // It routes on its own: the record is of the policy.
+        // It routes its own tokens: the recorded routing is that of the policy.
         let free = |row: &Row| Row { routing: Routing::default(), ..row.clone() };
         let freed: Vec<Row> =
             if rows.iter().all(|row| row.routing.is_empty()) { Vec::new() } else { rows.iter().map(free).collect() };
@@ -170,8 +174,7 @@ mod tests {
             logprobs: vec![0.0; 3],
             steps: vec![0; 3],
             support,
-            routing: Routing::default(),
-            trajectory: 0,
+            ..Row::default()
         }
     }
 

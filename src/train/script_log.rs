@@ -1,4 +1,5 @@
-//! What a script prints during a run: the first lines of each rollout on the terminal, all of them in `log.jsonl`.
+//! What a script prints during a run: the first lines of each rollout on the terminal, all of them
+//! in `log.jsonl`.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -12,7 +13,8 @@ use crate::error::{Error, Kind, Result};
 use crate::script::{LogLine, LogSink};
 use crate::telemetry::{Mode, Reporter, open_lines};
 
-/// File of a run directory: one object a line with `step`, `trajectory`, `function`, `steps`, `place` and `text`.
+/// File of a run directory: one object a line with `step`, `trajectory`, `function`, `steps`,
+/// `place` and `text`.
 const FILE: &str = "log.jsonl";
 
 /// Different lines that a rollout may show on the terminal; the others are counted.
@@ -58,7 +60,8 @@ impl ScriptLog {
         LogSink::new(move |line| own.line(line))
     }
 
-    /// Writes to the run directory from now on. `resume_after` is the step that a resumed run goes on from.
+    /// Writes to the run directory from now on. `resume_after` is the step that a resumed run
+    /// continues from.
     pub(super) fn open(&self, run: &Path, resume_after: Option<u64>) -> Result<()> {
         let path = run.join(FILE);
         let (file, _) = open_lines(&path, resume_after)?;
@@ -106,7 +109,7 @@ impl ScriptLog {
         }
     }
 
-    /// Ends a rollout: says how many lines were not shown, and writes the file out.
+    /// Ends a rollout: reports how many lines were not shown, and writes the file.
     ///
     /// # Errors
     /// [`Kind::Store`] if the file could not be written.
@@ -145,7 +148,8 @@ impl ScriptLog {
     }
 }
 
-/// A line for people: which trajectory and function, where, what. Control characters are shown, not sent to the terminal.
+/// A line for people: which trajectory and function, where, what. Control characters are shown, not
+/// sent to the terminal.
 pub fn in_words(line: &LogLine) -> String {
     let LogLine { place, text, function, trajectory, .. } = line;
     let from = match (*function, trajectory.is_empty()) {

@@ -1,4 +1,4 @@
-//! The rows that a run draws from: all that can be used, found before it starts.
+//! The dataset rows of a run: all usable ones, selected before it starts.
 
 use std::sync::Arc;
 
@@ -16,26 +16,26 @@ use crate::text::Renderer;
 pub(super) struct Selection {
     pub(super) train: Option<Order>,
     pub(super) eval: Option<Order>,
-    /// Reads the rows that were not looked at, where there are any.
+    /// Reads the rows that were not checked, where there are any.
     pub(super) rest: Option<RowCheck>,
 }
 
-/// Rows from which on a bar shows how far the look through them is.
+/// Number of rows from which on a progress bar is shown.
 const MANY: usize = 2000;
 
 impl Selection {
-    /// Looks through the rows of a recipe, as `data.overlong_prompts` says.
+    /// Selects the rows of a recipe by `data.overlong_prompts`.
     ///
     /// # Errors
-    /// [`Kind::Data`] for a row that can't be read, or names an environment or a tool that there is not; with
-    /// `overlong_prompts = "error"` for one that is too long.
+    /// [`Kind::Data`] for a row that can't be read, or names an unknown environment or
+    /// tool; with `overlong_prompts = "error"` for one that is too long.
     pub(super) fn new(
         script: &Script,
         renderer: &Arc<Renderer>,
         max_context: usize,
         fetching: Fetching<'_>,
     ) -> Result<Self> {
-        // What it prints while it is tried is printed when it runs.
+        // Its output is printed when it runs.
         let script = &script.unheard();
         let worker = Worker::new(script, None)?;
         let split = |split| -> Result<Option<Order>> {
@@ -78,7 +78,7 @@ fn look(
     let mut first = 0;
     let mut rows = Vec::new();
     for part in parts {
-        // Rows that a function makes may be without number.
+        // A function may make an unlimited number of rows.
         let looked_at = match data.overlong_prompts {
             OverlongPrompts::Auto | OverlongPrompts::Keep => !part.generated,
             OverlongPrompts::Filter | OverlongPrompts::Error => true,

@@ -1,5 +1,5 @@
-//! What a loop that rolls out starts from: script, model, tokenizer, engine and script workers, on one thread that
-//! owns every tensor.
+//! The state of a loop with rollouts: script, model, tokenizer, engine and script workers, on one
+//! thread that owns every tensor.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -23,7 +23,7 @@ use crate::telemetry::{Interrupt, Reporter};
 use crate::text::{Renderer, Style};
 use crate::tools;
 
-/// A loaded recipe with everything that runs it.
+/// A loaded recipe with its model, engine and workers.
 pub(super) struct Session {
     pub(super) settings: Settings,
     pub(super) model: Rc<Model>,
@@ -33,21 +33,23 @@ pub(super) struct Session {
     pub(super) failures: Failures,
     /// The rows that tasks are drawn from.
     pub(super) rows: Selection,
-    /// The files beside the model's weights.
+    /// The files of the model besides its weights.
     pub(super) files: ModelFiles,
-    /// What the script prints.
+    /// The output of the script.
     pub(super) log: ScriptLog,
     /// Longest prompt plus reply, tokens.
     pub(super) max_context: usize,
     /// The user has been warned of a weaker sandbox.
     warned_of_sandbox: bool,
     interrupt: Option<Interrupt>,
-    /// Signals that end a rollout: an evaluation ends with the first, the sampling of a step with the second.
+    /// Signals that end a rollout: an evaluation ends with the first, the sampling of a step with
+    /// the second.
     pub(super) patience: u32,
 }
 
 impl Session {
-    /// Opens the recipe with the model or adapter in `dir`. What the script prints goes to the session's log from here on.
+    /// Opens the recipe with the model or adapter in `dir`. The output of the script goes to
+    /// the log of the session from then on.
     pub(super) fn open(script: &mut Script, dir: &Path, fetching: Fetching<'_>) -> Result<Self> {
         let settings = script.settings.clone();
         let policy = &settings.policy;
@@ -111,10 +113,12 @@ impl Session {
         Arc::new(sampling)
     }
 
-    /// Runs trajectories to their end: script workers step environments while this thread samples for them.
+    /// Runs trajectories to their end: script workers step environments while this thread samples
+    /// for them.
     ///
     /// # Errors
-    /// `Kind::Interrupted` after [`patience`](Self::patience) signals; the session is of no use for rollouts then.
+    /// `Kind::Interrupted` after [`patience`](Self::patience) signals; the session cannot roll
+    /// out afterwards.
     pub(super) fn rollout(
         &mut self,
         trees: Vec<impl Into<Tree>>,
@@ -152,7 +156,8 @@ impl Session {
     }
 }
 
-/// Longest prompt plus reply: what the recipe asks for, at most what the model takes. Whoever asks for more is told.
+/// Longest prompt plus reply: the setting of the recipe, at most the model's limit. A larger
+/// setting causes a warning.
 pub(super) fn context(policy: &PolicySettings, config: &Config, reporter: &Reporter) -> usize {
     let limit = config.longest_context();
     match policy.max_context {
@@ -165,7 +170,8 @@ pub(super) fn context(policy: &PolicySettings, config: &Config, reporter: &Repor
     }
 }
 
-/// [`context`] for rollouts, whose log-probabilities must be those of a pass over the whole sequence.
+/// [`context`] for rollouts, whose log-probabilities must be those of a pass over the whole
+/// sequence.
 ///
 /// # Errors
 /// `Kind::Model` for a context in which dynamic rotary embeddings would act.
@@ -184,7 +190,7 @@ pub(super) fn context_of_rollouts(policy: &PolicySettings, config: &Config, repo
     Ok(context(policy, config, reporter))
 }
 
-/// What there is to say of a context that a model does not take.
+/// The message about a context that is too long for a model.
 pub fn beyond(wanted: usize, limit: usize) -> String {
     format!("policy.max_context is {wanted}, and the model takes {limit} tokens: {limit} it is")
 }
@@ -200,7 +206,7 @@ pub fn load_policy(
     Ok((model, renderer, dir))
 }
 
-/// A model's tokenizer and template; whoever waits is told where a template of our own stands in.
+/// A model's tokenizer and template; a built-in template in place of a missing one is reported.
 pub fn load_renderer(dir: &Path, style: &Style, reporter: &Reporter) -> Result<Arc<Renderer>> {
     let renderer = Renderer::load_styled(dir, style)?;
     if renderer.template().is_default() {
@@ -209,8 +215,8 @@ pub fn load_renderer(dir: &Path, style: &Style, reporter: &Reporter) -> Result<A
     Ok(Arc::new(renderer))
 }
 
-/// Loads the policy's model alone, on its device, and gives the directory of its tokenizer and settings. An adapter is
-/// merged into the weights where nothing is rounded away.
+/// Loads the policy's model alone, on its device, and gives the directory of its tokenizer and
+/// settings. An adapter is merged into the weights where nothing is rounded away.
 pub fn load_model(policy: &PolicySettings, fetching: Fetching<'_>) -> Result<(Rc<Model>, PathBuf)> {
     let dir = model_dir(&policy.model, fetching)?;
     let (mut model, text) = adapter::load(&dir, policy, fetching)?;
@@ -220,7 +226,7 @@ pub fn load_model(policy: &PolicySettings, fetching: Fetching<'_>) -> Result<(Rc
     Ok((Rc::new(model), text))
 }
 
-/// The compute type: as asked, or f32 on CPU (the faster one there) and bf16 on CUDA.
+/// The compute type: the setting, or f32 on CPU (the faster one there) and bf16 on CUDA.
 pub(super) fn compute_kind(dtype: Dtype, device: tch::Device) -> tch::Kind {
     match dtype {
         Dtype::Bf16 => tch::Kind::BFloat16,

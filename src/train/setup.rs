@@ -1,13 +1,13 @@
-//! What both loops of reinforcement learning start from and write: script, policy, optimiser, run directory, counters.
+//! The state of a run of reinforcement learning: script, policy, optimiser, run directory,
+//! counters.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::checked::{Checked, checked};
 use super::checkpoint::{Contents, load_average, load_optimizer, with_kept};
 use super::critic::Learning;
-use super::custom;
+use super::custom::ScriptEstimator;
 use super::evaluate::{Evaluation, evaluate, stored};
 use super::failures::replay_command;
 use super::objective::Objective;
@@ -19,22 +19,21 @@ use super::sharing::Sharing;
 use super::signal::Signal;
 use super::source::{self, model_dir};
 use super::standing::Standing;
+use super::validate::{ValidatedTrainer, validate};
 use super::watch::Watch;
 use super::weights::{self, freeze, trained};
 use super::{RunOptions, Summary, files, report, tensorboard};
-use crate::config::{Decay, Learner, PolicySettings};
+use crate::config::{Learner, PolicySettings};
 use crate::engine::ReferenceScorer;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
 use crate::model::Model;
 use crate::rl::adamw::AdamW;
-use crate::rl::advantages::Advantages;
 use crate::rl::ema::Ema;
 use crate::rl::kl::KlController;
 use crate::rl::rewards::{ReturnScale, Shaping};
-use crate::rl::rows::StepRow;
-use crate::rl::schedule::{self, Schedule};
-use crate::script::{Script, Worker};
+use crate::rl::schedule::Schedule;
+use crate::script::Script;
 use crate::store::{Origins, RunDir, State, latest_checkpoint, trainer_state};
 use crate::telemetry::{MetricsLog, Reporter};
 
@@ -52,8 +51,10 @@ pub(super) struct Training {
     renewed: bool,
     pub(super) ema: Option<Ema>,
     pub(super) kl: KlController,
-    /// The running deviation of returns, where rewards are divided by it.
+    /// The running standard deviation of returns, where rewards are divided by it.
     pub(super) returns: Option<ReturnScale>,
+    /// The recipe's function `advantage` in its virtual machine, from its first use on.
+    pub(super) custom_estimator: Option<ScriptEstimator>,
     pub(super) schedule: Schedule,
     pub(super) state: State,
     pub(super) run: RunDir,
@@ -63,7 +64,8 @@ pub(super) struct Training {
     pub(super) sharing: Sharing,
     /// Settings that were warned of.
     pub(super) warned: Vec<String>,
-    /// The policy's settings with the model that the run started from, which is the reference policy.
+    /// The policy's settings with the model that the run started from, which is the reference
+    /// policy.
     pub(super) base: PolicySettings,
     pub(super) origins: Origins,
     pub(super) standing: Standing,
@@ -73,7 +75,7 @@ pub(super) struct Training {
 impl Training {
     /// Loads and checks everything; nothing is written before all of it is known to be right.
     pub(super) fn open(opened: Opened, reporter: &Reporter) -> Result<Self> {
-        let Checked { learner, objective, critic, warnings } = checked(&opened.script)?;
+        let ValidatedTrainer { learner, objective, critic, warnings } = validate(&opened.script)?;
         report::warn(reporter, &warnings);
 
         // A resumed run starts from its newest checkpoint, everything else from the recipe's model.
@@ -91,7 +93,8 @@ impl Training {
                 (found.clone().unwrap_or(dir), origin)
             }
         };
-        // The session's policy is the result of the cold start; the recipe's setting stays what it is.
+        // The session's policy is the result of the cold start; the recipe's setting stays what it
+        // is.
         let written = script.settings.policy.clone();
         if script.settings.cold_start.is_some() {
             script.settings.policy = PolicySettings { model: base.model.clone(), init: None, ..written.clone() };
@@ -176,6 +179,7 @@ impl Training {
             ema,
             kl,
             returns,
+            custom_estimator: None,
             schedule,
             state,
             run,
@@ -191,7 +195,7 @@ impl Training {
         })
     }
 
-    /// Warns of a row that can't be read, among those that were not looked at before step 1.
+    /// Warns of a row that can't be read, among those that were not checked before step 1.
     pub(super) fn look_at_rows(&self, reporter: &Reporter) {
         if let Some(rest) = &self.session.rows.rest {
             rest.look(reporter);
@@ -249,19 +253,6 @@ impl Training {
         shaping
     }
 
-    /// Runs an objective's estimator, or the recipe's own, on the steps of `trajectories`.
-    pub(super) fn advantages(
-        &self,
-        objective: &Objective,
-        steps: &[StepRow],
-        trajectories: &[Trajectory],
-    ) -> Result<Advantages> {
-        match &objective.estimator {
-            Some(estimator) => estimator.estimate(steps, false),
-            None => custom::advantages(&Worker::new(&self.script, None)?, steps, trajectories, self.critic.is_some()),
-        }
-    }
-
     /// Writes a checkpoint, unless the newest one is of this step already.
     pub(super) fn save(&self) -> Result<PathBuf> {
         let Self { session, optimizer, ema, state, .. } = self;
@@ -283,7 +274,8 @@ impl Training {
         self.standing.saving(state.step, || contents.write(&self.run, session.settings.checkpoint.keep, more))
     }
 
-    /// Saves what is trained before a run ends with an error in a step whose update has not begun, and says so.
+    /// Saves the trained weights before a run ends with an error in a step whose update has not
+    /// begun, and adds that to the error.
     pub(super) fn save_before(&self, error: Error) -> Error {
         let step = self.state.step;
         if step == 0 || self.standing.is_saved(step) {
@@ -358,8 +350,8 @@ impl Training {
         Ok(summary)
     }
 
-    /// Records of a step: first what was sampled, then the counters that say it is done. `changed` says whether an
-    /// optimiser step has changed the policy.
+    /// Records of a step: the sampled trajectories first, then the counters that mark it as done.
+    /// `changed` says whether an optimiser step has changed the policy.
     pub(super) fn record(
         &mut self,
         trajectories: &[Trajectory],
@@ -372,7 +364,8 @@ impl Training {
         Ok(())
     }
 
-    /// Moves the counters on by a step that drew so many groups, and whether the weights changed in it.
+    /// Advances the counters by a step that sampled this number of groups. `changed`: the weights
+    /// have changed.
     pub(super) fn advance(&mut self, groups: usize, changed: bool) {
         self.state.step += 1;
         self.state.data_position += groups as u64;
@@ -385,8 +378,8 @@ impl Training {
         };
     }
 
-    /// Stores what was sampled in a step that ends in an error, for whoever looks for the reason; the counters stay, and a resumed
-    /// run takes the step again.
+    /// Stores the trajectories of a step that ends with an error, to look for the reason. The
+    /// counters stay, and a resumed run repeats the step.
     pub(super) fn keep(&self, error: Error, trajectories: &[Trajectory]) -> Error {
         let (step, run) = (self.state.step + 1, self.run.path().display());
         let error = report::in_step(error, step);
@@ -413,16 +406,12 @@ fn renewed_reference(checkpoint: &Path) -> Option<PathBuf> {
 }
 
 pub(super) fn schedule_of(learner: &Learner) -> Schedule {
-    let (total, floor) = (learner.steps, learner.final_lr);
-    let decay = match learner.decay {
-        Decay::Constant => schedule::Decay::Constant,
-        Decay::Linear => schedule::Decay::Linear { total, floor },
-        Decay::Cosine => schedule::Decay::Cosine { total, floor },
-    };
-    Schedule { base: learner.lr, warmup: learner.warmup, decay }
+    let Learner { lr, warmup, decay, steps, final_lr, .. } = *learner;
+    Schedule { base: lr, warmup, decay, total: steps, floor: final_lr }
 }
 
-/// Scores texts of scripts under the reference policy, which is loaded at the first one unless the run has it already.
+/// TokenScores texts of scripts under the reference policy, which is loaded at the first one unless
+/// the run has it already.
 fn reference_scorer(
     model: &Rc<Model>,
     base: &PolicySettings,

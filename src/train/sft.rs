@@ -1,9 +1,9 @@
 //! Supervised fine-tuning on the assistant tokens of conversations.
 //!
-//! A row of the dataset is a conversation (`mdp::Demonstration`). Its ids are made piece by piece exactly as a rollout
-//! makes them (text::Renderer::supervised), so that reinforcement learning later sees what was trained here. The loss is
-//! the mean negative log-probability of the masked-in tokens of the batch; rows are packed without padding. docs/sft.md
-//! has the settings.
+//! A row of the dataset is a conversation (`mdp::Demonstration`). Its ids are made piece by piece
+//! exactly as a rollout makes them (text::Renderer::supervised), so that reinforcement learning
+//! later sees what was trained here. The loss is the mean negative log-probability of the masked-in
+//! tokens of the batch; rows are packed without padding. docs/sft.md has the settings.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -13,19 +13,19 @@ use super::checkpoint::{Contents, load_optimizer, with_kept};
 use super::demonstrations::Samples;
 use super::files::ModelFiles;
 use super::held_out::{HeldOut, is_best, stops_early};
-use super::idle::idle_settings;
 use super::order::Order;
 use super::report::Supervised;
 use super::resume::{Opened, record};
 use super::row_check::{self, RowCheck};
 use super::script_log::ScriptLog;
+use super::unused::unused_settings;
 use super::{RunOptions, Summary, adapter, due, files, metrics, new_model, report, session, source, tensorboard};
-use crate::config::{Settings, Sft, Trainer, check_ranges};
+use crate::config::{Decay, Settings, Sft, Trainer, check_ranges};
 use crate::error::{Error, Kind, Result};
 use crate::model::{Model, Packed};
 use crate::rl::adamw::{self, AdamW};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
-use crate::rl::schedule::{Decay, Schedule};
+use crate::rl::schedule::Schedule;
 use crate::script::{Split, Worker};
 use crate::store::{BEST, RunDir, State};
 use crate::telemetry::{Metrics, MetricsLog, Reporter};
@@ -45,7 +45,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let Opened { mut script, options, resumed, standing } = opened;
     let (options, goes_on) = (&options, resumed.is_some());
     check(&sft).map_err(|error| script.placed(error))?;
-    report::warn(reporter, &idle_settings(&script)?);
+    report::warn(reporter, &unused_settings(&script)?);
     source::fetch_data(&script, options.fetching(reporter))?;
     // Before anything listens to what the script prints: rows are read again when they are drawn.
     let row_check = RowCheck::start(&script, 0)?;
@@ -58,7 +58,8 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
             .hint("give `data = { train = … }` in the recipe, or data.train=FILE.jsonl on the command line")
     })?;
     row_check.wait(row_check::PATIENCE)?;
-    // Datasets take turns by their weights, as in reinforcement learning; one without rows has none.
+    // Datasets take turns by their weights, as in reinforcement learning; one without rows has
+    // none.
     let mut parts = worker.parts(Split::Train)?;
     parts.retain(|part| part.rows > 0);
     let order = Order::new(&parts, &[])?;
@@ -114,7 +115,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
 
     let mut summary = Summary { run_dir: run.path().to_owned(), ..Summary::default() };
     let schedule =
-        Schedule { base: sft.lr, warmup: sft.warmup, decay: Decay::Cosine { total: sft.steps, floor: sft.final_lr } };
+        Schedule { base: sft.lr, warmup: sft.warmup, decay: Decay::Cosine, total: sft.steps, floor: sft.final_lr };
     let bar = reporter.bar("training", sft.steps as u64, "steps");
     bar.inc(state.step);
     let mut seen_tokens = 0_usize;
@@ -218,7 +219,8 @@ struct Batch {
     too_long: u64,
 }
 
-/// Draws conversations until there are `trainer.batch_size`; in place of one that is left out the next one is drawn.
+/// Draws conversations until there are `trainer.batch_size`; in place of one that is left out the
+/// next one is drawn.
 fn batch(samples: &mut Samples, state: &State, sft: &Sft, order: &Order) -> Result<Batch> {
     let (mut rows, mut taken, before) = (Vec::with_capacity(sft.batch_size), 0, samples.too_long);
     // A whole epoch on top: where nothing fits, that is known then.
@@ -271,7 +273,7 @@ pub(super) fn update(
     let (mut loss_sum, mut tokens, mut room) = (0.0, 0, 0);
     let chunk = super::update::logprobs_at_once(model.config.vocab_size, model.device());
     for members in micro_batches(rows, sft.tokens_per_batch) {
-        let batch = MicroBatch::new(rows, &members, |_, _| 0.0, model.device())?;
+        let batch = MicroBatch::new(rows, &members, model.device())?;
         let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths, routing: None };
         tokens += packed.ids.numel();
         room += sft.tokens_per_batch.max(packed.ids.numel());

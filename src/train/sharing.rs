@@ -1,8 +1,10 @@
-//! State that trajectories share through locals of the script: looked for in the first steps of a run, said once.
+//! Detects state that trajectories share through locals of the script, in the first steps of a run.
+//! It is reported once.
 //!
-//! A trajectory is a function of its task, its seed, its replies and what the world answered. Two trajectories of each of the
-//! first steps are run again in a virtual machine of their own, from their records; whatever comes out differently depended
-//! on something that other trajectories left behind. This asks neither the policy nor the world.
+//! A trajectory is a function of its task, its seed, its responses and its recorded external calls.
+//! Two trajectories of each of the first steps are run again in a virtual machine of their own,
+//! from their records; a difference is caused by state that other trajectories have left. Neither
+//! the policy nor external services are called.
 
 use super::setup::Training;
 use crate::error::Result;
@@ -11,10 +13,10 @@ use crate::rollout::{Mismatch, Spec, Stage, first_difference, replay};
 use crate::script::{Strictness, Worker};
 use crate::telemetry::Reporter;
 
-/// Steps whose trajectories are looked at.
+/// Steps whose trajectories are checked.
 const STEPS: usize = 3;
 
-/// What has been looked at.
+/// The progress of the checks.
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
     steps: usize,
@@ -28,7 +30,7 @@ impl Training {
             return;
         }
         self.sharing.steps += 1;
-        // A script whose trajectories can't be run again has other troubles, which are reported elsewhere.
+        // Trajectories that can't be replayed are reported elsewhere.
         if let Ok(Some(words)) = self.shared(trajectories) {
             self.sharing.said = true;
             reporter.warn(&words);
@@ -36,7 +38,7 @@ impl Training {
     }
 
     fn shared(&self, trajectories: &[Trajectory]) -> Result<Option<String>> {
-        // What a limit or a person ended depended on the clock.
+        // Trajectories that a limit or the user ended depend on the clock.
         let ended = |it: &Trajectory| matches!(it.status, Status::Terminated | Status::Truncated);
         let fits = |it: &&Trajectory| ended(it) && it.fork.is_none() && it.script_hash == self.script.hash;
         let fitting: Vec<&Trajectory> = trajectories.iter().filter(fits).collect();

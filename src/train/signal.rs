@@ -1,21 +1,21 @@
-//! Steps that train nothing, and runs whose first steps show nothing that could be learned: said once each, with the likely
-//! cause and what to change.
+//! Warnings about steps without trained tokens, and about runs whose first steps have no learning
+//! signal: once each, with the likely cause and a remedy.
 
 use super::setup::Training;
 use crate::error::Result;
 use crate::script::Worker;
 use crate::telemetry::{Metrics, Reporter};
 
-/// After so many steps without a signal a run says so.
+/// Steps without a signal after which a run warns.
 const FIRST_STEPS: usize = 3;
 
-/// What the first steps of a run have shown.
+/// Statistics of the first steps of a run.
 #[derive(Debug, Default)]
 pub(super) struct Signal {
     steps: usize,
     /// Steps in which some trajectory was better than one it is compared with.
     differed: usize,
-    /// Steps in which some reply called a tool, and in which some reply ended by itself.
+    /// Steps in which a response called a tool, and in which a response ended with a stop token.
     called: usize,
     ended: usize,
     /// Smallest and largest total reward.
@@ -26,7 +26,7 @@ pub(super) struct Signal {
     reported: bool,
 }
 
-/// What of a recipe the advice depends on.
+/// The settings of a recipe that the advice depends on.
 #[derive(Clone, Copy, Debug)]
 struct Recipe {
     tools: bool,
@@ -34,7 +34,8 @@ struct Recipe {
 }
 
 impl Signal {
-    /// Takes in the metrics of a step. With a critic trajectories are compared across the batch, else as the estimator does.
+    /// Adds the metrics of a step. With a critic trajectories are compared across the batch,
+    /// otherwise as the estimator does.
     fn take(&mut self, metrics: &Metrics, critic: bool) {
         let get = |name: &str| metrics.get(name).unwrap_or(0.0);
         self.steps += 1;
@@ -54,7 +55,7 @@ impl Signal {
         self.steps == FIRST_STEPS
     }
 
-    /// What is wrong with the first steps, if something is.
+    /// The problem of the first steps, if there is one.
     fn diagnosis(&self, recipe: Recipe) -> Option<String> {
         let mut causes = Vec::new();
         let replied = self.rewards.is_some();
@@ -94,7 +95,7 @@ impl Signal {
         Some(format!("nothing could be learned in the first {FIRST_STEPS} steps:\n  {}", causes.join("\n  ")))
     }
 
-    /// Why a step trained no token, the first time that one does not.
+    /// The reason why a step trained no token, at the first such step.
     fn untrained(&mut self, metrics: &Metrics) -> Option<&'static str> {
         let is = |name: &str, value: f64| metrics.get(name).is_some_and(|own| (own - value).abs() < f64::EPSILON);
         if self.reported || !is("policy/updates", 0.0) || !is("policy/skipped", 0.0) {
@@ -114,7 +115,7 @@ impl Signal {
 }
 
 impl Training {
-    /// Looks at what a finished step has trained on.
+    /// Checks the training signal of a finished step.
     ///
     /// # Errors
     /// Those of starting a script worker.
@@ -154,7 +155,7 @@ mod tests {
 
     const RECIPE: Recipe = Recipe { tools: true, max_new_tokens: 64 };
 
-    /// What three equal steps are told.
+    /// The warning after three equal steps.
     fn told(pairs: &[(&str, f64)], critic: bool, recipe: Recipe) -> Option<String> {
         let mut signal = Signal::default();
         for step in 1..=FIRST_STEPS {

@@ -16,8 +16,8 @@ use crate::telemetry::{Bar, Interrupt, Reporter};
 /// The name of the embedded model.
 pub const MODEL_NANO: &str = "r1-nano";
 
-/// The embedded model's files, so that `r1` works from any directory. `just nano` makes the model with a binary that
-/// does not have it yet (build.rs).
+/// The embedded model's files, so that `r1` works from any directory. `just nano` makes the model
+/// with a binary that does not have it yet (build.rs).
 #[cfg(not(nano))]
 const NANO_FILES: [(&str, &[u8]); 0] = [];
 #[cfg(nano)]
@@ -29,7 +29,7 @@ const NANO_FILES: [(&str, &[u8]); 5] = [
     ("tokenizer_config.json", include_bytes!("../../models/r1-nano/tokenizer_config.json")),
 ];
 
-/// Who is told about a fetch, and may stop it.
+/// Who is informed about a fetch, and may stop it.
 #[derive(Clone, Copy)]
 pub struct Fetching<'a> {
     pub reporter: &'a Reporter,
@@ -37,8 +37,8 @@ pub struct Fetching<'a> {
     pub interrupt: Option<Interrupt>,
 }
 
-/// The directory of a model: one that exists, the newest checkpoint of a run, the embedded model, or one fetched from the
-/// hub into its cache.
+/// The directory of a model: one that exists, the newest checkpoint of a run, the embedded model,
+/// or one fetched from the hub into its cache.
 pub fn model_dir(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
     let path = &find_model(Path::new(name))?;
     if path.join("config.json").is_file() || path.join("adapter_config.json").is_file() {
@@ -52,8 +52,8 @@ pub fn model_dir(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
     by_name(name, fetching, Hub::fetch)
 }
 
-/// The directory of a model's tokenizer and chat template: the embedded one's, or what is fetched from the hub, which
-/// is no weights.
+/// The directory of a model's tokenizer and chat template: the embedded one's, or what is fetched
+/// from the hub, which is no weights.
 pub fn text_dir(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
     by_name(name, fetching, Hub::fetch_text)
 }
@@ -85,7 +85,8 @@ fn by_name(name: &str, fetching: Fetching<'_>, fetch: Fetch) -> Result<PathBuf> 
     )))
 }
 
-/// The directory of a model that is on this machine; nothing is fetched. `None` if it is not, or not all of it.
+/// The directory of a model that is on this machine; nothing is fetched. `None` if it is not, or
+/// not all of it.
 pub fn model_at_hand(name: &str) -> Option<PathBuf> {
     let path = find_model(Path::new(name)).ok()?;
     if path.join("config.json").is_file() {
@@ -134,7 +135,8 @@ fn unpack_nano() -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// The directory of a model from the Hub (`ORG/NAME[@revision]`); what the cache lacks is fetched, with a bar to watch.
+/// The directory of a model from the Hub (`ORG/NAME[@revision]`); what the cache lacks is fetched,
+/// with a bar to watch.
 pub fn from_hub(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
     fetched(name, fetching, Hub::fetch)
 }
@@ -156,7 +158,8 @@ pub(super) fn origin(name: &str, dir: &Path) -> Origin {
     Origin { name: name.to_owned(), commit: commit_of(dir), path, dtype }
 }
 
-/// Where the model of a run came from, and those of its datasets that are on the hub. The datasets have been fetched.
+/// Where the model of a run came from, and those of its datasets that are on the hub. The datasets
+/// have been fetched.
 ///
 /// # Errors
 /// `Kind::Data` for a dataset that can't be read.
@@ -175,8 +178,9 @@ pub(super) fn origins(script: &Script, model: Option<Origin>) -> Result<Origins>
     Ok(found)
 }
 
-/// Makes a resumed run read its datasets of the hub at the commits that it has read before, and says where the hub has newer
-/// ones. A dataset with another name, or another revision, than before is read as it is named.
+/// Makes a resumed run read its datasets of the hub at the commits that it has read before, and
+/// says where the hub has newer ones. A dataset with another name, or another revision, than before
+/// is read as it is named.
 pub(super) fn pin_data(script: &mut Script, before: &Origins, fetching: Fetching<'_>) -> Result<()> {
     let stop = || fetching.interrupt.is_some_and(Interrupt::is_set);
     let watch = Watch { event: &|_| (), stop: &stop };
@@ -202,8 +206,9 @@ pub(super) fn pin_data(script: &mut Script, before: &Origins, fetching: Fetching
     Ok(())
 }
 
-/// The model that a run started from, as its configuration recorded it: the directory if it is still there, else a model
-/// of the hub at the commit of that time, else whatever the name means now.
+/// The model that a run started from, as its configuration recorded it: the directory if it is
+/// still there, else a model of the hub at the commit of that time, else whatever the name means
+/// now.
 pub(super) fn recorded(origin: &Origin) -> String {
     let path = &origin.path;
     if path.join("config.json").is_file() || path.join("adapter_config.json").is_file() {
@@ -215,7 +220,7 @@ pub(super) fn recorded(origin: &Origin) -> String {
     }
 }
 
-/// Shows a person how far a fetch is, and lets them stop it.
+/// Shows the progress of a fetch, which the user can stop.
 fn watched<T>(what: &str, fetching: Fetching<'_>, fetch: impl FnOnce(&Watch<'_>) -> Result<T>) -> Result<T> {
     let reporter = fetching.reporter;
     let shown: Mutex<Shown> = Mutex::default();

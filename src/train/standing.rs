@@ -1,15 +1,16 @@
-//! What Ctrl-C meets in a run: an answer at once, and an end that keeps what can be kept.
+//! Ctrl-C during a run: an immediate reply, and an end that saves what can be saved.
 //!
-//! The first signal ends the run after the step under way, or ends an evaluation. The second one ends it at once: while
-//! trajectories are sampled the weights are still those of the last step, so that a checkpoint of them is written; in the
-//! middle of an update they are those of no step, and what is left is the newest checkpoint.
+//! The first signal ends the run after the current step, or ends an evaluation. The second one
+//! ends it at once: while trajectories are sampled the weights are still those of the last step, so
+//! that a checkpoint of them is written; in the middle of an update they belong to no step, and
+//! the newest checkpoint remains.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Kind, Result};
 use crate::telemetry::{Answered, Interrupt, Reporter};
 
-/// What a run is doing, shared with the thread that answers signals.
+/// The state of a run, shared with the thread that handles signals.
 #[derive(Clone)]
 pub(super) struct Standing {
     inner: Arc<Mutex<Inner>>,
@@ -26,7 +27,7 @@ struct Inner {
     saved: Option<u64>,
     /// The weights have changed since then.
     changed: bool,
-    /// The command that goes on with the run.
+    /// The command that resumes the run.
     again: String,
 }
 
@@ -43,16 +44,16 @@ enum Phase {
 }
 
 impl Standing {
-    /// Answers signals from now on.
+    /// Handles signals from now on.
     ///
     /// # Errors
-    /// `Kind::Internal` if there is no thread to be had.
+    /// `Kind::Internal` if no thread can be started.
     pub(super) fn new(interrupt: Option<Interrupt>, reporter: &Reporter) -> Result<Self> {
         let inner: Arc<Mutex<Inner>> = Arc::default();
         let (own, reporter) = (Arc::clone(&inner), reporter.clone());
         let answered = interrupt.map(|interrupt| {
             interrupt.answered(move |count| {
-                // Held until the answer is given, so that no update begins meanwhile.
+                // Held until the reply is printed, so that no update begins meanwhile.
                 let inner = lock(&own);
                 let (words, leaves) = inner.answer(count);
                 reporter.answer(&words);
@@ -64,17 +65,19 @@ impl Standing {
         Ok(Self { inner, interrupt, _answered: answered.transpose()?.map(Arc::new) })
     }
 
-    /// The run is open: `step` steps are done, `saved` is its newest checkpoint, `again` goes on with it.
+    /// The run is open: `step` steps are done, `saved` is its newest checkpoint, `again` the
+    /// command that resumes it.
     pub(super) fn opened(&self, step: u64, saved: Option<u64>, again: String) {
         *lock(&self.inner) = Inner { phase: Phase::Whole, step, saved, changed: false, again };
     }
 
-    /// Whether the run is to end after its step.
+    /// Whether the run ends after its step.
     pub(super) fn is_stopping(&self) -> bool {
         self.interrupt.is_some_and(Interrupt::is_set)
     }
 
-    /// The weights are going to change. False if the run is to end before that, with the weights as they are.
+    /// The weights are about to change. False if the run ends before that, with the current
+    /// weights.
     #[must_use]
     pub(super) fn update_begins(&self) -> bool {
         let mut inner = lock(&self.inner);
@@ -91,12 +94,12 @@ impl Standing {
         (inner.phase, inner.step) = (Phase::Whole, step);
     }
 
-    /// What a checkpoint holds has changed without a step.
+    /// The content of a checkpoint has changed without a step.
     pub(super) fn changed(&self) {
         lock(&self.inner).changed = true;
     }
 
-    /// Whether the newest checkpoint is of `step` and of the weights as they are.
+    /// Whether the newest checkpoint is of `step` and has the current weights.
     pub(super) fn is_saved(&self, step: u64) -> bool {
         let inner = lock(&self.inner);
         inner.saved == Some(step) && !inner.changed
@@ -116,7 +119,7 @@ impl Standing {
 }
 
 impl Inner {
-    /// What to say to the `count`th signal, and whether the process ends with it.
+    /// The reply to the `count`th signal, and whether the process ends with it.
     fn answer(&self, count: u32) -> (String, bool) {
         let Self { phase, step, saved, again, .. } = self;
         let kept = match saved {

@@ -1,4 +1,4 @@
-//! The steps of a batch of trajectories, as estimators take them, and what is told of each before one runs.
+//! The steps of a batch of trajectories, with the columns that reward shaping and estimators read.
 
 use std::collections::HashMap;
 
@@ -7,50 +7,52 @@ use serde_json::Value;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
 use crate::rl::pack::Row;
-use crate::rl::rewards::{ReturnScale, Shaping};
+use crate::rl::rewards::{Grouping, ReturnScale, Shaping, shape};
 use crate::rl::rows::{Batch, StepRow};
 use crate::text::Renderer;
 
-/// The steps of a batch of trajectories as estimators take them, in order.
-pub(super) struct Steps {
+/// The steps of a batch of trajectories in order: a row per step, as estimators read them.
+#[derive(Debug)]
+pub struct Steps {
     pub(super) rows: Vec<StepRow>,
     /// The place in `rows` of each trajectory's first step.
     first: Vec<usize>,
 }
 
 impl Steps {
-    /// `greedy` tells the companions, whose rewards are a baseline for others.
-    pub(super) fn of(trajectories: &[Trajectory], greedy: impl Fn(usize) -> bool) -> Self {
+    /// The steps of `trajectories`. `greedy` says which trajectories are greedy baselines.
+    pub fn of(trajectories: &[Trajectory], greedy: impl Fn(usize) -> bool) -> Self {
         let (mut rows, mut first) = (Vec::new(), Vec::with_capacity(trajectories.len()));
         for (index, trajectory) in trajectories.iter().enumerate() {
             first.push(rows.len());
             let greedy = greedy(index);
             if trajectory.steps.is_empty() && trajectory.status.is_failure() {
-                // It failed before its first reply. Its group is known to have lost a member by a row without tokens.
+                // It failed before its first response. A row without tokens marks that its group
+                // has lost a member.
                 let status = Some(trajectory.status);
                 rows.push(StepRow { status, greedy, ..StepRow::new(trajectory.group, index as u64, 0, 0, 0.0) });
             }
             rows.extend(StepRow::of(trajectory, index).into_iter().map(|row| StepRow { greedy, ..row }));
         }
         let mut steps = Self { rows, first };
-        steps.join(trajectories);
+        steps.mark_shared_steps(trajectories);
         steps
     }
 
-    /// Says of every step that a fork shares which trajectory took it.
-    fn join(&mut self, trajectories: &[Trajectory]) {
+    /// Sets `shared` of every step that a fork shares to the trajectory that sampled it.
+    fn mark_shared_steps(&mut self, trajectories: &[Trajectory]) {
         let places: HashMap<&str, usize> = trajectories.iter().map(|t| t.id.as_str()).zip(0..).collect();
         for (index, trajectory) in trajectories.iter().enumerate() {
             for step in 0..trajectory.shared_steps() {
                 // A parent may be a fork itself.
-                let mut taker = index;
-                while let Some(fork) = trajectories[taker].fork.as_ref().filter(|fork| step < fork.step as usize)
+                let mut sampler = index;
+                while let Some(fork) = trajectories[sampler].fork.as_ref().filter(|fork| step < fork.step as usize)
                     && let Some(&parent) = places.get(fork.parent.as_str())
-                    && parent != taker
+                    && parent != sampler
                 {
-                    taker = parent;
+                    sampler = parent;
                 }
-                self.rows[self.first[index] + step].shared = (taker != index).then_some(taker as u64);
+                self.rows[self.first[index] + step].shared = (sampler != index).then_some(sampler as u64);
             }
         }
     }
@@ -65,8 +67,9 @@ impl Steps {
         self.rows.get_mut(place)
     }
 
-    /// Gives every step what its policy was shown that the steps before did not show: the newest observation.
-    pub(super) fn anchor(&mut self, trajectories: &[Trajectory], renderer: &Renderer) {
+    /// Sets the anchor of every step: the text that its prompt adds to the steps before, the newest
+    /// observation.
+    pub(super) fn set_anchors(&mut self, trajectories: &[Trajectory], renderer: &Renderer) {
         for (index, trajectory) in trajectories.iter().enumerate() {
             let mut seen: Vec<u32> = Vec::new();
             for (place, step) in self.of_trajectory(index).zip(&trajectory.steps) {
@@ -77,8 +80,8 @@ impl Steps {
         }
     }
 
-    /// Gives the last step of each trajectory the named parts of its reward.
-    pub(super) fn parts(&mut self, trajectories: &[Trajectory]) {
+    /// Sets the named parts of the reward, at the last step of each trajectory.
+    pub(super) fn set_reward_parts(&mut self, trajectories: &[Trajectory]) {
         for (index, trajectory) in trajectories.iter().enumerate() {
             if let Some(last) = self.last(index) {
                 last.parts.clone_from(&trajectory.reward_parts);
@@ -86,12 +89,13 @@ impl Steps {
         }
     }
 
-    /// Gives every step the kind of its task, for normalisation among tasks of one kind: the column `tag` of its row, or
-    /// else `data_source`. Kinds are numbered in the order in which they appear.
+    /// Sets the tag of every step, for normalisation among tasks with the same tag: the column
+    /// `tag` of its dataset row, or `data_source`. Tags are numbered in the order in which they
+    /// appear.
     ///
     /// # Errors
     /// `Kind::Data` names the first row that has neither.
-    pub(super) fn tag(&mut self, trajectories: &[Trajectory]) -> Result<()> {
+    fn set_tags(&mut self, trajectories: &[Trajectory]) -> Result<()> {
         let mut kinds: Vec<&Value> = Vec::new();
         for (index, trajectory) in trajectories.iter().enumerate() {
             let columns = ["tag", "data_source"].into_iter().filter_map(|name| trajectory.task.get(name));
@@ -113,8 +117,9 @@ impl Steps {
         Ok(())
     }
 
-    /// Takes what tool calls earned out of the rewards of their steps, where it is shaped apart.
-    pub(super) fn part(&mut self, trajectories: &[Trajectory]) {
+    /// Moves the rewards of tool calls from the rewards of their steps to the process rewards,
+    /// which are shaped apart.
+    fn set_process_rewards(&mut self, trajectories: &[Trajectory]) {
         for (index, trajectory) in trajectories.iter().enumerate() {
             for (place, step) in self.of_trajectory(index).zip(&trajectory.steps) {
                 let earned = step.tools.iter().map(|tool| tool.reward).sum::<f64>();
@@ -126,8 +131,31 @@ impl Steps {
         }
     }
 
-    /// Takes the rewards of the trajectories that count into the running deviation of the run, if the recipe wants one,
-    /// and gives the shaping with its factor. The first batch is part of it.
+    /// Shapes the rewards. `returns` is the running standard deviation of the returns, which the
+    /// batch updates.
+    ///
+    /// # Errors
+    /// `Kind::Numeric` names the trajectory whose rewards are NaN or infinite; `Kind::Data` the row
+    /// without a tag.
+    pub(super) fn shape_rewards(
+        &mut self,
+        shaping: &Shaping,
+        returns: &mut Option<ReturnScale>,
+        trajectories: &[Trajectory],
+    ) -> Result<()> {
+        let shaping = self.scaled(shaping, returns)?;
+        if let Some((Grouping::Inductive, _)) = shaping.normalize {
+            self.set_tags(trajectories)?;
+        }
+        if shaping.has_parts() {
+            self.set_process_rewards(trajectories);
+        }
+        self.rows = shape(&self.rows, &shaping, false)?;
+        Ok(())
+    }
+
+    /// Updates the running standard deviation of the returns, if the recipe uses one, and returns
+    /// the shaping with its factor. The first batch is included.
     ///
     /// # Errors
     /// `Kind::Numeric` names the trajectory whose rewards are NaN or infinite.
@@ -143,14 +171,30 @@ impl Steps {
         Ok(Shaping { scale: Some(own.factor()), ..shaping.clone() })
     }
 
-    /// Brings a number per token of training rows to the steps they are made of.
-    pub(super) fn fill(&mut self, rows: &[Row], numbers: &[Vec<f32>], field: fn(&mut StepRow) -> &mut Vec<f64>) {
+    /// Copies the columns of the training rows to the steps that their tokens belong to.
+    pub(super) fn read_columns(&mut self, rows: &[Row]) {
+        self.read_column(rows, |row| &row.logp_old, |step| &mut step.logp_old);
+        self.read_column(rows, |row| &row.logp_ref, |step| &mut step.logp_ref);
+        self.read_column(rows, |row| &row.sum_pi_squared, |step| &mut step.sum_pi_squared);
+        self.read_column(rows, |row| &row.values, |step| &mut step.values);
+    }
+
+    /// Copies one column, which replaces what the steps have. Nothing is copied where the rows do
+    /// not have the column.
+    pub(super) fn read_column(
+        &mut self,
+        rows: &[Row],
+        column: fn(&Row) -> &Vec<f32>,
+        field: fn(&mut StepRow) -> &mut Vec<f64>,
+    ) {
+        if rows.iter().all(|row| column(row).is_empty()) {
+            return;
+        }
         let mut last = None;
-        for (row, numbers) in rows.iter().zip(numbers) {
+        for (row, numbers) in rows.iter().map(|row| (row, column(row))) {
             for place in (0..row.len()).filter(|&place| row.loss_mask[place]) {
                 let step = self.first[row.trajectory] + row.steps[place] as usize;
                 let list = field(&mut self.rows[step]);
-                // What was there before, such as the sampler's own, makes way.
                 if last != Some(step) {
                     list.clear();
                     last = Some(step);
@@ -158,12 +202,22 @@ impl Steps {
                 list.push(f64::from(numbers[place]));
             }
         }
-        // Shared steps have tokens in the rows of the trajectory that took them only.
+        // Shared steps have tokens only in the rows of the trajectory that sampled them.
         for place in 0..self.rows.len() {
             let StepRow { shared, step, .. } = self.rows[place];
-            if let Some(taker) = shared {
-                let taken = field(&mut self.rows[self.first[taker as usize] + step as usize]).clone();
-                *field(&mut self.rows[place]) = taken;
+            if let Some(sampler) = shared {
+                let sampled = field(&mut self.rows[self.first[sampler as usize] + step as usize]).clone();
+                *field(&mut self.rows[place]) = sampled;
+            }
+        }
+    }
+
+    /// The critic's value of the next observation, for the last step of each trajectory that a
+    /// limit cut.
+    pub(super) fn set_next_values(&mut self, values: &[Option<f64>]) {
+        for (trajectory, value) in values.iter().enumerate() {
+            if let Some(last) = value.and_then(|_| self.last(trajectory)) {
+                last.next_value = *value;
             }
         }
     }

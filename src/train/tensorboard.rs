@@ -1,11 +1,11 @@
-//! What TensorBoard shows of a run beside its metrics: distributions of each step, texts of sample trajectories, the settings
-//! as hyperparameters.
+//! What TensorBoard shows of a run besides its metrics: distributions of each step, texts of sample
+//! trajectories, the settings as hyperparameters.
 
 use std::fmt::Write;
 
 use serde_json::json;
 
-use super::credit::Credit;
+use super::advantages::AdvantageBatch;
 use super::due;
 use super::report::conversation;
 use crate::error::Result;
@@ -24,22 +24,22 @@ const LONGEST: usize = 8000;
 pub(super) fn settings(log: &mut MetricsLog, script: &Script) -> Result<()> {
     let mut settings = json!(script.settings);
     settings["trainer"]["algorithm"] = json!(script.algorithm);
-    // Rows that stand in the recipe are data.
+    // Rows in the recipe are data.
     settings["data"] = json!(null);
     log.settings(&settings)
 }
 
-/// Distributions over the trajectories of a step, and now and then a few of them in full.
+/// Distributions over the trajectories of a step, and at some steps a few of them as text.
 pub(super) fn step(
     log: &mut MetricsLog,
     step: u64,
     steps: usize,
     trajectories: &[Trajectory],
-    credit: Option<&Credit>,
+    batch: Option<&AdvantageBatch>,
 ) -> Result<()> {
     let counted: Vec<&Trajectory> = trajectories.iter().filter(|one| !one.status.is_failure()).collect();
     let of = |number: &dyn Fn(&Trajectory) -> f64| counted.iter().map(|one| number(one)).collect::<Vec<f64>>();
-    let advantages = credit.map(|credit| credit.all().collect()).unwrap_or_default();
+    let advantages = batch.map(|batch| batch.all().collect()).unwrap_or_default();
     log.distributions(
         step,
         &[
@@ -55,7 +55,7 @@ pub(super) fn step(
     Ok(())
 }
 
-/// The first trajectories in full.
+/// The first trajectories as text.
 pub(super) fn samples(log: &mut MetricsLog, step: u64, split: &str, trajectories: &[Trajectory]) -> Result<()> {
     for (place, trajectory) in trajectories.iter().take(SAMPLES).enumerate() {
         let status = trajectory.status.name();
@@ -70,7 +70,7 @@ pub(super) fn samples(log: &mut MetricsLog, step: u64, split: &str, trajectories
     Ok(())
 }
 
-/// Adds a conversation to `text` as Markdown: its texts in fences, which nothing in them can close.
+/// Adds a conversation to `text` as Markdown: its texts in fences that no text can close.
 fn markdown(mut text: String, conversation: &[(String, String)]) -> String {
     for (who, said) in conversation {
         let longest = said.split(|c| c != '`').map(str::len).max().unwrap_or(0);

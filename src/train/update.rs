@@ -1,16 +1,16 @@
 //! One optimiser step of a policy objective over merged rows, in micro-batches.
 //!
-//! Every denominator is that of the whole mini-batch, so how rows are split changes nothing but rounding. Where nothing
-//! but the advantages moves the weights, rows whose advantages are zero count in the denominators and are not computed:
-//! their gradient is exactly zero.
+//! Every denominator is that of the whole mini-batch, so how rows are split changes nothing but
+//! rounding. Where nothing but the advantages moves the weights, rows whose advantages are zero
+//! count in the denominators and are not computed: their gradient is exactly zero.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tch::{Device, Kind as Dtype, Tensor, no_grad_guard};
 
-use super::lesson::Lesson;
 use super::objective::Objective;
 use super::score::score;
+use super::update_batch::UpdateBatch;
 use crate::config::{Learner, OnNan, Over};
 use crate::error::{Error, Kind, Result};
 use crate::model::{Model, Packed};
@@ -23,8 +23,9 @@ use crate::rl::losses::Tokens;
 use crate::rl::objective::Inputs;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 
-/// Positions whose logits are held at once: so many MiB of them in f32, within reason. Every chunk adds its part to the
-/// head's gradient, which reads and writes that as a whole: little beside a chunk's products on a CPU, not so on a GPU.
+/// Positions whose logits are held at once: so many MiB of them in f32, within reason. Every chunk
+/// adds its part to the head's gradient, which reads and writes that as a whole: little beside a
+/// chunk's products on a CPU, not so on a GPU.
 pub(super) fn logprobs_at_once(vocab_size: usize, device: Device) -> usize {
     let mib = if device == Device::Cpu { 128 } else { 512 };
     ((mib << 20) / (4 * vocab_size.max(1))).clamp(64, 2048)
@@ -37,7 +38,8 @@ pub struct UpdateStats {
     pub grad_norm: f64,
     /// Mean entropy of the distributions the sampled tokens came from, nats.
     pub entropy: f64,
-    /// Mean KL to the reference policy of a sampled token, by the loss's own estimate; `None` where the loss has no KL.
+    /// Mean KL to the reference policy of a sampled token, by the loss's own estimate; `None` where
+    /// the loss has no KL.
     pub kl: Option<f64>,
     pub ratios: RatioStats,
     /// Largest |log-probability of the learner - of the sampler|.
@@ -48,9 +50,9 @@ pub struct UpdateStats {
     pub tokens: usize,
     /// Sampled tokens among them.
     pub sampled: usize,
-    /// Whether the loss was the recipe's own.
+    /// Whether the loss is a custom one.
     pub custom: bool,
-    /// What it logged, by name.
+    /// The values that a custom loss logs, by name.
     pub logged: BTreeMap<String, custom::Logged>,
     /// Whether the optimiser took a step: not where no token is trained, or the step was left out.
     pub stepped: bool,
@@ -58,7 +60,8 @@ pub struct UpdateStats {
     pub skipped: Option<Error>,
 }
 
-/// The value loss of a critic that shares the policy's trunk: a function of the hidden states `[T, E]` and the batch.
+/// The value loss of a critic that shares the policy's trunk: a function of the hidden states `[T,
+/// E]` and the batch.
 pub(super) type Shared<'a> = &'a mut dyn FnMut(&Tensor, &MicroBatch) -> Result<Tensor>;
 
 /// An optimiser step to be made.
@@ -75,26 +78,28 @@ pub struct Update<'a> {
 }
 
 impl Update<'_> {
-    /// Forward, loss, backward over the lesson, then one AdamW step. Where no token is trained (every advantage is 0 and
-    /// nothing else has a gradient) there is no step: weights and moments stay as they are.
+    /// Forward, loss, backward over the batch, then one AdamW step. Where no token is trained
+    /// (every advantage is 0 and nothing else has a gradient) there is no step: weights and moments
+    /// stay as they are.
     ///
     /// # Errors
-    /// `Kind::Numeric` names the trajectories (by number) or the tensor where a loss or gradient is NaN or infinite, and
-    /// nothing has changed; with `on_nan = "skip"` the step is left out instead.
-    pub fn step(&self, optimizer: &mut AdamW, lesson: &Lesson) -> Result<UpdateStats> {
-        self.step_shared(optimizer, lesson, None)
+    /// `Kind::Numeric` names the trajectories (by number) or the tensor where a loss or gradient is
+    /// NaN or infinite, and nothing has changed; with `on_nan = "skip"` the step is left out
+    /// instead.
+    pub fn step(&self, optimizer: &mut AdamW, data: &UpdateBatch) -> Result<UpdateStats> {
+        self.step_shared(optimizer, data, None)
     }
 
     /// [`step`](Self::step), where `shared` adds the loss of a critic that shares the trunk.
     pub(super) fn step_shared(
         &self,
         optimizer: &mut AdamW,
-        lesson: &Lesson,
+        data: &UpdateBatch,
         shared: Option<Shared<'_>>,
     ) -> Result<UpdateStats> {
         optimizer.zero_grad();
         let mut stats = UpdateStats::default();
-        let backward = self.backward(lesson, shared, &mut stats);
+        let backward = self.backward(data, shared, &mut stats);
         let stepped = match backward {
             Ok(()) if stats.sampled == 0 => return Ok(stats),
             Ok(()) => optimizer.step(self.lr, self.learner.max_grad_norm),
@@ -116,28 +121,29 @@ impl Update<'_> {
         Ok(stats)
     }
 
-    fn backward(&self, lesson: &Lesson, mut shared: Option<Shared<'_>>, stats: &mut UpdateStats) -> Result<()> {
+    fn backward(&self, data: &UpdateBatch, mut shared: Option<Shared<'_>>, stats: &mut UpdateStats) -> Result<()> {
         let mut objective = self.objective.policy;
         if objective.terms.kl_coef > 0.0 {
             objective.terms.kl_coef = self.kl_coef;
         }
         // Numbers of steps and denominators are those of the whole mini-batch.
-        let rows = &lesson.rows;
+        let rows = &data.rows;
         let denominators = objective.denominators(rows);
         let graph = self.objective.custom.as_deref();
-        let groups = lesson.groups();
+        let groups = data.groups();
         let units = graph.map(|_| custom::Units::of(rows, &groups));
         stats.custom = graph.is_some();
-        let selected = self.selected(lesson)?;
+        let selected = self.selected(data)?;
         // Some losses also hold tokens without an advantage, once the policy has moved.
-        let pulls = objective.formula.pulls_without_advantage() && (0..rows.len()).any(|row| lesson.moves(row));
+        let pulls =
+            objective.formula.pulls_without_advantage() && (0..rows.len()).any(|row| data.rows[row].has_gradient());
         let all = !self.objective.only_advantages() || shared.is_some() || pulls;
-        let active: Vec<usize> = (0..rows.len()).filter(|&row| all || lesson.moves(row)).collect();
+        let active: Vec<usize> = (0..rows.len()).filter(|&row| all || data.rows[row].has_gradient()).collect();
         stats.sampled = active.iter().map(|&row| rows[row].sampled()).sum();
         let (mut entropy, mut pulls, mut kl_sum) = (0.0, (0.0, 0.0), None);
-        for members in self.micro_batches(lesson, &active) {
+        for members in self.micro_batches(data, &active) {
             let device = self.model.device();
-            let batch = MicroBatch::with_advantages(rows, &members, &lesson.advantages, device)?;
+            let batch = MicroBatch::new(rows, &members, device)?;
             let packed = Packed {
                 ids: batch.ids.shallow_clone(),
                 positions: batch.positions.shallow_clone(),
@@ -155,10 +161,10 @@ impl Update<'_> {
                 self.temperature,
                 logprobs_at_once(self.model.config.vocab_size, self.model.device()),
             )?;
-            let column = |lists: &Option<Vec<Vec<f32>>>| lists.as_ref().map(|lists| batch.column(lists)).transpose();
-            let old = column(&lesson.old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());
-            let (reference, weights) = (column(&lesson.reference)?, column(&lesson.weights)?);
-            let selected = column(&selected)?.map(|chosen| chosen.f_gt(0.5)).transpose()?;
+            let old = batch.column(rows, |row| &row.logp_old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());
+            let reference = batch.column(rows, |row| &row.logp_ref)?;
+            let weights = batch.column(rows, |row| &row.weights)?;
+            let selected = selected.as_ref().map(|all| chosen_among(all, &batch)).transpose()?;
             let inputs = Inputs {
                 logp: &logp,
                 logp_old: &old,
@@ -174,7 +180,7 @@ impl Update<'_> {
                 (Some(graph), Some(units)) => {
                     let group: Vec<i64> = batch.tokens.iter().map(|&(row, _)| groups[row] as i64).collect();
                     let group = Tensor::f_from_slice(&group)?.f_to_device(device)?;
-                    let rewards = column(&lesson.rewards)?;
+                    let rewards = batch.column(rows, |row| &row.rewards)?;
                     let tokens = custom::Tokens { inputs, group: &group, rewards: rewards.as_ref() };
                     let (computed, logged) = custom::compute(graph, &objective, &tokens, &denominators, units)
                         .map_err(|error| error.in_trajectories(trajectories_of(rows, &members), None))?;
@@ -216,24 +222,24 @@ impl Update<'_> {
         Ok(())
     }
 
-    /// Micro-batches of the rows `active`. Where the loss compares whole trajectories or groups, their rows stay together,
-    /// and a micro-batch may be larger than `trainer.tokens_per_batch`.
-    fn micro_batches(&self, lesson: &Lesson, active: &[usize]) -> Vec<Vec<usize>> {
+    /// Micro-batches of the rows `active`. Where the loss compares whole trajectories or groups,
+    /// their rows stay together, and a micro-batch may be larger than `trainer.tokens_per_batch`.
+    fn micro_batches(&self, data: &UpdateBatch, active: &[usize]) -> Vec<Vec<usize>> {
         let budget = self.learner.tokens_per_batch;
-        let rows: Vec<_> = active.iter().map(|&row| lesson.rows[row].clone()).collect();
+        let rows: Vec<&Row> = active.iter().map(|&row| &data.rows[row]).collect();
         let together = self.objective.together();
         if together == Over::Step {
             let back = |members: Vec<usize>| members.into_iter().map(|member| active[member]).collect();
             return micro_batches(&rows, budget).into_iter().map(back).collect();
         }
         let mut batches: Vec<Vec<usize>> = Vec::new();
-        let groups = lesson.groups();
-        let unit = |row: usize| if together == Over::Group { groups[row] } else { lesson.rows[row].trajectory };
+        let groups = data.groups();
+        let unit = |row: usize| if together == Over::Group { groups[row] } else { data.rows[row].trajectory };
         let mut active: Vec<usize> = active.to_vec();
         active.sort_by_key(|&row| unit(row));
         let (mut load, mut last) = (0, None);
         for row in active {
-            let own = &lesson.rows[row];
+            let own = &data.rows[row];
             let same = last == Some(unit(row));
             if !same && (batches.is_empty() || load + own.len() > budget) {
                 batches.push(Vec::new());
@@ -248,37 +254,38 @@ impl Update<'_> {
         batches
     }
 
-    /// For losses that choose among all tokens of a mini-batch: 1 on the chosen ones.
-    fn selected(&self, lesson: &Lesson) -> Result<Option<Vec<Vec<f32>>>> {
+    /// For losses that choose among all tokens of a mini-batch: row and place of the chosen ones.
+    fn selected(&self, data: &UpdateBatch) -> Result<Option<BTreeSet<(usize, usize)>>> {
         let policy = &self.objective.policy;
         if !policy.needs().contains(&Need::WholeBatch) {
             return Ok(None);
         }
         let _guard = no_grad_guard();
-        let rows = &lesson.rows;
+        let rows = &data.rows;
         let logp = score(self.model, rows, self.temperature, self.learner.tokens_per_batch)?;
         let members: Vec<usize> = (0..rows.len()).collect();
-        let batch = MicroBatch::with_advantages(rows, &members, &lesson.advantages, self.model.device())?;
-        let old = match &lesson.old {
-            Some(old) => batch.column(old)?,
-            None => batch.logp_old.shallow_clone(),
-        };
+        let batch = MicroBatch::new(rows, &members, self.model.device())?;
+        let old = batch.column(rows, |row| &row.logp_old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());
+        let logp: Vec<f32> = batch.tokens.iter().map(|&(row, place)| logp[row][place]).collect();
         let tokens = Tokens {
-            logp: &batch.column(&logp)?,
+            logp: &Tensor::f_from_slice(&logp)?.f_to_device(self.model.device())?,
             logp_old: &old,
             advantages: &batch.advantages,
             sequence: &batch.step,
         };
         let Some(chosen) = policy.select(&tokens)? else { return Ok(None) };
-        let mut selected: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
-        for (&(row, place), chosen) in batch.tokens.iter().zip(Vec::<bool>::try_from(chosen)?) {
-            selected[row][place] = f32::from(u8::from(chosen));
-        }
-        Ok(Some(selected))
+        let chosen = batch.tokens.iter().zip(Vec::<bool>::try_from(chosen)?).filter(|(_, chosen)| *chosen);
+        Ok(Some(chosen.map(|(token, _)| *token).collect()))
     }
 }
 
-/// How hard tokens pull at the weights, |ratio x advantage|: the largest, and the sum.
+/// `[N]` bool: the sampled tokens of a micro-batch that are among those `chosen`.
+fn chosen_among(chosen: &BTreeSet<(usize, usize)>, batch: &MicroBatch) -> Result<Tensor> {
+    let flags: Vec<bool> = batch.tokens.iter().map(|token| chosen.contains(token)).collect();
+    Ok(Tensor::f_from_slice(&flags)?.f_to_device(batch.targets.device())?)
+}
+
+/// The contribution of tokens to the gradient, |ratio x advantage|: the largest, and the sum.
 fn pull(logp: &Tensor, old: &Tensor, advantages: &Tensor) -> Result<(f64, f64)> {
     if logp.numel() == 0 {
         return Ok((0.0, 0.0));
@@ -313,7 +320,7 @@ mod tests {
 
     use super::*;
     use crate::config::InitModel;
-    use crate::mdp::{Sampling, Support};
+    use crate::mdp::Sampling;
     use crate::model::Config;
     use crate::rl::adamw;
 
@@ -340,15 +347,8 @@ mod tests {
 
     /// A row of `(tokens, sampled)` pieces, the steps counted by sampled pieces.
     fn row(trajectory: usize, pieces: &[(&[u32], bool)], first_step: u32) -> Row {
-        let mut row = Row {
-            ids: vec![],
-            loss_mask: vec![],
-            logprobs: vec![],
-            steps: vec![],
-            support: Support::default(),
-            routing: crate::mdp::Routing::default(),
-            trajectory,
-        };
+        let mut row =
+            Row { ids: vec![], loss_mask: vec![], logprobs: vec![], steps: vec![], trajectory, ..Row::default() };
         let mut step = first_step;
         for (ids, sampled) in pieces {
             for id in *ids {
@@ -362,19 +362,19 @@ mod tests {
         row
     }
 
-    fn lesson(rows: Vec<Row>, advantage: impl Fn(usize) -> f64) -> Lesson {
-        let advantages = rows.iter().map(|row| vec![advantage(row.trajectory); row.len()]).collect();
-        Lesson { rows, advantages, ..Lesson::default() }
+    fn batch(mut rows: Vec<Row>, advantage: impl Fn(usize) -> f64) -> UpdateBatch {
+        rows.iter_mut().for_each(|row| row.advantages = vec![advantage(row.trajectory); row.len()]);
+        UpdateBatch { rows, ..UpdateBatch::default() }
     }
 
-    /// Loss and gradients of a lesson, before the step that would forget them.
-    fn gradients(model: &Model, lesson: &Lesson, learner: &Learner) -> (f64, Vec<Tensor>) {
+    /// Loss and gradients of a batch, without an optimiser step.
+    fn gradients(model: &Model, batch: &UpdateBatch, learner: &Learner) -> (f64, Vec<Tensor>) {
         let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
         let objective = Objective::new(learner, &Sampling::default(), false).unwrap();
         let update = Update { model, objective: &objective, learner, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
         let mut stats = UpdateStats::default();
         optimizer.zero_grad();
-        update.backward(lesson, None, &mut stats).unwrap();
+        update.backward(batch, None, &mut stats).unwrap();
         (stats.loss, model.parameters().iter().map(|(_, tensor)| tensor.grad().copy()).collect())
     }
 
@@ -398,8 +398,8 @@ mod tests {
         for loss in ["ppo", "gspo", "dr_grpo", "reinforce"] {
             for budget in [1, 1000] {
                 let advantage = |trajectory| if trajectory == 0 { 1.5 } else { -0.5 };
-                let one = gradients(&model, &lesson(merged.clone(), advantage), &learner(loss, 1000));
-                let many = gradients(&model, &lesson(separate.clone(), advantage), &learner(loss, budget));
+                let one = gradients(&model, &batch(merged.clone(), advantage), &learner(loss, 1000));
+                let many = gradients(&model, &batch(separate.clone(), advantage), &learner(loss, budget));
                 assert!((one.0 - many.0).abs() < 1e-12, "{loss}: {} {}", one.0, many.0);
                 for (a, b) in one.1.iter().zip(&many.1) {
                     let off = (a - b).abs().max().double_value(&[]);
@@ -413,32 +413,32 @@ mod tests {
     fn rows_without_advantage_are_not_computed_and_change_nothing() {
         let model = model(Dtype::Double);
         let rows = vec![row(0, &[(&[1, 2], false), (&[3], true)], 0), row(1, &[(&[4], false), (&[5, 6], true)], 0)];
-        let lesson = lesson(rows, |trajectory| if trajectory == 0 { 1.0 } else { 0.0 });
+        let batch = batch(rows, |trajectory| if trajectory == 0 { 1.0 } else { 0.0 });
         let usual = learner("ppo", 1000);
         let objective = Objective::new(&usual, &Sampling::default(), false).unwrap();
         let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
         let update =
             Update { model: &model, objective: &objective, learner: &usual, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
-        let stats = update.step(&mut optimizer, &lesson).unwrap();
+        let stats = update.step(&mut optimizer, &batch).unwrap();
         assert_eq!((stats.tokens, stats.sampled), (3, 1));
         assert!(model.parameters().iter().all(|(_, tensor)| !tensor.grad().defined()), "gradients are kept");
         // An entropy bonus that is next to nothing has them computed.
         let all = Learner { entropy: 1e-300, ..usual.clone() };
         let objective = Objective::new(&all, &Sampling::default(), false).unwrap();
-        let stats = Update { objective: &objective, learner: &all, ..update }.step(&mut optimizer, &lesson).unwrap();
+        let stats = Update { objective: &objective, learner: &all, ..update }.step(&mut optimizer, &batch).unwrap();
         assert_eq!((stats.tokens, stats.sampled), (6, 3));
-        let (_, some) = gradients(&model, &lesson, &usual);
-        let (_, every) = gradients(&model, &lesson, &all);
+        let (_, some) = gradients(&model, &batch, &usual);
+        let (_, every) = gradients(&model, &batch, &all);
         for (a, b) in some.iter().zip(&every) {
             assert!((a - b).abs().max().double_value(&[]) < 1e-15);
         }
     }
 
     #[test]
-    fn numbers_that_are_none_stop_or_skip_and_change_nothing() {
+    fn a_nan_loss_stops_the_run_or_skips_the_step_and_changes_no_weight() {
         let model = model(Dtype::Float);
         let rows = vec![row(0, &[(&[1, 2], false), (&[3], true)], 0), row(3, &[(&[4], false), (&[5, 6], true)], 0)];
-        let lesson = lesson(rows, |trajectory| if trajectory == 0 { 1.0 } else { f64::NAN });
+        let batch = batch(rows, |trajectory| if trajectory == 0 { 1.0 } else { f64::NAN });
         let before: Vec<Tensor> = model.parameters().iter().map(|(_, tensor)| tensor.detach().copy()).collect();
         let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
         for on_nan in [OnNan::Stop, OnNan::Skip] {
@@ -452,7 +452,7 @@ mod tests {
                 kl_coef: 0.0,
                 lr: 1.0,
             };
-            let stepped = update.step(&mut optimizer, &lesson);
+            let stepped = update.step(&mut optimizer, &batch);
             match on_nan {
                 OnNan::Skip => {
                     let why = stepped.unwrap().skipped.unwrap();

@@ -1,17 +1,18 @@
-//! Known illnesses of reinforcement learning, said aloud once each when a run's numbers show them.
+//! Training-health warnings: known failure modes of reinforcement learning, reported once each when
+//! the metrics of a run show them.
 
 use std::collections::BTreeSet;
 
 use crate::telemetry::{Metrics, Reporter};
 
-/// Steps whose mean is the healthy state that later ones are compared with.
-const YOUTH: usize = 5;
+/// The first steps, whose mean is the baseline of later ones.
+const BASELINE_STEPS: usize = 5;
 
-/// What a run was like, and what was said already.
+/// The metrics of the first steps, and the warnings given so far.
 #[derive(Default)]
 pub(super) struct Watch {
-    entropy: Youth,
-    deviation: Youth,
+    entropy: Baseline,
+    deviation: Baseline,
     /// Steps in a row in which nothing was clipped though several updates were made of one rollout.
     unclipped: usize,
     said: BTreeSet<&'static str>,
@@ -19,15 +20,15 @@ pub(super) struct Watch {
 
 /// The mean of the first steps.
 #[derive(Default)]
-struct Youth {
+struct Baseline {
     sum: f64,
     count: usize,
 }
 
-impl Youth {
+impl Baseline {
     /// `value` as a share of the first steps' mean; `None` while they last.
     fn share(&mut self, value: f64) -> Option<f64> {
-        if self.count < YOUTH {
+        if self.count < BASELINE_STEPS {
             self.sum += value;
             self.count += 1;
             return None;
@@ -38,7 +39,7 @@ impl Youth {
 }
 
 impl Watch {
-    /// Looks at a step's metrics and warns.
+    /// Checks the metrics of a step and warns.
     pub(super) fn look(&mut self, reporter: &Reporter, step: u64, metrics: &Metrics) {
         for (name, words) in self.symptoms(metrics) {
             if self.said.insert(name) {
@@ -108,7 +109,7 @@ impl Watch {
             found.push(("kl", words));
         }
         if let Some(kl) = get("kl/mean").filter(|kl| *kl > 10.0) {
-            found.push(("leash", format!("the KL to the reference policy is {kl:.1} a token; raise trainer.kl.coef")));
+            found.push(("kl", format!("the KL to the reference policy is {kl:.1} a token; raise trainer.kl.coef")));
         }
         if let Some(share) = get("policy/largest_token").filter(|share| *share > 0.5)
             && get("policy/tokens").is_some_and(|tokens| tokens > 50.0)
@@ -145,7 +146,7 @@ mod tests {
     #[test]
     fn collapse_is_seen_against_the_first_steps() {
         let mut watch = Watch::default();
-        for _ in 0..YOUTH {
+        for _ in 0..BASELINE_STEPS {
             assert!(names(&mut watch, &[("policy/entropy", 1.0), ("reward/group_std", 0.5)]).is_empty());
         }
         assert!(names(&mut watch, &[("policy/entropy", 0.2), ("reward/group_std", 0.4)]).is_empty());
@@ -156,11 +157,11 @@ mod tests {
         assert!(names(&mut watch, &solved).is_empty());
     }
 
-    /// What a warning says to change can be changed.
+    /// The settings that warnings name exist.
     #[test]
-    fn settings_that_are_named_are_settings() {
+    fn the_settings_that_warnings_name_exist() {
         let mut watch = Watch::default();
-        for _ in 0..YOUTH {
+        for _ in 0..BASELINE_STEPS {
             names(&mut watch, &[("policy/entropy", 1.0), ("reward/group_std", 0.5)]);
         }
         let ill = [
@@ -197,7 +198,7 @@ mod tests {
     fn clipping_kl_and_single_tokens_are_seen() {
         let mut watch = Watch::default();
         assert_eq!(names(&mut watch, &[("policy/clip_frac", 0.7), ("policy/approx_kl", 2.0)]), ["clipped", "kl"]);
-        assert_eq!(names(&mut watch, &[("kl/mean", 20.0)]), ["leash"]);
+        assert_eq!(names(&mut watch, &[("kl/mean", 20.0)]), ["kl"]);
         assert_eq!(names(&mut watch, &[("rollout/branches", 0.0)]), ["branches"]);
         assert!(names(&mut watch, &[("rollout/branches", 3.0)]).is_empty());
         assert_eq!(names(&mut watch, &[("policy/largest_token", 0.8), ("policy/tokens", 1000.0)]), ["one token"]);

@@ -294,7 +294,7 @@ fn scripts_stay_within_reading_length() {
 const PROSE_WIDTH: usize = 100;
 
 /// Parts of `src` with wider comment lines. Remove a part when it has none left.
-const WIDE_COMMENTS: &[&str] = &["error", "rl", "rollout", "script", "train"];
+const WIDE_COMMENTS: &[&str] = &["error", "rollout", "script"];
 
 /// Pages that are generated, or have text from a generator between their tables.
 const GENERATED_PAGES: &[&str] = &["coming-from.md", "containment.md", "lua.md", "metrics.md", "settings.md"];

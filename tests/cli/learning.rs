@@ -162,6 +162,40 @@ fn a_recipe_defines_an_estimator() {
     assert!(error.contains("`advantage`"), "{error}");
 }
 
+/// A recipe with this function `advantage`; `before` is at the top of the script.
+fn with_estimator(before: &str, body: &str) -> String {
+    let function = format!("  advantage = function(group)\n    {body}\n  end,\n  policy = {{");
+    let script = RECIPE.replace("  policy = {", &function);
+    format!("{before}\n{}", script.replace("lr = 1e-3 }", "lr = 1e-3, estimator = 'custom' }"))
+}
+
+#[test]
+fn a_custom_estimator_that_keeps_state_between_calls_is_refused() {
+    // A counter; and a running mean, whose first two results for one group are equal.
+    let counter = with_estimator("local calls = 0", "calls += 1\n    return { calls, -calls }");
+    let running = with_estimator(
+        "local mean",
+        "mean = mean and (mean + group[1].total) / 2 or group[1].total\n    return { group[1].total - mean, 1 - mean }",
+    );
+    for script in [counter, running] {
+        let dir = directory(&[("a.lua", &script)], true);
+        let error = fail(dir.path(), &["run", "a.lua", "-q", "trainer.steps=8"]);
+        assert!(error.contains("advantage returned other numbers for a group"), "{error}");
+        assert!(error.contains("--> a.lua:") && error.contains("docs/your-own-algorithm.md"), "{error}");
+    }
+}
+
+#[test]
+fn a_run_with_a_custom_estimator_resumes_to_the_same_weights() {
+    // `math.random` draws the same numbers in every call.
+    let body = "local noise = math.random()\n    return { group[1].total + noise, -noise }";
+    let dir = directory(&[("a.lua", &with_estimator("", body))], true);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "whole", "trainer.steps=4"]);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "half", "trainer.steps=2"]);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "half", "--resume", "trainer.steps=4"]);
+    assert!(weights(&dir.path().join("runs/whole"), 4) == weights(&dir.path().join("runs/half"), 4));
+}
+
 #[test]
 fn groups_without_variance_are_resampled() {
     // Only rewards of the longer half of the tasks differ.
@@ -283,7 +317,7 @@ fn truncated_sampling_distributions_are_used_in_training() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let cuts = ["sampling.top_k=40", "sampling.top_p=0.9", "sampling.min_p=0.01", "sampling.temperature=0.9"];
     for (name, more) in
-        [("plain", "trainer.epochs=2"), ("leash", "trainer.kl.coef=0.1"), ("own", "trainer.recompute_above=1e-9")]
+        [("plain", "trainer.epochs=2"), ("penalty", "trainer.kl.coef=0.1"), ("own", "trainer.recompute_above=1e-9")]
     {
         succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", name, more], &cuts[..]].concat());
         let found = last_step(&dir.path().join("runs").join(name));

@@ -10,9 +10,10 @@ use serde_json::Value;
 use super::chat::{ModelReply, Piece, Show};
 use crate::engine::Engine;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Action, Completion, Message, Observation, Request, Sampling, StreamSeed};
+use crate::mdp::{Action, Completion, Observation, Request, Sampling, StreamSeed};
+use crate::rollout::{Turn, prompt_ids};
 use crate::telemetry::Interrupt;
-use crate::text::{Event, Extension, Renderer, Tokenizer};
+use crate::text::{Event, Renderer, Tokenizer};
 
 /// A model with its tokenizer.
 pub(super) struct Local {
@@ -20,15 +21,8 @@ pub(super) struct Local {
     engine: Engine,
     renderer: Arc<Renderer>,
     sampling: Sampling,
-    last: Option<Last>,
-}
-
-/// The last prompt and reply, which the next prompt extends if possible.
-struct Last {
-    shown: Vec<Message>,
-    prompt: Vec<u32>,
-    reply: Vec<u32>,
-    text: String,
+    /// The last turn, which the next prompt continues where that is exact.
+    last: Option<Turn>,
 }
 
 impl Local {
@@ -109,9 +103,13 @@ impl Local {
         let parsed = renderer.parse(&text, tools)?;
         let tokens = token_ids.len();
         self.last = match observation {
-            Observation::Messages(shown) => {
-                Some(Last { shown: shown.clone(), prompt, reply: token_ids.clone(), text: text.clone() })
-            }
+            Observation::Messages(shown) => Some(Turn {
+                shown: Some(shown.clone()),
+                tools: tools.into(),
+                ids: prompt,
+                response: token_ids.clone(),
+                text: text.clone(),
+            }),
             Observation::Text(_) | Observation::TokenIds(_) => None,
         };
         Ok(ModelReply {
@@ -130,12 +128,8 @@ impl Local {
             Observation::Text(text) => return renderer.tokenizer().encode(text),
             Observation::TokenIds(ids) => return Ok(ids.clone()),
         };
-        if let Some(last) = &self.last
-            && let Extension::Appends(added) = renderer.extend(&last.shown, &last.reply, &last.text, messages, tools)?
-        {
-            return Ok([last.prompt.as_slice(), &last.reply, &added].concat());
-        }
-        renderer.prompt(messages, tools)
+        let (ids, _) = prompt_ids(renderer, tools, messages, self.last.as_slice())?;
+        Ok(ids)
     }
 }
 

@@ -1,63 +1,52 @@
-//! Advantage estimators: pure functions from rewards (and values) to advantages, in f64, without tensors.
+//! Advantage estimators: pure functions from rewards (and values) to advantages, in f64, without
+//! tensors.
 //!
-//! The formulas see either whole trajectories of one return each ([`grpo`], [`rloo`], [`opo`], …) or sequences of decisions,
-//! which are steps or sampled tokens ([`gae`], [`gae_bilevel`], [`reinforce_pp`]), or steps with what they saw
-//! ([`anchor_advantages`]), or trees ([`tree_advantages`]). [`Estimator`] chooses one by name and runs it over rows: the same for a training loop and a
-//! script.
+//! A file per estimator: its options, its formula, and how the formula reads the rows.
+//! [`Estimator`] chooses one by name; training loops and scripts use the same. The formulas take
+//! whole trajectories with one return each ([`group_normalized`], [`rloo`], [`opo`], …), sequences
+//! of decisions, which are steps or sampled tokens ([`gae`], [`gae_bilevel`], [`reinforce_pp`]),
+//! steps with their observations ([`anchor_advantages`]), or trees ([`tree_advantages`]).
+//! `returns`, `groups` and `tokens` have one entry per trajectory: the sum of its rewards, the
+//! number of its group, and how many tokens the policy sampled in it.
 
-mod anchors;
+mod compared;
 mod estimator;
-mod group;
-mod over_rows;
-mod parts;
-mod sequence;
-mod settings;
+mod gae;
+mod gdpo;
+mod gigpo;
+mod gpg;
+mod grpo;
+mod grpo_passk;
+mod max_rl;
+mod named;
+mod opo;
+mod rapo;
+mod reinforce_pp;
+mod remax;
+mod result;
+mod rloo;
+mod similarity;
+mod statistics;
 mod token_baseline;
 mod tree;
+mod whiten;
 
-pub use anchors::{Anchor, AnchoredStep, anchor_advantages, similarity};
-pub use estimator::{Estimator, Level, Need};
-pub use group::{
-    Deviation, Ranking, gpg, group_normalized, grpo, grpo_passk, max_rl, opo, rapo, reinforce_pp_baseline, remax, rloo,
-};
-pub(super) use group::{mean_std, per_group};
-pub use over_rows::Advantages;
-pub use sequence::{Whiten, discounted_returns, gae, gae_bilevel, reinforce_pp, whiten, whiten_all};
-pub use settings::{
-    Gae, GaeBilevel, GaeToken, Gdpo, Gigpo, GigpoMode, Gpg, Grpo, MaxRl, Plain, Rapo, ReinforcePp, ReinforcePpBaseline,
-    Remax, TokenBaseline, Tree,
-};
+pub use estimator::{Level, Need};
+pub use gae::{gae, gae_bilevel};
+pub use gigpo::{Anchor, AnchoredStep, anchor_advantages};
+pub use gpg::gpg;
+pub use grpo::group_normalized;
+pub use grpo_passk::grpo_passk;
+pub use max_rl::max_rl;
+pub use named::Estimator;
+pub use opo::opo;
+pub use rapo::{Ranking, rapo};
+pub use reinforce_pp::{discounted_returns, reinforce_pp, reinforce_pp_baseline};
+pub use remax::remax;
+pub use result::Advantages;
+pub use rloo::rloo;
+pub use similarity::similarity;
+pub use statistics::Deviation;
+pub(super) use statistics::{mean_std, per_group};
 pub use tree::{Leaf, tree_advantages};
-
-use crate::error::{Error, Kind, Result};
-use crate::mdp::Trajectory;
-
-/// Runs a group-relative estimator over the trajectories that count: failures are left out of the statistics and get
-/// `None`, so that a broken tool never looks like a bad policy.
-///
-/// `estimate` takes returns (sums of step rewards) and group numbers, like [`grpo`].
-///
-/// # Errors
-/// [`Kind::Numeric`] names the trajectory whose return is NaN or infinite.
-pub fn excluding_failures(
-    trajectories: &[Trajectory],
-    estimate: impl FnOnce(&[f64], &[u64]) -> Vec<f64>,
-) -> Result<Vec<Option<f64>>> {
-    let counted: Vec<usize> = (0..trajectories.len()).filter(|&i| !trajectories[i].status.is_failure()).collect();
-    let mut returns = Vec::with_capacity(counted.len());
-    for &i in &counted {
-        let total = trajectories[i].total_reward();
-        if !total.is_finite() {
-            return Err(Error::new(Kind::Numeric, format!("the rewards of a trajectory add up to {total}"))
-                .at(format!("trajectory {}", trajectories[i].id))
-                .hint("check `step` and `reward` for divisions by zero"));
-        }
-        returns.push(total);
-    }
-    let groups: Vec<u64> = counted.iter().map(|&i| trajectories[i].group).collect();
-    let mut advantages = vec![None; trajectories.len()];
-    for (&i, advantage) in counted.iter().zip(estimate(&returns, &groups)) {
-        advantages[i] = Some(advantage);
-    }
-    Ok(advantages)
-}
+pub use whiten::{Whiten, whiten, whiten_all};

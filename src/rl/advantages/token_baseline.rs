@@ -1,16 +1,85 @@
-//! Optimal token baselines: for every token the baseline that makes the variance of the policy gradient least.
+//! Optimal token baselines: for every token the baseline that minimises the variance of the policy
+//! gradient.
 
-use super::group::places_of;
-use super::over_rows::{Advantages, missing};
-use super::settings::TokenBaseline;
+use serde::{Deserialize, Serialize};
+
+use super::compared::Compared;
+use super::estimator::{AdvantageEstimator, Level, Need};
+use super::result::Advantages;
+use super::statistics::places_of;
 use crate::error::Result;
-use crate::rl::rows::{Batch, Path};
+use crate::rl::options::at_least_zero;
+use crate::rl::rows::Path;
+
+/// Options of both optimal token baselines.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct TokenBaseline {
+    /// No baseline for the tokens of a group's longest trajectory that lie beyond the end of the
+    /// second longest.
+    pub zero_tail: bool,
+    /// Added to the sum of weights.
+    pub epsilon: f64,
+}
+
+impl Default for TokenBaseline {
+    fn default() -> Self {
+        Self { zero_tail: true, epsilon: 1e-8 }
+    }
+}
+
+/// Tokens at the same place of the responses are compared (verl's `optimal_token_baseline`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct OptimalTokenBaseline(TokenBaseline);
+
+impl AdvantageEstimator for OptimalTokenBaseline {
+    fn needs(&self) -> &'static [Need] {
+        &[Need::Groups, Need::Logp, Need::Squares]
+    }
+
+    fn level(&self) -> Level {
+        Level::Token
+    }
+
+    fn check(&self, name: &str) -> Result<()> {
+        at_least_zero(name, "epsilon", self.0.epsilon)
+    }
+
+    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+        optimal_token_baseline(given, self.0, Timeline::Replies, found)
+    }
+}
+
+/// Tokens with as many sampled tokens before them are compared (verl's
+/// `tir_optimal_token_baseline`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct TirOptimalTokenBaseline(TokenBaseline);
+
+impl AdvantageEstimator for TirOptimalTokenBaseline {
+    fn needs(&self) -> &'static [Need] {
+        &[Need::Groups, Need::Logp, Need::Squares]
+    }
+
+    fn level(&self) -> Level {
+        Level::Token
+    }
+
+    fn check(&self, name: &str) -> Result<()> {
+        at_least_zero(name, "epsilon", self.0.epsilon)
+    }
+
+    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+        optimal_token_baseline(given, self.0, Timeline::Sampled, found)
+    }
+}
 
 /// Which tokens of two trajectories stand at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Timeline {
-    /// Those at the same place of the replies, what the environment wrote between them counted (verl's
-    /// `optimal_token_baseline`).
+enum Timeline {
+    /// Those at the same place of the replies, what the environment wrote between them counted
+    /// (verl's `optimal_token_baseline`).
     Replies,
     /// Those with as many sampled tokens before them (verl's `tir_optimal_token_baseline`).
     Sampled,
@@ -26,19 +95,19 @@ struct Track {
     energy: Vec<f64>,
 }
 
-/// The optimal token baseline of verl 0.9.1: `A_t = G_t - B_t` with the reward to go G and, over the trajectories of a group
-/// that have a token at time t, `B_t = sum G_t W_t / (sum W_t + epsilon)`. `W_t` is the squared norm of the score function
-/// summed up to t, for which `sum_{j<=t} 1 - 2 pi_j + sum_v pi_j(v)^2` stands, the part of the output layer. A group of one
-/// has no baseline. Wants `logp_old` and `sum_pi_squared` at every sampled token.
-pub(super) fn optimal_token_baseline(
-    batch: &Batch<'_>,
-    paths: &[&Path],
+/// The optimal token baseline of verl 0.9.1: `A_t = G_t - B_t` with the reward to go G and, over
+/// the trajectories of a group that have a token at time t, `B_t = sum G_t W_t / (sum W_t +
+/// epsilon)`. `W_t` is the squared norm of the score function summed up to t, for which `sum_{j<=t}
+/// 1 - 2 pi_j + sum_v pi_j(v)^2` stands, the part of the output layer. A group of one has no
+/// baseline. Wants `logp_old` and `sum_pi_squared` at every sampled token.
+fn optimal_token_baseline(
+    given: &Compared<'_>,
     options: TokenBaseline,
     timeline: Timeline,
     found: &mut Advantages,
 ) -> Result<()> {
-    let tracks: Vec<Track> = paths.iter().map(|path| track(batch, path, timeline)).collect::<Result<_>>()?;
-    let groups: Vec<u64> = paths.iter().map(|path| path.group).collect();
+    let tracks: Vec<Track> = given.paths.iter().map(|path| track(given, path, timeline)).collect::<Result<_>>()?;
+    let groups = given.groups();
     let mut advantages: Vec<Vec<f64>> = tracks.iter().map(|own| own.to_go.clone()).collect();
     for members in places_of(&groups).values().filter(|members| members.len() > 1) {
         let end = members.iter().filter_map(|&i| tracks[i].times.last()).max().map_or(0, |last| last + 1);
@@ -59,11 +128,12 @@ pub(super) fn optimal_token_baseline(
             }
         }
     }
-    found.put_tokens(batch.rows, paths, &advantages);
+    found.put_tokens(given, &advantages);
     Ok(())
 }
 
-/// The longest trajectory of a group by sampled tokens, if it is alone in that, and how many the second longest has.
+/// The longest trajectory of a group by sampled tokens, if it is alone in that, and how many the
+/// second longest has.
 fn tail(members: &[usize], tracks: &[Track]) -> Option<(usize, usize)> {
     let mut lengths: Vec<(usize, usize)> = members.iter().map(|&i| (tracks[i].times.len(), i)).collect();
     lengths.sort_unstable();
@@ -73,13 +143,13 @@ fn tail(members: &[usize], tracks: &[Track]) -> Option<(usize, usize)> {
     }
 }
 
-fn track(batch: &Batch<'_>, path: &Path, timeline: Timeline) -> Result<Track> {
+fn track(given: &Compared<'_>, path: &Path, timeline: Timeline) -> Result<Track> {
     let (mut times, mut energy) = (Vec::with_capacity(path.tokens), Vec::with_capacity(path.tokens));
     let (mut place, mut sum) = (0, 0.0);
-    for row in batch.steps(path) {
+    for row in given.batch.steps(path) {
         let tokens = row.mask.len();
         if row.logp_old.len() != tokens || row.sum_pi_squared.len() != tokens {
-            return Err(missing(batch, path, "a step has no `logp_old` or no `sum_pi_squared`, one for every token"));
+            return Err(given.missing(path, "a step has no `logp_old` or no `sum_pi_squared`, one for every token"));
         }
         for (k, _) in row.mask.iter().enumerate().filter(|(_, sampled)| **sampled) {
             sum += 1.0 - 2.0 * row.logp_old[k].exp() + row.sum_pi_squared[k];
@@ -88,7 +158,7 @@ fn track(batch: &Batch<'_>, path: &Path, timeline: Timeline) -> Result<Track> {
         }
         place += tokens;
     }
-    let mut to_go = batch.token_rewards(path);
+    let mut to_go = given.batch.token_rewards(path);
     for t in (0..to_go.len().saturating_sub(1)).rev() {
         to_go[t] += to_go[t + 1];
     }
@@ -123,7 +193,8 @@ mod tests {
             let estimator = Estimator::new(name, &json!({ "epsilon": 0.0, "zero_tail": zero_tail })).unwrap();
             estimator.estimate(&rows, false).unwrap().advantages.concat()
         };
-        // First tokens: to go 3 and 5, weights 0.5 and 1: the baseline is 13/3. The last token is alone at its time.
+        // First tokens: to go 3 and 5, weights 0.5 and 1: the baseline is 13/3. The last token is
+        // alone at its time.
         let first = 13.0 / 3.0;
         for name in ["optimal_token_baseline", "tir_optimal_token_baseline"] {
             let close = |found: &[f64], want: [f64; 4]| found.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-14);

@@ -1,8 +1,68 @@
-//! Advantages over a tree: trajectories that share their first steps, compared where they part.
+//! Advantages over a tree: trajectories that share their first steps, compared where they branch.
 
 use std::collections::BTreeMap;
 
-use super::group::{Deviation, centre, mean, places_of};
+use serde::{Deserialize, Serialize};
+
+use super::compared::Compared;
+use super::estimator::{AdvantageEstimator, Level, Need};
+use super::result::Advantages;
+use super::statistics::{Deviation, EPSILON, centre, mean, places_of};
+use crate::error::Result;
+use crate::rl::options::{at_least_zero, from_zero_to_one};
+use crate::rl::rows::{Path, StepRow};
+
+/// Advantages where trajectories part, see [`tree_advantages`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Tree {
+    /// Share of the comparison with the state that was left; the rest is the comparison with the
+    /// whole group.
+    pub local: f64,
+    pub normalize: Deviation,
+    pub epsilon: f64,
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        Self { local: 0.5, normalize: Deviation::Std, epsilon: EPSILON }
+    }
+}
+
+impl AdvantageEstimator for Tree {
+    fn needs(&self) -> &'static [Need] {
+        &[Need::Groups]
+    }
+
+    fn level(&self) -> Level {
+        Level::Step
+    }
+
+    fn check(&self, name: &str) -> Result<()> {
+        from_zero_to_one(name, "local", self.local)?;
+        at_least_zero(name, "epsilon", self.epsilon)
+    }
+
+    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+        let mut numbers: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+        let leaf = |path: &&Path| {
+            let number = |row: &StepRow| {
+                let next = numbers.len() as u64;
+                *numbers.entry(row.decision()).or_insert(next)
+            };
+            let nodes = given.batch.steps(path).map(number).collect();
+            Leaf { group: path.group, total: path.total, nodes }
+        };
+        let leaves: Vec<Leaf> = given.paths.iter().map(leaf).collect();
+        let advantages = tree_advantages(&leaves, self.local, self.normalize, self.epsilon);
+        for (path, own) in given.paths.iter().zip(advantages) {
+            for (&i, advantage) in path.rows.iter().zip(own) {
+                found.put_row(given.batch.rows, i, advantage);
+            }
+        }
+        Ok(())
+    }
+}
 
 /// A leaf of a group's tree: one trajectory.
 #[derive(Clone, Debug, PartialEq)]
@@ -10,19 +70,22 @@ pub struct Leaf {
     pub group: u64,
     /// Sum of its rewards.
     pub total: f64,
-    /// Its decisions in order, by numbers of their own: a step that several leaves share has the same number in each.
+    /// Its decisions in order, by numbers of their own: a step that several leaves share has the
+    /// same number in each.
     pub nodes: Vec<u64>,
 }
 
-/// For each leaf an advantage for each of its steps. The value V of a step is the mean total of the leaves that go through
-/// it. Steps that the same leaves go through are one *segment*, and
+/// For each leaf an advantage for each of its steps. The value V of a step is the mean total of the
+/// leaves that go through it. Steps that the same leaves go through are one *segment*, and
 ///
-/// `A = (1 - local) (V - V_group) + local (V - V_before)`, divided by the deviation of the group's totals,
+/// `A = (1 - local) (V - V_group) + local (V - V_before)`, divided by the deviation of the group's
+/// totals,
 ///
-/// where `V_group` is the mean over all leaves of the group and `V_before` the value of the segment before (`V_group` for the
-/// first). `local = 0.5` is the sum of TreeRL (arXiv:2506.11902) but for the factor 2; its down-weighting of segments that
-/// are in many samples has no place here, because a shared step is learned from once. `local = 1` compares with the state
-/// that was left, as VinePPO (arXiv:2410.01679) does. Without shared steps all are `group_normalized`, to the bit.
+/// where `V_group` is the mean over all leaves of the group and `V_before` the value of the segment
+/// before (`V_group` for the first). `local = 0.5` is the sum of TreeRL (arXiv:2506.11902) but for
+/// the factor 2; its down-weighting of segments that are in many samples has no place here, because
+/// a shared step is learned from once. `local = 1` compares with the state that was left, as
+/// VinePPO (arXiv:2410.01679) does. Without shared steps all are `group_normalized`, to the bit.
 pub fn tree_advantages(leaves: &[Leaf], local: f64, deviation: Deviation, epsilon: f64) -> Vec<Vec<f64>> {
     let mut advantages: Vec<Vec<f64>> = leaves.iter().map(|leaf| vec![0.0; leaf.nodes.len()]).collect();
     let groups: Vec<u64> = leaves.iter().map(|leaf| leaf.group).collect();
@@ -55,14 +118,15 @@ pub fn tree_advantages(leaves: &[Leaf], local: f64, deviation: Deviation, epsilo
 mod tests {
     #![allow(clippy::float_cmp)]
 
-    use super::super::group::group_normalized;
     use super::*;
+    use crate::rl::advantages::group_normalized;
 
     fn leaf(total: f64, nodes: &[u64]) -> Leaf {
         Leaf { group: 0, total, nodes: nodes.to_vec() }
     }
 
-    /// Two roots of three and two steps; one branch after the first step of the first, one after its second.
+    /// Two roots of three and two steps; one branch after the first step of the first, one after
+    /// its second.
     fn forest() -> Vec<Leaf> {
         vec![leaf(1.0, &[1, 2, 3]), leaf(0.0, &[1, 4]), leaf(1.0, &[1, 2, 5, 6]), leaf(0.0, &[10, 11])]
     }
@@ -86,7 +150,8 @@ mod tests {
         assert!((scaled[0][1] - both[0][1] * 3.0_f64.sqrt()).abs() < 1e-15);
     }
 
-    /// A root, a branch after its first step, a twig after the branch's second, a shoot after the twig's third.
+    /// A root, a branch after its first step, a twig after the branch's second, a shoot after the
+    /// twig's third.
     #[test]
     fn forks_of_forks() {
         let deep =

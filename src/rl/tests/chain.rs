@@ -4,19 +4,20 @@ use proptest::prelude::*;
 use tch::{Device, Kind, Tensor};
 
 use super::{step, trajectory};
-use crate::config::{LossAgg, Normalize};
+use crate::config::LossAgg;
 use crate::mdp::Trajectory;
-use crate::rl::advantages::{excluding_failures, grpo};
+use crate::rl::advantages::{Deviation, Estimator, group_normalized};
 use crate::rl::aggregate::{Denominators, aggregate};
 use crate::rl::loss::{Clip, ppo_clip};
 use crate::rl::losses::Tokens;
 use crate::rl::objective::{Inputs, Objective};
 use crate::rl::pack::{MicroBatch, Row, merge, micro_batches};
+use crate::rl::rows::StepRow;
 
 const CLIP: Clip = Clip { low: 0.2, high: 0.28, dual: None };
 
-/// Stands in for a model: the log-probability of a token is a parameter found by everything before it and itself,
-/// as for any causal model. Returns that number for every token of `ids`.
+/// Stands in for a model: the log-probability of a token is a parameter found by everything before
+/// it and itself, as for any causal model. Returns that number for every token of `ids`.
 fn contexts(ids: &[u32], vocabulary: &mut Vec<Vec<u32>>) -> Vec<i64> {
     (0..ids.len())
         .map(|i| {
@@ -42,8 +43,9 @@ fn loss_and_gradient(
     let table: Vec<f64> = (0..vocabulary.len()).map(|i| -0.3 - 0.07 * ((i * 7) % 31) as f64).collect();
     let table = Tensor::from_slice(&table).set_requires_grad(true);
     let denominators = objective.denominators(rows);
-    let batch_of =
-        |members: &[usize]| MicroBatch::new(rows, members, |row, _| advantages[row.trajectory], Device::Cpu).unwrap();
+    let with_advantage = |row: &Row| Row { advantages: vec![advantages[row.trajectory]; row.len()], ..row.clone() };
+    let rows: &[Row] = &rows.iter().map(with_advantage).collect::<Vec<Row>>();
+    let batch_of = |members: &[usize]| MicroBatch::new(rows, members, Device::Cpu).unwrap();
     let logp_of = |batch: &MicroBatch, members: &[usize]| {
         let gather: Vec<i64> = members.iter().flat_map(|&i| gathers[i].clone()).collect();
         let all = table.index_select(0, &Tensor::from_slice(&gather)); // [T]: token i given those before it
@@ -140,8 +142,9 @@ fn trajectories() -> impl Strategy<Value = Vec<Trajectory>> {
 }
 
 fn advantages_of(trajectories: &[Trajectory]) -> Vec<f64> {
-    let all = excluding_failures(trajectories, |returns, groups| grpo(returns, groups, Normalize::Std)).unwrap();
-    all.into_iter().flatten().collect()
+    let returns: Vec<f64> = trajectories.iter().map(Trajectory::total_reward).collect();
+    let groups: Vec<u64> = trajectories.iter().map(|trajectory| trajectory.group).collect();
+    group_normalized(&returns, &groups, Deviation::Std, 1e-6)
 }
 
 fn rows_of(trajectories: &[Trajectory]) -> Vec<Row> {
@@ -218,9 +221,9 @@ proptest! {
 
     #[test]
     fn tokens_that_were_not_sampled_have_no_gradient(all in trajectories()) {
-        let (rows, advantages) = (rows_of(&all), advantages_of(&all));
-        let batch =
-            MicroBatch::new(&rows, &whole(&rows)[0], |row, _| advantages[row.trajectory] + 1.0, Device::Cpu).unwrap();
+        let (mut rows, advantages) = (rows_of(&all), advantages_of(&all));
+        rows.iter_mut().for_each(|row| row.advantages = vec![advantages[row.trajectory] + 1.0; row.len()]);
+        let batch = MicroBatch::new(&rows, &whole(&rows)[0], Device::Cpu).unwrap();
         let all = Tensor::full([batch.ids.size()[0]], -0.5, (Kind::Double, Device::Cpu)).set_requires_grad(true);
         let logp = all.index_select(0, &(&batch.predict + 1));
         let (loss, _) = ppo_clip(&logp, &batch.logp_old, &batch.advantages, CLIP).unwrap();
@@ -234,15 +237,19 @@ proptest! {
 }
 
 #[test]
-fn failures_are_left_out_and_a_broken_reward_is_named() {
+fn failures_have_no_advantage_and_nan_rewards_name_the_trajectory() {
     let mut all: Vec<Trajectory> = (0..3).map(|_| trajectory(vec![step(&[1], &[2])])).collect();
     all[0].steps[0].reward = 1.0;
     all[1].steps[0].reward = 100.0;
     all[1].status = crate::mdp::Status::EnvError;
-    let estimate = |returns: &[f64], groups: &[u64]| grpo(returns, groups, Normalize::None);
-    assert_eq!(excluding_failures(&all, estimate).unwrap(), [Some(0.5), None, Some(-0.5)]);
+    let estimate = |all: &[Trajectory]| {
+        let rows: Vec<StepRow> = all.iter().enumerate().flat_map(|(i, one)| StepRow::of(one, i)).collect();
+        Estimator::new("grpo", &serde_json::json!({ "normalize": "none" })).unwrap().estimate(&rows, false)
+    };
+    let found = estimate(&all).unwrap();
+    assert_eq!(found.advantages, [vec![0.5], vec![0.0], vec![-0.5]]);
+    assert_eq!(found.counted, [true, false, true]);
     all[2].steps[0].reward = f64::NAN;
-    all[2].id = "3-1-2".to_owned();
-    let error = excluding_failures(&all, estimate).unwrap_err();
-    assert!(error.to_string().contains("trajectory 3-1-2"), "{error}");
+    let error = estimate(&all).unwrap_err();
+    assert!(error.to_string().contains("trajectory 2 step 0"), "{error}");
 }

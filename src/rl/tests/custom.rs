@@ -1,4 +1,4 @@
-//! Custom losses: their bits beside those of the built-in ones, and that micro-batches add up.
+//! Custom losses have the bits of the built-in ones, and their micro-batches add up.
 
 use tch::Tensor;
 

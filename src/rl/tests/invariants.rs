@@ -121,7 +121,7 @@ proptest! {
     }
 
     #[test]
-    fn masked_tokens_failures_and_companions_have_no_advantage(rows in batch()) {
+    fn masked_tokens_failures_and_greedy_baselines_have_no_advantage(rows in batch()) {
         for name in Estimator::NAMES {
             let found = plain::advantages(name, &rows, &Value::Null).unwrap();
             for (i, row) in rows.iter().enumerate() {
@@ -152,7 +152,8 @@ proptest! {
 
     #[test]
     fn a_group_that_failures_reduced_to_one_teaches_nothing(rows in batch(), reward in 1.0..50.0_f64, lost in 1..4_u64) {
-        // Group 7: one trajectory that earned much, and `lost` others that failed with or without a reply.
+        // Group 7: one trajectory that earned much, and `lost` others that failed with or without a
+        // reply.
         let mut rows = rows;
         let survivor = StepRow {
             values: vec![0.5, 0.25],
@@ -174,7 +175,7 @@ proptest! {
             let found = plain::advantages(name, &rows, &Value::Null).unwrap();
             prop_assert!(found.counted[own] && found.advantages[own].iter().all(|a| *a == 0.0), "{name}");
         }
-        // A companion that failed is no baseline.
+        // A greedy baseline that failed is not compared with.
         rows.push(StepRow { greedy: true, status: Some(Status::EnvError), ..StepRow::new(7, 1007, 0, 0, 0.0) });
         let found = plain::advantages("remax", &rows, &Value::Null).unwrap();
         prop_assert!(found.advantages[own].iter().all(|a| *a == 0.0));
@@ -187,7 +188,8 @@ proptest! {
 
     #[test]
     fn rewards_of_steps_without_sampled_tokens_are_not_lost(rows in batch(), reward in 0.5..2.0_f64) {
-        // The reward of a trajectory's last token, moved to a step of its own that nothing was sampled in.
+        // The reward of a trajectory's last token, moved to a step of its own that nothing was
+        // sampled in.
         for (name, options) in every(&Estimator::NAMES) {
             if name == "gigpo" || !options.is_null() {
                 continue;
@@ -227,8 +229,8 @@ proptest! {
         }
     }
 
-    /// Each step of a fork's prefix is one decision: it weighs once what its copies weigh together, and without `shared`
-    /// nothing is different.
+    /// Each step of a fork's prefix is one decision: it weighs once what its copies weigh together,
+    /// and without `shared` nothing is different.
     #[test]
     fn a_shared_step_has_the_mean_of_its_copies(rows in batch(), cut in 1..3_u64, reward in 0.0..1.0_f64) {
         let rows: Vec<StepRow> = rows.into_iter().filter(|row| !row.failed()).collect();
@@ -350,7 +352,8 @@ proptest! {
             row.advantages = vec![0.0];
         }
         for name in Objective::NAMES {
-            // The penalties of KL-Cov and DRO do not depend on the advantage, and PSPO has a KL term.
+            // The penalties of KL-Cov and DRO do not depend on the advantage, and PSPO has a KL
+            // term.
             if !matches!(name, "kl_cov" | "dro" | "pspo") {
                 let found = plain::loss(name, &rows, &Value::Null).unwrap();
                 prop_assert!(found.gradient.concat().iter().all(|g| *g == 0.0), "{name}");
@@ -378,7 +381,7 @@ fn what_a_row_misses_is_named() {
     assert!(estimate("rapo").contains("neither `logp` nor `logp_old`"));
     assert!(estimate("remax").contains("no greedy baseline"));
     let loss = |rows: &[StepRow], options: &Value| plain::loss("ppo", rows, options).unwrap_err().to_string();
-    assert!(loss(&rows, &Value::Null).contains("the loss wants `logp` for every token\n  --> trajectory 5 step 2"));
+    assert!(loss(&rows, &Value::Null).contains("the loss needs `logp` for every token\n  --> trajectory 5 step 2"));
     let full = [StepRow { logp: vec![-1.0], logp_old: vec![-1.0], advantages: vec![1.0], ..rows[0].clone() }];
     assert!(loss(&full, &json!({"kl_coef": 0.1})).contains("`logp_ref`"));
     assert!(loss(&full, &json!({"importance": {"cap": 2}})).contains("`logp_rollout`"));

@@ -1,5 +1,5 @@
-//! Losses, gradients, corrections and the critic's loss beside the packages: the second half of `cases.json`, and the slope
-//! of every loss by finite differences.
+//! Losses, gradients, corrections and the critic's loss beside the packages: the second half of
+//! `cases.json`, and the slope of every loss by finite differences.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! What is measured beside losses and advantages, by hand: clipped shares and extreme ratios of every kind of loss, how far rollout and
-//! learner are apart, the explained variance; and what names and options mean.
+//! What is measured beside losses and advantages, by hand: clipped shares and extreme ratios of
+//! every kind of loss, how far rollout and learner are apart, the explained variance; and what
+//! names and options mean.
 
 use std::f64::consts::LN_2;
 
@@ -16,7 +17,8 @@ use crate::rl::plain;
 use crate::rl::rewards::{Grouping, Method, Shaping, normalize, shape};
 use crate::rl::rows::StepRow;
 
-/// Two trajectories of two tokens with ratios 1.5, 0.5 and 1.1, 0.5; only the second token has a negative advantage.
+/// Two trajectories of two tokens with ratios 1.5, 0.5 and 1.1, 0.5; only the second token has a
+/// negative advantage.
 fn ratios() -> Vec<StepRow> {
     let row = |trajectory: u64, ratios: [f64; 2], advantages: [f64; 2]| StepRow {
         logp_old: vec![-2.0; 2],
@@ -74,7 +76,8 @@ fn weights_are_of_tokens_or_of_what_a_sequence_shares() {
         let kept = plain::loss(name, &rows, &json!({"rejection": rejection})).unwrap();
         (plain.metrics["policy_loss"], plain.metrics["weight"], kept.metrics["rejected"])
     };
-    // Weights 2 and 8: their mean is 5, their geometric mean 4. k1 is the logarithm of 1/8 at the second token.
+    // Weights 2 and 8: their mean is 5, their geometric mean 4. k1 is the logarithm of 1/8 at the
+    // second token.
     let close = |found: (f64, f64, f64), want: [f64; 3]| {
         assert_close("weights", &[found.0, found.1, found.2], &want, 1e-8);
     };
@@ -118,7 +121,7 @@ fn names_options_and_their_defaults() {
     assert_eq!(estimator("remax", json!({})).level(), Level::Trajectory);
     assert_eq!(estimator("remax", json!({"reward_to_go": true})).level(), Level::Token);
     let usual = json!({"threshold": 1.0, "margin": 0.5, "bonus": 0.1, "epsilon": 1e-6, "normalize": "std"});
-    assert_eq!(estimator("rapo", json!({})), estimator("rapo", usual));
+    assert_eq!(format!("{:?}", estimator("rapo", json!({}))), format!("{:?}", estimator("rapo", usual)));
 }
 
 /// A step in which nothing was sampled is no turn; what it earned joins the turn before it.
@@ -144,7 +147,8 @@ fn rewards_of_steps_without_a_sample_join_the_turn_before() {
 /// What estimators and losses do at their edges.
 #[test]
 fn edges_of_estimators_and_losses() {
-    // RAPO asks the current policy: it does not prefer the winner, though the behaviour policy did.
+    // RAPO reads the current policy: it does not prefer the winner, though the behaviour policy
+    // did.
     let row = |trajectory: u64, reward: f64, logp: f64, old: f64| StepRow {
         logp: vec![logp],
         logp_old: vec![old],
@@ -183,7 +187,7 @@ fn edges_of_filters_and_rewards() {
         tag,
         ..StepRow::new(trajectory, trajectory, 0, 1, reward)
     };
-    // Failures say nothing about the size of process rewards.
+    // Failures do not count in the size of process rewards.
     let failed = StepRow { status: Some(crate::mdp::Status::EnvError), ..row(1, 0.0, 100.0, 0) };
     let prime = Shaping { prime: true, ..Shaping::default() };
     let shaped = shape(&[row(0, 0.0, 2.0, 0), failed], &prime, false).unwrap();

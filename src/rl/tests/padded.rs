@@ -54,9 +54,8 @@ impl Mask {
             loss_mask: mask.iter().map(|m| *m > 0.0).collect(),
             logprobs: vec![0.0; mask.len()],
             steps: vec![0; mask.len()],
-            support: crate::mdp::Support::default(),
-            routing: crate::mdp::Routing::default(),
             trajectory,
+            ..Row::default()
         };
         self.0.iter().enumerate().map(row).collect()
     }

@@ -1,4 +1,5 @@
-//! The worst differences from the reference implementations, as a table: `R1_UPDATE=1` writes docs/rl-parity.md again.
+//! The worst differences from the reference implementations, as a table: `R1_UPDATE=1` writes
+//! docs/rl-parity.md again.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -29,7 +30,8 @@ struct Worst {
 }
 
 impl Parity {
-    /// Holds `got` to `want` within `tolerance * (1 + |want|)`, and notes the worst difference on that scale.
+    /// Holds `got` to `want` within `tolerance * (1 + |want|)`, and notes the worst difference on
+    /// that scale.
     #[track_caller]
     pub(super) fn compare(&mut self, function: &str, by: &str, got: &[f64], want: &[f64], tolerance: f64, what: &str) {
         assert_eq!(got.len(), want.len(), "{what}");
@@ -43,8 +45,8 @@ impl Parity {
         }
     }
 
-    /// Writes docs/rl-parity.md with `R1_UPDATE=1`; else holds it to be of the same functions, references and tolerances
-    /// (the differences vary with the machine).
+    /// Writes docs/rl-parity.md with `R1_UPDATE=1`; else holds it to be of the same functions,
+    /// references and tolerances (the differences vary with the machine).
     pub(super) fn page(&self) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/rl-parity.md");
         let page = format!("{HEAD}{}", self.table());

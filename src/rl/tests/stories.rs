@@ -1,5 +1,5 @@
-//! A trained model of 260 thousand parameters, of the reference data: its gradients and ten AdamW steps beside PyTorch's,
-//! in f32.
+//! Gradients and ten AdamW steps of a trained model of 260 thousand parameters (reference data),
+//! compared with PyTorch in f32.
 
 use std::collections::BTreeMap;
 
@@ -62,14 +62,14 @@ fn gradients_and_ten_updates_are_pytorchs() {
         loss_mask: (0..ids.len()).map(|i| i > 0).collect(),
         logprobs: vec![0.0; ids.len()],
         steps: vec![0; ids.len()],
-        support: crate::mdp::Support::default(),
-        routing: crate::mdp::Routing::default(),
+        advantages: vec![1.0; ids.len()],
         trajectory,
+        ..Row::default()
     };
     let rows: Vec<Row> = golden.input_ids.iter().enumerate().map(row).collect();
     // REINFORCE with an advantage of 1 is the mean negative log-likelihood.
     let loss = || {
-        let batch = MicroBatch::new(&rows, &[0, 1, 2], |_, _| 1.0, Device::Cpu).unwrap();
+        let batch = MicroBatch::new(&rows, &[0, 1, 2], Device::Cpu).unwrap();
         let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths, routing: None };
         let hidden = model.forward(&packed).unwrap().index_select(0, &batch.predict);
         let (logp, _) = model.logprobs(&hidden, &batch.targets, 1.0, 64).unwrap();

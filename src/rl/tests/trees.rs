@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use crate::rl::plain;
 use crate::rl::rows::StepRow;
 
-/// A root that is right, a fork after its first step that is wrong, another root that is wrong and comes to see what the
-/// first saw.
+/// A root that is right, a fork after its first step that is wrong, another root that is wrong and
+/// comes to see what the first saw.
 fn rows() -> Vec<StepRow> {
     let row = |trajectory: u64, step: u64, anchor: &str, reward: f64| StepRow {
         anchor: Some(anchor.to_owned()),
@@ -31,8 +31,9 @@ fn close(a: &[f64], b: &[f64]) -> bool {
 #[test]
 fn gigpo_compares_what_continues_one_state() {
     let found = advantages("gigpo", &json!({ "gamma": 0.5, "mode": "mean" }));
-    // Totals less their mean are 2/3, -1/3, -1/3. The shared step is worth 1/4, the mean of 1/2 and 0, beside the 0 of the
-    // other root; the continuations of the forked state are worth 1 and 0; the other root is alone in its room.
+    // Totals less their mean are 2/3, -1/3, -1/3. The shared step is worth 1/4, the mean of 1/2 and
+    // 0, beside the 0 of the other root; the continuations of the forked state are worth 1 and 0;
+    // the other root is alone in its room.
     let (third, start, forked) = (1.0 / 3.0, 0.125, 0.5);
     let shared = third / 2.0 + start;
     let wanted = [shared, 2.0 * third + forked, shared, -third - forked, -third - start, -third];
@@ -53,7 +54,7 @@ fn a_tree_compares_leaves_and_continuations() {
     assert!(close(&overall, &grpo) && close(&grpo[..2], &[third / 2.0, 2.0 * third]), "{overall:?} {grpo:?}");
 }
 
-/// A fork after two steps goes on from the state behind the second, not behind the first.
+/// A fork after two steps continues from the state after the second, not after the first.
 #[test]
 fn what_continues_is_the_last_shared_step() {
     let row = |trajectory: u64, step: u64, anchor: &str, reward: f64| StepRow {

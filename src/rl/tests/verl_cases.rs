@@ -1,5 +1,5 @@
-//! Agreement with verl on a larger set of cases in f32: tests/golden/rl/verl_cases.jsonl, computed by verl's `core_algos`
-//! (2026-08-22).
+//! Agreement with verl on a larger set of cases in f32: tests/golden/rl/verl_cases.jsonl, computed
+//! by verl's `core_algos` (2026-08-22).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,8 +9,10 @@ use serde_json::{Value, from_value};
 use tch::{Kind, Tensor};
 
 use super::padded::{Mask, Padded, assert_close, floats};
-use crate::config::{LossAgg, Normalize};
-use crate::rl::advantages::{Whiten, gae, grpo, opo, reinforce_pp, reinforce_pp_baseline, rloo, whiten};
+use crate::config::LossAgg;
+use crate::rl::advantages::{
+    Deviation, Whiten, gae, group_normalized, opo, reinforce_pp, reinforce_pp_baseline, rloo, whiten,
+};
 use crate::rl::aggregate::aggregate;
 use crate::rl::kl::{KlKind, kl};
 use crate::rl::loss::{Clip, ppo_clip};
@@ -80,8 +82,8 @@ fn advantages(case: &Case) -> bool {
     let groups = || -> Vec<u64> { case.read("index") };
     let got = match case.function.as_str() {
         "grpo" => {
-            let normalize = if case.read("norm_by_std") { Normalize::Std } else { Normalize::None };
-            mask.per_token(&grpo(&returns, &groups(), normalize))
+            let deviation = if case.read("norm_by_std") { Deviation::Std } else { Deviation::None };
+            mask.per_token(&group_normalized(&returns, &groups(), deviation, 1e-6))
         }
         "rloo" => mask.per_token(&rloo(&returns, &groups())),
         "opo" => mask.per_token(&opo(&returns, &groups(), &mask.tokens())),

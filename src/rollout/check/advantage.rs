@@ -5,7 +5,7 @@ use super::{Finding, Report};
 use crate::config::Trainer;
 use crate::error::{Error, Result};
 use crate::mdp::Trajectory;
-use crate::script::{Estimated, GroupMember, Script, Split, Worker};
+use crate::script::{Estimated, GroupInput, GroupMember, Script, Split, Worker};
 
 /// Calls it on groups as a run may come to them: rewards that differ, rewards that are all the same, a single trajectory that
 /// failures left over. Parts, tasks and lengths are those of trajectories that were tried; rewards and values are made up.
@@ -15,7 +15,7 @@ pub(super) fn check(tried: &[Tried], worker: &Worker, script: &Script, report: &
         it.which.split == Split::Train && !it.trajectory.status.is_failure() && !it.trajectory.steps.is_empty()
     };
     let trajectories: Vec<&Trajectory> = tried.iter().filter(played).map(|it| &it.trajectory).collect();
-    if learner.estimator.name != "custom" || trajectories.is_empty() {
+    if !learner.estimator.is_custom() || trajectories.is_empty() {
         return;
     }
     let critic = matches!(script.settings.trainer, Trainer::Ppo(_));
@@ -27,7 +27,8 @@ pub(super) fn check(tried: &[Tried], worker: &Worker, script: &Script, report: &
     ] {
         let group: Vec<GroupMember<'_>> =
             (0..size).map(|place| member(trajectories[place % trajectories.len()], reward(place), critic)).collect();
-        if let Err(mut error) = advantages(worker, &group, failed, critic) {
+        let input = GroupInput::new(&group, failed);
+        if let Err(mut error) = advantages(worker, &input, critic) {
             error.message = format!("for a group with {what}: {}", error.message);
             // The other groups would most likely fail alike.
             return report.add(Finding::error("advantage", error));
@@ -49,8 +50,8 @@ fn member(trajectory: &Trajectory, reward: f64, critic: bool) -> GroupMember<'_>
     member
 }
 
-fn advantages(worker: &Worker, group: &[GroupMember<'_>], failed: usize, critic: bool) -> Result<()> {
-    let Estimated { advantages, returns } = worker.advantage(group, failed)?;
+fn advantages(worker: &Worker, group: &GroupInput, critic: bool) -> Result<()> {
+    let Estimated { advantages, returns } = worker.advantage(group)?;
     let broken = |why: &str| -> Result<(), Error> { Err(worker.broken_advantage(why)) };
     if critic && returns.is_none() {
         return broken(

@@ -9,6 +9,7 @@ use super::args::{Fields, fail, fail_with};
 use super::data::Dataset;
 use super::fields;
 use super::trainer::Trainer;
+use crate::config::CUSTOM;
 use crate::error::{Error, Kind};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::definitions::{Env, EvalEnv, Recipe};
@@ -166,14 +167,14 @@ fn own_function(lua: &Lua, settings: &Json, choice: &str, field: &str, example: 
         let error = Error::new(Kind::Script, message).about_setting(key.as_str());
         Err(fail_with(lua, "r1.recipe", error.hint(hint)))
     };
-    match (name == Some(&Json::from("custom")), there) {
+    match (name == Some(&Json::from(CUSTOM)), there) {
         (true, false) => error(
-            format!("`trainer.{choice}` is \"custom\", and the recipe has no `{field}`"),
+            format!("`trainer.{choice}` is \"{CUSTOM}\", and the recipe has no `{field}`"),
             format!("give it one: {example} (docs/your-own-algorithm.md)"),
         ),
         (false, true) => error(
-            format!("`{field}` is used with trainer.{choice} = \"custom\" only"),
-            format!("set {choice} = \"custom\" in the trainer, or leave `{field}` out"),
+            format!("`{field}` is used with trainer.{choice} = \"{CUSTOM}\" only"),
+            format!("set {choice} = \"{CUSTOM}\" in the trainer, or leave `{field}` out"),
         ),
         _ => Ok(()),
     }

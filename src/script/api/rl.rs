@@ -9,6 +9,7 @@ use serde_json::{Value as Json, json};
 use super::args::{fail, text};
 use super::model::ask;
 use super::seal;
+use crate::config::CUSTOM;
 use crate::script::runtime::convert::{Odd, from_answer, to_json};
 use crate::script::runtime::host::Host;
 
@@ -34,7 +35,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                     Value::Function(own) if name == "loss" => Some(own.clone()),
                     _ => None,
                 };
-                let chosen = if own.is_some() { "custom".to_owned() } else { text(&lua, function, "name", &chosen)? };
+                let chosen = if own.is_some() { CUSTOM.to_owned() } else { text(&lua, function, "name", &chosen)? };
                 let Some(services) = host.services.clone() else {
                     return Err(fail(
                         &lua,

@@ -73,6 +73,25 @@ impl<'a> GroupMember<'a> {
     }
 }
 
+/// The arguments of a call of `advantage`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupInput {
+    /// The members of the group that did not fail, as the function sees them.
+    pub(crate) members: Json,
+    /// How many others failed.
+    pub(crate) failed: usize,
+    /// Steps of each member.
+    steps: Vec<usize>,
+}
+
+impl GroupInput {
+    /// The trajectories of a group that did not fail; `failed` others did.
+    pub fn new(group: &[GroupMember<'_>], failed: usize) -> Self {
+        let members = Json::Array(group.iter().map(GroupMember::to_json).collect());
+        Self { members, failed, steps: group.iter().map(|member| member.rewards.len()).collect() }
+    }
+}
+
 /// What `advantage` returned for a group: a list by step for each of its members. Numbers may be NaN or infinite.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimated {
@@ -81,16 +100,27 @@ pub struct Estimated {
     pub returns: Option<Vec<Vec<f64>>>,
 }
 
+impl Estimated {
+    /// Whether all numbers have the same bits.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let bits = |own: &Self| -> Vec<Vec<u64>> {
+            let lists = own.advantages.iter().chain(own.returns.iter().flatten());
+            lists.map(|list| list.iter().map(|number| number.to_bits()).collect()).collect()
+        };
+        bits(self) == bits(other)
+    }
+}
+
 /// A returned list: for each member a number, or a list with a number for each of its steps.
-pub(crate) fn by_step(what: &str, value: &Value, group: &[GroupMember<'_>]) -> Result<Vec<Vec<f64>>, String> {
+pub(crate) fn by_step(what: &str, value: &Value, group: &GroupInput) -> Result<Vec<Vec<f64>>, String> {
     let Value::Table(list) = value else {
         return Err(format!("advantage must return {what} as a list with an entry for each trajectory"));
     };
-    if list.raw_len() != group.len() {
-        return Err(format!("advantage returned {} {what} for {} trajectories", list.raw_len(), group.len()));
+    let count = group.steps.len();
+    if list.raw_len() != count {
+        return Err(format!("advantage returned {} {what} for {count} trajectories", list.raw_len()));
     }
-    let entry = |(place, member): (usize, &GroupMember<'_>)| {
-        let steps = member.rewards.len();
+    let entry = |(place, &steps): (usize, &usize)| {
         let entry: Value = list.raw_get(place + 1).map_err(|error| error.to_string())?;
         let numbers = match &entry {
             Value::Table(many) if many.raw_len() == steps => {
@@ -107,5 +137,5 @@ pub(crate) fn by_step(what: &str, value: &Value, group: &[GroupMember<'_>]) -> R
             )
         })
     };
-    group.iter().enumerate().map(entry).collect()
+    group.steps.iter().enumerate().map(entry).collect()
 }

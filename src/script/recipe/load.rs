@@ -126,7 +126,7 @@ impl Script {
             can_make_rows(own, recipe, cold_start::PREFIX).map_err(|error| error.at_path(path))?;
         }
         let loss = match &settings.trainer {
-            Trainer::Grpo(learner) | Trainer::Ppo(learner) if learner.loss.name == "custom" => {
+            Trainer::Grpo(learner) | Trainer::Ppo(learner) if learner.loss.is_custom() => {
                 Some(Arc::new(traced(vm, &recipe, &learner.loss).map_err(|error| error.at_path(path))?))
             }
             _ => None,

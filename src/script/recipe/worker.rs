@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mlua::{Function, Table, Value};
 use serde_json::Value as Json;
 
-use super::advantage::{self, Estimated, GroupMember};
+use super::advantage::{self, Estimated, GroupInput};
 use super::envs::Envs;
 use super::load::{self, Script};
 use super::rows::{self, Split};
@@ -319,20 +319,19 @@ impl Worker {
         Ok(table)
     }
 
-    /// The recipe's own estimator on the trajectories of one group that did not fail; `failed` others did.
+    /// The result of the recipe's own estimator for a group.
     ///
     /// # Errors
     /// [`Kind::Script`] with its place, where it fails or returns something else than it must.
-    pub fn advantage(&self, group: &[GroupMember<'_>], failed: usize) -> Result<Estimated> {
+    pub fn advantage(&self, group: &GroupInput) -> Result<Estimated> {
         let Some(function) = &self.recipe.advantage else {
             return Err(Error::new(Kind::Script, "trainer.estimator is \"custom\" and the recipe has no `advantage`")
                 .at_path(&self.script.path));
         };
         let call = Call::new(Entry::Advantage, (0, 0), &self.vm.limits);
-        let input = Json::Array(group.iter().map(GroupMember::to_json).collect());
-        let input = convert::from_json(&self.vm.lua, &input).map_err(|error| host_failure(&error).error)?;
+        let input = convert::from_json(&self.vm.lua, &group.members).map_err(|error| host_failure(&error).error)?;
         let (advantages, returns): (Value, Value) =
-            self.vm.call_now(&call, function, (input, failed)).map_err(|failure| failure.error)?;
+            self.vm.call_now(&call, function, (input, group.failed)).map_err(|failure| failure.error)?;
         let read = |what: &str, value: &Value| {
             advantage::by_step(what, value, group).map_err(|why| self.broken_advantage(&why))
         };

@@ -1,31 +1,32 @@
-//! Settings that do nothing where they stand, or that others contradict: a warm-up longer than the run, a critic's learning rate
-//! where nothing trains one. Whoever wrote them expects something of them.
+//! Unused settings, and settings that others contradict: a warm-up longer than the run, a critic's
+//! learning rate without a critic.
 //!
-//! A recipe that contradicts itself is refused, and so is what is typed on the command line. Where the command line only
-//! takes from a recipe's setting what it was for (`trainer.steps=2`, `trainer.algorithm=grpo`), a warning says so.
+//! A recipe that contradicts itself is refused, and so is an override. Where an override only makes
+//! a setting of the recipe useless (`trainer.steps=2`, `trainer.algorithm=grpo`), there is a
+//! warning.
 
 use serde_json::Value;
 
 use crate::config::{Branch, Decay, KlPlace, Learner, LossAgg, MiniBatchBy, Settings, Sft, Trainer};
 use crate::error::{Error, Kind, Result};
-use crate::rl::objective::{CUSTOM, Formula, Objective};
+use crate::rl::objective::{Formula, Objective};
 use crate::script::Script;
 
-/// What is wrong with a setting.
+/// A setting that does nothing, and why.
 #[derive(Clone, Debug, PartialEq)]
-struct Idle {
+struct UnusedSetting {
     key: String,
     message: String,
     hint: String,
-    /// Whether it may be refused: somebody wrote it, and it does something elsewhere. Defaults never are.
-    firm: bool,
+    /// Whether it is an error rather than a warning: the setting was written, and is not a default.
+    is_error: bool,
 }
 
-/// Refuses what recipe or command line contradict on their own; gives back what there is to warn of.
+/// Refuses contradictions within the recipe or the command line; returns the warnings.
 ///
 /// # Errors
 /// `Kind::Script` with the line of the setting, `Kind::Usage` for one that was typed.
-pub fn idle_settings(script: &Script) -> Result<Vec<Error>> {
+pub fn unused_settings(script: &Script) -> Result<Vec<Error>> {
     let written = &script.written;
     let find = |settings: &Settings, given: &Value| find(settings, given, script.privileged);
     let found = find(&script.settings, &written.all);
@@ -34,14 +35,14 @@ pub fn idle_settings(script: &Script) -> Result<Vec<Error>> {
     }
     let alone = script.without_overrides().map(|settings| find(&settings, &written.recipe)).unwrap_or_default();
     let mut warnings = Vec::new();
-    for Idle { key, message, hint, firm } in found {
+    for UnusedSetting { key, message, hint, is_error } in found {
         let typed = script.typed(&key);
         let error = match typed {
             Some(typed) => Error::new(Kind::Usage, message).at(typed),
             None => Error::new(Kind::Script, message).at(script.place_of(&key)),
         };
         let error = error.about_setting(&*key).hint(hint);
-        if firm && (typed.is_some() || alone.iter().any(|own| own.key == key)) {
+        if is_error && (typed.is_some() || alone.iter().any(|own| own.key == key)) {
             return Err(error);
         }
         warnings.push(error);
@@ -49,8 +50,9 @@ pub fn idle_settings(script: &Script) -> Result<Vec<Error>> {
     Ok(warnings)
 }
 
-/// The settings that do nothing. `given` is what somebody wrote; `privileged` says whether the recipe has that function.
-fn find(settings: &Settings, given: &Value, privileged: bool) -> Vec<Idle> {
+/// The settings that do nothing. `given` has the written settings; `privileged` says whether the
+/// recipe has that function.
+fn find(settings: &Settings, given: &Value, privileged: bool) -> Vec<UnusedSetting> {
     let mut found = Found { given, privileged, list: Vec::new() };
     match &settings.trainer {
         Trainer::Sft(sft) => found.supervised(sft, settings),
@@ -80,7 +82,7 @@ fn find(settings: &Settings, given: &Value, privileged: bool) -> Vec<Idle> {
 struct Found<'a> {
     given: &'a Value,
     privileged: bool,
-    list: Vec<Idle>,
+    list: Vec<UnusedSetting>,
 }
 
 impl Found<'_> {
@@ -99,13 +101,13 @@ impl Found<'_> {
     }
 
     fn add(&mut self, key: &str, message: impl Into<String>, hint: impl Into<String>) {
-        let firm = self.says(key);
-        self.list.push(Idle { key: key.to_owned(), message: message.into(), hint: hint.into(), firm });
+        let is_error = self.says(key);
+        self.list.push(UnusedSetting { key: key.to_owned(), message: message.into(), hint: hint.into(), is_error });
     }
 
     fn warmup(&mut self, warmup: usize, steps: usize) {
         if steps > 0 && warmup > steps {
-            let own = if self.says("trainer.warmup") { "" } else { ", unless something else is said," };
+            let own = if self.says("trainer.warmup") { "" } else { " by default" };
             let message = format!(
                 "trainer.warmup{own} is {warmup} and trainer.steps {steps}: the learning rate never gets to trainer.lr"
             );
@@ -135,7 +137,7 @@ impl Found<'_> {
         }
         if let Some(loss) = &loss {
             self.terms(loss, learner);
-            self.leash(learner, loss);
+            self.kl_penalty(learner, loss);
         }
         self.branches(learner);
         if learner.mini_batch_by == MiniBatchBy::Trajectory && self.says("trainer.step_ratio_clip") {
@@ -196,10 +198,10 @@ impl Found<'_> {
             .fields("trainer.loss", &["kl", "kl_straight_through", "kl_times_ratio", "horizon", "seq", "ratio_over"]);
         let sequences = matches!(loss.formula, Formula::Gspo(_) | Formula::GeoMean(_) | Formula::Vespo(_));
         for name in options {
-            let leash = learner.kl.coef > 0.0 && learner.kl.place == KlPlace::Loss;
-            let none = !leash && loss.terms.kl_coef == 0.0 && !self.says("trainer.loss.kl_coef");
+            let kl_in_loss = learner.kl.coef > 0.0 && learner.kl.place == KlPlace::Loss;
+            let none = !kl_in_loss && loss.terms.kl_coef == 0.0 && !self.says("trainer.loss.kl_coef");
             let why = match name {
-                "kl" | "kl_straight_through" if leash => "the KL is that of trainer.kl",
+                "kl" | "kl_straight_through" if kl_in_loss => "the KL is that of trainer.kl",
                 "kl" | "kl_straight_through" | "kl_times_ratio" if none => "the loss has no KL: its kl_coef is 0",
                 "horizon" if loss.terms.loss_agg != LossAgg::SeqMeanTokenSumNorm => {
                     "only loss_agg = \"seq-mean-token-sum-norm\" divides by it"
@@ -213,9 +215,9 @@ impl Found<'_> {
         }
     }
 
-    fn leash(&mut self, learner: &Learner, loss: &Objective) {
+    fn kl_penalty(&mut self, learner: &Learner, loss: &Objective) {
         let kl = &learner.kl;
-        // A coefficient of 0 that somebody wrote is a switch.
+        // A written coefficient of 0 is a switch.
         let off = kl.coef == 0.0 && !self.says("trainer.kl.coef");
         for name in self.fields("trainer.kl", &["kind", "straight_through", "place", "target", "horizon"]) {
             let (why, hint) = match name {
@@ -255,14 +257,14 @@ impl Found<'_> {
                 format!("trainer.branch.roots is {roots} and so is trainer.group_size: nothing is left to branch off");
             self.add("trainer.branch.roots", message, "give fewer roots than the group has members, or 0");
             // A plain group is the end of the scale.
-            self.list.iter_mut().rev().take(1).for_each(|idle| idle.firm = false);
+            self.list.iter_mut().rev().take(1).for_each(|unused| unused.is_error = false);
         }
     }
 }
 
 /// The loss with its own options; `None` for one that is refused elsewhere.
 fn loss_of(learner: &Learner) -> Option<Objective> {
-    if learner.loss.name == CUSTOM {
+    if learner.loss.is_custom() {
         return Some(Objective::custom(learner.loss_agg.unwrap_or(LossAgg::TokenMean), learner.entropy));
     }
     let mut options = learner.loss.options.clone();
@@ -289,7 +291,7 @@ mod tests {
         let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
         let script = Script::load(&path, &overrides).unwrap();
         let clean = |error: Error| error.to_string().replace(&format!("{}/", dir.path().display()), "");
-        Ok(idle_settings(&script).map_err(clean)?.into_iter().map(clean).collect())
+        Ok(unused_settings(&script).map_err(clean)?.into_iter().map(clean).collect())
     }
 
     #[test]
@@ -343,7 +345,7 @@ mod tests {
             "r1.grpo { branch = { roots = 2, width = 2 } }",
             "r1.trainer { algorithm = \"dapo\", filter = { refills = 2 } }",
             "r1.grpo { decay = \"cosine\", final_lr = 0.1 }",
-            // A switch that somebody turned off, and what it switches.
+            // A switch that is turned off, and a setting that depends on it.
             "r1.grpo { kl = { coef = 0, kind = \"k1\" }, branch = { roots = 0, width = 2 }, filter = { uniform = false, refills = 2 } }",
             "r1.ppo { critic = { shared = false, weight = 1 } }",
         ] {
@@ -377,6 +379,6 @@ mod tests {
         assert!(plain[0].contains("nothing is left to branch off"), "{plain:?}");
         // Nobody wrote the default.
         let default = said("r1.sft { steps = 5 }", &[]).unwrap();
-        assert!(default[0].contains("trainer.warmup, unless something else is said, is 20"), "{default:?}");
+        assert!(default[0].contains("trainer.warmup by default is 20"), "{default:?}");
     }
 }

@@ -1,28 +1,29 @@
-//! A recipe's settings as a whole, looked at before anything runs.
+//! Validation of all settings of a recipe, before anything runs.
 
 use super::bounds::room_to_branch;
-use super::idle::idle_settings;
 use super::objective::Objective;
+use super::unused::unused_settings;
 use crate::config::{Learner, Trainer, check_ranges};
 use crate::error::{Error, Kind, Result};
 use crate::script::Script;
 
-/// How a recipe for reinforcement learning learns.
+/// The validated trainer of a recipe for reinforcement learning.
 #[derive(Clone, Debug)]
-pub struct Checked {
+pub struct ValidatedTrainer {
     pub learner: Learner,
     pub objective: Objective,
     /// Whether its loop has a critic.
     pub critic: bool,
-    /// Settings of the recipe that the command line has made void.
+    /// Warnings about settings of the recipe that an override has made useless.
     pub warnings: Vec<Error>,
 }
 
-/// The learner of a recipe for reinforcement learning; what contradicts itself or does nothing is refused.
+/// Validates the trainer of a recipe for reinforcement learning. Contradictions and unused settings
+/// are refused.
 ///
 /// # Errors
-/// `Kind::Script` or `Kind::Usage` names the setting and says why it can't be.
-pub fn checked(script: &Script) -> Result<Checked> {
+/// `Kind::Script` or `Kind::Usage` names the setting and the reason.
+pub fn validate(script: &Script) -> Result<ValidatedTrainer> {
     let (learner, critic) = match &script.settings.trainer {
         Trainer::Grpo(learner) => (learner, false),
         Trainer::Ppo(learner) => (learner, true),
@@ -36,11 +37,11 @@ pub fn checked(script: &Script) -> Result<Checked> {
     let objective = Objective::of(script, learner, critic).map_err(placed)?;
     room_to_branch(&script.settings, learner).map_err(placed)?;
     privileged(script, learner, critic)?;
-    let warnings = idle_settings(script)?;
-    Ok(Checked { learner: learner.clone(), objective, critic, warnings })
+    let warnings = unused_settings(script)?;
+    Ok(ValidatedTrainer { learner: learner.clone(), objective, critic, warnings })
 }
 
-/// Refuses a function `privileged` that has no critic of its own to read it.
+/// Refuses a function `privileged` without a separate critic that reads it.
 fn privileged(script: &Script, learner: &Learner, critic: bool) -> Result<()> {
     let message = match () {
         () if !script.privileged => return Ok(()),
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_that_can_not_be_are_refused_where_they_stand() {
+    fn numbers_out_of_range_are_refused_at_their_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.lua");
         std::fs::write(
@@ -74,7 +75,7 @@ mod tests {
         )
         .unwrap();
         let no = |setting: &str| {
-            let error = checked(&Script::load(&path, &[setting.to_owned()]).unwrap()).unwrap_err();
+            let error = validate(&Script::load(&path, &[setting.to_owned()]).unwrap()).unwrap_err();
             assert_eq!((error.kind, error.place.as_deref()), (Kind::Usage, Some(setting)));
             assert!(error.message.contains(setting.split('=').next().unwrap()) && error.hint.is_some(), "{error}");
         };
@@ -95,7 +96,7 @@ mod tests {
             no(setting);
         }
         std::fs::write(&path, "return r1.recipe {\n  env = r1.env {},\n  reward = print,\n  trainer = r1.grpo {\n    epochs = 0,\n  },\n}").unwrap();
-        let error = checked(&Script::load(&path, &[]).unwrap()).unwrap_err();
+        let error = validate(&Script::load(&path, &[]).unwrap()).unwrap_err();
         assert!(error.kind == Kind::Script && error.place.unwrap().ends_with("a.lua:5"));
     }
 }

@@ -1,0 +1,38 @@
+//! The trajectories that an estimator reads.
+
+use crate::error::{Error, Kind};
+use crate::rl::rows::{Batch, Path};
+
+/// The trajectories that an estimator compares with each other.
+pub(super) struct Compared<'a> {
+    pub(super) batch: &'a Batch<'a>,
+    pub(super) paths: Vec<&'a Path>,
+}
+
+impl<'a> Compared<'a> {
+    /// The return of each trajectory: the sum of its rewards.
+    pub(super) fn returns(&self) -> Vec<f64> {
+        self.paths.iter().map(|path| path.total).collect()
+    }
+
+    /// The group of each trajectory.
+    pub(super) fn groups(&self) -> Vec<u64> {
+        self.paths.iter().map(|path| path.group).collect()
+    }
+
+    /// The number of sampled tokens of each trajectory.
+    pub(super) fn tokens(&self) -> Vec<usize> {
+        self.paths.iter().map(|path| path.tokens).collect()
+    }
+
+    /// Some of the trajectories.
+    pub(super) fn only(&self, paths: Vec<&'a Path>) -> Self {
+        Self { batch: self.batch, paths }
+    }
+
+    /// The error for a trajectory that lacks something.
+    pub(super) fn missing(&self, path: &Path, what: &str) -> Error {
+        let place = path.rows.first().map_or(0, |&i| self.batch.rows[i].trajectory);
+        Error::new(Kind::Usage, what).in_trajectories(vec![place], None)
+    }
+}

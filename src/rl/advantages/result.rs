@@ -1,0 +1,127 @@
+//! The result of an estimator: advantages of the tokens of a batch, and the critic's targets.
+
+use std::collections::BTreeMap;
+
+use super::compared::Compared;
+use super::statistics::mean;
+use crate::error::{Error, Kind, Result};
+use crate::rl::rows::{Batch, Path, StepRow};
+
+/// Advantages of a batch, shaped like its rows: one number per token, 0 where nothing was sampled
+/// and on every row that does not count.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Advantages {
+    pub advantages: Vec<Vec<f64>>,
+    /// The critic's training targets, where `targets` is true; 0 elsewhere.
+    pub returns: Vec<Vec<f64>>,
+    /// Where the critic is trained; nowhere for estimators without one.
+    pub targets: Vec<Vec<bool>>,
+    /// Rows that are trained on: not those of failures and greedy baselines.
+    pub counted: Vec<bool>,
+}
+
+impl Advantages {
+    /// Refuses advantages and critic's targets that are NaN or infinite, as sums of rewards that
+    /// are too large for an `f64` make them. `rows` are those that the advantages were estimated
+    /// from.
+    ///
+    /// # Errors
+    /// [`Kind::Numeric`] names the trajectory (by number) and the step.
+    pub fn finite(&self, rows: &[StepRow]) -> Result<()> {
+        for (what, lists) in [("an advantage", &self.advantages), ("a return", &self.returns)] {
+            for (row, list) in rows.iter().zip(lists) {
+                if let Some(bad) = list.iter().find(|number| !number.is_finite()) {
+                    return Err(Error::new(Kind::Numeric, format!("{what} is {bad}"))
+                        .in_step(row.trajectory, row.step)
+                        .hint("look at the size of the rewards"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows of which none counts.
+    pub fn none(rows: &[StepRow]) -> Self {
+        let zeros: Vec<Vec<f64>> = rows.iter().map(|row| vec![0.0; row.mask.len()]).collect();
+        let targets = rows.iter().map(|row| vec![false; row.mask.len()]).collect();
+        Self { advantages: zeros.clone(), returns: zeros, targets, counted: vec![false; rows.len()] }
+    }
+
+    pub(super) fn empty(batch: &Batch<'_>) -> Self {
+        let mut found = Self::none(batch.rows);
+        for path in batch.counted() {
+            for &i in &path.rows {
+                found.counted[i] = true;
+            }
+        }
+        found
+    }
+
+    /// A step that several trajectories share is one decision: its advantage, and what a critic is
+    /// to learn there, is the mean over those of them that count. Where no step is shared nothing
+    /// changes.
+    pub fn share(&mut self, rows: &[StepRow]) {
+        let mut copies: BTreeMap<(u64, u64), Vec<usize>> = BTreeMap::new();
+        for row in rows.iter().filter(|row| row.shared.is_some()) {
+            copies.entry(row.decision()).or_default();
+        }
+        if copies.is_empty() {
+            return;
+        }
+        for (i, row) in rows.iter().enumerate().filter(|(i, _)| self.counted[*i]) {
+            if let Some(own) = copies.get_mut(&row.decision()) {
+                own.push(i);
+            }
+        }
+        for places in copies.values().filter(|places| places.len() > 1) {
+            for list in [&mut self.advantages, &mut self.returns] {
+                let tokens = places.iter().map(|&i| list[i].len()).min().unwrap_or(0);
+                let of = |k: usize| mean(&places.iter().map(|&i| list[i][k]).collect::<Vec<_>>());
+                let shared: Vec<f64> = (0..tokens).map(of).collect();
+                for &i in places {
+                    list[i].clone_from(&shared);
+                }
+            }
+        }
+    }
+
+    /// One advantage for each row.
+    pub(super) fn put_row(&mut self, rows: &[StepRow], row: usize, advantage: f64) {
+        for (place, sampled) in self.advantages[row].iter_mut().zip(&rows[row].mask) {
+            *place = if *sampled { advantage } else { 0.0 };
+        }
+    }
+
+    /// One advantage for each trajectory.
+    pub(super) fn put_trajectories(&mut self, given: &Compared<'_>, advantages: &[f64]) {
+        for (path, advantage) in given.paths.iter().zip(advantages) {
+            for &i in &path.rows {
+                self.put_row(given.batch.rows, i, *advantage);
+            }
+        }
+    }
+
+    /// A list per trajectory with an entry per sampled token.
+    pub(super) fn put_tokens(&mut self, given: &Compared<'_>, advantages: &[Vec<f64>]) {
+        for (path, own) in given.paths.iter().zip(advantages) {
+            for (i, k, advantage) in places(given.batch.rows, path).zip(own).map(|((i, k), a)| (i, k, *a)) {
+                self.advantages[i][k] = advantage;
+            }
+        }
+    }
+
+    /// The critic's targets at sampled tokens.
+    pub(super) fn put_returns(&mut self, given: &Compared<'_>, returns: &[Vec<f64>]) {
+        for (path, own) in given.paths.iter().zip(returns) {
+            for ((i, k), target) in places(given.batch.rows, path).zip(own) {
+                self.returns[i][k] = *target;
+                self.targets[i][k] = true;
+            }
+        }
+    }
+}
+
+/// Row and place of every sampled token of a trajectory.
+fn places<'a>(rows: &'a [StepRow], path: &'a Path) -> impl Iterator<Item = (usize, usize)> + 'a {
+    path.rows.iter().flat_map(|&i| rows[i].mask.iter().enumerate().filter(|(_, m)| **m).map(move |(k, _)| (i, k)))
+}
